@@ -67,6 +67,9 @@ pub struct Columns {
     /// Names of the classes in their order; empty where labels are numbers from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
+    /// Whether labels are quantities instead of classes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_quantity: bool,
 }
 
 /// The file `config.json`.

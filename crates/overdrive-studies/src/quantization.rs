@@ -24,7 +24,7 @@ mod subject;
 mod task;
 mod tune;
 
-pub use agreement::{Agreement, agreement, cosines};
+pub use agreement::{Agreement, agreement, cosines, same_class};
 pub use apply::apply;
 pub use brought::{Brought, Make, brought};
 pub use calibrate::calibrate;

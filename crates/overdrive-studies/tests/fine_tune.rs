@@ -7,10 +7,10 @@
 
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::{Tensors, npz, safetensors};
-use overdrive_ir::{DType, Graph, Init, Tensor};
+use overdrive_ir::{DType, Graph, Init, Tensor, Tuning};
 use overdrive_passes::Lora;
 use overdrive_studies::pretrained::Pretrained;
-use overdrive_train::data::{Batch, Parts, Tokens};
+use overdrive_train::data::{Batch, Parts, Target, Tokens};
 use overdrive_train::{
     Checkpoint, Decay, Ending, Fit, Observer, Optimizer, Recipe, Schedule, StepReport, Trainer,
     fit, initial_parameters, parameters, with_loss,
@@ -47,16 +47,21 @@ fn recipe(lora: Option<Lora>) -> Recipe {
 
 fn batch() -> Batch {
     let given = npz::read(&folder("gpt2").join("fine_tuned.npz")).unwrap();
-    Batch { x: given["x"].clone(), labels: given["labels"].clone(), text_bytes: vec![] }
+    Batch { x: given["x"].clone(), labels: given["labels"].clone(), mask: None, text_bytes: vec![] }
 }
 
 /// Trained parameters after some steps on the batch, and the loss of the first.
 fn trained(graph: &Graph, recipe: &Recipe, steps: usize) -> (Tensors, f64) {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let initial = initial_parameters(graph, 1);
-    let mut trainer =
-        Trainer::new(&backend, &with_loss(graph).unwrap(), recipe, &initial, &Tuning::default())
-            .unwrap();
+    let mut trainer = Trainer::new(
+        &backend,
+        &with_loss(graph, Target::Classes).unwrap(),
+        recipe,
+        &initial,
+        &Tuning::default(),
+    )
+    .unwrap();
     let losses: Vec<f64> = (0..steps).map(|_| trainer.step(&[batch()]).unwrap().loss).collect();
     (trainer.parameters().unwrap(), losses[0])
 }
@@ -111,7 +116,7 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
         let initial = initial_parameters(&adapted, 1);
         let mut trainer = Trainer::new(
             &backend,
-            &with_loss(&adapted).unwrap(),
+            &with_loss(&adapted, Target::Classes).unwrap(),
             &recipe,
             &initial,
             &Tuning::default(),
@@ -127,7 +132,7 @@ fn adapters_alone_learn_and_hold_the_only_moments() {
             let now = overdrive_ir::Backend::download(&backend, buffer).unwrap();
             assert_eq!(now, initial[state], "{name}, {state} stays");
         }
-        let whole = with_loss(&graph).unwrap();
+        let whole = with_loss(&graph, Target::Classes).unwrap();
         let all = Recipe { lora: None, ..recipe };
         let full = Trainer::new(
             &backend,
@@ -174,6 +179,7 @@ fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
         validation,
         resume,
         checkpoint,
+        memory_limit: None,
     };
     let whole = fit(&run, &mut ()).unwrap();
     let run = Fit { checkpoint: Some(&file), ..run };

@@ -6,7 +6,7 @@
 //! output `y` of logits will do, quantized ones too.
 
 use crate::TrainError;
-use crate::data::{Batch, Split};
+use crate::data::{Batch, Split, Target};
 use crate::loss::with_judgement;
 use crate::trainer::Compiled;
 use overdrive_formats::{Differences, ParametersError, Tensors};
@@ -17,10 +17,12 @@ use std::path::PathBuf;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Evaluation {
     /// Cross entropy in nats, summed over the sample's positions (1 of a class, T of a window of
-    /// text).
+    /// text); of a quantity the squared error.
     pub losses: Vec<f64>,
-    /// Positions whose largest logit is the label's.
+    /// Positions whose largest logit is the label's; empty of quantities.
     pub hits: Vec<u32>,
+    /// What each sample should have given, of quantities; else empty.
+    pub quantities: Vec<f64>,
     /// Positions of each sample.
     pub positions: usize,
     /// Bytes of text that each sample's labels stand for; empty where labels are not text.
@@ -31,20 +33,36 @@ impl Evaluation {
     /// Adds what a judged graph gave for a batch, of which so many samples count.
     pub fn add(&mut self, (batch, count): (&Batch, usize), outputs: &[Tensor]) {
         self.positions = batch.labels.ty().elements() / batch.x.ty().sizes()[0];
-        let [losses, hits] = [0, 1].map(|output| outputs[output].to_f64());
-        let samples = losses.chunks(self.positions).zip(hits.chunks(self.positions));
-        for (losses, hits) in samples.take(count) {
-            self.losses.push(losses.iter().sum());
-            self.hits.push(hits.iter().sum::<f64>() as u32);
+        let sums = |output: &Tensor| -> Vec<f64> {
+            let values = output.to_f64();
+            values.chunks(self.positions).take(count).map(|values| values.iter().sum()).collect()
+        };
+        self.losses.extend(sums(&outputs[0]));
+        match outputs.get(1) {
+            Some(hits) => self.hits.extend(sums(hits).into_iter().map(|hits| hits as u32)),
+            None => self.quantities.extend(batch.labels.to_f64().iter().take(count)),
         }
         self.text_bytes.extend(batch.text_bytes.iter().take(count));
+    }
+
+    /// What its samples were to give.
+    pub fn target(&self) -> Target {
+        if self.quantities.is_empty() { Target::Classes } else { Target::Quantity }
+    }
+
+    /// Share of the variance of quantities that the model explains (R²): 1 of a perfect one, 0 of
+    /// their mean, below of a worse one; `None` of classes, and where all are the same.
+    pub fn explained(&self) -> Option<f64> {
+        let mean = self.quantities.iter().sum::<f64>() / self.quantities.len() as f64;
+        let variation: f64 = self.quantities.iter().map(|x| (x - mean).powi(2)).sum();
+        (variation > 0.0).then(|| 1.0 - self.losses.iter().sum::<f64>() / variation)
     }
 
     fn total_positions(&self) -> f64 {
         (self.losses.len() * self.positions) as f64
     }
 
-    /// Mean cross entropy of a position, in nats.
+    /// Mean cross entropy of a position, in nats; of quantities the mean squared error.
     pub fn loss(&self) -> f64 {
         self.losses.iter().sum::<f64>() / self.total_positions()
     }
@@ -67,7 +85,7 @@ impl Evaluation {
 }
 
 /// A bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`, made to judge its
-/// logits by labels.
+/// outputs by labels.
 pub struct Judged {
     graph: Graph,
     batch: usize,
@@ -80,7 +98,7 @@ impl Judged {
     ///
     /// # Errors
     /// When it is of another kind.
-    pub fn new(graph: &Graph) -> Result<Self, TrainError> {
+    pub fn new(graph: &Graph, target: Target) -> Result<Self, TrainError> {
         let Some(x) = graph.inputs().iter().find(|port| port.name == "x") else {
             let names: Vec<&str> = graph.inputs().iter().map(|port| port.name.as_str()).collect();
             let remedy = "name the input `x` and the logits `y`";
@@ -92,13 +110,13 @@ impl Judged {
             ));
         };
         let batch = graph.ty(x.value).sizes()[0];
-        let graph = with_judgement(graph)?;
+        let graph = with_judgement(graph, target)?;
         let labels = graph.inputs().iter().find(|port| port.name == "labels");
         let labels = graph.ty(labels.expect("a judged graph takes labels").value).clone();
         Ok(Self { graph, batch, labels })
     }
 
-    /// The graph: from samples and their labels to a loss and a hit for each position.
+    /// The graph: from samples and their labels to a loss and, of classes, a hit for each position.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -126,8 +144,11 @@ impl Judged {
 
     /// The inputs of a batch in the order of the graph.
     pub fn inputs(&self, batch: &Batch) -> Vec<Tensor> {
-        let input = |name: &str| if name == "labels" { &batch.labels } else { &batch.x };
-        self.graph.inputs().iter().map(|port| input(&port.name).clone()).collect()
+        let input = |name: &str| {
+            let found = batch.inputs().find(|(input, _)| *input == name);
+            found.map_or(&batch.labels, |(_, tensor)| tensor).clone()
+        };
+        self.graph.inputs().iter().map(|port| input(&port.name)).collect()
     }
 
     /// The labels of a batch in the shape that the logits ask for.
@@ -158,8 +179,12 @@ impl<'a> Evaluator<'a> {
     ///
     /// # Errors
     /// When the graph is of another kind, or the back end cannot run it.
-    pub fn new(backend: &'a dyn Backend, graph: &Graph) -> Result<Self, TrainError> {
-        let judged = Judged::new(graph)?;
+    pub fn new(
+        backend: &'a dyn Backend,
+        graph: &Graph,
+        target: Target,
+    ) -> Result<Self, TrainError> {
+        let judged = Judged::new(graph, target)?;
         Ok(Self {
             backend,
             model: Compiled::new(backend, judged.graph.clone(), &Tuning::default())?,
@@ -179,7 +204,7 @@ impl<'a> Evaluator<'a> {
         let mut evaluation = Evaluation::default();
         for batch in self.judged.batches(split) {
             let (batch, count) = batch?;
-            let inputs = [("x", &batch.x), ("labels", &batch.labels)];
+            let inputs: Vec<_> = batch.inputs().chain([("labels", &batch.labels)]).collect();
             evaluation.add((&batch, count), &self.model.run(self.backend, state, &inputs)?);
         }
         Ok(evaluation)
@@ -206,5 +231,5 @@ pub fn evaluate(
     for (name, tensor) in parameters {
         state.buffers.insert(name.clone(), backend.upload(tensor)?);
     }
-    Evaluator::new(backend, graph)?.evaluate(&mut state, split)
+    Evaluator::new(backend, graph, split.target())?.evaluate(&mut state, split)
 }

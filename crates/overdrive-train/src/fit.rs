@@ -97,10 +97,12 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
     let tuning = Tuning { memory_limit: run.memory_limit, ..Tuning::default() };
-    let mut trainer = Trainer::new(run.backend, &with_loss(&forward)?, recipe, &initial, &tuning)?;
+    let target = run.train.target();
+    let mut trainer =
+        Trainer::new(run.backend, &with_loss(&forward, target)?, recipe, &initial, &tuning)?;
     drop(initial);
     observer.planned(&trainer.memory(), trainer.flops());
-    let mut evaluator = Evaluator::new(run.backend, &forward)?;
+    let mut evaluator = Evaluator::new(run.backend, &forward, target)?;
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
         checkpoint.check(recipe, &origin)?;

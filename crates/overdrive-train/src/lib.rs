@@ -40,7 +40,7 @@ pub use loss::with_loss;
 pub use optimizer::Optimizer;
 pub use quantize_aware::{Tuned, quantize_aware};
 pub use recipe::{Augmentation, EarlyStop, LossScaling, Recipe};
-pub use recipes::{fine_tuning, recipe_of, tuning_of, tuning_of_published};
+pub use recipes::{fine_tuning, fine_tuning_of_classes, recipe_of, tuning_of, tuning_of_published};
 pub use schedule::{Decay, Schedule};
 pub use shuffle::Shuffle;
 pub use step::{parameters, training_step};

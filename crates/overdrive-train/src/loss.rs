@@ -1,49 +1,68 @@
-//! What a model is trained to make small.
+//! What a model is trained to make small, and what it is judged by.
 
-use overdrive_ir::{
-    Builder, Compare, DType, Expr, Graph, GraphError, Port, Reducer, Shape, TensorType,
-};
+use crate::data::Target;
+use overdrive_ir::{Builder, Compare, DType, Expr, Graph, GraphError, Reducer, Shape, TensorType};
 
-/// The graph with an input `labels` (i32, the shape of `y` without its last dimension) and a scalar
-/// output `loss`: the mean over all rows of the cross entropy of `y` with them. `y` stays an
-/// output.
+/// The graph with an input `labels` and a scalar output `loss`; `y` stays an output.
+///
+/// Of classes, `labels` are i32 of the shape of `y` without its last dimension, and the loss is the
+/// mean over all rows of the cross entropy of `y` with them. Of a quantity, `labels` are f32 of
+/// that shape, `y` has one output a row, and the loss is the mean of the squared difference.
 ///
 /// # Errors
-/// When the graph has no output `y`, or `y` is not `[..., classes]` of a float type.
-pub fn with_loss(graph: &Graph) -> Result<Graph, GraphError> {
-    let y = logits(graph)?;
+/// When the graph has no output `y`, `y` is not `[..., classes]` of a float type, or has several
+/// outputs for a quantity.
+pub fn with_loss(graph: &Graph, target: Target) -> Result<Graph, GraphError> {
+    let y = output(graph, target)?;
     let b = Builder::new(graph.name());
     let values = b.append(graph)?;
     b.conclude(graph, |value| values[value.0 as usize]);
-    let logits = values[y.value.0 as usize];
-    b.output("loss", mean_cross_entropy(logits, labels(logits)));
+    let y = values[y];
+    let labels = labels(y, target);
+    let scope = b.scope("loss");
+    let losses = match target {
+        Target::Classes => y.cross_entropy(labels, None)[0],
+        Target::Quantity => squared_error(y, labels),
+    };
+    let loss = mean(losses);
+    drop(scope);
+    b.output("loss", loss);
     b.finish()
 }
 
-/// The graph with an input `labels` as in [`with_loss`] and, instead of its outputs, two of the
-/// shape of `labels`: `loss` in f64, the cross entropy of each row, and `hit`, whether the label's
-/// logit is the largest (of equal ones, the first).
+/// The graph with an input `labels` as in [`with_loss`] and, instead of its outputs, those of the
+/// shape of `labels`: `loss` in f64, the cross entropy or the squared error of each row, and of
+/// classes `hit`, whether the label's logit is the largest (of equal ones, the first).
 ///
 /// # Errors
 /// Those of [`with_loss`].
-pub(crate) fn with_judgement(graph: &Graph) -> Result<Graph, GraphError> {
-    let y = logits(graph)?;
+pub(crate) fn with_judgement(graph: &Graph, target: Target) -> Result<Graph, GraphError> {
+    let y = output(graph, target)?;
     let b = Builder::new(graph.name());
     let values = b.append(graph)?;
-    let logits = values[y.value.0 as usize];
-    let [losses, hits] = judgement(logits, labels(logits));
+    let y = values[y];
+    let labels = labels(y, target);
+    let scope = b.scope("judgement");
+    let (losses, hits) = match target {
+        Target::Classes => {
+            let [losses, _] = y.convert(DType::F64).cross_entropy(labels, None);
+            (losses, Some(hits(y, labels)))
+        }
+        Target::Quantity => {
+            (squared_error(y.convert(DType::F64), labels.convert(DType::F64)), None)
+        }
+    };
+    drop(scope);
     b.output("loss", losses);
-    b.output("hit", hits);
+    hits.into_iter().for_each(|hits| b.output("hit", hits));
     let updates = graph.states().iter().filter_map(|state| Some((&state.name, state.update?)));
     updates.for_each(|(name, update)| b.update(name, values[update.0 as usize]));
     b.finish()
 }
 
-/// Cross entropy of each row, and whether its largest logit is the label's.
-fn judgement<'b>(logits: Expr<'b>, labels: Expr<'b>) -> [Expr<'b>; 2] {
+/// Whether the largest logit of each row is the label's.
+fn hits<'b>(logits: Expr<'b>, labels: Expr<'b>) -> Expr<'b> {
     let b = logits.builder();
-    let _scope = b.scope("judgement");
-    let [losses, _] = logits.convert(DType::F64).cross_entropy(labels, None);
     let last = logits.rank().saturating_sub(1);
     let classes = b.iota(DType::I32, logits.shape(), last);
     let largest = logits.reduce_keep(Reducer::Max, &[last]).broadcast_to(&logits.shape());
@@ -51,36 +70,57 @@ fn judgement<'b>(logits: Expr<'b>, labels: Expr<'b>) -> [Expr<'b>; 2] {
     let none = classes.constant(f64::from(i32::MAX));
     let first =
         logits.compare(Compare::Eq, largest).select(classes, none).reduce(Reducer::Min, &[last]);
-    [losses, first.compare(Compare::Eq, labels)]
+    first.compare(Compare::Eq, labels)
 }
 
-/// The output `y`.
-fn logits(graph: &Graph) -> Result<&Port, GraphError> {
-    graph.outputs().iter().find(|port| port.name == "y").ok_or_else(|| {
+/// The squared difference of each row's one output from its label.
+fn squared_error<'b>(y: Expr<'b>, labels: Expr<'b>) -> Expr<'b> {
+    // A sum over the one output takes its dimension away.
+    let difference = y.sum(&[y.rank().saturating_sub(1)]) - labels;
+    difference * difference
+}
+
+/// The number of the value that is the output `y`.
+fn output(graph: &Graph, target: Target) -> Result<usize, GraphError> {
+    let wrong = |expected: &str, found: String, remedy: &str| GraphError {
+        op: match target {
+            Target::Classes => "cross_entropy".into(),
+            Target::Quantity => "squared_error".into(),
+        },
+        scope: graph.name().into(),
+        expected: expected.into(),
+        found,
+        remedy: remedy.into(),
+    };
+    let Some(y) = graph.outputs().iter().find(|port| port.name == "y") else {
         let names: Vec<&str> = graph.outputs().iter().map(|port| port.name.as_str()).collect();
-        GraphError {
-            op: "cross_entropy".into(),
-            scope: graph.name().into(),
-            expected: "an output `y` of logits".into(),
-            found: format!("outputs {names:?}"),
-            remedy: "name the logits `y`".into(),
-        }
-    })
+        let found = format!("outputs {names:?}");
+        return Err(wrong("an output `y` of logits", found, "name the logits `y`"));
+    };
+    let ty = graph.ty(y.value);
+    let outputs = ty.shape.0.last().and_then(|dim| dim.size());
+    if target == Target::Quantity && outputs != Some(1) {
+        let remedy = "learn classes, or choose a model with one output";
+        return Err(wrong("one output a row for a quantity", ty.to_string(), remedy));
+    }
+    Ok(y.value.0 as usize)
 }
 
-/// The input of what each row of `logits` should be.
-fn labels<'b>(logits: Expr<'b>) -> Expr<'b> {
-    let mut rows = logits.shape().0;
+/// The input of what each row of `y` should be.
+fn labels(y: Expr<'_>, target: Target) -> Expr<'_> {
+    let mut rows = y.shape().0;
     rows.pop();
-    logits.builder().input("labels", TensorType::new(DType::I32, Shape(rows)))
+    let dtype = match target {
+        Target::Classes => DType::I32,
+        Target::Quantity => DType::F32,
+    };
+    y.builder().input("labels", TensorType::new(dtype, Shape(rows)))
 }
 
 /// Over all rows. Dimensions may still be names, so the rows are counted in the graph; the count
 /// folds once bound.
-fn mean_cross_entropy<'b>(logits: Expr<'b>, labels: Expr<'b>) -> Expr<'b> {
-    let b = logits.builder();
-    let _scope = b.scope("loss");
-    let [losses, _] = logits.cross_entropy(labels, None);
+fn mean(losses: Expr<'_>) -> Expr<'_> {
     let axes: Vec<usize> = (0..losses.rank()).collect();
-    losses.sum(&axes) / b.full(losses.dtype(), losses.shape(), 1.0).sum(&axes)
+    let ones = losses.builder().full(losses.dtype(), losses.shape(), 1.0);
+    losses.sum(&axes) / ones.sum(&axes)
 }

@@ -36,6 +36,9 @@ pub struct Recipe {
     /// Adapters, which alone are trained; without them all parameters are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
+    /// Parameters that are trained beside adapters: those of a classifier's head.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside_lora: Vec<String>,
 }
 
 /// What training makes of samples that mean the same when changed so.
@@ -91,6 +94,7 @@ impl Default for Recipe {
             early_stop: None,
             augmentation: Augmentation::None,
             lora: None,
+            beside_lora: vec![],
         }
     }
 }
@@ -103,7 +107,9 @@ impl Recipe {
 
     /// Whether a parameter of this name is trained; the others stay what they are.
     pub fn trains(&self, name: &str) -> bool {
-        self.lora.is_none() || Lora::is_adapter(name)
+        self.lora.is_none()
+            || Lora::is_adapter(name)
+            || self.beside_lora.iter().any(|beside| beside == name)
     }
 
     /// The learning rate of a step.

@@ -61,6 +61,12 @@ pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
     }
 }
 
+/// How a published classifier goes on learning: as a language model, from more samples a step,
+/// since each has one label.
+pub fn fine_tuning_of_classes(lora: Option<Lora>) -> Recipe {
+    Recipe { batch: 16, ..fine_tuning(lora) }
+}
+
 fn digits(steps: u64, peak: f64, weight_decay: f64) -> Recipe {
     Recipe {
         steps,

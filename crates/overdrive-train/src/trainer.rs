@@ -18,7 +18,7 @@ pub struct StepReport {
     pub step: u64,
     /// Labels of each sample: 1 of a class, T of a window of text.
     pub positions: usize,
-    /// Mean loss over the step's samples, in nats.
+    /// Mean loss over the step's samples: nats, or the squared error of quantities.
     pub loss: f64,
     /// Norm of all gradients together, before clipping.
     pub grad_norm: f64,
@@ -200,10 +200,10 @@ impl<'a> Trainer<'a> {
         let mut losses = 0.0;
         for batch in earlier {
             let accumulate = self.accumulate.as_mut().expect("several batches have their graph");
-            let given = [("x", &batch.x), ("labels", &batch.labels)];
+            let given: Vec<_> = batch.inputs().chain([("labels", &batch.labels)]).collect();
             losses += accumulate.run(self.backend, &mut self.state, &given)?[0].to_f64()[0];
         }
-        let given = [("x", &last.x), ("labels", &last.labels), ("lr", &lr)];
+        let given: Vec<_> = last.inputs().chain([("labels", &last.labels), ("lr", &lr)]).collect();
         let outputs = self.step.run(self.backend, &mut self.state, &given)?;
         let [loss, grad_norm, applied] = [0, 1, 2].map(|i| outputs[i].to_f64()[0]);
         let loss = (losses + loss) / batches.len() as f64;

@@ -192,7 +192,7 @@ fn csv_is_features_and_a_class_a_line() {
     for (content, words) in [
         ("1,2,0\n1,2\n", "line 2: expected 3 fields as before, found 2"),
         ("1,2,0\n1,x,0\n", "line 2, column 1: expected a number, found `x`"),
-        ("1,2,0\n1,2,0.5\n", "expected labels that are classes, found 0.5"),
+        ("1,2,0\n1,2,nan\n", "expected labels that are finite, found NaN"),
         ("1,2,0\nnan,2,0\n", "line 2, column 0: expected a number, found `nan`"),
         (
             "a,b,c\n1,2,0\n\n\n1,,0\n",
@@ -222,7 +222,7 @@ fn table(
     like: Option<Columns>,
 ) -> Result<Arc<Samples>, String> {
     let (_folder, path) = file("a.csv", content);
-    let reading = Reading { label: label.map(str::to_owned), like };
+    let reading = Reading { label: label.map(str::to_owned), target: None, like };
     match open_as(path.to_str().unwrap(), &reading).map_err(|e| e.to_string())? {
         Dataset::Samples(samples) => Ok(samples),
         Dataset::Text(_) => panic!("a table is no text"),
@@ -236,6 +236,7 @@ fn labels_are_a_column_by_name_or_number_and_words_are_classes() {
         features: vec!["height".into(), "width".into()],
         label: Some("kind".into()),
         classes: vec!["flat".into(), "tall".into()],
+        is_quantity: false,
     };
     for label in ["kind", "0"] {
         let read = table(content, Some(label), None).unwrap();

@@ -33,6 +33,7 @@ impl Split for Windows {
         Ok(Batch {
             x: Tensor::from_f64(DType::F32, [samples.len(), T, V], &x),
             labels: Tensor::from_ints(DType::I32, shape, &labels),
+            mask: None,
             text_bytes: vec![],
         })
     }

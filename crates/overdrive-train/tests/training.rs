@@ -9,7 +9,7 @@ use overdrive_formats::Tensors;
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
 use overdrive_models::find;
-use overdrive_train::data::{Batch, Dataset, Parts, digits};
+use overdrive_train::data::{Batch, Dataset, Parts, Target, digits};
 use overdrive_train::{
     Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe,
     Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit, initial_parameters,
@@ -70,7 +70,7 @@ fn regression() -> Graph {
 
 fn batch(x: [f32; 4], labels: [i128; 2]) -> Batch {
     let labels = Tensor::from_ints(DType::I32, [2usize], &labels);
-    Batch { x: Tensor::from_f32([2usize, 2], &x), labels, text_bytes: vec![] }
+    Batch { x: Tensor::from_f32([2usize, 2], &x), labels, mask: None, text_bytes: vec![] }
 }
 
 fn weights(trainer: &Trainer<'_>) -> Vec<f64> {
@@ -159,7 +159,7 @@ fn the_step_is_one_graph_that_the_evaluator_agrees_with() {
     let initial = initial_parameters(&forward, 3);
     let mut trainer = Trainer::new(
         &backend,
-        &with_loss(&forward).unwrap(),
+        &with_loss(&forward, Target::Classes).unwrap(),
         &recipe,
         &initial,
         &Tuning::default(),

@@ -16,6 +16,7 @@ mod regress;
 mod report;
 mod resume;
 mod run;
+mod texts;
 mod train;
 
 use crate::cli::{Arguments, Command};

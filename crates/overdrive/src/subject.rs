@@ -7,6 +7,7 @@ use crate::model;
 use overdrive::ir::{DType, Graph, Tensor};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
+use overdrive::train::data::Target;
 use overdrive::train::{self, recipe_of, training_step, with_loss};
 
 /// The workload, its graph with contractions in the format asked for, and the device.
@@ -25,15 +26,21 @@ pub(crate) fn open(subject: &Subject) -> Result<(Workload, Graph, Opened), Failu
     Ok((workload, graph, opened))
 }
 
-/// The step that trains a model by the recipe of its name, on labels drawn from its classes.
+/// The step that trains a model by the recipe of its name, on labels drawn from its classes, or as
+/// numbers where it gives one.
 fn trained(mut workload: Workload, subject: &Subject) -> Result<Workload, Failure> {
     let precision = subject.dtype.into();
     let recipe = train::Recipe { precision, ..recipe_of(&workload.key.name) };
-    let forward = with_loss(&workload.graph).map_err(Failure::bad_input)?;
-    let logits = forward.outputs().iter().find(|port| port.name == "y");
-    let classes = logits.and_then(|y| forward.ty(y.value).sizes().last().copied()).unwrap_or(1);
+    let graph = &workload.graph;
+    let y = graph.outputs().iter().find(|port| port.name == "y");
+    let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);
+    // One output is a quantity: of one class there is nothing to learn.
+    let target = if outputs == 1 { Target::Quantity } else { Target::Classes };
+    let forward = with_loss(graph, target).map_err(Failure::bad_input)?;
     workload.graph = training_step(&forward, &recipe).map_err(Failure::bad_input)?;
-    workload.bounds.insert("labels".to_owned(), classes);
+    if target == Target::Classes {
+        workload.bounds.insert("labels".to_owned(), outputs);
+    }
     let rate = Tensor::scalar(DType::F32, recipe.schedule.peak);
     workload.given.insert("lr".to_owned(), rate);
     Ok(workload)

@@ -9,6 +9,7 @@ use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::{Curve, Measurement, Record};
 use overdrive::ir::backend::MemoryReport;
+use overdrive::train::data::Target;
 use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
@@ -194,10 +195,22 @@ pub(crate) fn record(
         ("steps".to_owned(), done as f64),
         ("skipped_steps".to_owned(), watch.skipped as f64),
         ("training_seconds".to_owned(), watch.seconds),
-        ("validation_loss_nats".to_owned(), fitted.progress.best_loss),
-        ("test_loss_nats".to_owned(), test.loss()),
-        ("test_accuracy_percent".to_owned(), 100.0 * test.accuracy()),
     ]);
+    let loss = match test.target() {
+        Target::Classes => "loss_nats",
+        Target::Quantity => "mean_squared_error",
+    };
+    quantities.insert(format!("validation_{loss}"), fitted.progress.best_loss);
+    quantities.insert(format!("test_{loss}"), test.loss());
+    match test.target() {
+        Target::Classes => {
+            quantities.insert("test_accuracy_percent".to_owned(), 100.0 * test.accuracy());
+        }
+        Target::Quantity => {
+            let explained = test.explained().map(|share| ("test_r_squared".to_owned(), share));
+            quantities.extend(explained);
+        }
+    }
     if let Some((rate, unit)) = watch.rate() {
         quantities.insert(format!("{unit}_per_second"), rate);
     }
@@ -211,16 +224,13 @@ pub(crate) fn record(
     if let Some(bits) = test.bits_per_byte() {
         quantities.insert("test_bits_per_byte".to_owned(), bits);
     }
-    let curve = |quantity: &str, points: &[(f64, f64)]| Curve {
-        quantity: quantity.to_owned(),
+    let curve = |part: &str, points: &[(f64, f64)]| Curve {
+        quantity: format!("{part}_{loss}"),
         over: "step".to_owned(),
         seed: Some(recipe.seed),
         points: points.to_vec(),
     };
-    let curves = vec![
-        curve("training_loss_nats", &watch.losses),
-        curve("validation_loss_nats", &watch.validation),
-    ];
+    let curves = vec![curve("training", &watch.losses), curve("validation", &watch.validation)];
     let measurement = Measurement { quantities, curves, ..Measurement::default() };
     let command = crate::invoked::command_line();
     Record {

@@ -7,6 +7,7 @@ use overdrive_ir::plan::{Note, StepKind};
 use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
 use overdrive_models::{MODELS, find};
 use overdrive_passes::{PlanError, Rematerialize, bind, differentiate, plan, rematerialize};
+use overdrive_train::data::Target;
 use overdrive_train::with_loss;
 use std::fmt::Write;
 use testkit::random_inputs;
@@ -119,7 +120,8 @@ fn compiling_never_adds_steps_or_traffic() {
 fn training_step(name: &str, batch: usize) -> Graph {
     let model = find(name).unwrap_or_else(|e| panic!("{e}"));
     let forward = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
-    let graph = at_batch(&with_loss(&forward).unwrap_or_else(|e| panic!("{e}")), batch);
+    let graph =
+        at_batch(&with_loss(&forward, Target::Classes).unwrap_or_else(|e| panic!("{e}")), batch);
     let loss: Vec<Value> =
         graph.outputs().iter().filter(|o| o.name == "loss").map(|o| o.value).collect();
     let parameters: Vec<Value> = graph.states().iter().map(|s| s.value).collect();

@@ -2,9 +2,10 @@
 //!
 //! `PeftModel.from_pretrained(model, folder)` puts them beside the weights of the model that they
 //! were trained on. Names of modules are those of the class with a head, which states have too.
+//! The head of a classifier is trained whole, and stands beside its adapters.
 //! Source: <https://huggingface.co/docs/peft/developer_guides/checkpoint>.
 
-use super::{Pretrained, PretrainedError};
+use super::{Pretrained, PretrainedError, Task};
 use overdrive_formats::{Tensors, huggingface};
 use overdrive_passes::{Layer, Lora, Order};
 use serde_json::json;
@@ -20,23 +21,29 @@ impl Pretrained {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn write_adapters(
+    pub fn write_adapters<'l>(
         &self,
         folder: &Path,
-        (lora, layers): (Lora, &[Layer]),
+        (lora, layers): (Lora, &'l [Layer]),
         trained: &Tensors,
         base: &str,
     ) -> Result<(), PretrainedError> {
         let states = layers.iter().flat_map(|layer| Lora::states(&layer.name));
-        let tensors: Tensors =
-            states.map(|name| (format!("{PREFIX}{name}"), trained[&name].clone())).collect();
-        let modules: BTreeSet<&str> = layers
-            .iter()
-            .map(|layer| layer.name.rsplit('.').next().unwrap_or(&layer.name))
+        let beside = trained.keys().filter(|name| !Lora::is_adapter(name)).cloned();
+        let tensors: Tensors = states
+            .chain(beside)
+            .map(|name| (format!("{PREFIX}{name}"), trained[&name].clone()))
             .collect();
-        let config = json!({
+        let is_classifier = self.architecture.task() == Task::Classifier;
+        // The last part of a name may also be that of a layer of a classifier's head.
+        let named = |layer: &'l Layer| match is_classifier {
+            true => layer.name.as_str(),
+            false => layer.name.rsplit('.').next().unwrap_or(&layer.name),
+        };
+        let modules: BTreeSet<&str> = layers.iter().map(named).collect();
+        let mut config = json!({
             "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
+            "task_type": if is_classifier { "SEQ_CLS" } else { "CAUSAL_LM" },
             "base_model_name_or_path": base,
             "r": lora.rank,
             "lora_alpha": lora.alpha,
@@ -48,6 +55,17 @@ impl Pretrained {
             "init_lora_weights": true,
             "inference_mode": true,
         });
+        if is_classifier {
+            config["modules_to_save"] = json!(self.head_modules());
+        }
         Ok(huggingface::write_adapter(folder, &config, &tensors)?)
+    }
+
+    /// The modules that hold the layers of a classifier's head.
+    fn head_modules(&self) -> BTreeSet<String> {
+        let layers = self.architecture.classifier().into_iter();
+        layers
+            .map(|layer| layer.rsplit_once('.').map_or(layer.clone(), |(m, _)| m.to_owned()))
+            .collect()
     }
 }

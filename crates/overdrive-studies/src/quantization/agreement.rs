@@ -28,6 +28,22 @@ pub fn cosines(float: &[Vec<Tensor>], quantized: &[Vec<Tensor>]) -> Vec<f64> {
     cosines
 }
 
+/// Of how many samples both models' largest output is the same, and of how many in all: classes,
+/// where the last axis has their logits.
+pub fn same_class(float: &[Vec<Tensor>], quantized: &[Vec<Tensor>]) -> [usize; 2] {
+    let largest = |row: &[f64]| (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    let mut counts = [0, 0];
+    for (float, quantized) in float.iter().flatten().zip(quantized.iter().flatten()) {
+        let classes = float.ty().sizes().last().copied().unwrap_or(1).max(1);
+        let (float, quantized) = (float.to_f64(), quantized.to_f64());
+        for (a, b) in float.chunks(classes).zip(quantized.chunks(classes)) {
+            counts[0] += usize::from(largest(a) == largest(b));
+            counts[1] += 1;
+        }
+    }
+    counts
+}
+
 /// Cosine and relative error of each sample.
 fn by_sample(float: &[Vec<Tensor>], quantized: &[Vec<Tensor>]) -> [Vec<f64>; 2] {
     let (mut cosines, mut errors) = (Vec::new(), Vec::new());
@@ -49,6 +65,14 @@ fn by_sample(float: &[Vec<Tensor>], quantized: &[Vec<Tensor>]) -> [Vec<f64>; 2] 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_is_the_first_of_the_largest_outputs() {
+        let of = |values: &[f32]| vec![vec![Tensor::from_f32([2, 3], values)]];
+        let float = of(&[1.0, 3.0, 3.0, 0.0, 5.0, 2.0]);
+        assert_eq!(same_class(&float, &of(&[0.0, 9.0, 8.0, 1.0, 5.0, 2.0])), [2, 2]);
+        assert_eq!(same_class(&float, &of(&[0.0, 8.0, 9.0, 1.0, 5.0, 2.0])), [1, 2]);
+    }
 
     #[test]
     fn likeness_is_of_directions_and_of_sizes() {

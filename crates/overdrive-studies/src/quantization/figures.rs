@@ -55,7 +55,7 @@ pub(super) fn quality(
 pub(super) fn change(metric: Metric, found: &[Scores], float: &[Scores]) -> Estimate {
     let lost = metric.loss(float, found);
     match metric {
-        Metric::Perplexity => lost,
+        Metric::Perplexity | Metric::SquaredError => lost,
         Metric::Top1 | Metric::Cosine => {
             Estimate { value: 0.0 - lost.value, low: 0.0 - lost.high, high: 0.0 - lost.low }
         }

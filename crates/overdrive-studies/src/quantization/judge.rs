@@ -9,7 +9,7 @@ use crate::Template;
 use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::bind;
-use overdrive_train::data::{Split, Subset};
+use overdrive_train::data::{Split, Subset, Target};
 use overdrive_train::{Evaluation, Judged, TrainError};
 use std::sync::Arc;
 
@@ -66,14 +66,18 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// The same on `count` of its samples, by what changes most smoothly: the cross entropy where
-    /// there are labels.
+    /// The same on `count` of its samples, by what changes most smoothly: the loss where there are
+    /// labels.
     #[must_use]
     pub fn screening(&self, count: u64) -> Self {
         let (metric, held_out) = match &self.held_out {
             HeldOut::Labelled(split) => {
                 let split: Arc<dyn Split> = Arc::new(Subset::evenly(Arc::clone(split), count));
-                (Metric::Perplexity, HeldOut::Labelled(split))
+                let metric = match split.target() {
+                    Target::Classes => Metric::Perplexity,
+                    Target::Quantity => Metric::SquaredError,
+                };
+                (metric, HeldOut::Labelled(split))
             }
             HeldOut::Outputs(batches, float) => {
                 let kept = (count as usize).div_ceil(batch_of(self.template)).min(batches.len());
@@ -99,7 +103,7 @@ impl<'a> Judge<'a> {
         let graph = bound(self.template, graph)?;
         match &self.held_out {
             HeldOut::Labelled(split) => {
-                let judged = Judged::new(&graph).map_err(unable)?;
+                let judged = Judged::new(&graph, split.target()).map_err(unable)?;
                 let batches: Result<Vec<_>, _> = judged.batches(split.as_ref()).collect();
                 let batches = batches.map_err(unable)?;
                 let inputs: Vec<_> =

@@ -13,10 +13,12 @@ pub enum Metric {
     Perplexity,
     /// Cosine of the angle between a sample's outputs and those of the float model.
     Cosine,
+    /// Mean of the squared difference between the one output and a quantity.
+    SquaredError,
 }
 
 /// A model's score on each held-out sample of its fold: percent of its labels that were hit, nats a
-/// token, or the cosine.
+/// token, the cosine, or the squared error.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scores {
     /// The fold whose samples these are.
@@ -32,6 +34,7 @@ impl Metric {
             Self::Top1 => "top1",
             Self::Perplexity => "perplexity",
             Self::Cosine => "cosine",
+            Self::SquaredError => "mse",
         }
     }
 
@@ -41,6 +44,7 @@ impl Metric {
             Self::Top1 => "top1_percent",
             Self::Perplexity => "perplexity",
             Self::Cosine => "cosine",
+            Self::SquaredError => "mean_squared_error",
         }
     }
 
@@ -50,6 +54,7 @@ impl Metric {
             Self::Top1 => "points",
             Self::Perplexity => "%",
             Self::Cosine => "of cosine",
+            Self::SquaredError => "of squared error",
         }
     }
 
@@ -62,6 +67,7 @@ impl Metric {
                 evaluation.hits.iter().map(|&hits| 100.0 * f64::from(hits) / positions).collect()
             }
             Self::Perplexity => evaluation.losses.iter().map(|loss| loss / positions).collect(),
+            Self::SquaredError => evaluation.losses.clone(),
             Self::Cosine => panic!("a cosine is not of labels"),
         };
         Scores { fold, samples }
@@ -74,11 +80,12 @@ impl Metric {
             Self::Top1 => found.map(|x| x.clamp(0.0, 100.0)),
             Self::Perplexity => found.map(f64::exp),
             Self::Cosine => found.map(|x| x.clamp(-1.0, 1.0)),
+            Self::SquaredError => found.map(|x| x.max(0.0)),
         }
     }
 
     /// What the second models lost against the first, sample by sample: points of accuracy, percent
-    /// of perplexity, or cosine. Above 0 is worse.
+    /// of perplexity, cosine, or squared error. Above 0 is worse.
     pub fn loss(self, float: &[Scores], found: &[Scores]) -> Estimate {
         assert_eq!(
             float.len(),
@@ -87,7 +94,10 @@ impl Metric {
         );
         let against = |model: usize, sample: usize, score: f64| {
             let float = float[model].samples[sample];
-            if self == Self::Perplexity { score - float } else { float - score }
+            match self {
+                Self::Perplexity | Self::SquaredError => score - float,
+                Self::Top1 | Self::Cosine => float - score,
+            }
         };
         let difference = mean(&pairs(found, against), self.bound());
         if self == Self::Perplexity { difference.map(|x| 100.0 * x.exp_m1()) } else { difference }
@@ -116,7 +126,7 @@ mod tests {
 
     fn evaluation(hits: &[u32], nats: f64) -> Evaluation {
         let losses = vec![nats; hits.len()];
-        Evaluation { losses, hits: hits.to_vec(), positions: 1, text_bytes: vec![] }
+        Evaluation { losses, hits: hits.to_vec(), positions: 1, ..Evaluation::default() }
     }
 
     #[test]

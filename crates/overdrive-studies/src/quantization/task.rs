@@ -133,7 +133,7 @@ pub fn evaluate(
 ) -> Result<Evaluation, Failure> {
     let bound = bound(template, graph)?;
     let mut state = State::initial(&bound, backend)?;
-    let mut evaluator = Evaluator::new(backend, &bound).map_err(failure)?;
+    let mut evaluator = Evaluator::new(backend, &bound, split.target()).map_err(failure)?;
     evaluator.evaluate(&mut state, split).map_err(failure)
 }
 
@@ -158,7 +158,8 @@ pub fn calibration(
     let picked = Subset::evenly(Arc::clone(split), count);
     let batch_at = |from: u64| {
         let numbers: Vec<u64> = (from..from + batch as u64).collect();
-        Ok(vec![picked.batch(&numbers).map_err(failure)?.x])
+        let batch = picked.batch(&numbers).map_err(failure)?;
+        Ok(batch.inputs().map(|(_, tensor)| tensor.clone()).collect())
     };
     (0..batches as u64).map(|i| batch_at(i * batch as u64)).collect()
 }

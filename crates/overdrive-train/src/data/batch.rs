@@ -1,5 +1,6 @@
 //! `Split`: a part of a data set; `Batch`: some of its samples as tensors.
 
+use super::Target;
 use crate::TrainError;
 use overdrive_ir::Tensor;
 
@@ -8,16 +9,30 @@ use overdrive_ir::Tensor;
 pub struct Batch {
     /// Inputs, `[B, ...]`: f32 features or i32 token ids.
     pub x: Tensor,
-    /// What each should give, i32: `[B]` classes or `[B, T]` next tokens.
+    /// Of texts of several lengths: i32 `[B, T]`, 1 for tokens and 0 for what fills a row up.
+    pub mask: Option<Tensor>,
+    /// What each should give: i32 `[B]` classes or `[B, T]` next tokens, or f32 `[B]` quantities.
     pub labels: Tensor,
     /// How many bytes of text the labels of each sample stand for; empty where labels are not text.
     pub text_bytes: Vec<u64>,
+}
+
+impl Batch {
+    /// What a model is given, by the names of its inputs, in their order.
+    pub fn inputs(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        [("x", &self.x)].into_iter().chain(self.mask.as_ref().map(|mask| ("mask", mask)))
+    }
 }
 
 /// A part of a data set: training, validation or test.
 pub trait Split: Send + Sync {
     /// Number of samples.
     fn len(&self) -> u64;
+
+    /// What the labels of its batches are.
+    fn target(&self) -> Target {
+        Target::Classes
+    }
 
     /// True when there are none.
     fn is_empty(&self) -> bool {

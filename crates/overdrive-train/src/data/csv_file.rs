@@ -1,10 +1,11 @@
 //! CSV: a sample a line, a column of labels, all others features.
 //!
-//! A first line without a single number is a line of names. Labels are classes: numbers from 0 stay
-//! what they are, anything else is a name. Invariant: nothing is guessed of a field; one that is no
-//! number is an error with its line and column.
+//! A first line without a single number is a line of names. Labels are quantities where all are
+//! numbers and some has a fraction, unless the reading says otherwise; else classes: numbers from 0
+//! stay what they are, anything else is a name. Invariant: nothing is guessed of a field; one that
+//! is no number is an error with its line and column.
 
-use super::{Reading, Samples};
+use super::{Reading, Samples, Target, Targets};
 use crate::TrainError;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use overdrive_formats::Columns;
@@ -12,7 +13,7 @@ use overdrive_ir::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a line must be.
-const LINES: &str = "a line is numbers with commas between, and a class";
+const LINES: &str = "a line is numbers with commas between, and a label";
 
 /// Reads samples from CSV text; `place` is what errors call it.
 ///
@@ -137,29 +138,62 @@ impl<'r> Table<'r> {
                     remedy,
                 ));
             }
-            if column == self.label {
+            if column == self.label && self.asked() != Some(Target::Quantity) {
                 self.labels.push(field.to_owned());
                 continue;
             }
             let value = field.parse::<f32>().ok().filter(|value| value.is_finite());
-            self.features.push(value.ok_or_else(|| {
-                let remedy = "fill gaps; write words as numbers, or leave the column out";
-                TrainError::invalid(
-                    self.field(at, column),
-                    "a number",
-                    format!("`{field}`"),
-                    remedy,
-                )
-            })?);
+            let value = value.ok_or_else(|| {
+                let remedy = match column == self.label {
+                    true => "fill gaps, or learn classes: --target classes",
+                    false => "fill gaps; write words as numbers, or leave the column out",
+                };
+                let found = format!("`{field}`");
+                TrainError::invalid(self.field(at, column), "a number", found, remedy)
+            })?;
+            match column == self.label {
+                true => self.labels.push(field.to_owned()),
+                false => self.features.push(value),
+            }
         }
         Ok(())
     }
 
+    /// What labels have to be, where that is known before they are read.
+    fn asked(&self) -> Option<Target> {
+        let of = |like: &Columns| match like.is_quantity {
+            true => Target::Quantity,
+            false => Target::Classes,
+        };
+        self.reading.like.as_ref().map(of).or(self.reading.target)
+    }
+
     fn finish(self, place: &str) -> Result<Samples, TrainError> {
+        check_target(place, self.reading)?;
+        match self.asked().unwrap_or_else(|| nature(&self.labels)) {
+            Target::Classes => self.with_classes(place),
+            Target::Quantity => self.with_quantities(place),
+        }
+    }
+
+    fn with_quantities(self, place: &str) -> Result<Samples, TrainError> {
+        let number = |label: &String| label.parse::<f32>().expect("quantities were seen to be so");
+        let targets = Targets::Quantities(self.labels.iter().map(number).collect());
+        let columns = Columns {
+            features: self.feature_names(),
+            label: self.names.as_ref().map(|names| names[self.label].clone()),
+            is_quantity: true,
+            ..Columns::default()
+        };
+        let shape = [self.labels.len(), self.width - 1];
+        Ok(Samples::with(place, compact(shape, &self.features), targets)?.with_columns(columns))
+    }
+
+    fn with_classes(self, place: &str) -> Result<Samples, TrainError> {
         let (labels, classes) =
             match self.reading.like.as_ref().filter(|like| !like.classes.is_empty()) {
                 Some(like) => (known(place, &self.labels, &like.classes)?, like.classes.clone()),
-                None => found(place, &self.labels)?,
+                None => found(place, &self.labels, self.asked())?,
             };
         if self.reading.like.as_ref().is_some_and(|like| like.classes != classes) {
             let (expected, found) =
@@ -175,6 +209,7 @@ impl<'r> Table<'r> {
             features: self.feature_names(),
             label: self.names.as_ref().map(|names| names[self.label].clone()),
             classes,
+            is_quantity: false,
         };
         let shape = [labels.len(), self.width - 1];
         Ok(Samples::new(place, compact(shape, &self.features), labels)?.with_columns(columns))
@@ -242,32 +277,61 @@ fn known(place: &str, labels: &[String], classes: &[String]) -> Result<Vec<u32>,
     labels.iter().map(class).collect()
 }
 
+/// Errs where a user asks for another kind of target than a model has learnt.
+fn check_target(place: &str, reading: &Reading) -> Result<(), TrainError> {
+    let Some((asked, like)) = reading.target.zip(reading.like.as_ref()) else { return Ok(()) };
+    if (asked == Target::Quantity) == like.is_quantity {
+        return Ok(());
+    }
+    let (learnt, other) = match like.is_quantity {
+        true => ("a quantity", "--target classes"),
+        false => ("classes", "--target quantity"),
+    };
+    let remedy = "train a new model: leave MODEL out";
+    Err(TrainError::invalid(place, format!("{learnt}, as the model has learnt"), other, remedy))
+}
+
+/// What labels are where nobody says it: quantities where all are finite numbers and some has a
+/// fraction.
+fn nature(labels: &[String]) -> Target {
+    let number = |label: &String| label.parse::<f32>().ok().filter(|number| number.is_finite());
+    match labels.iter().map(number).collect::<Option<Vec<f32>>>() {
+        Some(numbers) if numbers.iter().any(|number| number.fract() != 0.0) => Target::Quantity,
+        _ => Target::Classes,
+    }
+}
+
 /// Classes of labels, and their names where they are no numbers from 0.
-fn found(place: &str, labels: &[String]) -> Result<(Vec<u32>, Vec<String>), TrainError> {
+fn found(
+    place: &str,
+    labels: &[String],
+    asked: Option<Target>,
+) -> Result<(Vec<u32>, Vec<String>), TrainError> {
     if let Ok(numbers) = labels.iter().map(|label| label.parse()).collect() {
         return Ok((numbers, vec![]));
     }
     let reals: Option<Vec<f64>> = labels.iter().map(|label| label.parse().ok()).collect();
-    if let Some(fraction) = reals.iter().flatten().find(|x| x.fract() != 0.0 || !x.is_finite()) {
-        let remedy = "name the column of classes with --label; a quantity as the target \
-                      (regression) is \
-                      not trained here: write it as classes, ranges say";
-        return Err(TrainError::invalid(place, "labels that are classes", fraction, remedy));
+    let not_finite = |x: &&f64| !x.is_finite();
+    if let (None, Some(number)) = (asked, reals.iter().flatten().find(not_finite)) {
+        let remedy = "fill gaps among numbers, or say that they are names: --target classes";
+        return Err(TrainError::invalid(place, "labels that are finite", number, remedy));
     }
     let mut classes: Vec<String> =
         labels.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     if reals.is_some() {
-        classes.sort_by_key(|class| class.parse::<f64>().map_or(0, |x| x as i64));
+        let number = |class: &String| class.parse::<f64>().unwrap_or(f64::NAN);
+        classes.sort_by(|a, b| number(a).total_cmp(&number(b)));
     }
     if classes.len() == labels.len() && labels.len() > 2 {
         let (expected, found) =
             ("labels that repeat", format!("another one in each of {} lines", labels.len()));
-        return Err(TrainError::invalid(
-            place,
-            expected,
-            found,
-            "name the column of classes with --label",
-        ));
+        let remedy = match reals.is_some() {
+            true => {
+                "name the column of classes with --label, or learn a quantity: --target quantity"
+            }
+            false => "name the column of classes with --label",
+        };
+        return Err(TrainError::invalid(place, expected, found, remedy));
     }
     Ok((known(place, labels, &classes)?, classes))
 }

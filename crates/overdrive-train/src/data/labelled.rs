@@ -1,6 +1,6 @@
-//! Labelled samples: features of one shape, a class each.
+//! Labelled samples: features of one shape, a class or a quantity each.
 
-use super::{Batch, Split};
+use super::{Batch, Split, Target, Targets};
 use crate::TrainError;
 use overdrive_formats::Columns;
 use overdrive_ir::{DType, Tensor, TensorType};
@@ -12,10 +12,8 @@ use std::sync::Arc;
 pub struct Samples {
     /// `[N, ...]`.
     features: Tensor,
-    /// Class of each sample.
-    labels: Vec<u32>,
-    /// Number of classes.
-    classes: usize,
+    /// A class or a quantity for each.
+    targets: Targets,
     /// What features are multiplied by, so that the largest magnitude is 1.
     scale: f32,
     /// What the columns mean, of a table.
@@ -26,30 +24,38 @@ pub struct Samples {
 const MOST_CLASSES: u32 = 1 << 20;
 
 impl Samples {
-    /// Checks features `[N, ...]` and labels against each other. `place` is what errors call them.
+    /// Checks features `[N, ...]` and classes against each other. `place` is what errors call them.
     ///
     /// # Errors
     /// When there are none, counts differ, a feature is not finite, or labels are no small numbers.
     pub fn new(place: &str, features: Tensor, labels: Vec<u32>) -> Result<Self, TrainError> {
+        let largest = labels.iter().copied().max().unwrap_or(0);
+        if largest >= MOST_CLASSES {
+            let found = format!("the label {largest}");
+            let (expected, remedy) = ("classes numbered from 0", "number the classes");
+            return Err(TrainError::invalid(place, expected, found, remedy));
+        }
+        Self::with(place, features, Targets::Classes { of: labels, count: largest as usize + 1 })
+    }
+
+    /// The same with targets of any kind, which are what they have to be.
+    ///
+    /// # Errors
+    /// When there are none, counts differ, or a feature is not finite.
+    pub(super) fn with(
+        place: &str,
+        features: Tensor,
+        targets: Targets,
+    ) -> Result<Self, TrainError> {
         let sizes = features.ty().sizes();
         let rows = sizes.first().copied().unwrap_or(0);
         let again = "write the data set again";
         if rows == 0 || features.ty().elements() == 0 {
             return Err(TrainError::invalid(place, "at least one sample", features.ty(), again));
         }
-        if labels.len() != rows {
-            let (expected, found) = (format!("{rows} labels, one a sample"), labels.len());
+        if targets.len() != rows {
+            let (expected, found) = (format!("{rows} labels, one a sample"), targets.len());
             return Err(TrainError::invalid(place, expected, found, "give each sample its label"));
-        }
-        let largest = labels.iter().copied().max().unwrap_or(0);
-        if largest >= MOST_CLASSES {
-            let found = format!("the label {largest}");
-            return Err(TrainError::invalid(
-                place,
-                "classes numbered from 0",
-                found,
-                "number the classes",
-            ));
         }
         let mut peak = 0f32;
         for sample in 0..rows {
@@ -66,13 +72,15 @@ impl Samples {
             peak = row.iter().fold(peak, |peak, v| peak.max(v.abs()));
         }
         let scale = if peak > 0.0 { 1.0 / peak } else { 1.0 };
-        Ok(Self { features, labels, classes: largest as usize + 1, scale, columns: None })
+        Ok(Self { features, targets, scale, columns: None })
     }
 
     /// The same as a table with these columns.
     #[must_use]
     pub(super) fn with_columns(mut self, columns: Columns) -> Self {
-        self.classes = self.classes.max(columns.classes.len());
+        if let Targets::Classes { count, .. } = &mut self.targets {
+            *count = columns.classes.len().max(*count);
+        }
         self.columns = Some(columns);
         self
     }
@@ -99,14 +107,19 @@ impl Samples {
         self.features.ty().sizes()[1..].to_vec()
     }
 
-    /// Class of each sample.
+    /// Class of each sample; none of quantities.
     pub fn labels(&self) -> &[u32] {
-        &self.labels
+        self.targets.classes()
     }
 
-    /// Number of classes: one more than the largest label.
+    /// What each sample is to give.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Number of classes: one more than the largest label; 1 of quantities.
     pub fn classes(&self) -> usize {
-        self.classes
+        self.targets.outputs()
     }
 
     /// What features are multiplied by before a model sees them: the largest magnitude of the data
@@ -169,6 +182,10 @@ impl Split for Labelled {
         self.members.len() as u64
     }
 
+    fn target(&self) -> Target {
+        self.samples.targets.kind()
+    }
+
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
         let members: Vec<usize> =
             samples.iter().map(|&i| self.members[i as usize] as usize).collect();
@@ -176,12 +193,10 @@ impl Split for Labelled {
             row(&self.samples.features, sample).into_iter().map(|v| v * self.samples.scale)
         };
         let x: Vec<f32> = members.iter().flat_map(scaled).collect();
-        let labels: Vec<i128> =
-            members.iter().map(|&i| i128::from(self.samples.labels[i])).collect();
         let shape: Vec<usize> =
             [samples.len()].into_iter().chain(self.shape.iter().copied()).collect();
-        let labels = Tensor::from_ints(DType::I32, [samples.len()], &labels);
-        Ok(Batch { x: Tensor::from_f32(shape, &x), labels, text_bytes: vec![] })
+        let labels = self.samples.targets.of(&members);
+        Ok(Batch { x: Tensor::from_f32(shape, &x), mask: None, labels, text_bytes: vec![] })
     }
 
     fn hash(&self) -> Result<String, TrainError> {
@@ -189,7 +204,7 @@ impl Split for Labelled {
         for &member in &self.members {
             let features = row(&self.samples.features, member as usize);
             features.iter().for_each(|v| hash.update(v.to_le_bytes()));
-            hash.update(self.samples.labels[member as usize].to_le_bytes());
+            self.samples.targets.hash(member as usize, &mut hash);
         }
         Ok(hex(hash))
     }

@@ -1,6 +1,6 @@
 //! From the name of a data set, or a file, to its parts in the form that a model takes.
 
-use super::{Parts, Samples, Tokens, books, csv_file, digits, idx, npz_file};
+use super::{Parts, Samples, Target, Targets, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
 use crate::standardize::{is_standardized, standardized};
 use overdrive_formats::Columns;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A data set before it is split.
 #[derive(Clone, Debug)]
 pub enum Dataset {
-    /// Features with a class each.
+    /// Features with a class or a quantity each.
     Samples(Arc<Samples>),
     /// A text.
     Text(Arc<Tokens>),
@@ -24,6 +24,8 @@ pub enum Dataset {
 pub struct Reading {
     /// The column of labels, by its name or its number from 0; else the model's, else the last.
     pub label: Option<String>,
+    /// What labels are; else what the model has learnt, else what their nature says.
+    pub target: Option<Target>,
     /// The columns that a model has learnt from, whose names and classes these must have.
     pub like: Option<Columns>,
 }
@@ -110,7 +112,8 @@ impl Dataset {
     }
 
     /// The model with its input standardised, each feature by its mean and deviation over the
-    /// training part of a table; so it takes features as they are in the file.
+    /// training part of a table, and a quantity that it gives likewise: it takes and gives numbers
+    /// as they are in the file.
     ///
     /// # Errors
     /// Those of [`Self::parts`].
@@ -165,6 +168,13 @@ impl Dataset {
         let size = |dim: &overdrive_ir::Dim| dim.size().unwrap_or(1);
         let shape: Vec<usize> = x.shape.0.iter().skip(1).map(size).collect();
         let classes = y.shape.0.last().map_or(0, size);
+        if let (Self::Samples(samples), true) = (self, classes != 1)
+            && let Targets::Quantities(_) = samples.targets()
+        {
+            let (place, found) = (model.name(), format!("{classes} outputs"));
+            let remedy = "leave MODEL out for one of this size, or learn classes: --target classes";
+            return Err(TrainError::invalid(place, "one output, for a quantity", found, remedy));
+        }
         let found = match self {
             Self::Samples(samples) => samples.classes(),
             Self::Text(tokens) => tokens.vocabulary(),

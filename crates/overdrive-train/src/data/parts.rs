@@ -1,6 +1,6 @@
 //! Which sample trains, which validates, which tests.
 
-use super::{Labelled, Samples, Split, Tokens, Windows};
+use super::{Labelled, Samples, Split, Targets, Tokens, Windows};
 use crate::TrainError;
 use overdrive_ir::eval::philox;
 use std::sync::Arc;
@@ -37,11 +37,29 @@ impl Parts {
         shape: &[usize],
         fold: usize,
     ) -> Result<Self, TrainError> {
+        Self::dealt(samples.targets(), fold, &|members| {
+            Ok(Arc::new(Labelled::new(Arc::clone(samples), members, shape)?))
+        })
+    }
+
+    /// The same of samples with these targets: `split_of` makes a part of its members.
+    ///
+    /// # Errors
+    /// When there is no such fold, the data set is too small for three parts, or a part cannot be
+    /// made.
+    pub(super) fn dealt(
+        targets: &Targets,
+        fold: usize,
+        split_of: &dyn Fn(Vec<u32>) -> Result<Arc<dyn Split>, TrainError>,
+    ) -> Result<Self, TrainError> {
         if fold >= FOLDS {
             let expected = format!("a fold below {FOLDS}");
             return Err(TrainError::invalid("fold", expected, fold, "folds are numbered from 0"));
         }
-        let hands = hands(samples.labels(), samples.classes());
+        let hands = match targets {
+            Targets::Classes { of, count } => hands(of, *count),
+            Targets::Quantities(of) => hands(&vec![0; of.len()], 1),
+        };
         let part = |wanted: &dyn Fn(usize) -> bool| -> Result<Arc<dyn Split>, TrainError> {
             let members: Vec<u32> =
                 (0..hands.len()).filter(|&i| wanted(hands[i])).map(|i| i as u32).collect();
@@ -50,7 +68,7 @@ impl Parts {
                 let found = format!("{} in all", hands.len());
                 return Err(TrainError::invalid("data set", expected, found, "give more samples"));
             }
-            Ok(Arc::new(Labelled::new(Arc::clone(samples), members, shape)?))
+            split_of(members)
         };
         Ok(Self {
             train: part(&|hand| hand % FOLDS != fold && hand / FOLDS != 0)?,

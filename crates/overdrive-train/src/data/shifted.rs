@@ -1,7 +1,7 @@
 //! Images that also appear moved by one pixel: a stroke means the same a pixel further, and a small
 //! set does not show that.
 
-use super::{Batch, Split};
+use super::{Batch, Split, Target};
 use crate::TrainError;
 use overdrive_ir::Tensor;
 use sha2::{Digest, Sha256};
@@ -39,9 +39,13 @@ impl Split for Shifted<'_> {
         self.0.len() * MOVES.len() as u64
     }
 
+    fn target(&self) -> Target {
+        self.0.target()
+    }
+
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {
         let own: Vec<u64> = samples.iter().map(|sample| sample % self.0.len()).collect();
-        let Batch { x, labels, text_bytes } = self.0.batch(&own)?;
+        let Batch { x, labels, text_bytes, mask } = self.0.batch(&own)?;
         let sizes = x.ty().sizes();
         let [.., height, width] = sizes[..] else {
             unreachable!("`new` has seen that samples are images")
@@ -52,7 +56,7 @@ impl Split for Shifted<'_> {
             let by = MOVES[(sample / self.0.len()) as usize];
             image.chunks_mut(height * width).for_each(|plane| shift(plane, width, by));
         }
-        Ok(Batch { x: Tensor::from_f32(sizes, &values), labels, text_bytes })
+        Ok(Batch { x: Tensor::from_f32(sizes, &values), labels, text_bytes, mask })
     }
 
     fn hash(&self) -> Result<String, TrainError> {

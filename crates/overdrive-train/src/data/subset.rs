@@ -1,6 +1,6 @@
 //! Some samples of a part, spread evenly over it: enough to calibrate on, or for a first look.
 
-use super::{Batch, Split};
+use super::{Batch, Split, Target};
 use crate::TrainError;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -30,6 +30,10 @@ impl Subset {
 impl Split for Subset {
     fn len(&self) -> u64 {
         self.members.len() as u64
+    }
+
+    fn target(&self) -> Target {
+        self.split.target()
     }
 
     fn batch(&self, samples: &[u64]) -> Result<Batch, TrainError> {

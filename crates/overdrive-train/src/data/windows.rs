@@ -50,7 +50,7 @@ impl Split for Windows {
         }
         let tensor =
             |values: &[i128]| Tensor::from_ints(DType::I32, [samples.len(), self.context], values);
-        Ok(Batch { x: tensor(&x), labels: tensor(&labels), text_bytes })
+        Ok(Batch { x: tensor(&x), mask: None, labels: tensor(&labels), text_bytes })
     }
 
     fn hash(&self) -> Result<String, TrainError> {

@@ -35,20 +35,20 @@ pub(crate) struct Quantize {
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
     /// name, .npz or .safetensors, of which half calibrates and half judges. A model of Hugging
-    /// Face reads text by its own tokenizer [default: `text` where the model has a tokenizer, else
-    /// random inputs]
+    /// Face reads text by its own tokenizer; a classifier also labelled texts, .csv or .jsonl with
+    /// `text` and `label` [default: `text` where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// What judges [default: top1 of labelled samples, perplexity of text, cosine to the float
-    /// outputs of inputs alone]
+    /// What judges [default: top1 of classes, mse (mean squared error) of quantities, perplexity of
+    /// text, cosine to the float outputs of inputs alone]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
     /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 -
-    /// cosine
+    /// cosine, or what the mse grows by
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
     /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and
@@ -100,6 +100,7 @@ pub(crate) enum MetricName {
     Top1,
     Perplexity,
     Cosine,
+    Mse,
 }
 
 impl MetricName {
@@ -109,6 +110,7 @@ impl MetricName {
             Self::Top1 => "top1",
             Self::Perplexity => "perplexity",
             Self::Cosine => "cosine",
+            Self::Mse => "mse",
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::explain::size;
 use super::{Machine, Precision, Replacing};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use overdrive::passes::Lora;
+use overdrive::train::data::Target;
 use std::path::PathBuf;
 
 /// Arguments of `train`.
@@ -12,12 +13,19 @@ pub(crate) struct Train {
     /// A built-in model; a folder that `train` wrote, a folder in Hugging Face's format or a .gguf
     /// file, whose training continues [default: one that is sized to the samples of --data]
     pub model: Option<String>,
-    /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text
+    /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text.
+    /// For a classifier in Hugging Face's format: .csv or .jsonl with `text` (or `sentence`) and
+    /// `label`
     #[arg(long, value_name = "DATA")]
     pub data: String,
-    /// Of a .csv file: the column of classes, by its name or its number from 0 [default: the last]
+    /// Of a .csv file: the column of targets, by its name or its number from 0 [default: the last];
+    /// of labelled texts: its name [default: label]
     #[arg(long, value_name = "NAME|INDEX")]
     pub label: Option<String>,
+    /// Of a .csv file: whether that column has classes or a quantity to predict (regression)
+    /// [default: a quantity where all are numbers and some has a fraction, else classes]
+    #[arg(long, value_name = "KIND")]
+    pub target: Option<TargetName>,
     /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
     /// byte]
     #[arg(long, value_name = "FILE")]
@@ -74,6 +82,24 @@ pub(crate) struct Train {
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// What a column of targets has.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TargetName {
+    /// A class for each row: cross entropy
+    Classes,
+    /// A number for each row: mean squared error
+    Quantity,
+}
+
+impl From<TargetName> for Target {
+    fn from(name: TargetName) -> Self {
+        match name {
+            TargetName::Classes => Self::Classes,
+            TargetName::Quantity => Self::Quantity,
+        }
+    }
 }
 
 /// Rank and strength of adapters.

@@ -31,7 +31,7 @@ use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
     Footprint, Judge, Metric, Session, agreement, latency, latency_of_blocks, outputs_told,
-    trained_as_long, tune,
+    same_class, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
@@ -199,6 +199,10 @@ fn finish(
     };
     tell!("\n{}", tables::bytes(&template.graph, &Footprint::of(made), written))?;
     tell!("\n{}", tables::likeness(&agreement(&float, &found)))?;
+    if subject.published().is_some_and(text::gives_a_class) {
+        let [same, rows] = same_class(&float, &found);
+        tell!("the class is that of the float model in {same} of {rows} rows")?;
+    }
     let clock = SystemClock::new();
     let session =
         Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };

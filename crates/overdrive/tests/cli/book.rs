@@ -16,11 +16,19 @@ fn from_root(path: &str) -> PathBuf {
 /// What the pages call the reader's own files.
 fn prepared() -> Folder {
     let folder = Folder::new();
-    let model = from_root("crates/overdrive-studies/tests/pretrained/llama");
-    fs::create_dir(folder.path("my-model")).unwrap();
-    for file in fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()) {
-        fs::copy(&file, folder.path("my-model").join(file.file_name().unwrap())).unwrap();
+    for (from, to) in [("llama", "my-model"), ("bert_classifier", "my-classifier")] {
+        let model = from_root("crates/overdrive-studies/tests/pretrained").join(from);
+        fs::create_dir(folder.path(to)).unwrap();
+        for file in fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()) {
+            fs::copy(&file, folder.path(to).join(file.file_name().unwrap())).unwrap();
+        }
     }
+    let review = |i: usize| format!("the {} sat,{}\n", ["cat", "mat", "hat"][i % 3], i % 3);
+    let reviews: String = (0..120).map(review).collect();
+    fs::write(folder.path("reviews.csv"), format!("text,label\n{reviews}")).unwrap();
+    let price = |i: usize| format!("{i},{},{}.5\n", i % 7, 20 * i + i % 7);
+    let prices: String = (0..160).map(price).collect();
+    fs::write(folder.path("prices.csv"), format!("size,rooms,price\n{prices}")).unwrap();
     let digits = Template::built_in(overdrive::models::find("digits-mlp").unwrap()).unwrap();
     let path = folder.path("model.onnx");
     let free = onnx::Free::new([("batch", None)]);

@@ -6,6 +6,7 @@
 
 mod action;
 mod book;
+mod classifiers;
 mod damaged;
 mod engines;
 mod eval;

@@ -71,13 +71,74 @@ fn a_table_without_names_is_said_to_have_none() {
     made.ends(0, &["no line of names, 240 samples", "3 classes (lily, rose, tulip)"]);
 }
 
+/// A quantity that follows from two features.
+fn prices() -> String {
+    (0..160).map(|i| format!("{i},{},{}.5\n", i % 7, 20 * i + 3000 * (i % 7))).collect()
+}
+
+#[test]
+fn a_quantity_is_predicted_in_its_own_units() {
+    let folder = Folder::new();
+    fs::write(folder.path("prices.csv"), format!("size,rooms,price\n{}", prices())).unwrap();
+    let made = folder.line("train --data prices.csv -o model --device cpu --threads 1 --steps 600");
+    made.ends(
+        0,
+        &[
+            "label `price` is a quantity from 0.5 to 21060.5 (regression)",
+            "--target classes",
+            "2 -> 128 -> 128 -> 1",
+            "root mean square",
+            "R² ",
+            "of 32 test samples",
+        ],
+    );
+    folder.tensors("x.npz", &[("x", Tensor::from_f32([2, 2], &[80.0, 3.0, 80.0, 6.0]))]);
+    folder.line("eval model --inputs x.npz -o y.npz --device cpu --threads 1").ends(0, &[]);
+    let found = formats::read(&folder.path("y.npz")).unwrap()["y"].to_f64();
+    for (found, expected) in found.iter().zip([10_600.5, 19_600.5]) {
+        assert!((found - expected).abs() < 1000.0, "{found}, not {expected}");
+    }
+    let config: Value =
+        serde_json::from_str(&fs::read_to_string(folder.path("model/config.json")).unwrap())
+            .unwrap();
+    assert_eq!(config["columns"]["is_quantity"], true);
+    assert!(config["recipe"]["test_r_squared"].as_f64().unwrap() > 0.99, "{config}");
+    // Other commands know that labels are quantities, whole ones too.
+    let whole = format!("size,rooms,price\n{}", prices().replace(".5", ""));
+    fs::write(folder.path("whole.csv"), whole).unwrap();
+    let small =
+        "quantize model --mode int8-dynamic --data whole.csv --trials 5 --batches 1 -o small";
+    folder
+        .line(&format!("{small} --device cpu --threads 1"))
+        .ends(0, &["mean_squared_error", "is a model"]);
+    let further = format!("train model --data whole.csv -o more {REST}");
+    folder.line(&further).ends(0, &["as the model has learnt", "R² "]);
+    folder
+        .line(&format!("{further} --target classes --force"))
+        .ends(2, &["a quantity, as the model has learnt", "--target classes"]);
+    // Numbers without a fraction are classes unless the user says otherwise.
+    let asked = format!("train --data whole.csv --target quantity -o asked {REST}");
+    folder.line(&asked).ends(0, &["(regression)", "root mean square"]);
+    folder
+        .line(&format!("train digits-mlp --data prices.csv -o x {REST}"))
+        .ends(2, &["one output, for a quantity", "10 outputs"]);
+}
+
+#[test]
+fn numbers_that_could_be_quantities_are_said_to_be_classes() {
+    let folder = Folder::new();
+    let rows = (0..120).map(|i| format!("{},{},{}\n", i % 3, i % 7, i % 3)).collect::<String>();
+    fs::write(folder.path("counts.csv"), rows).unwrap();
+    let made = folder.line(&format!("train --data counts.csv -o model {REST}"));
+    made.ends(0, &["3 classes", "--target quantity takes the labels as a quantity"]);
+}
+
 #[test]
 fn tables_that_no_model_can_learn_are_refused() {
     let folder = Folder::new();
     flowers(&folder, "flowers.csv", HEAD);
-    let price = (0..100).map(|i| format!("{i},{},{}.5\n", i % 7, 20 * i)).collect::<String>();
-    fs::write(folder.path("prices.csv"), &price).unwrap();
-    fs::write(folder.path("numbers.csv"), price.replace(".5", "")).unwrap();
+    fs::write(folder.path("numbers.csv"), prices().replace(".5", "")).unwrap();
+    fs::write(folder.path("infinite.csv"), prices().replacen("0,0,0.5", "0,0,inf", 1)).unwrap();
     fs::write(folder.path("text.txt"), "words and words. ".repeat(99)).unwrap();
     for (arguments, words) in [
         ("--data flowers.csv", ["line 2, column `kind`", "found `rose`"]),
@@ -85,8 +146,11 @@ fn tables_that_no_model_can_learn_are_refused() {
             "--data flowers.csv --label colour",
             ["height, width, kind, leaves, depth", "found `colour`"],
         ),
-        ("--data prices.csv", ["labels that are classes, found 0.5", "regression"]),
-        ("--data numbers.csv", ["two classes with several samples", "name the column of classes"]),
+        ("--data numbers.csv", ["two classes with several samples", "--target quantity"]),
+        ("--data infinite.csv", ["labels that are finite, found inf", "--target classes"]),
+        ("--data infinite.csv --target quantity", ["line 1, column 2", "a number, found `inf`"]),
+        ("--data flowers.csv --label kind --target quantity", ["column `kind`", "found `rose`"]),
+        ("digits-mlp --data digits --target classes", ["--target", "a .csv file"]),
         ("--data text.txt", ["MODEL: expected a model of text", "Hugging Face"]),
         ("digits-mlp --data digits --label 3", ["--label", "a .csv file"]),
         ("digits-mlp --data flowers.csv --label kind", ["expected 64 features", "found 4"]),

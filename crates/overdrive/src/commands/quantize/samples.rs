@@ -11,7 +11,7 @@ use overdrive::passes::Indices;
 use overdrive::studies::pretrained::{Pretrained, Task};
 use overdrive::studies::quantization::{batch_of, calibration};
 use overdrive::studies::{Template, Workload};
-use overdrive::train::data::{Parts, Reading, Split, open_as};
+use overdrive::train::data::{Parts, Reading, Split, Target, open_as};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -118,17 +118,40 @@ fn labelled<'a>(
     (backend, template): (&'a dyn Backend, &'a Template),
     data: &str,
 ) -> Result<Samples<'a>, Failure> {
-    let reading = Reading { label: None, like: template.columns.clone() };
+    let reading = Reading { like: template.columns.clone(), ..Reading::default() };
     let set = open_as(data, &reading).map_err(Failure::bad_input)?;
     let parts = set.parts(&template.graph, 0).map_err(Failure::bad_input)?;
-    let text = parts.test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
-    let metric = match asked.metric {
-        Some(MetricName::Top1) => Metric::Top1,
-        Some(MetricName::Perplexity) => Metric::Perplexity,
-        Some(MetricName::Cosine) => Metric::Cosine,
-        None if text => Metric::Perplexity,
-        None => Metric::Top1,
-    };
+    judged_by_labels(asked, (backend, template), parts)
+}
+
+/// What judges samples of these labels, unless the user asks for something else that can.
+fn metric(asked: Option<MetricName>, test: &Arc<dyn Split>) -> Result<Metric, Failure> {
+    let text = test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
+    match (asked, test.target()) {
+        (Some(MetricName::Mse) | None, Target::Quantity) => Ok(Metric::SquaredError),
+        (Some(MetricName::Top1), Target::Classes) => Ok(Metric::Top1),
+        (Some(MetricName::Perplexity), Target::Classes) => Ok(Metric::Perplexity),
+        (Some(MetricName::Cosine), Target::Classes) => Ok(Metric::Cosine),
+        (None, Target::Classes) if text => Ok(Metric::Perplexity),
+        (None, Target::Classes) => Ok(Metric::Top1),
+        (Some(name), Target::Quantity) => Err(Failure::bad_input(format!(
+            "--metric {}: the labels are quantities: expected mse, or no --metric",
+            name.name()
+        ))),
+        (Some(MetricName::Mse), Target::Classes) => Err(Failure::bad_input(
+            "--metric mse: the labels are classes: expected top1, perplexity or cosine, or no \
+             --metric",
+        )),
+    }
+}
+
+/// Samples of a data set in three parts: the first calibrates, the others judge.
+pub(super) fn judged_by_labels<'a>(
+    asked: Asked<'_>,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    parts: Parts,
+) -> Result<Samples<'a>, Failure> {
+    let metric = metric(asked.metric, &parts.test)?;
     let batch = batch_of(template);
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
     let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);

@@ -1,21 +1,25 @@
 //! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the
-//! cosine of its outputs an encoder.
+//! cosine of its outputs an encoder, labels a classifier that is given some.
 
-use super::samples::{Asked, Samples};
+use super::samples::{Asked, Samples, judged_by_labels};
 use super::{Judge, Metric, refused};
 use crate::cli::MetricName;
+use crate::commands::texts;
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::studies::Template;
-use overdrive::studies::pretrained::{Pretrained, Task};
+use overdrive::studies::pretrained::{Pretrained, Problem, Task};
 use overdrive::studies::quantization::{batch_of, calibration};
-use overdrive::train::data::{Dataset, Parts, Split, Subset, open};
+use overdrive::train::data::{Dataset, Parts, Split, Subset, Texts, open};
 use std::sync::Arc;
 
 /// Windows of held-out text that judge: every model judges twice, the float one and the quantized
 /// one.
 const JUDGED: u64 = 64;
+
+/// Labelled texts that judge, at most: a share of hits needs more of them.
+const JUDGED_LABELS: u64 = 1000;
 
 /// The text that is read unless the user names another.
 const DEFAULT: &str = "text";
@@ -31,6 +35,10 @@ pub(super) fn samples<'a>(
         note!(
             "note: calibrated on the text that comes with Overdrive; --data FILE.txt takes your own"
         );
+    }
+    let is_classifier = model.architecture.task() == Task::Classifier;
+    if is_classifier && asked.data.is_some_and(Texts::are_in) {
+        return classifier(asked, (backend, template), model);
     }
     let wrong = |found: &str| {
         Failure::bad_input(format!(
@@ -64,6 +72,12 @@ pub(super) fn samples<'a>(
                     model.name
                 )));
             }
+            if model.labels.as_ref().is_some_and(|labels| labels.names.len() == 1) {
+                note!(
+                    "note: of one output the cosine says no more than its sign: --data FILE.csv \
+                     with `text` and `label` judges by the squared error"
+                );
+            }
             let around = around(model)?;
             let parts =
                 text.windows(tokens.saturating_sub(around.iter().map(Vec::len).sum()).max(1));
@@ -75,6 +89,27 @@ pub(super) fn samples<'a>(
             )
         }
     }
+}
+
+/// Whether the largest output of a model is the class of a text.
+pub(super) fn gives_a_class(model: &Pretrained) -> bool {
+    model.labels.as_ref().is_some_and(|labels| labels.problem == Problem::OneClass)
+}
+
+/// Labelled texts, of which a fifth judges.
+fn classifier<'a>(
+    asked: Asked<'_>,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    model: &Pretrained,
+) -> Result<Samples<'a>, Failure> {
+    let tokenizer = model.tokenizer.as_ref().expect("only a model with a tokenizer reads text");
+    let data = asked.data.expect("only a file has labelled texts");
+    let length = texts::Length::Exactly(template.dimensions["tokens"]);
+    let of = texts::Asked { data, label: None, fold: 0 };
+    let (parts, _) = texts::parts((model, tokenizer), of, length)?;
+    let few = |split| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED_LABELS)) };
+    let parts = Parts { validation: few(parts.validation), test: few(parts.test), ..parts };
+    judged_by_labels(asked, (backend, template), parts)
 }
 
 fn judged(split: &Arc<dyn Split>) -> Arc<dyn Split> {
@@ -90,6 +125,11 @@ fn decoder<'a>(
         Some(MetricName::Top1) => Metric::Top1,
         Some(MetricName::Cosine) => Metric::Cosine,
         Some(MetricName::Perplexity) | None => Metric::Perplexity,
+        Some(MetricName::Mse) => {
+            return Err(Failure::bad_input(
+                "--metric mse: the labels of text are tokens: expected perplexity, top1 or cosine",
+            ));
+        }
     };
     let batch = batch_of(template);
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;

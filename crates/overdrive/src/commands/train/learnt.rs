@@ -12,6 +12,7 @@ use overdrive::formats::{ModelConfig, ModelFolder, Tensors};
 use overdrive::ir::{Backend, Graph, Init};
 use overdrive::passes::{Lora, bind};
 use overdrive::studies::pretrained::Pretrained;
+use overdrive::train::data::Target;
 use overdrive::train::{
     Evaluation, Recipe, TrainError, evaluate, initial_parameter, initial_parameters,
 };
@@ -43,7 +44,11 @@ impl Learnt {
         let merged = match task.recipe.lora {
             Some(lora) => {
                 let layers = Lora::layers(&task.model).map_err(Failure::harness)?;
-                Some(lora.merged(&task.model, &layers, &trained).map_err(Failure::harness)?)
+                let merged = lora.merged(&task.model, &layers, &trained);
+                let mut merged = merged.map_err(Failure::harness)?;
+                let beside = trained.iter().filter(|(name, _)| !Lora::is_adapter(name));
+                merged.extend(beside.map(|(name, weight)| (name.clone(), weight.clone())));
+                Some(merged)
             }
             None => None,
         };
@@ -137,12 +142,27 @@ impl Scores<'_> {
                 let now = of_text(self.after, bits);
                 format!("{now}, of {samples} test windows; before: {earlier}")
             }
-            (None, _) => {
-                let (percent, loss) = (100.0 * self.after.accuracy(), self.after.loss());
-                format!("{percent:.2} % of {samples} test samples, loss {loss:.4}")
+            (None, before) => {
+                let now = format!("{} of {samples} test samples", of_labels(self.after));
+                let before =
+                    before.map_or(String::new(), |test| format!("; before: {}", of_labels(test)));
+                let loss = match self.after.target() {
+                    Target::Classes => format!(", loss {:.4}", self.after.loss()),
+                    Target::Quantity => String::new(),
+                };
+                format!("{now}{loss}{before}")
             }
         }
     }
+}
+
+/// How often the label was hit, or how far quantities were off.
+fn of_labels(test: &Evaluation) -> String {
+    if test.target() == Target::Classes {
+        return format!("{:.2} %", 100.0 * test.accuracy());
+    }
+    let explained = test.explained().map_or(String::new(), |share| format!(", R² {share:.4}"));
+    format!("off by {:.4} (root mean square){explained}", test.loss().sqrt())
 }
 
 /// What a graph of the task's interface makes of the test samples, from the states that it begins
@@ -180,11 +200,23 @@ fn provenance(
         ("fold", arguments.fold.into()),
         ("splits_sha256", splits),
         ("training", serde_json::to_value(recipe).expect("a recipe is plain data")),
-        ("test_loss_nats", scores.after.loss().into()),
-        ("test_accuracy", scores.after.accuracy().into()),
         ("test_bits_per_byte", scores.after.bits_per_byte().into()),
-        ("test_loss_nats_before", scores.before.map(Evaluation::loss).into()),
     ];
-    let known = entries.into_iter().filter(|(_, value)| !value.is_null());
+    let (after, before) = (scores.after, scores.before);
+    let of_target = match after.target() {
+        Target::Classes => vec![
+            ("test_loss_nats", after.loss().into()),
+            ("test_accuracy", after.accuracy().into()),
+            ("test_loss_nats_before", before.map(Evaluation::loss).into()),
+            ("test_accuracy_before", before.map(Evaluation::accuracy).into()),
+        ],
+        Target::Quantity => vec![
+            ("test_mean_squared_error", after.loss().into()),
+            ("test_r_squared", after.explained().into()),
+            ("test_mean_squared_error_before", before.map(Evaluation::loss).into()),
+        ],
+    };
+    let entries = entries.into_iter().chain(of_target);
+    let known = entries.filter(|(_, value)| !value.is_null());
     Ok(known.map(|(name, value)| (name.to_owned(), value)).collect())
 }

@@ -2,6 +2,7 @@
 
 use super::{failure, table};
 use crate::cli::Train;
+use crate::commands::texts::{self, Length};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use overdrive::formats::huggingface::Tokenizer;
@@ -9,7 +10,7 @@ use overdrive::ir::Graph;
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{Pretrained, Task as Gives};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
-use overdrive::train::{EarlyStop, Recipe, fine_tuning, recipe_of};
+use overdrive::train::{EarlyStop, Recipe, fine_tuning, fine_tuning_of_classes, recipe_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -55,13 +56,18 @@ impl Task {
             }
         }
         let like = template.as_ref().and_then(|template| template.columns.clone());
-        let reading = Reading { label: arguments.label.clone(), like };
+        let target = arguments.target.map(Into::into);
+        let reading = Reading { label: arguments.label.clone(), target, like };
         let mut data = open_as(&arguments.data, &reading).map_err(failure)?;
-        if arguments.label.is_some() && data.columns().is_none() {
-            let found = &arguments.data;
-            return Err(Failure::bad_input(format!(
-                "--label: expected a .csv file, whose columns it chooses from, found `{found}`"
-            )));
+        for (option, is_given) in
+            [("--label", arguments.label.is_some()), ("--target", arguments.target.is_some())]
+        {
+            if is_given && data.columns().is_none() {
+                let found = &arguments.data;
+                return Err(Failure::bad_input(format!(
+                    "{option}: expected a .csv file, of whose columns it tells, found `{found}`"
+                )));
+            }
         }
         let fold = usize::from(arguments.fold);
         let template = match template {
@@ -86,29 +92,35 @@ impl Task {
         })
     }
 
-    /// A published decoder goes on learning from a text, in windows of one length.
+    /// A published decoder goes on learning from a text, in windows of one length; a classifier
+    /// from labelled texts.
     fn fine_tune(
         arguments: &Train,
         (template, published): (Template, Box<Pretrained>),
     ) -> Result<Self, Failure> {
         let name = &published.name;
-        if arguments.label.is_some() {
-            return Err(Failure::bad_input(format!(
-                "--label: expected a model that learns from a table, found `{name}`, which reads \
-                 text"
-            )));
+        let task = published.architecture.task();
+        for (option, is_given) in [
+            ("--label", arguments.label.is_some() && task != Gives::Classifier),
+            ("--target", arguments.target.is_some()),
+        ] {
+            if is_given {
+                return Err(Failure::bad_input(format!(
+                    "{option}: expected a model that learns from a table, found `{name}`, which \
+                     reads text; leave the option out"
+                )));
+            }
         }
-        let found = match published.architecture.task() {
-            Gives::Decoder => None,
+        let found = match task {
+            Gives::Decoder | Gives::Classifier => None,
             Gives::Encoder => Some("an encoder, which gives vectors"),
-            Gives::Classifier => Some("a classifier, which gives classes"),
             Gives::Other => Some("a model that reads more than text"),
         };
         if let Some(found) = found {
             return Err(Failure::bad_input(format!(
-                "`{name}`: expected a decoder of text, which gives the next token, found {found}; \
-                 of \
-                 published models decoders alone are trained here"
+                "`{name}`: expected a decoder of text, which gives the next token, or a \
+                 classifier, which gives classes, found {found}; other published models are not \
+                 trained here"
             )));
         }
         if let Some(coding) = &published.coding {
@@ -119,12 +131,30 @@ impl Task {
                 coding.mode, coding.mode
             )));
         }
-        let recipe = changed(arguments, fine_tuning(arguments.lora))?;
-        let tokens =
-            arguments.tokens.map_or(template.dimensions["tokens"], |tokens| tokens as usize);
-        let sizes = [("batch".to_owned(), recipe.batch), ("tokens".to_owned(), tokens)].into();
-        let model = template.graph_of(&sizes).map_err(Failure::bad_input)?;
-        let parts = windows(arguments, &published, tokens)?;
+        let asked = arguments.tokens.map(|tokens| tokens as usize);
+        let usual = template.dimensions["tokens"];
+        let recipe = match task {
+            Gives::Classifier => Recipe {
+                beside_lora: head(&published, &template),
+                ..fine_tuning_of_classes(arguments.lora)
+            },
+            Gives::Decoder | Gives::Encoder | Gives::Other => fine_tuning(arguments.lora),
+        };
+        let recipe = changed(arguments, recipe)?;
+        let model_of = |tokens: usize| {
+            let sizes = [("batch".to_owned(), recipe.batch), ("tokens".to_owned(), tokens)].into();
+            template.graph_of(&sizes).map_err(Failure::bad_input)
+        };
+        let (model, parts, tokens) = match task {
+            Gives::Classifier => {
+                let (parts, tokens) = labelled(arguments, &published, (asked, usual))?;
+                (model_of(tokens)?, parts, tokens)
+            }
+            Gives::Decoder | Gives::Encoder | Gives::Other => {
+                let tokens = asked.unwrap_or(usual);
+                (model_of(tokens)?, windows(arguments, &published, tokens)?, tokens)
+            }
+        };
         Ok(Self {
             template,
             published: Some(published),
@@ -154,20 +184,56 @@ fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts
             model.name, arguments.data
         )));
     };
+    let given = given_tokenizer(arguments, model)?;
+    let tokenizer = tokenizer(given.as_ref(), model)?;
+    let text = Dataset::Text(Arc::new(text.encoded(tokenizer).map_err(failure)?));
+    let parts = text.windows(tokens).map_err(failure)?;
+    let few = |split: Arc<dyn Split>| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED)) };
+    Ok(Parts { validation: few(parts.validation), test: few(parts.test), ..parts })
+}
+
+/// The parts of labelled texts in the model's own tokens, and the tokens of a row: those that the
+/// user asks for, else of the longest text, at most the usual ones.
+fn labelled(
+    arguments: &Train,
+    model: &Pretrained,
+    (asked, usual): (Option<usize>, usize),
+) -> Result<(Parts, usize), Failure> {
+    let given = given_tokenizer(arguments, model)?;
+    let tokenizer = tokenizer(given.as_ref(), model)?;
+    let (data, label) = (arguments.data.as_str(), arguments.label.as_deref());
+    let of = texts::Asked { data, label, fold: usize::from(arguments.fold) };
+    texts::parts((model, tokenizer), of, asked.map_or(Length::AtMost(usual), Length::Exactly))
+}
+
+/// The parameters of a classifier's head, which learn beside adapters: its classes are what a user
+/// brings samples of.
+fn head(model: &Pretrained, template: &Template) -> Vec<String> {
+    let layers = model.architecture.classifier();
+    let is_of_head = |name: &str| layers.iter().any(|layer| name.starts_with(&format!("{layer}.")));
+    let states = template.graph.states().iter().map(|state| state.name.clone());
+    states.filter(|name| is_of_head(name)).collect()
+}
+
+/// The tokenizer of `--tokenizer`.
+fn given_tokenizer(arguments: &Train, model: &Pretrained) -> Result<Option<Tokenizer>, Failure> {
     let given = arguments.tokenizer.as_ref();
     let given = given.map(|file| Tokenizer::read(file, model.architecture.vocabulary()));
-    let given = given.transpose().map_err(Failure::bad_input)?;
-    let tokenizer = given.as_ref().or(model.tokenizer.as_ref()).ok_or_else(|| {
+    given.transpose().map_err(Failure::bad_input)
+}
+
+/// That tokenizer, else the model's.
+fn tokenizer<'t>(
+    given: Option<&'t Tokenizer>,
+    model: &'t Pretrained,
+) -> Result<&'t Tokenizer, Failure> {
+    given.or(model.tokenizer.as_ref()).ok_or_else(|| {
         Failure::bad_input(format!(
             "`{}` has no tokenizer.json to read a text with: put it into the folder, or give \
              --tokenizer FILE",
             model.name
         ))
-    })?;
-    let text = Dataset::Text(Arc::new(text.encoded(tokenizer).map_err(failure)?));
-    let parts = text.windows(tokens).map_err(failure)?;
-    let few = |split: Arc<dyn Split>| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED)) };
-    Ok(Parts { validation: few(parts.validation), test: few(parts.test), ..parts })
+    })
 }
 
 /// The recipe with what the user asked for in place of its own.
