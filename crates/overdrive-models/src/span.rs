@@ -8,8 +8,8 @@
 //! all three spans give the same logits for the same token after the same tokens.
 
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::{mask_region, score_region};
-use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, TensorType};
+use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, Tensor, TensorType};
 
 /// What a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -59,6 +59,8 @@ pub(crate) struct Sequence<'b> {
     pub(crate) positions: Expr<'b>,
     /// i64 scalar; of a whole sequence there is none.
     position: Option<Expr<'b>>,
+    /// Where new keys and values begin in a cache `[1, Hkv, C, D]`; all layers share it.
+    starts: Option<Expr<'b>>,
 }
 
 impl<'b> Sequence<'b> {
@@ -76,7 +78,13 @@ impl<'b> Sequence<'b> {
             (Span::Step { .. }, Some(position)) => position.convert(DType::I32).reshape([1usize]),
             _ => b.iota(DType::I32, [tokens], 0),
         };
-        Self { span, ids, positions, position }
+        let start = match span {
+            Span::Whole => None,
+            Span::Prefill { .. } => Some(b.constant(Tensor::scalar(DType::I64, 0.0))),
+            Span::Step { .. } => position,
+        };
+        let starts = start.map(|start| start_of(start, 4, 2));
+        Self { span, ids, positions, position, starts }
     }
 
     /// `[batch, T]` and these.
@@ -105,18 +113,21 @@ impl<'b> Sequence<'b> {
         match self.span {
             Span::Whole => causal([q, k, v], scores),
             Span::Prefill { capacity, .. } => {
-                let start = q.builder().constant(overdrive_ir::Tensor::scalar(DType::I64, 0.0));
-                keep(&format!("cache.{layer}.key"), k, start, capacity);
-                keep(&format!("cache.{layer}.value"), v, start, capacity);
+                self.kept(layer, [k, v], capacity);
                 causal([q, k, v], scores)
             }
             Span::Step { capacity } => {
                 let position = self.position.expect("a step has a position");
-                let keys = keep(&format!("cache.{layer}.key"), k, position, capacity);
-                let values = keep(&format!("cache.{layer}.value"), v, position, capacity);
-                one_query(q, [keys, values], (position, scores))
+                one_query(q, self.kept(layer, [k, v], capacity), (position, scores))
             }
         }
+    }
+
+    /// The caches of a layer with these keys and values written.
+    fn kept(&self, layer: usize, [k, v]: [Expr<'b>; 2], capacity: usize) -> [Expr<'b>; 2] {
+        let starts = self.starts.expect("what keeps something knows where");
+        [("key", k), ("value", v)]
+            .map(|(name, new)| keep(&format!("cache.{layer}.{name}"), new, starts, capacity))
     }
 
     /// The rows of h `[batch, T, D]` of which logits are wanted: all, or `[1, D]`.
@@ -142,16 +153,16 @@ fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
     position.builder().concat(&parts, 0)
 }
 
-/// Writes `new` `[1, Hkv, T, D]` into the cache of this name from `position` on; the whole cache
+/// Writes `new` `[1, Hkv, T, D]` into the cache of this name at `starts`; the whole cache
 /// `[1, Hkv, C, D]`.
-fn keep<'b>(name: &str, new: Expr<'b>, position: Expr<'b>, capacity: usize) -> Expr<'b> {
+fn keep<'b>(name: &str, new: Expr<'b>, starts: Expr<'b>, capacity: usize) -> Expr<'b> {
     let b = new.builder();
     let mut shape = new.shape();
     if let Some(tokens) = shape.0.get_mut(2) {
         *tokens = capacity.into();
     }
     let cache = b.state_named(name, TensorType::new(new.dtype(), shape), Init::ZEROS);
-    let updated = b.op1(Prim::DynamicUpdateSlice, &[cache, new, start_of(position, 4, 2)]);
+    let updated = b.op1(Prim::DynamicUpdateSlice, &[cache, new, starts]);
     b.update(name, updated);
     updated
 }
@@ -173,32 +184,30 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
 }
 
 /// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`.
-/// It is written out and no `attention` with a mask function: with a single row there is nothing to
-/// keep from memory, and every back end has these loops and products, but not every one calls a
-/// function per score.
 fn one_query<'b>(
     q: Expr<'b>,
     [keys, values]: [Expr<'b>; 2],
     (position, scores): (Expr<'b>, Scores),
 ) -> Expr<'b> {
-    if q.is_poison() || keys.is_poison() {
-        return q;
-    }
-    let [heads, depth, shared, capacity] = [q.size(1), q.size(3), keys.size(1), keys.size(2)];
-    // The query heads of a group are rows for their key head.
-    let rows = q.reshape([1, shared, heads / shared, depth]);
-    let products = rows.dot_to(keys, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
-    let at = q.builder().iota(DType::I64, [capacity], 0);
-    let mut visible = at.compare(Compare::Le, position);
-    if let Some(window) = scores.window {
-        let first = position - position.constant(window as f64);
-        visible = visible.binary(Binary::And, at.compare(Compare::Gt, first));
-    }
-    let scaled = products * scores.attention().factor(depth);
-    let scaled = scores.cap.map_or(scaled, |cap| capped(scaled, cap));
-    let hidden = scaled.constant(f64::NEG_INFINITY);
-    let weights = visible.select(scaled, hidden).softmax(3).convert(q.dtype());
-    weights.dot(values, &[(0, 0), (1, 1)], &[(3, 2)]).reshape([1, heads, 1, depth])
+    let position_ty = TensorType::scalar(DType::I64);
+    let mask = mask_region(&[position_ty], |[_, _, _, k], captures| {
+        let (k, position) = (k.convert(DType::I64), captures[0]);
+        let mut visible = k.compare(Compare::Le, position);
+        if let Some(window) = scores.window {
+            let first = position - position.constant(window as f64);
+            visible = visible.binary(Binary::And, k.compare(Compare::Gt, first));
+        }
+        visible
+    });
+    let mask = mask.expect("comparisons of whole numbers are well typed");
+    let cap = scores.cap.map(|cap| {
+        let ty = [TensorType::scalar(DType::I64)];
+        let region = score_region(DType::F32, &ty, |score, _, _| capped(score, cap));
+        region.expect("a function of one number is well typed")
+    });
+    let regions = cap.into_iter().chain([mask]).collect();
+    let attention = Attention { mask: Mask::Full, ..scores.attention() };
+    q.attention_with([keys, values], attention, regions, &[position])[0]
 }
 
 /// `cap tanh(x / cap)`.

@@ -1,4 +1,4 @@
-//! The compiled step: which of the three kernels, with which tile, and its launch.
+//! The compiled step: which of the four kernels, with which tile, and its launch.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -89,8 +89,57 @@ enum Design {
     Hopper(hopper::Tile),
     /// `tensor.cu`: fragments of 16 queries for each warp.
     Tensor { fragments: usize },
+    /// `decode.cu`.
+    Decode(Cut),
     /// `tiled.cu`.
     Tiled { tile: usize },
+}
+
+/// How `decode.cu` cuts a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    /// Queries of all heads of a key head, up to a power of two.
+    rows: usize,
+    /// Blocks of a cluster, which share the keys of a head.
+    split: usize,
+    /// Whether keys that no row sees are left out.
+    skips: bool,
+}
+
+impl Cut {
+    /// Most rows: what a thread keeps of each fills its registers.
+    const ROWS: usize = 8;
+    /// Keys that a block takes at once, of 64 channels.
+    const KEYS: usize = 32;
+    /// Blocks that fill a large GPU.
+    const BLOCKS: usize = 132;
+    const WARPS: usize = 4;
+
+    /// `None` where the kernel does not take the call.
+    fn of(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+        let ([batch, heads, queries, d], [_, shared, keys, _]) = (four(q)?, four(k)?);
+        let rows = (heads / shared.max(1)) * queries;
+        let dense = |view: &View| {
+            let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
+            outer && view.strides[3] == 1 && Place::new(view).is_aligned(16)
+        };
+        let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
+            && matches!(d, 32 | 64 | 128 | 256)
+            && four(v)?[3] == d
+            && (1..=Self::ROWS).contains(&rows)
+            && keys > 0
+            && [q, k, v].into_iter().all(dense);
+        let clusters = matches!(architecture, Architecture::Sm90a | Architecture::Sm100a);
+        let wanted = (Self::BLOCKS / (batch * shared).max(1)).min(keys.div_ceil(Self::KEYS));
+        let split = if clusters { 1 << wanted.clamp(1, 8).ilog2() } else { 1 };
+        let skips = keys > 2 * split * Self::KEYS;
+        fits.then(|| Self { rows: rows.next_power_of_two(), split, skips })
+    }
+}
+
+fn four(view: &View) -> Option<[usize; 4]> {
+    view.ty.sizes().try_into().ok()
 }
 
 impl Design {
@@ -100,6 +149,9 @@ impl Design {
         (factor, has_regions): (f64, bool),
         architecture: Architecture,
     ) -> Result<Self, Refusal> {
+        if let Some(cut) = Cut::of(call, architecture) {
+            return Ok(Self::Decode(cut));
+        }
         // Its maximum is taken before the factor, which must not turn the order around.
         let is_ordered = factor > 0.0 || has_regions;
         if let Some(tile) = hopper::Tile::of(call, has_regions)
@@ -145,6 +197,7 @@ impl Design {
         match self {
             Self::Hopper(tile) => tile.queries(),
             Self::Tensor { fragments } => 64 * fragments,
+            Self::Decode(_) => usize::MAX,
             Self::Tiled { tile } => tile,
         }
     }
@@ -154,6 +207,7 @@ impl Design {
 fn block(design: Design, [d, values]: [usize; 2], sum: usize) -> (u32, usize) {
     match design {
         Design::Hopper(_) => unreachable!("it launches itself"),
+        Design::Decode(_) => (32 * Cut::WARPS as u32, 0),
         Design::Tensor { .. } => {
             (128, 2 * design.queries() * (d.max(values) + 8) + 2 * 2 * KEYS * (d + values + 16))
         }
@@ -181,6 +235,14 @@ fn source(
         Design::Hopper(tile) => tile.text(dtype, values) + HEADS + include_str!("hopper.cu"),
         Design::Tensor { fragments } => {
             format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n{}", include_str!("tensor.cu"))
+        }
+        Design::Decode(Cut { rows, split, skips }) => {
+            let warps = Cut::WARPS;
+            let tile = format!(
+                "#define SPLIT {split}\nconstexpr int ROWS = {rows}, WARPS = {warps};\n\
+                 constexpr bool SKIPS = {skips};\n"
+            );
+            tile + include_str!("decode.cu")
         }
         Design::Tiled { tile } => {
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
@@ -275,8 +337,12 @@ pub(crate) fn compile(
     }
     let widths = [q, v].map(|view| view.ty.sizes()[3]);
     let (threads, bytes) = block(design, widths, q.ty.dtype.accumulation().bits() / 8);
+    let blocks = match design {
+        Design::Decode(cut) => sizes[0] * k.ty.sizes()[1] * cut.split,
+        _ => matrices * tiles,
+    };
     let config = LaunchConfig {
-        grid_dim: ((matrices * tiles) as u32, 1, 1),
+        grid_dim: (blocks as u32, 1, 1),
         block_dim: (threads, 1, 1),
         shared_mem_bytes: bytes as u32,
     };

@@ -2,8 +2,9 @@
 //! memory grows with T.
 //!
 //! `hopper.cu` and `tensor.cu` are for 16-bit floats on the tensor cores, of Hopper and of every
-//! GPU, `tiled.cu` for every other case; `region` prints score and mask functions into all three,
-//! `call` chooses and launches. `grad.cu` has the gradients on Hopper.
+//! GPU, `decode.cu` for few queries in these types, `tiled.cu` for every other case. `region`
+//! prints score and mask functions into all of them, `call` chooses and launches. `grad.cu` has the
+//! gradients on Hopper.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.

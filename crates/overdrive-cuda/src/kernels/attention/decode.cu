@@ -1,0 +1,232 @@
+// Attention of few queries (the next token of a decoder) on plain multiply-adds: what counts is how
+// long one thread reads, so the keys are cut among the warps of all blocks of a cluster.
+//
+// The query heads of a key head are rows that share its keys and values: each is read once. LANES
+// neighbouring lanes hold one key, eight channels each; every such group has maximum, sum and
+// outputs of its own, as in Milakov and Gimelshein, arXiv:1805.02867. Groups meet in a warp, warps
+// in shared memory, blocks in that of the block that stores, always in the same order. Where the
+// keys are many, those that no row sees are not read.
+//
+// Text before gives ROWS (query heads of a key head times queries, up to a power of two), SPLIT
+// (blocks of a cluster) and WARPS.
+
+constexpr int LANES = D / 8, KEYS_AT_ONCE = 32 / LANES;
+// Steps whose keys and values are under way at once.
+constexpr int UNDER_WAY = 2;
+// From one row of a block's sums to the next: channels, maximum, sum.
+constexpr int WIDTH = D + 2;
+
+struct alignas(16) Eight {
+    Element at[8];
+};
+
+__device__ __forceinline__ void widen(f32 (&to)[8], const Eight& from) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = decode(from.at[i]);
+}
+
+// e^(from - to), where both may be -infinity.
+__device__ __forceinline__ f32 shrink(f32 from, f32 to) {
+    return from == to ? 1.0f : __expf(from - to);
+}
+
+__device__ __forceinline__ f32 of_block(const f32* here, u32 rank) {
+#if SPLIT > 1
+    u32 there;
+    f32 value;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(there)
+                 : "r"((u32)__cvta_generic_to_shared(here)), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
+    return value;
+#else
+    return *here;
+#endif
+}
+
+extern "C" __global__ void
+#if SPLIT > 1
+__cluster_dims__(SPLIT, 1, 1)
+#endif
+__launch_bounds__(WARPS * 32)
+attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
+          Shape s CAPTURES) {
+    __shared__ f32 sums[WARPS][ROWS][WIDTH];
+    const i32 rank = blockIdx.x % SPLIT, matrix = blockIdx.x / SPLIT;
+    const i32 heads = s.heads / s.group, b = matrix / heads, head = matrix % heads;
+    const i32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const i32 channel = lane % LANES * 8, own = lane / LANES;
+    const i32 rows = s.group * s.queries;
+    k += b * s.k[0] + head * s.k[1] + channel;
+    v += b * s.v[0] + head * s.v[1] + channel;
+    constexpr i32 STRIDE = SPLIT * WARPS * KEYS_AT_ONCE;
+    const i32 first = (rank * WARPS + warp) * KEYS_AT_ONCE + own;
+    // The caches are far away, and all but one row of them stays as it is.
+#pragma unroll
+    for (int u = 0; u < UNDER_WAY; ++u) {
+        const i64 key = min(first + u * STRIDE, s.keys - 1);
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(k + key * s.k[2]));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(v + key * s.v[2]));
+    }
+    after_previous();
+
+    f32 asked[ROWS][8], given[ROWS][8], largest[ROWS], total[ROWS];
+    Eight row_of[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const i32 row = min(r, rows - 1), h = head * s.group + row / s.queries;
+        row_of[r] = *reinterpret_cast<const Eight*>(q + b * s.q[0] + h * s.q[1] +
+                                                    row % s.queries * s.q[2] + channel);
+        largest[r] = -infinity(f32()), total[r] = 0;
+#pragma unroll
+        for (int c = 0; c < 8; ++c) given[r][c] = 0;
+    }
+    bool begun = false;
+    for (i32 step = first; step - own < s.keys; step += UNDER_WAY * STRIDE) {
+#ifdef MASK
+        if (SKIPS) {
+            bool seen = false;
+#pragma unroll
+            for (int u = 0; u < UNDER_WAY; ++u) {
+                const i32 key = min(step + u * STRIDE, s.keys - 1);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    const i32 row = min(r, rows - 1), h = head * s.group + row / s.queries;
+                    seen |= visible(b, h, row % s.queries, key CAPTURED);
+                }
+            }
+            if (!__any_sync(~0u, seen)) continue;
+        }
+#endif
+        Eight keys[UNDER_WAY], values[UNDER_WAY];
+#pragma unroll
+        for (int u = 0; u < UNDER_WAY; ++u) {
+            const i64 key = min(step + u * STRIDE, s.keys - 1);
+            keys[u] = *reinterpret_cast<const Eight*>(k + key * s.k[2]);
+            values[u] = *reinterpret_cast<const Eight*>(v + key * s.v[2]);
+        }
+        if (!begun) {
+            begun = true;
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                widen(asked[r], row_of[r]);
+#pragma unroll
+                for (int c = 0; c < 8; ++c) asked[r][c] *= (f32)s.factor;
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < UNDER_WAY; ++u) {
+            const i32 key = step + u * STRIDE;
+            f32 of_key[8], of_value[8], scores[ROWS];
+            widen(of_key, keys[u]);
+            widen(of_value, values[u]);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                scores[r] = 0;
+#pragma unroll
+                for (int c = 0; c < 8; ++c) scores[r] = fmaf(asked[r][c], of_key[c], scores[r]);
+            }
+#pragma unroll
+            for (int mask = 1; mask < LANES; mask *= 2)
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) scores[r] += __shfl_xor_sync(~0u, scores[r], mask);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const i32 row = min(r, rows - 1), h = head * s.group + row / s.queries;
+                const i32 query = row % s.queries, last = min(key, s.keys - 1);
+                const i32 seen = key < s.keys ? s.seen(query) : 0;
+                const f32 score = refined(scores[r], b, h, query, last, seen CAPTURED);
+                const f32 top = fmaxf(largest[r], score), before = shrink(largest[r], top);
+                const f32 weight = score == -infinity(f32()) ? 0.0f : __expf(score - top);
+                largest[r] = top;
+                total[r] = fmaf(total[r], before, weight);
+#pragma unroll
+                for (int c = 0; c < 8; ++c)
+                    given[r][c] = fmaf(given[r][c], before, weight * of_value[c]);
+            }
+        }
+    }
+    // The groups of a warp.
+#pragma unroll
+    for (int mask = LANES; mask < 32; mask *= 2) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const f32 other = __shfl_xor_sync(~0u, largest[r], mask);
+            const f32 top = fmaxf(largest[r], other), before = shrink(largest[r], top);
+            largest[r] = top;
+            total[r] *= before;
+            total[r] += __shfl_xor_sync(~0u, total[r], mask);
+#pragma unroll
+            for (int c = 0; c < 8; ++c) {
+                given[r][c] *= before;
+                given[r][c] += __shfl_xor_sync(~0u, given[r][c], mask);
+            }
+        }
+    }
+    if (own == 0) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (int c = 0; c < 8; ++c) sums[warp][r][channel + c] = given[r][c];
+            if (channel == 0) sums[warp][r][D] = largest[r], sums[warp][r][D + 1] = total[r];
+        }
+    }
+    __syncthreads();
+    // The warps of a block, in the place of the first.
+    const auto merged = [&](int parts, i32 r, i32 c, auto&& at) {
+        f32 top = -infinity(f32());
+        for (int part = 0; part < parts; ++part) top = fmaxf(top, at(part, r, D));
+        f32 sum = 0, weights = 0;
+        for (int part = 0; part < parts; ++part) {
+            const f32 before = shrink(at(part, r, D), top);
+            sum = fmaf(at(part, r, c), before, sum);
+            weights = fmaf(at(part, r, D + 1), before, weights);
+        }
+        struct Merged {
+            f32 top, sum, weights;
+        };
+        return Merged{top, sum, weights};
+    };
+    constexpr int EACH = (ROWS * D + WARPS * 32 - 1) / (WARPS * 32);
+    f32 kept[EACH][3];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const i32 place = min((i32)(threadIdx.x + i * WARPS * 32), ROWS * D - 1);
+        const auto all = merged(WARPS, place / D, place % D,
+                                [&](int w, i32 r, i32 c) { return sums[w][r][c]; });
+        kept[i][0] = all.top, kept[i][1] = all.sum, kept[i][2] = all.weights;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const i32 place = threadIdx.x + i * WARPS * 32;
+        if (place >= ROWS * D) continue;
+        f32* const to = sums[0][place / D];
+        to[place % D] = kept[i][1];
+        if (place % D == 0) to[D] = kept[i][0], to[D + 1] = kept[i][2];
+    }
+#if SPLIT > 1
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+#else
+    __syncthreads();
+#endif
+    for (i32 place = rank * WARPS * 32 + threadIdx.x; place < rows * D;
+         place += SPLIT * WARPS * 32) {
+        const i32 r = place / D, c = place % D, h = head * s.group + r / s.queries;
+        const i32 query = r % s.queries;
+        const auto all = merged(SPLIT, r, c, [&](int part, i32 r, i32 c) {
+            return of_block(&sums[0][r][c], part);
+        });
+        const f32 inverse = all.weights > 0 ? 1 / all.weights : 0.0f;
+        if (out)
+            out[b * s.out[0] + h * s.out[1] + query * s.out[2] + c * s.out[3]] =
+                convert<Element>(all.sum * inverse);
+        if (lse && c == 0)
+            lse[b * s.lse[0] + h * s.lse[1] + query * s.lse[2]] =
+                all.weights > 0 ? all.top + logarithm(all.weights) : -infinity(f32());
+    }
+#if SPLIT > 1
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
