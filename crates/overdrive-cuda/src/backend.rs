@@ -145,6 +145,9 @@ impl Backend for CudaBackend {
         }
         // One by one is what running together is held against, so it comes second.
         for (&at, steps) in &crate::exec::gather(&mut plan, &self.device, tuning) {
+            if gemm::bunches(&steps.iter().collect::<Vec<_>>()) {
+                continue;
+            }
             let site =
                 Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
             let chosen = match (&steps[0].kind, gemm::calls_following(steps)) {

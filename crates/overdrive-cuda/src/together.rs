@@ -1,13 +1,14 @@
 //! `Together`: steps that a plan has in a row, as one launch.
 //!
 //! Each of them alone pays for a launch, a first read of far memory and a last wave: products of
-//! one left operand (query, key and value), the optimizer's updates of a hundred parameters, or a
-//! product and the norm of its rows. Which steps one launch can do, `gemm` and `loops` say.
+//! one left operand (query, key and value), also with the norm before them, the optimizer's updates
+//! of a hundred parameters, or a product and the norm of its rows. Which steps one launch can do,
+//! `gemm` and `loops` say.
 //! Invariant: the steps gathered read nothing that another of them writes, and share no byte that
 //! one of them writes, so that they may run in any order and at once; but for a step that follows
 //! another, whose launch sees to that order for what the one hands to the other.
 
-use overdrive_ir::plan::{Note, Place, Step};
+use overdrive_ir::plan::{Note, Place, Step, StepKind};
 use overdrive_ir::{Mode, Plan, SlotId};
 use std::collections::BTreeMap;
 
@@ -15,11 +16,13 @@ use std::collections::BTreeMap;
 pub type Together = BTreeMap<usize, Vec<Step>>;
 
 /// Gathers steps into the first of them, in modes that fuse: those that follow one another but for
-/// prepare steps, where `joins` takes one more to those there are, and `wanted` agrees to all. The
-/// step's name then says how many it is. Else the step after it, where that reads what it writes
+/// prepare steps, where `bunches` says that one launch can do all of them; else where `joins` takes
+/// one more to those there are, and `wanted` agrees to all. The step's name then says how many it
+/// is. Else the step after it, where that reads what it writes
 /// and `follows` says that one launch does both; the plan notes why not where it has a reason.
 pub fn gather(
     plan: &mut Plan,
+    bunches: impl Fn(&[&Step]) -> bool,
     joins: impl Fn(&[&Step], &Step) -> bool,
     follows: impl Fn(&Step, &Step) -> Option<Result<(), String>>,
     wanted: impl Fn(&[Step]) -> bool,
@@ -30,13 +33,15 @@ pub fn gather(
     }
     let (mut first, mut chained) = (0, false);
     while first < plan.steps.len() {
-        let mut members = members(plan, first, &joins);
-        let beside = members.len() > 1;
-        if !beside {
+        let bunch = bunched(plan, first, &bunches);
+        let is_bunch = bunch.len() > 1;
+        let mut members = if is_bunch { bunch } else { members(plan, first, &joins) };
+        let beside = members.len() > 1 && !is_bunch;
+        if members.len() == 1 {
             members.extend(follower(plan, first, &follows));
         }
         let steps: Vec<Step> = members.iter().map(|&step| plan.steps[step].clone()).collect();
-        if steps.len() > 1 && wanted(&steps) {
+        if steps.len() > 1 && (is_bunch || wanted(&steps)) {
             for &step in members[1..].iter().rev() {
                 let gone = plan.steps.remove(step);
                 let head = &mut plan.steps[first];
@@ -53,13 +58,11 @@ pub fn gather(
                 chained = true;
                 // What the one hands to the other is not read from memory.
                 head.reads.retain(|slot| {
-                    !steps[0].writes.contains(slot) || steps[0].reads.contains(slot)
+                    !steps.iter().any(|step| step.writes.contains(slot))
+                        || steps[0].reads.contains(slot)
                 });
             }
-            head.name = match beside {
-                true => format!("{} x {}", steps.len(), head.name),
-                false => format!("{} then {}", head.name, steps[1].name),
-            };
+            head.name = name(&steps, beside);
             together.insert(first, steps);
         }
         first += 1;
@@ -68,6 +71,61 @@ pub fn gather(
         overdrive_passes::place(plan);
     }
     together
+}
+
+/// What several steps are called as one.
+fn name(steps: &[Step], beside: bool) -> String {
+    let several = |steps: &[Step]| match steps {
+        [one] => one.name.clone(),
+        _ => format!("{} x {}", steps.len(), steps[0].name),
+    };
+    match (&steps[0].kind, beside) {
+        (StepKind::Gemm(_), false) if matches!(steps[1].kind, StepKind::Gemm(_)) => several(steps),
+        (_, true) => several(steps),
+        _ => format!("{} then {}", steps[0].name, several(&steps[1..])),
+    }
+}
+
+/// The steps that one launch does with `first`, itself included. The arena is laid out again for
+/// them as one step; buffers of others stay where they are.
+fn bunched(plan: &Plan, first: usize, bunches: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
+    let mut members = vec![first];
+    if plan.steps[first].prepare {
+        return members;
+    }
+    let in_arena = |slot: SlotId| matches!(plan.slot(slot).place, Place::Arena { .. });
+    let fixed =
+        |x: &SlotId, y: &SlotId| x != y && !(in_arena(*x) && in_arena(*y)) && overlap(plan, *x, *y);
+    for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
+        if step.prepare {
+            continue;
+        }
+        let mut all: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
+        let meets = all.iter().any(|member| meet(member, step, fixed));
+        all.push(step);
+        if meets || !bunches(&all) {
+            break;
+        }
+        members.push(at);
+    }
+    let all = || members.iter().map(|&member| &plan.steps[member]);
+    // Loops that are alike have a launch without that limit of units.
+    if all().all(|step| matches!(step.kind, StepKind::Loop(_))) {
+        return vec![first];
+    }
+    // What one step hands to another exists in no other launch.
+    let takes = |step: &Step, slot: &SlotId| match &step.kind {
+        StepKind::Gemm(call) => call.lhs.slot == *slot,
+        StepKind::Kernel(call) => call.operands.get(1).is_some_and(|view| view.slot == *slot),
+        _ => false,
+    };
+    let mut handed = all().flat_map(|step| &step.writes);
+    let private = handed.all(|slot| {
+        let mut steps = plan.steps.iter().enumerate();
+        let known = |(at, s): (usize, &Step)| members.contains(&at) || !s.reads.contains(slot);
+        !all().any(|step| takes(step, slot)) || in_arena(*slot) && steps.all(known)
+    });
+    if private { members } else { vec![first] }
 }
 
 /// The steps that can run with `first`, itself included.
@@ -121,9 +179,13 @@ fn follower(
 
 /// Whether one of two steps writes bytes that the other touches.
 fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
-    let meet = |x: &SlotId, y: &SlotId| x == y || overlap(plan, *x, *y);
+    meet(a, b, |x, y| x == y || overlap(plan, *x, *y))
+}
+
+/// Whether one of two steps writes a slot that is, by `same`, one that the other touches.
+fn meet(a: &Step, b: &Step, same: impl Fn(&SlotId, &SlotId) -> bool) -> bool {
     let touches = |writer: &[SlotId], other: &[SlotId]| {
-        writer.iter().any(|w| other.iter().any(|o| meet(w, o)))
+        writer.iter().any(|w| other.iter().any(|o| same(w, o)))
     };
     touches(&a.writes, &b.reads) || touches(&a.writes, &b.writes) || touches(&b.writes, &a.reads)
 }

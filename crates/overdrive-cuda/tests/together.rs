@@ -55,7 +55,7 @@ fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
     let mut plan =
         overdrive_passes::plan(graph, mode, &caps, &Tuning::default()).expect("the graph is bound");
     let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
-    let together = gather(&mut plan, joins, gemm::follows, |_| true);
+    let together = gather(&mut plan, |_| false, joins, gemm::follows, |_| true);
     (plan, together)
 }
 

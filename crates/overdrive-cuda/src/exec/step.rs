@@ -68,14 +68,15 @@ pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Toget
         _ => true,
     };
     let apart = plan.clone();
-    let together = together::gather(plan, joins, follows, wanted);
+    let bunches = |steps: &[&Step]| hopper && gemm::bunches(steps) || loops::bunches(steps);
+    let together = together::gather(plan, bunches, joins, follows, wanted);
     let bytes = |plan: &Plan| plan.arena_bytes.iter().map(|&bytes| bytes as u64).sum::<u64>();
     if tuning.memory_limit.is_none_or(|limit| bytes(plan) <= limit) {
         return together;
     }
     // What one launch does lives at once.
     *plan = apart;
-    together::gather(plan, joins, |_, _| None, wanted)
+    together::gather(plan, |_| false, joins, |_, _| None, wanted)
 }
 
 /// Compiles the step of `site`, which may stand for several.
@@ -85,6 +86,12 @@ pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Toget
 pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task, BackendError> {
     let step = site.step;
     let compiled = match (together, &step.kind) {
+        (Some(steps), _) if gemm::bunches(&steps.iter().collect::<Vec<_>>()) => {
+            gemm::compile_bunch(site, steps).map(Task::Launch)
+        }
+        (Some(steps), _) if loops::bunches(&steps.iter().collect::<Vec<_>>()) => {
+            loops::compile_bunch(site, steps).map(Task::Launch)
+        }
         (Some(steps), StepKind::Gemm(_)) => match gemm::calls_following(steps) {
             Some((call, program)) => {
                 gemm::compile_following(site, (&call, &program)).map(Task::Launch)

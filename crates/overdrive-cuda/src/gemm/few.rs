@@ -12,10 +12,12 @@ use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::loops::Lead;
 use crate::tensor_map::{Boxes, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{GemmCall, SlotId};
 use std::ffi::c_void;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// Most rows: they are columns of one matrix instruction, and their sums stay in registers.
@@ -26,6 +28,8 @@ const OUTPUTS: usize = 64;
 const LINE: usize = 128;
 /// Warpgroups of a block.
 const GROUPS: usize = 4;
+/// Threads of a block.
+pub(super) const THREADS: usize = GROUPS * 128;
 /// Blocks that may share the contracted index.
 pub(super) const SPLITS: [usize; 3] = [1, 2, 4];
 /// Dynamic shared memory that each of two blocks may have, less what the barriers take.
@@ -33,59 +37,112 @@ const SHARED_BYTES: usize = 113 * 1024 - 512;
 /// For bringing the first tile to its alignment.
 const SLACK: usize = 1024;
 
-/// How a call is cut.
+/// How a launch is cut.
+#[derive(Clone)]
 pub(super) struct Cut {
     split: usize,
     /// Blocks of the grid.
     blocks: usize,
     /// Rows of x, as columns of an instruction.
     columns: usize,
+    /// Tiles of a part in flight.
     stages: usize,
+    /// The most parts of a block.
+    parts: usize,
+    /// Bytes of x that a block computes itself: tiles, and the rows that they are made of.
+    led: [usize; 2],
 }
 
 impl Cut {
+    /// A product alone.
     pub(super) fn new(call: &GemmCall, split: usize) -> Self {
+        Self::of(call, (1, call.n.div_ceil(OUTPUTS)), split, Rows::Given)
+            .expect("the tiles of one product leave room")
+    }
+
+    /// Products like this one in so many tiles of outputs, of which each has so many parts; `None`
+    /// where they do not fit in a block.
+    pub(super) fn of(
+        call: &GemmCall,
+        (parts, tiles): (usize, usize),
+        split: usize,
+        rows: Rows,
+    ) -> Option<Self> {
         let columns = call.m.next_multiple_of(8);
-        let tiles = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits()).div_ceil(split);
-        let blocks = call.n.div_ceil(OUTPUTS) * split;
-        let one = Self { split, blocks, columns, stages: GROUPS };
-        let fitting = (SHARED_BYTES - SLACK - one.share_bytes()) / one.stage_bytes();
-        let stages = tiles.next_multiple_of(GROUPS).min(fitting / GROUPS * GROUPS);
-        Self { stages, ..one }
+        let own = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits()).div_ceil(split);
+        let led = match rows {
+            Rows::Given => [0, 0],
+            Rows::Led => {
+                let rows = call.m * call.k * call.lhs.dtype.bits() / 8;
+                [own * columns * LINE, rows.next_multiple_of(LINE)]
+            }
+        };
+        let groups = GROUPS / parts;
+        let one = Self { split, blocks: tiles * split, columns, stages: groups, parts, led };
+        let beside = SLACK + parts * one.share_bytes() + led.iter().sum::<usize>();
+        let fitting = SHARED_BYTES.checked_sub(beside)? / (parts * one.stage_bytes());
+        let stages = own.next_multiple_of(groups).min(fitting / groups * groups);
+        (stages > 0).then_some(Self { stages, ..one })
+    }
+
+    /// Whether a block has asked for all of its weights before the kernel before it is over: half
+    /// of them copied, half brought near. Where it has not, it streams them, and less of its memory
+    /// should go to anything else.
+    pub(super) fn is_ahead(&self, call: &GemmCall) -> bool {
+        let tiles = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits()).div_ceil(self.split);
+        tiles <= 2 * self.stages
     }
 
     fn stage_bytes(&self) -> usize {
-        (OUTPUTS + self.columns) * LINE
+        let inputs = if self.led == [0, 0] { self.columns } else { 0 };
+        (OUTPUTS + inputs) * LINE
     }
 
-    /// What a block gets of the sums of its cluster.
+    /// What a block gets of the sums of its cluster, of one part.
     fn share_bytes(&self) -> usize {
         if self.split > 1 { OUTPUTS * self.columns * 4 } else { 0 }
     }
 
     fn shared_bytes(&self) -> usize {
-        SLACK + self.stages * self.stage_bytes() + self.share_bytes()
+        let part = self.stages * self.stage_bytes() + self.share_bytes();
+        SLACK + self.parts * part + self.led.iter().sum::<usize>()
     }
 }
 
+/// Where a block has the rows of x from.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// Another step made them.
+    Given,
+    /// It computes them.
+    Led,
+}
+
 /// The call as the Hopper kernels see it, if this one takes it.
-fn fit(call: &GemmCall) -> Option<Fit> {
+pub(super) fn fit(call: &GemmCall) -> Option<Fit> {
     let few = (1..=ROWS).contains(&call.m) && call.lhs.dtype.bits() == 16;
     let single = call.batch.iter().product::<usize>() == 1;
     Fit::of(call).filter(|fit| few && single && fit.lhs.by_k)
 }
 
+/// Tiles of a product's outputs.
+pub(super) fn tiles(call: &GemmCall) -> usize {
+    call.n.div_ceil(OUTPUTS)
+}
+
+/// Whether clusters of so many blocks find room for so many tiles. A cluster needs room in one part
+/// of the device: clusters of four are no slower alone, but beside the kernel before they find it
+/// only while half of the multiprocessors are free, and eight blocks were slower in any case.
+pub(super) fn has_room(tiles: usize, split: usize, multiprocessors: u32) -> bool {
+    let places = if split > 2 { multiprocessors / 2 } else { multiprocessors };
+    split == 1 || tiles * split <= places as usize
+}
+
 /// The ways to cut the contracted index that are worth timing, best guess first; none where the
-/// kernel cannot take the call. A cluster needs room in one part of the device: clusters of four
-/// are no slower alone, but beside the kernel before they find it only while half of the
-/// multiprocessors are free, and eight blocks were slower in any case.
+/// kernel cannot take the call.
 pub(super) fn splits(call: &GemmCall, multiprocessors: u32) -> Vec<usize> {
-    let tiles = call.n.div_ceil(OUTPUTS);
-    let has_room = |&split: &usize| {
-        let places = if split > 2 { multiprocessors / 2 } else { multiprocessors };
-        split == 1 || tiles * split <= places as usize
-    };
-    if fit(call).is_none() { vec![] } else { SPLITS.into_iter().filter(has_room).rev().collect() }
+    let room = |&split: &usize| has_room(tiles(call), split, multiprocessors);
+    if fit(call).is_none() { vec![] } else { SPLITS.into_iter().filter(room).rev().collect() }
 }
 
 /// Whether a step of the call may write the weights while it runs.
@@ -97,70 +154,186 @@ pub(super) enum Weights {
     Moving,
 }
 
-/// The source of the kernel for a call that it takes.
-pub(super) fn source(call: &GemmCall, cut: &Cut, weights: Weights) -> Option<Source> {
+/// What one launch does.
+#[derive(Copy, Clone)]
+pub(super) struct Parts<'a> {
+    /// Products of one left operand; those of a list share their tiles, in this order.
+    pub(super) tiles: &'a [Vec<GemmCall>],
+    /// The loop that makes their left operand.
+    pub(super) lead: Option<&'a Lead>,
+}
+
+impl Parts<'_> {
+    fn calls(&self) -> impl Iterator<Item = &GemmCall> {
+        self.tiles.iter().flatten()
+    }
+}
+
+/// The source of the kernel for products that it takes; `asks` are the addresses of the loop, with
+/// their bytes, that are asked for early.
+pub(super) fn source(
+    parts: Parts<'_>,
+    cut: &Cut,
+    weights: Weights,
+    asks: &[(usize, usize)],
+) -> Option<Source> {
+    let call = &parts.tiles[0][0];
     let fit = fit(call)?;
+    // Parts differ in the number of outputs alone.
     let mut defines = epilogue::defines(call, sums(call));
+    defines.retain(|(name, _)| *name != "N");
     defines.extend([
         ("SPLIT", cut.split.to_string()),
         ("GROUPS", GROUPS.to_string()),
         ("STAGES", cut.stages.to_string()),
+        ("PARTS", cut.parts.to_string()),
+        ("LEAD", u8::from(parts.lead.is_some()).to_string()),
         ("RHS_BY_K", u8::from(fit.rhs.by_k).to_string()),
         ("SETTLED", u8::from(weights == Weights::Settled).to_string()),
     ]);
-    let instruction =
-        wgmma("wgmma", cut.columns, [call.rhs.dtype, call.lhs.dtype], [fit.rhs.by_k, true]);
-    let text = epilogue::print(call).text + &instruction + include_str!("kernels/few.cu");
+    let operands = [call.rhs.dtype, call.lhs.dtype];
+    let mut text = wgmma("wgmma", cut.columns, operands, [fit.rhs.by_k, true]);
+    for (at, call) in parts.calls().enumerate() {
+        let _ = write!(
+            text,
+            "namespace part{at} {{\nconstexpr int N = {};\n{}{PART}}}\n",
+            call.n,
+            epilogue::print(call).text
+        );
+    }
+    let count = parts.calls().count();
+    let slots: String = (0..count).map(|at| format!("    part{at}::Slots of{at};\n")).collect();
+    // An array has an element.
+    let given = parts.lead.map_or(1, |lead| lead.slots().len());
+    let _ = write!(
+        text,
+        "#include \"hopper.cuh\"\nstruct Maps {{\n    TensorMap at[{count}];\n}};\nstruct Given \
+         {{\n{slots}    void* lead[{given}];\n}};\n"
+    );
+    let (lead, call) = parts.lead.map_or(("", ""), |lead| (&lead.text, &lead.call));
+    let asks: String =
+        asks.iter().map(|(at, bytes)| format!("ask_for(given[{at}], {bytes}); ")).collect();
+    let _ = write!(
+        text,
+        "{lead}#define LEAD_ROWS(rows, given) {call}\n#define ASK(given) {asks}\n#define BODIES \
+         {}\n",
+        bodies(parts)
+    );
+    text += include_str!("kernels/few.cu");
     Some(epilogue::source("gemm_few", &defines, &text))
+}
+
+/// What `Product` wants to know of a part.
+const PART: &str = "struct Part {
+    typedef Slots Buffers;
+    static constexpr int EXTENT = N;
+    __device__ __forceinline__ static void ask(const Slots& slots, int r, int c) {
+        prefetch(slots, 0, r, c);
+    }
+    __device__ __forceinline__ static void store(const Slots& slots, int r, int c, f32 value) {
+        const SUM sum[1] = {value};
+        OUT out[1];
+        epilogue<1>(slots, 0, r, c, sum, 1, out);
+        store_result<1>(slots, 0, r, c, out, 1);
+    }
+};
+";
+
+/// Which products a block computes, by the number of its tile.
+fn bodies(parts: Parts<'_>) -> String {
+    let (mut text, mut id, mut first) = (String::new(), 0, 0);
+    for calls in parts.tiles {
+        let last = first + calls[0].n.div_ceil(OUTPUTS);
+        let product = |place: usize| {
+            let id = id + place;
+            format!(", product(part{id}::Part(), {id}, {place}, given.of{id}, {first})")
+        };
+        let products: String = (0..calls.len()).map(product).collect();
+        let _ = write!(text, "if (tile < {last}) return compute(here, led, before{products}); ");
+        (id, first) = (id + calls.len(), last);
+    }
+    text
+}
+
+/// What the bulk copy engine does not bring and no step of the call writes, so that it may be asked
+/// for early.
+fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
+    const MOST_BYTES: usize = 64 << 10;
+    let slots = lead.map_or(vec![], Lead::slots);
+    let bytes = |slot: SlotId| site.plan.slot(slot).bytes();
+    let near = |(_, slot): &(usize, SlotId)| site.is_settled(*slot) && bytes(*slot) <= MOST_BYTES;
+    slots.into_iter().enumerate().filter(near).map(|(at, slot)| (at, bytes(slot))).collect()
 }
 
 struct Few {
     entry: Entry,
-    /// Of the weights, of x.
-    bases: [Base; 2],
+    /// Of x, of the weights of each product.
+    bases: Vec<Base>,
     maps: Maps,
-    /// Buffers of the epilogue.
+    /// Buffers of the epilogues, one product's after the other's, then those of the loop.
     slots: Vec<SlotId>,
 }
 
-/// Compiles the kernel; `None` where it does not apply.
+/// Compiles the kernel for a product alone; `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
     call: &GemmCall,
     split: usize,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
-    let Some(fit) = fit(call).filter(|_| site.device.architecture() == Architecture::Sm90a) else {
+    let tiles = [vec![call.clone()]];
+    compile_parts(site, Parts { tiles: &tiles, lead: None }, &Cut::new(call, split))
+}
+
+/// Compiles the kernel for several; `None` where it does not apply.
+pub(super) fn compile_parts(
+    site: &Site<'_>,
+    parts: Parts<'_>,
+    cut: &Cut,
+) -> Result<Option<Box<dyn Launch>>, Refusal> {
+    let call = &parts.tiles[0][0];
+    let Some(fit_of_x) = fit(call).filter(|_| site.device.architecture() == Architecture::Sm90a)
+    else {
         return Ok(None);
     };
-    let weights = if site.is_settled(call.rhs.slot) { Weights::Settled } else { Weights::Moving };
-    let cut = Cut::new(call, split);
-    let Some(source) = source(call, &cut, weights) else { return Ok(None) };
+    let settled = parts.calls().all(|call| site.is_settled(call.rhs.slot));
+    let weights = if settled { Weights::Settled } else { Weights::Moving };
+    let asks = asks(site, parts.lead);
+    let Some(source) = source(parts, cut, weights, &asks) else { return Ok(None) };
     let config = LaunchConfig {
         grid_dim: (cut.blocks as u32, 1, 1),
-        block_dim: ((GROUPS * 128) as u32, 1, 1),
+        block_dim: (THREADS as u32, 1, 1),
         shared_mem_bytes: cut.shared_bytes() as u32,
     };
     let dtype = call.lhs.dtype;
-    let boxes = vec![
-        Boxes::new(dtype, fit.rhs.extents(call.n, call), fit.rhs.boxes(OUTPUTS, dtype)),
-        Boxes::new(dtype, fit.lhs.extents(call.m, call), fit.lhs.boxes(cut.columns, dtype)),
-    ];
+    let rows = fit_of_x.lhs.boxes(cut.columns, dtype);
+    let mut boxes = vec![Boxes::new(dtype, fit_of_x.lhs.extents(call.m, call), rows)];
+    let mut bases = vec![fit_of_x.lhs.base];
+    let mut slots = vec![];
+    for call in parts.calls() {
+        let Some(fit) = fit(call) else { return Ok(None) };
+        let tile = fit.rhs.boxes(OUTPUTS, dtype);
+        boxes.push(Boxes::new(dtype, fit.rhs.extents(call.n, call), tile));
+        bases.push(fit.rhs.base);
+        slots.extend(epilogue::print(call).slots);
+    }
+    slots.extend(parts.lead.map_or(vec![], Lead::slots));
     Ok(Some(Box::new(Few {
         entry: Entry::new(site.device, (&source, "gemm_few"), config)?,
-        bases: [fit.rhs.base, fit.lhs.base],
+        bases,
         maps: Maps::new(boxes),
-        slots: epilogue::print(call).slots,
+        slots,
     })))
 }
 
 impl Launch for Few {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let mut maps = self.maps.at(&self.bases.map(|base| base.address(addresses)))?;
+        let bases: Vec<u64> = self.bases.iter().map(|base| base.address(addresses)).collect();
+        let mut maps = self.maps.at(&bases)?;
         let mut slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
-        let [weights, inputs] = &mut *maps else { unreachable!("as many maps as boxes") };
+        let (inputs, weights) = maps.split_at_mut(1);
         let mut parameters: [*mut c_void; 3] =
-            [(&raw mut *weights).cast(), (&raw mut *inputs).cast(), slots.as_mut_ptr().cast()];
-        // SAFETY: two tensor maps, and as many addresses as `Slots` has.
+            [inputs.as_mut_ptr().cast(), weights.as_mut_ptr().cast(), slots.as_mut_ptr().cast()];
+        // SAFETY: a tensor map, one for each product, and as many addresses as `Given` has.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -6,12 +6,13 @@
 //! for everything) with the epilogue in registers; all are right, `tune` times them and `Tuning`
 //! remembers which is fast. Where a candidate cannot apply the epilogue itself the sums go through
 //! workspace and the epilogue is a loop of its own: the candidate's name says so. Products of one
-//! operand run in one launch (`together`), and so does a loop over the rows of a result
-//! (`following`). Products by 2:4 weights (`sparse_linear`) come as kernels by name and share the
-//! epilogue.
+//! operand run in one launch (`together`; of few rows `bunch`, with the loop before them), and so
+//! does a loop over the rows of a result (`following`). Products by 2:4 weights (`sparse_linear`)
+//! come as kernels by name and share the epilogue.
 
 mod base;
 mod beside;
+mod bunch;
 mod candidate;
 mod compile;
 mod epilogue;
@@ -31,6 +32,7 @@ mod together;
 mod tune;
 mod vendor;
 
+pub use bunch::{bunches, compile_bunch, source_bunch};
 pub use candidate::{Candidate, DTYPES, UnknownCandidate};
 pub use compile::{compile, key};
 pub use following::{

@@ -140,7 +140,9 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     ] {
         let call = linear_gelu(shape, dtype, transposed);
         let cuts = few::SPLITS.map(|split| few::Cut::new(&call, split));
-        let sources = cuts.iter().filter_map(|cut| few::source(&call, cut, weights));
+        let tiles = [vec![call]];
+        let parts = few::Parts { tiles: &tiles, lead: None };
+        let sources = cuts.iter().filter_map(|cut| few::source(parts, cut, weights, &[]));
         all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
     }
     // By 2:4 weights: whole tiles, and results that the copy engine cannot store.

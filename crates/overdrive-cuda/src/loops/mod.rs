@@ -2,10 +2,11 @@
 //!
 //! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the
 //! iteration space into loops and chooses the one that neighbouring threads share; `stages` says
-//! what is computed once a kernel, once a row and for every element; `map`, `rows` and `columns`
-//! print the three shapes of kernel, `together` several maps as one, `following` what a product
-//! does with its own rows. Invariants: what is printed is a function of program and machine alone;
-//! sums are combined in a fixed order, so that equal inputs give equal bits.
+//! what is computed once a kernel, once a row and for every element. `map`, `rows` and `columns`
+//! print the three shapes of kernel, `together` several maps as one, `small` those that need not be
+//! alike. `following` is what a product does with its own rows, `lead` what it does before.
+//! Invariants: what is printed is a function of program and machine alone; sums are combined in a
+//! fixed order, so that equal inputs give equal bits.
 
 mod accuracy;
 mod ahead;
@@ -14,6 +15,7 @@ mod compile;
 mod coordinates;
 mod following;
 mod kernel;
+mod lead;
 mod map;
 mod nest;
 mod online;
@@ -23,16 +25,20 @@ mod points;
 pub mod print;
 mod rows;
 mod shape;
+mod small;
 mod source;
 mod split;
 mod stages;
 mod text;
 mod tiles;
 mod together;
+mod unroll;
 mod walk;
 
 pub use accuracy::loose;
 pub use compile::{compile, sources};
 pub(crate) use following::Following;
 pub use kernel::Machine;
+pub(crate) use lead::Lead;
+pub use small::{bunches, compile_bunch, source_bunch};
 pub use together::{compile_together, joins, source_together};

@@ -32,7 +32,8 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
         (Share::whole(points.stages), Partials::default())
     };
     let kernel = |share: &Share| {
-        let row = Row { points: &points, shape: &shape, share, partials: &partials, rows };
+        let row =
+            Row { points: &points, shape: &shape, share, partials: &partials, rows, grid: GRID };
         let mut text = Text::default();
         points.constants(&mut text);
         row.print(&mut text);
@@ -60,9 +61,14 @@ pub(super) struct Row<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a Shape,
     pub(super) share: &'a Share,
-    partials: &'a Partials,
-    rows: usize,
+    pub(super) partials: &'a Partials,
+    pub(super) rows: usize,
+    /// A block's number and the number of blocks, in C++.
+    pub(super) grid: [&'static str; 2],
 }
+
+/// Rows are shared among all blocks.
+const GRID: [&str; 2] = ["blockIdx.x", "gridDim.x"];
 
 /// A reduction with the names of its fold and of the type that it folds, and the value that it
 /// folds.
@@ -75,7 +81,8 @@ struct Fold {
 }
 
 impl Row<'_> {
-    fn print(&self, text: &mut Text) {
+    pub(super) fn print(&self, text: &mut Text) {
+        let [block, blocks] = self.grid;
         let Shape { threads, rows, cluster, .. } = *self.shape;
         let (points, int, all) = (self.points, self.points.int(), self.rows);
         if cluster > 1 {
@@ -103,8 +110,8 @@ impl Row<'_> {
             ));
             return body(text);
         }
-        let step = format!("(i64)gridDim.x / {cluster} * {rows}");
-        let first = format!("(i64)blockIdx.x / {cluster} * {rows}");
+        let step = format!("(i64){blocks} / {cluster} * {rows}");
+        let first = format!("(i64){block} / {cluster} * {rows}");
         text.block(format!("for (i64 base = {first}; base < {all}; base += {step})"), |text| {
             if rows > 1 {
                 // Threads without a row take the last one along, so that all take part in folds.

@@ -1,0 +1,295 @@
+//! Small loops beside each other, and writes at positions that are data, as one launch: what stands
+//! between the products of a decoder's step and its attention.
+//!
+//! Rotated queries, rotated keys and values are a few thousand numbers each, and their way into the
+//! caches as many more; a launch for each costs far more than the numbers. A write into a state
+//! where it lies (`dynamic_update_slice`) is a loop whose result begins where other data says;
+//! after the loop that makes what is written, it is that loop with another result. Each unit has
+//! blocks of its own. Invariant: no unit reads what another writes.
+
+use super::compile::refuse_shared_bytes;
+use super::kernel::{Argument, Use};
+use super::map::{Groups, block, body};
+use super::nest::Nest;
+use super::points::Points;
+use super::source::{ENTRY, head};
+use super::stages::Stages;
+use super::text::Text;
+use super::tiles::Order;
+use super::unroll::unrolled;
+use crate::Error;
+use crate::compiler::Source;
+use crate::entry::{Entry, WAIT};
+use crate::launch::{Addresses, Launch, Refusal, Site};
+use cudarc::driver::{CudaStream, LaunchConfig};
+use overdrive_ir::plan::{
+    Access, Instr, KernelCall, KernelOp, Program, Step, StepKind, Store, View,
+};
+use overdrive_ir::{DType, Prim, SlotId};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Most numbers of a unit: more are worth a launch.
+const POINTS: usize = 1 << 14;
+/// Most units of a launch.
+const UNITS: usize = 8;
+/// Bytes that a thread may move at once.
+const WIDEST: i64 = 16;
+
+/// A loop without reductions, and where its result begins if data says.
+struct Unit {
+    program: Program,
+    moved: Option<Moved>,
+}
+
+/// A result that begins at a place that is read.
+struct Moved {
+    /// The whole that it is a part of.
+    slot: SlotId,
+    starts: Access,
+    /// For each dimension of the whole that has room: its number, the last start, its stride.
+    terms: Vec<(usize, i64, i64)>,
+}
+
+impl Unit {
+    fn of_loop(step: &Step) -> Option<Self> {
+        let StepKind::Loop(program) = &step.kind else { return None };
+        let program = unrolled(program)?;
+        let is_small = (1..=POINTS).contains(&program.points());
+        (is_small && step.aliases.is_empty()).then_some(Self { program, moved: None })
+    }
+
+    /// The loop that copies what is written.
+    fn of_update(call: &KernelCall, step: &Step) -> Option<Self> {
+        let (update, result, moved) = in_place(call, step)?;
+        let mut program = Program { extents: update.ty.sizes(), ..Program::default() };
+        let access = |view: &View| Access {
+            slot: view.slot,
+            offset: view.offset,
+            strides: view.strides.clone(),
+        };
+        let value = program.push(Instr::Load(access(update)), update.ty.dtype);
+        program.stores.push(Store { access: access(result), value });
+        let is_small = (1..=POINTS).contains(&program.points());
+        is_small.then_some(Self { program, moved: Some(moved) })
+    }
+
+    /// The same loop with its only result in the place that a step after it copies it to.
+    fn with_update(&self, call: &KernelCall, step: &Step) -> Option<Self> {
+        let (update, result, moved) = in_place(call, step)?;
+        let sizes = update.ty.sizes();
+        let rows: Vec<i64> =
+            overdrive_ir::row_major(&sizes).into_iter().map(|stride| stride as i64).collect();
+        let [store] = &self.program.stores[..] else { return None };
+        let dense = update.offset == 0 && update.strides == rows;
+        if !dense || store.access.slot != update.slot || store.access.offset != 0 {
+            return None;
+        }
+        // What a step of each loop moves along each dimension, and how far all of them reach.
+        let mut reach = vec![0; sizes.len()];
+        let mut strides = Vec::new();
+        for (&stride, &extent) in store.access.strides.iter().zip(&self.program.extents) {
+            let (mut rest, mut moves) = (stride, 0);
+            for d in (0..sizes.len()).filter(|&d| sizes[d] > 1) {
+                let steps = rest / rows[d];
+                rest -= steps * rows[d];
+                moves += steps * result.strides[d];
+                reach[d] += steps * (extent as i64 - 1);
+            }
+            if rest != 0 || stride < 0 {
+                return None;
+            }
+            strides.push(moves);
+        }
+        if reach.iter().zip(&sizes).any(|(&reach, &size)| reach >= size as i64) {
+            return None;
+        }
+        let mut program = self.program.clone();
+        let access = Access { slot: result.slot, offset: result.offset, strides };
+        program.stores[0].access = access;
+        Some(Self { program, moved: Some(moved) })
+    }
+
+    fn reads(&self, slot: SlotId) -> bool {
+        let loads = self.program.instrs.iter().any(|instr| match instr {
+            Instr::Load(access) => access.slot == slot,
+            _ => false,
+        });
+        loads || self.moved.as_ref().is_some_and(|moved| moved.starts.slot == slot)
+    }
+}
+
+/// What a step writes, the whole, and where, if it writes a part of a whole where that lies.
+fn in_place<'a>(call: &'a KernelCall, step: &Step) -> Option<(&'a View, &'a View, Moved)> {
+    let KernelOp::Prim(Prim::DynamicUpdateSlice, _) = &call.op else { return None };
+    let ([operand, update, starts], [Some(result)]) = (&call.operands[..], &call.results[..])
+    else {
+        return None;
+    };
+    let in_place = step.aliases == [(operand.slot, result.slot)]
+        && (operand.offset, &operand.strides) == (result.offset, &result.strides)
+        && update.slot != result.slot
+        && starts.ty.dtype == DType::I64;
+    let (whole, part) = (result.ty.sizes(), update.ty.sizes());
+    let room = |d: &usize| whole[*d] > part[*d];
+    let terms: Vec<(usize, i64, i64)> = (0..whole.len())
+        .filter(room)
+        .map(|d| (d, (whole[d] - part[d]) as i64, result.strides[d]))
+        .collect();
+    // Neighbours are still written at once.
+    let bytes = result.ty.dtype.bits() as i64 / 8;
+    let aligned = bytes > 0 && terms.iter().all(|(_, _, stride)| stride * bytes % WIDEST == 0);
+    let starts =
+        Access { slot: starts.slot, offset: starts.offset, strides: starts.strides.clone() };
+    (in_place && aligned).then_some((update, result, Moved { slot: result.slot, starts, terms }))
+}
+
+/// The units of steps; `None` where one launch cannot do all.
+fn units(steps: &[&Step]) -> Option<Vec<Unit>> {
+    let mut units: Vec<Unit> = Vec::new();
+    for step in steps {
+        let unit = match &step.kind {
+            StepKind::Kernel(call) => {
+                let made = units.iter().position(|unit| writes(unit, call.operands.get(1)));
+                match made {
+                    Some(at) => {
+                        let unit = units[at].with_update(call, step)?;
+                        units.remove(at);
+                        unit
+                    }
+                    None => Unit::of_update(call, step)?,
+                }
+            }
+            _ => Unit::of_loop(step)?,
+        };
+        let apart = |other: &Unit| {
+            let stores = |unit: &Unit| -> Vec<SlotId> {
+                unit.program.stores.iter().map(|store| store.access.slot).collect()
+            };
+            let clear = |a: &Unit, b: &Unit| {
+                stores(a).iter().all(|slot| !b.reads(*slot) && !stores(b).contains(slot))
+            };
+            clear(other, &unit) && clear(&unit, other)
+        };
+        if !units.iter().all(apart) || units.len() == UNITS {
+            return None;
+        }
+        units.push(unit);
+    }
+    Some(units)
+}
+
+fn writes(unit: &Unit, view: Option<&View>) -> bool {
+    let stores = &unit.program.stores;
+    view.is_some_and(|view| stores.iter().any(|store| store.access.slot == view.slot))
+}
+
+/// Whether one launch can do all of these steps, in this order.
+pub fn bunches(steps: &[&Step]) -> bool {
+    steps.len() > 1 && units(steps).is_some_and(|units| units.iter().all(|unit| !packed(unit)))
+}
+
+/// Whether a unit reads or writes parts of a byte.
+fn packed(unit: &Unit) -> bool {
+    unit.program.dtypes.iter().any(|dtype| dtype.bits() < 8)
+}
+
+/// A unit as text.
+struct Printed {
+    text: Vec<String>,
+    arguments: Vec<Argument>,
+    groups: Groups,
+}
+
+impl Printed {
+    fn of(unit: &Unit, first: usize) -> Self {
+        let nest = Nest::new(&unit.program);
+        let stages = Stages::new(&unit.program, &nest);
+        let mut points = Points::new(&unit.program, (&nest, &stages), &[]);
+        if let Some(moved) = &unit.moved {
+            points.parameters.add(moved.starts.slot, DType::I64, Use::Read);
+        }
+        let count = Order::new(&nest).count().to_string();
+        let (body, groups) = body(&mut points, ("number", &count));
+        let mut text = Vec::new();
+        let place = |slot| points.parameters.name(slot);
+        for (at, declaration) in points.parameters.declarations().into_iter().enumerate() {
+            let ty = declaration.split('*').next().unwrap_or_default().to_owned();
+            text.push(format!("{declaration} = ({ty}*)given.at[{}];", first + at));
+        }
+        if let Some(Moved { slot, starts, terms }) = &unit.moved {
+            let (to, from) = (place(*slot), place(starts.slot));
+            for (d, last, stride) in terms {
+                let at = starts.offset + *d as i64 * starts.strides[0];
+                text.push(format!("{to} += min(max({from}[{at}], 0ll), {last}ll) * {stride}ll;"));
+            }
+        }
+        text.extend(body.finish().lines().map(str::to_owned));
+        Self { text, arguments: points.parameters.arguments(), groups }
+    }
+}
+
+/// The source of units, what they are called with, and the blocks of the grid.
+fn print(units: &[Unit]) -> (Source, Vec<Argument>, usize) {
+    let (mut arguments, mut first) = (Vec::new(), 0);
+    let mut bodies = Text::default();
+    for unit in units {
+        let printed = Printed::of(unit, arguments.len());
+        let last = first + printed.groups.blocks();
+        bodies.block(format!("if (blockIdx.x < {last})"), |text| {
+            text.line(format!("const u32 number = blockIdx.x - {first};"));
+            printed.text.iter().for_each(|line| text.line(line.as_str()));
+            text.line("return;");
+        });
+        arguments.extend(printed.arguments);
+        first = last;
+    }
+    let mut text = Text::default();
+    text.line("#include \"loop.cuh\"");
+    text.line(format!("struct Given {{ void* at[{}]; }};", arguments.len()));
+    text.block(head(block(), "const __grid_constant__ Given given"), |text| {
+        text.line(WAIT);
+        bodies.finish().lines().for_each(|line| text.line(line));
+    });
+    let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
+    (source, arguments, first)
+}
+
+/// The source that steps which one launch can do are compiled from.
+pub fn source_bunch(steps: &[Step]) -> Option<Source> {
+    Some(print(&units(&steps.iter().collect::<Vec<_>>())?).0)
+}
+
+/// Compiles steps that one launch can do.
+///
+/// # Errors
+/// As `compile` of one.
+pub fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launch>, Refusal> {
+    let units = units(&steps.iter().collect::<Vec<_>>())
+        .expect("these steps were gathered because one launch can");
+    for unit in &units {
+        refuse_shared_bytes(&unit.program, &Nest::new(&unit.program))?;
+    }
+    let (source, arguments, blocks) = print(&units);
+    let config = LaunchConfig {
+        grid_dim: (blocks as u32, 1, 1),
+        block_dim: (block().threads as u32, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    Ok(Box::new(Small { entry: Entry::new(site.device, (&source, ENTRY), config)?, arguments }))
+}
+
+struct Small {
+    entry: Entry,
+    arguments: Vec<Argument>,
+}
+
+impl Launch for Small {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let mut given: Vec<u64> =
+            self.arguments.iter().map(|argument| argument.address(addresses)).collect();
+        let mut parameters: [*mut c_void; 1] = [given.as_mut_ptr().cast()];
+        // SAFETY: the addresses are a `Given` of the source; the plan gives every slot its bytes.
+        unsafe { self.entry.launch(stream, &mut parameters) }
+    }
+}

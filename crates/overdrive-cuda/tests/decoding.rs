@@ -1,0 +1,312 @@
+//! The step of a decoder: how few launches it is, and that these compute what the definition says.
+
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
+mod support;
+
+use overdrive_cuda::compiler::{Architecture, resources};
+use overdrive_cuda::device::Properties;
+use overdrive_cuda::together::{Together, gather};
+use overdrive_cuda::{Error, caps, gemm, loops};
+use overdrive_ir::eval::{States, eval};
+use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::plan::Step;
+use overdrive_ir::{
+    Array, Backend, Builder, Compare, DType, Graph, Init, Mode, Plan, State, Tensor, TensorType,
+    Tuning,
+};
+use overdrive_models::llama::{Llama, Norms, QkNorm};
+use overdrive_models::{Activation, Bias, Rotary, Span};
+use overdrive_passes::{Recipe, precision, store};
+use support::gpu;
+use testkit::{Needs, Tolerance, compare};
+
+/// Room in the caches: more than a block of attention takes at once.
+const CAPACITY: usize = 320;
+const LAYERS: usize = 2;
+
+/// An H200, from its data sheet.
+fn h200() -> Properties {
+    Properties {
+        name: "NVIDIA H200".to_owned(),
+        architecture: Architecture::Sm90a,
+        multiprocessors: 132,
+        l2_bytes: 60 << 20,
+        memory_bytes: 141_000_000_000,
+        clock_hertz: 1.98e9,
+        bytes_per_second: 4.8e12,
+        driver: None,
+        cuda: (13, 0),
+    }
+}
+
+/// The next token of a small Llama stored in `low`.
+fn step(low: DType) -> Graph {
+    let llama = Llama {
+        vocabulary: 320,
+        width: 256,
+        layers: LAYERS,
+        heads: 8,
+        key_heads: 2,
+        depth: 64,
+        hidden: 704,
+        eps: 1e-5,
+        rotary: Rotary { frequencies: Rotary::plain_frequencies(10_000.0, 64), gain: 1.0 },
+        window_rotary: None,
+        unturned: vec![],
+        windows: vec![],
+        scale: None,
+        score_cap: None,
+        logit_cap: None,
+        embedding_scale: None,
+        qkv_bias: Bias::None,
+        output_bias: Bias::None,
+        qk_norm: QkNorm::None,
+        norm_offset: 0.0,
+        norms: Norms::Before,
+        activation: Activation::Silu,
+        ffn_bias: Bias::None,
+        experts: None,
+        joint: false,
+        tied: false,
+    };
+    let graph = llama.build(Span::Step { capacity: CAPACITY }).unwrap();
+    let stored = store(&graph, &|_, ty| (ty.rank() > 1).then_some(low)).unwrap();
+    let graph = precision(&stored, &Recipe { contractions: low }).unwrap();
+    graph.with_initial_values(|name, ty: &TensorType| match ty.rank() {
+        2 => {
+            let drawn = Init::Normal { std: 0.9 / (ty.sizes()[1] as f64).sqrt(), seed: 3 };
+            Init::Value(drawn.tensor(name, &ty.with_dtype(DType::F32)).convert(low))
+        }
+        1 => Init::Constant(1.25),
+        _ => Init::ZEROS,
+    })
+}
+
+fn gathered(graph: &Graph) -> (Plan, Together) {
+    let mut plan =
+        overdrive_passes::plan(graph, Mode::Graph, &caps(&h200()), &Tuning::default()).unwrap();
+    let bunches = |steps: &[&Step]| gemm::bunches(steps) || loops::bunches(steps);
+    let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
+    let together = gather(&mut plan, bunches, joins, gemm::follows, |_| true);
+    (plan, together)
+}
+
+/// Norm, query, key and value; rotations and caches; attention; what it adds; norm, gate and what
+/// it opens; what they add.
+#[test]
+fn a_layer_is_six_launches() {
+    let (plan, _) = gathered(&step(DType::BF16));
+    let in_layers = |step: &&Step| !step.prepare && step.scope.contains("layers");
+    assert_eq!(plan.steps.iter().filter(in_layers).count(), 6 * LAYERS, "{plan}");
+}
+
+#[test]
+fn launches_of_several_steps_compile_and_spill_nothing() {
+    let (_, together) = gathered(&step(DType::F16));
+    for steps in together.values() {
+        let all: Vec<&Step> = steps.iter().collect();
+        let source = match loops::bunches(&all) {
+            true => loops::source_bunch(steps),
+            false => gemm::source_bunch(steps),
+        };
+        match resources(&source.unwrap(), Architecture::Sm90a) {
+            Ok(used) => assert!(used.iter().all(|entry| entry.spilled_bytes == 0), "{used:?}"),
+            Err(missing @ Error::Missing { .. }) => return testkit::skip(Needs::Nvrtc, missing),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Step after step, so that each reads what those before it left in the caches.
+#[test]
+fn steps_compute_what_the_definition_says() {
+    let Some(backend) = gpu() else { return };
+    for (low, unit) in [(DType::BF16, 2f64.powi(-8)), (DType::F16, 2f64.powi(-11))] {
+        let graph = step(low);
+        for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
+            let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+            let mut state = State::initial(&graph, &backend).unwrap();
+            let mut states = States::new();
+            let ty = graph.ty(graph.outputs()[0].value);
+            let mut outputs = vec![backend.output(ty).unwrap()];
+            for position in 0..12 {
+                let ids = Tensor::from_ints(DType::I32, [1, 1], &[(position * 37 + 11) % 320]);
+                let at = Tensor::scalar(DType::I64, position as f64);
+                let inputs = [&ids, &at].map(|t| backend.upload(t).unwrap());
+                executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+                let expected = eval(&graph, &[&ids, &at].map(Array::from), &mut states).remove(0);
+                let found = backend.download(&outputs[0]).unwrap().to_f64();
+                // A layer rounds to `low` on its way in, after attention and after the gate; so
+                // many roundings of one sign are the bound.
+                let error = distance(&found, expected.floats());
+                assert!(error < 4.0 * unit, "{low} {mode:?} {position}: {error:e}");
+            }
+        }
+    }
+}
+
+/// `|a - b| / |b|`.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    let norm = |x: f64| x.sqrt();
+    let error: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    norm(error) / norm(b.iter().map(|b| b * b).sum())
+}
+
+/// Rows of x under a norm by three weights of different widths, and a gate; `transposed` weights
+/// have the contracted index contiguous.
+fn bunch([m, k]: [usize; 2], transposed: bool) -> Graph {
+    let b = Builder::new("bunch");
+    let x = b.input("x", TensorType::new(DType::F32, [m, k]));
+    let scale = b.input("scale", TensorType::new(DType::F32, [k]));
+    let normed = x.rms_norm(scale, 1e-5).convert(DType::BF16);
+    let product = |name: &str, n: usize| {
+        let shape = if transposed { [n, k] } else { [k, n] };
+        let w = b.input(name, TensorType::new(DType::BF16, shape));
+        let w = if transposed { w.t() } else { w };
+        normed.dot_to(w, &[], &[(1, 0)], DType::F32)
+    };
+    let [q, key, value] = [("q", 320), ("k", 72), ("v", 64)].map(|(name, n)| product(name, n));
+    let gate = product("gate", 200).silu();
+    let opened = product("up", 200) * gate;
+    b.output("q", q);
+    b.output("k", key.convert(DType::BF16));
+    b.output("v", value + value.constant(1.0));
+    b.output("opened", opened.convert(DType::BF16));
+    b.finish().expect("the graph is well-formed")
+}
+
+#[test]
+fn products_of_few_rows_are_one_launch_with_their_norm() {
+    for m in [1, 3, 8] {
+        let (plan, together) = gathered(&bunch([m, 512], true));
+        assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [6], "{m}: {plan}");
+    }
+    let (plan, together) = gathered(&bunch([9, 512], true));
+    assert!(together.values().all(|steps| steps.len() < 6), "{plan}");
+}
+
+/// A norm and a gate of a billion parameters' layer: 46 MB of weights, which no block has ahead.
+#[test]
+fn products_that_stream_their_weights_stay_apart() {
+    let b = Builder::new("gate");
+    let x = b.input("x", TensorType::new(DType::F32, [1, 2048]));
+    let scale = b.input("scale", TensorType::new(DType::F32, [2048]));
+    let normed = x.rms_norm(scale, 1e-5).convert(DType::BF16);
+    let [gate, up] = ["gate", "up"].map(|name| {
+        let w = b.input(name, TensorType::new(DType::BF16, [5632, 2048]));
+        normed.dot_to(w.t(), &[], &[(1, 0)], DType::F32)
+    });
+    b.output("opened", (gate.silu() * up).convert(DType::BF16));
+    let (plan, together) = gathered(&b.finish().unwrap());
+    assert!(together.is_empty() && plan.steps.len() == 3, "{plan}");
+}
+
+#[test]
+fn products_of_few_rows_with_their_norm_compute_what_each_does() {
+    let Some(backend) = gpu() else { return };
+    // One tile of the contracted index and many; one that no tile divides.
+    for [m, k] in [[1, 64], [1, 2048], [2, 200], [5, 1032], [8, 4096]] {
+        for transposed in [true, false] {
+            let graph = bunch([m, k], transposed);
+            let tensors = drawn(&graph);
+            let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
+            let expected = eval(&graph, &arrays, &mut States::new());
+            let tolerance = Tolerance::new(DType::BF16, k, 16.0 * (k as f64).sqrt());
+            for mode in [Mode::Compile, Mode::Graph] {
+                let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+                let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
+                let types = graph.outputs().iter().map(|o| graph.ty(o.value));
+                let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+                for _ in 0..3 {
+                    let mut state = State::default();
+                    executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+                }
+                for (expected, output) in expected.iter().zip(&outputs) {
+                    let found = Array::from(&backend.download(output).unwrap());
+                    compare(expected, &found, tolerance)
+                        .unwrap_or_else(|e| panic!("[{m}, {k}] {transposed} {mode:?}: {e}"));
+                }
+            }
+        }
+    }
+}
+
+/// Normal numbers for each input.
+fn drawn(graph: &Graph) -> Vec<Tensor> {
+    let normal = |(site, port): (usize, &overdrive_ir::Port)| {
+        let ty = graph.ty(port.value);
+        let normals = overdrive_ir::eval::philox::normals(7, site as u64);
+        let draws: Vec<f64> = normals.take(ty.elements()).collect();
+        Tensor::from_f64(ty.dtype, ty.sizes(), &draws)
+    };
+    graph.inputs().iter().enumerate().map(normal).collect()
+}
+
+#[test]
+fn attention_of_few_queries_computes_what_the_definition_says() {
+    let Some(backend) = gpu() else { return };
+    // Heads, key heads, queries, keys, channels: every width, groups that are no power of two,
+    // fewer keys than a block takes, more than are read at once, several sequences.
+    let shapes: [[usize; 6]; 9] = [
+        [1, 8, 2, 1, 320, 64],
+        [1, 32, 4, 1, 2100, 64],
+        [1, 3, 1, 1, 77, 32],
+        [2, 4, 4, 1, 500, 128],
+        [1, 2, 1, 3, 130, 256],
+        [1, 8, 1, 1, 1, 128],
+        [40, 8, 4, 1, 64, 64],
+        [1, 12, 12, 1, 1024, 64],
+        [1, 2, 2, 8, 9, 64],
+    ];
+    for dtype in [DType::BF16, DType::F16] {
+        for [batch, heads, shared, queries, keys, d] in shapes {
+            for seen in [keys / 3, keys - 1] {
+                let b = Builder::new("attention");
+                let input = |name, shape: [usize; 4]| b.input(name, TensorType::new(dtype, shape));
+                let q = input("q", [batch, heads, queries, d]);
+                let [k, v] = ["k", "v"].map(|name| input(name, [batch, shared, keys, d]));
+                let last = b.constant(Tensor::scalar(DType::I64, seen as f64));
+                let types = [TensorType::scalar(DType::I64)];
+                let mask = mask_region(&types, |[_, _, _, k], captures| {
+                    k.convert(DType::I64).compare(Compare::Le, captures[0])
+                });
+                let score = score_region(DType::F32, &types, |score, [_, h, _, k], _| {
+                    score + (h - k).convert(DType::F32) * 0.01
+                });
+                let mut regions = vec![mask.unwrap()];
+                if heads == 8 {
+                    regions.push(score.unwrap());
+                }
+                let mask = if queries > 1 { Mask::Causal } else { Mask::Full };
+                let attention = Attention { mask, ..Attention::FULL };
+                let [out, lse] = q.attention_with([k, v], attention, regions, &[last]);
+                b.output("out", out);
+                b.output("lse", lse);
+                let graph = b.finish().unwrap();
+                let tensors = drawn(&graph);
+                let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
+                let expected = eval(&graph, &arrays, &mut States::new());
+                let mut executable =
+                    backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+                let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
+                let types = graph.outputs().iter().map(|o| graph.ty(o.value));
+                let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+                let mut state = State::default();
+                executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+                for (expected, output) in expected.iter().zip(&outputs) {
+                    let found = Array::from(&backend.download(output).unwrap());
+                    compare(expected, &found, Tolerance::new(dtype, d + keys, 8.0)).unwrap_or_else(
+                        |e| {
+                            panic!(
+                                "{dtype} {:?} {seen}: {e}",
+                                [batch, heads, shared, queries, keys, d]
+                            )
+                        },
+                    );
+                }
+            }
+        }
+    }
+}
