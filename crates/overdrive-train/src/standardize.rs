@@ -2,8 +2,8 @@
 //! and undoes the same of a quantity that it gives: `y <- y deviation + mean`.
 //!
 //! The statistics are constants of the graph, so that every command, and every engine that the
-//! model is exported to, takes and gives numbers as they are in the file. Invariant: only the split that is
-//! given is looked at.
+//! model is exported to, takes and gives numbers as they are in the file. Invariant: only the split
+//! that is given is looked at.
 
 use crate::TrainError;
 use crate::data::{Batch, Split, Target};

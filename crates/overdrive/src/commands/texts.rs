@@ -73,9 +73,9 @@ fn meaning<'l>(model: &str, labels: &'l Labels) -> Result<Meaning<'l>, Failure> 
         (Problem::SeveralClasses, _) => "any number of classes (multi_label_classification)".into(),
     };
     Err(Failure::bad_input(format!(
-        "--data: expected a model that gives one class or one quantity for a text, found `{model}`, \
-         which gives {found}; labels of that kind are not read here: give a text without labels to \
-         `quantize`"
+        "--data: expected a model that gives one class or one quantity for a text, found \
+         `{model}`, which gives {found}; labels of that kind are not read here: give a text without \
+         labels to `quantize`"
     )))
 }
 

@@ -80,7 +80,7 @@ fn a_quantized_classifier_keeps_its_head_and_labels_judge_it() {
         let last = if name.starts_with("roberta") { "classifier.out_proj" } else { "classifier" };
         assert!(file.contains_key(&format!("{last}.weight_scale")), "{:?}", file.keys());
         assert_eq!(file[&format!("{last}.bias")].ty().dtype, DType::F16, "{name}");
-        // One output, too, has a scale for each row, which compressed-tensors tells from one of all.
+        // One output, too, has a scale for each row: compressed-tensors tells it from one of all.
         let scale = file[&format!("{last}.weight_scale")].ty().sizes();
         assert_eq!(scale.len(), 2, "{name}: {scale:?}");
         // The same command reads it, at the lengths of the fixture.
