@@ -74,8 +74,8 @@ fn meaning<'l>(model: &str, labels: &'l Labels) -> Result<Meaning<'l>, Failure> 
     };
     Err(Failure::bad_input(format!(
         "--data: expected a model that gives one class or one quantity for a text, found \
-         `{model}`, which gives {found}; labels of that kind are not read here: give a text without \
-         labels to `quantize`"
+         `{model}`, which gives {found}; labels of that kind are not read here: give a text \
+         without labels to `quantize`"
     )))
 }
 
