@@ -72,7 +72,7 @@ pub(crate) enum Command {
     /// Where the time goes: operators by self time, and a trace
     #[command(after_help = examples::PROFILE)]
     Profile(Profile),
-    /// Goes on from a text: decoding with a cache of keys and values
+    /// Continues a text: decoding with a cache of keys and values
     #[command(after_help = examples::GENERATE)]
     Generate(Generate),
     /// A model from data, with what it scores on samples that it has not seen
@@ -182,7 +182,7 @@ pub(crate) struct Run {
     /// For scripts: no progress, the summary as Markdown on standard output
     #[arg(long)]
     pub ci: bool,
-    /// Goes on with an interrupted run: cases of results.json in this folder are not taken again
+    /// Continues an interrupted run: cases of results.json in this folder are not taken again
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
     /// Has other frameworks do the same work, in alternation with ours: pytorch, openvino; each
@@ -442,7 +442,7 @@ pub(crate) struct Generate {
     /// A folder in Hugging Face's format, a .gguf file, or a model of bytes: `text-transformer`, a
     /// folder that holds one
     pub model: String,
-    /// The text to go on from
+    /// The text to continue
     #[arg(long, value_name = "TEXT")]
     pub prompt: String,
     /// Most tokens to add
