@@ -169,21 +169,11 @@ pub(super) fn times(timed: &[Timed]) -> String {
 pub(super) fn blocks(blocks: &[BlockTimes]) -> String {
     let mut table = table(["latency of a block", "count", "float", "quantized", "share"], 1);
     let mut row = |name: &str, count: usize, times: [Option<Estimate>; 2]| {
-        let cell = |time: &Option<Estimate>| {
-            time.map_or("not measured".to_owned(), |time| {
-                let [value, low, high] =
-                    [time.value, time.low, time.high].map(|ns| digits::time(ns, None));
-                format!("{value} [{low}, {high}]")
-            })
+        let cell = |time: Option<Estimate>| {
+            time.map_or("not measured".to_owned(), |time| digits::time(time.value, None))
         };
         let share = slowdown(times[0], times[1]).map_or(String::new(), |share| share.to_string());
-        table.push(vec![
-            name.to_owned(),
-            count.to_string(),
-            cell(&times[0]),
-            cell(&times[1]),
-            share,
-        ]);
+        table.push(vec![name.to_owned(), count.to_string(), cell(times[0]), cell(times[1]), share]);
     };
     for block in blocks {
         let one = slice::from_ref(block);
@@ -198,9 +188,8 @@ pub(super) fn blocks(blocks: &[BlockTimes]) -> String {
         row(&block.name, block.times, [0, 1].map(per));
     }
     row("all, as their sum", 1, [0, 1].map(|graph| sum_of_blocks(blocks, graph)));
-    let reason = "Both models whole would take over a third of the memory: a block of each kind \
-                  is timed in alternation.";
-    format!("{}{reason}\n", drawn(&table))
+    let reason = "both models would take over a third of the memory: a block of each kind is timed";
+    format!("{}\n{reason}", drawn(&table).trim_end())
 }
 
 /// The same of other frameworks' models, with how near their outputs are to those of our float
