@@ -105,6 +105,7 @@ fn caps(threads: usize) -> Caps {
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
+        bytes_of_latency: 0,
         packings: Some(packing),
         filters: Some(kernels::convolution::packing),
         channels_last: Some(kernels::convolution::takes_channels_last),

@@ -53,6 +53,9 @@ impl CudaBackend {
     }
 }
 
+/// Of the latency of a step, so much is not hidden by the next one.
+const STEP_SECONDS: f64 = 0.25e-6;
+
 /// What a device with these properties, and this crate, can do; all of its memory is for one plan.
 pub fn caps(properties: &Properties) -> Caps {
     let peaks = peaks(properties);
@@ -72,6 +75,7 @@ pub fn caps(properties: &Properties) -> Caps {
         replays: true,
         loop_dtypes: BTreeSet::from(DType::ALL),
         flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
+        bytes_of_latency: (properties.bytes_per_second * STEP_SECONDS) as u64,
         packings: None,
         filters: None,
         channels_last: None,

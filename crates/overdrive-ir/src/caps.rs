@@ -32,6 +32,8 @@ pub struct Caps {
     pub replays: bool,
     /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.
     pub flops_per_byte: f64,
+    /// Bytes that memory moves within the latency of a step: to save fewer gains no time.
+    pub bytes_of_latency: u64,
     /// How right operands of products that are states are packed ahead of time; `None` where none
     /// is.
     pub packings: Option<Packing>,

@@ -50,7 +50,7 @@ pub use overdrive_ir::gradients;
 pub use pass::{Change, PASSES, Pass, Size};
 pub use perturb::perturb;
 pub use plan::{PlanError, explain, place, plan};
-pub use precision::{Recipe, precision};
+pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{
     Additions, Held, Layer, LayerKind, Learning, MODES, Order, Part, Preparation, Quantization,
     QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme, Skipped,

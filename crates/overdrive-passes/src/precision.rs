@@ -114,6 +114,68 @@ fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
     }))
 }
 
+/// The graph with contractions in f32 results where they were rounded to be widened again, and
+/// nothing that they lead to contracts: gradients of parameters, which cost as many bytes in an
+/// update as the parameters themselves. What leads on to a contraction is rounded there anyway.
+///
+/// # Errors
+/// When the graph is ill-formed.
+pub fn keep_sums(graph: &Graph) -> Result<Graph, GraphError> {
+    let kept = kept_sums(graph);
+    rebuild(graph, &Clone::clone, &mut |place| {
+        let mut op = place.node.op.clone();
+        if let Operation::Prim(
+            Prim::DotGeneral(DotGeneral { accumulate, out, .. })
+            | Prim::Convolution(Convolution { accumulate, out, .. }),
+        ) = &mut op
+            && kept[place.node.results[0].0 as usize]
+        {
+            *out = *accumulate;
+        }
+        match op.prim() {
+            // What is wide already is not widened.
+            Some(Prim::Convert { to, .. }) if place.operands[0].dtype() == *to => {
+                Ok(place.operands.clone())
+            }
+            _ => Ok(place.builder.node(op, &place.operands, place.node.regions.clone())),
+        }
+    })
+}
+
+/// Results of contractions, and views of them, that are widened only and meet no contraction.
+fn kept_sums(graph: &Graph) -> Vec<bool> {
+    let mut readers: Vec<Vec<&Node>> = vec![vec![]; graph.value_count()];
+    for node in graph.nodes() {
+        node.operands.iter().for_each(|v| readers[v.0 as usize].push(node));
+    }
+    let mut shown = vec![false; graph.value_count()];
+    let updates = graph.states().iter().filter_map(|state| state.update);
+    graph.outputs().iter().map(|o| o.value).chain(updates).for_each(|v| shown[v.0 as usize] = true);
+    let (mut meets, mut kept) =
+        (vec![false; graph.value_count()], vec![false; graph.value_count()]);
+    for node in graph.nodes().iter().rev() {
+        for &Value(v) in &node.results {
+            let v = v as usize;
+            meets[v] = readers[v].iter().any(|reader| {
+                contracts(&reader.op, &graph.types(&reader.operands), &reader.regions)
+                    || reader.results.iter().any(|r| meets[r.0 as usize])
+            });
+            let wide = graph.ty(Value(v as u32)).dtype.accumulation();
+            kept[v] = !meets[v]
+                && !shown[v]
+                && !readers[v].is_empty()
+                && readers[v].iter().all(|reader| match reader.op.prim() {
+                    Some(Prim::Convert { to, .. }) => *to == wide,
+                    Some(Prim::Reshape { .. } | Prim::Transpose { .. }) => {
+                        kept[reader.results[0].0 as usize]
+                    }
+                    _ => false,
+                });
+        }
+    }
+    kept
+}
+
 /// Which operands of a contraction are to be lowered; `None` for everything else.
 fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>> {
     let types = graph.types(&node.operands);

@@ -432,3 +432,29 @@ fn an_explained_plan_is_the_plan_with_what_each_pass_of_its_mode_changed() {
         }
     }
 }
+
+/// The derivative of an activation is computed from the activation's input, where it would be
+/// stored for the backward pass alone and that is half as wide.
+#[test]
+fn a_step_computes_again_what_costs_more_bytes_to_read() {
+    let b = Builder::new("trained");
+    let bf16 = |shape: [usize; 2]| TensorType::new(DType::BF16, shape);
+    let x = b.input("x", bf16([64, 128]));
+    let [first, second] =
+        [("first", [128, 256]), ("second", [256, 128])].map(|(name, s)| b.input(name, bf16(s)));
+    let hidden = x.linear(first, None).convert(DType::F32);
+    let active = hidden.silu().convert(DType::BF16);
+    let dy = active.linear(second, None);
+    let da = dy.dot(second, &[], &[(1, 1)]).convert(DType::F32);
+    let slope = hidden.unary(overdrive_ir::Unary::Logistic);
+    b.output("dh", (da * slope * hidden.exp()).convert(DType::BF16));
+    let graph = b.finish().unwrap();
+    let caps = Caps { contraction_dtypes: BTreeSet::from([DType::F32, DType::BF16]), ..caps() };
+    let plan = plan(&graph, Mode::Compile, &caps, &Tuning::default()).unwrap();
+    assert_eq!(kinds(&plan), ["gemm"; 3], "{plan}");
+    let stored: Vec<&TensorType> =
+        plan.steps.iter().flat_map(|step| &step.writes).map(|&slot| &plan.slot(slot).ty).collect();
+    assert!(stored.iter().all(|ty| ty.dtype == DType::BF16), "{plan}");
+    let hidden = stored.iter().filter(|ty| ty.sizes() == [64, 256]).count();
+    assert_eq!(hidden, 3, "what was activated, what came of it, and the result: {plan}");
+}

@@ -4,9 +4,9 @@
 
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::{
-    Array, Builder, DType, Graph, GraphError, Node, Prim, Tensor, Value, gradients, verify,
+    Array, Builder, Caps, DType, Graph, GraphError, Node, Prim, Tensor, Value, gradients, verify,
 };
-use overdrive_passes::{Recipe, cse, dce, fold, precision, to_f64};
+use overdrive_passes::{Recipe, cse, dce, fold, groups, keep_sums, legalize, precision, to_f64};
 use testkit::{Tolerance, compare, random_graph, random_inputs};
 
 const SEEDS: u64 = 200;
@@ -210,4 +210,41 @@ fn gradients_are_derivatives_to_second_order() {
         }
     }
     assert!(checked as f64 > 0.9 * 2.0 * SEEDS as f64, "nearly all points are smooth: {checked}");
+}
+
+/// The graph with the gradients of the sum of its outputs by its inputs as more outputs.
+fn with_gradients(graph: &Graph) -> Graph {
+    let b = Builder::new("both");
+    let map = b.append(graph).unwrap();
+    b.conclude(graph, |value| map[value.0 as usize]);
+    let floats = graph.outputs().iter().filter(|port| graph.ty(port.value).dtype.is_float());
+    let seeds: Vec<_> = floats
+        .map(|port| {
+            let y = map[port.value.0 as usize];
+            (port.value, b.full(y.dtype(), y.shape(), 1.0))
+        })
+        .collect();
+    let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+    for (i, found) in gradients(&b, graph, &map, &seeds, &wrt).into_iter().enumerate() {
+        if let Some(found) = found {
+            b.output(&format!("gradient{i}"), found);
+        }
+    }
+    b.finish().unwrap()
+}
+
+/// Groups read each other's values, or compute them again, of graphs and of their gradients.
+#[test]
+fn groups_keep_the_meaning() {
+    let caps = Caps { loop_dtypes: DType::ALL.into(), ..Caps::default() };
+    for seed in 0..SEEDS {
+        for low in [DType::F32, DType::BF16] {
+            let graph = dce(&random_graph(seed, DType::F32)).unwrap();
+            let lowered = precision(&graph, &Recipe { contractions: low }).unwrap();
+            let graph = keep_sums(&with_gradients(&lowered)).unwrap();
+            let flat = legalize(&graph, &caps, &mut vec![]).unwrap();
+            let grouped = groups(&flat, &caps, &mut vec![]).unwrap();
+            same_meaning("groups", seed, &flat, &grouped, low);
+        }
+    }
 }

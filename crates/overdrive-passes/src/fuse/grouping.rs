@@ -2,27 +2,36 @@
 //!
 //! Nodes are visited in order; each joins its producers' groups as long as the merged group lowers
 //! to one step and no path leaves the group and comes back. After XLA's and nvFuser's greedy
-//! fusers, with lowering itself as the test of what is possible.
+//! fusers, with lowering itself as the test of what is possible. Then `again` has readers compute
+//! what would be stored for them alone. Groups run as soon as what they read is there.
+
+mod again;
 
 use super::region::{Cut, cut, is_cloned, label};
 use super::{is_step_of_its_own, one_step};
-use crate::lower::is_contraction;
+use crate::lower::{contraction, is_contraction};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Builder, Caps, Expr, Graph, GraphError, NodeId, Origin, Value};
+use overdrive_ir::{Builder, Caps, Expr, Graph, GraphError, NodeId, Origin, Port, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Bound on a group, so that generated loops stay readable and register pressure sane.
 const MAX_MEMBERS: usize = 48;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
+/// Most tensors as large as its result that a contraction's epilogue reads: more are a loop's work,
+/// for which the result would be kept in registers, and the product would wait.
+const MAX_EPILOGUE: usize = 3;
 
 struct Grouping<'g> {
     graph: &'g Graph,
     /// Group of each node; index into `groups`.
     group_of: Vec<Option<usize>>,
-    /// Members by node index; empty after a merge.
+    /// Members by node index; empty after a merge. A node may be a member of several: of the group
+    /// that it is of, and of those that compute it again for themselves.
     groups: Vec<BTreeSet<u32>>,
+    /// The groups that compute a node again.
+    copies: HashMap<u32, BTreeSet<usize>>,
     /// Nodes that read each value; `None` stands for outputs and state updates.
     readers: HashMap<Value, Vec<Option<u32>>>,
 }
@@ -39,11 +48,13 @@ pub fn groups(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph
         .map(|o| o.value)
         .chain(graph.states().iter().filter_map(|s| s.update));
     results.for_each(|v| readers.entry(v).or_default().push(None));
-    let mut grouping =
-        Grouping { graph, group_of: vec![None; graph.nodes().len()], groups: vec![], readers };
+    let group_of = vec![None; graph.nodes().len()];
+    let (groups, copies) = (vec![], HashMap::new());
+    let mut grouping = Grouping { graph, group_of, groups, copies, readers };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, caps, notes);
     }
+    grouping.compute_again(caps);
     grouping.rebuild()
 }
 
@@ -115,6 +126,14 @@ impl Grouping<'_> {
                 "another step between them needs the first and is needed by the second".into()
             );
         }
+        if let Some(node) = contraction(&cut.region) {
+            let elements = cut.region.ty(node.results[0]).elements();
+            let as_large = |port: &&Port| cut.region.ty(port.value).elements() >= elements;
+            let (read, multiplied) = (cut.region.inputs(), node.operands.len());
+            if read.iter().filter(as_large).count() > MAX_EPILOGUE + multiplied {
+                return Err("the epilogue would read more than the product".into());
+            }
+        }
         one_step(&cut.region, caps)
     }
 
@@ -122,20 +141,50 @@ impl Grouping<'_> {
         cut(self.graph, members, |value| self.used_outside(value, members))
     }
 
-    /// True when somebody outside `members` reads the value. Reads through cloned views by members
-    /// are inside.
+    /// A group as a region; nodes that it computes again give nothing to others.
+    fn cut_of(&self, group: usize) -> Cut {
+        let members = &self.groups[group];
+        let own = |value| match self.graph.origin(value) {
+            Origin::Node(id, _) => self.group_of[id.0 as usize] == Some(group),
+            _ => false,
+        };
+        cut(self.graph, members, |value| own(value) && self.used_outside(value, members))
+    }
+
+    /// True when somebody outside `members` reads the value and does not compute it again. Reads
+    /// through cloned views by members are inside.
     fn used_outside(&self, value: Value, members: &BTreeSet<u32>) -> bool {
-        self.readers.get(&value).is_some_and(|readers| {
-            readers.iter().any(|reader| match reader {
-                None => true,
-                Some(id) if members.contains(id) => false,
-                Some(id) => {
-                    let node = self.graph.node(NodeId(*id));
-                    !is_cloned(self.graph, node)
-                        || node.results.iter().any(|&v| self.used_outside(v, members))
+        let mut outside = false;
+        self.each_reader(value, &mut |reader| {
+            outside |= reader.is_none_or(|id| {
+                let again = self.copies.get(&id).into_iter().flatten();
+                let of = self.group_of[id as usize].filter(|_| !members.contains(&id));
+                let alone = of.is_none() && !members.contains(&id);
+                alone || again.copied().chain(of).any(|group| !self.computes(group, value))
+            });
+        });
+        outside
+    }
+
+    /// Whether a group computes a value.
+    fn computes(&self, group: usize, value: Value) -> bool {
+        match self.graph.origin(value) {
+            Origin::Node(id, _) => self.groups[group].contains(&id.0),
+            _ => false,
+        }
+    }
+
+    /// Shows `see` each node that reads the value, itself or through cloned views, and `None` for
+    /// outputs and updates.
+    fn each_reader(&self, value: Value, see: &mut dyn FnMut(Option<u32>)) {
+        for &reader in self.readers.get(&value).into_iter().flatten() {
+            match reader.map(|id| (id, self.graph.node(NodeId(id)))) {
+                Some((_, node)) if is_cloned(self.graph, node) => {
+                    node.results.iter().for_each(|&v| self.each_reader(v, see));
                 }
-            })
-        })
+                other => see(other.map(|(id, _)| id)),
+            }
+        }
     }
 
     /// Does computing `value` need a member of `members`, counting every group as one step?
@@ -169,15 +218,33 @@ impl Grouping<'_> {
     fn rebuild(&self) -> Result<Graph, GraphError> {
         let b = Builder::new(self.graph.name());
         let mut map: HashMap<Value, Expr<'_>> = b.declare(self.graph).into_iter().collect();
+        let mut reads: HashMap<usize, Vec<Value>> = HashMap::new();
         for index in 0..self.graph.nodes().len() as u32 {
             let node = self.graph.node(NodeId(index));
             // A node that only its users' regions read is not emitted on its own.
-            if !is_cloned(self.graph, node) {
-                self.emit(index, &b, &mut map);
+            if is_cloned(self.graph, node) {
+                continue;
             }
+            if let Some(group) = self.group_of[index as usize] {
+                let reads = reads.entry(group).or_insert_with(|| self.cut_of(group).inputs);
+                // A group may hold nodes that come long before and after what it reads.
+                let ready = reads.iter().all(|&value| self.is_there(value, &map));
+                if !ready && self.groups[group].last() != Some(&index) {
+                    continue;
+                }
+            }
+            self.emit(index, &b, &mut map);
         }
         b.conclude(self.graph, |value| self.resolve(value, &b, &mut map));
         b.finish()
+    }
+
+    /// Whether a value is emitted, or what it is a view of.
+    fn is_there(&self, value: Value, map: &HashMap<Value, Expr<'_>>) -> bool {
+        map.contains_key(&value)
+            || self.graph.producer(value).is_some_and(|node| {
+                is_cloned(self.graph, node) && node.operands.iter().all(|&v| self.is_there(v, map))
+            })
     }
 
     /// The value in the new graph, its producer emitted on demand.
@@ -204,15 +271,16 @@ impl Grouping<'_> {
             return;
         }
         let alone = |members: &BTreeSet<u32>| members.len() == 1 && is_contraction(node);
-        let group = self.group_of[index as usize].map(|g| &self.groups[g]);
-        let Some(members) = group.filter(|members| !alone(members)) else {
+        let group = self.group_of[index as usize].filter(|&group| !alone(&self.groups[group]));
+        let Some(group) = group else {
             let operands: Vec<Expr<'b>> =
                 node.operands.iter().map(|&v| self.resolve(v, b, map)).collect();
             let results = b.again(node, &operands);
             map.extend(node.results.iter().copied().zip(results));
             return;
         };
-        let Cut { region, inputs, outputs } = self.cut(members);
+        let (members, cut) = (&self.groups[group], self.cut_of(group));
+        let Cut { region, inputs, outputs } = cut;
         if outputs.iter().all(|v| map.contains_key(v)) {
             return;
         }
