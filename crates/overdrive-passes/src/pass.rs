@@ -8,7 +8,7 @@ use crate::attend::attend;
 use crate::fuse::{groups, node_by_node};
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
-use crate::plan::{PlanError, chains, place, steps, updates};
+use crate::plan::{PlanError, chains, narrowed, place, steps, updates};
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
@@ -117,6 +117,15 @@ pub static PASSES: &[Pass] = &[
         modes: FUSED,
         run: |draft| {
             chains::join(&mut draft.plan, draft.caps);
+            Ok(())
+        },
+    },
+    Pass {
+        name: "narrowed",
+        does: "states that are rounded to a narrower format are rounded first, in a row",
+        modes: FUSED,
+        run: |draft| {
+            narrowed::first(&mut draft.plan);
             Ok(())
         },
     },

@@ -12,6 +12,7 @@ mod convolution;
 mod error;
 mod locate;
 mod movement;
+pub(crate) mod narrowed;
 pub(crate) mod updates;
 
 pub use arena::place;

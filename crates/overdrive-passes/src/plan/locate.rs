@@ -2,8 +2,9 @@
 
 use super::Planner;
 use crate::lower::index::reshape_strides;
+use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Place, View};
-use overdrive_ir::{Builder, Graph, Node, Origin, Prim, TensorType, Value, row_major};
+use overdrive_ir::{Builder, Graph, Node, NodeId, Origin, Prim, TensorType, Value, row_major};
 
 /// The region that hands its only input on: a copy when lowered.
 pub(super) fn identity(ty: &TensorType) -> Graph {
@@ -79,10 +80,27 @@ impl Planner<'_> {
                 let slot = self.slot(&ty, Place::Output(*output));
                 return View::row_major(slot, ty);
             }
+            (several, None) => {
+                // Loops read any order; who else wants its own would copy.
+                let turning: Vec<NodeId> =
+                    several.iter().copied().filter(|&id| !self.is_loop(id)).collect();
+                if let [only] = turning[..]
+                    && let Some(Prim::Transpose { .. }) = self.graph.node(only).op.prim()
+                    && let Some(view) = self.through_only_reader(self.graph.node(only), &ty)
+                {
+                    return view;
+                }
+            }
             _ => {}
         }
         let slot = self.arena_slot(&ty);
         View::row_major(slot, ty)
+    }
+
+    /// Whether a node is a loop without a contraction.
+    fn is_loop(&self, id: NodeId) -> bool {
+        let fused = self.graph.node(id).op.composite::<Fused>();
+        fused.is_some() && crate::lower::contraction(&self.graph.node(id).regions[0]).is_none()
     }
 
     fn through_only_reader(&mut self, node: &Node, ty: &TensorType) -> Option<View> {
