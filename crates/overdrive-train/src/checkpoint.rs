@@ -2,13 +2,14 @@
 //! whole or not at all.
 //!
 //! States stand under `state/`, the best parameters so far under `best/`, counters under
-//! `progress/`, and under `run`, as JSON, the recipe and the hash of the training samples, since
-//! nothing else may go on from here. Which samples come next follows from the number of steps, so
-//! nothing of the data is kept.
+//! `progress/`, and as JSON, under `run`, the recipe and the hash of the training samples, since
+//! nothing else may go on from here, and under `choices` how the device computes the step. Which
+//! samples come next follows from the number of steps, so nothing of the data is kept.
 
 use crate::{Recipe, TrainError};
 use overdrive_formats::Tensors;
-use overdrive_ir::{DType, Tensor, TensorType};
+use overdrive_ir::{Choice, DType, Tensor, TensorType};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 
@@ -42,6 +43,8 @@ pub struct Checkpoint {
     pub recipe: Recipe,
     /// Hash of the samples that it is trained on, and of weights that it does not train.
     pub data: String,
+    /// How the device computes the step.
+    pub choices: BTreeMap<String, Choice>,
 }
 
 /// Writes checkpoints while steps go on, one at a time.
@@ -91,6 +94,7 @@ const DONE: &str = "progress/done";
 const BEST_LOSS: &str = "progress/best_loss";
 const STALE: &str = "progress/stale";
 const RUN: &str = "run";
+const CHOICES: &str = "choices";
 
 impl Checkpoint {
     /// Writes it.
@@ -108,9 +112,13 @@ impl Checkpoint {
         tensors.insert(STALE.to_owned(), count(self.progress.stale));
         let best = Tensor::from_f64(DType::F64, [1usize], &[self.progress.best_loss]);
         tensors.insert(BEST_LOSS.to_owned(), best);
-        let run = serde_json::to_vec(&(&self.recipe, &self.data)).expect("a recipe is plain data");
-        let ty = TensorType::new(DType::U8, [run.len()]);
-        tensors.insert(RUN.to_owned(), Tensor::from_bytes(ty, run).expect("a byte an element"));
+        let mut text = |name: &str, json: Vec<u8>| {
+            let ty = TensorType::new(DType::U8, [json.len()]);
+            tensors.insert(name.to_owned(), Tensor::from_bytes(ty, json).expect("bytes"));
+        };
+        let plain = "recipes and choices are plain data";
+        text(RUN, serde_json::to_vec(&(&self.recipe, &self.data)).expect(plain));
+        text(CHOICES, serde_json::to_vec(&self.choices).expect(plain));
         Ok(overdrive_formats::write(path, &tensors)?)
     }
 
@@ -146,6 +154,11 @@ impl Checkpoint {
         };
         let run = counters.get(RUN).and_then(|t| serde_json::from_slice(t.bytes()).ok());
         (checkpoint.recipe, checkpoint.data) = run.ok_or_else(|| fault(RUN))?;
+        // Checkpoints of earlier versions have none.
+        if let Some(choices) = counters.get(CHOICES) {
+            checkpoint.choices =
+                serde_json::from_slice(choices.bytes()).map_err(|_| fault(CHOICES))?;
+        }
         checkpoint.progress = Progress {
             done: counter(DONE, DType::U64)?.to_ints()[0] as u64,
             best_loss: counter(BEST_LOSS, DType::F64)?.to_f64()[0],

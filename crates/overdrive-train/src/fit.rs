@@ -96,7 +96,9 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     }
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
-    let tuning = Tuning { memory_limit: run.memory_limit, ..Tuning::default() };
+    // What was chosen when the run began: its bits depend on it.
+    let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
+    let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
     let target = run.train.target();
     let mut trainer =
         Trainer::new(run.backend, &with_loss(&forward, target)?, recipe, &initial, &tuning)?;
@@ -114,7 +116,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
         overdrive_files::check_room(path, &[trainer.snapshot_bytes() + best; 2])?;
     }
-    let kept = Checkpoint { recipe: recipe.clone(), data: origin, ..Checkpoint::default() };
+    let (recipe_kept, choices) = (recipe.clone(), trainer.choices().clone());
+    let kept = Checkpoint { recipe: recipe_kept, choices, data: origin, ..Checkpoint::default() };
     let mut writer = Writer::default();
     let shifted = match recipe.augmentation {
         Augmentation::None => None,

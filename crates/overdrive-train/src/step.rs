@@ -12,7 +12,8 @@ use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
     gradients,
 };
-use overdrive_passes::{cse, dce, precision};
+use overdrive_passes::{cse, dce, keep_sums, precision};
+use std::collections::BTreeMap;
 
 /// Number of updates so far.
 pub(crate) const COUNT: &str = "optimizer.count";
@@ -77,11 +78,6 @@ pub fn training_step(graph: &Graph, recipe: &Recipe) -> Result<Graph, TrainError
 }
 
 pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Graph, TrainError> {
-    let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value)
-    else {
-        let remedy = "add it with `with_loss`";
-        return Err(TrainError::invalid(graph.name(), "an output `loss`", "none", remedy));
-    };
     if let Some(node) = graph.nodes().iter().find(|node| node.op.name() == "batch_norm") {
         let (place, expected) =
             (format!("{}, {}", graph.name(), node.scope), "layers that gradients alone train");
@@ -89,6 +85,14 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         return Err(TrainError::invalid(place, expected, "batch_norm", remedy));
     }
     check_formats(graph)?;
+    // Gradients of what is rounded are rounded likewise: the formats are settled before.
+    let formats = overdrive_passes::Recipe { contractions: recipe.precision };
+    let graph = &precision(graph, &formats)?;
+    let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value)
+    else {
+        let remedy = "add it with `with_loss`";
+        return Err(TrainError::invalid(graph.name(), "an output `loss`", "none", remedy));
+    };
     let suffix = if role == Role::Update { "step" } else { "accumulate" };
     let b = Builder::new(&format!("{}.{suffix}", graph.name()));
     let values = b.append(graph)?;
@@ -118,8 +122,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         update(&b, &trained, recipe, scale.zip(scaling), loss_value);
     }
     drop(scope);
-    let formats = overdrive_passes::Recipe { contractions: recipe.precision };
-    Ok(dce(&cse(&precision(&dce(&b.finish()?)?, &formats)?)?)?)
+    Ok(dce(&cse(&keep_sums(&dce(&b.finish()?)?)?)?)?)
 }
 
 /// The gradient with the sum of earlier batches added, which lives in a state of its own.
@@ -131,6 +134,25 @@ fn summed<'b>(name: &str, g: Expr<'b>, role: Role) -> Expr<'b> {
     sum
 }
 
+/// Of all gradients. Those of one shape are summed down to vectors, and these added, some at a
+/// time, so that a model of hundreds of parameters has dozens of such sums and not hundreds, one
+/// after another.
+fn sum_of_squares<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)]) -> Option<Expr<'b>> {
+    /// As many as a loop has registers for, where it sums each on the way.
+    const TOGETHER: usize = 8;
+    let mut alike: BTreeMap<Vec<usize>, Vec<Expr<'b>>> = BTreeMap::new();
+    for (_, _, g) in trained {
+        alike.entry(g.sizes()).or_default().push(*g);
+    }
+    let sums = alike.values().flat_map(|gradients| gradients.chunks(TOGETHER)).map(|some| {
+        let rows: Vec<usize> = (0..some[0].rank().saturating_sub(1)).collect();
+        let squares = some.iter().map(|g| (*g * *g).sum(&rows));
+        let squares = squares.reduce(|sum, square| sum + square).expect("a chunk is not empty");
+        squares.sum(&(0..squares.rank()).collect::<Vec<_>>())
+    });
+    sums.reduce(|sum, more| sum + more)
+}
+
 /// Clips and applies the gradients of the parameters.
 fn update<'b>(
     b: &'b Builder,
@@ -140,12 +162,7 @@ fn update<'b>(
     loss: Expr<'b>,
 ) {
     let lr = b.input("lr", TensorType::scalar(DType::F32));
-    let squares = trained.iter().map(|(_, _, g)| {
-        let axes: Vec<usize> = (0..g.rank()).collect();
-        (*g * *g).sum(&axes)
-    });
-    let norm =
-        squares.reduce(|sum, square| sum + square).unwrap_or_else(|| loss.constant(0.0)).sqrt();
+    let norm = sum_of_squares(trained).unwrap_or_else(|| loss.constant(0.0)).sqrt();
     let finite = |x: Expr<'b>| x.unary(Unary::Abs).compare(Compare::Lt, x.constant(f64::INFINITY));
     let finite = finite(norm).binary(Binary::And, finite(loss));
     let count = b.state_named(COUNT, TensorType::scalar(DType::I64), Init::ZEROS);

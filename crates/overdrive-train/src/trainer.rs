@@ -6,10 +6,11 @@ use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Executable, Graph, Init, State, StateDecl, Tensor, TensorType,
-    Tuning,
+    Backend, BackendError, Buffer, Choice, Executable, Graph, Init, State, StateDecl, Tensor,
+    TensorType, Tuning,
 };
 use overdrive_passes::draw;
+use std::collections::BTreeMap;
 
 /// What one update did.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -125,10 +126,15 @@ impl Compiled {
     }
 }
 
+/// Timing the candidates of a model takes half a minute, and makes a step a twentieth faster: from
+/// so many steps of some ten milliseconds on it is worth that.
+const STEPS_WORTH_TUNING: u64 = 20_000;
+
 /// A model in training.
 pub struct Trainer<'a> {
     backend: &'a dyn Backend,
     recipe: Recipe,
+    choices: BTreeMap<String, Choice>,
     step: Compiled,
     accumulate: Option<Compiled>,
     state: State,
@@ -141,7 +147,7 @@ pub struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`) with this
-    /// tuning; parameters start as `initial` says.
+    /// tuning, in a long run with what is chosen beyond it; parameters start as `initial` says.
     ///
     /// # Errors
     /// When the recipe makes no sense, the graph has no loss, or the back end cannot run the step.
@@ -153,9 +159,13 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let compiled = |role| {
+        let mut tuning = tuning.clone();
+        let mut compiled = |role| {
             let graph = graph_of(graph, recipe, role)?;
-            Ok::<_, TrainError>(Compiled::new(backend, graph, tuning)?)
+            if recipe.steps >= STEPS_WORTH_TUNING {
+                backend.tune(&graph, backend.caps().fastest_mode(), &mut tuning)?;
+            }
+            Ok::<_, TrainError>(Compiled::new(backend, graph, &tuning)?)
         };
         let step = compiled(Role::Update)?;
         let accumulate = (recipe.accumulate > 1).then(|| compiled(Role::Accumulate)).transpose()?;
@@ -163,8 +173,13 @@ impl<'a> Trainer<'a> {
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
         let changing = step.graph().states().iter().filter(|state| state.update.is_some());
         let changing = changing.map(|state| state.name.clone()).collect();
-        let recipe = recipe.clone();
-        Ok(Self { backend, recipe, step, accumulate, state, names, changing, done: 0 })
+        let (recipe, choices) = (recipe.clone(), tuning.choices);
+        Ok(Self { backend, recipe, choices, step, accumulate, state, names, changing, done: 0 })
+    }
+
+    /// What was chosen for the step: with it the same step gives the same bits.
+    pub fn choices(&self) -> &BTreeMap<String, Choice> {
+        &self.choices
     }
 
     /// Steps done so far, skipped ones included.

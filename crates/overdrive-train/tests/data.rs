@@ -420,7 +420,7 @@ proptest! {
         ] {
             let (_folder, path) = file(name, content);
             if let Ok(Dataset::Samples(samples)) = read(&path) {
-                prop_assert!(!samples.labels().is_empty());
+                prop_assert!(!samples.targets().is_empty());
             }
         }
     }

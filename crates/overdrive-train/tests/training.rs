@@ -7,13 +7,14 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::{Array, Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
+use overdrive_ir::{Array, Builder, DType, Graph, Init, Prim, Tensor, TensorType, Tuning};
 use overdrive_models::find;
+use overdrive_passes::bind;
 use overdrive_train::data::{Batch, Dataset, Parts, Target, digits};
 use overdrive_train::{
     Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe,
     Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit, initial_parameters,
-    with_loss,
+    training_step, with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -360,6 +361,23 @@ fn half_precision_learns_as_well() {
         assert!((half - full).abs() < 0.05 * full, "{precision}: {half}, f32: {full}");
         assert_ne!(half, full, "{precision} is not f32");
     }
+}
+
+/// What layers hand back is rounded as what they hand on is; gradients of weights are sums.
+#[test]
+fn cotangents_have_the_format_of_their_values_and_gradients_of_weights_are_f32() {
+    let model = bind(&model(), &[("batch".to_owned(), 8)].into()).unwrap();
+    let forward = with_loss(&model, Target::Classes).unwrap();
+    let step = training_step(&forward, &Recipe { precision: DType::BF16, ..recipe(1) }).unwrap();
+    let products: Vec<DType> = step
+        .nodes()
+        .iter()
+        .filter(|node| matches!(node.op.prim(), Some(Prim::DotGeneral(_))))
+        .map(|node| step.ty(node.results[0]).dtype)
+        .collect();
+    let of = |dtype| products.iter().filter(|&&found| found == dtype).count();
+    // Three layers: the first hands nothing back.
+    assert_eq!([of(DType::F32), of(DType::BF16)], [3, 2], "{step}");
 }
 
 #[test]
