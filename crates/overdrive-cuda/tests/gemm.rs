@@ -99,6 +99,16 @@ impl Case {
             }
             "residual" => residual(bias(sum)),
             "tanh" => bias(sum).gelu(Approximation::Tanh),
+            // What the op hands back through a GELU.
+            "slope" => {
+                let x = b.input("before", sum.ty()).convert(DType::F32);
+                let cubic =
+                    |factor: f64| x * (x * x * factor + 1.0) * (2.0 * 0.797_884_560_802_865_4);
+                let twice = cubic(0.044715);
+                let [left, right] = [twice, -twice].map(|u| u.unary(Unary::Logistic));
+                let slope = left + cubic(3.0 * 0.044715) * left * right;
+                (sum.convert(DType::F32) * slope).convert(self.out)
+            }
             "rows" => {
                 let scale = b.input("scale", TensorType::new(DType::F32, [self.shape[0]]));
                 let x = sum.convert(DType::F32);
@@ -256,6 +266,8 @@ fn cases() -> Vec<Case> {
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "tanh"));
     all.push(case(DType::F16, &[], [96, 64, 64], "NT", "tanh"));
+    all.push(case(DType::F16, &[], [96, 64, 64], "NT", "slope"));
+    all.push(every(case(DType::BF16, &[], [320, 264, 192], "NT", "slope")));
     all.push(Case {
         precision: Precision::Tf32,
         ..case(DType::F32, &[], [128, 96, 64], "NT", "bias")

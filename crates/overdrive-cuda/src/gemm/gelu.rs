@@ -1,5 +1,5 @@
-//! GELU in epilogues whose results have at most 16 bits: one function where the graph has an error
-//! function or a tangent and what stands around it.
+//! GELU and its slope in epilogues whose results have at most 16 bits: one function where the graph
+//! has an error function, a tangent or two logistic functions and what stands around them.
 //!
 //! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing
 //! hides behind a product of moderate depth. `gelu.cuh` says what takes its place; its error is a
@@ -27,7 +27,7 @@ pub(super) fn found(program: &Program) -> BTreeMap<Register, String> {
     registers
         .filter(|&register| program.dtype(register) == DType::F32)
         .filter_map(|register| {
-            let (x, function) = gelu(program, register)?;
+            let (x, function) = gelu(program, register).or_else(|| slope(program, register))?;
             Some((register, format!("const f32 t{} = {function}<{digits}>(t{});", register.0, x.0)))
         })
         .collect()
@@ -46,20 +46,37 @@ fn gelu(p: &Program, at: Register) -> Option<(Register, &'static str)> {
             }
             Instr::Unary(Unary::Tanh, u) => {
                 let cubic = with_constant(p, u, Binary::Mul, SLOPE)?;
-                is_cubic(p, cubic, x).then_some((x, "gelu_tanh"))
+                is_cubic(p, (cubic, CUBIC), x).then_some((x, "gelu_tanh"))
             }
             _ => None,
         }
     })
 }
 
-/// Whether a register holds `x (1 + 0.044715 x²)`.
-fn is_cubic(p: &Program, at: Register, x: Register) -> bool {
+/// The x of the derivative of GELU by the tangent, as its op writes it: with `s = logistic(2 u)`,
+/// `s + 2 u' x s logistic(-2 u)`.
+fn slope(p: &Program, at: Register) -> Option<(Register, &'static str)> {
+    let (left, rest) = operands(p, at, Binary::Add)?;
+    let Instr::Unary(Unary::Logistic, twice) = *p.instr(left) else { return None };
+    let (steep, right) = operands(p, rest, Binary::Mul)?;
+    let Instr::Unary(Unary::Logistic, negative) = *p.instr(right) else { return None };
+    let is_negative = matches!(*p.instr(negative), Instr::Unary(Unary::Neg, u) if u == twice);
+    let (steep, s) = operands(p, steep, Binary::Mul)?;
+    let cubics = [twice, steep].map(|doubled| with_constant(p, doubled, Binary::Mul, 2.0 * SLOPE));
+    let [cubic, steep] = [cubics[0]?, cubics[1]?];
+    let (a, b) = operands(p, cubic, Binary::Mul)?;
+    let x = [a, b].into_iter().find(|&x| is_cubic(p, (cubic, CUBIC), x))?;
+    let is_slope = is_negative && s == left && is_cubic(p, (steep, 3.0 * CUBIC), x);
+    is_slope.then_some((x, "gelu_tanh_slope"))
+}
+
+/// Whether a register holds `x (1 + factor x²)`.
+fn is_cubic(p: &Program, (at, factor): (Register, f64), x: Register) -> bool {
     let bracket = || {
         let (a, b) = operands(p, at, Binary::Mul)?;
         let bracket = if a == x { b } else { (b == x).then_some(a)? };
         let scaled = with_constant(p, bracket, Binary::Add, 1.0)?;
-        let square = with_constant(p, scaled, Binary::Mul, CUBIC)?;
+        let square = with_constant(p, scaled, Binary::Mul, factor)?;
         Some(operands(p, square, Binary::Mul)? == (x, x))
     };
     bracket() == Some(true)
@@ -78,4 +95,56 @@ fn with_constant(p: &Program, at: Register, kind: Binary, number: f64) -> Option
     let is_number =
         |r: Register| matches!(p.instr(r), Instr::Constant(c) if *c as f32 == number as f32);
     if is_number(b) { Some(a) } else { is_number(a).then_some(b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_ir::ops::gelu::Approximation;
+    use overdrive_ir::plan::StepKind;
+    use overdrive_ir::{Builder, Caps, Mode, TensorType, Tuning, gradients};
+
+    /// What the epilogue of a product becomes that GELU follows, forward and backward.
+    fn functions(approximation: Approximation) -> [Vec<String>; 2] {
+        let b = Builder::new("layer");
+        let bf16 = |shape: [usize; 2]| TensorType::new(DType::BF16, shape);
+        let (x, w) = (b.input("x", bf16([8, 16])), b.input("w", bf16([16, 32])));
+        let (dy, v) = (b.input("dy", bf16([8, 16])), b.input("v", bf16([32, 16])));
+        let before = x.dot(w, &[], &[(1, 0)]);
+        b.output("y", before.gelu(approximation));
+        b.output("dy", dy.dot(v, &[], &[(1, 1)]));
+        let graph = b.finish().unwrap_or_else(|e| panic!("{e}"));
+        let b = Builder::new("trained");
+        let map = b.append(&graph).unwrap_or_else(|e| panic!("{e}"));
+        let gelu = graph.outputs()[0].value;
+        let before = graph.producer(gelu).map(|node| node.operands[0]).unwrap_or(gelu);
+        let dy = map[graph.outputs()[1].value.0 as usize];
+        b.output("y", map[gelu.0 as usize]);
+        let dx = gradients(&b, &graph, &map, &[(gelu, dy)], &[before])[0];
+        b.output("dx", dx.unwrap_or(dy));
+        let graph = b.finish().unwrap_or_else(|e| panic!("{e}"));
+        let caps = Caps {
+            contraction_dtypes: [DType::BF16].into(),
+            loop_dtypes: DType::ALL.into(),
+            ..Caps::default()
+        };
+        let plan = overdrive_passes::plan(&graph, Mode::Compile, &caps, &Tuning::default())
+            .unwrap_or_else(|e| panic!("{e}"));
+        let found: Vec<Vec<String>> = plan
+            .steps
+            .iter()
+            .filter_map(|step| match &step.kind {
+                StepKind::Gemm(call) => Some(found(&call.epilogue.0).into_values().collect()),
+                _ => None,
+            })
+            .collect();
+        found.try_into().unwrap_or_else(|found| panic!("two products: {found:?}, {plan}"))
+    }
+
+    #[test]
+    fn gelu_by_the_tangent_and_its_slope_are_found_as_their_op_writes_them() {
+        let [forward, backward] = functions(Approximation::Tanh);
+        assert!(forward.iter().any(|text| text.contains("gelu_tanh<8>")), "{forward:?}");
+        assert!(backward.iter().any(|text| text.contains("gelu_tanh_slope<8>")), "{backward:?}");
+    }
 }

@@ -10,12 +10,16 @@ use super::source::{Block, Sketch, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
 use super::stages::{Level, Pass};
 use super::text::Text;
+use overdrive_ir::DType;
 use overdrive_ir::plan::{Instr, Register};
 
 /// Threads of a block.
 const BLOCK: usize = 256;
 /// Most groups of columns that a block takes.
 const COLUMNS: usize = 32;
+/// Groups of columns of a block that folds parts, which are few for each: a line of memory, so that
+/// a thread reads as few of them as can be, one after another.
+const COLUMNS_OF_PARTS: usize = 4;
 /// Blocks of a grid for each multiprocessor.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 /// Rows that a thread of a part has at least.
@@ -40,6 +44,11 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
     };
     let kernel = |share: &Share| {
         let (extents, partials) = (&extents, &partials);
+        let folds_parts = share.is_split() && share.passes.is_empty();
+        let across = if folds_parts { across.min(COLUMNS_OF_PARTS) } else { across };
+        let height_of = if folds_parts { parts } else { height };
+        let down = (BLOCK / across).min(height_of.max(1).next_power_of_two());
+        let blocks = groups.div_ceil(across);
         let column =
             Column { points: &points, extents, groups, height, across, down, share, partials };
         let mut text = Text::default();
@@ -60,6 +69,14 @@ fn parts(blocks: usize, longest: usize, machine: Machine) -> usize {
     const WANTED: usize = 4;
     let wanted = machine.multiprocessors as usize * WANTED;
     if blocks * 2 > wanted { 1 } else { (wanted / blocks).min(longest).max(1) }
+}
+
+/// Partial results of a group of columns that are moved at once: they lie one after another.
+fn at_once(dtype: DType, vector: usize) -> usize {
+    (1usize..=16)
+        .rev()
+        .find(|n| vector.is_multiple_of(*n) && n.is_power_of_two() && n * dtype.bits() <= 128)
+        .unwrap_or(1)
 }
 
 struct Column<'a> {
@@ -160,8 +177,9 @@ impl Column<'_> {
                 self.partials.address(&points.program.dtype(*register).to_string(), *register);
             text.block(format!("for (int part = t; part < {parts}; part += {down})"), |text| {
                 text.line(format!("{dtype} b{r}[{vector}];"));
+                let once = at_once(points.program.dtype(*register), vector);
                 text.line(format!(
-                    "load<1>(b{r}, {from} + (part * (i64){groups} + column) * {vector});"
+                    "load<{once}>(b{r}, {from} + (part * (i64){groups} + column) * {vector});"
                 ));
                 text.unrolled(self.each_lane(), |text| {
                     text.line(format!("t{r}[v] = {kind}::of(t{r}[v], b{r}[v]);"));
@@ -248,7 +266,8 @@ impl Column<'_> {
                     self.groups,
                 );
                 let place = format!("(part * (i64){groups} + column) * {vector}");
-                text.line(format!("if (t == 0 && active) store<1>({to} + {place}, t{r});"));
+                let once = at_once(program.dtype(*register), vector);
+                text.line(format!("if (t == 0 && active) store<{once}>({to} + {place}, t{r});"));
             }
         }
     }
