@@ -207,6 +207,7 @@ fn finish(
     let session =
         Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = peers::Asked {
+        mode: &chosen.name,
         template,
         made,
         seed: arguments.machine.seed,

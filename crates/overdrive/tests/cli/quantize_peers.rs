@@ -32,8 +32,9 @@ for line in sys.stdin:
     asked = json.loads(line)
     answer = {}
     if asked["do"] == "knows":
-        answer = {"known": asked["config"] is not None, "variants": ["int8-weights", "fp8-dynamic"]}
-    elif asked["do"] == "open" and asked["variant"] == "fp8-dynamic":
+        variants = ["int8-weights", "int8-dynamic", "int4-weights"]
+        answer = {"known": asked["config"] is not None, "variants": variants}
+    elif asked["do"] == "open" and asked["variant"] == "int8-dynamic":
         answer = {"unsupported": "no such device"}
     elif asked["do"] == "open":
         layers = asked["layers"]
@@ -71,9 +72,9 @@ const MODEL: &str = "overdrive quantize llama --mode int8-dynamic --data text.tx
 fn a_library_takes_part_mode_by_mode_with_the_layers_that_ours_quantized() {
     let (folder, fake) = prepared();
     let line = format!("PYTHON={} {MODEL} -o small --peers=torchao", fake.display());
-    folder
-        .shell(&line)
-        .ends(0, &["torchao int8-weights", "1.00 ms", "torchao fp8-dynamic", "no such device"]);
+    let outcome = folder.shell(&line);
+    outcome.ends(0, &["torchao int8-weights", "1.00 ms", "torchao int8-dynamic", "no such device"]);
+    assert!(!outcome.stdout.contains("int4"), "{}", outcome.stdout);
     let line = format!(
         "PYTHON={} overdrive quantize digits-mlp --mode int8-dynamic --data digits --trials 5 -o \
          other --peers",

@@ -3,6 +3,7 @@
 use crate::cli::Quantize;
 use crate::devices::Opened;
 use crate::failure::Failure;
+use crate::progress;
 use crate::terminal::note;
 use overdrive::ir::Tensor;
 use overdrive::passes::Quantized;
@@ -27,6 +28,7 @@ pub(super) fn start(
 
 /// What they are asked: the layers that ours quantized, the outputs that ours are compared with.
 pub(super) struct Asked<'a> {
+    pub(super) mode: &'a str,
     pub(super) template: &'a Template,
     pub(super) made: &'a Quantized,
     pub(super) seed: u64,
@@ -47,10 +49,11 @@ impl Asked<'_> {
         draw: &'p dyn Fn(u64) -> Vec<Tensor>,
     ) -> Vec<Rival<'p>> {
         for peer in peers {
-            note!("note: {} quantizes and compiles the model, which takes a while", peer.version());
+            note!("note: {} quantizes and compiles the model in each of its modes", peer.version());
         }
         let layers: Vec<String> = self.made.layers.iter().map(|layer| layer.name.clone()).collect();
-        let (seed, compared) = (self.seed, self.compared);
-        rivals(peers, &Question { workload, layers: &layers, draw, seed, compared })
+        let (mode, seed, compared) = (self.mode, self.seed, self.compared);
+        let question = Question { mode, workload, layers: &layers, draw, seed, compared };
+        progress::over("models of peers", |see| rivals(peers, &question, see))
     }
 }
