@@ -25,10 +25,13 @@ pub(super) struct Decision {
     pub(super) screening: Option<&'static str>,
 }
 
-/// One workload of one study.
+/// One workload.
 pub(super) struct Subject {
+    /// The studies of it, with commas between them.
     pub(super) study: String,
     pub(super) workload: String,
+    /// The model that is computed: `gpt2` of `gpt2, next token`.
+    pub(super) model: String,
     /// Fastest, smallest, most accurate.
     pub(super) cards: [Card; 3],
 }
@@ -63,22 +66,28 @@ struct Question<'j, 'r> {
 pub(super) fn decide(judged: &Judged<'_>) -> Decision {
     let mut groups: Vec<Vec<&Compared<'_>>> = Vec::new();
     for row in &judged.rows {
-        let key =
-            |row: &Compared<'_>| (row.record.case.study.clone(), row.record.case.workload.clone());
-        match groups.iter_mut().find(|group| key(group[0]) == key(row)) {
+        let workload = |row: &Compared<'_>| row.record.case.workload.clone();
+        match groups.iter_mut().find(|group| workload(group[0]) == workload(row)) {
             Some(group) => group.push(row),
             None => groups.push(vec![row]),
         }
     }
     groups.retain(|group| group.iter().any(|row| row.measurement().is_some()));
     let subject = |rows: Vec<&Compared<'_>>| {
-        let case = rows[0].record.case.clone();
+        let workload = rows[0].record.case.workload.clone();
+        let mut studies: Vec<String> = Vec::new();
+        for row in rows.iter().filter(|row| row.measurement().is_some()) {
+            if !studies.contains(&row.record.case.study) {
+                studies.push(row.record.case.study.clone());
+            }
+        }
         let timed = fastest::candidates(judged, &rows);
         let lead = leaders::fastest(&timed);
         let question = Question { judged, rows, timed, lead };
         let cards =
             [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
-        Subject { study: case.study, workload: case.workload.to_string(), cards }
+        let model = workload.name.split(", ").next().unwrap_or_default().to_owned();
+        Subject { study: studies.join(", "), workload: workload.to_string(), model, cards }
     };
     let subjects = groups.into_iter().map(subject).collect();
     Decision { subjects, screening: overview::screening(judged.results) }
@@ -117,24 +126,31 @@ impl Card {
         self.winner.as_ref()?;
         Some(match self.gives_up.as_slice() {
             [] => "Gives up nothing that is known".to_owned(),
-            some => format!("Gives up {}", some.join("; ")),
+            some => format!("Gives up: {}", some.join("; ")),
         })
     }
 }
 
 impl Decision {
-    /// A row for each workload.
-    pub(super) fn table(&self) -> Table {
-        let titles =
-            ["Workload", "Fastest", "Smallest", "Most accurate"].map(|title| (title, Align::Left));
-        let mut table = Table::new(&titles);
-        for subject in &self.subjects {
-            let mut row = vec![format!("{}: {}", subject.study, subject.workload)];
-            row.extend(subject.cards.iter().map(Card::answer));
-            table.push(row);
-        }
-        table
+    /// The workload to decide by and the other ones, where all are of one model: the first is the
+    /// one that most is known of, since studies of the whole model come before those of a part.
+    pub(super) fn of_one_model(&self) -> Option<(&Subject, &[Subject])> {
+        let (first, others) = self.subjects.split_first()?;
+        others.iter().all(|other| other.model == first.model).then_some((first, others))
     }
+}
+
+/// A row for each workload.
+pub(super) fn rows(subjects: &[Subject]) -> Table {
+    let titles =
+        ["Workload", "Fastest", "Smallest", "Most accurate"].map(|title| (title, Align::Left));
+    let mut table = Table::new(&titles);
+    for subject in subjects {
+        let mut row = vec![format!("{}: {}", subject.study, subject.workload)];
+        row.extend(subject.cards.iter().map(Card::answer));
+        table.push(row);
+    }
+    table
 }
 
 impl Question<'_, '_> {

@@ -59,15 +59,19 @@ pub(super) fn page(judged: &Judged<'_>, decision: &Decision, findings: &[Finding
     page + "\n</details>\n" + &commands(results)
 }
 
-/// The cards of one workload as a list, or a row for each of several.
+/// The cards of one model's workload as a list, and a row for each other workload.
 fn decided(decision: &Decision) -> String {
-    match decision.subjects.as_slice() {
-        [] => String::new(),
-        [one] => {
+    match (decision.subjects.as_slice(), decision.of_one_model()) {
+        ([], _) => String::new(),
+        (_, Some((one, others))) => {
             let lines: String = one.cards.iter().map(line).collect();
-            format!("## {}: {}\n\n{lines}", one.study, one.workload)
+            let others = match others {
+                [] => String::new(),
+                _ => format!("\n{}", table(&decision::rows(others))),
+            };
+            format!("## {}: {}\n\n{lines}{others}", one.study, one.workload)
         }
-        _ => format!("## What to take\n\n{}", table(&decision.table())),
+        (several, None) => format!("## What to take\n\n{}", table(&decision::rows(several))),
     }
 }
 

@@ -21,16 +21,23 @@ pub fn summary(results: &Results, width: u16) -> String {
     let decision = decision::decide(&judged);
     let ran = overview::ran(results);
     let said = caveats(&judged, &decision, width);
-    let mut lines = match decision.subjects.as_slice() {
-        [] => return nothing(&judged, width),
-        [one] => {
-            let mut lines = indented(&format!("{}: {}: {ran}", one.study, one.workload), width, "");
-            lines.extend(of_cards(&one.cards, width, MOST - said.len() - lines.len()));
+    let studies = results.studies().len();
+    let of = if studies == 1 { String::new() } else { format!(" of {studies} studies") };
+    let mut lines = match (decision.subjects.as_slice(), decision.of_one_model()) {
+        ([], _) => return nothing(&judged, width),
+        (_, Some((one, others))) => {
+            let head = match studies {
+                1 => format!("{}: {}: {ran}", one.study, one.workload),
+                _ => format!("{}{of}: {ran}", one.workload),
+            };
+            let mut lines = indented(&head, width, "");
+            let others = of_several(others, width);
+            let room = MOST.saturating_sub(said.len() + lines.len() + others.len());
+            lines.extend(of_cards(&one.cards, width, room));
+            lines.extend(others);
             lines
         }
-        several => {
-            let studies = results.studies().len();
-            let of = if studies == 1 { String::new() } else { format!(" of {studies} studies") };
+        (several, None) => {
             let mut lines = vec![format!("{} workloads{of}: {ran}", several.len())];
             lines.extend(of_several(several, width));
             lines
@@ -53,9 +60,11 @@ fn nothing(judged: &Judged<'_>, width: usize) -> String {
 /// The one line of results that `-q` leaves.
 pub fn result_line(results: &Results) -> String {
     let judged = Judged::new(results);
-    match decision::decide(&judged).subjects.as_slice() {
-        [one] => format!("{}: {}: {}", one.study, one.workload, plain(&one.cards[0].answer())),
-        _ => overview::verdict(&judged),
+    match decision::decide(&judged).of_one_model() {
+        Some((one, _)) => {
+            format!("{}: {}: {}", one.study, one.workload, plain(&one.cards[0].answer()))
+        }
+        None => overview::verdict(&judged),
     }
 }
 
@@ -78,7 +87,7 @@ fn of_cards(cards: &[Card], width: usize, room: usize) -> Vec<String> {
 fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     let title = format!("{:<TITLE$}", card.title.to_lowercase());
     let answer = joined(&title, [card.answer()], width);
-    let costs = card.gives_up.iter().map(|cost| format!("gives up {cost}"));
+    let costs = card.gives_up.iter().map(|cost| format!("gives up: {cost}"));
     let detail = card.detail.split("; ").map(str::to_owned);
     // Who is fastest says first by how much, everybody else what that costs.
     let (gains, others): (Vec<String>, Vec<String>) = detail.partition(|part| part.contains("x ["));

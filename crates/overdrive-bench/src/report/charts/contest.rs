@@ -48,8 +48,8 @@ pub(in crate::report) fn chart(judged: &Judged<'_>) -> Option<Chart> {
         id: "contest".into(),
         caption: format!(
             "{study}: the fastest configuration of each back end, engine and peer, median with \
-             its 95 % interval; \
-             the last figure is the speed-up over the baseline, which is grey.{}",
+             its 95 % interval; the last figure is the speed-up over {}.{}",
+            baseline(judged, &drawn),
             left_out(shown, groups.len(), "workloads")
         ),
         height: rows.height(),
@@ -59,6 +59,21 @@ pub(in crate::report) fn chart(judged: &Judged<'_>) -> Option<Chart> {
         records: anchors(drawn),
         title,
     })
+}
+
+/// What the rows are compared with: by its name, where all have one, and by its ink, where it is
+/// drawn.
+fn baseline(judged: &Judged<'_>, rows: &[&Compared<'_>]) -> String {
+    let of = |row: &&Compared<'_>| judged.find(row.record.baseline.as_deref()?);
+    let all: BTreeSet<String> =
+        rows.iter().filter_map(of).map(|row| row.record.case.configuration.label()).collect();
+    let is_drawn = rows.iter().any(|row| row.record.baseline.is_none());
+    match (all.len(), all.first(), is_drawn) {
+        (1, Some(name), false) => name.clone(),
+        (1, Some(name), true) => format!("{name}, which is grey"),
+        (_, _, true) => "the baseline, which is grey".to_owned(),
+        (_, _, false) => "the study's baseline".to_owned(),
+    }
 }
 
 /// Those that gave a time.

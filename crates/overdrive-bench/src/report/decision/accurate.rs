@@ -30,12 +30,12 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
     };
     if let Some(winner) = rows.iter().find(|row| rows.iter().all(|other| better(row, other))) {
         return Card {
-            detail: format!("{}, best of {} by its interval", metric.title, rows.len()),
+            detail: format!("best of {} by its interval", rows.len()),
             gives_up: [question.slower(winner), question.larger(winner)]
                 .into_iter()
                 .flatten()
                 .collect(),
-            ..Card::won(TITLE, winner, figure(winner))
+            ..Card::won(TITLE, winner, format!("{}, {}", figure(winner), metric.title))
         }
         .resting_on(rows);
     }

@@ -3,7 +3,7 @@
 
 use super::super::findings::FILE_BYTES;
 use super::super::judged::Compared;
-use super::super::quality::metrics;
+use super::super::quality::{Difference, Metric, metrics};
 use super::super::witness::{Witness, witness};
 use super::{Card, Question};
 use crate::digits;
@@ -12,8 +12,8 @@ const TITLE: &str = "Smallest";
 
 /// How room is counted.
 pub(super) struct Size {
-    /// `bytes on disk`, or what is added by a call.
-    pub(super) name: &'static str,
+    /// `bytes on disk`, or `device memory of a call`.
+    pub(super) name: String,
     witness: Option<Witness>,
 }
 
@@ -47,12 +47,12 @@ fn right<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j Compared<'r>> {
 /// Bytes on disk where any row has them, else the memory that all of them have.
 pub(super) fn size(question: &Question<'_, '_>) -> Option<Size> {
     let rows = right(question);
-    let on_disk = Size { name: "bytes on disk", witness: None };
+    let on_disk = Size { name: "bytes on disk".to_owned(), witness: None };
     if rows.iter().any(|row| on_disk.of(row).is_some()) {
         return Some(on_disk);
     }
     let witness = witness(&rows)?;
-    Some(Size { name: witness.name, witness: Some(witness) })
+    Some(Size { name: format!("{} of a call", witness.name), witness: Some(witness) })
 }
 
 pub(super) fn card(question: &Question<'_, '_>) -> Card {
@@ -69,26 +69,68 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
     let sized: Vec<&Compared<'_>> = rows.into_iter().filter(|row| bytes(row).is_some()).collect();
     let most = sized.iter().copied().max_by_key(|row| bytes(row)).unwrap_or(least);
     let figure = |row: &Compared<'_>| digits::bytes(bytes(row).unwrap_or(0));
-    let alike = sized.iter().filter(|row| bytes(row) == bytes(least)).count();
-    let card = if alike > 1 {
-        let all = if alike == sized.len() { "all".to_owned() } else { format!("{alike} of") };
-        let detail = format!("{}: {all} {} take the same", size.name, sized.len());
-        Card::open(TITLE, figure(least), detail)
-    } else {
-        let most = match most.id == least.id {
-            true => "the only one that was counted".to_owned(),
-            false => format!("`{}` takes {}, most of {}", name(most), figure(most), sized.len()),
-        };
-        Card {
-            detail: format!("{}, exact; {most}", size.name),
-            gives_up: [question.slower(least), question.worse(least)]
-                .into_iter()
-                .flatten()
-                .collect(),
-            ..Card::won(TITLE, least, figure(least))
+    let alike: Vec<&Compared<'_>> =
+        sized.iter().copied().filter(|row| bytes(row) == bytes(least)).collect();
+    let card = match best(&alike) {
+        None if alike.len() == sized.len() => {
+            let detail = format!("{}: all {} take the same", size.name, sized.len());
+            Card::open(TITLE, figure(least), detail)
+        }
+        None => {
+            let (count, names) = (alike.len(), named(&alike));
+            let detail =
+                format!("{}: {names} take the same; {count} of {}", size.name, sized.len());
+            Card::open(TITLE, figure(least), detail)
+        }
+        Some(least) => {
+            let most = match most.id == least.id {
+                true => "the only one that was counted".to_owned(),
+                false => {
+                    format!("`{}` takes {}, most of {}", name(most), figure(most), sized.len())
+                }
+            };
+            let others: Vec<&Compared<'_>> =
+                alike.iter().copied().filter(|row| row.id != least.id).collect();
+            let same = match others.as_slice() {
+                [] => String::new(),
+                others => format!("; no better at that size: {}", named(others)),
+            };
+            Card {
+                detail: format!("{}, exact; {most}{same}", size.name),
+                gives_up: [question.slower(least), question.worse(least)]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+                ..Card::won(TITLE, least, figure(least))
+            }
         }
     };
     card.resting_on(&sized)
+}
+
+/// Of rows of one size the one that is better than every other, by the first quality that all have
+/// and that tells them apart; the only one.
+fn best<'j, 'r>(rows: &[&'j Compared<'r>]) -> Option<&'j Compared<'r>> {
+    let of = |metric: &Metric| {
+        let beats = |row: &&&'j Compared<'r>| {
+            let mut others = rows.iter().filter(|other| other.id != row.id);
+            others.all(|other| metric.difference(row, other) == Some(Difference::Better))
+        };
+        rows.iter().find(beats).copied()
+    };
+    match rows {
+        [only] => Some(only),
+        _ => metrics().find_map(of),
+    }
+}
+
+/// Two of the rows, and how many more.
+fn named(rows: &[&Compared<'_>]) -> String {
+    let names: Vec<String> = rows.iter().map(|row| format!("`{}`", name(row))).collect();
+    match names.as_slice() {
+        [first, second, _, ..] => format!("{first}, {second} and {} more", names.len() - 2),
+        _ => names.join(" and "),
+    }
 }
 
 fn name(row: &Compared<'_>) -> String {

@@ -100,3 +100,19 @@ fn a_screening_says_that_it_is_one() {
     assert!(decision.screening.is_some_and(|text| text.starts_with("Screening, no verdict")));
     assert_eq!(decision.subjects.len(), 3, "a line for each workload");
 }
+
+#[test]
+fn a_workload_of_two_studies_is_decided_once_and_a_models_other_workloads_follow_it() {
+    let [eager, mut int8, mut next] =
+        ["eager", "compile", "jit"].map(|mode| record(mode, &spans(2_000_000)));
+    int8.case.study = "quantization".into();
+    int8.outcome = record("compile", &spans(1_000_000)).outcome;
+    next.case.workload.name += ", next token";
+    let results = of(vec![eager, next, int8]);
+    let decision = decide(&Judged::new(&results));
+    let (one, others) = decision.of_one_model().expect("all are of one model");
+    assert!(one.study.ends_with(", quantization"), "{}", one.study);
+    assert_eq!(one.cards[0].winner.as_deref(), Some("cpu compile f32 t1"));
+    assert_eq!(others.len(), 1);
+    assert!(others[0].workload.contains("next token"), "{}", others[0].workload);
+}

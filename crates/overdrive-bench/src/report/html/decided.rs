@@ -1,4 +1,5 @@
-//! The decision as the template is given it: cards of one workload, or a row for each of several.
+//! The decision as the template is given it: cards of one model's workload, and a row for each
+//! other workload.
 
 use serde::Serialize;
 
@@ -10,9 +11,9 @@ const ROWS: usize = 12;
 
 #[derive(Serialize)]
 pub(super) struct DecisionView {
-    /// Of a single workload.
+    /// Of one model.
     one: Option<SubjectView>,
-    /// Of several.
+    /// Of the other workloads.
     rows: Vec<SubjectView>,
 }
 
@@ -40,11 +41,10 @@ struct CardView {
 
 pub(super) fn view(file: &File<'_>) -> DecisionView {
     let subjects = &file.decision.subjects;
+    let one = file.decision.of_one_model().map(|(one, _)| subject(file, one));
+    let others = if one.is_some() { &subjects[1..] } else { subjects };
     let mut rows: Vec<SubjectView> =
-        subjects.iter().map(|subject| self::subject(file, subject)).collect();
-    if rows.len() == 1 {
-        return DecisionView { one: rows.pop(), rows };
-    }
+        others.iter().map(|subject| self::subject(file, subject)).collect();
     // Every study has its share of what is in sight.
     let studies = file.judged.results.studies().len().max(1);
     let share = (ROWS / studies).max(1);
@@ -52,7 +52,7 @@ pub(super) fn view(file: &File<'_>) -> DecisionView {
         let earlier = rows[..at].iter().filter(|row| row.study == rows[at].study).count();
         rows[at].more = earlier >= share && rows.len() > ROWS;
     }
-    DecisionView { one: None, rows }
+    DecisionView { one, rows }
 }
 
 fn subject(file: &File<'_>, subject: &Subject) -> SubjectView {
