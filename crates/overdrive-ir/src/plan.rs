@@ -123,7 +123,8 @@ pub enum Note {
         /// Why it was refused.
         reason: String,
     },
-    /// A value of the forward part that is computed again for the backward, to fit a memory limit.
+    /// A value that is computed again and not kept: for the backward, to fit a memory limit, or by
+    /// the steps that read it, where that moves fewer bytes.
     Recomputed {
         /// Name of the op that computes it.
         op: String,

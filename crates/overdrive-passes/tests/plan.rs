@@ -457,4 +457,26 @@ fn a_step_computes_again_what_costs_more_bytes_to_read() {
     assert!(stored.iter().all(|ty| ty.dtype == DType::BF16), "{plan}");
     let hidden = stored.iter().filter(|ty| ty.sizes() == [64, 256]).count();
     assert_eq!(hidden, 3, "what was activated, what came of it, and the result: {plan}");
+    assert!(plan.notes.iter().any(|note| matches!(note, Note::Recomputed { .. })), "{plan}");
+}
+
+#[test]
+fn weights_that_change_are_rounded_before_everything_else() {
+    let b = Builder::new("trained");
+    let mut y = b.input("x", TensorType::new(DType::BF16, [4usize, 16]));
+    for name in ["w0", "w1"] {
+        let w = b.state_named(name, f32s([16usize, 16]), Init::Constant(0.1));
+        y = y.linear(w.convert(DType::BF16), None);
+        b.update(name, w * 0.5);
+    }
+    b.output("y", y);
+    let caps = Caps { contraction_dtypes: BTreeSet::from([DType::BF16]), ..caps() };
+    let plan = plan(&b.finish().unwrap(), Mode::Compile, &caps, &Tuning::default()).unwrap();
+    let rounds = |step: &Step| plan.slot(step.writes[0]).ty.dtype == DType::BF16;
+    let first: Vec<bool> = plan.steps[..2].iter().map(rounds).collect();
+    assert_eq!(
+        (kinds(&plan)[..3].to_vec(), first),
+        (vec!["loop", "loop", "gemm"], vec![true; 2]),
+        "{plan}"
+    );
 }

@@ -54,7 +54,7 @@ pub fn groups(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, caps, notes);
     }
-    grouping.compute_again(caps);
+    grouping.compute_again(caps, notes);
     grouping.rebuild()
 }
 

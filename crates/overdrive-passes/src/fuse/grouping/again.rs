@@ -9,6 +9,7 @@
 
 use super::{Grouping, MAX_BUFFERS, MAX_MEMBERS, is_contraction, one_step};
 use crate::fuse::is_cloned;
+use overdrive_ir::plan::Note;
 use overdrive_ir::{Caps, NodeId, Origin, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +26,20 @@ struct Plan {
 
 impl Grouping<'_> {
     /// Drops stored values until none saves bytes.
-    pub(super) fn compute_again(&mut self, caps: &Caps) {
+    pub(super) fn compute_again(&mut self, caps: &Caps, notes: &mut Vec<Note>) {
         for group in 0..self.groups.len() {
             let mut declined: BTreeSet<Value> = BTreeSet::new();
             while let Some((value, plan)) = self.best(group, &declined, caps) {
                 if !self.apply(group, &plan, caps) {
                     declined.insert(value);
+                    continue;
                 }
+                let node = self.graph.producer(value).expect("a group computes it");
+                notes.push(Note::Recomputed {
+                    op: node.op.name(),
+                    scope: node.scope.to_string(),
+                    reason: format!("its readers move {} bytes less so", plan.saved),
+                });
             }
         }
     }
