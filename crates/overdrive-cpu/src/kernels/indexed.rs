@@ -12,13 +12,10 @@ use overdrive_ir::plan::View;
 
 use super::place::{Strided, read_index};
 use super::scalar::{Scalar, for_scalar};
-use super::transfer::Transfer;
+use super::transfer::{TASK_BYTES, Transfer};
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
-
-/// Bytes of a task, at least.
-const TASK_BYTES: usize = 32 << 10;
 
 /// How rows of indices become places in the operand.
 #[derive(Debug)]
@@ -168,31 +165,51 @@ impl Scatter {
     fn fold<T: Scalar>(&self, (part, parts): (usize, usize), slots: &SlotTable) {
         let count: usize = self.sizes.iter().product();
         let (first, end) = (count * part / parts, count * (part + 1) / parts);
+        let (length, from_step, to_step) = match self.sizes.split_last() {
+            Some((&length, _)) => {
+                let last = self.sizes.len() - 1;
+                (length, self.from[last] as isize, self.to[last] as isize)
+            }
+            None => (1, 0, 0),
+        };
         for row in 0..self.rows.count() {
             let (to, from) = self.rows.place(row, slots);
-            for element in first..end {
-                let (mut rest, mut from_at, mut to_at) = (element, 0, 0);
-                for d in (0..self.sizes.len()).rev() {
-                    let i = (rest % self.sizes[d]) as i64;
-                    rest /= self.sizes[d];
-                    from_at += i * self.from[d];
-                    to_at += i * self.to[d];
-                }
+            let mut element = first;
+            // Elements of one line of the window at a time.
+            while element < end {
+                let line = element / length;
+                let stop = end.min((line + 1) * length);
+                let (from_line, to_line) = self.line(line);
                 // SAFETY: clamped indices keep the window inside of the result; parts of a window
                 // are apart.
                 unsafe {
-                    let update =
-                        self.updates.get(slots).offset(from).cast::<T>().offset(from_at as isize);
-                    let to = self.result.get(slots).offset(to).cast::<T>().offset(to_at as isize);
-                    *to = match self.reducer {
-                        None => *update,
-                        Some(reducer) => {
-                            T::narrow(T::combine(reducer, (*to).widen(), (*update).widen()))
-                        }
-                    };
+                    let update = self.updates.get(slots).offset(from).cast::<T>().offset(from_line);
+                    let to = self.result.get(slots).offset(to).cast::<T>().offset(to_line);
+                    for i in (element - line * length) as isize..(stop - line * length) as isize {
+                        let (update, to) = (update.offset(i * from_step), to.offset(i * to_step));
+                        *to = match self.reducer {
+                            None => *update,
+                            Some(reducer) => {
+                                T::narrow(T::combine(reducer, (*to).widen(), (*update).widen()))
+                            }
+                        };
+                    }
                 }
+                element = stop;
             }
         }
+    }
+
+    /// Where a line of the window's last axis begins, in elements of the updates and the result.
+    fn line(&self, line: usize) -> (isize, isize) {
+        let (mut rest, mut from, mut to) = (line, 0, 0);
+        for d in (0..self.sizes.len().saturating_sub(1)).rev() {
+            let i = (rest % self.sizes[d]) as i64;
+            rest /= self.sizes[d];
+            from += i * self.from[d];
+            to += i * self.to[d];
+        }
+        (from as isize, to as isize)
     }
 }
 

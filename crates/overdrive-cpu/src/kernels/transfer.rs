@@ -6,6 +6,9 @@
 //! format is looked at.
 #![allow(unsafe_code)] // Raw pointers into slots; callers say that both blocks lie inside.
 
+/// Bytes of a task, at least.
+pub(super) const TASK_BYTES: usize = 32 << 10;
+
 /// A block to move: sizes and strides of what is left of its dimensions, outermost first, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
@@ -63,30 +66,53 @@ impl Transfer {
     /// bytes.
     pub(super) unsafe fn run(&self, from: *const u8, to: *mut u8) {
         // SAFETY: as the caller promised.
-        unsafe { self.along(0, from, to) }
+        unsafe { self.along(&self.dims, from, to) }
     }
 
-    /// How many parts `run_part` takes.
+    /// How many parts `run_part` takes: each moves enough to be a task.
     pub(super) fn parts(&self) -> usize {
-        self.dims.first().map_or(1, |dim| dim.size)
+        let (count, each) = self.outermost();
+        count.div_ceil(indices_of_a_part(each))
     }
 
-    /// Moves one index of the outermost dimension.
+    /// Moves some indices of the outermost dimension.
     ///
     /// # Safety
     /// As for [`run`](Self::run).
     pub(super) unsafe fn run_part(&self, part: usize, from: *const u8, to: *mut u8) {
-        let Some(dim) = self.dims.first() else {
-            // SAFETY: as the caller promised.
-            return unsafe { self.along(0, from, to) };
-        };
-        let at = |stride: isize| stride * part as isize;
-        // SAFETY: likewise.
-        unsafe { self.along(1, from.offset(at(dim.from)), to.offset(at(dim.to))) }
+        let (count, each) = self.outermost();
+        let length = indices_of_a_part(each);
+        let (first, end) = (part * length, count.min((part + 1) * length));
+        let at = |stride: isize| stride * first as isize;
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self.dims.split_first() {
+                None => to.add(first).copy_from_nonoverlapping(from.add(first), end - first),
+                Some((dim, [])) => {
+                    let some = Dim { size: end - first, ..*dim };
+                    self.along(&[some], from.offset(at(dim.from)), to.offset(at(dim.to)));
+                }
+                Some((dim, inner)) => {
+                    for i in first as isize..end as isize {
+                        self.along(inner, from.offset(i * dim.from), to.offset(i * dim.to));
+                    }
+                }
+            }
+        }
     }
 
-    unsafe fn along(&self, depth: usize, from: *const u8, to: *mut u8) {
-        let dims = &self.dims[depth..];
+    /// Indices of the outermost dimension, and the bytes that each of them moves: of a block that
+    /// lies side by side its bytes.
+    fn outermost(&self) -> (usize, usize) {
+        match self.dims.split_first() {
+            None => (self.run, 1),
+            Some((dim, inner)) => {
+                (dim.size, inner.iter().map(|dim| dim.size).product::<usize>() * self.run)
+            }
+        }
+    }
+
+    unsafe fn along(&self, dims: &[Dim], from: *const u8, to: *mut u8) {
         // SAFETY: as the caller of `run` promised; each dimension stays inside of the block.
         unsafe {
             match dims {
@@ -97,14 +123,19 @@ impl Transfer {
                     4 => elements::<u32>(*dim, from, to),
                     _ => elements::<u64>(*dim, from, to),
                 },
-                [dim, ..] => {
+                [dim, inner @ ..] => {
                     for i in 0..dim.size as isize {
-                        self.along(depth + 1, from.offset(i * dim.from), to.offset(i * dim.to));
+                        self.along(inner, from.offset(i * dim.from), to.offset(i * dim.to));
                     }
                 }
             }
         }
     }
+}
+
+/// How many indices that move so many bytes each are a task.
+fn indices_of_a_part(each: usize) -> usize {
+    TASK_BYTES.div_ceil(each.max(1))
 }
 
 /// Single elements, not side by side.
@@ -127,6 +158,26 @@ mod tests {
         assert_eq!((rows.dims.len(), rows.run, rows.elements()), (1, 48, 24));
         let transposed = Transfer::new(&[2, 3], &[1, 2], &[3, 1], 2);
         assert_eq!((transposed.dims.len(), transposed.run, transposed.elements()), (2, 2, 6));
+    }
+
+    /// A number that fills a block, rows of a wider matrix, and a block that lies side by side.
+    #[test]
+    fn parts_are_tasks_and_move_everything_once() {
+        let [rows, columns] = [70usize, 1000];
+        let wide: Vec<u32> = (0..rows as u32 * 1100).collect();
+        for (from, least) in [([0, 0], 9), ([1100, 1], 9), ([1000, 1], 9)] {
+            let transfer = Transfer::new(&[rows, columns], &from, &[1000, 1], 4);
+            let parts = transfer.parts();
+            assert!((least - 1..=10).contains(&parts), "{from:?}: {parts}");
+            let mut to = vec![u32::MAX; rows * columns];
+            for part in 0..parts {
+                // SAFETY: both sides hold the block.
+                unsafe { transfer.run_part(part, wide.as_ptr().cast(), to.as_mut_ptr().cast()) };
+            }
+            let expected = (0..rows * columns)
+                .map(|i| ((i / columns) as i64 * from[0] + (i % columns) as i64 * from[1]) as u32);
+            assert!(to.iter().copied().eq(expected), "{from:?}");
+        }
     }
 
     #[test]
