@@ -5,6 +5,7 @@
 //! [`leaders`] and [`quality`](super::quality). Exact counts need no interval.
 
 mod accurate;
+mod beside;
 mod fastest;
 mod smallest;
 #[cfg(test)]
@@ -34,6 +35,8 @@ pub(super) struct Subject {
     pub(super) model: String,
     /// Fastest, smallest, most accurate.
     pub(super) cards: [Card; 3],
+    /// The winners beside the baseline and other engines; absent where there is one row.
+    pub(super) beside: Option<Table>,
 }
 
 /// The answer to one question.
@@ -86,8 +89,9 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
         let question = Question { judged, rows, timed, lead };
         let cards =
             [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
+        let beside = beside::table(&question, &cards);
         let model = workload.name.split(", ").next().unwrap_or_default().to_owned();
-        Subject { study: studies.join(", "), workload: workload.to_string(), model, cards }
+        Subject { study: studies.join(", "), workload: workload.to_string(), model, cards, beside }
     };
     let subjects = groups.into_iter().map(subject).collect();
     Decision { subjects, screening: overview::screening(judged.results) }
@@ -162,9 +166,9 @@ impl Question<'_, '_> {
             return None;
         }
         let name = fastest.record.case.configuration.label();
-        match Speedup::between(fastest.record, row.record) {
-            Ok(gain) if gain.interval().high < 1.0 => {
-                Some(format!("time: {} the speed of `{name}`", gain.figure()))
+        match Speedup::between(row.record, fastest.record) {
+            Ok(gain) if gain.interval().low > 1.0 => {
+                Some(format!("time: {} that of `{name}`", gain.figure()))
             }
             Ok(_) => None,
             Err(_) => Some(format!("time: unknown, no claim against `{name}`")),
@@ -177,17 +181,26 @@ impl Question<'_, '_> {
             let mine = metric.read(row.measurement()?)?;
             let baseline = row.record.baseline.as_deref().and_then(|id| self.judged.find(id));
             let others = self.rows.iter().copied().filter(|other| other.id != row.id);
-            let against = baseline.into_iter().chain(others);
             let lost = |other: &Compared<'_>| {
                 let doubt = match metric.difference(row, other)? {
                     Difference::Worse => "",
                     Difference::FarWorse => FAR,
                     Difference::Better | Difference::Unknown => return None,
                 };
-                let before = metric.read(other.measurement()?)?;
-                Some(format!("{} {}{doubt}", metric.title, metric.course(&mine, &before)))
+                Some((metric.read(other.measurement()?)?, doubt))
             };
-            against.into_iter().find_map(lost)
+            let title = metric.title;
+            let of_baseline = baseline.and_then(lost);
+            let fell =
+                |(before, doubt)| format!("{title} {}{doubt}", metric.course(&mine, &before));
+            // What is measured against the original has no value of the original.
+            let beside = |other: &Compared<'_>| {
+                let (theirs, doubt) = lost(other)?;
+                let name = other.record.case.configuration.label();
+                let [mine, theirs] = [&mine, &theirs].map(|reading| metric.figure(reading));
+                Some(format!("{title}: {mine}, `{name}` has {theirs}{doubt}"))
+            };
+            of_baseline.map(fell).or_else(|| others.into_iter().find_map(beside))
         })
     }
 

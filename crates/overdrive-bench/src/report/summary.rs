@@ -22,7 +22,7 @@ pub fn summary(results: &Results, width: u16) -> String {
     let ran = overview::ran(results);
     let said = caveats(&judged, &decision, width);
     let studies = results.studies().len();
-    let of = if studies == 1 { String::new() } else { format!(" of {studies} studies") };
+    let of = if studies == 1 { String::new() } else { format!(", {studies} studies") };
     let mut lines = match (decision.subjects.as_slice(), decision.of_one_model()) {
         ([], _) => return nothing(&judged, width),
         (_, Some((one, others))) => {

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use super::view::{self, TableView};
 use crate::report::decision::{Card, Subject};
 use crate::report::files::File;
 
@@ -22,6 +23,7 @@ struct SubjectView {
     study: String,
     workload: String,
     cards: Vec<CardView>,
+    beside: Option<TableView>,
     /// Whether it is a button away.
     more: bool,
 }
@@ -60,6 +62,7 @@ fn subject(file: &File<'_>, subject: &Subject) -> SubjectView {
         study: subject.study.clone(),
         workload: subject.workload.clone(),
         cards: subject.cards.iter().map(|card| self::card(file, card)).collect(),
+        beside: subject.beside.as_ref().map(view::table),
         more: false,
     }
 }
