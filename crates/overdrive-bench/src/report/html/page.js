@@ -67,7 +67,8 @@
   const near = new IntersectionObserver((seen) => {
     for (const { isIntersecting, target } of seen) if (isIntersecting) { near.unobserve(target); mount(target); }
   }, { rootMargin: '300px' });
-  all('.chart').forEach((figure) => near.observe(figure));
+  // What is in sight is drawn with the page; an observer tells of it only later.
+  all('.chart').forEach((figure) => (figure.getBoundingClientRect().top < innerHeight ? mount(figure) : near.observe(figure)));
   addEventListener('beforeprint', () => all('.chart').forEach(mount));
   let resizing;
   addEventListener('resize', () => {
