@@ -12,6 +12,8 @@ use crate::results::Results;
 const MOST: usize = 9;
 /// Columns of a card's title.
 const TITLE: usize = 15;
+/// A model's other workloads that are named.
+const OTHERS: usize = 2;
 /// Lines for workloads, where there are several.
 const NAMED: usize = 5;
 
@@ -31,7 +33,7 @@ pub fn summary(results: &Results, width: u16) -> String {
                 _ => format!("{}{of}: {ran}", one.workload),
             };
             let mut lines = indented(&head, width, "");
-            let others = of_several(others, width);
+            let others = of_others(&one.model, others, width);
             let room = MOST.saturating_sub(said.len() + lines.len() + others.len());
             lines.extend(of_cards(&one.cards, width, room));
             lines.extend(others);
@@ -93,6 +95,28 @@ fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     let (gains, others): (Vec<String>, Vec<String>) = detail.partition(|part| part.contains("x ["));
     let parts = gains.into_iter().take(1).chain(costs).chain(others);
     [answer, joined(&" ".repeat(TITLE), parts, width)]
+}
+
+/// A model's other workloads, a line each under the title that parts it from the first:
+/// `next token     cpu eager f32 t2, 7.8 ms [7.6, 7.9]`.
+fn of_others(model: &str, others: &[Subject], width: usize) -> Vec<String> {
+    let line = |subject: &Subject| {
+        let name = subject.workload.trim_start_matches(model).trim_start_matches([',', ' ']);
+        let title = name.split(" batch=").next().unwrap_or(name);
+        if title.chars().count() < TITLE {
+            let card = &subject.cards[0];
+            return joined(
+                &format!("{title:<TITLE$}"),
+                [card.answer(), card.detail.clone()],
+                width,
+            );
+        }
+        of_several(std::slice::from_ref(subject), width)
+    };
+    let shown = others.iter().take(OTHERS).flat_map(line);
+    let more = others.len().saturating_sub(OTHERS);
+    let rest = (more > 0).then(|| format!("and {more} more workloads: -v or the report has them"));
+    shown.chain(rest).collect()
 }
 
 fn of_several(subjects: &[Subject], width: usize) -> Vec<String> {

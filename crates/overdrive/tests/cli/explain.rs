@@ -57,7 +57,8 @@ fn a_training_step_is_explained_within_a_memory_limit() {
     };
     let recomputed = |plan: &Value| {
         let notes = plan["notes"].as_array().unwrap();
-        notes.iter().filter(|note| note["kind"] == "recomputed").count()
+        let for_backward = |note: &&Value| note["reason"].as_str().unwrap().contains("backward");
+        notes.iter().filter(|note| note["kind"] == "recomputed").filter(for_backward).count()
     };
     let arena = |plan: &Value| plan["memory"]["arena_bytes"][0].as_u64().unwrap();
     let free = plan("");
