@@ -44,6 +44,8 @@ pub(super) struct Card {
     pub(super) title: &'static str,
     /// The winner's configuration; absent where nothing decides.
     pub(super) winner: Option<String>,
+    /// The winner's case: two studies may have a row of one configuration.
+    id: Option<String>,
     /// Its value with its interval, or the short answer where there is no winner.
     pub(super) figure: String,
     /// Against what, or why there is no winner.
@@ -100,14 +102,23 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
 impl Card {
     /// A winner among `rows`.
     fn won(title: &'static str, winner: &Compared<'_>, figure: String) -> Self {
-        let winner = Some(winner.record.case.configuration.label());
-        Self { title, winner, ..Self::open(title, figure, String::new()) }
+        let (id, winner) =
+            (Some(winner.id.clone()), Some(winner.record.case.configuration.label()));
+        Self { title, winner, id, ..Self::open(title, figure, String::new()) }
     }
 
     /// No winner, and why.
     fn open(title: &'static str, figure: impl Into<String>, detail: impl Into<String>) -> Self {
         let (figure, detail) = (figure.into(), detail.into());
-        Self { title, winner: None, figure, detail, gives_up: Vec::new(), anchors: Vec::new() }
+        Self {
+            title,
+            winner: None,
+            id: None,
+            figure,
+            detail,
+            gives_up: Vec::new(),
+            anchors: Vec::new(),
+        }
     }
 
     fn resting_on(mut self, rows: &[&Compared<'_>]) -> Self {

@@ -15,10 +15,8 @@ pub(super) fn table(question: &Question<'_, '_>, cards: &[Card; 3]) -> Option<Ta
     let baseline = baseline(question)?;
     let mut rows: Vec<(&Compared<'_>, Vec<&str>)> = vec![(baseline, vec!["baseline"])];
     for card in cards {
-        let Some(winner) = &card.winner else { continue };
-        let Some(row) = question.rows.iter().copied().find(|row| label(row) == *winner) else {
-            continue;
-        };
+        let Some(id) = &card.id else { continue };
+        let Some(row) = question.rows.iter().copied().find(|row| row.id == *id) else { continue };
         match rows.iter_mut().find(|(other, _)| other.id == row.id) {
             Some((_, titles)) => titles.push(card.title),
             None => rows.push((row, vec![card.title])),

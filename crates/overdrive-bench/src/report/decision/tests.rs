@@ -114,5 +114,8 @@ fn a_workload_of_two_studies_is_decided_once_and_a_models_other_workloads_follow
     assert!(one.study.ends_with(", quantization"), "{}", one.study);
     assert_eq!(one.cards[0].winner.as_deref(), Some("cpu compile f32 t1"));
     assert_eq!(others.len(), 1);
+    let beside = &one.beside.as_ref().expect("a baseline and a winner").rows;
+    assert_eq!(beside.len(), 2, "{beside:?}");
+    assert!(beside[1][1] == "fastest" && beside[1][2].starts_with("1.00"), "{beside:?}");
     assert!(others[0].workload.contains("next token"), "{}", others[0].workload);
 }
