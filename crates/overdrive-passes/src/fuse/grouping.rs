@@ -144,10 +144,8 @@ impl Grouping<'_> {
     /// A group as a region; nodes that it computes again give nothing to others.
     fn cut_of(&self, group: usize) -> Cut {
         let members = &self.groups[group];
-        let own = |value| match self.graph.origin(value) {
-            Origin::Node(id, _) => self.group_of[id.0 as usize] == Some(group),
-            _ => false,
-        };
+        let own =
+            |value| self.node_of(value).is_some_and(|id| self.group_of[id as usize] == Some(group));
         cut(self.graph, members, |value| own(value) && self.used_outside(value, members))
     }
 
@@ -168,9 +166,14 @@ impl Grouping<'_> {
 
     /// Whether a group computes a value.
     fn computes(&self, group: usize, value: Value) -> bool {
+        self.node_of(value).is_some_and(|id| self.groups[group].contains(&id))
+    }
+
+    /// The node that a value is a result of.
+    fn node_of(&self, value: Value) -> Option<u32> {
         match self.graph.origin(value) {
-            Origin::Node(id, _) => self.groups[group].contains(&id.0),
-            _ => false,
+            Origin::Node(id, _) => Some(id.0),
+            _ => None,
         }
     }
 

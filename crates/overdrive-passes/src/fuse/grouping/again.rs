@@ -10,7 +10,7 @@
 use super::{Grouping, MAX_BUFFERS, MAX_MEMBERS, is_contraction, one_step};
 use crate::fuse::is_cloned;
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, NodeId, Origin, Value};
+use overdrive_ir::{Caps, NodeId, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes that are computed again for one value.
@@ -183,13 +183,6 @@ impl Search<'_, '_> {
         self.grouping.bytes(leaf) * new as i64
     }
 
-    fn producer(&self, value: Value) -> Option<u32> {
-        match self.grouping.graph.origin(value) {
-            Origin::Node(id, _) => Some(id.0),
-            _ => None,
-        }
-    }
-
     /// Collects the nodes that compute a value and the leaves that they read: the cheapest of
     /// reading the value itself and of computing it from what its node reads. `None` where that is
     /// too much.
@@ -200,7 +193,7 @@ impl Search<'_, '_> {
         leaves: &mut BTreeSet<Value>,
     ) -> Option<i64> {
         let graph = self.grouping.graph;
-        let producer = self.producer(value).map(|id| (id, graph.node(NodeId(id))));
+        let producer = self.grouping.node_of(value).map(|id| (id, graph.node(NodeId(id))));
         // Views and scalars are copied to where they are read.
         if let Some((_, node)) = producer
             && is_cloned(graph, node)
