@@ -5,7 +5,6 @@
 mod support;
 
 use overdrive_cuda::compiler::{Architecture, resources};
-use overdrive_cuda::device::Properties;
 use overdrive_cuda::together::{Together, gather};
 use overdrive_cuda::{Error, caps, gemm, loops};
 use overdrive_ir::eval::{States, eval};
@@ -19,27 +18,12 @@ use overdrive_ir::{
 use overdrive_models::llama::{Llama, Norms, QkNorm};
 use overdrive_models::{Activation, Bias, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
-use support::gpu;
+use support::{gpu, h200};
 use testkit::{Needs, Tolerance, compare};
 
 /// Room in the caches: more than a block of attention takes at once.
 const CAPACITY: usize = 320;
 const LAYERS: usize = 2;
-
-/// An H200, from its data sheet.
-fn h200() -> Properties {
-    Properties {
-        name: "NVIDIA H200".to_owned(),
-        architecture: Architecture::Sm90a,
-        multiprocessors: 132,
-        l2_bytes: 60 << 20,
-        memory_bytes: 141_000_000_000,
-        clock_hertz: 1.98e9,
-        bytes_per_second: 4.8e12,
-        driver: None,
-        cuda: (13, 0),
-    }
-}
 
 /// The next token of a small Llama stored in `low`.
 fn step(low: DType) -> Graph {

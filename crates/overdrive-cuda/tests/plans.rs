@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+mod support;
+
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
 use overdrive_cuda::{Error, Library, caps};
@@ -15,21 +17,7 @@ use overdrive_passes::{
     Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify,
 };
 use std::fmt::Write;
-
-/// An H200, from its data sheet.
-fn h200() -> Properties {
-    Properties {
-        name: "NVIDIA H200".to_owned(),
-        architecture: Architecture::Sm90a,
-        multiprocessors: 132,
-        l2_bytes: 60 << 20,
-        memory_bytes: 141_000_000_000,
-        clock_hertz: 1.98e9,
-        bytes_per_second: 4.8e12,
-        driver: None,
-        cuda: (13, 0),
-    }
-}
+use support::h200;
 
 #[test]
 fn models_plan_to_these_steps() {

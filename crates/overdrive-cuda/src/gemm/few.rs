@@ -131,8 +131,8 @@ pub(super) fn tiles(call: &GemmCall) -> usize {
 }
 
 /// Whether clusters of so many blocks find room for so many tiles. A cluster needs room in one part
-/// of the device: clusters of four are no slower alone, but beside the kernel before they find it
-/// only while half of the multiprocessors are free, and eight blocks were slower in any case.
+/// of the device. Clusters of four are no slower alone. Beside the kernel before they find room
+/// only while half of the multiprocessors are free. Eight blocks were slower in any case.
 pub(super) fn has_room(tiles: usize, split: usize, multiprocessors: u32) -> bool {
     let places = if split > 2 { multiprocessors / 2 } else { multiprocessors };
     split == 1 || tiles * split <= places as usize
