@@ -4,7 +4,7 @@
 //! what the comparison is about. Keeping the two apart in the type makes that rule a comparison of
 //! one field.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -62,9 +62,17 @@ pub struct Configuration {
 
 impl Configuration {
     /// As readers see it: a GPU of this machine is `cuda:0`, since its name stands once with the
-    /// environment, and the host's thread is no choice of anybody.
-    pub fn label(&self) -> String {
-        self.shown().to_string()
+    /// environment, and the host's thread is no choice of anybody. What is said once for all
+    /// takes no room.
+    pub fn label(&self, common: &Common) -> String {
+        let mut shown = self.shown();
+        if common.threads == Some(shown.threads) {
+            shown.threads = 0;
+        }
+        if common.device.as_ref() == Some(&shown.device) {
+            shown.device.clone_from(&shown.backend);
+        }
+        shown.words(threads)
     }
 
     /// What a label says.
@@ -74,25 +82,57 @@ impl Configuration {
             false => self.clone(),
         }
     }
+
+    fn words(&self, threads: impl Fn(u32) -> String) -> String {
+        let mut words = self.backend.clone();
+        if self.device != self.backend {
+            words += &format!("@{}", self.device);
+        }
+        let threads = if self.threads == 0 { String::new() } else { threads(self.threads) };
+        let variant = self.variant.as_deref().unwrap_or_default();
+        // What an imported file does not tell is empty and takes no room.
+        for part in [&self.mode, &self.dtype, &threads, variant] {
+            if !part.is_empty() {
+                words += &format!(" {part}");
+            }
+        }
+        words
+    }
 }
 
 impl fmt::Display for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.backend)?;
-        if self.device != self.backend {
-            write!(f, "@{}", self.device)?;
-        }
-        // What an imported file does not tell is empty and takes no room.
-        for part in [&self.mode, &self.dtype].into_iter().filter(|part| !part.is_empty()) {
-            write!(f, " {part}")?;
-        }
-        if self.threads > 0 {
-            write!(f, " t{}", self.threads)?;
-        }
-        match &self.variant {
-            Some(variant) => write!(f, " {variant}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.words(|threads| format!("t{threads}")))
+    }
+}
+
+fn threads(count: u32) -> String {
+    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+}
+
+/// What the configurations of several cases have in common, said once instead of in each label.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Common {
+    device: Option<String>,
+    threads: Option<u32>,
+}
+
+impl Common {
+    /// Device and threads, where all that have one have the same.
+    pub fn of<'a>(configurations: impl IntoIterator<Item = &'a Configuration>) -> Self {
+        let shown: Vec<_> = configurations.into_iter().map(Configuration::shown).collect();
+        let devices: BTreeSet<&String> = shown.iter().map(|one| &one.device).collect();
+        let threads = shown.iter().map(|one| one.threads).filter(|&threads| threads > 0);
+        let threads: BTreeSet<u32> = threads.collect();
+        let device = devices.first().filter(|_| devices.len() == 1).map(|name| (*name).clone());
+        Self { device, threads: threads.first().copied().filter(|_| threads.len() == 1) }
+    }
+}
+
+impl fmt::Display for Common {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [self.device.clone(), self.threads.map(threads)];
+        f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -154,8 +194,14 @@ mod tests {
         };
         let gpu = configuration("cuda:0", "NVIDIA H200");
         assert_eq!(gpu.to_string(), "cuda:0@NVIDIA H200 graph bf16 t1");
-        assert_eq!(gpu.label(), "cuda:0 graph bf16");
-        assert_eq!(configuration("cpu", "cpu").label(), "cpu graph bf16 t1");
+        let nothing = Common::default();
+        assert_eq!(gpu.label(&nothing), "cuda:0 graph bf16");
+        assert_eq!(configuration("cpu", "cpu").label(&nothing), "cpu graph bf16 1 thread");
+        let engine = configuration("tract", "cpu");
+        let common = Common::of([&engine, &configuration("cpu", "cpu")]);
+        assert_eq!(common.to_string(), "cpu, 1 thread");
+        assert_eq!(engine.label(&common), "tract graph bf16");
+        assert_eq!(engine.label(&Common::of([&engine, &gpu])), "tract@cpu graph bf16");
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub enum Reason {
     #[error("they were timed on different clocks, in sessions of their own")]
     DifferentClocks,
     /// A screening against a full measurement: their warm-ups differ.
-    #[error("one is a screening and the other a full measurement, so their warm-ups differ")]
+    #[error("one is a quick look and the other a full measurement, so their warm-ups differ")]
     DifferentDepths,
     /// Cold caches against warm ones.
     #[error("{side} found its data in the cache and the other did not")]
@@ -193,7 +193,7 @@ impl fmt::Display for Verdict {
             Self::Measured => "measured",
             Self::Investigate => "investigate, measured",
             Self::Undecided => "no difference shown, measured",
-            Self::Screening => "measured; screening, no verdict",
+            Self::Screening => "measured; a quick look, no verdict",
         })
     }
 }

@@ -184,8 +184,7 @@ impl Backend for CpuBackend {
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
         let memory = buffer.memory.as_any().downcast_ref::<CpuMemory>();
         let memory = memory.ok_or_else(|| foreign(&buffer.ty))?;
-        let bytes: Arc<[u8]> = memory.bytes().as_slice().into();
-        Ok(Tensor::from_bytes(buffer.ty.clone(), bytes)
+        Ok(Tensor::from_bytes(buffer.ty.clone(), memory.bytes().as_slice())
             .expect("a buffer has the bytes of its type"))
     }
 

@@ -11,7 +11,6 @@ use support::gpu;
 
 fn bytes_tensor(len: usize) -> Tensor {
     let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-    let bytes: std::sync::Arc<[u8]> = bytes.into();
     Tensor::from_bytes(TensorType::new(DType::U8, [len]), bytes)
         .expect("as many bytes as the type has")
 }

@@ -6,7 +6,6 @@ use crate::{DType, Overflow, Shape, TensorType};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 /// A constant or an input on the host.
 #[derive(Clone, PartialEq, Debug)]
@@ -29,10 +28,10 @@ pub struct WrongLength {
 }
 
 impl Tensor {
-    /// Wraps packed little-endian bytes. Errs when their count does not fit `ty` (which must be
+    /// Wraps packed little-endian bytes, a vector without a copy. Errs when their count does not fit `ty` (which must be
     /// bound).
-    pub fn from_bytes(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Result<Self, WrongLength> {
-        Self::sharing(ty, Bytes::from_owner(bytes.into()))
+    pub fn from_bytes(ty: TensorType, bytes: impl Into<Vec<u8>>) -> Result<Self, WrongLength> {
+        Self::sharing(ty, Bytes::from(bytes.into()))
     }
 
     /// The same without a copy: the tensor keeps the bytes' owner, a mapped file say, alive.

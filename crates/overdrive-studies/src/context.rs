@@ -43,6 +43,8 @@ pub trait Progress {
     fn study(&self, name: &str);
     /// A workload begins.
     fn workload(&self, name: &str);
+    /// A part of its work begins.
+    fn stage(&self, _name: &str) {}
 }
 
 /// `c = a b` in f32, row-major, of shape `[m, n, k]`.

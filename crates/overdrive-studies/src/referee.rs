@@ -24,9 +24,8 @@ const DEVICE_SHARE: u64 = 3;
 /// Bytes of a reference that stay on the host between seeds; what takes more is compiled and
 /// uploaded for each.
 const KEPT_BYTES: u64 = 2 << 30;
-/// The share of a device's memory that a reference may keep between seeds: a session may have
-/// several.
-const KEPT_SHARE: u64 = 12;
+/// The share of a device's memory that the references of a session may keep between seeds.
+const KEPT_SHARE: u64 = 4;
 /// How far two evaluations in f64 may lie apart, of the largest value: sums of thousands of terms
 /// in two orders.
 const AGREEMENT: f64 = 1e-9;
@@ -37,17 +36,24 @@ pub(crate) struct Referee<'a> {
     pub(crate) host: &'a dyn Backend,
     /// What is measured, where it may be asked.
     pub(crate) device: Option<&'a dyn Backend>,
+    /// Workloads of the session, each with a reference of its own.
+    pub(crate) workloads: usize,
 }
 
 impl<'a> Referee<'a> {
+    /// The host's alone.
+    pub(crate) fn host(host: &'a dyn Backend) -> Self {
+        Self { host, device: None, workloads: 1 }
+    }
+
     /// Decides for a graph; `probe` is the same model at small sizes.
     pub(crate) fn choosing(self, graph: &Graph, probe: Option<&'a Graph>) -> Rc<Chosen<'a>> {
-        let Self { host, device } = self;
+        let Self { host, device, workloads } = self;
         let device = device.filter(|device| {
             let is_worth_it = graph.cost().flops > DEVICE_FLOPS && rate(*device) > 2.0 * rate(host);
             is_worth_it && probe.is_some() && fits(*device, graph)
         });
-        Rc::new(Chosen { host, device: device.zip(probe), held: OnceCell::new() })
+        Rc::new(Chosen { host, device: device.zip(probe), workloads, held: OnceCell::new() })
     }
 }
 
@@ -75,6 +81,7 @@ pub(crate) struct Chosen<'a> {
     host: &'a dyn Backend,
     /// A device, with the graph that it is held against the host on.
     device: Option<(&'a dyn Backend, &'a Graph)>,
+    workloads: usize,
     /// Whether it agreed.
     held: OnceCell<Result<(), Failure>>,
 }
@@ -98,7 +105,8 @@ impl fmt::Display for Chosen<'_> {
 impl Chosen<'_> {
     /// The most bytes of a reference that stay where it is computed until the next.
     pub(crate) fn most_kept_bytes(&self) -> u64 {
-        self.device.map_or(KEPT_BYTES, |(device, _)| device.caps().memory_bytes / KEPT_SHARE)
+        let share = KEPT_SHARE * self.workloads.max(1) as u64;
+        self.device.map_or(KEPT_BYTES, |(device, _)| device.caps().memory_bytes / share)
     }
 
     /// Who computes it.
@@ -125,7 +133,7 @@ fn agree_on(host: &dyn Backend, device: &dyn Backend, graph: &Graph) -> Result<(
     // Integers index, and are drawn 0 or 1: in range of every table worth a reference.
     let inputs = normal_inputs(graph, 1);
     let [known, found] = [host, device].map(|backend| {
-        let alone = Referee { host: backend, device: None }.choosing(graph, None);
+        let alone = Referee::host(backend).choosing(graph, None);
         Reference::new(graph, Place::On(alone)).outputs(&inputs)
     });
     for (port, (known, found)) in graph.outputs().iter().zip(known?.iter().zip(&found?)) {

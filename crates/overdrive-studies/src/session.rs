@@ -150,6 +150,7 @@ pub fn measure(
         records.extend(peers::taken_earlier(context, &cases));
         return records;
     }
+    context.progress.stage("drawing parameters");
     let drawn = Drawn::on(context.reference.caps().memory_bytes);
     let known = distinct(entries);
     let workloads: Vec<Workload> = known.iter().map(|workload| drawn.workload(workload)).collect();
@@ -160,6 +161,7 @@ pub fn measure(
     let entries: Vec<Entry<'_>> =
         entries.iter().map(|entry| entry.valued(of_drawn(entry), &drawn)).collect();
     let entries = &entries[..];
+    context.progress.stage("choosing who computes the reference");
     let oracles: Vec<Oracle<'_>> = oracles(context, entries);
     let oracle_of = |entry: &Entry<'_>| {
         let position = distinct(entries).iter().position(|w| std::ptr::eq(*w, entry.workload));
@@ -181,6 +183,7 @@ pub fn measure(
     }
     let is_guest =
         |entry: &Entry<'_>| context.engines.iter().any(|e| std::ptr::eq(e, entry.device));
+    context.progress.stage("compiling");
     let compile = |entry: &Entry<'_>| guarded(context, "compiling", || ready(context, entry));
     let compiled = entries.iter().map(|entry| match is_guest(entry) {
         true => context.at_own_expense(entry.device.backend.name(), || compile(entry)),
@@ -192,6 +195,7 @@ pub fn measure(
     let keeps_time: Vec<bool> =
         compiled.iter().flatten().map(|ready| ready.executable.keeps_time()).collect();
     let clocks_differ = keeps_time.contains(&true) && keeps_time.contains(&false);
+    context.progress.stage("computing the reference");
     let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries
         .iter()
         .zip(&mut compiled)
@@ -208,6 +212,7 @@ pub fn measure(
     running.extend(extra.iter_mut().map(|(_, subject)| &mut **subject as &mut dyn Subject));
     let timed = entrants.iter_mut().filter_map(|(_, opened)| opened.as_mut().ok());
     running.extend(timed.map(|timed| timed as &mut dyn Subject));
+    context.progress.stage("calls that are checked, and timed");
     let mut measured = context.runner().compare(&mut running).into_iter();
     let outcomes: Vec<Outcome> = subjects
         .into_iter()
@@ -216,6 +221,7 @@ pub fn measure(
             Err(failure) => Outcome::Failure(failure),
         })
         .collect();
+    context.progress.stage("memory, copies and energy");
     let baseline = entries.first().map(|entry| entry.case(study));
     let mut records = Vec::new();
     for (i, (entry, outcome)) in entries.iter().zip(outcomes).enumerate() {
@@ -274,7 +280,9 @@ fn distinct<'a>(entries: &[Entry<'a>]) -> Vec<&'a Workload> {
 }
 
 fn oracles<'a>(context: &'a Context<'_>, entries: &[Entry<'a>]) -> Vec<Oracle<'a>> {
-    distinct(entries).into_iter().map(|workload| workload.oracle(context)).collect()
+    let workloads = distinct(entries);
+    let count = workloads.len();
+    workloads.into_iter().map(|workload| workload.oracle_of_many(context, count)).collect()
 }
 
 fn record(context: &Context<'_>, case: Case, baseline: Option<&Case>, outcome: Outcome) -> Record {

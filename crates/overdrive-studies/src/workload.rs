@@ -233,7 +233,17 @@ impl Workload {
     /// The oracle of this workload, by the device that is measured where its f64 is quicker than
     /// the host's.
     pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
-        self.judged_by(Referee { host: context.reference, device: Some(context.device().backend) })
+        self.oracle_of_many(context, 1)
+    }
+
+    /// The same of one of several workloads, whose references share what the device has room for.
+    pub(crate) fn oracle_of_many<'a>(
+        &'a self,
+        context: &'a Context<'_>,
+        workloads: usize,
+    ) -> Oracle<'a> {
+        let device = Some(context.device().backend);
+        self.judged_by(Referee { device, workloads, ..Referee::host(context.reference) })
     }
 
     /// The oracle whose larger evaluations the referee sees to.

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Between two lines of a log.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// A stage that took less is not told.
+const TOLD_S: f64 = 0.05;
+
 /// How a bar looks: on a terminal, and as a line of a log.
 pub(crate) struct Looks {
     /// Templates of indicatif.
@@ -75,6 +78,8 @@ pub(crate) fn over<T>(things: &str, work: impl FnOnce(&mut dyn FnMut(usize, usiz
 pub(crate) struct Spinner {
     bar: ProgressBar,
     study: RefCell<String>,
+    workload: RefCell<String>,
+    stage: RefCell<Option<(String, Instant)>>,
 }
 
 impl Spinner {
@@ -85,12 +90,14 @@ impl Spinner {
             in_log: "{elapsed_precise} {prefix}{msg}",
         };
         let bar = seen(ProgressBar::new(parts as u64), &looks);
-        Self { bar, study: RefCell::default() }
+        Self { bar, ..Self::silent() }
     }
 
     /// One that nobody sees.
     pub(crate) fn silent() -> Self {
-        Self { bar: ProgressBar::hidden(), study: RefCell::default() }
+        let bar = ProgressBar::hidden();
+        let (study, workload) = (RefCell::default(), RefCell::default());
+        Self { bar, study, workload, stage: RefCell::default() }
     }
 
     /// The next part begins: `3/12, 4 min left: `. How long the others take is judged by those that
@@ -102,8 +109,19 @@ impl Spinner {
         self.bar.set_prefix(if all > 1 { format!("{at}/{all}{left}: ") } else { String::new() });
     }
 
+    /// Ends a stage: with `-v` it is told how long it took.
+    fn end_stage(&self) {
+        let Some((name, begun)) = self.stage.take() else { return };
+        let seconds = begun.elapsed().as_secs_f64();
+        if terminal::volume() == Volume::Verbose && seconds >= TOLD_S {
+            let workload = self.workload.borrow();
+            terminal::beside(format_args!("{workload}: {name}: {seconds:.1} s"));
+        }
+    }
+
     /// Removes it.
     pub(crate) fn finish(&self) {
+        self.end_stage();
         self.bar.finish_and_clear();
     }
 }
@@ -115,7 +133,16 @@ impl Progress for Spinner {
     }
 
     fn workload(&self, name: &str) {
+        self.end_stage();
+        *self.workload.borrow_mut() = name.to_owned();
         self.bar.set_message(format!("{}: {name}", self.study.borrow()));
+    }
+
+    fn stage(&self, name: &str) {
+        self.end_stage();
+        self.stage.replace(Some((name.to_owned(), Instant::now())));
+        let (study, workload) = (self.study.borrow(), self.workload.borrow());
+        self.bar.set_message(format!("{study}: {workload}: {name}"));
     }
 }
 

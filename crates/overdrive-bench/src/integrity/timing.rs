@@ -23,7 +23,7 @@ pub(super) fn check(series: &Series) -> Result<(), String> {
         alternation(&series.samples)?;
     }
     if conditions.settling == Settling::Settled && conditions.depth == Depth::Screening {
-        return Err("a screening does not wait for a warm-up to settle".to_owned());
+        return Err("a quick look does not wait for a warm-up to settle".to_owned());
     }
     let calls = conditions.calls_per_sample as f64;
     let spans: Vec<f64> =

@@ -35,6 +35,8 @@ pub(super) struct Subject {
     pub(super) model: String,
     /// Fastest, smallest, most accurate.
     pub(super) cards: [Card; 3],
+    /// The case that the winners are compared with.
+    pub(super) baseline: Option<String>,
     /// The winners beside the baseline and other engines; absent where there is one row.
     pub(super) beside: Option<Table>,
 }
@@ -45,7 +47,7 @@ pub(super) struct Card {
     /// The winner's configuration; absent where nothing decides.
     pub(super) winner: Option<String>,
     /// The winner's case: two studies may have a row of one configuration.
-    id: Option<String>,
+    pub(super) id: Option<String>,
     /// Its value with its interval, or the short answer where there is no winner.
     pub(super) figure: String,
     /// Against what, or why there is no winner.
@@ -91,9 +93,18 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
         let question = Question { judged, rows, timed, lead };
         let cards =
             [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
-        let beside = beside::table(&question, &cards);
+        let baseline = beside::baseline(&question);
+        let beside = baseline.and_then(|baseline| beside::table(&question, baseline, &cards));
+        let baseline = baseline.map(|row| row.id.clone());
         let model = workload.name.split(", ").next().unwrap_or_default().to_owned();
-        Subject { study: studies.join(", "), workload: workload.to_string(), model, cards, beside }
+        Subject {
+            study: studies.join(", "),
+            workload: workload.to_string(),
+            model,
+            cards,
+            baseline,
+            beside,
+        }
     };
     let subjects = groups.into_iter().map(subject).collect();
     Decision { subjects, screening: overview::screening(judged.results) }
@@ -102,8 +113,7 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
 impl Card {
     /// A winner among `rows`.
     fn won(title: &'static str, winner: &Compared<'_>, figure: String) -> Self {
-        let (id, winner) =
-            (Some(winner.id.clone()), Some(winner.record.case.configuration.label()));
+        let (id, winner) = (Some(winner.id.clone()), Some(winner.label.clone()));
         Self { title, winner, id, ..Self::open(title, figure, String::new()) }
     }
 
@@ -176,7 +186,7 @@ impl Question<'_, '_> {
         if fastest.id == row.id || lead.alike.iter().any(|other| other.id == row.id) {
             return None;
         }
-        let name = fastest.record.case.configuration.label();
+        let name = fastest.label.clone();
         match Speedup::between(row.record, fastest.record) {
             Ok(gain) if gain.interval().low > 1.0 => {
                 Some(format!("time: {} that of `{name}`", gain.figure()))
@@ -207,7 +217,7 @@ impl Question<'_, '_> {
             // What is measured against the original has no value of the original.
             let beside = |other: &Compared<'_>| {
                 let (theirs, doubt) = lost(other)?;
-                let name = other.record.case.configuration.label();
+                let name = other.label.clone();
                 let [mine, theirs] = [&mine, &theirs].map(|reading| metric.figure(reading));
                 Some(format!("{title}: {mine}, `{name}` has {theirs}{doubt}"))
             };

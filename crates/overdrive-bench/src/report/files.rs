@@ -118,7 +118,8 @@ impl<'r> File<'r> {
             let rest = [of_study.ladders, of_study.costs, of_study.rest].concat();
             charts.push(((*study).to_owned(), rest));
         }
-        let mut leading = Vec::from_iter(charts::contest(&judged));
+        let (findings, decision) = (findings::of(&judged), decision::decide(&judged));
+        let mut leading = Vec::from_iter(charts::contest(&judged, &decision));
         if let ([(_, only)], true) = (charts.as_mut_slice(), leading.is_empty())
             && let Some(at) =
                 only.iter().position(|chart| chart.id.ends_with(charts::TIME_PER_CALL))
@@ -130,7 +131,6 @@ impl<'r> File<'r> {
             chart.id.insert_str(0, &prefix);
             chart.records.iter_mut().for_each(|anchor| anchor.insert_str(0, &prefix));
         }
-        let (findings, decision) = (findings::of(&judged), decision::decide(&judged));
         Self { prefix, machine, judged, decision, findings, leading, charts }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::anchor::anchor;
+use crate::case::Common;
 use crate::record::{Measurement, Record};
 use crate::results::Results;
 use crate::speedup::{NoClaim, Speedup};
@@ -14,6 +15,8 @@ pub(super) struct Judged<'r> {
     /// In the order of the records.
     pub(super) rows: Vec<Compared<'r>>,
     by_id: BTreeMap<String, usize>,
+    /// What no label says, since it holds for all.
+    pub(super) common: Common,
 }
 
 /// A record with its comparison, if it was to be compared.
@@ -22,8 +25,12 @@ pub(super) struct Compared<'r> {
     pub(super) record: &'r Record,
     pub(super) id: String,
     pub(super) anchor: String,
+    /// Its configuration as readers see it.
+    pub(super) label: String,
     /// What it is to be compared with.
     pub(super) baseline: Option<&'r Record>,
+    /// The label of that.
+    pub(super) over: Option<String>,
     pub(super) gain: Option<Result<Speedup, NoClaim>>,
     /// Whether another record is to be compared with it.
     pub(super) is_baseline: bool,
@@ -45,6 +52,8 @@ impl<'r> Judged<'r> {
     pub(super) fn new(results: &'r Results) -> Self {
         let ids: Vec<String> = results.records.iter().map(|record| record.case.id()).collect();
         let by_id: BTreeMap<String, usize> = ids.iter().cloned().zip(0..).collect();
+        let common = Common::of(results.records.iter().map(|record| &record.case.configuration));
+        let label = |record: &Record| record.case.configuration.label(&common);
         let mut rows: Vec<Compared<'r>> = results
             .records
             .iter()
@@ -52,8 +61,16 @@ impl<'r> Judged<'r> {
             .map(|(record, id)| {
                 let at = record.baseline.as_ref().and_then(|id| by_id.get(id));
                 let baseline = at.map(|&at| &results.records[at]);
-                let gain = baseline.map(|baseline| Speedup::between(baseline, record));
-                Compared { record, anchor: anchor(&id), id, baseline, gain, is_baseline: false }
+                Compared {
+                    record,
+                    anchor: anchor(&id),
+                    id,
+                    label: label(record),
+                    baseline,
+                    over: baseline.map(label),
+                    gain: baseline.map(|baseline| Speedup::between(baseline, record)),
+                    is_baseline: false,
+                }
             })
             .collect();
         for record in &results.records {
@@ -61,7 +78,7 @@ impl<'r> Judged<'r> {
                 rows[at].is_baseline = true;
             }
         }
-        Self { results, rows, by_id }
+        Self { results, rows, by_id, common }
     }
 
     /// The record with this id.

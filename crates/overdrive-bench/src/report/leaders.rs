@@ -72,11 +72,7 @@ pub(super) fn busiest<'j, 'r>(candidates: &[&'j Compared<'r>]) -> Option<Lead<'j
 impl Lead<'_, '_> {
     /// `, not told apart from ...`, or nothing.
     pub(super) fn doubt(&self) -> String {
-        let names: Vec<String> = self
-            .alike
-            .iter()
-            .map(|row| format!("`{}`", row.record.case.configuration.label()))
-            .collect();
+        let names: Vec<String> = self.alike.iter().map(|row| format!("`{}`", row.label)).collect();
         match names.as_slice() {
             [] => String::new(),
             [.., _] if names.len() > 3 => format!(", not told apart from {} others", names.len()),

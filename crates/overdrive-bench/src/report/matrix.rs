@@ -36,8 +36,8 @@ pub(super) fn table(files: &[&Judged<'_>], machines: &[String]) -> Option<Table>
         machines.iter().map(|title| Column { title: title.clone().into(), align: Align::Right });
     let mut table = Table { columns: left.into_iter().chain(right).collect(), rows: Vec::new() };
     for cells in shared {
-        let case = &cells.iter().flatten().next().expect("a shared case has records").record.case;
-        let mut row = vec![case.workload.to_string(), case.configuration.label()];
+        let first = cells.iter().flatten().next().expect("a shared case has records");
+        let mut row = vec![first.record.case.workload.to_string(), first.label.clone()];
         row.extend(cells.iter().map(|row| cell(row.map(figure))));
         table.push(row);
     }

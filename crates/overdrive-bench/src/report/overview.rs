@@ -10,13 +10,16 @@ use crate::results::Results;
 use crate::series::{Depth, Series};
 use crate::speedup::Verdict;
 
-/// `21 of 24 cases ran: 9 excellent, 2 no claim; 2 failed, 1 unsupported.`
+/// `cpu, 2 threads: 21 of 24 cases ran; 9 excellent, 2 without a claim; 2 failed.`
 pub(super) fn verdict(judged: &Judged<'_>) -> String {
     let results = judged.results;
     if results.records.is_empty() {
         return "Nothing was measured.".to_owned();
     }
-    let mut line = ran(results);
+    let mut line = match judged.common.to_string() {
+        none if none.is_empty() => ran(results),
+        common => format!("{common}: {}", ran(results)),
+    };
     let gains = gains(judged);
     if !gains.is_empty() {
         line += &format!(
@@ -66,7 +69,7 @@ pub(super) fn word(verdict: Verdict) -> &'static str {
         Verdict::Measured => "measured",
         Verdict::Investigate => "investigate",
         Verdict::Undecided => "no difference shown",
-        Verdict::Screening => "screened",
+        Verdict::Screening => "not judged",
     }
 }
 
@@ -79,8 +82,8 @@ pub(super) fn screening(results: &Results) -> Option<&'static str> {
     let mut series =
         results.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
     series.any(|series| series.conditions.depth == Depth::Screening).then_some(
-        "Screening, no verdict: 5 warm-up calls and 20 samples in one process. Run without \
-         --quick for figures to quote.",
+        "A quick look, no verdict: each time is of 20 calls in one process, after 5 to warm up. \
+         Run without --quick for figures to quote.",
     )
 }
 

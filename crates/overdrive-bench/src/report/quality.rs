@@ -208,14 +208,14 @@ impl Metric {
         Some(Reading { value: part("")?, interval: part(".low").zip(part(".high")), n: None })
     }
 
-    /// `97.3 % [96.9, 97.6]  n 1797`, or what is missing of it.
+    /// `97.3 % [96.9, 97.6], 1797 samples`, or what is missing of it.
     pub(super) fn figure(&self, reading: &Reading) -> String {
         let digits = self.decimals;
         let interval = match reading.interval {
             Some((low, high)) => format!(" [{low:.digits$}, {high:.digits$}]"),
             None => ", no interval recorded".to_owned(),
         };
-        let n = reading.n.map_or(String::new(), |n| format!("  n {n}"));
+        let n = reading.n.map_or(String::new(), |n| format!(", {n} samples"));
         format!("{}{interval}{n}", self.short(reading))
     }
 

@@ -84,7 +84,7 @@ fn main_table(compared: &[&Compared<'_>], origin: Option<&str>) -> Captioned {
         };
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.label(),
+            row.label.clone(),
             cell(measurement.and_then(time)),
             cell(measurement.and_then(count)),
             figure,
@@ -165,8 +165,8 @@ pub(super) fn status(record: &Record) -> String {
 fn means(compared: &[&Compared<'_>]) -> Vec<String> {
     let mut pairs: BTreeMap<(String, String), Vec<Option<f64>>> = BTreeMap::new();
     for row in compared {
-        let (record, Some(baseline)) = (row.record, row.baseline) else { continue };
-        let pair = (record.case.configuration.label(), baseline.case.configuration.label());
+        let Some(over) = &row.over else { continue };
+        let pair = (row.label.clone(), over.clone());
         let ratio = row.speedup().map(Speedup::ratio);
         pairs.entry(pair).or_default().push(ratio);
     }
@@ -198,7 +198,7 @@ fn refusal(compared: &Compared<'_>) -> Option<String> {
     let reasons: Vec<String> = refused.reasons.iter().map(ToString::to_string).collect();
     Some(format!(
         "No claim for `{}` on `{}`: {}",
-        case.configuration.label(),
+        compared.label,
         case.workload,
         reasons.join("; ")
     ))

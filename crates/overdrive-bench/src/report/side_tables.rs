@@ -38,7 +38,7 @@ pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
             overhead.first_call_ns,
         ];
         let case = &row.record.case;
-        let mut cells = vec![case.workload.to_string(), case.configuration.label()];
+        let mut cells = vec![case.workload.to_string(), row.label.clone()];
         cells.extend(stages.map(|stage| cell(stage.map(|ns| digits::time(ns as f64, None)))));
         cells.push(cell(pays_back(row).map(|calls| format!("{calls} calls"))));
         table.push(cells);
@@ -83,13 +83,13 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
             format!("{} / {}", digits::bytes(p.added_bytes()), digits::bytes(p.before_bytes))
         })
     };
-    for Compared { record, .. } in compared {
+    for Compared { record, label, .. } in compared {
         let Some(memory) = record.outcome.measurement().and_then(|m| m.memory.as_ref()) else {
             continue;
         };
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.label(),
+            label.clone(),
             cell(memory.planned_arena_bytes.map(digits::bytes)),
             cell(peak(memory.heap)),
             cell(memory.allocations.map(|count| count.to_string())),
@@ -115,13 +115,13 @@ pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("To the device", Right),
         ("Back", Right),
     ]);
-    for Compared { record, .. } in compared {
+    for Compared { record, label, .. } in compared {
         let Some(copies) = record.outcome.measurement().and_then(|m| m.copies) else { continue };
         let way =
             |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.label(),
+            label.clone(),
             way(copies.in_bytes, copies.in_ns),
             way(copies.out_bytes, copies.out_ns),
         ]);
@@ -144,13 +144,13 @@ pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("Idle power", Right),
         ("Counter", Left),
     ]);
-    for Compared { record, .. } in compared {
+    for Compared { record, label, .. } in compared {
         let Some(energy) = record.outcome.measurement().and_then(|m| m.energy.as_ref()) else {
             continue;
         };
         table.push(vec![
             record.case.workload.to_string(),
-            record.case.configuration.label(),
+            label.clone(),
             format!("{:.3e} J", energy.joules_per_call()),
             energy.calls.to_string(),
             format!("{:.1} W", energy.idle_watts),
@@ -172,13 +172,12 @@ pub(super) fn quantities(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("Quantity", Left),
         ("Value", Right),
     ]);
-    for Compared { record, .. } in compared {
+    for Compared { record, label, .. } in compared {
         let quantities = record.outcome.measurement().map(|m| &m.quantities);
         for (name, value) in quantities.into_iter().flatten() {
-            let (workload, configuration) = (&record.case.workload, &record.case.configuration);
             table.push(vec![
-                workload.to_string(),
-                configuration.label(),
+                record.case.workload.to_string(),
+                label.clone(),
                 name.clone(),
                 value.to_string(),
             ]);

@@ -1,4 +1,4 @@
-//! What a run says when it ends: ten lines at most. What was measured, the winners with their
+//! What a run says when it ends: ten lines at most, with those of whoever ends it. What was measured, the winners with their
 //! intervals and what they cost, the caveats. The tables are a `-v` away.
 
 use super::decision::{self, Card, Decision, Subject};
@@ -6,10 +6,11 @@ use super::findings;
 use super::judged::Judged;
 use super::overview;
 use super::text_table::indented;
+use crate::case::Case;
 use crate::results::Results;
 
-/// Lines, one left for who says where the report lies.
-const MOST: usize = 9;
+/// Lines; two are left for who says how to have the winner and where the report lies.
+const MOST: usize = 8;
 /// Columns of a card's title.
 const TITLE: usize = 15;
 /// A model's other workloads that are named.
@@ -24,12 +25,16 @@ pub fn summary(results: &Results, width: u16) -> String {
     let ran = overview::ran(results);
     let said = caveats(&judged, &decision, width);
     let studies = results.studies().len();
-    let of = if studies == 1 { String::new() } else { format!(", {studies} studies") };
+    let common = match judged.common.to_string() {
+        none if none.is_empty() => none,
+        common => format!(", {common}"),
+    };
+    let of = if studies == 1 { common } else { format!("{common}, {studies} studies") };
     let mut lines = match (decision.subjects.as_slice(), decision.of_one_model()) {
         ([], _) => return nothing(&judged, width),
         (_, Some((one, others))) => {
             let head = match studies {
-                1 => format!("{}: {}: {ran}", one.study, one.workload),
+                1 => format!("{}: {}{of}: {ran}", one.study, one.workload),
                 _ => format!("{}{of}: {ran}", one.workload),
             };
             let mut lines = indented(&head, width, "");
@@ -57,6 +62,14 @@ fn nothing(judged: &Judged<'_>, width: usize) -> String {
         lines.extend(indented(&plain(&finding.sentence), width, "  "));
     }
     lines.join("\n") + "\n"
+}
+
+/// The case that the summary of one model names first.
+pub fn fastest(results: &Results) -> Option<Case> {
+    let judged = Judged::new(results);
+    let decision = decision::decide(&judged);
+    let (one, _) = decision.of_one_model()?;
+    Some(judged.find(one.cards[0].id.as_ref()?)?.record.case.clone())
 }
 
 /// The one line of results that `-q` leaves.
@@ -173,7 +186,7 @@ fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> 
 fn caveats(judged: &Judged<'_>, decision: &Decision, width: usize) -> Vec<String> {
     let mut parts = Vec::new();
     if decision.screening.is_some() {
-        parts.push("a screening, no verdict: run without --quick for figures to quote".to_owned());
+        parts.push("a quick look, no verdict: run without --quick for figures to quote".to_owned());
     }
     parts.extend(
         overview::warnings(judged.results).iter().map(|text| text.replace("Warning: ", "")),
@@ -226,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nine_lines_hold_what_counts_and_fit() {
+    fn eight_lines_hold_what_counts_and_fit() {
         for results in [example(), gallery(), quantized()] {
             for width in [60, 80, 120, 200] {
                 let text = summary(&results, width);
@@ -235,7 +248,8 @@ mod tests {
                     text.lines().all(|line| line.chars().count() <= usize::from(width)),
                     "{width}: {text}"
                 );
-                assert!(text.contains("cases ran"), "{text}");
+                let words: Vec<&str> = text.split_whitespace().collect();
+                assert!(words.join(" ").contains("cases ran"), "{text}");
             }
         }
     }

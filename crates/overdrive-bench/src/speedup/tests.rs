@@ -55,7 +55,7 @@ fn a_screening_gives_no_verdict() {
         record
     };
     let (a, b) = (screened("a", 2_000_000), screened("b", 1_000_000));
-    assert!(Speedup::between(&a, &b).unwrap().to_string().ends_with("screening, no verdict"));
+    assert!(Speedup::between(&a, &b).unwrap().to_string().ends_with("quick look, no verdict"));
     assert_eq!(reasons(&record("a", &spans(2_000_000)), &b), [Reason::DifferentDepths]);
 }
 

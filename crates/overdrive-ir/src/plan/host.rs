@@ -79,7 +79,7 @@ impl HostCall {
 fn elements(view: &View, bytes: &[u8]) -> Array {
     let dtype = view.ty.dtype;
     let count = bytes.len() * 8 / dtype.bits();
-    let bytes: std::sync::Arc<[u8]> = bytes[..dtype.bytes_for(count)].into();
+    let bytes = bytes[..dtype.bytes_for(count)].to_vec();
     let whole =
         Tensor::from_bytes(TensorType::new(dtype, [count]), bytes).expect("the bytes are counted");
     let mut from = Vec::with_capacity(view.ty.elements());

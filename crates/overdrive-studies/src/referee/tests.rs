@@ -76,8 +76,12 @@ fn a_device_judges_only_where_it_agrees_with_the_host() {
     let inputs = [Tensor::from_f64(DType::F32, [2, 48], &[0.5; 96])];
     for (off, agrees) in [(0.0, true), (1e-12, true), (1e-7, false), (f64::NAN, false)] {
         let device = Device::off_by(off);
-        let chosen =
-            Rc::new(Chosen { host: &host, device: Some((&device, &probe)), held: OnceCell::new() });
+        let chosen = Rc::new(Chosen {
+            host: &host,
+            device: Some((&device, &probe)),
+            workloads: 1,
+            held: OnceCell::new(),
+        });
         assert!(chosen.to_string().contains("in f64 on device"), "{chosen}");
         let found = Reference::new(&probe, Place::On(chosen)).outputs(&inputs);
         assert_eq!(found.is_ok(), agrees, "off by {off}");
@@ -89,7 +93,7 @@ fn a_device_judges_only_where_it_agrees_with_the_host() {
         }
     }
     let device = Device::off_by(0.0);
-    let referee = || Referee { host: &host, device: Some(&device) };
+    let referee = || Referee { device: Some(&device), ..Referee::host(&host) };
     for (graph, probe) in [(&large, None), (&probe, Some(&probe))] {
         let chosen = referee().choosing(graph, probe);
         assert!(
@@ -106,12 +110,12 @@ fn some_samples_of_a_batch_stand_for_all_of_them() {
     let sizes = |batch| [("batch".to_owned(), batch)].into();
     assert!(template.bind(&sizes(4)).unwrap().sampled.is_none(), "a small batch is compared whole");
     let workload = template.bind(&sizes(2048)).unwrap();
-    let oracle = workload.judged_by(Referee { host: &host, device: None });
+    let oracle = workload.judged_by(Referee::host(&host));
     let rows = oracle.rows().expect("a large batch is compared on samples").to_vec();
     assert!(rows.len() < 2048 && rows[..2] == [0, 2047], "{rows:?}");
     let (expected, inputs) = (oracle.expected(7).unwrap(), oracle.inputs(7));
     let alone = template.bind(&sizes(1)).unwrap().graph;
-    let judge = Referee { host: &host, device: None }.choosing(&alone, None);
+    let judge = Referee::host(&host).choosing(&alone, None);
     let alone = Reference::new(&alone, Place::On(judge));
     let per_row = expected[0].len() / rows.len();
     for place in [0, 1, rows.len() - 1] {

@@ -97,7 +97,7 @@ fn causal() -> Graph {
 fn rows_of_causal_attention_have_each_their_own_scale() {
     let (graph, backend) = (causal(), CpuBackend::new(Some(1)).unwrap());
     let workload = Workload::new("attention", [], graph.clone());
-    let oracle = workload.judged_by(Referee { host: &backend, device: None });
+    let oracle = workload.judged_by(Referee::host(&backend));
     let limit = tolerance(DType::BF16, &graph, (&oracle, 0)).unwrap();
     let inputs = oracle.inputs(0);
     let share = |fault| {
@@ -147,7 +147,7 @@ fn a_wrong_tile_or_scale_is_a_fault_behind_many_layers() {
         let template = (overdrive_models::find(name).unwrap().build)().unwrap();
         let graph = bind(&template, &[("batch".to_owned(), 2)].into()).unwrap();
         let workload = Workload { vocabulary, ..Workload::new(name, [], graph.clone()) };
-        let oracle = workload.judged_by(Referee { host: &backend, device: None });
+        let oracle = workload.judged_by(Referee::host(&backend));
         let inputs = oracle.inputs(0);
         let share = |dtype, found: Vec<f64>| {
             let limit = tolerance(dtype, &graph, (&oracle, 0)).unwrap();
@@ -181,7 +181,7 @@ fn a_reference_that_is_not_finite_is_said_to_be_one() {
     b.output("y", x.log());
     let (graph, backend) = (b.finish().unwrap(), CpuBackend::new(Some(1)).unwrap());
     let workload = Workload::new("logarithm", [], graph.clone());
-    let oracle = workload.judged_by(Referee { host: &backend, device: None });
+    let oracle = workload.judged_by(Referee::host(&backend));
     let limit = tolerance(DType::F32, &graph, (&oracle, 0)).unwrap();
     let found = outputs(&backend, &graph, &oracle.inputs(0));
     let failure = oracle.compare_values(0, &[found], limit).unwrap_err();

@@ -76,7 +76,7 @@ pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) ->
 fn shares(right: &Graph, of: &dyn Fn(u64, &[Tensor]) -> Vec<f64>) -> [Vec<f64>; 2] {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], right.clone());
-    let oracle = workload.judged_by(Referee { host: &backend, device: None });
+    let oracle = workload.judged_by(Referee::host(&backend));
     let limit = tolerance(DType::F32, right, (&oracle, 0)).unwrap();
     let expected = |seed| oracle.expected(seed).unwrap();
     let rounding = Tolerance::of_elements(limit.rtol, limit.rtol * typical_size(&expected(0)));
@@ -187,11 +187,8 @@ fn weights_in_codes_alone_have_the_tolerance_of_rounding() {
     assert!(!rounds_to_codes(&graph));
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], graph);
-    let limit = tolerance(
-        DType::F32,
-        &workload.graph,
-        (&workload.judged_by(Referee { host: &backend, device: None }), 0),
-    )
-    .unwrap();
+    let limit =
+        tolerance(DType::F32, &workload.graph, (&workload.judged_by(Referee::host(&backend)), 0))
+            .unwrap();
     assert_eq!(limit.rms, f64::INFINITY);
 }

@@ -10,16 +10,17 @@ use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
-use crate::terminal::say;
+use crate::terminal::{besides, say};
 use brought::Brought;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
-use overdrive::bench::report::markdown;
+use overdrive::bench::report::{fastest, markdown};
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::files::Existing;
 use overdrive::ir::Backend;
+use overdrive::passes::MODES;
 use overdrive::studies::{
     Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES,
     Study, ceilings,
@@ -27,6 +28,7 @@ use overdrive::studies::{
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
 use std::cell::RefCell;
+use std::path::Path;
 
 /// What an engine or a framework may spend on compiling and first calls in a study with `--quick`
 /// where no cases were named, in ns: XLA takes 23 s for a transformer on a GPU.
@@ -155,6 +157,9 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         say!("{}", markdown(&results))?;
     } else {
         output::tell(&results)?;
+        if let Some(command) = arguments.model.as_deref().and_then(|m| making(m, &results)) {
+            besides(format_args!("to have it: {command}\n"))?;
+        }
     }
     written?;
     if !arguments.ci {
@@ -172,6 +177,15 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         return Err(Failure::harness(unmatched(&arguments.case)));
     }
     Ok(Exit::of(&results))
+}
+
+/// The command that makes the model that was fastest, where that is a quantized one.
+fn making(model: &str, results: &Results) -> Option<String> {
+    let variant = fastest(results)?.configuration.variant?;
+    let mode = MODES.iter().find(|mode| mode.name == variant)?.name;
+    let stem = Path::new(model).file_stem()?.to_string_lossy();
+    let (from, to) = (quoted(model), quoted(&format!("{stem}-{mode}")));
+    Some(format!("overdrive quantize {from} --mode {mode} -o {to}"))
 }
 
 /// What is run.

@@ -59,8 +59,8 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>], kind: &Kind) -> Option<Char
     for ((row, name), ink) in rows.iter().zip(names(&rows)).zip(INKS.iter().cycle()) {
         for curve in of_kind(row) {
             let tip = match curve.seed {
-                Some(seed) => format!("{}\nseed {seed}", row.record.case.configuration.label()),
-                None => row.record.case.configuration.label(),
+                Some(seed) => format!("{}\nseed {seed}", row.label),
+                None => row.label.clone(),
             };
             let point = |&(x, y): &(f64, f64)| Point {
                 x,

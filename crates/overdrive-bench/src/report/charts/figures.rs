@@ -69,7 +69,7 @@ pub(super) fn time(series: &Series) -> String {
 /// Case, figure, gain, statuses.
 pub(super) fn tip(row: &Compared<'_>) -> String {
     let case = &row.record.case;
-    let mut lines = vec![case.workload.to_string(), case.configuration.label()];
+    let mut lines = vec![case.workload.to_string(), row.label.clone()];
     lines.extend(series(row).map(|series| {
         let summary = &series.summary;
         let [low, high] = [summary.min_ns, summary.max_ns].map(|ns| digits::time(ns, None));
@@ -105,12 +105,7 @@ pub(super) fn time_row(row: &Compared<'_>, name: String, ink: &'static str) -> R
 pub(super) fn summary(title: &str, rows: &[&Compared<'_>]) -> String {
     let ran = rows.iter().filter(|row| row.measurement().is_some()).count();
     let figures = rows.iter().take(6).filter_map(|row| {
-        Some(format!(
-            "{} {}: {}",
-            row.record.case.workload,
-            row.record.case.configuration.label(),
-            time(series(row)?)
-        ))
+        Some(format!("{} {}: {}", row.record.case.workload, row.label, time(series(row)?)))
     });
     let figures: Vec<String> = figures.collect();
     format!("{title}. {ran} of {} cases have figures. {}", rows.len(), figures.join("; "))

@@ -67,11 +67,7 @@ pub(super) fn by_mode(
     }
     let rows = Rows { rows, axis: format!("from 0: {}", metric.axis()), legend: vec![] };
     let figures = drawn.iter().filter_map(|row| {
-        Some(format!(
-            "{}: {}",
-            row.record.case.configuration.label(),
-            metric.figure(&metric.read(row.measurement()?)?)
-        ))
+        Some(format!("{}: {}", row.label, metric.figure(&metric.read(row.measurement()?)?)))
     });
     Some(Chart {
         id: study.id(&format!("{}-by-mode", metric.quantity)),

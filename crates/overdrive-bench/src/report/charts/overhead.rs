@@ -92,11 +92,6 @@ fn bar(row: &Compared<'_>, measurement: &Measurement, name: String) -> Bar {
         interval: None,
         figure: format!("{total}{paid_back}"),
         short: total,
-        tip: format!(
-            "{}\n{}\n{}",
-            row.record.case.workload,
-            row.record.case.configuration.label(),
-            words.join(", ")
-        ),
+        tip: format!("{}\n{}\n{}", row.record.case.workload, row.label, words.join(", ")),
     }
 }

@@ -30,7 +30,10 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
     };
     if let Some(winner) = rows.iter().find(|row| rows.iter().all(|other| better(row, other))) {
         return Card {
-            detail: format!("best of {} by its interval", rows.len()),
+            detail: format!(
+                "better than each of the {} others: its interval lies apart",
+                rows.len() - 1
+            ),
             gives_up: [question.slower(winner), question.larger(winner)]
                 .into_iter()
                 .flatten()
@@ -46,14 +49,11 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
     };
     let (beaten, alike): (Vec<&Compared<'_>>, Vec<&Compared<'_>>) =
         rows.iter().partition(|row| rows.iter().any(|other| worse(row, other)));
-    let shown: Vec<String> = alike
-        .iter()
-        .take(2)
-        .map(|row| format!("`{}` {}", row.record.case.configuration.label(), figure(row)))
-        .collect();
+    let shown: Vec<String> =
+        alike.iter().take(2).map(|row| format!("`{}` {}", row.label, figure(row))).collect();
     let clear = match beaten.len() {
         0 => "nobody is clearly worse".to_owned(),
-        1 => format!("only `{}` is clearly worse", beaten[0].record.case.configuration.label()),
+        1 => format!("only `{}` is clearly worse", beaten[0].label),
         count => format!("{count} others are clearly worse"),
     };
     let answer = format!("{} of {} alike", alike.len(), rows.len());
@@ -79,7 +79,7 @@ fn by_agreement(question: &Question<'_, '_>) -> Card {
         );
     };
     let all = if checked.len() == ran { "all".to_owned() } else { format!("{} of", checked.len()) };
-    let name = |row: &Compared<'_>| row.record.case.configuration.label();
+    let name = |row: &Compared<'_>| row.label.clone();
     let errors = if checked.len() == 1 {
         format!("largest error {:.1e}", error(first))
     } else {

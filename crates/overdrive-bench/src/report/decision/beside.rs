@@ -10,9 +10,11 @@ use crate::digits;
 use crate::speedup::Speedup;
 
 /// The table of a workload; `None` where it would have one row.
-pub(super) fn table(question: &Question<'_, '_>, cards: &[Card; 3]) -> Option<Table> {
-    let label = |row: &Compared<'_>| row.record.case.configuration.label();
-    let baseline = baseline(question)?;
+pub(super) fn table(
+    question: &Question<'_, '_>,
+    baseline: &Compared<'_>,
+    cards: &[Card; 3],
+) -> Option<Table> {
     let mut rows: Vec<(&Compared<'_>, Vec<&str>)> = vec![(baseline, vec!["baseline"])];
     for card in cards {
         let Some(id) = &card.id else { continue };
@@ -39,7 +41,7 @@ pub(super) fn table(question: &Question<'_, '_>, cards: &[Card; 3]) -> Option<Ta
     let unknown = || UNKNOWN.to_owned();
     let title_of_size = size.as_ref().map_or_else(unknown, |size| size.name.clone());
     let title = metric.map_or(UNKNOWN, |metric| metric.title).to_owned();
-    let over = format!("over {}", label(baseline));
+    let over = format!("over {}", baseline.label);
     let mut table = Table::new(&[
         ("Configuration".to_owned(), Align::Left),
         ("".to_owned(), Align::Left),
@@ -53,7 +55,7 @@ pub(super) fn table(question: &Question<'_, '_>, cards: &[Card; 3]) -> Option<Ta
         let reading = metric.zip(row.measurement()).and_then(|(metric, m)| metric.read(m));
         let bytes = size.as_ref().and_then(|size| size.of(row));
         table.push(vec![
-            label(row),
+            row.label.clone(),
             titles.join(", ").to_lowercase(),
             fastest::time(row),
             match gain {
@@ -69,7 +71,7 @@ pub(super) fn table(question: &Question<'_, '_>, cards: &[Card; 3]) -> Option<Ta
 }
 
 /// What the fastest is compared with, else the first that was timed and is compared with nothing.
-fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j Compared<'r>> {
+pub(super) fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j Compared<'r>> {
     let of_lead = || {
         let id = question.lead.as_ref()?.winner.record.baseline.as_deref()?;
         question.rows.iter().copied().find(|row| row.id == id)

@@ -72,11 +72,8 @@ fn undecided(candidates: &[&Compared<'_>]) -> Card {
         series.map_or(f64::INFINITY, |series| series.summary.median_ns)
     };
     sorted.sort_by(|a, b| median(a).total_cmp(&median(b)));
-    let shown: Vec<String> = sorted
-        .iter()
-        .take(2)
-        .map(|row| format!("`{}` {}", row.record.case.configuration.label(), time(row)))
-        .collect();
+    let shown: Vec<String> =
+        sorted.iter().take(2).map(|row| format!("`{}` {}", row.label, time(row))).collect();
     let why = "intervals do not tell them apart, or a ratio is not confirmed";
     Card::open(TITLE, "no winner shown", format!("{}; {why}", shown.join("; ")))
 }
@@ -100,9 +97,8 @@ fn against(lead: &Lead<'_, '_>, candidates: &[&Compared<'_>]) -> String {
     let others = beaten.iter().filter(|(row, _)| backend(row) != backend(winner));
     let rival =
         others.min_by(by_ratio).filter(|(row, _)| first.is_none_or(|(one, _)| one.id != row.id));
-    let over = |(row, gain): &(&Compared<'_>, Speedup)| {
-        format!("{} over `{}`", gain.figure(), row.record.case.configuration.label())
-    };
+    let over =
+        |(row, gain): &(&Compared<'_>, Speedup)| format!("{} over `{}`", gain.figure(), row.label);
     first.into_iter().chain(rival).map(over).collect::<Vec<_>>().join("; ")
 }
 

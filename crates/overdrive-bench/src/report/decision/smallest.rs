@@ -134,5 +134,5 @@ fn named(rows: &[&Compared<'_>]) -> String {
 }
 
 fn name(row: &Compared<'_>) -> String {
-    row.record.case.configuration.label()
+    row.label.clone()
 }

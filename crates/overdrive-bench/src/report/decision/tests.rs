@@ -27,10 +27,10 @@ fn cards(results: &Results) -> [Card; 3] {
 fn the_fastest_has_an_interval_and_says_over_what() {
     let [fastest, ..] =
         cards(&of(vec![record("eager", &spans(2_000_000)), record("compile", &spans(1_000_000))]));
-    assert_eq!(fastest.winner.as_deref(), Some("cpu compile f32 t1"));
+    assert_eq!(fastest.winner.as_deref(), Some("cpu compile f32"));
     assert!(fastest.figure.starts_with("1.005 ms ["), "{}", fastest.figure);
     assert!(
-        fastest.detail.contains("x [") && fastest.detail.contains("over `cpu eager f32 t1`"),
+        fastest.detail.contains("x [") && fastest.detail.contains("over `cpu eager f32`"),
         "{}",
         fastest.detail
     );
@@ -68,7 +68,7 @@ fn a_smaller_model_says_what_it_lost() {
     let all = gallery();
     let records = all.records.iter().filter(|record| record.case.study == "quantization");
     let [fastest, smallest, accurate] = cards(&of(records.cloned().collect()));
-    assert_eq!(smallest.winner.as_deref(), Some("cpu compile f32 t1 int4"));
+    assert_eq!(smallest.winner.as_deref(), Some("cpu compile f32 int4"));
     assert!(
         smallest.gives_up.iter().any(|cost| cost.starts_with("top-1 accuracy fell: 97.40 %")),
         "{:?}",
@@ -97,7 +97,7 @@ fn a_screening_says_that_it_is_one() {
         }
     }
     let decision = decide(&Judged::new(&found));
-    assert!(decision.screening.is_some_and(|text| text.starts_with("Screening, no verdict")));
+    assert!(decision.screening.is_some_and(|text| text.starts_with("A quick look, no verdict")));
     assert_eq!(decision.subjects.len(), 3, "a line for each workload");
 }
 
@@ -112,7 +112,7 @@ fn a_workload_of_two_studies_is_decided_once_and_a_models_other_workloads_follow
     let decision = decide(&Judged::new(&results));
     let (one, others) = decision.of_one_model().expect("all are of one model");
     assert!(one.study.ends_with(", quantization"), "{}", one.study);
-    assert_eq!(one.cards[0].winner.as_deref(), Some("cpu compile f32 t1"));
+    assert_eq!(one.cards[0].winner.as_deref(), Some("cpu compile f32"));
     assert_eq!(others.len(), 1);
     let beside = &one.beside.as_ref().expect("a baseline and a winner").rows;
     assert_eq!(beside.len(), 2, "{beside:?}");

@@ -23,7 +23,7 @@ pub(super) fn by<'j, 'r, K: Ord>(
 
 /// `configuration` on `workload`.
 pub(super) fn named(row: &Compared<'_>) -> String {
-    format!("`{}` on `{}`", row.record.case.configuration.label(), row.record.case.workload)
+    format!("`{}` on `{}`", row.label, row.record.case.workload)
 }
 
 /// The first items of a list, and how many more there are.

@@ -26,8 +26,8 @@ fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
     let mut figure = format!("{}, first of {}", digits::time_of(summary), candidates.len());
     let gain =
         winner.speedup().filter(|gain| candidates.iter().any(|row| row.id == gain.baseline()));
-    if let (Some(gain), Some(baseline)) = (gain, winner.baseline) {
-        figure += &format!(", {gain}, over `{}`", baseline.case.configuration.label());
+    if let (Some(gain), Some(over)) = (gain, &winner.over) {
+        figure += &format!(", {gain}, over `{over}`");
     }
     figure += &lead.doubt();
     let weight = gain.map_or(0.0, |gain| gain.ratio());

@@ -27,7 +27,7 @@ fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
             digits::bytes(added(winner)),
             witness.name,
             candidates.len(),
-            most.record.case.configuration.label(),
+            most.label,
             digits::bytes(added(most))
         );
         Win { winner, figure, weight: (added(most) - added(winner)) as f64, candidates }

@@ -17,10 +17,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let case = &row.record.case;
         let sentence = format!(
             "{}: `{}` is not compressed on `{}`: {bytes} B against {original} B of `{}`.",
-            case.study,
-            case.configuration.label(),
-            case.workload,
-            baseline.record.case.configuration.label()
+            case.study, row.label, case.workload, baseline.label
         );
         found.push(Finding::new(Topic::NotCompressed, sentence, [row, baseline]));
     }

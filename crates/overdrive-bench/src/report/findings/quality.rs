@@ -67,12 +67,8 @@ fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
         };
         let case = &row.record.case;
         let course = metric.course(&reading(row)?, &reading(baseline)?);
-        let text = format!(
-            "`{}` on `{}`: {} {course}{doubt}",
-            case.configuration.label(),
-            case.workload,
-            metric.title
-        );
+        let text =
+            format!("`{}` on `{}`: {} {course}{doubt}", row.label, case.workload, metric.title);
         Some((baseline, text))
     };
     let groups = by(judged, |row| told(row).map(|_| row.record.case.study.clone()));

@@ -10,8 +10,8 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let gain = row.speedup().filter(|gain| gain.interval().high < 1.0)?;
         let baseline = judged.find(gain.baseline())?;
         let case = &row.record.case;
-        let over = baseline.record.case.configuration.label();
-        Some((case.study.clone(), case.configuration.label(), over))
+        let over = baseline.label.clone();
+        Some((case.study.clone(), row.label.clone(), over))
     });
     let sentence =
         |((study, variant, over), mut rows): ((String, String, String), Vec<&Compared<'_>>)| {

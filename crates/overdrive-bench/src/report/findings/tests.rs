@@ -57,15 +57,15 @@ fn the_fastest_is_named_with_its_gain_and_with_what_it_cannot_be_told_from() {
     let found =
         said(&with(vec![mode("eager", 2_000_000), mode("compile", 1_000_000)]), Topic::Latency);
     assert_eq!(found.len(), 1, "{found:?}");
-    let words = "the fastest is `cpu compile f32 t1`: on `work x=1` 1.005 ms [1.003, 1.007], \
+    let words = "the fastest is `cpu compile f32`: on `work x=1` 1.005 ms [1.003, 1.007], \
                  first of 2, 2.001x";
     assert!(found[0].contains(words) && found[0].contains("excellent, measured"), "{found:?}");
-    assert!(found[0].ends_with(", over `cpu eager f32 t1`."), "{found:?}");
+    assert!(found[0].ends_with(", over `cpu eager f32`."), "{found:?}");
     let alike = with(vec![mode("eager", 2_000_000), mode("jit", 2_000_500)]);
     assert_eq!(said(&alike, Topic::Latency), [""; 0], "no interval decides");
     let three = vec![mode("eager", 2_000_000), mode("jit", 1_000_000), mode("compile", 1_000_500)];
     let found = said(&with(three), Topic::Latency);
-    assert!(found[0].contains("not told apart from `cpu compile f32 t1`"), "{found:?}");
+    assert!(found[0].contains("not told apart from `cpu compile f32`"), "{found:?}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn what_is_blocked_or_unproven_is_never_recommended() {
     assert_eq!(said(&results, Topic::Latency), [""; 0]);
     let doubts = said(&results, Topic::Doubt);
     assert!(
-        doubts[0].contains("one-sample-dominates, no ratio is claimed: `cpu compile f32 t1`"),
+        doubts[0].contains("one-sample-dominates, no ratio is claimed: `cpu compile f32`"),
         "{doubts:?}"
     );
 }
@@ -145,12 +145,12 @@ fn memory_is_compared_by_a_witness_that_saw_all() {
     let both = with(vec![needing("eager", Some(4096), 10), needing("jit", Some(2048), 20)]);
     let found = said(&both, Topic::Memory);
     assert!(found[0].contains(
-        "the least memory has `cpu jit f32 t1`: on `work x=1` a call adds 2.00 KiB (planned arena)"
+        "the least memory has `cpu jit f32`: on `work x=1` a call adds 2.00 KiB (planned arena)"
     ));
     let one = with(vec![needing("eager", None, 10), needing("jit", Some(2048), 20)]);
     assert!(
         said(&one, Topic::Memory)[0]
-            .contains("`cpu eager f32 t1`: on `work x=1` a call adds 10 B (arena and heap)")
+            .contains("`cpu eager f32`: on `work x=1` a call adds 10 B (arena and heap)")
     );
     let same = with(vec![needing("eager", None, 10), needing("jit", None, 10)]);
     assert_eq!(said(&same, Topic::Memory), [""; 0], "nothing to choose");
@@ -168,11 +168,11 @@ fn one_sample_of_360_makes_nobody_the_best() {
     let pair = |n| vec![model("eager", 97.78, n, 400.0), model("int4-rtn", 98.06, n, 100.0)];
     let found = said(&with(pair(360.0)), Topic::Quality);
     assert_eq!(found.len(), 1, "{found:?}");
-    let words = "the smallest file has `cpu int4-rtn f32 t1`: on `work x=1` 100 B, least of 2 up \
+    let words = "the smallest file has `cpu int4-rtn f32`: on `work x=1` 100 B, least of 2 up \
                  to 400 B at top-1 accuracy 98.06 % [96.";
     assert!(found[0].contains(words), "{found:?}");
     let many = said(&with(pair(1e6)), Topic::Quality);
-    assert!(many[0].contains("the best top-1 accuracy has `cpu int4-rtn f32 t1`"), "{many:?}");
+    assert!(many[0].contains("the best top-1 accuracy has `cpu int4-rtn f32`"), "{many:?}");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_pairwise_interval_decides_where_there_is_one() {
     };
     let float = || model("eager", 97.78, 360.0, 400.0);
     let lost = said(&with(vec![float(), lower(-1.2, -0.3)]), Topic::QualityLost);
-    let said_of = "`cpu int8 f32 t1` on `work x=1`: top-1 accuracy fell: ";
+    let said_of = "`cpu int8 f32` on `work x=1`: top-1 accuracy fell: ";
     assert!(lost[0].contains(said_of) && lost[0].contains(" to 97.00 %"), "{lost:?}");
     assert_eq!(said(&with(vec![float(), lower(-1.2, 0.3)]), Topic::QualityLost), [""; 0]);
 }
@@ -203,15 +203,14 @@ fn an_accuracy_that_halved_is_told_though_nobody_recorded_an_interval() {
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert!(
         lost[0].contains(
-            "`cpu int4 f32 t1` on `work x=1`: accuracy halved: 0.800 to 0.400, no interval recorded"
+            "`cpu int4 f32` on `work x=1`: accuracy halved: 0.800 to 0.400, no interval recorded"
         ),
         "{lost:?}"
     );
     assert!(!lost[0].contains("int8"), "{lost:?}");
     let larger = said(&results, Topic::NotCompressed);
     assert!(
-        larger[0]
-            .contains("`cpu int8 f32 t1` is not compressed on `work x=1`: 3029 B against 2781 B")
+        larger[0].contains("`cpu int8 f32` is not compressed on `work x=1`: 3029 B against 2781 B")
     );
 }
 
@@ -219,8 +218,7 @@ fn an_accuracy_that_halved_is_told_though_nobody_recorded_an_interval() {
 fn what_is_slower_is_told_with_its_interval() {
     let found = said(&with(vec![mode("eager", 1_000_000), mode("jit", 1_300_000)]), Topic::Slower);
     assert!(
-        found[0]
-            .contains("`cpu jit f32 t1` is slower than `cpu eager f32 t1`: on `work x=1` 0.769x [")
+        found[0].contains("`cpu jit f32` is slower than `cpu eager f32`: on `work x=1` 0.769x [")
     );
     assert!(found[0].contains("investigate, measured"), "{found:?}");
 }
@@ -238,7 +236,7 @@ fn a_device_that_waits_is_launch_bound() {
     };
     assert!(
         timed(400_000)[0]
-            .contains("`cpu eager f32 t1` on `work x=1` works 400 µs of 1.00 ms end to end")
+            .contains("`cpu eager f32` on `work x=1` works 400 µs of 1.00 ms end to end")
     );
     assert_eq!(timed(600_000), [""; 0]);
 }

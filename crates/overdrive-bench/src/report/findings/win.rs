@@ -32,7 +32,7 @@ pub(super) fn sentences(topic: Topic, purpose: &str, wins: Vec<Win<'_, '_>>) -> 
     let mut by_winner: BTreeMap<(String, String), Vec<Win<'_, '_>>> = BTreeMap::new();
     for win in wins {
         let case = &win.winner.record.case;
-        by_winner.entry((case.study.clone(), case.configuration.label())).or_default().push(win);
+        by_winner.entry((case.study.clone(), win.winner.label.clone())).or_default().push(win);
     }
     let sentence = |((study, configuration), mut wins): ((String, String), Vec<Win<'_, '_>>)| {
         wins.sort_by(|a, b| b.weight.total_cmp(&a.weight));

@@ -54,7 +54,7 @@ fn a_blocked_baseline_prints_no_ratio() {
     let row = rows(&page, "compile").into_iter().find(|row| row.contains("transformer")).unwrap();
     assert!(row.contains("no claim") && !row.contains('x'), "{row}");
     assert!(page.contains(
-        "No claim for `cpu compile f32 t1` on `transformer B=32`: the baseline is \
+        "No claim for `cpu compile f32` on `transformer B=32`: the baseline is \
          one-sample-dominates"
     ));
 }
@@ -68,7 +68,7 @@ fn a_screening_is_announced_and_gives_no_verdict() {
         }
     }
     let page = markdown(&screened);
-    assert!(page.contains("> Screening, no verdict"), "{page}");
+    assert!(page.contains("> A quick look, no verdict"), "{page}");
     assert!(!page.contains("excellent"), "{page}");
 }
 
