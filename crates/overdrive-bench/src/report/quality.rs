@@ -14,6 +14,8 @@ pub(super) struct Metric {
     /// Its quantity, with unit.
     pub(super) quantity: &'static str,
     pub(super) title: &'static str,
+    /// The title where there is room for a word.
+    word: &'static str,
     pub(super) better: Better,
     /// How `charts.js` writes it.
     pub(super) format: &'static str,
@@ -32,6 +34,7 @@ pub(super) const ACCURACIES: [Metric; 2] = [
     Metric {
         quantity: "top1_percent",
         title: "top-1 accuracy",
+        word: "top-1",
         better: Better::Higher,
         format: "percent",
         unit: " %",
@@ -40,6 +43,7 @@ pub(super) const ACCURACIES: [Metric; 2] = [
     Metric {
         quantity: "cosine",
         title: "cosine similarity to the original",
+        word: "cosine",
         better: Better::Higher,
         format: "plain",
         unit: "",
@@ -51,6 +55,7 @@ pub(super) const ACCURACIES: [Metric; 2] = [
 pub(super) const REPORTED: Metric = Metric {
     quantity: "accuracy",
     title: "accuracy",
+    word: "accuracy",
     better: Better::Higher,
     format: "plain",
     unit: "",
@@ -62,6 +67,7 @@ pub(super) const LOSSES: [Metric; 2] = [
     Metric {
         quantity: "perplexity",
         title: "perplexity",
+        word: "perplexity",
         better: Better::Lower,
         format: "plain",
         unit: "",
@@ -70,6 +76,7 @@ pub(super) const LOSSES: [Metric; 2] = [
     Metric {
         quantity: "loss",
         title: "loss",
+        word: "loss",
         better: Better::Lower,
         format: "plain",
         unit: "",
@@ -210,13 +217,22 @@ impl Metric {
 
     /// `97.3 % [96.9, 97.6], 1797 samples`, or what is missing of it.
     pub(super) fn figure(&self, reading: &Reading) -> String {
+        let n = samples(reading).map_or(String::new(), |n| format!(", {n}"));
+        format!("{}{n}", self.with_interval(reading))
+    }
+
+    /// `top-1 97.3 % [96.9, 97.6]`
+    pub(super) fn named(&self, reading: &Reading) -> String {
+        format!("{} {}", self.word, self.with_interval(reading))
+    }
+
+    fn with_interval(&self, reading: &Reading) -> String {
         let digits = self.decimals;
         let interval = match reading.interval {
             Some((low, high)) => format!(" [{low:.digits$}, {high:.digits$}]"),
             None => ", no interval recorded".to_owned(),
         };
-        let n = reading.n.map_or(String::new(), |n| format!(", {n} samples"));
-        format!("{}{interval}{n}", self.short(reading))
+        self.short(reading) + &interval
     }
 
     pub(super) fn short(&self, reading: &Reading) -> String {
@@ -228,6 +244,11 @@ impl Metric {
         let better = if self.better == Better::Higher { "higher" } else { "lower" };
         format!("{} · {better} is better", self.title)
     }
+}
+
+/// `1797 samples`
+pub(super) fn samples(reading: &Reading) -> Option<String> {
+    reading.n.map(|n| format!("{n} samples"))
 }
 
 /// Wilson's 95 % interval of a share of `n` answers, in percent (Wilson 1927).

@@ -158,7 +158,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     } else {
         output::tell(&results)?;
         if let Some(command) = arguments.model.as_deref().and_then(|m| making(m, &results)) {
-            besides(format_args!("to have it: {command}\n"))?;
+            besides(format_args!("make it: {command}\n"))?;
         }
     }
     written?;

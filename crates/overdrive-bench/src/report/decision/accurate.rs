@@ -2,7 +2,7 @@
 //! outputs lie from the reference.
 
 use super::super::judged::Compared;
-use super::super::quality::{Difference, Metric, metrics};
+use super::super::quality::{Difference, Metric, metrics, samples};
 use super::{Card, Question};
 use crate::record::Agreement;
 
@@ -29,16 +29,19 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
         row.id == other.id || difference(row, other) == Some(Difference::Better)
     };
     if let Some(winner) = rows.iter().find(|row| rows.iter().all(|other| better(row, other))) {
+        let found = reading(winner);
+        let samples = found.as_ref().and_then(samples).map_or(String::new(), |n| format!(", {n}"));
+        let title = metric.title;
         return Card {
             detail: format!(
-                "better than each of the {} others: its interval lies apart",
+                "{title}{samples}; better than each of the {} others: its interval lies apart",
                 rows.len() - 1
             ),
             gives_up: [question.slower(winner), question.larger(winner)]
                 .into_iter()
                 .flatten()
                 .collect(),
-            ..Card::won(TITLE, winner, format!("{}, {}", figure(winner), metric.title))
+            ..Card::won(TITLE, winner, found.map_or(String::new(), |found| metric.named(&found)))
         }
         .resting_on(rows);
     }
