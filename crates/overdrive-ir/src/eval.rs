@@ -7,6 +7,7 @@
 mod array;
 pub mod philox;
 mod ranks;
+pub mod scalar;
 
 pub use array::{Array, Data, for_each_index};
 pub use ranks::eval_ranks;

@@ -1,10 +1,11 @@
 //! The slow definition of a program: every instruction at every point, in f64 (integers exactly),
 //! each value with a bound on the error that f32 arithmetic may make in it. The bounds are the
-//! tests' tolerance.
+//! tests' tolerance. The functions are the evaluator's, which `tests/formulas.rs` holds against
+//! formulas that it shares nothing with.
 
-use overdrive_ir::eval::{for_each_index, philox};
+use overdrive_ir::eval::{for_each_index, philox, scalar};
 use overdrive_ir::plan::{Access, Instr, Program};
-use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Tensor, Unary};
+use overdrive_ir::{Binary, DType, Overflow, Reducer, Tensor};
 
 /// A float (`x`, off by at most `error`) or an integer (`i`; `error` is not 0 where it is in
 /// doubt).
@@ -26,67 +27,6 @@ const SUM_ULPS: f64 = 32.0;
 
 fn epsilon(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::EPSILON } else { f32::EPSILON as f64 }
-}
-
-fn unary(kind: Unary, x: f64) -> f64 {
-    match kind {
-        Unary::Neg => -x,
-        Unary::Abs => x.abs(),
-        Unary::Sign if x == 0.0 || x.is_nan() => x,
-        Unary::Sign => x.signum(),
-        Unary::Exp => x.exp(),
-        Unary::Expm1 => x.exp_m1(),
-        Unary::Log => x.ln(),
-        Unary::Log1p => x.ln_1p(),
-        Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
-        Unary::Reciprocal => 1.0 / x,
-        Unary::Sin => x.sin(),
-        Unary::Cos => x.cos(),
-        Unary::Tanh => x.tanh(),
-        Unary::Erf => libm::erf(x),
-        Unary::Logistic => 1.0 / (1.0 + (-x).exp()),
-        Unary::Floor => x.floor(),
-        Unary::Ceil => x.ceil(),
-        Unary::Round => x.round_ties_even(),
-        Unary::Not => unreachable!(),
-    }
-}
-
-fn binary(kind: Binary, x: f64, y: f64) -> f64 {
-    match kind {
-        Binary::Add => x + y,
-        Binary::Sub => x - y,
-        Binary::Mul => x * y,
-        Binary::Div => x / y,
-        Binary::Rem => x % y,
-        Binary::Pow => x.powf(y),
-        Binary::Max if x.is_nan() || y.is_nan() => f64::NAN,
-        Binary::Min if x.is_nan() || y.is_nan() => f64::NAN,
-        Binary::Max => x.max(y),
-        Binary::Min => x.min(y),
-        _ => unreachable!(),
-    }
-}
-
-fn integer(kind: Binary, dtype: DType, x: i128, y: i128) -> i128 {
-    let width = dtype.bits() as i128;
-    match kind {
-        Binary::Add => x + y,
-        Binary::Sub => x - y,
-        Binary::Mul => x.wrapping_mul(y),
-        Binary::Div => x.checked_div(y).unwrap_or(0),
-        Binary::Rem => x.checked_rem(y).unwrap_or(0),
-        Binary::Max => x.max(y),
-        Binary::Min => x.min(y),
-        Binary::And => x & y,
-        Binary::Or => x | y,
-        Binary::Xor => x ^ y,
-        Binary::Shl | Binary::Shr if y < 0 || y >= width => 0,
-        Binary::Shl => x << y,
-        Binary::Shr => x >> y,
-        Binary::Pow => unreachable!(),
-    }
 }
 
 fn wrap(dtype: DType, i: i128) -> i128 {
@@ -179,31 +119,30 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                         Instr::Accumulator => panic!("no loop has an accumulator"),
                         Instr::Unary(kind, a) => {
                             let a = of(a)[p];
-                            match kind {
-                                Unary::Not if dtype == DType::Bool => int(dtype, 1 - a.i, a.error),
-                                Unary::Not => int(dtype, !a.i, a.error),
-                                Unary::Neg if !dtype.is_float() => int(dtype, -a.i, a.error),
-                                Unary::Abs if !dtype.is_float() => int(dtype, a.i.abs(), a.error),
-                                Unary::Sign if !dtype.is_float() => {
-                                    int(dtype, a.i.signum(), a.error)
-                                }
-                                _ => float(
+                            if dtype.is_float() {
+                                float(
                                     dtype,
-                                    unary(*kind, a.x),
-                                    moved(|x| unary(*kind, x), a.x, a.error),
+                                    scalar::unary(*kind, a.x),
+                                    moved(|x| scalar::unary(*kind, x), a.x, a.error),
                                     FUNCTION_ULPS,
-                                ),
+                                )
+                            } else {
+                                int(dtype, scalar::unary_int(*kind, dtype, a.i), a.error)
                             }
                         }
                         Instr::Binary(kind, a, b) => {
                             let (a, b) = (of(a)[p], of(b)[p]);
                             if dtype.is_float() {
-                                let error = moved(|x| binary(*kind, x, b.x), a.x, a.error)
-                                    + moved(|y| binary(*kind, a.x, y), b.x, b.error)
+                                let error = moved(|x| scalar::binary(*kind, x, b.x), a.x, a.error)
+                                    + moved(|y| scalar::binary(*kind, a.x, y), b.x, b.error)
                                     + if *kind == Binary::Mul { a.error * b.error } else { 0.0 };
-                                float(dtype, binary(*kind, a.x, b.x), error, FUNCTION_ULPS)
+                                float(dtype, scalar::binary(*kind, a.x, b.x), error, FUNCTION_ULPS)
                             } else {
-                                int(dtype, integer(*kind, dtype, a.i, b.i), a.error + b.error)
+                                int(
+                                    dtype,
+                                    scalar::binary_int(*kind, dtype, a.i, b.i),
+                                    a.error + b.error,
+                                )
                             }
                         }
                         Instr::Compare(kind, a, b) => {
@@ -215,15 +154,10 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                             } else {
                                 a.error + b.error > 0.0
                             };
-                            let order =
-                                if floats { a.x.partial_cmp(&b.x) } else { Some(a.i.cmp(&b.i)) };
-                            let holds = match (kind, order) {
-                                (Compare::Eq, o) => o.is_some_and(|o| o.is_eq()),
-                                (Compare::Ne, o) => !o.is_some_and(|o| o.is_eq()),
-                                (Compare::Lt, o) => o.is_some_and(|o| o.is_lt()),
-                                (Compare::Le, o) => o.is_some_and(|o| o.is_le()),
-                                (Compare::Gt, o) => o.is_some_and(|o| o.is_gt()),
-                                (Compare::Ge, o) => o.is_some_and(|o| o.is_ge()),
+                            let holds = if floats {
+                                scalar::compare(*kind, &a.x, &b.x)
+                            } else {
+                                scalar::compare(*kind, &a.i, &b.i)
                             };
                             int(DType::Bool, holds as i128, f64::from(u8::from(doubt)))
                         }
@@ -331,10 +265,14 @@ fn reduce(reducer: Reducer, dtype: DType, members: &[Value]) -> Value {
             (Reducer::And, _) if dtype != DType::Bool => -1,
             (reducer, _) => reducer.identity() as i128,
         };
-        members.iter().for_each(|v| i = wrap(dtype, integer(reducer.binary(), dtype, i, v.i)));
+        members
+            .iter()
+            .for_each(|v| i = wrap(dtype, scalar::binary_int(reducer.binary(), dtype, i, v.i)));
         return int(dtype, i, doubt);
     }
-    let x = members.iter().fold(reducer.identity(), |acc, v| binary(reducer.binary(), acc, v.x));
+    let x = members
+        .iter()
+        .fold(reducer.identity(), |acc, v| scalar::binary(reducer.binary(), acc, v.x));
     let error = match reducer {
         Reducer::Sum => {
             let magnitude: f64 = members.iter().map(|v| v.x.abs()).sum();

@@ -1,7 +1,7 @@
 //! Primitives whose positions are data: gather, scatter, dynamic slices, sort.
 
-use super::{check_axes, check_axis, elementwise};
-use crate::eval::{Data, for_each_index};
+use super::{check_axes, check_axis};
+use crate::eval::{Data, for_each_index, scalar};
 use crate::{Array, DType, Dim, Mismatch, Order, Prim, Reducer, Shape, TensorType, Types};
 
 fn check_indices(indices: &TensorType, axes: &[usize]) -> Result<(), Mismatch> {
@@ -133,15 +133,14 @@ fn combine(operand: &Array, to: &[usize], updates: &Array, reducer: Option<Reduc
     match (&mut result.data, &updates.data) {
         (Data::Float(out), Data::Float(new)) => {
             for (&position, &x) in to.iter().zip(new) {
-                out[position] =
-                    reducer.map_or(x, |r| elementwise::binary(r.binary(), out[position], x));
+                out[position] = reducer.map_or(x, |r| scalar::binary(r.binary(), out[position], x));
             }
         }
         (Data::Int(out), Data::Int(new)) => {
             for (&position, &x) in to.iter().zip(new) {
                 let old = out[position];
-                let sum = reducer
-                    .map_or(x, |r| elementwise::binary_int(r.binary(), operand.dtype, old, x));
+                let sum =
+                    reducer.map_or(x, |r| scalar::binary_int(r.binary(), operand.dtype, old, x));
                 out[position] = sum;
             }
             return Array::int(operand.dtype, &operand.shape, std::mem::take(out));

@@ -1,7 +1,7 @@
 //! `reduce` and `reduce_window`.
 
-use super::{check_axes, elementwise, known};
-use crate::eval::for_each_index;
+use super::{check_axes, known};
+use crate::eval::{for_each_index, scalar};
 use crate::{Array, DType, Dim, Mismatch, Prim, Reducer, Shape, TensorType, Types, Window};
 
 fn check_dtype(reducer: Reducer, dtype: DType) -> Result<(), Mismatch> {
@@ -87,15 +87,11 @@ impl Fold {
     fn add(&mut self, a: &Array, position: usize) {
         match &a.data {
             crate::eval::Data::Float(v) => {
-                self.float = elementwise::binary(self.reducer.binary(), self.float, v[position]);
+                self.float = scalar::binary(self.reducer.binary(), self.float, v[position]);
             }
             crate::eval::Data::Int(v) => {
-                self.int = elementwise::binary_int(
-                    self.reducer.binary(),
-                    self.dtype,
-                    self.int,
-                    v[position],
-                );
+                self.int =
+                    scalar::binary_int(self.reducer.binary(), self.dtype, self.int, v[position]);
             }
         }
     }
