@@ -8,12 +8,13 @@ use std::hint::black_box;
 
 use overdrive_bench::case::{Case, Configuration, Workload};
 use overdrive_bench::clock::SystemClock;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::deviation::Deviation;
+use overdrive_bench::failure::Failure;
 use overdrive_bench::record::Record;
 use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::Runner;
 use overdrive_bench::speedup::Speedup;
-use overdrive_bench::subject::{Deviation, Function, Subject};
+use overdrive_bench::subject::{Function, Subject};
 use overdrive_bench::{digits, harness};
 
 const SESSIONS: u64 = 60;

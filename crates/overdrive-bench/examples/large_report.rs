@@ -9,7 +9,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use overdrive_bench::record::{Measurement, Record};
+use overdrive_bench::measurement::Measurement;
+use overdrive_bench::record::Record;
 use overdrive_bench::report::html::{Stills, html};
 use overdrive_bench::report::{Report, from_json, to_json};
 use overdrive_bench::results::Results;
@@ -101,7 +102,7 @@ fn series(record: &Record) -> Option<&Series> {
     record.outcome.measurement()?.latency.as_ref()
 }
 
-fn lengthened(series: &Series) -> Result<Series, overdrive_bench::outcome::Failure> {
+fn lengthened(series: &Series) -> Result<Series, overdrive_bench::failure::Failure> {
     let samples = series.samples.iter().cycle().take(SAMPLES).cloned().collect();
     Series::new(series.conditions.clone(), samples)
 }

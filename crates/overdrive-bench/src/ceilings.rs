@@ -4,11 +4,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Failure;
-use crate::record::{CeilingShare, Work};
+use crate::failure::Failure;
+use crate::measurement::CeilingShare;
 use crate::runner::Runner;
 use crate::series::Series;
 use crate::subject::Subject;
+use crate::work::Work;
 
 /// A rate that this machine was seen to reach.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

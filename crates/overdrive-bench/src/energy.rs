@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::outcome::Failure;
+use crate::failure::Failure;
 
 /// A span shorter than this is not told: RAPL counters are refreshed about every millisecond, those
 /// of a GPU about every 0.1 s, and the package does other things too.

@@ -7,10 +7,12 @@ use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::{Backend, BackendError, Buffer, Executable, State, Tensor};
 
 use crate::clock::Clock;
-use crate::oracle::{Oracle, Tolerance};
-use crate::outcome::Failure;
+use crate::deviation::Deviation;
+use crate::deviation::Tolerance;
+use crate::failure::Failure;
+use crate::oracle::Oracle;
 use crate::series::Flag;
-use crate::subject::{Deviation, Reading, Subject, on_the_host};
+use crate::subject::{Reading, Subject, on_the_host};
 
 /// Different inputs that the calls rotate through.
 const INPUT_SETS: u64 = 2;

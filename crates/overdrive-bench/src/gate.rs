@@ -8,13 +8,14 @@
 //! a block, the mean of its log ratios. Blocks are added to every case alike until a test that
 //! holds at every look has decided, or time is up, and all blocks count.
 //!
-//! - [`observation`]: what one process said, from results or from plain lists of times; [`metric`]:
-//!   what its figures mean.
-//! - [`block`], [`session`]: which processes run, in which order; [`Processes`] brings them.
+//! - [`observation`]: what one process said; [`read`](mod@read): from results or from plain lists of
+//!   times; [`metric`]: what its figures mean.
+//! - [`block`], [`session`]: which processes run, in which order; [`Processes`] brings them;
+//!   [`evidence`]: what they showed.
 //! - [`sequential`], [`judgement`], [`exact`], [`judge()`]: from blocks to verdicts, pure
 //!   functions.
-//! - [`verdicts`]: the session's outcome as data, with exit code; [`markdown()`], [`junit()`],
-//!   [`terminal()`] draw it.
+//! - [`finding`], [`verdicts`]: the session's outcome as data, with exit code; [`markdown()`],
+//!   [`junit()`], [`terminal()`] draw it.
 //! - [`command`], [`checkout`]: processes of this machine, and a revision of a repository as a
 //!   program.
 //!
@@ -24,13 +25,16 @@ pub mod block;
 pub mod checkout;
 mod child;
 pub mod command;
+pub mod evidence;
 pub mod exact;
+pub mod finding;
 mod judge;
 pub mod judgement;
 mod junit;
 mod markdown;
 pub mod metric;
 pub mod observation;
+pub mod read;
 mod sampled;
 pub mod sequential;
 pub mod session;

@@ -1,7 +1,7 @@
 //! What the harness itself costs, measured by itself on a call that does nothing, and published
 //! with every run.
 
-use crate::outcome::Failure;
+use crate::failure::Failure;
 use crate::runner::Runner;
 use crate::series::Series;
 use crate::subject::Function;

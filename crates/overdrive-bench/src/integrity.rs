@@ -5,21 +5,50 @@
 //! find and edit every other number that follows from it, or that the machine wrote down beside it.
 
 mod derived;
+mod inconsistency;
 pub(crate) mod physics;
 mod sessions;
 #[cfg(test)]
 mod tests;
 mod timing;
 
-pub(crate) use derived::{is_derived, nearly_equal};
+pub use inconsistency::Inconsistency;
 
-use crate::results::{Inconsistency, Results};
+use std::collections::BTreeSet;
 
-/// Checks every record, then what several records must have in common.
+use crate::results::{OLDEST_VERSION, Results, SCHEMA_VERSION};
+use inconsistency::SUMMARY;
+
+/// Checks what the types cannot: version, one record a case, references that lead somewhere,
+/// and that everything derived or recorded twice agrees.
 ///
 /// # Errors
-/// The first contradiction, with its case.
-pub(crate) fn check(results: &Results) -> Result<(), Inconsistency> {
+/// The first inconsistency.
+pub fn check(results: &Results) -> Result<(), Inconsistency> {
+    if !(OLDEST_VERSION..=SCHEMA_VERSION).contains(&results.schema_version) {
+        return Err(Inconsistency::Version { found: results.schema_version });
+    }
+    let mut ids = BTreeSet::new();
+    for record in &results.records {
+        let case = record.case.id();
+        if !ids.insert(case.clone()) {
+            return Err(Inconsistency::Duplicate { case });
+        }
+    }
+    let baselines =
+        results.records.iter().filter_map(|r| Some((r.case.id(), r.baseline.as_ref()?)));
+    let rungs = results
+        .ladders
+        .iter()
+        .flat_map(|l| l.rungs.iter().map(|rung| (l.title.clone(), &rung.case)));
+    match baselines.chain(rungs).find(|(_, case)| !ids.contains(*case)) {
+        Some((from, case)) => Err(Inconsistency::Missing { from, case: case.clone() }),
+        None => check_contents(results),
+    }
+}
+
+/// Every record, then what several records must have in common.
+fn check_contents(results: &Results) -> Result<(), Inconsistency> {
     for record in &results.records {
         let Some(measurement) = record.outcome.measurement() else { continue };
         let told = derived::check(results, measurement)
@@ -37,6 +66,3 @@ pub(crate) fn check(results: &Results) -> Result<(), Inconsistency> {
     }
     derived::check_items(results).and_then(|()| sessions::check(results))
 }
-
-/// Said where labels or a summary do not follow from samples.
-const SUMMARY: &str = "its summary or its labels do not follow from its samples";

@@ -142,7 +142,7 @@ mod tests {
         assert!(Ladder::measured(&[("eager", &eager)]).is_err());
         other.case.workload = Workload::new("other", []);
         assert!(Ladder::measured(&[("eager", &eager), ("fused", &other)]).is_err());
-        other.outcome = crate::outcome::Failure::out_of_memory("1 GiB").into();
+        other.outcome = crate::failure::Failure::out_of_memory("1 GiB").into();
         assert!(Ladder::measured(&[("eager", &eager), ("fused", &other)]).is_err());
     }
 }

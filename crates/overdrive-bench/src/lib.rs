@@ -1,8 +1,9 @@
 //! How Overdrive measures: from something that can be called to a [`record::Record`], and from
 //! records to every sentence of a report.
 //!
-//! - [`case`], [`outcome`], [`series`], [`record`], [`results`]: the data, versioned, with a JSON
-//!   Schema.
+//! - [`case`], [`failure`], [`work`], [`series`], [`deviation`], [`measurement`], [`outcome`],
+//!   [`record`], [`results`]: the data, versioned, with a JSON Schema; none uses one that
+//!   stands after it.
 //! - [`import`], [`reported`]: result files of other programs, judged by the same gate.
 //! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
 //! - [`status`]: what the samples themselves say against being believed.
@@ -13,15 +14,17 @@
 //! - [`profile`]: where the time of a call goes, as a table and as a trace; never a latency.
 //! - [`gate`]: whether one program is slower than another, on blocks of fresh processes.
 //! - [`compare`], [`history`], [`hardware`]: results beside results, of one machine or of several.
+//! - [`integrity`]: whether a results file agrees with itself.
 //! - [`report`]: pure functions of records; with the feature `plots`, `drawing` turns its charts
 //!   into files.
 //! - [`digits`]: as many of them as the interval supports.
-//! - [`exit`]: what a run's results mean for its exit code.
+//! - [`exit`]: the exit codes.
 
 pub mod case;
 pub mod ceilings;
 pub mod clock;
 pub mod compare;
+pub mod deviation;
 pub mod digits;
 #[cfg(feature = "plots")]
 pub mod drawing;
@@ -29,14 +32,17 @@ pub mod energy;
 pub mod environment;
 pub mod executable;
 pub mod exit;
+pub mod failure;
 pub mod gate;
 pub mod hardware;
 pub mod harness;
 pub mod history;
 pub mod import;
-pub(crate) mod integrity;
+pub mod integrity;
 pub mod ladder;
+pub mod measurement;
 pub mod memory;
+pub(crate) mod nearly_equal;
 pub mod oracle;
 pub mod outcome;
 pub mod profile;
@@ -53,3 +59,4 @@ pub mod status;
 pub mod subject;
 #[cfg(test)]
 mod testing;
+pub mod work;

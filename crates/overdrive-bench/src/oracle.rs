@@ -9,34 +9,15 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use overdrive_ir::{DType, Tensor, TensorType};
+use overdrive_ir::{Tensor, TensorType};
 
-use crate::outcome::Failure;
-use crate::subject::Deviation;
+use crate::deviation::{Deviation, Tolerance};
+use crate::failure::Failure;
 use compared::compared_values;
 
 pub use compared::{compared, compared_rows};
 pub use drawn::normal_inputs;
 pub use sensitivity::Sensitivity;
-
-/// How far an output may be from its reference.
-///
-/// With `rounding`, each element is held to the scale of what was summed for it. Otherwise each is
-/// held to `|output - reference| <= atol + rtol |reference|`, and all of them together to the root
-/// of the mean square of their differences.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tolerance {
-    /// Relative part.
-    pub rtol: f64,
-    /// Absolute part, in the unit of the output.
-    pub atol: f64,
-    /// Of the root of the mean square, in the unit of the output; infinite where elements alone are
-    /// held.
-    pub rms: f64,
-    /// The largest relative error of a rounding, where each element is held to its own
-    /// [`Sensitivity`]; `rtol` is then without meaning.
-    pub rounding: Option<f64>,
-}
 
 /// Outputs as f64, one vector per output: what is [`compared`] of them.
 pub type Expected = Rc<Vec<Vec<f64>>>;
@@ -340,24 +321,5 @@ impl Spread {
 
     fn or_wider(self, other: Self) -> Self {
         Self { largest: self.largest.max(other.largest), rms: self.rms.max(other.rms) }
-    }
-}
-
-impl Tolerance {
-    /// Of each element alone.
-    pub fn of_elements(rtol: f64, atol: f64) -> Self {
-        Self { rtol, atol, rms: f64::INFINITY, rounding: None }
-    }
-
-    /// Of each element by its own [`Sensitivity`], where the largest relative error of a rounding
-    /// is `rounding`; `floor` is what any may be off by.
-    pub fn of_rounding(rounding: f64, floor: f64) -> Self {
-        Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
-    }
-
-    /// Units in the last place of `dtype`, relative to an output's own size and to a typical output
-    /// of size 1.
-    pub fn ulps(dtype: DType, ulps: f64) -> Self {
-        Self::of_elements(ulps * dtype.epsilon(), ulps * dtype.epsilon())
     }
 }

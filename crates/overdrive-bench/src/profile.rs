@@ -16,7 +16,7 @@ use overdrive_ir::{Mode, Plan, Tensor};
 
 use crate::clock::Clock;
 use crate::executable::{Target, fresh_outputs, upload};
-use crate::outcome::Failure;
+use crate::failure::Failure;
 
 /// Calls before the profiled ones: packing of weights and first touches are no part of a steady
 /// call.

@@ -9,7 +9,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Failure;
+use crate::failure::Failure;
 use crate::statistics::Sorted;
 use crate::status::{self, Status};
 

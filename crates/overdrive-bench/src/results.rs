@@ -1,6 +1,5 @@
 //! The one file that a run leaves: everything else is drawn from it.
 
-use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
@@ -8,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ceilings::Ceiling;
 use crate::environment::{Environment, Revision};
+use crate::exit::Exit;
+use crate::failure::FailureKind;
 use crate::gate::Verdicts;
-use crate::integrity;
 use crate::ladder::LadderKey;
 use crate::record::Record;
 use crate::series::Series;
@@ -65,44 +65,6 @@ pub struct Note {
     pub text: String,
 }
 
-/// Why a results file is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Inconsistency {
-    /// Written by another version.
-    #[error(
-        "schema version {found}, expected {OLDEST_VERSION} to {SCHEMA_VERSION}: rerun with this \
-         version of Overdrive, or read it with the one that wrote it"
-    )]
-    Version {
-        /// The version in the file.
-        found: u32,
-    },
-    /// Two records of one case.
-    #[error("two records of the case `{case}`: a case is measured once in a run")]
-    Duplicate {
-        /// The case's id.
-        case: String,
-    },
-    /// Two numbers of the file that cannot both be.
-    #[error(
-        "`{case}` contradicts itself: {why}. The file was edited or damaged: run the case again"
-    )]
-    Contradiction {
-        /// The case's id, or what else was timed.
-        case: String,
-        /// What contradicts what.
-        why: String,
-    },
-    /// A record or ladder names a case that is not there.
-    #[error("`{from}` refers to `{case}`, of which there is no record")]
-    Missing {
-        /// What refers to it.
-        from: String,
-        /// The id referred to.
-        case: String,
-    },
-}
-
 impl Results {
     /// Empty results of a run that begins now, on this machine.
     pub fn begin(command: impl Into<String>, seed: u64) -> Self {
@@ -140,31 +102,24 @@ impl Results {
         names
     }
 
-    /// Checks what the types cannot: version, one record a case, references that lead somewhere,
-    /// and that everything derived or recorded twice agrees.
-    ///
-    /// # Errors
-    /// The first inconsistency.
-    pub fn check(&self) -> Result<(), Inconsistency> {
-        if !(OLDEST_VERSION..=SCHEMA_VERSION).contains(&self.schema_version) {
-            return Err(Inconsistency::Version { found: self.schema_version });
-        }
-        let mut ids = BTreeSet::new();
-        for record in &self.records {
-            let case = record.case.id();
-            if !ids.insert(case.clone()) {
-                return Err(Inconsistency::Duplicate { case });
-            }
-        }
-        let baselines =
-            self.records.iter().filter_map(|r| Some((r.case.id(), r.baseline.as_ref()?)));
-        let rungs = self
-            .ladders
-            .iter()
-            .flat_map(|l| l.rungs.iter().map(|rung| (l.title.clone(), &rung.case)));
-        match baselines.chain(rungs).find(|(_, case)| !ids.contains(*case)) {
-            Some((from, case)) => Err(Inconsistency::Missing { from, case: case.clone() }),
-            None => integrity::check(self),
+    /// What the run means for a script: wrong outputs before failures, failures before success. What is unsupported here or was
+    /// skipped is no failure, unless nothing else was left.
+    pub fn exit(&self) -> Exit {
+        let failed = |kinds: &[FailureKind]| {
+            self.records
+                .iter()
+                .filter_map(|r| r.outcome.failure())
+                .any(|failure| kinds.contains(&failure.kind))
+        };
+        let ran = self.records.iter().any(|record| record.outcome.measurement().is_some());
+        if failed(&[FailureKind::Incorrect]) {
+            Exit::WrongOutputs
+        } else if !ran
+            || failed(&[FailureKind::Failed, FailureKind::OutOfMemory, FailureKind::Timeout])
+        {
+            Exit::Harness
+        } else {
+            Exit::Fine
         }
     }
 
@@ -188,7 +143,9 @@ pub fn schema() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Failure, Outcome};
+    use crate::failure::Failure;
+    use crate::outcome::Outcome;
+    use crate::testing::{record, results};
 
     /// The schema is derived from the types; what could go wrong is that it says something else
     /// than they write.
@@ -196,7 +153,7 @@ mod tests {
     fn the_schema_names_what_is_written() {
         let schema: serde_json::Value = serde_json::from_str(&schema()).unwrap();
         let required = schema["required"].as_array().unwrap();
-        let written = serde_json::to_value(crate::testing::results()).unwrap();
+        let written = serde_json::to_value(results()).unwrap();
         for field in required {
             assert!(
                 written.get(field.as_str().unwrap()).is_some(),
@@ -219,5 +176,32 @@ mod tests {
                 "{tag} is written but not described"
             );
         }
+    }
+
+    fn code(failures: &[Failure], ran: usize) -> u8 {
+        let mut found = results();
+        found.records = (0..ran).map(|i| record(&format!("ran{i}"), &[1000; 6])).collect();
+        for (i, failure) in failures.iter().enumerate() {
+            let mut failed = record(&format!("failed{i}"), &[1000; 6]);
+            failed.outcome = failure.clone().into();
+            found.records.push(failed);
+        }
+        found.exit().code()
+    }
+
+    #[test]
+    fn zero_cases_have_not_passed() {
+        assert_eq!(code(&[], 0), 3);
+        assert_eq!(code(&[Failure::unsupported("no GPU"), Failure::skipped("no GPU")], 0), 3);
+    }
+
+    #[test]
+    fn each_failure_has_its_code() {
+        assert_eq!(code(&[], 1), 0);
+        assert_eq!(code(&[Failure::unsupported("no GPU"), Failure::skipped("no GPU")], 1), 0);
+        assert_eq!(code(&[Failure::failed("panicked: 1")], 1), 3);
+        assert_eq!(code(&[Failure::out_of_memory("1 GiB")], 1), 3);
+        assert_eq!(code(&[Failure::timeout("120 s")], 1), 3);
+        assert_eq!(code(&[Failure::failed("1"), Failure::incorrect("by 1")], 1), 4);
     }
 }

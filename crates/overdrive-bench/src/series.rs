@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timer;
-use crate::integrity::nearly_equal;
-use crate::outcome::Failure;
+use crate::failure::Failure;
+use crate::nearly_equal::nearly_equal;
 use crate::statistics::{Fence, Sorted, Summary};
 
 /// One timed span: a batch of [`Conditions::calls_per_sample`] calls.
@@ -249,7 +249,7 @@ impl Series {
     /// may differ in their last bits, as mathematical libraries do.
     pub fn is_consistent(&self) -> bool {
         Self::new(self.conditions.clone(), self.samples.clone()).is_ok_and(|rebuilt| {
-            rebuilt.samples == self.samples && nearly_equal(&rebuilt.summary, &self.summary)
+            rebuilt.samples == self.samples && nearly_equal(&rebuilt.summary, &self.summary, 0.0)
         })
     }
 }

@@ -13,8 +13,9 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::digits::{decimals, time};
-use crate::outcome::Failure;
-use crate::record::{Measurement, Record};
+use crate::failure::Failure;
+use crate::measurement::Measurement;
+use crate::record::Record;
 use crate::reported::{Kept, Reported};
 use crate::runner::SUSPECT_RATIO;
 use crate::series::{Basis, Depth, Series};

@@ -4,7 +4,7 @@
 //! One slow sample extends the series, and blocks only where the other samples do not decide. The
 //! limits are constants with names, so that a report can print the one that was passed. Wrong
 //! outputs need no status: they have no measurement at all
-//! ([`FailureKind::Incorrect`](crate::outcome::FailureKind::Incorrect)).
+//! ([`FailureKind::Incorrect`](crate::failure::FailureKind::Incorrect)).
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digits;
-use crate::record::Work;
 use crate::series::{Basis, Flag, Series, Settling, Stopped};
 use crate::statistics::{MAD_TO_SIGMA, Sorted};
+use crate::work::Work;
 
 /// Share of the sum that a single sample may hold.
 pub const DOMINANT_SHARE: f64 = 0.5;
@@ -94,6 +94,24 @@ pub enum Block {
 }
 
 impl StatusKind {
+    /// Whether it follows from samples alone, and can be derived again.
+    pub(crate) fn is_derived(self) -> bool {
+        match self {
+            Self::OneSampleDominates
+            | Self::ColdFirstSample
+            | Self::Scattered
+            | Self::Noisy
+            | Self::Imprecise
+            | Self::Unsettled
+            | Self::Throttled
+            | Self::LaunchBound
+            | Self::Warm => true,
+            // A second method may clear or raise a suspicion; the others need the device or another
+            // record.
+            Self::Invalid | Self::Suspect | Self::NotCompressed => false,
+        }
+    }
+
     /// Whether it blocks or warns.
     pub fn block(self) -> Block {
         match self {

@@ -8,12 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::case::{Case, Configuration, Workload};
 use crate::clock::{Clock, Timer};
+use crate::deviation::Deviation;
 use crate::environment::{Cache, Cpu, Environment, Revision, Toolchain};
-use crate::outcome::{Failure, Outcome};
-use crate::record::{Agreement, Measurement, Record};
+use crate::failure::Failure;
+use crate::measurement::{Agreement, Measurement};
+use crate::outcome::Outcome;
+use crate::record::Record;
 use crate::results::{Results, SCHEMA_VERSION};
 use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Span, Stopped};
-use crate::subject::{Deviation, Subject};
+use crate::subject::Subject;
 
 /// A clock that stands still until it is advanced.
 #[derive(Clone, Default)]

@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use overdrive_bench::exit::Exit;
+use overdrive_bench::failure::FailureKind;
 use overdrive_bench::import::{ImportError, parse, read};
-use overdrive_bench::outcome::FailureKind;
-use overdrive_bench::record::{Measurement, Record};
+use overdrive_bench::measurement::Measurement;
+use overdrive_bench::record::Record;
 use overdrive_bench::report::{from_json, markdown, terminal, to_json};
 use overdrive_bench::reported::Kept;
 use overdrive_bench::results::Results;
@@ -114,7 +115,7 @@ fn a_back_end_of_no_time_has_failed_and_null_overheads_are_not_recorded() {
     let page = markdown(&results);
     assert!(page.contains("overheads: not recorded"), "{page}");
     assert!(!page.contains(" 0.00") && !page.contains("| 0 ns"), "{page}");
-    assert_eq!(Exit::of(&results), Exit::Harness);
+    assert_eq!(results.exit(), Exit::Harness);
 }
 
 #[test]

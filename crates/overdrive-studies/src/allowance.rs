@@ -6,7 +6,7 @@
 //! allowance of its own a study; who has used it up takes no further part, which its records say.
 //! Invariant: what is charged here delays no deadline of ours.
 
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl Allowance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overdrive_bench::outcome::FailureKind;
+    use overdrive_bench::failure::FailureKind;
 
     #[test]
     fn who_has_used_up_his_share_is_skipped_and_nobody_else() {

@@ -7,7 +7,7 @@ use crate::kernels::graphs::copy;
 use crate::session::{prepare, ready};
 use crate::{Context, Device, Entry, Workload};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind, Probe};
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{
     Builder, DType, DotGeneral, Graph, GraphError, Mode, Precision, Prim, TensorType,
 };

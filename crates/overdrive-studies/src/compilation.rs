@@ -3,7 +3,8 @@
 
 use crate::published;
 use crate::{Context, Device, Entry, Study, Workload, measure};
-use overdrive_bench::outcome::{Failure, Outcome};
+use overdrive_bench::failure::Failure;
+use overdrive_bench::outcome::Outcome;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::{Note, Results};
 use overdrive_ir::{DType, GraphError, Mode};

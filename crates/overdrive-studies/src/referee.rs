@@ -7,8 +7,8 @@
 //! reference comes from the host, or from a device that agreed with the host in this run.
 
 use crate::reference::{Place, Reference, SHARE};
+use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::normal_inputs;
-use overdrive_bench::outcome::Failure;
 use overdrive_ir::{Backend, DType, Graph, Mode, Tuning};
 use overdrive_passes::{blocks, compute_in_f64, perturb};
 use std::cell::OnceCell;

@@ -7,8 +7,8 @@
 
 use crate::referee::Chosen;
 use crate::tolerance::rounds_to_codes;
+use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::{Sensitivity, compared, compared_rows};
-use overdrive_bench::outcome::Failure;
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
     Backend, Builder, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning,

@@ -2,7 +2,7 @@
 //! it.
 
 use crate::Workload;
-use overdrive_bench::record::Items;
+use overdrive_bench::work::Items;
 use overdrive_formats::{Columns, ModelFolder};
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;

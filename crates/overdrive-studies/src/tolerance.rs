@@ -9,8 +9,9 @@
 //! measured must lie as near as these twins do, element by element and in the mean. Invariant:
 //! nothing here looks at what is judged, so that no fault of a back end widens its own tolerance.
 
-use overdrive_bench::oracle::{Oracle, Perturbation, Tolerance};
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::deviation::Tolerance;
+use overdrive_bench::failure::Failure;
+use overdrive_bench::oracle::{Oracle, Perturbation};
 use overdrive_ir::eval::philox;
 use overdrive_ir::{DType, Graph, Init, Node, Prim, Tensor, TensorType, Unary};
 use overdrive_passes::to_primitives;

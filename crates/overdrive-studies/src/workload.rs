@@ -7,7 +7,7 @@ use crate::tolerance::{perturbed, rounds_to_codes, with_perturbed_states};
 use crate::{Context, Template};
 use overdrive_bench::case;
 use overdrive_bench::oracle::{Oracle, normal_inputs};
-use overdrive_bench::record::{Items, Work};
+use overdrive_bench::work::{Items, Work};
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::Model;

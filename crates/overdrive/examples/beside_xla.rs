@@ -10,13 +10,14 @@
 
 use overdrive::bench::case::{Case, Configuration, Workload};
 use overdrive::bench::clock::SystemClock;
+use overdrive::bench::deviation::Deviation;
+use overdrive::bench::failure::Failure;
 use overdrive::bench::oracle::{Oracle, normal_inputs};
-use overdrive::bench::outcome::Failure;
 use overdrive::bench::record::Record;
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Runner;
 use overdrive::bench::speedup::Speedup;
-use overdrive::bench::subject::{Deviation, Subject};
+use overdrive::bench::subject::Subject;
 use overdrive::ir::{Backend, Buffer, DType, Executable, Graph, Mode, State, Tensor, Tuning};
 use overdrive::passes::{Recipe, precision, to_f64};
 use overdrive::{cpu::CpuBackend, cuda::CudaBackend, studies};
@@ -27,7 +28,7 @@ use std::path::Path;
 /// Calls in a queue.
 const QUEUED: u64 = 50;
 /// bf16 has eight bits; a transformer of six blocks rounds some dozens of times.
-const TOLERANCE: overdrive::bench::oracle::Tolerance = overdrive::bench::oracle::Tolerance {
+const TOLERANCE: overdrive::bench::deviation::Tolerance = overdrive::bench::deviation::Tolerance {
     rtol: 0.05,
     atol: 0.08,
     rms: f64::INFINITY,

@@ -5,12 +5,13 @@
 
 use overdrive::bench::case::{Case, Configuration, Workload};
 use overdrive::bench::clock::SystemClock;
-use overdrive::bench::oracle::Tolerance;
+use overdrive::bench::deviation::Deviation;
+use overdrive::bench::deviation::Tolerance;
 use overdrive::bench::record::Record;
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Runner;
 use overdrive::bench::speedup::Speedup;
-use overdrive::bench::subject::{Deviation, Function, Subject};
+use overdrive::bench::subject::{Function, Subject};
 
 const N: usize = 1 << 16;
 

@@ -2,7 +2,7 @@
 
 use overdrive::bench::clock::Clock;
 use overdrive::bench::energy::{EnergyProbe, Gpu, Meter, Rapl};
-use overdrive::bench::outcome::Failure;
+use overdrive::bench::failure::Failure;
 use overdrive::studies::EnergyProbes;
 use std::cell::RefCell;
 

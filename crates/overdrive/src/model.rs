@@ -10,7 +10,7 @@
 use crate::failure::Failure;
 use crate::freeing::{Build, Dimension};
 use crate::terminal::note;
-use overdrive::bench::record::Items;
+use overdrive::bench::work::Items;
 use overdrive::files;
 use overdrive::formats::onnx::{self, Binding, Folding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};

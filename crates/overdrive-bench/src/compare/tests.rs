@@ -1,7 +1,7 @@
 //! Verdicts over sessions, and what is refused, on made-up results.
 
 use super::*;
-use crate::outcome::Failure;
+use crate::failure::Failure;
 use crate::testing::{record, results};
 
 fn spans(ns: u64) -> Vec<u64> {

@@ -11,7 +11,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::Meter;
-use crate::outcome::Failure;
+use crate::failure::Failure;
 use crate::series::Flag;
 
 /// Names under which the library is found: that of the driver, of its development package, of

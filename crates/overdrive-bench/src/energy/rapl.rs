@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Meter;
-use crate::outcome::Failure;
+use crate::failure::Failure;
 
 const FOLDER: &str = "/sys/class/powercap";
 
@@ -88,7 +88,7 @@ fn read_number(path: &Path) -> Result<u64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::FailureKind;
+    use crate::failure::FailureKind;
 
     #[test]
     fn packages_are_summed_parts_and_platform_are_not_and_counters_wrap() {

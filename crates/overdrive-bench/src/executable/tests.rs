@@ -2,7 +2,7 @@
 //! be switched on.
 
 use super::*;
-use crate::outcome::FailureKind;
+use crate::failure::FailureKind;
 use crate::rules::Rules;
 use crate::runner::Runner;
 use crate::testing::SyntheticClock;

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use super::block::Side;
 use super::child::{self, Ended};
-use super::observation::{self, Observations};
+use super::observation::Observations;
+use super::read;
 use super::session::{Processes, Request};
 use crate::environment::Toolchain;
 use crate::exit::Exit;
-use crate::outcome::Failure;
+use crate::failure::Failure;
 use crate::runner::Stop;
 use overdrive_process::program;
 
@@ -182,7 +183,7 @@ fn read(
             file.display()
         ))
     })?;
-    observation::read(&text).map_err(|error| {
+    read::read(&text).map_err(|error| {
         Failure::failed(format!("the results of `{invocation}` in `{}`: {error}", file.display()))
     })
 }
@@ -191,7 +192,7 @@ fn read(
 #[cfg(unix)]
 mod tests {
     use super::*;
-    use crate::outcome::FailureKind;
+    use crate::failure::FailureKind;
 
     fn folder(name: &str) -> PathBuf {
         let folder =

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::block::Side;
+use super::evidence::Evidence;
 use super::exact::{Change, Exact, UNCLEAR};
+use super::finding::{CaseVerdict, Compared, Control, Finding, Flagged};
 use super::judgement::{
     Estimate, Figure, Objection, Verdict, blocks_to_decide, is_bounded_tail, minimum_detectable,
     verdict,
@@ -13,9 +15,7 @@ use super::metric::{Better, MEDIAN, Metric, Scale};
 use super::observation::Observed;
 use super::sampled::{Sampled, cases, missing, names, observed, sampled, steady, values};
 use super::sequential::{Course, Look, Seen, see};
-use super::session::Evidence;
-use super::verdicts::{CaseVerdict, Compared, Control, Finding, Flagged};
-use crate::outcome::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind};
 use crate::statistics::Sorted;
 use crate::status::{StatusKind, THROTTLED_SHARE};
 

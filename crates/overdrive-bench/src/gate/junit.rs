@@ -1,8 +1,9 @@
 //! Verdicts as JUnit XML, which continuous-integration services show as tests: a regression is a
 //! failed test, doubt is a skipped one.
 
+use super::finding::{CaseVerdict, Compared, Finding};
 use super::table::detectable;
-use super::verdicts::{CaseVerdict, Compared, Finding, Verdicts};
+use super::verdicts::Verdicts;
 
 /// The whole document.
 pub fn junit(verdicts: &Verdicts) -> String {

@@ -1,8 +1,9 @@
 //! Verdicts as Markdown that reads well as a comment on a pull request: the verdict first, what
 //! needs attention next, all else folded away.
 
+use super::finding::CaseVerdict;
 use super::table::table;
-use super::verdicts::{CaseVerdict, Verdicts};
+use super::verdicts::Verdicts;
 use crate::report::{markdown_table, utc};
 
 /// The whole page.

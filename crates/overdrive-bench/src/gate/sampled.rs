@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::block::Side;
+use super::evidence::Evidence;
 use super::metric::{Better, MEAN, MEDIAN, Metric, P95, P99, metric};
 use super::observation::Observed;
 use super::sequential::{Course, Look, Seen, see};
-use super::session::Evidence;
 use crate::statistics::holm;
 
 /// A figure whose blocks have an interval.

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use super::block::{Block, Side, order};
+use super::evidence::Evidence;
 use super::judge::is_settled;
 use super::observation::Observations;
 use super::sequential::{FIRST_LOOK, MOST_BLOCKS, is_look};
-use crate::outcome::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind};
 use crate::runner::Stop;
 
 /// Processes that end without results before the session gives up: one may be bad luck, three are a
@@ -57,23 +55,6 @@ pub struct Step {
     pub elapsed: Duration,
     /// When it ends at the latest, where that is set.
     pub budget: Duration,
-}
-
-/// Everything that a session saw: what its verdicts are computed from, and all of it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Evidence {
-    /// Every block, in the order in which they ran.
-    pub blocks: Vec<Block>,
-    /// Whether the session ended since all was decided; else time was up, or it was ended early.
-    pub settled: bool,
-    /// How long it took, in seconds.
-    pub elapsed_s: f64,
-    /// Processes that ended without results.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lost: Vec<(Side, Failure)>,
-    /// Why it ended before its plan, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_early: Option<Failure>,
 }
 
 /// A session to be run.

@@ -1,8 +1,8 @@
 //! Verdicts as a table, before it is known where it will be printed.
 
+use super::finding::CaseVerdict;
 use super::judgement::{Estimate, Figure};
 use super::metric::MEDIAN;
-use super::verdicts::CaseVerdict;
 use crate::digits;
 use crate::report::{Align, Table, cell};
 

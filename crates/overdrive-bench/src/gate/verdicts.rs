@@ -1,22 +1,26 @@
-//! The outcome of a session as data: what is said of each case, what the control says of the
-//! machine, and the exit code that follows.
+//! The outcome of a session: what is said of each case, what the control says of the machine, what
+//! both follow from, and the exit code.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::exact::Exact;
+use super::evidence::Evidence;
+use super::finding::{CaseVerdict, Compared, Control, Finding};
 use super::judge::{control, judge};
-use super::judgement::{Estimate, Figure, Verdict};
+use super::judgement::Verdict;
 use super::metric::MEDIAN;
-use super::session::Evidence;
 use crate::environment::Environment;
 use crate::exit::Exit;
-use crate::outcome::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::nearly_equal::nearly_equal;
 
 /// Version of the verdicts' schema. Raised whenever a field changes its meaning or disappears.
 pub const GATE_VERSION: u32 = 2;
+
+/// Logarithms of ratios near 1 are near 0, where the last digits of two machines differ by more.
+const FLOOR: f64 = 1e-3;
 
 /// Everything that a session of the gate says. What is said of cases and of the control follows
 /// from the evidence alone; see [`Verdicts::derive`].
@@ -59,160 +63,6 @@ pub struct Program {
     pub commit: Option<String>,
     /// What is run in each process.
     pub command: String,
-}
-
-/// What the baseline against itself showed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Control {
-    /// Complete blocks behind its intervals; 0 where they were too few for one.
-    pub blocks: usize,
-    /// Figures that were found to differ from themselves. If there are any, every verdict on times
-    /// is advisory.
-    pub flagged: Vec<Flagged>,
-}
-
-/// A figure that differs from itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Flagged {
-    /// The case.
-    pub case: String,
-    /// The figure.
-    pub figure: String,
-    /// By how much.
-    pub change: Estimate,
-}
-
-/// What is said of one case.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct CaseVerdict {
-    /// Its id.
-    pub case: String,
-    /// What was found.
-    pub finding: Finding,
-}
-
-/// What can be said of a case.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Finding {
-    /// Both sides ran it.
-    Compared(Box<Compared>),
-    /// Outputs disagree with the reference.
-    WrongOutputs(String),
-    /// A process failed on it.
-    Failed(String),
-    /// The current program does not have it, or never ran it.
-    OnlyInBaseline,
-    /// The baseline does not have it: nothing to compare with.
-    OnlyInCurrent,
-    /// Neither side could run it here.
-    NotRun(String),
-}
-
-/// The figures behind a verdict.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Compared {
-    /// The worst verdict of all figures.
-    pub verdict: Verdict,
-    /// Figures that vary from process to process, judged by blocks; the median of times first.
-    pub figures: Vec<Figure>,
-    /// Figures that every process of a side says alike.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub exact: Vec<Exact>,
-    /// What one side reports and the other does not, in sentences.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing: Vec<String>,
-    /// Ratio of device cycles, where they were counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cycles: Option<Estimate>,
-    /// Why the verdict is what it is, and what to know beside it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reasons: Vec<String>,
-}
-
-impl Compared {
-    /// The median of times, or what comes first where there is none.
-    pub fn headline(&self) -> Option<&Figure> {
-        self.figures.first()
-    }
-
-    /// Whether a figure that needs no statistics is beyond what is allowed.
-    fn is_worse_exactly(&self) -> bool {
-        self.exact.iter().any(Exact::is_worse)
-    }
-}
-
-impl CaseVerdict {
-    /// The word for a table.
-    pub fn word(&self) -> String {
-        match &self.finding {
-            Finding::Compared(compared) => match compared.verdict {
-                Verdict::Regressed => Verdict::Regressed.to_string(),
-                _ if !compared.missing.is_empty() => "MISSING".to_owned(),
-                verdict => verdict.to_string(),
-            },
-            Finding::WrongOutputs(_) => "WRONG OUTPUTS".to_owned(),
-            Finding::Failed(_) => "FAILED".to_owned(),
-            Finding::OnlyInBaseline => "MISSING".to_owned(),
-            Finding::OnlyInCurrent => "NEW".to_owned(),
-            Finding::NotRun(_) => "NOT RUN".to_owned(),
-        }
-    }
-
-    /// What to know beside the verdict, in sentences.
-    pub fn reasons(&self) -> Vec<String> {
-        match &self.finding {
-            Finding::Compared(compared) => {
-                compared.missing.iter().chain(&compared.reasons).cloned().collect()
-            }
-            Finding::WrongOutputs(reason) | Finding::Failed(reason) | Finding::NotRun(reason) => {
-                vec![reason.clone()]
-            }
-            Finding::OnlyInBaseline => {
-                vec!["only the baseline ran it: it was removed, renamed or not reached".to_owned()]
-            }
-            Finding::OnlyInCurrent => {
-                vec!["only the current ran it: nothing to compare with".to_owned()]
-            }
-        }
-    }
-
-    /// What was compared, if both sides ran it.
-    pub fn compared(&self) -> Option<&Compared> {
-        match &self.finding {
-            Finding::Compared(compared) => Some(compared),
-            _ => None,
-        }
-    }
-
-    /// The same without what may differ in a last digit that is part of a text.
-    fn without_sentences(&self) -> Self {
-        let mut bare = self.clone();
-        if let Finding::Compared(compared) = &mut bare.finding {
-            compared.reasons.clear();
-        }
-        bare
-    }
-
-    /// Whether nothing stands against it.
-    pub(super) fn is_quiet(&self) -> bool {
-        matches!(self.word().as_str(), "SAME" | "IMPROVED")
-    }
-
-    /// Order of a table: what needs attention first.
-    pub(super) fn rank(&self) -> u8 {
-        match (&self.finding, self.word().as_str()) {
-            (Finding::WrongOutputs(_), _) => 0,
-            (_, "REGRESSED") => 1,
-            (Finding::Failed(_), _) => 2,
-            (_, "MISSING") => 3,
-            (_, "UNDECIDED") => 4,
-            (Finding::OnlyInCurrent, _) => 5,
-            (_, "IMPROVED") => 6,
-            (Finding::NotRun(_), _) => 8,
-            _ => 7,
-        }
-    }
 }
 
 /// Why a text is not verdicts that this program can read.
@@ -275,14 +125,16 @@ impl Verdicts {
     pub fn check(&self) -> Result<(), VerdictsError> {
         let derived = self.clone().derive();
         for (said, found) in self.cases.iter().zip(&derived.cases) {
-            if !is_alike(&said.without_sentences(), &found.without_sentences()) {
+            if !nearly_equal(&said.without_sentences(), &found.without_sentences(), FLOOR) {
                 let (said, found) = ((&said.case, said.word()), (&found.case, found.word()));
                 let what =
                     format!("`{}` is {}, derived is `{}`, {}", said.0, said.1, found.0, found.1);
                 return Err(VerdictsError::Edited(what));
             }
         }
-        if self.cases.len() != derived.cases.len() || !is_alike(&self.control, &derived.control) {
+        if self.cases.len() != derived.cases.len()
+            || !nearly_equal(&self.control, &derived.control, FLOOR)
+        {
             return Err(VerdictsError::Edited(
                 "the list of cases or the control differs".to_owned(),
             ));
@@ -304,7 +156,7 @@ impl Verdicts {
         };
         let binds = |compared: &Compared| compared.is_worse_exactly() || !self.is_advisory();
         let ended_early = self.evidence.ended_early.as_ref();
-        let broke = |failure: &Failure| failure.kind != crate::outcome::FailureKind::Skipped;
+        let broke = |failure: &Failure| failure.kind != FailureKind::Skipped;
         if any(&|finding| matches!(finding, Finding::WrongOutputs(_))) {
             Exit::WrongOutputs
         } else if compared(&|case| case.verdict == Verdict::Regressed && binds(case)) {
@@ -361,27 +213,6 @@ impl Verdicts {
             medians.filter(|figure| figure.name == MEDIAN).map(|figure| figure.minimum_detectable);
         Some(crate::statistics::Sorted::new(&timed.collect::<Vec<_>>())?.median())
     }
-}
-
-/// Whether two values are written alike, but for the last digits of their numbers.
-fn is_alike<T: Serialize>(a: &T, b: &T) -> bool {
-    fn alike(a: &serde_json::Value, b: &serde_json::Value) -> bool {
-        use serde_json::Value::{Array, Number, Object};
-        match (a, b) {
-            (Array(a), Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
-            (Object(a), Object(b)) => {
-                a.len() == b.len()
-                    && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
-            }
-            (Number(a), Number(b)) => match (a.as_f64(), b.as_f64()) {
-                (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3),
-                _ => a == b,
-            },
-            _ => a == b,
-        }
-    }
-    let value = |value: &T| serde_json::to_value(value).expect("verdicts are plain data");
-    alike(&value(a), &value(b))
 }
 
 /// The JSON Schema of [`Verdicts`], as published in `docs/gate.schema.json`.

@@ -95,7 +95,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Failure;
+    use crate::failure::Failure;
     use crate::testing::{record, results};
 
     #[test]

@@ -14,7 +14,8 @@ use super::draft::{Draft, configuration, malformed, outcome};
 use super::error::ImportError;
 use super::format::Format;
 use crate::case::Workload;
-use crate::outcome::{Failure, Outcome};
+use crate::failure::Failure;
+use crate::outcome::Outcome;
 use crate::reported::{Kept, Reported};
 use crate::results::Results;
 

@@ -8,8 +8,10 @@ use super::error::ImportError;
 use super::format::Format;
 use crate::case::{Case, Configuration, Workload};
 use crate::environment::{Device, Environment, Revision};
+use crate::integrity::check;
+use crate::measurement::Measurement;
 use crate::outcome::Outcome;
-use crate::record::{Measurement, Record};
+use crate::record::Record;
 use crate::reported::Reported;
 use crate::results::{Note, Results, SCHEMA_VERSION};
 
@@ -95,7 +97,7 @@ impl<'p> Draft<'p> {
         if self.results.records.is_empty() {
             return Err(ImportError::Empty { path, format: self.format, missing });
         }
-        let check = self.results.check();
+        let check = check(&self.results);
         check.map_err(|reason| malformed(self.path, self.format, reason)).map(|()| self.results)
     }
 }

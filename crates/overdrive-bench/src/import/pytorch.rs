@@ -16,7 +16,8 @@ use super::error::ImportError;
 use super::format::Format;
 use super::operators::{Event, Operator, operators};
 use crate::case::Workload;
-use crate::outcome::{Failure, Outcome};
+use crate::failure::Failure;
+use crate::outcome::Outcome;
 use crate::reported::{Kept, Reported};
 use crate::results::Results;
 

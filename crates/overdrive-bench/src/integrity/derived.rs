@@ -2,65 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use serde_json::Value;
-
-use super::SUMMARY;
-use crate::record::Measurement;
-use crate::results::{Inconsistency, Results};
+use super::inconsistency::{Inconsistency, SUMMARY};
+use crate::measurement::Measurement;
+use crate::nearly_equal::close;
+use crate::results::Results;
 use crate::series::Stopped;
-use crate::status::{StatusKind, gate};
+use crate::status::gate;
 
-/// Relative room for floating point: files travel between machines whose `exp` and `ln` differ in
-/// the last bits.
-const TOLERANCE: f64 = 1e-9;
 /// The precision at which sampling stops, with room for rounding
 /// (`rules::Rules::relative_half_width`).
 const PRECISE: f64 = 0.01 * (1.0 + 1e-6);
-
-/// Whether two values are the same but for the last bits of their numbers.
-pub(crate) fn nearly_equal(a: &impl Serialize, b: &impl Serialize) -> bool {
-    let value = |of: Result<Value, serde_json::Error>| of.expect("summaries are plain data");
-    alike(&value(serde_json::to_value(a)), &value(serde_json::to_value(b)))
-}
-
-fn alike(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => match (a.as_f64(), b.as_f64()) {
-            (Some(a), Some(b)) => close(a, b),
-            _ => a == b,
-        },
-        (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b))
-        }
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| alike(a, b)))
-        }
-        _ => a == b,
-    }
-}
-
-fn close(a: f64, b: f64) -> bool {
-    (a - b).abs() <= TOLERANCE * a.abs().max(b.abs())
-}
-
-/// Whether this status follows from samples alone, and can be derived again.
-pub(crate) fn is_derived(kind: StatusKind) -> bool {
-    match kind {
-        StatusKind::OneSampleDominates
-        | StatusKind::ColdFirstSample
-        | StatusKind::Scattered
-        | StatusKind::Noisy
-        | StatusKind::Imprecise
-        | StatusKind::Unsettled
-        | StatusKind::Throttled
-        | StatusKind::LaunchBound
-        | StatusKind::Warm => true,
-        // A second method may clear or raise a suspicion; the others need the device or another
-        // record.
-        StatusKind::Invalid | StatusKind::Suspect | StatusKind::NotCompressed => false,
-    }
-}
 
 /// Summary, statuses, the reason for stopping, shares of ceilings.
 pub(super) fn check(results: &Results, measurement: &Measurement) -> Result<(), String> {
@@ -88,7 +39,7 @@ pub(super) fn check(results: &Results, measurement: &Measurement) -> Result<(), 
         }
     }
     for told in &measurement.statuses {
-        if is_derived(told.kind) && !found.iter().any(|status| status.kind == told.kind) {
+        if told.kind.is_derived() && !found.iter().any(|status| status.kind == told.kind) {
             return Err(format!("it says {}, which does not follow from its samples", told.kind));
         }
     }
@@ -108,7 +59,7 @@ fn check_shares(results: &Results, measurement: &Measurement) -> Result<(), Stri
             continue;
         };
         let share = ceiling.share(work, series.summary.median_ns).share;
-        if !close(share, told.share) {
+        if !close(share, told.share, 0.0) {
             let found = format!("{:.4} of `{}`, and says {:.4}", share, told.ceiling, told.share);
             return Err(format!("it reaches {found}"));
         }

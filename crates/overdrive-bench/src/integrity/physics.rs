@@ -8,7 +8,7 @@
 use crate::case::Case;
 use crate::digits;
 use crate::environment::Environment;
-use crate::record::Measurement;
+use crate::measurement::Measurement;
 use crate::status::{Physics, StatusKind};
 
 /// No processor has had a higher clock.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::inconsistency::Inconsistency;
 use super::timing::Turns;
 use crate::record::Record;
-use crate::results::{Inconsistency, Results};
+use crate::results::Results;
 use crate::series::Series;
 
 /// What version 1 says of a session: a record and the one that it is compared with alternated in

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
-use crate::record::{Items, Measurement, Record, Work};
+use crate::measurement::Measurement;
+use crate::record::Record;
 use crate::report::{JsonError, from_json, to_json};
 use crate::results::Results;
 use crate::rules::Rules;
@@ -13,6 +14,7 @@ use crate::series::{Series, Span};
 use crate::status::gate;
 use crate::subject::Subject;
 use crate::testing::{Synthetic, SyntheticClock, case, results};
+use crate::work::{Items, Work};
 
 /// What a run of two subjects leaves, of 1 ms and of 2 ms with a little noise.
 fn run() -> Results {

@@ -1,6 +1,6 @@
 //! Several clocks and counters saw the same calls: their stories must be one.
 
-use crate::record::Measurement;
+use crate::measurement::Measurement;
 use crate::series::{Basis, Depth, Sample, Series, Session, Settling};
 use crate::statistics::Sorted;
 

@@ -4,13 +4,14 @@
 use crate::case::Workload;
 use crate::ceilings::{Ceiling, CeilingKind};
 use crate::energy::EnergyUse;
+use crate::failure::Failure;
 use crate::ladder::{LadderKey, Rung};
 use crate::memory::{MemoryUse, Peak};
-use crate::outcome::Failure;
-use crate::record::{Items, Record, Work};
+use crate::record::Record;
 use crate::results::{Note, Results};
 use crate::series::Series;
 use crate::testing::{conditions, record, results, samples};
+use crate::work::{Items, Work};
 
 fn spans(ns: u64) -> Vec<u64> {
     (0..20).map(|i| ns + (i * 7919) % (ns / 100)).collect()

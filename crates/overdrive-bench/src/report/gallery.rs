@@ -3,13 +3,15 @@
 
 use crate::case::{Configuration, Workload};
 use crate::ceilings::{Ceiling, CeilingKind};
+use crate::failure::Failure;
 use crate::ladder::{LadderKey, Rung};
+use crate::measurement::Curve;
 use crate::memory::MemoryUse;
-use crate::outcome::Failure;
-use crate::record::{Curve, Record, Work};
+use crate::record::Record;
 use crate::results::{Note, Results};
 use crate::series::Series;
 use crate::testing::{conditions, record, results, samples};
+use crate::work::Work;
 
 /// Twenty samples around `ns`, skewed as timings are.
 fn spans(ns: u64) -> Vec<u64> {

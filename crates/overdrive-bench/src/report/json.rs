@@ -2,9 +2,10 @@
 
 use serde::Deserialize;
 
+use crate::integrity::{Inconsistency, check};
+use crate::measurement::Measurement;
 use crate::outcome::Outcome;
-use crate::record::Measurement;
-use crate::results::{Inconsistency, OLDEST_VERSION, Results, SCHEMA_VERSION};
+use crate::results::{OLDEST_VERSION, Results, SCHEMA_VERSION};
 
 /// Why a text is not results.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +46,7 @@ pub fn from_json(text: &str) -> Result<Results, JsonError> {
         let outcomes = results.records.iter_mut().map(|record| &mut record.outcome);
         outcomes.filter_map(Outcome::measurement_mut).for_each(Measurement::judge_again);
     }
-    results.check()?;
+    check(&results)?;
     Ok(results)
 }
 

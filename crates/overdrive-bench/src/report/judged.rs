@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::anchor::anchor;
 use crate::case::Common;
-use crate::record::{Measurement, Record};
+use crate::measurement::Measurement;
+use crate::record::Record;
 use crate::results::Results;
 use crate::speedup::{NoClaim, Speedup};
 

@@ -3,7 +3,7 @@
 
 use super::judged::{Compared, Judged};
 use crate::integrity::physics;
-use crate::record::Measurement;
+use crate::measurement::Measurement;
 use crate::runner::SUSPECT_RATIO;
 use crate::series::Series;
 use crate::speedup::{NoClaim, Reason, Speedup};

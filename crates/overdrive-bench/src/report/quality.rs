@@ -7,7 +7,7 @@
 //! that lie apart.
 
 use super::judged::Compared;
-use crate::record::Measurement;
+use crate::measurement::Measurement;
 
 /// A measure of quality.
 pub(super) struct Metric {

@@ -8,7 +8,8 @@ use super::overview::word;
 use super::side_tables;
 use super::table::{Align, Table, UNKNOWN, cell};
 use crate::digits;
-use crate::record::{Measurement, Record};
+use crate::measurement::Measurement;
+use crate::record::Record;
 use crate::speedup::Speedup;
 use crate::statistics::geometric_mean;
 

@@ -5,8 +5,8 @@ use super::judged::Compared;
 use super::section::Captioned;
 use super::table::{Align, Table, cell};
 use crate::digits;
+use crate::measurement::Measurement;
 use crate::memory::Peak;
-use crate::record::Measurement;
 
 /// The caption of what is paid once.
 pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";

@@ -4,12 +4,14 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Alternation, Runner, warmup};
-use crate::outcome::{Failure, Outcome};
-use crate::record::{Agreement, Measurement, Overhead};
+use crate::deviation::Deviation;
+use crate::failure::Failure;
+use crate::measurement::{Agreement, Measurement, Overhead};
+use crate::outcome::Outcome;
 use crate::series::{Basis, Conditions, Sample, Series, Session, Settling, Span, Stopped};
 use crate::statistics::{Sorted, Summary};
 use crate::status::has_lone_slow_sample;
-use crate::subject::{Deviation, Subject};
+use crate::subject::Subject;
 
 /// Calls shorter than this are preceded by one that is not timed whenever a rival ran in between:
 /// caches then hold this subject's data and not the rival's. In longer calls what a cache can hold

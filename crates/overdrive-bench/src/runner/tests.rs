@@ -1,12 +1,13 @@
 //! The runner against invented time.
 
 use super::*;
-use crate::oracle::Tolerance;
-use crate::outcome::{Failure, FailureKind};
-use crate::record::Measurement;
+use crate::deviation::Deviation;
+use crate::deviation::Tolerance;
+use crate::failure::{Failure, FailureKind};
+use crate::measurement::Measurement;
 use crate::series::{Basis, Series, Settling, Stopped};
 use crate::status::StatusKind;
-use crate::subject::{Deviation, Reading};
+use crate::subject::Reading;
 use crate::testing::{Synthetic, SyntheticClock};
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::NAME;
 use crate::tolerance::tolerance;
 use crate::{Context, Entry, Workload, measure};
 use overdrive_bench::case::{Case, Configuration};
-use overdrive_bench::oracle::Tolerance;
+use overdrive_bench::deviation::Tolerance;
 use overdrive_bench::record::Record;
 use overdrive_bench::subject::{Function, Subject};
 use std::cell::RefCell;

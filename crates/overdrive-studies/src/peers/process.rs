@@ -5,7 +5,7 @@
 
 use super::frameworks::{FRAMEWORKS, Framework, MODULES, QUANTIZING};
 use crate::Workload;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_process::{Running, Stop, program, python};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -297,7 +297,7 @@ impl Drop for Peer {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
-    use overdrive_bench::outcome::FailureKind;
+    use overdrive_bench::failure::FailureKind;
 
     /// A peer that is a shell script.
     fn script(text: &str) -> Result<Peer, Failure> {

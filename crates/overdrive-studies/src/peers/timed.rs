@@ -3,10 +3,12 @@
 use super::process::{Peer, text};
 use crate::Workload;
 use overdrive_bench::clock::Clock;
-use overdrive_bench::oracle::{Oracle, Tolerance};
-use overdrive_bench::outcome::Failure;
-use overdrive_bench::record::Overhead;
-use overdrive_bench::subject::{Deviation, Reading, Subject};
+use overdrive_bench::deviation::Deviation;
+use overdrive_bench::deviation::Tolerance;
+use overdrive_bench::failure::Failure;
+use overdrive_bench::measurement::Overhead;
+use overdrive_bench::oracle::Oracle;
+use overdrive_bench::subject::{Reading, Subject};
 use overdrive_formats::{Tensors, onnx, safetensors};
 use overdrive_ir::{DType, Tensor};
 use serde::Deserialize;

@@ -6,7 +6,7 @@
 use super::calibrate::calibrate;
 use super::judge::bound;
 use crate::Template;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
     Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Rounding,

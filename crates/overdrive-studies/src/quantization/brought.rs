@@ -9,7 +9,7 @@ use super::judge::bound;
 use super::rows::{case, modes, note, timed};
 use super::{Footprint, Judge, Scores, agreement, outputs};
 use crate::{Context, Workload};
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_bench::results::Results;
 use overdrive_formats::states_file_bytes;
 use overdrive_ir::{Graph, Tensor};

@@ -1,7 +1,7 @@
 //! Runs a graph on batches for the evidence that passes ask for.
 
 use super::streamed::outputs;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::{Evidence, Statistic, observe};
 

@@ -9,7 +9,7 @@ use super::apply::apply;
 use super::judge::bound;
 use super::streamed::outputs;
 use crate::Template;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Init, Tensor};
 use overdrive_passes::{
     Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, declare, layers,

@@ -6,7 +6,7 @@ use super::metric::{Metric, Scores};
 use super::streamed::{Done, outputs, outputs_told};
 use super::task::{batch_of, calibration};
 use crate::Template;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::bind;
 use overdrive_train::data::{Split, Subset, Target};

@@ -5,7 +5,8 @@ use super::latency::Timed;
 use super::{Agreement, agreement};
 use crate::Workload;
 use crate::peers::{self, Given, HeldTo, Peer, Way};
-use overdrive_bench::outcome::{Failure, Outcome};
+use overdrive_bench::failure::Failure;
+use overdrive_bench::outcome::Outcome;
 use overdrive_bench::subject::Subject;
 use overdrive_ir::{DType, Tensor};
 

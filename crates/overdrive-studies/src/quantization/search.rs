@@ -10,7 +10,7 @@ use super::estimate::Estimate;
 use super::judge::{Judge, bound};
 use super::sensitivity::Sensitivity;
 use super::{Footprint, Session, apply, latency};
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Graph, Tensor};
 use overdrive_passes::{Preparation, Quantization, QuantizationMode, Quantized, layers};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 use super::calibrate::calibrate;
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_bench::runner::Stop;
 use overdrive_ir::Tensor;
 use overdrive_passes::{

@@ -5,7 +5,7 @@
 //! other. Invariant: a graph is cut at the same places whoever runs it, so that outputs of one
 //! graph are bitwise the same.
 
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Mode, State, Tensor, Tuning};
 use overdrive_passes::{block_ends, segments};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,7 +4,7 @@ use super::figures::{self, Quantities};
 use super::judge::bound;
 use super::metric::{Metric, Scores};
 use super::{Footprint, Task, agreement, outputs};
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_formats::states_file_bytes;
 use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::{QuantizationMode, Quantized, Skipped};

@@ -5,7 +5,7 @@
 use super::judge::bound;
 use super::{apply, trained_as_long, tune};
 use crate::Template;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_formats::Tensors;
 use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;

@@ -4,7 +4,7 @@
 use super::calibrate::calibrate;
 use super::judge::bound;
 use crate::Template;
-use overdrive_bench::outcome::Failure;
+use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Init, Tensor};
 use overdrive_passes::{Quantization, Quantized, QuantizedLayer, Scheme, declare};
 use overdrive_train::data::Parts;

@@ -6,10 +6,10 @@ use super::{Entry, Ready};
 use crate::Context;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::energy::EnergyUse;
+use overdrive_bench::failure::Failure;
+use overdrive_bench::measurement::Copies;
 use overdrive_bench::memory::{MemoryUse, peak_during};
 use overdrive_bench::oracle::Oracle;
-use overdrive_bench::outcome::Failure;
-use overdrive_bench::record::Copies;
 use overdrive_ir::backend::{Heap, MemoryReport};
 use overdrive_ir::{Backend, Buffer, Tensor};
 

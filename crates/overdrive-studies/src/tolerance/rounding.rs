@@ -5,7 +5,7 @@ use super::tests::{damaged, outputs};
 use super::*;
 use crate::Workload;
 use crate::referee::Referee;
-use overdrive_bench::subject::Deviation;
+use overdrive_bench::deviation::Deviation;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::ops::attention::{Attention, Mask};
 use overdrive_ir::{Backend, Builder, Mode, State, Tuning};
@@ -185,7 +185,7 @@ fn a_reference_that_is_not_finite_is_said_to_be_one() {
     let limit = tolerance(DType::F32, &graph, (&oracle, 0)).unwrap();
     let found = outputs(&backend, &graph, &oracle.inputs(0));
     let failure = oracle.compare_values(0, &[found], limit).unwrap_err();
-    assert_eq!(failure.kind, overdrive_bench::outcome::FailureKind::Skipped);
+    assert_eq!(failure.kind, overdrive_bench::failure::FailureKind::Skipped);
     for word in ["reference itself is not finite", "--inputs"] {
         assert!(failure.reason.contains(word), "{failure}");
     }

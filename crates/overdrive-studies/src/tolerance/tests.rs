@@ -4,7 +4,7 @@
 use super::*;
 use crate::Workload;
 use crate::referee::Referee;
-use overdrive_bench::subject::Deviation;
+use overdrive_bench::deviation::Deviation;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};

@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::bench::clock::SystemClock;
-use crate::bench::outcome::Failure;
+use crate::bench::failure::Failure;
 use crate::bench::results::Results;
 use crate::bench::rules::Rules;
 use crate::bench::runner::Stop;

@@ -3,7 +3,7 @@
 use super::Bench;
 use crate::bench::clock::SystemClock;
 use crate::bench::executable::Target;
-use crate::bench::outcome::Failure;
+use crate::bench::failure::Failure;
 use crate::bench::profile::{OperatorTable, Profile};
 use crate::cpu::CpuBackend;
 use crate::cuda::CudaBackend;

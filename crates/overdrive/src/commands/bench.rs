@@ -187,5 +187,5 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             .map_or("shown above".to_owned(), |f| format!("in `{}`", f.display()));
         return Err(Failure::interrupted(format!("what was measured by then is {place}")));
     }
-    Ok(Exit::of(&results))
+    Ok(results.exit())
 }

@@ -9,7 +9,7 @@ use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
 use overdrive::bench::executable::Target;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::outcome::{self, FailureKind};
+use overdrive::bench::failure::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::cpu::memory::available_bytes;
 use overdrive::files::{Place, Request};
@@ -95,7 +95,7 @@ fn check_memory(workload: &Workload, backend: &dyn Backend) -> Result<(), Failur
 }
 
 /// Too little memory is something that the user can mend.
-fn unmeasured(failure: outcome::Failure) -> Failure {
+fn unmeasured(failure: failure::Failure) -> Failure {
     match failure.kind {
         FailureKind::OutOfMemory => Failure::bad_input(failure),
         _ => Failure::harness(failure),

@@ -320,11 +320,11 @@ fn with_group(mut quantization: Quantization, group: Option<u32>) -> Quantizatio
     quantization
 }
 
-fn refused(reason: overdrive::bench::outcome::Failure) -> Failure {
+fn refused(reason: overdrive::bench::failure::Failure) -> Failure {
     Failure::bad_input(reason.reason)
 }
 
-fn harness(reason: overdrive::bench::outcome::Failure) -> Failure {
+fn harness(reason: overdrive::bench::failure::Failure) -> Failure {
     Failure::harness(reason.reason)
 }
 

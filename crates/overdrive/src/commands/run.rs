@@ -176,7 +176,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     if results.records.is_empty() && !arguments.case.is_empty() {
         return Err(Failure::harness(unmatched(&arguments.case)));
     }
-    Ok(Exit::of(&results))
+    Ok(results.exit())
 }
 
 /// The command that makes the model that was fastest, where that is a quantized one.

@@ -2,7 +2,7 @@
 
 use crate::invocation::Folder;
 use overdrive::bench::environment::Revision;
-use overdrive::bench::outcome::FailureKind;
+use overdrive::bench::failure::FailureKind;
 use overdrive::bench::report::html::results_of_page;
 use overdrive::bench::report::{from_json, to_json};
 use overdrive::bench::results::Results;

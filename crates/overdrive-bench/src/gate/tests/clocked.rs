@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::invented::{PROCESS, session};
 use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::gate::Processes;
 use crate::gate::block::Side;
-use crate::gate::observation::{Observations, observations};
+use crate::gate::observation::Observations;
+use crate::gate::read::observations;
 use crate::gate::session::Request;
 use crate::gate::verdicts::Verdicts;
-use crate::outcome::Failure;
 use crate::rules::Rules;
 use crate::runner::Runner;
 use crate::testing::{Synthetic, SyntheticClock, record, results};

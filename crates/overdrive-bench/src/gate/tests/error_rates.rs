@@ -3,8 +3,9 @@
 
 use super::invented::{Machine, session};
 use crate::exit::Exit;
+use crate::gate::finding::Compared;
 use crate::gate::judgement::Estimate;
-use crate::gate::verdicts::{Compared, Verdicts};
+use crate::gate::verdicts::Verdicts;
 use crate::statistics::geometric_mean;
 
 /// Words of the cases that are called `a`.

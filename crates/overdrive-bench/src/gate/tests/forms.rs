@@ -1,12 +1,12 @@
 //! The forms that verdicts take, as golden texts.
 
 use super::invented::{Machine, session};
+use crate::failure::Failure;
 use crate::gate::block::Side;
 use crate::gate::observation::Observations;
 use crate::gate::session::Request;
 use crate::gate::verdicts::{Verdicts, schema};
 use crate::gate::{Processes, junit, markdown, terminal};
-use crate::outcome::Failure;
 
 /// One case of each kind.
 struct Various(Machine);

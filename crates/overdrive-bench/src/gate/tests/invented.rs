@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::environment::Environment;
+use crate::failure::Failure;
 use crate::gate::block::Side;
+use crate::gate::evidence::Evidence;
+use crate::gate::finding::Control;
 use crate::gate::metric::{MEAN, MEDIAN};
 use crate::gate::observation::{Observations, Observed};
-use crate::gate::session::{Evidence, Progress, Request, Step};
-use crate::gate::verdicts::{Control, GATE_VERSION, Program, Verdicts};
+use crate::gate::session::{Progress, Request, Step};
+use crate::gate::verdicts::{GATE_VERSION, Program, Verdicts};
 use crate::gate::{Processes, Session};
-use crate::outcome::Failure;
 use crate::statistics::Sorted;
 
 /// Nobody watches.

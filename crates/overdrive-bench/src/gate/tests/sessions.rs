@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use super::invented::{Machine, PROCESS, Silent, session, verdicts};
 use crate::exit::Exit;
+use crate::failure::{Failure, FailureKind};
 use crate::gate::block::Side;
+use crate::gate::finding::Compared;
 use crate::gate::judgement::{Figure, Verdict};
 use crate::gate::metric::MEDIAN;
 use crate::gate::observation::{Observations, Observed};
 use crate::gate::session::Request;
-use crate::gate::verdicts::{Compared, Verdicts};
+use crate::gate::verdicts::Verdicts;
 use crate::gate::{Processes, Session};
-use crate::outcome::{Failure, FailureKind};
 use crate::runner::Stop;
 use crate::status::StatusKind;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::names;
 use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
-use crate::record::Curve;
+use crate::measurement::Curve;
 use crate::report::judged::Compared;
 
 /// What the curves that have a chart are of.

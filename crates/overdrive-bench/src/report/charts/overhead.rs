@@ -5,11 +5,11 @@ use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::names;
 use super::rows::{Bar, Piece, Row, Rows};
 use crate::digits;
-use crate::record::Measurement;
+use crate::measurement::Measurement;
 use crate::report::judged::Compared;
 use crate::report::side_tables::pays_back;
 
-/// The stages by the names of [`Overhead::stages`](crate::record::Overhead::stages).
+/// The stages by the names of [`Overhead::stages`](crate::measurement::Overhead::stages).
 const STAGES: [(&str, &str); 5] = [
     ("load", "$c5"),
     ("compile", "$c1"),

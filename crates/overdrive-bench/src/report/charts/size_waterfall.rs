@@ -5,7 +5,7 @@ use super::chart::{Chart, MOST_ROWS, Study, anchors};
 use super::figures::names;
 use super::rows::{Bar, Piece, Row, Rows};
 use crate::digits;
-use crate::record::Measurement;
+use crate::measurement::Measurement;
 use crate::report::judged::Compared;
 
 /// Quantity: size of the model's file. Its parts are `file_bytes.PART`, and their sum is the file.

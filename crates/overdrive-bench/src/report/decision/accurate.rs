@@ -4,7 +4,7 @@
 use super::super::judged::Compared;
 use super::super::quality::{Difference, Metric, metrics, samples};
 use super::{Card, Question};
-use crate::record::Agreement;
+use crate::measurement::Agreement;
 
 const TITLE: &str = "Most accurate";
 

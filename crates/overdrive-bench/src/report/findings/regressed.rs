@@ -3,9 +3,9 @@
 
 use super::super::judged::{Compared, Judged};
 use super::{Finding, Topic};
+use crate::gate::finding::CaseVerdict;
 use crate::gate::judgement::{Figure, Verdict};
 use crate::gate::metric::MEDIAN;
-use crate::gate::verdicts::CaseVerdict;
 
 /// One sentence for each case of these results that regressed, in the gate's order: worst first.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {

@@ -5,18 +5,20 @@
 use super::*;
 use crate::case::Workload;
 use crate::energy::EnergyUse;
+use crate::failure::Failure;
 use crate::gate::Verdicts;
 use crate::gate::block::{Block, Side, order};
+use crate::gate::evidence::Evidence;
+use crate::gate::finding::{Control, Flagged};
 use crate::gate::judgement::Estimate;
 use crate::gate::observation::Observed;
-use crate::gate::session::Evidence;
-use crate::gate::verdicts::{Control, Flagged, GATE_VERSION, Program};
+use crate::gate::verdicts::{GATE_VERSION, Program};
 use crate::memory::{MemoryUse, Peak};
-use crate::outcome::Failure;
-use crate::record::{Items, Record, Work};
+use crate::record::Record;
 use crate::report::example::example;
 use crate::series::{Basis, Conditions, Series};
 use crate::testing::{conditions, record, results, samples};
+use crate::work::{Items, Work};
 use proptest::prelude::*;
 
 fn spans(ns: u64) -> Vec<u64> {

@@ -2,7 +2,7 @@
 //! code.
 
 use super::*;
-use crate::outcome::Failure;
+use crate::failure::Failure;
 use crate::report::example::example;
 use crate::report::gallery::gallery;
 

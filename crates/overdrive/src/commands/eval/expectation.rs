@@ -5,8 +5,8 @@
 //! its bits, as NumPy views formats that it lacks. NaN agrees with NaN alone: a file that holds one
 //! asks for it, and how many there are is said.
 
-use overdrive::bench::oracle::Tolerance;
-use overdrive::bench::subject::Deviation;
+use overdrive::bench::deviation::Deviation;
+use overdrive::bench::deviation::Tolerance;
 use overdrive::ir::{DType, Tensor, TensorType};
 
 /// Whether an output is as expected, and in words how near it is.

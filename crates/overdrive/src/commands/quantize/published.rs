@@ -5,7 +5,7 @@ use super::subject::Head;
 use super::{Chosen, Failure};
 use crate::progress;
 use crate::terminal::{note, tell};
-use overdrive::bench::outcome::Failure as Unable;
+use overdrive::bench::failure::Failure as Unable;
 use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
 use overdrive::passes::{LayerKind, Preparation, Quantization, Quantized, layers};
 use overdrive::studies::Template;

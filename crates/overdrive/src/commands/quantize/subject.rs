@@ -3,7 +3,7 @@
 use super::{file, published};
 use crate::failure::Failure;
 use crate::model::{self, Model};
-use overdrive::bench::outcome::Failure as Unable;
+use overdrive::bench::failure::Failure as Unable;
 use overdrive::ir::{Backend, Tensor};
 use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
 use overdrive::studies::Template;
