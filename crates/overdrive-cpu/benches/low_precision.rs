@@ -15,7 +15,7 @@ use std::time::Instant;
 use overdrive_cpu::CpuBackend;
 use overdrive_cpu::gemm::{Kernel, Output, View, ViewMut, gemm};
 use overdrive_cpu::memory::AlignedBytes;
-use overdrive_cpu::quantized::{Numbers, Weights, product, room_floats};
+use overdrive_cpu::quantized::{self, Numbers, Weights, room_floats};
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
@@ -333,7 +333,7 @@ impl Form {
         let weights = Weights::new([n, k], self.group, codes, scales, zeros);
         room.resize(room_floats(x.len() / k, k), 0.0);
         let m = x.len() / k;
-        product(pool, x, &weights, Output::Store(ViewMut::matrix(y, m, n)), room);
+        quantized::linear(pool, x, &weights, Output::Store(ViewMut::matrix(y, m, n)), room);
     }
 
     /// Bytes that a product reads of the weights.

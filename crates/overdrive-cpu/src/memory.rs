@@ -88,7 +88,7 @@ impl AlignedBytes {
 
     /// All of them, to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: likewise, and borrowed alone.
+        // SAFETY: initialised when allocated, and borrowed by nobody else.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -14,7 +14,7 @@ pub struct SlotTable(Vec<*mut u8>);
 
 // SAFETY: the table is addresses; who reads or writes through them answers for it.
 unsafe impl Send for SlotTable {}
-// SAFETY: likewise.
+// SAFETY: sharing addresses touches no memory behind them.
 unsafe impl Sync for SlotTable {}
 
 impl SlotTable {

@@ -3,7 +3,7 @@
 // Vector stores past the cache, and a destination that several threads share by parts.
 #![allow(unsafe_code)]
 
-use crate::threads::Pool;
+use crate::threads::{Apart, Pool};
 
 /// How results are written.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -18,24 +18,19 @@ pub enum Write {
 /// second-level cache.
 const TASK_BYTES: usize = 256 << 10;
 
-struct Destination(*mut u8);
-// SAFETY: tasks write parts that lie apart.
-unsafe impl Sync for Destination {}
-
 /// Copies `src` to `dst` with all threads of the pool.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn copy(pool: &Pool, src: &[u8], dst: &mut [u8], write: Write) {
     assert_eq!(src.len(), dst.len(), "a copy is as long as its source");
-    let to = Destination(dst.as_mut_ptr());
-    let to = &to;
+    let to = Apart::new(dst.as_mut_ptr());
     pool.run(src.len().div_ceil(TASK_BYTES), |task, _| {
         let part = &src[task * TASK_BYTES..src.len().min((task + 1) * TASK_BYTES)];
         // SAFETY: the part lies within `dst`, which is borrowed for the call, and no other task has
         // it.
         unsafe {
-            let to = to.0.add(task * TASK_BYTES);
+            let to = to.at(task * TASK_BYTES);
             match write {
                 Write::Cached => std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()),
                 Write::Streaming => copy_past_caches(part.as_ptr(), to, part.len()),

@@ -13,6 +13,7 @@
 //! returns, no thread is inside the closure; a panic in a task surfaces in the caller.
 #![allow(unsafe_code)] // One closure is lent to other threads for the length of a run; see `Job`.
 
+mod apart;
 mod parts;
 mod scratch;
 
@@ -26,6 +27,7 @@ use std::thread::JoinHandle;
 
 use crate::isa::InstructionSet;
 
+pub(crate) use apart::Apart;
 pub(crate) use parts::{Parts, Placed};
 pub use scratch::Scratch;
 

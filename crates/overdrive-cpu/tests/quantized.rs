@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 
 use overdrive_cpu::InstructionSet;
 use overdrive_cpu::gemm::{Output, ViewMut};
-use overdrive_cpu::quantized::{Numbers, Weights, product, room_floats};
+use overdrive_cpu::quantized::{Numbers, Weights, linear, room_floats};
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::{DType, Tensor};
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ fn run(case: &Case) -> (Found, Vec<[f64; 2]>) {
         let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
         let mut room = vec![f32::NAN; room_floats(m, k)];
         let mut y = vec![f32::NAN; m * n];
-        product(&pool, &x, &weights, Output::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
+        linear(&pool, &x, &weights, Output::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
         (set, y)
     };
     let found = InstructionSet::available().map(|set| set.during(|| under(set))).collect();

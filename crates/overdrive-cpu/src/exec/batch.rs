@@ -6,8 +6,8 @@
 
 use overdrive_ir::plan::Program;
 
+use super::runnable::Unsupported;
 use super::space::{along_columns, fixed, insert, is_random, merge, merges};
-use super::step::Unsupported;
 
 /// One call of `gemm`: a program over `[batch0, batch1, m, n]`, and where its operands start.
 #[derive(Clone, Debug)]

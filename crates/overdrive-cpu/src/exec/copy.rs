@@ -4,7 +4,7 @@
 use overdrive_ir::plan::Step;
 use overdrive_ir::{Plan, SlotId};
 
-use super::step::Runnable;
+use super::runnable::Runnable;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 

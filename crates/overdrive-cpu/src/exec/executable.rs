@@ -10,7 +10,8 @@ use overdrive_ir::plan::{Arguments, Note, Place, Prepared, StepKind};
 use overdrive_ir::{BackendError, Buffer, Executable, Plan, SlotId, State, Tensor};
 
 use super::copy::Copy;
-use super::step::{Runnable, compile};
+use super::runnable::Runnable;
+use super::step::compile;
 use super::storage::Storage;
 use crate::isa::InstructionSet;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use overdrive_ir::Plan;
 use overdrive_ir::plan::{HostCall, KernelCall};
 
-use super::step::{Runnable, Unsupported};
+use super::runnable::{Runnable, Unsupported};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -33,7 +33,8 @@ impl Runnable for Host {
         let read =
             |slot, bytes| Ok::<_, Infallible>(Cow::Borrowed(unsafe { slots.slice(slot, bytes) }));
         let Ok(()) = self.0.run(read, |slot, bytes, store| {
-            // SAFETY: likewise; operands have been read by now.
+            // SAFETY: the slot has this many bytes; operands have been read by now, and nothing
+            // else runs.
             store(unsafe { slots.slice_mut(slot, bytes) });
             Ok(())
         });

@@ -4,16 +4,18 @@
 //! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Arguments`) and
 //! knows what is derived from states and kept between calls (`Prepared`); `storage` holds what
 //! lives within a call (`size_classes` under it in eager mode). `step` compiles a step into a
-//! `Runnable`: `product` contracts (`batch`, `space` and `sums` under it), `copy` moves, `nest` is
-//! a fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing
+//! `Runnable`: `gemm` contracts (`batch`, `space` and `sums` under it), `copy` moves, `nest` is a
+//! fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing
 //! on the heap (but in `host` steps, which the plan names).
 
 mod batch;
 mod copy;
 mod executable;
+mod format;
+mod gemm;
 mod host;
 mod nest;
-mod product;
+mod runnable;
 mod size_classes;
 pub(crate) mod space;
 mod step;
@@ -23,7 +25,7 @@ mod sums;
 pub(crate) use batch::Parts;
 pub use executable::CpuExecutable;
 pub(crate) use executable::uploaded;
+pub(crate) use format::{Format, Named};
 pub(crate) use host::Host;
-pub(crate) use product::{Format, Named};
-pub(crate) use step::{Runnable, Unsupported};
+pub(crate) use runnable::{Runnable, Unsupported};
 pub(crate) use sums::Sums;

@@ -4,7 +4,7 @@
 use overdrive_ir::Plan;
 use overdrive_ir::plan::Program;
 
-use super::step::{Runnable, Unsupported};
+use super::runnable::{Runnable, Unsupported};
 use crate::loops::CompiledLoop;
 use crate::slots::SlotTable;
 use crate::threads::Pool;

@@ -5,8 +5,8 @@
 use overdrive_ir::Plan;
 use overdrive_ir::plan::{Access, Epilogue};
 
-use super::product::Named;
-use super::step::Unsupported;
+use super::format::Named;
+use super::runnable::Unsupported;
 use crate::gemm::{self, Accumulator, Output, ViewMut};
 use crate::loops::{CompiledEpilogue, Tile};
 use crate::slots::SlotTable;

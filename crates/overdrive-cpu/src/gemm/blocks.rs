@@ -2,21 +2,10 @@
 //! operands exist only as packed panels.
 #![allow(unsafe_code)] // Raw pointers into packed panels; `simd.rs` says what they point to.
 
-use super::element::Element;
-use super::kernel::Kernel;
-use super::pack::{self, Panel};
+use super::kernel::{Element, Kernel};
+use super::panel::{Lines, Panel};
 use super::schedule;
 use super::simd::PackedBlock;
-
-/// Lines over k, somewhere in memory; strides in elements.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lines<T> {
-    pub(crate) from: *const T,
-    pub(crate) lines: usize,
-    pub(crate) line_stride: usize,
-    pub(crate) k: usize,
-    pub(crate) k_stride: usize,
-}
 
 /// A block of C and what it is made of. `a` and `b` are packed; C's rows lie `c_stride` elements
 /// apart.
@@ -84,7 +73,7 @@ impl<T: Element> Kernel<T> {
     /// The lines can be read, and `to` has [`a_bytes`](Self::a_bytes), aligned to 64.
     pub(crate) unsafe fn pack_a(&self, lines: Lines<T>, to: *mut u8) {
         // SAFETY: as the caller promised.
-        unsafe { (self.pack)(lines.into(), self.a, to) }
+        unsafe { (self.pack)(lines, self.a, to) }
     }
 
     /// Packs columns of B.
@@ -93,7 +82,7 @@ impl<T: Element> Kernel<T> {
     /// The lines can be read, and `to` has [`b_bytes`](Self::b_bytes), aligned to 64.
     pub(crate) unsafe fn pack_b_block(&self, lines: Lines<T>, to: *mut u8) {
         // SAFETY: as the caller promised.
-        unsafe { (self.pack)(lines.into(), self.b, to) }
+        unsafe { (self.pack)(lines, self.b, to) }
     }
 
     /// Multiplies packed blocks.
@@ -132,7 +121,7 @@ pub(crate) unsafe fn transpose<T: Copy>(from: Lines<T>, to: *mut T) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     if size_of::<T>() == 4 && from.lines > 0 {
-        let units = pack::Block {
+        let units = Lines {
             from: from.from.cast::<u8>(),
             lines: from.lines,
             line_stride: 4 * from.line_stride,
@@ -147,11 +136,5 @@ pub(crate) unsafe fn transpose<T: Copy>(from: Lines<T>, to: *mut T) {
             // SAFETY: as the caller promised.
             unsafe { *to.add(k * from.lines + line) = *from.from.add(line * from.line_stride + k) };
         }
-    }
-}
-
-impl<T> From<Lines<T>> for pack::Block<T> {
-    fn from(Lines { from, lines, line_stride, k, k_stride }: Lines<T>) -> Self {
-        Self { from, lines, line_stride, k, k_stride }
     }
 }

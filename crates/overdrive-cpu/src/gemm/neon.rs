@@ -3,8 +3,8 @@
 
 use std::arch::aarch64::*;
 
-use super::few_rows::{self, FewRows};
 use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
+use super::skinny::{self, Skinny};
 
 /// Implements [`Simd`] from the names of the intrinsics of one format.
 macro_rules! simd {
@@ -39,7 +39,7 @@ macro_rules! simd {
             }
             #[inline(always)]
             unsafe fn fma(a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector {
-                // SAFETY: see `zero`.
+                // SAFETY: the kernels below run only where the instructions exist.
                 unsafe { $fma(acc, a, b) }
             }
             #[inline(always)]
@@ -96,20 +96,20 @@ pub(super) unsafe fn f64_neon(block: &PackedBlock<f64>) {
     unsafe { sweep::<F64x2, 8, 3>(block, |tile: Tile<'_, F64x2>| by_rows!(F64x2, tile)) }
 }
 
-/// A few rows of f32.
+/// Skinny GEMM of f32.
 ///
 /// # Safety
-/// The problem is as [`FewRows`] says.
-pub(super) unsafe fn f32_neon_few_rows(problem: FewRows<f32>) {
+/// The problem is as [`Skinny`] says.
+pub(super) unsafe fn f32_neon_skinny(problem: Skinny<f32>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(F32x4, problem) }
+    unsafe { skinny::skinny!(F32x4, problem) }
 }
 
-/// A few rows of f64.
+/// Skinny GEMM of f64.
 ///
 /// # Safety
-/// The problem is as [`FewRows`] says.
-pub(super) unsafe fn f64_neon_few_rows(problem: FewRows<f64>) {
+/// The problem is as [`Skinny`] says.
+pub(super) unsafe fn f64_neon_skinny(problem: Skinny<f64>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(F64x2, problem) }
+    unsafe { skinny::skinny!(F64x2, problem) }
 }

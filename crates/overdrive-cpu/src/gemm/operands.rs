@@ -3,13 +3,13 @@
 #![allow(unsafe_code)] // Raw pointers into operands and scratch.
 
 use super::columns::Columns;
-use super::element::Element;
-use super::pack;
+use super::kernel::Element;
+use super::macro_kernel::{Buffers, MacroKernel};
 use super::packed::Rhs;
-use super::product::{Buffers, Product};
+use super::panel::Lines;
 use super::schedule::{Schedule, Size};
 
-impl<T: Element> Product<'_, T> {
+impl<T: Element> MacroKernel<'_, T> {
     /// Bytes from a row of A to the next where the micro-kernel reads A as it lies, and 0 where it
     /// is packed: tiles of the processor are loaded line by line, and rows that follow each other
     /// without gaps share a cache as panels do.
@@ -80,7 +80,7 @@ impl<T: Element> Product<'_, T> {
                 if self.reads_b_in_place() {
                     return from.cast();
                 }
-                let block = pack::Block {
+                let block = Lines {
                     from,
                     lines: cols,
                     line_stride: b.strides[3],
@@ -122,8 +122,7 @@ impl<T: Element> Product<'_, T> {
                 for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
                     columns.fill(col + first + line, k0..k0 + depth, to);
                 }
-                let block =
-                    pack::Block { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
+                let block = Lines { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
                 (self.kernel.pack)(block, panel, at);
             }
         }
@@ -135,9 +134,9 @@ impl<T: Element> Product<'_, T> {
         batch: [usize; 2],
         [row, k0]: [usize; 2],
         [rows, depth]: [usize; 2],
-    ) -> pack::Block<T> {
+    ) -> Lines<T> {
         let a = &self.a;
-        pack::Block {
+        Lines {
             from: a.matrix_at(batch).wrapping_add(row * a.strides[2] + k0 * a.strides[3]),
             lines: rows,
             line_stride: a.strides[2],

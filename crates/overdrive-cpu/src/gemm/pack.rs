@@ -13,64 +13,16 @@
 //! Long because each order of a matrix and each width of its elements has its own fast path.
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
 
-use super::element::Widen;
+use super::conversion::Widen;
+use super::panel::{Lines, Panel};
 #[cfg(target_arch = "x86_64")]
 use super::transpose::transpose_units;
-
-/// The form of a panel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Panel {
-    /// Rows of A, or columns of B.
-    pub width: usize,
-    /// Consecutive k that lie together.
-    pub group: usize,
-    /// What k is filled up to a multiple of; itself a multiple of `group`.
-    pub k_multiple: usize,
-    /// Groups before the first, which hold what sums begin with.
-    pub head: usize,
-}
-
-impl Panel {
-    /// Elements of a panel over `k`.
-    pub(super) fn len(&self, k: usize) -> usize {
-        self.width * (k.next_multiple_of(self.k_multiple) + self.head * self.group)
-    }
-}
-
-/// A block of an operand: `lines` rows of A, or columns of B, over `k` elements each.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Block<T> {
-    pub from: *const T,
-    pub lines: usize,
-    pub line_stride: usize,
-    pub k: usize,
-    pub k_stride: usize,
-}
-
-impl<T> Block<T> {
-    /// Element `k` of line `line`.
-    pub(super) fn at(&self, line: usize, k: usize) -> *const T {
-        self.from.wrapping_add(line * self.line_stride + k * self.k_stride)
-    }
-
-    /// The panels of the block, each with where it begins in the packed block.
-    pub(super) fn panels(self, panel: Panel) -> impl Iterator<Item = (Self, usize)> {
-        (0..self.lines).step_by(panel.width).map(move |line| {
-            let part = Self {
-                from: self.at(line, 0),
-                lines: (self.lines - line).min(panel.width),
-                ..self
-            };
-            (part, line / panel.width * panel.len(self.k))
-        })
-    }
-}
 
 /// Packs a block whose elements stay what they are. `to` receives panel after panel.
 ///
 /// # Safety
 /// Every element of `block` can be read, and `to` has room for the panels.
-pub(super) unsafe fn pack<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised.
     unsafe {
         let packed = pack_side_by_side(block, panel, to.cast::<T>());
@@ -82,7 +34,7 @@ pub(super) unsafe fn pack<T: Copy + Default>(block: Block<T>, panel: Panel, to: 
 
 /// Packs the whole panels of a block whose lines lie side by side, if there is a path for their
 /// form; returns how many that were.
-unsafe fn pack_side_by_side<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn pack_side_by_side<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
     if block.line_stride != 1 {
         return 0;
     }
@@ -111,7 +63,7 @@ unsafe fn pack_side_by_side<T: Copy + Default>(block: Block<T>, panel: Panel, to
 /// # Safety
 /// As for [`pack`].
 pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
-    block: Block<T>,
+    block: Lines<T>,
     panel: Panel,
     to: *mut u8,
 ) {
@@ -121,7 +73,7 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
     let mut buffer = [W::default(); BUFFER];
     for (part, start) in block.panels(panel) {
         for k0 in (0..part.k).step_by(depth) {
-            let chunk = Block { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
+            let chunk = Lines { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
             // SAFETY: as the caller promised; `buffer` holds `width x depth` elements.
             unsafe {
                 let widened = widen(chunk, &mut buffer);
@@ -135,14 +87,14 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
 }
 
 /// Converts a chunk into `buffer`, in the order that the chunk itself has.
-unsafe fn widen<T: Widen<W>, W>(chunk: Block<T>, buffer: &mut [W]) -> Block<W> {
+unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
     // SAFETY: as the caller promised; runs stay inside of the chunk.
     unsafe {
         if chunk.line_stride == 1 {
             for (k, to) in buffer.chunks_exact_mut(chunk.lines).enumerate().take(chunk.k) {
                 T::widen(std::slice::from_raw_parts(chunk.at(0, k), chunk.lines), to);
             }
-            Block {
+            Lines {
                 from: buffer.as_ptr(),
                 line_stride: 1,
                 k_stride: chunk.lines,
@@ -159,7 +111,7 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Block<T>, buffer: &mut [W]) -> Block<W> {
                     }
                 }
             }
-            Block {
+            Lines {
                 from: buffer.as_ptr(),
                 line_stride: chunk.k,
                 k_stride: 1,
@@ -175,7 +127,7 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Block<T>, buffer: &mut [W]) -> Block<W> {
 ///
 /// # Safety
 /// As for [`pack`].
-pub(super) unsafe fn pack_shifted(block: Block<i8>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack_shifted(block: Lines<i8>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised; the head of a panel is a group of four bytes for each of its
     // columns.
     unsafe {
@@ -207,13 +159,13 @@ pub(super) unsafe fn pack_shifted(block: Block<i8>, panel: Panel, to: *mut u8) {
 
 /// # Safety
 /// As for [`pack`], with at most `panel.width` lines, and a panel without a head.
-unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut T) {
+unsafe fn pack_panel<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut T) {
     // SAFETY: as the caller promised.
     unsafe {
         let done = match panel.group {
             #[cfg(target_arch = "x86_64")]
             group if block.k_stride == 1 && group * size_of::<T>() == 4 => {
-                let units = Block {
+                let units = Lines {
                     from: block.from.cast::<u8>(),
                     line_stride: block.line_stride * size_of::<T>(),
                     k: block.k / group,
@@ -236,24 +188,9 @@ unsafe fn pack_panel<T: Copy + Default>(block: Block<T>, panel: Panel, to: *mut 
 /// prefetchers do not follow; without this, packing waits for one line at a time.
 const AHEAD: usize = 8;
 
-/// Asks for `len` elements. The address may be anything.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) fn prefetch<T>(from: *const T, len: usize) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    for byte in (0..len * size_of::<T>()).step_by(64) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(byte)) }
-    }
-}
-
-/// Nothing, where there is no stable intrinsic.
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch<T>(_: *const T, _: usize) {}
-
 /// Packs all groups from `first` on, element by element.
 unsafe fn pack_elements<T: Copy + Default>(
-    block: Block<T>,
+    block: Lines<T>,
     panel: Panel,
     first: usize,
     to: *mut T,
@@ -279,12 +216,12 @@ unsafe fn pack_elements<T: Copy + Default>(
 const SPAN: usize = 4;
 
 /// Each k is a row: pieces of `W` go to one panel each.
-unsafe fn copy_rows<T: Copy, const W: usize>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn copy_rows<T: Copy, const W: usize>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
     let (panels, len) = (block.lines / W, panel.len(block.k));
     for first in (0..panels).step_by(SPAN) {
         let span = (panels - first).min(SPAN);
         for k in 0..block.k {
-            prefetch(block.at(first * W, k + AHEAD), span * W);
+            block.prefetch([first * W, k + AHEAD], span * W);
             for i in first..first + span {
                 // SAFETY: a row of `W` lines exists at each k, and the panels have room for it.
                 unsafe {
@@ -300,7 +237,7 @@ unsafe fn copy_rows<T: Copy, const W: usize>(block: Block<T>, panel: Panel, to: 
 /// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. k that do not exist are
 /// zeros, and zeros fill the panel.
 unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
-    block: Block<T>,
+    block: Lines<T>,
     panel: Panel,
     to: *mut T,
 ) -> usize {
@@ -309,7 +246,7 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
         let span = (panels - first).min(SPAN);
         for k in (0..len / W).step_by(G) {
             for i in 0..G {
-                prefetch(block.at(first * W, k + i + AHEAD), span * W);
+                block.prefetch([first * W, k + i + AHEAD], span * W);
             }
             for i in first..first + span {
                 // SAFETY: rows of `W` lines exist where they are read, and the panels have room for
@@ -336,7 +273,7 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
 /// [`group_rows`] makes them, and the units of each line then come together.
 #[cfg(target_arch = "x86_64")]
 unsafe fn turn_rows<T: Copy + Default, const G: usize>(
-    block: Block<T>,
+    block: Lines<T>,
     panel: Panel,
     to: *mut T,
 ) -> usize {
@@ -347,7 +284,7 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(
     let panels = block.lines / W;
     for i in 0..panels {
         for k in (0..panel.len(block.k) / W).step_by(panel.group) {
-            let part = Block {
+            let part = Lines {
                 from: block.at(i * W, k),
                 lines: W,
                 k: (block.k - k).min(panel.group),
@@ -358,7 +295,7 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(
             unsafe {
                 group_rows::<T, W, G>(part, grouped, units.as_mut_ptr().cast());
                 let from = units.as_ptr().cast();
-                let rows = Block { from, lines: UNITS, line_stride: 4 * W, k: W, k_stride: 4 };
+                let rows = Lines { from, lines: UNITS, line_stride: 4 * W, k: W, k_stride: 4 };
                 if transpose_units(rows, UNITS, to.add(i * panel.len(block.k) + k * W).cast()) == 0
                 {
                     return i;
@@ -370,12 +307,12 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(
 }
 
 /// k side by side, in groups of a cache line. Returns the groups that it packed.
-unsafe fn copy_lines<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn copy_lines<T: Copy>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
     let whole_groups = block.k / panel.group;
     for line in 0..panel.width {
         let from = block.at(line.min(block.lines - 1), 0);
         // Lines may lie pages apart, where the CPU's own prefetchers do not follow.
-        prefetch(block.at((line + 2).min(block.lines - 1), 0), whole_groups * panel.group);
+        block.prefetch([(line + 2).min(block.lines - 1), 0], whole_groups * panel.group);
         for group in 0..whole_groups {
             // SAFETY: the line's group exists, and the panel has room for it.
             unsafe {
@@ -390,7 +327,7 @@ unsafe fn copy_lines<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usiz
 
 /// Each k is a row, shorter than the panel: pieces of 8, 4, 2 and 1. Returns the groups that it
 /// packed: all.
-unsafe fn copy_few<T: Copy>(block: Block<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn copy_few<T: Copy>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
     unsafe fn piece<T: Copy, const N: usize>(from: *const T, to: *mut T) {
         // SAFETY: the caller has `N` elements to read and room for them.
         unsafe { to.cast::<[T; N]>().write_unaligned(from.cast::<[T; N]>().read_unaligned()) }

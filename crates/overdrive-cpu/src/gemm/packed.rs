@@ -2,12 +2,11 @@
 #![allow(unsafe_code)] // Threads write disjoint parts of one buffer.
 
 use super::columns::Columns;
-use super::element::Element;
-use super::kernel::Kernel;
-use super::pack::Block;
+use super::kernel::{Element, Kernel};
+use super::panel::Lines;
 use super::schedule::depth;
 use super::view::View;
-use crate::threads::Pool;
+use crate::threads::{Apart, Pool};
 
 /// A batch of B matrices in the panels of one kernel: for each block of k, panel after panel. The
 /// bytes are worth nothing to another kernel, or on a CPU with other caches.
@@ -48,7 +47,7 @@ impl<T: Element> Kernel<T> {
         b: View<'_, T>,
         to: &'a mut [u8],
     ) -> Packed<'a, T> {
-        let start = Start(to.as_mut_ptr());
+        let start = Apart::new(to.as_mut_ptr());
         let packed = Packed::new(self, to, b.shape);
         let [_, inner, k, n] = b.shape;
         let kc = depth(self, k);
@@ -59,7 +58,7 @@ impl<T: Element> Kernel<T> {
             let (matrix, part) = (task / (blocks * parts), task % (blocks * parts));
             let (k0, col) = (part / parts * kc, part % parts * cols);
             let batch = [matrix / inner, matrix % inner];
-            let block = Block {
+            let block = Lines {
                 from: b.matrix_at(batch).wrapping_add(k0 * b.strides[2] + col * b.strides[3]),
                 lines: (n - col).min(cols),
                 line_stride: b.strides[3],
@@ -71,19 +70,6 @@ impl<T: Element> Kernel<T> {
             unsafe { (self.pack)(block, self.b, start.at(packed.offset(batch, k0, col))) }
         });
         packed
-    }
-}
-
-/// A pointer that tasks share; each writes to offsets of its own.
-#[derive(Clone, Copy)]
-struct Start(*mut u8);
-
-// SAFETY: see above.
-unsafe impl Sync for Start {}
-
-impl Start {
-    fn at(&self, offset: usize) -> *mut u8 {
-        self.0.wrapping_add(offset)
     }
 }
 

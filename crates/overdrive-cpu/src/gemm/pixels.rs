@@ -50,7 +50,7 @@ impl PixelConfig {
         // SAFETY: as the caller promised.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &self.config, options(nostack, readonly)) };
         work();
-        // SAFETY: likewise.
+        // SAFETY: the registers are those configured above, and `work` is done with them.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 

@@ -4,8 +4,8 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
-use super::few_rows::{self, FewRows};
 use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
+use super::skinny::{self, Skinny};
 
 /// Columns of a portable vector: two SSE or NEON registers of f32.
 const LANES: usize = 8;
@@ -99,20 +99,20 @@ pub(super) unsafe fn i8_portable(block: &PackedBlock<i32>) {
     unsafe { portable(block) }
 }
 
-/// A few rows of f32.
+/// Skinny GEMM of f32.
 ///
 /// # Safety
-/// The problem is as [`FewRows`] says.
-pub(super) unsafe fn f32_portable_few_rows(problem: FewRows<f32>) {
+/// The problem is as [`Skinny`] says.
+pub(super) unsafe fn f32_portable_skinny(problem: Skinny<f32>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(Array<f32>, problem) }
+    unsafe { skinny::skinny!(Array<f32>, problem) }
 }
 
-/// A few rows of f64.
+/// Skinny GEMM of f64.
 ///
 /// # Safety
-/// The problem is as [`FewRows`] says.
-pub(super) unsafe fn f64_portable_few_rows(problem: FewRows<f64>) {
+/// The problem is as [`Skinny`] says.
+pub(super) unsafe fn f64_portable_skinny(problem: Skinny<f64>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(Array<f64>, problem) }
+    unsafe { skinny::skinny!(Array<f64>, problem) }
 }

@@ -6,8 +6,7 @@
 //! product of its own, with its own packing; no thread waits for another within a product, at the
 //! price that tiles in one row of the grid pack the same A.
 
-use super::element::Element;
-use super::kernel::Kernel;
+use super::kernel::{Element, Kernel};
 
 /// The sizes that a schedule depends on.
 #[derive(Debug, Clone, Copy)]
@@ -127,9 +126,9 @@ impl Schedule {
 /// Multiply-adds that are done before other threads could have been woken.
 const WORTH_SHARING: usize = 1 << 18;
 
-/// Columns that each task of a product of few rows takes: sums stay in L1, and threads have as much
+/// Columns that each task of a skinny GEMM takes: sums stay in L1, and threads have as much
 /// to do.
-pub(super) fn columns_of_few_rows(size: Size, threads: usize) -> usize {
+pub(super) fn skinny_columns(size: Size, threads: usize) -> usize {
     /// Sums of a task.
     const SUMS: usize = 4096;
     /// Columns that a task takes at least: whole vectors of any width, and a few cache lines of

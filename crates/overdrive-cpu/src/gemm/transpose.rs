@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::pack::{Block, prefetch};
+use super::panel::Lines;
 use crate::isa::InstructionSet;
 
 /// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as
@@ -15,7 +15,7 @@ use crate::isa::InstructionSet;
 ///
 /// # Safety
 /// Every unit of `block` can be read, and `to` has room for `block.k * width` units.
-pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u32) -> usize {
+pub(super) unsafe fn transpose_units(block: Lines<u8>, width: usize, to: *mut u32) -> usize {
     if !InstructionSet::Avx2.is_usable() {
         return 0;
     }
@@ -25,7 +25,7 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
         // masked one.
         let first = first.min(width.saturating_sub(8));
         let line = first.min(block.lines - 1);
-        let part = Block { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
+        let part = Lines { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
         // SAFETY: the CPU has AVX2; the rest as the caller promised.
         unsafe { transpose_eight(part, [whole, (width - first).min(8), width], to.add(first)) }
     }
@@ -35,7 +35,7 @@ pub(super) unsafe fn transpose_units(block: Block<u8>, width: usize, to: *mut u3
 /// Up to eight lines: `[k, used, width]` are the units to move, the lanes to write and the panel's
 /// width.
 #[target_feature(enable = "avx2")]
-unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
+unsafe fn transpose_eight(block: Lines<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(used as i32), lanes);
     let offsets: [usize; 8] =
@@ -44,7 +44,7 @@ unsafe fn transpose_eight(block: Block<u8>, [k, used, width]: [usize; 3], to: *m
         if k % 16 == 0 {
             // The same place in the next panel, while there is time.
             for line in 0..used {
-                prefetch(block.at(line + width, k), 1);
+                block.prefetch([line + width, k], 1);
             }
         }
         // SAFETY: eight units of each line can be read.

@@ -3,11 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use half::bf16;
-
-use super::element;
-use super::few_rows::{self, FewRows};
 use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
+use super::skinny::{self, Skinny};
 
 /// Calls the micro-kernel with as many rows as the tile has.
 macro_rules! by_rows {
@@ -52,7 +49,7 @@ macro_rules! simd {
             }
             #[inline(always)]
             unsafe fn fma(a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector {
-                // SAFETY: see `zero`.
+                // SAFETY: the kernels below run only where the instructions exist.
                 unsafe { $fma(a, b, acc) }
             }
             #[inline(always)]
@@ -253,48 +250,42 @@ pub(super) unsafe fn f64_avx2(block: &PackedBlock<f64>) {
     }
 }
 
-/// Rounds a run of f32: the loop of every CPU, in longer vectors.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
-    element::round_to_bf16(from, to);
-}
-
-/// A few rows with AVX-512F.
+/// Skinny GEMM with AVX-512F.
 ///
 /// # Safety
-/// The CPU has AVX-512F; the problem is as [`FewRows`] says.
+/// The CPU has AVX-512F; the problem is as [`Skinny`] says.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn f32_avx512_few_rows(problem: FewRows<f32>) {
+pub(super) unsafe fn f32_avx512_skinny(problem: Skinny<f32>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(F32x16, problem) }
+    unsafe { skinny::skinny!(F32x16, problem) }
 }
 
-/// A few rows with AVX-512F.
+/// Skinny GEMM with AVX-512F.
 ///
 /// # Safety
-/// The CPU has AVX-512F; the problem is as [`FewRows`] says.
+/// The CPU has AVX-512F; the problem is as [`Skinny`] says.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn f64_avx512_few_rows(problem: FewRows<f64>) {
+pub(super) unsafe fn f64_avx512_skinny(problem: Skinny<f64>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(F64x8, problem) }
+    unsafe { skinny::skinny!(F64x8, problem) }
 }
 
-/// A few rows with AVX2 and FMA.
+/// Skinny GEMM with AVX2 and FMA.
 ///
 /// # Safety
-/// The CPU has AVX2 and FMA; the problem is as [`FewRows`] says.
+/// The CPU has AVX2 and FMA; the problem is as [`Skinny`] says.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f32_avx2_few_rows(problem: FewRows<f32>) {
+pub(super) unsafe fn f32_avx2_skinny(problem: Skinny<f32>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(F32x8, problem) }
+    unsafe { skinny::skinny!(F32x8, problem) }
 }
 
-/// A few rows with AVX2 and FMA.
+/// Skinny GEMM with AVX2 and FMA.
 ///
 /// # Safety
-/// The CPU has AVX2 and FMA; the problem is as [`FewRows`] says.
+/// The CPU has AVX2 and FMA; the problem is as [`Skinny`] says.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f64_avx2_few_rows(problem: FewRows<f64>) {
+pub(super) unsafe fn f64_avx2_skinny(problem: Skinny<f64>) {
     // SAFETY: as the caller promised.
-    unsafe { few_rows::few_rows!(F64x4, problem) }
+    unsafe { skinny::skinny!(F64x4, problem) }
 }

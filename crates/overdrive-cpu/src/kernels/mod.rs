@@ -6,7 +6,9 @@
 //! through the reference evaluation.
 
 mod attention;
+mod axis;
 pub(crate) mod convolution;
+mod dense_rows;
 mod dynamic_slice;
 mod indexed;
 mod named;
@@ -15,7 +17,6 @@ mod planes;
 mod quantize_rows;
 mod quantized_linear;
 mod reduce_window;
-mod rows;
 mod scalar;
 mod sort;
 mod taps;

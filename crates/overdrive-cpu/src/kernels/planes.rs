@@ -19,18 +19,8 @@ use std::ops::Range;
 
 use overdrive_ir::plan::Dimension;
 
+use super::axis::Axis;
 use super::taps::{Copying, LANES, Lines};
-
-/// A dimension that a window slides along: its geometry, the input's extent and stride (in
-/// elements), places, and taps.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
-    pub(super) dimension: Dimension,
-    pub(super) input: usize,
-    pub(super) stride: i64,
-    pub(super) output: usize,
-    pub(super) taps: usize,
-}
 
 /// The positions of a phase that the input has, and where.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,53 +32,12 @@ struct Found {
     from: [usize; 2],
 }
 
-impl Axis {
-    /// No dimension at all.
-    const NONE: Self = Self {
-        dimension: Dimension {
-            stride: 1,
-            pad_low: 0,
-            pad_high: 0,
-            input_dilation: 1,
-            kernel_dilation: 1,
-        },
-        input: 1,
-        stride: 0,
-        output: 1,
-        taps: 1,
-    };
-
-    /// The same with the step that makes fewest positions: of one place, any will do.
-    fn normal(mut self) -> Self {
-        if self.output == 1 {
-            self.dimension.stride =
-                self.taps.saturating_sub(1) * self.dimension.kernel_dilation + 1;
-        }
-        self
-    }
-
-    /// The phase and the shift of a tap.
-    fn tap(&self, tap: usize) -> (usize, usize) {
-        let at = tap * self.dimension.kernel_dilation;
-        (at % self.dimension.stride, at / self.dimension.stride)
-    }
-
-    fn phases(&self) -> Vec<usize> {
-        let mut phases: Vec<usize> = (0..self.taps).map(|tap| self.tap(tap).0).collect();
-        phases.sort_unstable();
-        phases.dedup();
-        phases
-    }
-
-    fn reach(&self) -> usize {
-        self.tap(self.taps.saturating_sub(1)).1
-    }
-
+impl Found {
     /// Which positions of a phase, `positions` from `first` on, the input has.
-    fn found(&self, phase: usize, first: usize, positions: usize) -> Found {
-        let Dimension { stride, pad_low, input_dilation, .. } = self.dimension;
+    fn of(axis: &Axis, phase: usize, first: usize, positions: usize) -> Self {
+        let Dimension { stride, pad_low, input_dilation, .. } = axis.dimension;
         let start = (first * stride + phase) as i64 - pad_low;
-        let length = match self.input {
+        let length = match axis.input {
             0 => 0,
             input => ((input - 1) * input_dilation + 1) as i64,
         };
@@ -98,7 +47,7 @@ impl Axis {
         let between = (0..input_dilation).find(|step| (step + 1) * stride % input_dilation == 0);
         let step = between.map_or(input_dilation, |step| step + 1);
         let low = (low..high.min(low + step)).find(|&low| at(low) % input_dilation == 0);
-        low.map_or(Found::default(), |low| Found {
+        low.map_or(Self::default(), |low| Self {
             count: (high - low).div_ceil(step),
             to: [low, step],
             from: [at(low) / input_dilation, step * stride / input_dilation],
@@ -108,7 +57,7 @@ impl Axis {
 
 /// Some planes, and some places of the outermost dimension in each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct PlaneBand {
     pub(super) planes: usize,
     pub(super) first: usize,
     pub(super) lines: usize,
@@ -141,7 +90,7 @@ impl Planes {
             pitches[d - 1] = pitches[d] * positions(&axes[d]);
         }
         let of = |(axis, phases): (&Axis, &Vec<usize>)| {
-            phases.iter().map(|&phase| axis.found(phase, 0, positions(axis))).collect()
+            phases.iter().map(|&phase| Found::of(axis, phase, 0, positions(axis))).collect()
         };
         let found = axes.iter().zip(&phases).map(of).collect();
         let mut taps = Vec::new();
@@ -206,12 +155,12 @@ impl Planes {
     }
 
     /// Elements that are staged of a span, with those that whole vectors read behind them.
-    pub(super) fn staged(&self, span: Span) -> usize {
+    pub(super) fn staged(&self, span: PlaneBand) -> usize {
         self.count() * span.planes * self.plane(span.lines) + LANES
     }
 
     /// Sums of a span, places between lines included.
-    pub(super) fn sums(&self, span: Span) -> usize {
+    pub(super) fn sums(&self, span: PlaneBand) -> usize {
         let inner = self.axes[1..].iter().zip(&self.pitches[1..]);
         let within: usize = inner.map(|(axis, pitch)| (axis.output - 1) * pitch).sum();
         let last = (span.planes - 1) * self.plane(span.lines)
@@ -221,7 +170,7 @@ impl Planes {
     }
 
     /// How far from the first staged element each tap sees its first value.
-    pub(super) fn offsets(&self, span: Span, to: &mut [usize]) {
+    pub(super) fn offsets(&self, span: PlaneBand, to: &mut [usize]) {
         let phase = span.planes * self.plane(span.lines);
         for (to, &[number, line, within]) in to.iter_mut().zip(&self.taps) {
             *to = number * phase + line * self.pitches[0] + within;
@@ -234,7 +183,7 @@ impl Planes {
     /// The planes have what the axes say, and `to` has [`staged`](Self::staged) elements.
     pub(super) unsafe fn stage<W: Copy>(
         &self,
-        (copying, span): (&Copying, Span),
+        (copying, span): (&Copying, PlaneBand),
         from: impl Fn(usize) -> *const u8,
         (to, padding): (*mut W, W),
     ) {
@@ -257,7 +206,7 @@ impl Planes {
     /// The sums are there, and so are their destinations, which belong to this task.
     pub(super) unsafe fn store<W>(
         &self,
-        (copying, span): (&Copying, Span),
+        (copying, span): (&Copying, PlaneBand),
         sums: *const W,
         (to, strides): (impl Fn(usize) -> *mut u8, &[i64]),
     ) {
@@ -305,7 +254,7 @@ impl Planes {
 struct Stage<'a> {
     planes: &'a Planes,
     copying: &'a Copying,
-    span: Span,
+    span: PlaneBand,
     /// Bytes from a phase to the next.
     phase: usize,
 }
@@ -317,7 +266,7 @@ impl Stage<'_> {
         match d {
             0 => {
                 let positions = self.span.lines + axis.reach();
-                axis.found(self.planes.phases[0][phase], self.span.first, positions)
+                Found::of(axis, self.planes.phases[0][phase], self.span.first, positions)
             }
             _ => self.planes.found[d][phase],
         }
@@ -332,7 +281,7 @@ impl Stage<'_> {
     ) -> (*const u8, *mut u8) {
         let [from_width, to_width] = self.copying.widths;
         let from = from.wrapping_offset(
-            found.from[0] as isize * self.planes.axes[d].stride as isize * from_width as isize,
+            found.from[0] as isize * self.planes.axes[d].stride * from_width as isize,
         );
         (from, to.wrapping_add(found.to[0] * self.planes.pitches[d] * to_width))
     }
@@ -340,7 +289,7 @@ impl Stage<'_> {
     unsafe fn axis(&self, d: usize, number: usize, place: (*const u8, *mut u8)) {
         let (planes, inner) = (self.planes, &self.planes.phases[d + 1]);
         let steps = |d: usize, found: &Found| {
-            let from = found.from[1] as isize * planes.axes[d].stride as isize;
+            let from = found.from[1] as isize * planes.axes[d].stride;
             (from, (found.to[1] * planes.pitches[d]) as isize)
         };
         for phase in 0..planes.phases[d].len() {

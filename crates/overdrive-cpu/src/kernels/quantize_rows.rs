@@ -10,11 +10,11 @@ use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Plan, SlotId};
 
-use super::rows::{Number, Rows, is_dense, numbers_at};
+use super::dense_rows::{DenseRows, Number, is_dense, numbers_at};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Apart, Pool};
 
 /// Elements of a task: some microseconds of work.
 const TASK: usize = 16 << 10;
@@ -44,7 +44,7 @@ pub(super) fn compile(
 
 /// A compiled quantization.
 struct Quantization<T> {
-    x: Rows<T>,
+    x: DenseRows<T>,
     k: usize,
     quantizer: RowQuantizer,
     numbers: SlotId,
@@ -56,7 +56,7 @@ struct Quantization<T> {
 impl<T: Number> Quantization<T> {
     fn new(x: &View, results: &[&View], quantizer: RowQuantizer) -> Result<Self, Unsupported> {
         Ok(Self {
-            x: Rows::new(x)?,
+            x: DenseRows::new(x)?,
             k: x.ty.sizes().last().copied().unwrap_or(1),
             quantizer,
             numbers: results[0].slot,
@@ -66,13 +66,6 @@ impl<T: Number> Quantization<T> {
     }
 }
 
-/// Results whose rows tasks share out.
-#[derive(Clone, Copy)]
-struct Shared([*mut u8; 2]);
-
-// SAFETY: each row is one task's.
-unsafe impl Sync for Shared {}
-
 impl<T: Number> Runnable for Quantization<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         self.x.read(pool, slots);
@@ -80,17 +73,15 @@ impl<T: Number> Runnable for Quantization<T> {
         // SAFETY: earlier steps wrote x, and nobody else touches it during the step.
         let x: &[f32] = unsafe { numbers_at(self.x.wide(slots), self.x.elements()) };
         let scales = self.scales.map_or(std::ptr::null_mut(), |slot| slots.get(slot));
-        let to = Shared([slots.get(self.numbers), scales]);
+        let (numbers, scales) = (Apart::new(slots.get(self.numbers)), Apart::new(scales.cast()));
         let (rows, per_task) = (x.len() / k, (TASK / k).max(1));
         pool.run(rows.div_ceil(per_task), |task, _| {
-            let Shared([numbers, scales]) = { to };
             for row in task * per_task..((task + 1) * per_task).min(rows) {
                 let at = row * k;
                 // SAFETY: results have a number for each element of x and a scale for each row,
                 // apart from x; where there are no scales, none is written.
                 unsafe {
-                    let scale = scales.cast::<f32>().wrapping_add(row);
-                    self.quantizer.row(&x[at..at + k], numbers.add(at * width), scale);
+                    self.quantizer.row(&x[at..at + k], numbers.at(at * width), scales.at(row));
                 }
             }
         });

@@ -10,10 +10,10 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{Epilogue, KernelCall, View};
 use overdrive_ir::{DType, OpRef, Plan, SlotId, TensorType, row_major};
 
-use super::rows::{Number, Rows, numbers_at};
+use super::dense_rows::{DenseRows, Number, numbers_at};
 use crate::exec::{Parts, Runnable, Sums, Unsupported};
 use crate::memory::AlignedBytes;
-use crate::quantized::{Numbers, Weights, product, room_floats};
+use crate::quantized::{Numbers, Weights, linear, room_floats};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -41,9 +41,9 @@ pub(super) fn compile(
         call.epilogue.as_ref().ok_or_else(|| Unsupported::new("a product without an epilogue"))?;
     let names = op.operands();
     Ok(match call.operands[0].ty.dtype {
-        DType::F32 => Box::new(Product::<f32>::new(plan, call, epilogue, &names)?),
-        DType::F16 => Box::new(Product::<f16>::new(plan, call, epilogue, &names)?),
-        DType::BF16 => Box::new(Product::<bf16>::new(plan, call, epilogue, &names)?),
+        DType::F32 => Box::new(CompiledLinear::<f32>::new(plan, call, epilogue, &names)?),
+        DType::F16 => Box::new(CompiledLinear::<f16>::new(plan, call, epilogue, &names)?),
+        DType::BF16 => Box::new(CompiledLinear::<bf16>::new(plan, call, epilogue, &names)?),
         other => return Err(Unsupported::new(format!("activations of {other}"))),
     })
 }
@@ -70,9 +70,9 @@ impl Kept {
     }
 }
 
-/// A compiled product.
-struct Product<T> {
-    x: Rows<T>,
+/// A compiled call.
+struct CompiledLinear<T> {
+    x: DenseRows<T>,
     /// `[batch0, batch1, m, n]`.
     shape: [usize; 4],
     /// Where the rows of x of each call begin, and where its sums go.
@@ -83,11 +83,11 @@ struct Product<T> {
     zeros: Option<Kept>,
     tensor_scale: Option<Kept>,
     group: usize,
-    /// For `product`.
+    /// For `linear`.
     room: AlignedBytes,
 }
 
-impl<T: Number> Product<T> {
+impl<T: Number> CompiledLinear<T> {
     fn new(
         plan: &Plan,
         call: &KernelCall,
@@ -113,7 +113,7 @@ impl<T: Number> Product<T> {
         let room = size_of::<f32>() * room_floats(shape[..3].iter().product(), k);
         let always = "quantized_linear has codes and a scale";
         Ok(Self {
-            x: Rows::new(&call.operands[0])?,
+            x: DenseRows::new(&call.operands[0])?,
             shape,
             calls: calls.collect::<Result<_, Unsupported>>()?,
             k,
@@ -127,7 +127,7 @@ impl<T: Number> Product<T> {
     }
 }
 
-impl<T: Number> Runnable for Product<T> {
+impl<T: Number> Runnable for CompiledLinear<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         self.x.read(pool, slots);
         let [outer, inner, m, n] = self.shape;
@@ -149,7 +149,7 @@ impl<T: Number> Runnable for Product<T> {
                 let room = numbers_at(self.room.start().cast(), self.room.len() / size_of::<f32>());
                 let x: &[f32] = numbers_at(self.x.wide(slots), self.x.elements());
                 let x = &x[*first..first + outer * inner * m * self.k];
-                sums.take(slots, self.shape, |output| product(pool, x, &weights, output, room));
+                sums.take(slots, self.shape, |output| linear(pool, x, &weights, output, room));
             }
         }
     }

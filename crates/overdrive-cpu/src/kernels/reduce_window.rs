@@ -8,8 +8,9 @@
 use overdrive_ir::plan::{Dimension, View};
 use overdrive_ir::{Reducer, Window};
 
+use super::axis::Axis;
 use super::place::Strided;
-use super::planes::{Axis, Planes, Span};
+use super::planes::{PlaneBand, Planes};
 use super::scalar::{Scalar, for_scalar};
 use super::taps::{Copying, Folding, Narrowed, Run, Widened};
 use crate::exec::Runnable;
@@ -79,7 +80,7 @@ impl<T: Scalar> ReduceWindow<T> {
                 kernel_dilation: dilation,
             };
             let (input, output) = (operand.sizes[d], result.sizes[d]);
-            Axis { dimension, input, stride: operand.strides[d], output, taps: size }
+            Axis { dimension, input, stride: operand.strides[d] as isize, output, taps: size }
         };
         let planes = Planes::new(&inner.iter().map(axis).collect::<Vec<_>>());
         let band = planes.band(size_of::<T::Wide>());
@@ -116,7 +117,7 @@ impl<T: Scalar> ReduceWindow<T> {
     }
 
     /// Some planes from `first` on.
-    fn run_span(&self, first: usize, span: Span, worker: &mut Worker<'_>, slots: &SlotTable) {
+    fn run_span(&self, first: usize, span: PlaneBand, worker: &mut Worker<'_>, slots: &SlotTable) {
         let (planes, n) = (&self.planes, self.planes.sums(span));
         let taps = planes.taps();
         let placed = worker.scratch.place(Parts::new([
@@ -155,7 +156,7 @@ impl<T: Scalar> Runnable for ReduceWindow<T> {
         let bands = lines.div_ceil(self.band);
         pool.run(count.div_ceil(self.together) * bands, |task, worker| {
             let (first, line) = (task / bands * self.together, task % bands * self.band);
-            let span = Span {
+            let span = PlaneBand {
                 planes: (count - first).min(self.together),
                 first: line,
                 lines: (lines - line).min(self.band),

@@ -76,7 +76,7 @@ impl Sort {
             };
         }
         if let Some(to) = &self.indices {
-            // SAFETY: likewise.
+            // SAFETY: the result of indices has the line too, which belongs to this task.
             unsafe { store(to, start(to), self.axis, indices.iter().copied(), slots) };
         }
     }

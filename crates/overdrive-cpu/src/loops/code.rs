@@ -8,10 +8,8 @@
 //!
 //! Invariant: a kernel's destination is never one of its sources.
 
-use super::Unsupported;
-use super::emit::emit;
 use super::expression::Expression;
-use super::isa::{Entry, Level as IsaLevel, for_level};
+use super::isa::{Entry, Level as IsaLevel};
 use super::nest::Nest;
 use super::stages::Stages;
 use crate::stream::Near;
@@ -135,10 +133,4 @@ pub(super) struct Target<'a> {
     pub stages: &'a Stages,
     pub level: IsaLevel,
     pub stores: Stores,
-}
-
-impl Code {
-    pub(super) fn new(target: Target<'_>) -> Result<Code, Unsupported> {
-        for_level!(target.level, emit(target))
-    }
 }

@@ -242,14 +242,14 @@ impl CompiledLoop {
         let bytes = self.scratch_bytes();
         if self.points <= INLINE_POINTS {
             pool.run(1, |_, worker| {
-                // SAFETY: as above.
+                // SAFETY: the caller vouches for the addresses, and the worker is this task's.
                 let mut frame =
                     unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) };
                 (0..tasks).for_each(|i| task(i, &mut frame));
             });
         } else {
             pool.run(tasks, |i, worker| {
-                // SAFETY: as above.
+                // SAFETY: the caller vouches for the addresses, and the worker is this task's.
                 task(i, &mut unsafe {
                     Frame::open(code, nest, slots, worker.scratch.bytes(bytes))
                 });

@@ -10,13 +10,19 @@ use super::code::{
 };
 use super::expression::{Node, Reg, Source};
 use super::fold;
-use super::isa::Isa;
+use super::isa::{Isa, for_level};
 use super::nest::{Lanes, Walk};
 use super::stages::Level;
 use crate::stream::Near;
 use overdrive_ir::DType;
 
-pub(super) fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
+impl Code {
+    pub(super) fn new(target: Target<'_>) -> Result<Code, Unsupported> {
+        for_level!(target.level, emit(target))
+    }
+}
+
+fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     let Target { expression, nest, stages, .. } = target;
     let mut places: Vec<Place> = (0..nest.walks.len()).map(|w| Place::Walk(w as u32)).collect();
     places.extend((0..stages.cached.len()).map(|c| Place::Cache(c as u32)));

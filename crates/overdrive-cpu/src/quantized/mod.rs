@@ -2,11 +2,11 @@
 //! f32 activations.
 //!
 //! What bounds a few rows of x is how fast memory delivers the weights, so codes become numbers in
-//! registers (`strips`, `x86`; `rows` where no such path is); for many rows they become numbers on
-//! their way into the panels of the f32 product (`columns`, `panels`), or, where the CPU has tiles
-//! of bf16, into those of its product with the three bf16 that an f32 is the sum of (`split`,
-//! `pairs`), which is as exact and a third of the work. Codes are read as they lie, so that a
-//! weight is in memory once. Where activations are codes too, they become that row by row
+//! registers (`strips`, `x86`, `decode`; `portable` where no such path is); for many rows they
+//! become numbers on their way into the panels of the f32 product (`columns`, `panels`), or, where
+//! the CPU has tiles of bf16, into those of its product with the three bf16 that an f32 is the sum
+//! of (`split`, `pairs`), which is as exact and a third of the work. Codes are read as they lie, so
+//! that a weight is in memory once. Where activations are codes too, they become that row by row
 //! (`activations`), and the product is one of codes.
 //!
 //! Invariants: any format of codes and any group goes through `Weights::decode`, which is the
@@ -15,14 +15,16 @@
 
 mod activations;
 mod columns;
+#[cfg(target_arch = "x86_64")]
+mod decode;
 mod finish;
+mod linear;
 mod numbers;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod panels;
-mod product;
-mod rows;
+mod portable;
 #[cfg(target_arch = "x86_64")]
 mod split;
 #[cfg(target_arch = "x86_64")]
@@ -32,6 +34,6 @@ mod weights;
 mod x86;
 
 pub(crate) use activations::RowQuantizer;
+pub use linear::{linear, room_floats};
 pub use numbers::Numbers;
-pub use product::{product, room_floats};
 pub use weights::Weights;

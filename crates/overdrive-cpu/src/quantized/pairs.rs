@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use overdrive_ir::DType;
 
+use super::decode::LANES;
 use super::panels::transposed;
-use super::strips::LANES;
 use super::weights::Weights;
 use super::x86::{Bytes, Codes, Nibbles};
 
@@ -34,7 +34,7 @@ pub(super) enum Scaled {
 /// Codes of some format as numbers.
 ///
 /// # Safety
-/// `x86::is_supported` said yes; codes are of a format of `x86::Codes`, and `k` lies in a row of
+/// `decode::is_supported` said yes; codes are of a format of `x86::Codes`, and `k` lies in a row of
 /// them in whole lanes, in at most [`MOST_GROUPS`] groups where they are scaled; `first` is a
 /// column, and `to` has [`WIDTH`] numbers for each k.
 pub(super) unsafe fn write(

@@ -12,9 +12,9 @@ use std::ops::Range;
 
 use overdrive_ir::DType;
 
-use super::strips::LANES;
+use super::decode::{LANES, is_supported};
 use super::weights::Weights;
-use super::x86::{Bytes, Codes, Nibbles, is_supported};
+use super::x86::{Bytes, Codes, Nibbles};
 
 /// The most groups of a column that a call has room for.
 const MOST_GROUPS: usize = 64;

@@ -17,10 +17,9 @@ use std::ops::Range;
 use half::bf16;
 use overdrive_ir::DType;
 
+use super::decode::{self, LANES};
 use super::pairs::{self, MOST_GROUPS, Scaled, WIDTH};
-use super::strips::LANES;
 use super::weights::Weights;
-use super::x86;
 use crate::gemm::{Block, BlockProduct, Kernel, Output, Part, Target};
 use crate::threads::{Parts, Pool, Worker};
 
@@ -69,7 +68,7 @@ impl<'a> Split<'a> {
             Scaled::Here => group * MOST_GROUPS >= UNIT,
             Scaled::Later => group == k || group.is_multiple_of(STEP) && group <= DEPTH,
         };
-        if !(kernel.has_tiles() && x86::is_supported() && whole && fits) {
+        if !(kernel.has_tiles() && decode::is_supported() && whole && fits) {
             return None;
         }
         let single = group == k || scaled == Scaled::Here;
@@ -234,8 +233,8 @@ impl Scale<'_> {
     /// what was there.
     ///
     /// # Safety
-    /// `x86::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and are
-    /// the same or apart.
+    /// `decode::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and
+    /// are the same or apart.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn add(
         &self,
@@ -293,7 +292,7 @@ fn bytes_of(k: &Range<usize>) -> usize {
 /// 32 k these of every row.
 ///
 /// # Safety
-/// `x86::is_supported` said yes; `to` has room for `PARTS` numbers for each of whole panels.
+/// `decode::is_supported` said yes; `to` has room for `PARTS` numbers for each of whole panels.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut u16) {
     let rows = x.len() / stride;

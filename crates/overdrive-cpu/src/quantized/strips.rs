@@ -8,33 +8,19 @@
 
 use overdrive_ir::DType;
 
+use super::decode::{LANES, is_supported};
 use super::finish::Finish;
 use super::weights::Weights;
 use super::x86::{self, Strip};
 use crate::gemm::{Output, Target};
-use crate::threads::Pool;
+use crate::threads::{Apart, Pool};
 
-/// Lanes of a block.
-pub(super) const LANES: usize = 16;
 /// Rows of weights of a task, at most: long enough to amortise starting it.
 const TASK_ROWS: usize = 64;
 /// Rows of weights of a strip.
 const ROWS: usize = 4;
 /// Blocks that are arranged by one task.
 const ARRANGED: usize = 16;
-
-/// The room that tasks arrange x in; each writes to places of its own.
-#[derive(Clone, Copy)]
-struct Shared(*mut f32);
-
-// SAFETY: see above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    fn at(&self, offset: usize) -> *mut f32 {
-        self.0.wrapping_add(offset)
-    }
-}
 
 /// Weights that can go this way.
 pub(super) struct Strips<'a> {
@@ -57,7 +43,7 @@ impl<'a> Strips<'a> {
             || group.is_multiple_of(block)
             || (group.is_multiple_of(per_lane) && block.is_multiple_of(group));
         let bytes = (k * weights.codes.dtype().bits()).is_multiple_of(8);
-        let can = x86::is_supported() && aligned && bytes && k > 0;
+        let can = is_supported() && aligned && bytes && k > 0;
         can.then(|| Self { weights, per_lane, blocks: k.div_ceil(block) })
     }
 
@@ -91,7 +77,7 @@ impl<'a> Strips<'a> {
         let (k, per_lane, blocks) = (self.weights.k, self.per_lane, self.blocks);
         let (row_floats, parts) = (self.row_floats(), blocks.div_ceil(ARRANGED));
         let place = x86::places(per_lane);
-        let room = Shared(room.as_mut_ptr());
+        let room = Apart::new(room.as_mut_ptr());
         pool.run(m * parts, |task, _| {
             let (row, first) = (task / parts, task % parts * ARRANGED);
             let x = &x[row * k..(row + 1) * k];
@@ -108,7 +94,7 @@ impl<'a> Strips<'a> {
                         unsafe { *room.at(start + place * LANES + lane) = value }
                     }
                     let sums = row * row_floats + blocks * LANES * per_lane;
-                    // SAFETY: likewise.
+                    // SAFETY: behind its blocks each row has room for a sum of every lane.
                     unsafe { *room.at(sums + block * LANES + lane) = sum }
                 }
             }

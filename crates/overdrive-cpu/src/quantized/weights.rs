@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use overdrive_ir::DType;
 
-use super::numbers::Numbers;
 #[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::decode;
+use super::numbers::Numbers;
 
 /// A matrix of N rows, which are the columns that x is multiplied by, and K columns.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +126,7 @@ impl<'a> Weights<'a> {
     fn group_part(&self, mut first: usize, [zero, scale]: [f32; 2], mut to: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         {
-            let done = x86::decode(self.codes, first, [zero, scale], to);
+            let done = decode::decode(self.codes, first, [zero, scale], to);
             first += done;
             to = &mut to[done..];
         }

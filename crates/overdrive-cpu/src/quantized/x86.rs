@@ -10,10 +10,9 @@ use std::arch::x86_64::*;
 
 use overdrive_ir::DType;
 
-use super::numbers::{Numbers, Table};
-use super::strips::LANES;
+use super::decode::LANES;
+use super::numbers::Table;
 use super::weights::Weights;
-use crate::isa::InstructionSet;
 
 /// A few rows of weights and of x.
 pub(super) struct Strip {
@@ -33,10 +32,6 @@ pub(super) struct Strip {
     pub y_stride: usize,
     pub k: usize,
     pub group: usize,
-}
-
-pub(super) fn is_supported() -> bool {
-    InstructionSet::Avx512.is_usable()
 }
 
 /// In which turn each code of a lane comes out: as `Codes::place`, which is its own inverse.
@@ -67,64 +62,6 @@ pub(super) fn scales(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [
     }
     // SAFETY: strips are made only where `is_supported` said yes.
     unsafe { wide(weights, row, [scales, zeros]) }
-}
-
-/// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the
-/// format allow; returns how many that were.
-pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut [f32]) -> usize {
-    let dtype = codes.dtype();
-    if !is_supported() || !(first * dtype.bits()).is_multiple_of(8) {
-        return 0;
-    }
-    let (from, to) = (codes.from(first), to.as_chunks_mut().0);
-    match dtype {
-        // SAFETY: the CPU has the instructions.
-        DType::I8 => unsafe { decode_bytes(from.as_chunks().0, scale, to) },
-        // SAFETY: likewise.
-        _ if dtype.bits() == 4 => unsafe {
-            decode_nibbles(from.as_chunks().0, Table::of(dtype), scale, to)
-        },
-        _ => 0,
-    }
-}
-
-#[target_feature(enable = "avx512f")]
-fn decode_nibbles(
-    codes: &[[u8; 8]],
-    table: &Table,
-    [zero, scale]: [f32; 2],
-    to: &mut [[f32; LANES]],
-) -> usize {
-    // SAFETY: the table has 256 numbers.
-    let table = unsafe { _mm512_loadu_ps(table.0.as_ptr()) };
-    let [zero, scale] = [zero, scale].map(|x| _mm512_set1_ps(x));
-    // Eight codes are in the low half of each 64 bits, and eight in the high half.
-    let halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    for (codes, to) in codes.iter().zip(&mut *to) {
-        let both = _mm512_set1_epi64(i64::from_le_bytes(*codes));
-        let lanes = _mm512_srlv_epi32(_mm512_permutexvar_epi32(halves, both), shifts);
-        let numbers = _mm512_permutexvar_ps(lanes, table);
-        // SAFETY: sixteen numbers have room.
-        unsafe {
-            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale))
-        };
-    }
-    codes.len().min(to.len()) * LANES
-}
-
-#[target_feature(enable = "avx512f")]
-fn decode_bytes(codes: &[[u8; LANES]], [zero, scale]: [f32; 2], to: &mut [[f32; LANES]]) -> usize {
-    let [zero, scale] = [zero, scale].map(|x| _mm512_set1_ps(x));
-    for (codes, to) in codes.iter().zip(&mut *to) {
-        // SAFETY: sixteen codes are there, and room for as many numbers.
-        unsafe {
-            let numbers =
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes.as_ptr().cast())));
-            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale));
-        }
-    }
-    codes.len().min(to.len()) * LANES
 }
 
 /// A format of codes.
@@ -162,7 +99,7 @@ impl Codes for Nibbles {
 
     #[inline(always)]
     unsafe fn next(self, lanes: __m512i) -> (__m512, __m512i) {
-        // SAFETY: as above.
+        // SAFETY: the kernels below run only where the instructions exist.
         unsafe { (_mm512_permutexvar_ps(lanes, self.0), _mm512_srli_epi32::<4>(lanes)) }
     }
 }
@@ -186,7 +123,7 @@ impl Codes for Bytes {
 
     #[inline(always)]
     unsafe fn next(self, lanes: __m512i) -> (__m512, __m512i) {
-        // SAFETY: as above.
+        // SAFETY: the kernels below run only where the instructions exist.
         unsafe {
             (_mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(lanes)), _mm512_slli_epi32::<8>(lanes))
         }

@@ -9,7 +9,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::scratch::LINE;
+/// The bytes of a cache line, and of the widest vector register.
+pub(super) const LINE: usize = 64;
 
 /// Bytes behind each part that nobody may write.
 const GUARD: usize = if cfg!(debug_assertions) { LINE } else { 0 };

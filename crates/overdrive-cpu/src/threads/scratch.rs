@@ -1,10 +1,7 @@
 //! A worker's own memory: aligned to a cache line, grown when a task asks for more than any before
 //! it did.
 
-use super::parts::{Parts, Placed};
-
-/// The bytes of a cache line, and of the widest vector register.
-pub(super) const LINE: usize = 64;
+use super::parts::{LINE, Parts, Placed};
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]

@@ -142,13 +142,12 @@ impl<A: Score, const W: usize> Kernel for Update<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller's scores are `rows x W`, and its arrays `W`.
-        let (running, scores) = unsafe {
+        let (running, scores, before, mut sum) = unsafe {
             let running = &*operands.src[0].cast::<Running<A>>();
-            (running, std::slice::from_raw_parts_mut(operands.dst.cast::<[A; W]>(), rows))
+            let scores = std::slice::from_raw_parts_mut(operands.dst.cast::<[A; W]>(), rows);
+            let (max, sum) = (running.max.cast::<[A; W]>(), running.sum.cast::<[A; W]>());
+            (running, scores, max.read(), sum.read())
         };
-        // SAFETY: likewise.
-        let (before, mut sum) =
-            unsafe { (running.max.cast::<[A; W]>().read(), running.sum.cast::<[A; W]>().read()) };
         let factor = running.factor;
         let larger = |a: A, b: A| if a > b { a } else { b };
         let mut max = before;
@@ -188,7 +187,7 @@ impl<A: Score, const W: usize> Kernel for Update<A, W> {
                 sum[j] = sum[j].add(row[j]);
             }
         }
-        // SAFETY: likewise.
+        // SAFETY: the running arrays have `W` elements each, and are this task's.
         unsafe {
             running.max.cast::<[A; W]>().write(max);
             running.sum.cast::<[A; W]>().write(sum);

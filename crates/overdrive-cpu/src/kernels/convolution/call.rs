@@ -8,15 +8,15 @@ use std::ops::Range;
 use overdrive_ir::Plan;
 use overdrive_ir::plan::ConvolutionCall;
 
-use super::choice::kernel_of;
 use super::finish::{Finish, Sums};
-use super::lines::ByLines;
+use super::lines::{Band, ByLines};
 use super::panel::PIECE;
-use super::stage::{Axis, Channels, Span, Stage};
+use super::stage::{Channels, PixelSpan, Stage};
 use super::table::Table;
-use super::weights::{KBlock, Packer, Side, Taps, Weights};
+use super::weights::{KBlock, Packer, Side, Taps, Weights, kernel_of};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines};
+use crate::kernels::axis::Axis;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Placed, Pool};
@@ -100,7 +100,7 @@ pub(super) struct Work<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Pixels<'a> {
     /// Neighbours in one image.
-    Span(Span),
+    Span(PixelSpan),
     /// Those of so many whole images.
     Images(&'a Table, usize),
 }
@@ -316,7 +316,7 @@ impl<T: Format> Convolution<T> {
     /// The rows are staged for the span, and the panels have room for them.
     unsafe fn fill_panels(
         &self,
-        (span, staged): (Span, (usize, usize)),
+        (span, staged): (PixelSpan, (usize, usize)),
         (first, count): (usize, usize),
         (panels, buffers): (*mut u8, &Buffers<'_>),
     ) {
@@ -375,7 +375,7 @@ impl<T: Format> Runnable for Convolution<T> {
             let (outer, task) = (task % outer, task / outer);
             let within = part * cutting.span;
             let pixels = (cutting.whole - within).min(cutting.span);
-            let span = Span { outer, first: whole * cutting.whole + within, pixels };
+            let span = PixelSpan { outer, first: whole * cutting.whole + within, pixels };
             let buffers = worker.scratch.place(parts).into();
             let number = (outer * wholes + whole) * spans + part;
             let (image, group) = (task / self.groups, task % self.groups);
@@ -403,25 +403,20 @@ impl<T: Format> ByLines for Convolution<T> {
         self.parts(self.line_span(), None).bytes()
     }
 
-    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+    fn pack_weights(&self, pool: &Pool, slots: &SlotTable) {
         self.weights.pack(pool, slots);
-        self.finish.prepare(pool, slots);
     }
 
-    fn run_lines(
-        &self,
-        (image, part): (usize, usize),
-        lines: Range<usize>,
-        slots: &SlotTable,
-        scratch: &mut [u8],
-    ) {
+    fn run_band(&self, band: Band<'_>) {
+        let Band { image, part, lines, slots, scratch } = band;
         let ([_, line], stride) = (self.stage.plane_and_line(), self.line_span());
         let buffers = self.parts(stride, None).place(scratch).into();
         // Spans end with a long line; short ones are walked as one run.
         let whole = if line > stride { line } else { lines.len() * line };
         for start in (lines.start * line..lines.end * line).step_by(whole) {
             for first in (start..start + whole).step_by(stride) {
-                let span = Span { outer: 0, first, pixels: (start + whole - first).min(stride) };
+                let span =
+                    PixelSpan { outer: 0, first, pixels: (start + whole - first).min(stride) };
                 let (outputs, pixels) = (0..self.weights.outputs(), Pixels::Span(span));
                 self.run_span(
                     Work { image, group: 0, part, outputs, pixels, stride },

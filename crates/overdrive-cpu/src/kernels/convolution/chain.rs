@@ -13,9 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{Plan, SlotId};
 
+use super::algorithms::compile_lines;
 use super::bands::{Bands, MOST};
-use super::choice::compile_lines;
-use super::lines::ByLines;
+use super::lines::{Band, ByLines};
 use crate::exec::{Runnable, Unsupported};
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool};
@@ -119,7 +119,13 @@ impl Runnable for Chain {
                 if !lines.is_empty() {
                     // SAFETY: the band is this task's.
                     unsafe { link.finish().begin((image, band), 0..self.outputs, &table) };
-                    link.run_lines((image, band), lines, &table, scratch);
+                    link.run_band(Band {
+                        image,
+                        part: band,
+                        lines,
+                        slots: &table,
+                        scratch: &mut *scratch,
+                    });
                 }
             }
         });

@@ -16,10 +16,11 @@ use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{Plan, row_major};
 
 use super::finish::{Finish, Sums};
-use super::lines::ByLines;
+use super::lines::{Band, ByLines};
 use crate::exec::{Format, Named, Runnable, Unsupported};
+use crate::kernels::axis::Axis;
 use crate::kernels::place::Strided;
-use crate::kernels::planes::{Axis, Planes, Span};
+use crate::kernels::planes::{PlaneBand, Planes};
 use crate::kernels::taps::{Cast, Copying, Factor, Folding, Run};
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
@@ -41,13 +42,13 @@ pub(super) fn takes<T: Format>(call: &ConvolutionCall) -> bool {
 }
 
 /// A format that products are made of, and what becomes of an element of it before.
-pub(super) trait Product: Format<Acc: Factor> {
+pub(super) trait Multiplicand: Format<Acc: Factor> {
     fn widen(self) -> Self::Acc;
 }
 
-macro_rules! products {
+macro_rules! multiplicands {
     ($($t:ty: $widen:expr;)*) => {$(
-        impl Product for $t {
+        impl Multiplicand for $t {
             #[inline(always)]
             fn widen(self) -> Self::Acc {
                 $widen(self)
@@ -56,7 +57,7 @@ macro_rules! products {
     )*};
 }
 
-products! {
+multiplicands! {
     f64: |x| x;
     f32: |x| x;
     f16: f16::to_f32;
@@ -69,7 +70,7 @@ struct Factors<T>(std::marker::PhantomData<T>);
 /// From sums to sums.
 struct Same<A>(std::marker::PhantomData<A>);
 
-impl<T: Product> Cast for Factors<T> {
+impl<T: Multiplicand> Cast for Factors<T> {
     type From = T;
     type To = T::Acc;
     #[inline(always)]
@@ -96,7 +97,7 @@ struct Loops<A> {
 }
 
 /// A compiled `ConvolutionCall`.
-pub(super) struct Depthwise<T: Product> {
+pub(super) struct Depthwise<T: Multiplicand> {
     loops: Loops<T::Acc>,
     input: Strided,
     kernel: Strided,
@@ -142,13 +143,13 @@ impl<'a, A> From<Placed<'a, 6>> for Buffers<'a, A> {
     }
 }
 
-impl<T: Product> Depthwise<T> {
+impl<T: Multiplicand> Depthwise<T> {
     pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
         let (input, kernel) = (Strided::new(&call.input), Strided::new(&call.kernel));
         let axis = |d: usize| Axis {
             dimension: call.window[d],
             input: input.sizes[2 + d],
-            stride: input.strides[2 + d],
+            stride: input.strides[2 + d] as isize,
             output: call.epilogue.0.extents[2 + d],
             taps: kernel.sizes[2 + d],
         };
@@ -195,7 +196,7 @@ impl<T: Product> Depthwise<T> {
 
     /// The buffers of a part: offsets, weights, stage, sums, rows, and what the epilogue wants.
     fn parts(&self, groups: usize) -> Parts<6> {
-        let span = Span { planes: self.together, first: 0, lines: self.band };
+        let span = PlaneBand { planes: self.together, first: 0, lines: self.band };
         let taps = self.planes.taps();
         let rows = self.together * groups * self.outputs * self.band * self.planes.line();
         let sums = self.outputs * self.planes.sums(span);
@@ -239,7 +240,7 @@ impl<T: Product> Depthwise<T> {
 
     fn run_part(&self, part: Part, buffers: &Buffers<'_, T::Acc>, slots: &SlotTable) {
         let Part { images, groups, lines, number } = part;
-        let span = Span { planes: images.len(), first: lines.start, lines: lines.len() };
+        let span = PlaneBand { planes: images.len(), first: lines.start, lines: lines.len() };
         let (taps, n) = (self.planes.taps(), self.planes.sums(span));
         let pixels = lines.len() * self.planes.line();
         let (rows, strides) = (groups.len() * self.outputs, &self.input.strides);
@@ -314,7 +315,7 @@ impl<T: Product> Depthwise<T> {
     }
 }
 
-impl<T: Product> Runnable for Depthwise<T> {
+impl<T: Multiplicand> Runnable for Depthwise<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let images = self.input.sizes[0];
         if images * self.planes.lines() * self.planes.line() == 0 {
@@ -346,22 +347,13 @@ impl<T: Product> Runnable for Depthwise<T> {
     }
 }
 
-impl<T: Product> ByLines for Depthwise<T> {
+impl<T: Multiplicand> ByLines for Depthwise<T> {
     fn scratch_bytes(&self, _: usize) -> usize {
         self.parts(self.groups_at_once(1)).bytes()
     }
 
-    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
-        self.finish.prepare(pool, slots);
-    }
-
-    fn run_lines(
-        &self,
-        (image, number): (usize, usize),
-        lines: Range<usize>,
-        slots: &SlotTable,
-        scratch: &mut [u8],
-    ) {
+    fn run_band(&self, band: Band<'_>) {
+        let Band { image, part: number, lines, slots, scratch } = band;
         let at_once = self.groups_at_once(1);
         let buffers = self.parts(at_once).place(scratch).into();
         for first in lines.clone().step_by(self.band) {

@@ -8,6 +8,7 @@ use overdrive_ir::Plan;
 use overdrive_ir::plan::{ConvolutionCall, Program};
 
 use super::fold::{self, Fold, Rows};
+use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
 use crate::loops::{Affine, CompiledEpilogue, Tile};
@@ -17,18 +18,12 @@ use crate::threads::Pool;
 /// The compiled epilogue of a convolution.
 pub(super) struct Finish {
     /// What happens to each sum, if anything is stored of it.
-    each: Option<Epilogue>,
+    each: Option<TileEpilogue>,
     fold: Option<Fold>,
     /// Pixels that are one row of the epilogue: all of an image, or a line of it.
     line: usize,
     /// Pixels of an image.
     pixels: usize,
-}
-
-/// What happens to the sums of a tile.
-pub(super) enum Epilogue {
-    Affine(Box<Affine>),
-    Program(Box<CompiledEpilogue>),
 }
 
 /// Finished sums: rows of output channels from `row` on by neighbouring pixels from `first` on.
@@ -47,49 +42,17 @@ pub(super) struct Sums {
     pub(super) row_bytes: usize,
 }
 
-impl Epilogue {
-    /// # Safety
-    /// The sums can be read, what becomes of them belongs to this task, and there are
-    /// [`scratch_bytes`](Self::scratch_bytes).
-    pub(super) unsafe fn apply(&self, tile: Tile, slots: &SlotTable, scratch: *mut u8) {
-        // SAFETY: as the caller promised.
-        unsafe {
-            match self {
-                Self::Affine(affine) => affine.apply(slots, tile),
-                Self::Program(program) => {
-                    let scratch = std::slice::from_raw_parts_mut(scratch, program.scratch_bytes());
-                    program.apply(slots, tile, scratch);
-                }
-            }
-        }
-    }
-
-    pub(super) fn scratch_bytes(&self) -> usize {
-        match self {
-            Self::Affine(_) => 0,
-            Self::Program(program) => program.scratch_bytes(),
-        }
-    }
-
-    pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
-        if let Self::Affine(affine) = self {
-            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
-            unsafe { affine.prepare(pool, slots) };
-        }
-    }
-}
-
 impl Finish {
     pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
         let whole = &call.epilogue.0;
         let (merged, line) = by_lines(whole)?;
         let dtypes = |slot| plan.slot(slot).ty.dtype;
         let compiled = |program: Program| match Affine::of(&program, &dtypes) {
-            Some(affine) => Ok(Epilogue::Affine(Box::new(affine))),
+            Some(affine) => Ok(TileEpilogue::Affine(Box::new(affine))),
             None => {
                 let compiled = CompiledEpilogue::new(&program, &dtypes);
                 let compiled = compiled.map_err(|e| Unsupported::new(e.to_string()))?;
-                Ok(Epilogue::Program(Box::new(compiled)))
+                Ok(TileEpilogue::Program(Box::new(compiled)))
             }
         };
         let each = fold::each(whole, &merged).map(compiled).transpose()?;
@@ -114,8 +77,10 @@ impl Finish {
                 return None;
             }
             Some(each) => Some(match Affine::of_columns(&each, &dtypes) {
-                Some(affine) => Epilogue::Affine(Box::new(affine)),
-                None => Epilogue::Program(Box::new(CompiledEpilogue::new(&each, &dtypes).ok()?)),
+                Some(affine) => TileEpilogue::Affine(Box::new(affine)),
+                None => {
+                    TileEpilogue::Program(Box::new(CompiledEpilogue::new(&each, &dtypes).ok()?))
+                }
             }),
             None => None,
         };
@@ -169,7 +134,7 @@ impl Finish {
 
     /// Bytes of scratch that [`apply`](Self::apply) wants.
     pub(super) fn scratch_bytes(&self) -> usize {
-        let each = self.each.as_ref().map_or(0, Epilogue::scratch_bytes);
+        let each = self.each.as_ref().map_or(0, TileEpilogue::scratch_bytes);
         each.max(self.fold.as_ref().map_or(0, Fold::scratch_bytes))
     }
 

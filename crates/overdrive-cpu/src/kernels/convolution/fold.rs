@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use overdrive_ir::plan::{Access, ConvolutionCall, Instr, Program, Reduction, Store};
 use overdrive_ir::{DType, Plan, SlotId};
 
-use super::finish::Epilogue;
+use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, insert};
 use crate::loops::{Affine, CompiledEpilogue, CompiledLoop, Tile, identity};
@@ -23,7 +23,7 @@ use crate::threads::Pool;
 /// The compiled fold of a convolution.
 pub(super) struct Fold {
     /// Folds a tile into a part.
-    tile: Epilogue,
+    tile: TileEpilogue,
     parts: Parts,
     /// What a part is before anything is folded into it, in as many bytes as an element has.
     identity: Vec<u8>,
@@ -109,11 +109,13 @@ impl Fold {
             Rows::Pixels => Affine::of_columns(&program, &of),
         };
         let tile = match (tile, rows) {
-            (Some(affine), _) => Epilogue::Affine(Box::new(affine)),
+            (Some(affine), _) => TileEpilogue::Affine(Box::new(affine)),
             (None, Rows::Pixels) => return Ok(None),
             (None, Rows::Channels) => {
                 let compiled = CompiledEpilogue::new(&program, &of);
-                Epilogue::Program(Box::new(compiled.map_err(|e| Unsupported::new(e.to_string()))?))
+                TileEpilogue::Program(Box::new(
+                    compiled.map_err(|e| Unsupported::new(e.to_string()))?,
+                ))
             }
         };
         // Whatever the number of parts, what the loop can do is the same.
@@ -163,7 +165,7 @@ impl Fold {
     /// Folds a tile into a part of its image.
     ///
     /// # Safety
-    /// As for [`Epilogue::apply`], after [`begin`](Self::begin).
+    /// As for [`TileEpilogue::apply`], after [`begin`](Self::begin).
     pub(super) unsafe fn apply(
         &self,
         (tile, part): (Tile, usize),

@@ -1,5 +1,5 @@
-//! `ByLines`: a compiled convolution as a chain sees it, lines of one image at a time on one
-//! thread.
+//! `ByLines`: a compiled convolution as a chain sees it, a band of lines of one image at a time
+//! on one thread.
 
 use std::ops::Range;
 
@@ -8,24 +8,35 @@ use crate::exec::Runnable;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
+/// Lines of an image of the output, for one thread. They begin at an even one and end at an even
+/// one or the last.
+pub(super) struct Band<'a> {
+    pub(super) image: usize,
+    /// The number of the band in its image: what it adds to a fold is a partial sum of its own.
+    pub(super) part: usize,
+    pub(super) lines: Range<usize>,
+    pub(super) slots: &'a SlotTable,
+    /// Begins on a 64-byte boundary.
+    pub(super) scratch: &'a mut [u8],
+}
+
 /// A convolution over two dimensions, of one group where it is run by lines.
 pub(super) trait ByLines: Runnable {
-    /// Bytes of scratch that ranges of at most `lines` lines want.
+    /// Bytes of scratch that bands of at most `lines` lines want.
     fn scratch_bytes(&self, lines: usize) -> usize;
 
-    /// Does what comes before the first lines of a call.
-    fn prepare(&self, pool: &Pool, slots: &SlotTable);
+    /// Packs weights that were not packed ahead; nothing where they are read as they lie.
+    fn pack_weights(&self, _: &Pool, _: &SlotTable) {}
 
-    /// Computes some lines of an image, from an even one on and to an even one or the last, which
-    /// are a part of it where it is folded over. Scratch begins on a 64-byte boundary.
-    fn run_lines(
-        &self,
-        at: (usize, usize),
-        lines: Range<usize>,
-        slots: &SlotTable,
-        scratch: &mut [u8],
-    );
+    /// Does what comes before the first band of a call.
+    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        self.pack_weights(pool, slots);
+        self.finish().prepare(pool, slots);
+    }
 
-    /// What becomes of sums; whoever runs lines begins parts and concludes.
+    /// Computes a band.
+    fn run_band(&self, band: Band<'_>);
+
+    /// What becomes of sums; whoever runs bands begins parts and concludes.
     fn finish(&self) -> &Finish;
 }

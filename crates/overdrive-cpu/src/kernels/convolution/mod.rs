@@ -3,24 +3,26 @@
 //!
 //! The left matrix is the weights, packed once where they never change (`weights`). Of the right
 //! one only the panels of a chunk of output pixels ever exist: what the chunk sees of the image is
-//! staged once (`stage`, with the inner copies in `weave` and `panel`), so that each tap is a plain
-//! copy into the panels of the micro-kernel; small images of a batch stand side by side in them,
-//! tap by tap from a table (`table`, `shares`, `images`). The workspace is a few hundred kilobytes
-//! whatever the convolution, and 1x1 kernels, strides, dilations and groups are no cases of their
-//! own. `call` is the compiled step; `winograd` is another one for 3x3 taps in f32, with fewer
-//! multiplications, `pixels` one in bf16 on AMX for images whose channels lie side by side,
-//! `depthwise` one for groups of few outputs, which is no product at all, and `choice` says which.
-//! `chain` runs several of them one after the other, band by band (`bands`). Source: Chetlur et
-//! al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
+//! staged once (`stage`, with the inner copies in `interleave` and `panel`), so that each tap is a
+//! plain copy into the panels of the micro-kernel; small images of a batch stand side by side in
+//! them, tap by tap from a table (`table`, `shares`, `images`). The workspace is a few hundred
+//! kilobytes whatever the convolution, and 1x1 kernels, strides, dilations and groups are no cases
+//! of their own. `call` is the compiled step; `winograd` is another one for 3x3 taps in f32, with
+//! fewer multiplications, `pixels` one in bf16 on AMX for images whose channels lie side by side,
+//! `depthwise` one for groups of few outputs, which is no product at all. `algorithms` is the table
+//! of them. `chain` runs several of them one after the other, band by band (`bands`). Source:
+//! Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit
+//! GEMM).
 
+mod algorithms;
 mod bands;
 mod call;
 mod chain;
-mod choice;
 mod depthwise;
 mod finish;
 mod fold;
 mod images;
+mod interleave;
 mod lines;
 mod panel;
 #[cfg(target_arch = "x86_64")]
@@ -30,12 +32,12 @@ mod scheme;
 mod shares;
 mod stage;
 mod table;
+mod tile_epilogue;
 #[cfg(target_arch = "x86_64")]
 mod transform;
-mod weave;
 mod weights;
 #[cfg(target_arch = "x86_64")]
 mod winograd;
 
+pub(crate) use algorithms::{compile, compile_pack, folded_parts, packing, takes_channels_last};
 pub(crate) use chain::{compile_chain, takes_chain};
-pub(crate) use choice::{compile, compile_pack, folded_parts, packing, takes_channels_last};

@@ -12,15 +12,13 @@
 //! Long because staging, products and epilogue of this path share one table of offsets.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
-use std::ops::Range;
-
 use half::bf16;
 use overdrive_ir::plan::{ConvolutionCall, Dimension};
 use overdrive_ir::{Convolution, DType, Plan, TensorType};
 
 use super::finish::{Finish, Sums};
-use super::lines::ByLines;
-use super::weave::{FEW, interleave};
+use super::interleave::{FEW, interleave_image};
+use super::lines::{Band, ByLines};
 use super::weights::{KBlock, Order, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, transpose};
@@ -131,7 +129,7 @@ pub(super) struct Pixels {
 
 /// Neighbouring lines of an image of the output.
 #[derive(Clone, Copy)]
-struct Span {
+struct LineBand {
     image: usize,
     /// Its number in the image.
     part: usize,
@@ -242,7 +240,7 @@ impl Pixels {
     }
 
     /// Copies what a span sees, and returns where its first pixel's first tap lies.
-    fn stage(&self, span: Span, slots: &SlotTable, to: *mut u8) -> *const u8 {
+    fn stage(&self, span: LineBand, slots: &SlotTable, to: *mut u8) -> *const u8 {
         let strides = &self.input.strides;
         let image = self
             .input
@@ -271,7 +269,12 @@ impl Pixels {
                 to.write_bytes(0, low * self.steps[1]);
                 let to = to.add(low * self.steps[1]);
                 if self.channels <= FEW {
-                    interleave(from.cast(), (self.channels, strides[1] as isize), seen, to.cast());
+                    interleave_image(
+                        from.cast(),
+                        (self.channels, strides[1] as isize),
+                        seen,
+                        to.cast(),
+                    );
                 } else {
                     to.copy_from_nonoverlapping(from, seen * self.steps[1]);
                 }
@@ -281,7 +284,7 @@ impl Pixels {
         to.cast_const()
     }
 
-    fn run_span(&self, span: Span, buffers: &Buffers<'_>, slots: &SlotTable) {
+    fn run_span(&self, span: LineBand, buffers: &Buffers<'_>, slots: &SlotTable) {
         let start = self.stage(span, slots, buffers.stage);
         let (line, kept) = (self.output[1], self.kept());
         let (pixels, tiles) = (span.lines * line, line.div_ceil(PIXELS));
@@ -341,7 +344,7 @@ impl Pixels {
         }
         if self.as_rows {
             let done = done(0, self.weights.outputs(), buffers.sums, kept * SUM);
-            // SAFETY: likewise.
+            // SAFETY: the sums of all channels are there, and the lines are this task's.
             unsafe { self.finish.apply_pixels(done, slots, buffers.epilogue) };
         }
     }
@@ -364,7 +367,7 @@ impl Runnable for Pixels {
             let buffers = worker.scratch.place(parts).into();
             // SAFETY: the span is this task's.
             unsafe { self.finish.begin((image, part), 0..self.weights.outputs(), slots) };
-            let span = Span { image, part, first, lines: lines.min(height - first) };
+            let span = LineBand { image, part, first, lines: lines.min(height - first) };
             // SAFETY: `fits` asked for AMX.
             unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
         });
@@ -381,25 +384,19 @@ impl ByLines for Pixels {
         self.parts(self.lines_at_once().min(lines)).bytes()
     }
 
-    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+    fn pack_weights(&self, pool: &Pool, slots: &SlotTable) {
         self.weights.pack(pool, slots);
-        self.finish.prepare(pool, slots);
     }
 
-    fn run_lines(
-        &self,
-        (image, part): (usize, usize),
-        lines: Range<usize>,
-        slots: &SlotTable,
-        scratch: &mut [u8],
-    ) {
+    fn run_band(&self, band: Band<'_>) {
+        let Band { image, part, lines, slots, scratch } = band;
         let most = self.lines_at_once().min(lines.len());
         let buffers = self.parts(most).place(scratch).into();
         // SAFETY: `fits` asked for AMX.
         unsafe {
             self.config.hold(|| {
                 for first in lines.clone().step_by(most) {
-                    let span = Span { image, part, first, lines: most.min(lines.end - first) };
+                    let span = LineBand { image, part, first, lines: most.min(lines.end - first) };
                     self.run_span(span, &buffers, slots);
                 }
             });

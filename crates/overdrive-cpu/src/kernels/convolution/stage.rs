@@ -18,20 +18,10 @@
 
 use overdrive_ir::plan::Dimension;
 
+use super::interleave::{Columns, Interleave, interleaver};
 use super::panel::{PIECE, Panel, Run};
-use super::weave::{Columns, Weave, weave};
+use crate::kernels::axis::Axis;
 use crate::stream::{Near, prefetch};
-
-/// A spatial dimension: its geometry, the input's extent and stride (in bytes), the output's
-/// extent, the taps.
-#[derive(Clone, Debug)]
-pub(super) struct Axis {
-    pub(super) dimension: Dimension,
-    pub(super) input: usize,
-    pub(super) stride: isize,
-    pub(super) output: usize,
-    pub(super) taps: usize,
-}
 
 /// Channels of a group, their distance in bytes, bytes of an element, and how many are interleaved.
 #[derive(Clone, Copy, Debug)]
@@ -70,13 +60,13 @@ pub(super) struct Stage {
     x: Axis,
     taps: Vec<Tap>,
     phases: Vec<Phase>,
-    weave: Weave,
+    interleave: Interleave,
 }
 
 /// Output pixels that are computed together: neighbours on the last two axes, at one place of the
 /// outer axes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct PixelSpan {
     /// Row-major position on the outer axes.
     pub(super) outer: usize,
     /// The first pixel on the last two axes.
@@ -103,41 +93,23 @@ const MOST_COLUMNS: usize = 32;
 impl Stage {
     /// `axes` are the spatial ones.
     pub(super) fn new(mut axes: Vec<Axis>, channels: Channels) -> Self {
-        let one = || Axis {
-            dimension: Dimension {
-                stride: 1,
-                pad_low: 0,
-                pad_high: 0,
-                input_dilation: 1,
-                kernel_dilation: 1,
-            },
-            input: 1,
-            stride: 0,
-            output: 1,
-            taps: 1,
-        };
         while axes.len() < 2 {
-            axes.insert(0, one());
+            axes.insert(0, Axis::NONE);
         }
         let x = axes.pop().expect("there are two axes");
         let y = axes.pop().expect("there are two axes");
-        let mut phases: Vec<Phase> = Vec::new();
-        let mut columns = Vec::new();
-        for tap in 0..x.taps {
-            let at = tap * x.dimension.kernel_dilation;
-            let (remainder, shift) = (at % x.dimension.stride, at / x.dimension.stride);
-            let known = phases.iter().position(|phase| phase.remainder == remainder);
-            let phase = known.unwrap_or_else(|| {
-                phases.push(Phase { remainder, reach: 0 });
-                phases.len() - 1
-            });
-            phases[phase].reach = shift;
-            columns.push((phase, shift));
-        }
+        let (remainders, columns): (Vec<usize>, Vec<_>) =
+            (x.phases(), (0..x.taps).map(|tap| x.tap(tap)).collect());
+        let phase = |&remainder: &usize| {
+            let shifts = columns.iter().filter(|(of, _)| *of == remainder).map(|(_, shift)| *shift);
+            Phase { remainder, reach: shifts.max().expect("it is some tap's") }
+        };
+        let phases = remainders.iter().map(phase).collect();
+        let number = |of: usize| remainders.binary_search(&of).expect("it is some tap's");
         let line = |tap: usize| tap * y.dimension.kernel_dilation;
         let taps = (0..y.taps)
-            .flat_map(|tap| columns.iter().map(move |&(phase, shift)| (tap, phase, shift)))
-            .map(|(tap, phase, shift)| Tap { line: line(tap), phase, shift })
+            .flat_map(|tap| columns.iter().map(move |&(of, shift)| (tap, of, shift)))
+            .map(|(tap, of, shift)| Tap { line: line(tap), phase: number(of), shift })
             .collect();
         let mut outer_taps = Vec::new();
         let extents: Vec<usize> = axes.iter().map(|axis| axis.taps).collect();
@@ -147,8 +119,8 @@ impl Stage {
             outer_taps.push(dilated.collect());
         });
         let step = x.stride / channels.width as isize * x.dimension.stride as isize;
-        let weave = weave(channels.width, channels.interleaved, step);
-        Self { channels, outer: axes, outer_taps, y, x, taps, phases, weave }
+        let interleave = interleaver(channels.width, channels.interleaved, step);
+        Self { channels, outer: axes, outer_taps, y, x, taps, phases, interleave }
     }
 
     /// Bytes of a unit.
@@ -201,7 +173,7 @@ impl Stage {
         outputs + self.taps.last().map_or(0, |tap| tap.shift)
     }
 
-    fn layout(&self, span: Span) -> Layout {
+    fn layout(&self, span: PixelSpan) -> Layout {
         let line = self.x.output;
         let (first_line, last_line) = (span.first / line, (span.first + span.pixels - 1) / line);
         let (first_column, columns) =
@@ -219,7 +191,7 @@ impl Stage {
     pub(super) unsafe fn fill(
         &self,
         image: *const u8,
-        span: Span,
+        span: PixelSpan,
         (first, count): (usize, usize),
         to: *mut u8,
     ) {
@@ -305,13 +277,13 @@ impl Stage {
         // inside of it.
         unsafe {
             if input_dilation == 1 {
-                (self.weave)(from(lines, begin), self.x.stride * stride as isize, to, columns);
+                (self.interleave)(from(lines, begin), self.x.stride * stride as isize, to, columns);
                 return;
             }
             for column in 0..columns.count {
                 let source = self.x.source((begin + pad_low) as usize + column * stride);
                 let lines = source.map_or([std::ptr::null(); 4], |at| from(lines, at as i64));
-                (self.weave)(
+                (self.interleave)(
                     lines,
                     0,
                     to.add(column * self.unit()),
@@ -325,7 +297,7 @@ impl Stage {
     pub(super) fn planes_from(
         &self,
         from: *const u8,
-        span: Span,
+        span: PixelSpan,
         (first, row): (usize, usize),
     ) -> *const u8 {
         let planes = row / self.taps.len() - first / self.taps.len();
@@ -341,7 +313,7 @@ impl Stage {
     pub(super) unsafe fn panel(
         &self,
         from: *const u8,
-        span: Span,
+        span: PixelSpan,
         (first, count): (usize, usize),
         (pixel, columns): (usize, usize),
         to: *mut u8,
@@ -368,7 +340,7 @@ impl Stage {
     /// The runs of a panel.
     fn runs<'a>(
         &self,
-        (layout, span): (Layout, Span),
+        (layout, span): (Layout, PixelSpan),
         (pixel, columns): (usize, usize),
         runs: &'a mut [Run; MOST_COLUMNS],
     ) -> &'a [Run] {
@@ -401,20 +373,5 @@ impl Stage {
 pub(super) fn ask(line: *const u8, bytes: isize) {
     for byte in (0..=bytes).step_by(64) {
         prefetch(line.wrapping_offset(byte), Near::First);
-    }
-}
-
-impl Axis {
-    /// The element of the input at a place of the padded input with its zeros inserted, if it is
-    /// one.
-    pub(super) fn source(&self, place: usize) -> Option<usize> {
-        let Dimension { pad_low, input_dilation, .. } = self.dimension;
-        let position = usize::try_from(place as i64 - pad_low).ok()?;
-        if input_dilation == 1 {
-            return (position < self.input).then_some(position);
-        }
-        let inside =
-            position.is_multiple_of(input_dilation) && position / input_dilation < self.input;
-        inside.then_some(position / input_dilation)
     }
 }

@@ -10,9 +10,10 @@
 // Raw pointers into the input and scratch; every place of the table is inside of the run.
 #![allow(unsafe_code)]
 
-use super::stage::{Axis, Channels};
-use super::weave::{Columns, Weave, weave};
+use super::interleave::{Columns, Interleave, interleaver};
+use super::stage::Channels;
 use crate::isa::InstructionSet;
+use crate::kernels::axis::Axis;
 
 /// Bytes of the run of a channel: it shares the first-level cache with rows of the table and of
 /// panels.
@@ -41,7 +42,7 @@ enum Piece {
 #[derive(Debug)]
 pub(super) struct Table {
     channels: Channels,
-    weave: Weave,
+    interleave: Interleave,
     /// Images of a span at most, pixels of the output and of the input of one.
     images: usize,
     pixels: usize,
@@ -107,10 +108,11 @@ impl Table {
             vec![]
         };
         let (lines, step) = lines(axes);
-        let weave = weave(channels.width, channels.interleaved, step / channels.width as isize);
+        let interleave =
+            interleaver(channels.width, channels.interleaved, step / channels.width as isize);
         Some(Self {
             channels,
-            weave,
+            interleave,
             images,
             pixels,
             input,
@@ -198,7 +200,7 @@ impl Table {
                 }
                 let to = run.wrapping_add((image * self.input + i * count) * self.unit());
                 // SAFETY: as the caller promised.
-                unsafe { (self.weave)(lines, self.step, to, columns) };
+                unsafe { (self.interleave)(lines, self.step, to, columns) };
             }
         }
     }

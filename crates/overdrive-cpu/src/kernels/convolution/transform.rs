@@ -22,7 +22,7 @@ impl Sum for __m512 {
 
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
-        // SAFETY: likewise.
+        // SAFETY: the functions below run only where AVX-512 is.
         unsafe { _mm512_sub_ps(self, other) }
     }
 }

@@ -8,12 +8,23 @@
 use overdrive_ir::plan::{ConvolutionCall, Layout};
 use overdrive_ir::{Plan, SlotId};
 
-use crate::exec::{Runnable, Unsupported};
+use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Lines};
 use crate::kernels::place::Strided;
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Pool};
+use crate::threads::{Apart, Parts, Pool};
+
+/// Minimum output channels per group before packing the weights pays off.
+const PAID: usize = 48;
+
+/// The micro-kernel of a call.
+pub(super) fn kernel_of<T: Format>(call: &ConvolutionCall) -> &'static Kernel<T> {
+    let pixels =
+        call.epilogue.0.extents[2..].iter().product::<usize>() * call.epilogue.0.extents[0];
+    let outputs = call.kernel.ty.sizes()[0] / call.groups.max(1);
+    if outputs >= PAID { Kernel::best_packed(pixels) } else { Kernel::best() }
+}
 
 /// The order of k: how a row of the left matrix is made of an output channel's weights.
 pub(super) trait Order<T>: Send + Sync {
@@ -152,7 +163,7 @@ impl<T: Element> Packer<T> {
     /// The weights are there, and `to` has [`bytes`](Self::bytes), aligned to 64, that nobody else
     /// touches.
     pub(super) unsafe fn pack(&self, pool: &Pool, slots: &SlotTable, to: *mut u8) {
-        let (from, to) = (Address(self.view.get(slots)), Address(to));
+        let (from, to) = (Apart::new(self.view.get(slots)), Apart::new(to));
         let height = self.side.width(self.kernel);
         let panels = self.outputs.div_ceil(height);
         pool.run(self.groups * panels, |task, worker| {
@@ -167,7 +178,7 @@ impl<T: Element> Packer<T> {
                 let weight = |channel: usize, tap: usize| {
                     let at = output + channel as i64 * self.view.strides[1] + self.taps[tap];
                     // SAFETY: as the caller promised; the view has all of its elements.
-                    unsafe { *from.get().cast::<T>().offset(at as isize) }
+                    unsafe { *from.at(0).cast::<T>().offset(at as isize) }
                 };
                 // SAFETY: the scratch is this worker's and has room for the rows; any bits are an
                 // element of these types.
@@ -181,7 +192,7 @@ impl<T: Element> Packer<T> {
                 let lines = Lines { from, lines: rows, line_stride: self.k, k: depth, k_stride: 1 };
                 // SAFETY: the rows are in scratch; each panel has a place of its own.
                 unsafe {
-                    self.side.pack(self.kernel, lines, to.get().add(self.offset(group, block, row)))
+                    self.side.pack(self.kernel, lines, to.at(0).add(self.offset(group, block, row)))
                 }
             }
         });
@@ -273,19 +284,5 @@ impl<T: Element> Runnable for PackFilter<T> {
         // SAFETY: the plan's slots are apart, and the packed one is as long as the capabilities
         // said.
         unsafe { self.packer.pack(pool, slots, slots.get(self.to)) }
-    }
-}
-
-/// An address that tasks share: those of weights, which are only read, and of panels, each of which
-/// one task writes.
-#[derive(Clone, Copy)]
-struct Address(*mut u8);
-
-// SAFETY: as the type says.
-unsafe impl Sync for Address {}
-
-impl Address {
-    fn get(self) -> *mut u8 {
-        self.0
     }
 }

@@ -6,18 +6,15 @@
 //! the plain product. Weights are combined in f64 and rounded once.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
-use std::ops::Range;
-
 use overdrive_ir::plan::ConvolutionCall;
 use overdrive_ir::{DType, Plan};
 
-use super::choice::kernel_of;
 use super::finish::{Finish, Sums};
-use super::lines::ByLines;
+use super::lines::{Band, ByLines};
 use super::scheme::{Combined, OUTPUTS, Scheme, TAPS, sums};
 use super::stage::ask;
 use super::transform::{self, LANES, Points, Row, Tiles};
-use super::weights::{KBlock, Packer, Side, Weights};
+use super::weights::{KBlock, Packer, Side, Weights, kernel_of};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Kernel};
 use crate::isa::InstructionSet;
@@ -58,7 +55,7 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
         <= 9 * TAPS * TAPS * padded(height * line);
     let bytes = points * channels * padded(tiles) * size_of::<f32>();
     let pays = fewer && channels >= LEAST[0] && outputs >= LEAST[1] && bytes <= PANELS;
-    // On tiles of thirds the plain product of many output channels is the faster one.
+    // On tiles of bf16x3 the plain product of many output channels is the faster one.
     let tiles_pay = outputs >= TILES && !std::ptr::eq(kernel_of::<f32>(call), Kernel::best());
     let vectors = InstructionSet::Avx512.is_usable() && width.is_multiple_of(LANES);
     (plain && f32s && lines && pays && !tiles_pay && vectors && (step == 1 || step == 2))
@@ -96,7 +93,7 @@ pub(super) struct Winograd<S> {
 
 /// Some lines of tiles, and the room that they need, in elements of f32.
 #[derive(Clone, Copy)]
-struct Span {
+struct TileBand {
     first: usize,
     lines: usize,
     /// Tiles, rounded up to whole panels.
@@ -166,11 +163,11 @@ impl<S: Scheme> Winograd<S> {
         (1..=most).rev().min_by(|&a, &b| waste(a).total_cmp(&waste(b))).unwrap_or(1)
     }
 
-    fn span(&self, first: usize, lines: usize) -> Span {
+    fn span(&self, first: usize, lines: usize) -> TileBand {
         let columns = (lines * self.tiles[1]).next_multiple_of(self.kernel.tile()[1]);
         // A line of each place more than tiles have, for those that reach into the next tile; and
         // what whole vectors read.
-        Span { first, lines, columns, pitch: (lines + 2) * self.tiles[1] + columns }
+        TileBand { first, lines, columns, pitch: (lines + 2) * self.tiles[1] + columns }
     }
 
     /// Elements of a line and of what vectors read and write behind it.
@@ -179,12 +176,12 @@ impl<S: Scheme> Winograd<S> {
     }
 
     /// Elements of the points of a span.
-    fn points_room(span: Span) -> usize {
+    fn points_room(span: TileBand) -> usize {
         S::POINTS.len() * S::STEP * span.pitch
     }
 
     /// The buffers of a span: line, points, panels, sums, pixels, and what the epilogue wants.
-    fn parts(&self, span: Span) -> Parts<6> {
+    fn parts(&self, span: TileBand) -> Parts<6> {
         let height = self.kernel.tile()[0];
         let bytes = |elements: usize| elements * size_of::<f32>();
         Parts::new([
@@ -201,7 +198,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// The image has all elements, and the buffers are those of the span.
-    unsafe fn fill(&self, image: *const f32, span: Span, buffers: &Buffers<'_>) {
+    unsafe fn fill(&self, image: *const f32, span: TileBand, buffers: &Buffers<'_>) {
         let (strides, tiles) = (&self.input.strides, self.tiles[1]);
         let [height, width] = [self.input.sizes[2] as i64, self.input.sizes[3] as i64];
         // The part of a line that some tile sees, and where it begins in a window.
@@ -248,7 +245,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
-    unsafe fn columns(&self, channel: usize, span: Span, buffers: &Buffers<'_>) {
+    unsafe fn columns(&self, channel: usize, span: TileBand, buffers: &Buffers<'_>) {
         let width = self.kernel.tile()[1];
         for (sum, (y, x)) in sums::<S>().enumerate() {
             let blocks = &self.weights.blocks()[self.blocks[sum]..self.blocks[sum + 1]];
@@ -276,7 +273,7 @@ impl<S: Scheme> Winograd<S> {
     fn run_span(
         &self,
         (image, group, part): (usize, usize, usize),
-        span: Span,
+        span: TileBand,
         buffers: &Buffers<'_>,
         slots: &SlotTable,
     ) {
@@ -373,18 +370,12 @@ impl<S: Scheme> ByLines for Winograd<S> {
         self.parts(self.span(0, most)).bytes()
     }
 
-    fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+    fn pack_weights(&self, pool: &Pool, slots: &SlotTable) {
         self.weights.pack(pool, slots);
-        self.finish.prepare(pool, slots);
     }
 
-    fn run_lines(
-        &self,
-        (image, part): (usize, usize),
-        lines: Range<usize>,
-        slots: &SlotTable,
-        scratch: &mut [u8],
-    ) {
+    fn run_band(&self, band: Band<'_>) {
+        let Band { image, part, lines, slots, scratch } = band;
         let tiles = lines.start / OUTPUTS..lines.end.div_ceil(OUTPUTS);
         let most = self.span_lines(tiles.len());
         let buffers = self.parts(self.span(0, most)).place(scratch).into();

@@ -1,47 +1,13 @@
-//! The number formats that can be multiplied.
+//! Runs of numbers from one format to another: operands become wider, sums narrower.
 #![allow(unsafe_code)] // One function of AVX-512.
-
-use std::fmt::Debug;
-use std::ops::AddAssign;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::kernel::{self, Kernel};
+use super::kernel::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::InstructionSet;
 use crate::loops::half::to_bf16;
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-    impl Sealed for i8 {}
-    impl Sealed for i32 {}
-}
-
-/// A format of A and B: f32, f64, f16, bf16 or i8.
-pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + Debug + 'static {
-    /// The format of sums and of the product: f64 for f64, i32 for i8, f32 for all others. Sums of
-    /// i8 are exact for up to 131,071 products, and wrap around beyond.
-    type Acc: Accumulator;
-
-    /// All micro-kernels for this format on this architecture, the best first.
-    #[doc(hidden)]
-    fn kernels() -> &'static [Kernel<Self>];
-}
-
-/// A format that sums are kept in.
-pub trait Accumulator:
-    sealed::Sealed + Copy + Default + Send + Sync + Debug + AddAssign + 'static
-{
-}
-
-impl Accumulator for f32 {}
-impl Accumulator for f64 {}
-impl Accumulator for i32 {}
 
 /// A format that sums can be rounded to.
 pub(crate) trait Narrow: Element {
@@ -54,23 +20,6 @@ pub(crate) trait Widen<W>: Copy {
     /// Converts a run of elements.
     fn widen(from: &[Self], to: &mut [W]);
 }
-
-macro_rules! element {
-    ($format:ty, $acc:ty, $kernels:ident) => {
-        impl Element for $format {
-            type Acc = $acc;
-            fn kernels() -> &'static [Kernel<Self>] {
-                kernel::$kernels
-            }
-        }
-    };
-}
-
-element!(f32, f32, F32);
-element!(f64, f64, F64);
-element!(f16, f32, F16);
-element!(bf16, f32, BF16);
-element!(i8, i32, I8);
 
 impl Narrow for f32 {
     fn narrow(from: &[f32], to: &mut [Self]) {
@@ -95,7 +44,7 @@ impl Narrow for bf16 {
         #[cfg(target_arch = "x86_64")]
         if InstructionSet::Avx512.is_usable() {
             // SAFETY: the CPU has the instructions.
-            return unsafe { super::x86::round_to_bf16(from, to) };
+            return unsafe { round_to_bf16_avx512(from, to) };
         }
         round_to_bf16(from, to);
     }
@@ -103,10 +52,17 @@ impl Narrow for bf16 {
 
 /// Rounds to nearest even.
 #[inline(always)]
-pub(super) fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
+fn round_to_bf16(from: &[f32], to: &mut [bf16]) {
     for (from, to) in from.iter().zip(to) {
         *to = bf16::from_bits(to_bf16(*from));
     }
+}
+
+/// [`round_to_bf16`] in longer vectors.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn round_to_bf16_avx512(from: &[f32], to: &mut [bf16]) {
+    round_to_bf16(from, to);
 }
 
 impl Widen<f32> for f32 {

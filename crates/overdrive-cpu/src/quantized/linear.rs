@@ -1,18 +1,18 @@
 //! The choice of a way by the number of rows.
 
-use super::rows;
+use super::portable;
 use super::weights::Weights;
 use crate::gemm::{Kernel, Output, Rhs, View};
 use crate::threads::Pool;
 
 /// The most rows of x that weights stream past for. Beyond, multiply-adds and no longer memory
 /// bound the product, and those of the packed product are better scheduled.
-pub(super) const FEW_ROWS: usize = 12;
+pub(super) const SKINNY_ROWS: usize = 12;
 
-/// Numbers of room that [`product`] wants for `m` rows of x, of `k` elements each.
+/// Numbers of room that [`linear`] wants for `m` rows of x, of `k` elements each.
 pub fn room_floats(m: usize, k: usize) -> usize {
     // The larger of the arrangements of x: blocks of 64, and a sum for each four.
-    if m > FEW_ROWS { 0 } else { m * k.next_multiple_of(128) / 4 * 5 }
+    if m > SKINNY_ROWS { 0 } else { m * k.next_multiple_of(128) / 4 * 5 }
 }
 
 /// `y = x w^T`, stored or handed to an epilogue: x `[.., M, K]`, row after row, and y `[.., M, N]`;
@@ -20,7 +20,7 @@ pub fn room_floats(m: usize, k: usize) -> usize {
 ///
 /// # Panics
 /// If the lengths do not fit each other.
-pub fn product(
+pub fn linear(
     pool: &Pool,
     x: &[f32],
     weights: &Weights<'_>,
@@ -33,7 +33,7 @@ pub fn product(
         return;
     }
     assert_eq!((x.len(), n), (rows * k, weights.n), "x is [{rows}, {k}] and y [{rows}, {n}]");
-    if rows > FEW_ROWS || rows > m {
+    if rows > SKINNY_ROWS || rows > m {
         #[cfg(target_arch = "x86_64")]
         if let Some(split) = super::split::Split::of(weights) {
             split.run(pool, x, output);
@@ -50,5 +50,5 @@ pub fn product(
         return;
     }
     let _ = room;
-    rows::run(pool, x, weights, output);
+    portable::run(pool, x, weights, output);
 }

@@ -1,21 +1,22 @@
-//! The loops around the micro-kernel.
-// Raw pointers into operands, scratch and C; `Product::new` checks that they fit.
+//! The macro-kernel: the loops around the micro-kernel.
+// Raw pointers into operands, scratch and C; `MacroKernel::new` checks that they fit.
 #![allow(unsafe_code)]
 
-use super::element::Element;
 use super::epilogue::{Block, Output, Part};
-use super::few_rows::{FewRows, MOST_ROWS, Order};
+use super::kernel::Element;
 use super::kernel::Kernel;
-use super::pack::{self, Panel};
+use super::pack::pack;
 use super::packed::Rhs;
-use super::schedule::{Schedule, Size, Traits, columns_of_few_rows};
+use super::panel::Panel;
+use super::schedule::{Schedule, Size, Traits, skinny_columns};
 use super::simd::PackedBlock;
+use super::skinny::{MOST_ROWS, Order, Skinny};
 use super::target::Target;
 use super::view::View;
 use crate::threads::{Parts, Placed, Pool, Worker};
 
 /// One call, cut into tiles.
-pub(super) struct Product<'a, T: Element> {
+pub(super) struct MacroKernel<'a, T: Element> {
     pub(super) kernel: &'static Kernel<T>,
     pub(super) schedule: Schedule,
     pub(super) size: Size,
@@ -27,7 +28,7 @@ pub(super) struct Product<'a, T: Element> {
 }
 
 // SAFETY: tiles write to disjoint parts of C, everything else is read.
-unsafe impl<T: Element> Sync for Product<'_, T> {}
+unsafe impl<T: Element> Sync for MacroKernel<'_, T> {}
 
 /// `C = A B` by the kernel that B is packed for, or else by the best that the CPU has; see
 /// [`Kernel::gemm`].
@@ -89,15 +90,15 @@ impl<T: Element> Kernel<T> {
         }
         let threads = pool.threads();
         let schedule = Schedule::new(self, size, traits, threads);
-        let product = Product { kernel: self, schedule, size, a, b, target, inner };
-        if let Some(few) = product.few_rows() {
-            let cols = columns_of_few_rows(size, threads);
+        let call = MacroKernel { kernel: self, schedule, size, a, b, target, inner };
+        if let Some(few) = call.skinny() {
+            let cols = skinny_columns(size, threads);
             pool.run(size.batch * n.div_ceil(cols), |index, worker| {
-                product.columns(few, [index, cols], worker)
+                call.columns(few, [index, cols], worker)
             });
         } else {
             let tiles = size.batch * schedule.grid[0] * schedule.grid[1];
-            pool.run(tiles, |index, worker| product.tile(index, worker));
+            pool.run(tiles, |index, worker| call.tile(index, worker));
         }
     }
 }
@@ -121,7 +122,7 @@ pub(super) struct Buffers<'a, A> {
     _placed: Placed<'a, 5>,
 }
 
-impl<T: Element> Product<'_, T> {
+impl<T: Element> MacroKernel<'_, T> {
     /// Cuts `worker`'s scratch into bytes of A and of B, and sums, and what these sizes do not
     /// depend on.
     fn buffers<'w>(
@@ -144,19 +145,19 @@ impl<T: Element> Product<'_, T> {
         Buffers { a, b, made, sums: sums.cast(), epilogue, _placed: placed }
     }
 
-    /// The path for a few rows, if this product can take it.
-    fn few_rows(&self) -> Option<Few<'_, T>> {
+    /// The skinny path, if this product can take it.
+    fn skinny(&self) -> Option<Few<'_, T>> {
         let Rhs::Strided(b) = self.b else { return None };
         let order = match b.strides {
             [.., 1] => Order::Outer,
             [.., 1, _] => Order::Inner,
             _ => return None,
         };
-        let compute = self.kernel.few_rows.filter(|_| self.size.m <= MOST_ROWS)?;
+        let compute = self.kernel.skinny.filter(|_| self.size.m <= MOST_ROWS)?;
         Some(Few { compute, order, b })
     }
 
-    /// A few rows of some columns of C.
+    /// All rows of some columns of C.
     fn columns(&self, few: Few<'_, T>, [index, most]: [usize; 2], worker: &mut Worker<'_>) {
         let Few { compute, order, b } = few;
         let Size { m, n, k, .. } = self.size;
@@ -177,8 +178,8 @@ impl<T: Element> Product<'_, T> {
         // say, and elements have the format of sums, or there would be no such path.
         unsafe {
             let whole = Panel { width: a, group: 1, k_multiple: 1, head: 0 };
-            pack::pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);
-            compute(FewRows {
+            pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);
+            compute(Skinny {
                 order,
                 a: buffers.a.cast(),
                 b: b.matrix_at(batch).wrapping_add(from).cast(),
@@ -246,7 +247,7 @@ impl<T: Element> Product<'_, T> {
                         let a = match a_line {
                             0 if by_strip => {
                                 let lines = self.a_block(batch, [row + above, k0], [rows, depth]);
-                                // SAFETY: likewise, a block of `strip`.
+                                // SAFETY: the view reaches the strip, and the buffer holds one.
                                 unsafe { (kernel.pack)(lines, kernel.a, buffers.a) };
                                 buffers.a.cast_const()
                             }
@@ -322,10 +323,10 @@ impl<T: Element> Product<'_, T> {
     }
 }
 
-/// A path for a few rows, and the B that it streams.
+/// The skinny path, and the B that it streams.
 #[derive(Clone, Copy)]
 struct Few<'a, T: Element> {
-    compute: unsafe fn(FewRows<T::Acc>),
+    compute: unsafe fn(Skinny<T::Acc>),
     order: Order,
     b: View<'a, T>,
 }

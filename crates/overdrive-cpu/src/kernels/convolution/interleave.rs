@@ -1,12 +1,12 @@
-//! Lines of one to four channels woven into one line of units: the inner copy of staging.
+//! Lines of one to four channels interleaved into one line of units: the inner copy of staging.
 //!
 //! Written with intrinsics, because a step of two elements and shuffles across lanes are what
 //! compilers do worst. Every vector is masked, so that nothing is read past the last element that
 //! is asked for.
-#![allow(unsafe_code)] // Raw pointers; `Weave` says what they point to.
+#![allow(unsafe_code)] // Raw pointers; `Interleave` says what they point to.
 
-/// Columns of a line that are woven, and those of them that are inside of the input; the others are
-/// zeros.
+/// Columns of a line that are interleaved, and those of them that are inside of the input; the
+/// others are zeros.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Columns {
     pub(super) count: usize,
@@ -19,12 +19,12 @@ pub(super) struct Columns {
 /// # Safety
 /// Each line that is not null has the elements of the columns inside, and `to` has room for the
 /// units.
-pub(super) type Weave =
+pub(super) type Interleave =
     unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: Columns);
 
-/// The function for elements of `width` bytes, lines of which `interleaved` are woven, and a step
-/// of `step` elements.
-pub(super) fn weave(width: usize, interleaved: usize, step: isize) -> Weave {
+/// The function for elements of `width` bytes, lines of which `interleaved` come together, and a
+/// step of `step` elements.
+pub(super) fn interleaver(width: usize, interleaved: usize, step: isize) -> Interleave {
     #[cfg(target_arch = "x86_64")]
     if crate::isa::InstructionSet::Avx512.is_usable() {
         match (width, interleaved, step) {
@@ -104,7 +104,7 @@ pub(super) const FEW: usize = 4;
 /// pixels.
 #[inline]
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn interleave(
+pub(super) unsafe fn interleave_image(
     from: *const u16,
     (channels, apart): (usize, isize),
     count: usize,
@@ -115,7 +115,7 @@ pub(super) unsafe fn interleave(
         let channel = if channel < channels { channel as isize } else { 0 };
         std::slice::from_raw_parts(from.wrapping_offset(channel * apart), count)
     };
-    // SAFETY: likewise.
+    // SAFETY: as the caller promised, there is room for the pixels.
     let to = unsafe { std::slice::from_raw_parts_mut(to, count) };
     let (a, b, c, d) = (line(0), line(1), line(2), line(3));
     let [b_mask, c_mask, d_mask] =
@@ -159,7 +159,7 @@ mod x86 {
     /// Every `STEP`-th element of four bytes, of one line.
     ///
     /// # Safety
-    /// As for [`Weave`](super::Weave), on a CPU with AVX-512 BW and VL, for the step.
+    /// As for [`Interleave`](super::Interleave), on a CPU with AVX-512 BW and VL, for the step.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     pub(super) unsafe fn units<const STEP: usize>(
         [line, ..]: [*const u8; 4],
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_function_weaves_as_the_definition_does() {
+    fn every_function_interleaves_as_the_definition_does() {
         let bytes: Vec<u8> = (0..4096u32).map(|i| (i * 167 % 251) as u8).collect();
         let cases = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (8, 1)];
         for ((width, interleaved), step) in
@@ -264,11 +264,11 @@ mod tests {
                     1 if interleaved > 1 => std::ptr::null(),
                     _ => bytes[i * 777..][..reach].as_ptr(),
                 });
-                let mut woven = vec![0xEE_u8; count * width * interleaved + 64];
-                let function = weave(width, interleaved, step as isize);
+                let mut units = vec![0xEE_u8; count * width * interleaved + 64];
+                let function = interleaver(width, interleaved, step as isize);
                 let columns = Columns { count, inside };
                 // SAFETY: the lines have `reach` bytes, the target has room.
-                unsafe { function(lines, (step * width) as isize, woven.as_mut_ptr(), columns) };
+                unsafe { function(lines, (step * width) as isize, units.as_mut_ptr(), columns) };
                 let expected = (0..count)
                     .flat_map(|i| (0..interleaved).map(move |line| (i, line)))
                     .flat_map(|(i, line)| {
@@ -279,7 +279,7 @@ mod tests {
                     });
                 let expected = expected.map(|(at, zero)| if zero { 0 } else { bytes[at] });
                 let expected: Vec<u8> = expected.chain([0xEE; 64]).collect();
-                assert_eq!(woven, expected, "{width} x {interleaved}, step {step}, {count} units");
+                assert_eq!(units, expected, "{width} x {interleaved}, step {step}, {count} units");
             }
         }
     }

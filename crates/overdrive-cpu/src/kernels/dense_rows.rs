@@ -11,7 +11,7 @@ use crate::exec::{Format, Unsupported};
 use crate::gemm::{Element, Widen};
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
-use crate::threads::Pool;
+use crate::threads::{Apart, Pool};
 
 /// Formats that become f32.
 pub(super) trait Number: Format + Widen<f32> + Element<Acc = f32> {}
@@ -39,7 +39,7 @@ pub(super) unsafe fn numbers_at<'a, T>(start: *mut T, len: usize) -> &'a mut [T]
 }
 
 /// Rows of numbers that a slot holds, and where they are when they are f32 and side by side.
-pub(super) struct Rows<T> {
+pub(super) struct DenseRows<T> {
     place: Strided,
     /// From the slot to dense rows, where the slot's are not.
     transfer: Option<Transfer>,
@@ -49,7 +49,7 @@ pub(super) struct Rows<T> {
     format: std::marker::PhantomData<T>,
 }
 
-impl<T: Number> Rows<T> {
+impl<T: Number> DenseRows<T> {
     pub(super) fn new(view: &View) -> Result<Self, Unsupported> {
         let (place, elements) = (Strided::new(view), view.ty.elements());
         let dense: Vec<i64> =
@@ -105,22 +105,6 @@ impl<T: Number> Rows<T> {
 /// Elements that are widened by one task.
 const CHUNK: usize = 16 << 10;
 
-/// A pointer that tasks share; each touches a chunk of its own.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: see above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// # Safety
-    /// The elements exist, and nobody else touches them.
-    unsafe fn chunk<'a>(self, first: usize, len: usize) -> &'a mut [T] {
-        // SAFETY: as the caller promised.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(first), len) }
-    }
-}
-
 /// Calls `convert` with the chunks of two arrays of `elements`.
 fn by_chunks<A: Copy, B: Copy>(
     pool: &Pool,
@@ -128,10 +112,13 @@ fn by_chunks<A: Copy, B: Copy>(
     (from, to): (*mut A, *mut B),
     convert: impl Fn(&[A], &mut [B]) + Sync,
 ) {
-    let (from, to) = (Shared(from), Shared(to));
+    let (from, to) = (Apart::new(from), Apart::new(to));
     pool.run(elements.div_ceil(CHUNK), |task, _| {
         let (first, len) = (task * CHUNK, (elements - task * CHUNK).min(CHUNK));
         // SAFETY: both arrays have their elements, and chunks are apart.
-        unsafe { convert(from.chunk(first, len), to.chunk(first, len)) }
+        unsafe {
+            let from = std::slice::from_raw_parts(from.at(first), len);
+            convert(from, std::slice::from_raw_parts_mut(to.at(first), len));
+        }
     });
 }

@@ -1,5 +1,5 @@
-//! f32 on tiles of bf16: each number is the sum of three of eight bits, its *thirds*, and a product
-//! is six of theirs.
+//! f32 on tiles of bf16: each number is the sum of three bf16, its *terms*, and a product is six
+//! products of those.
 //!
 //! This is "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
 //! computations" (Henry, Tang and Heinecke, 2019) with six products of nine. Three times eight bits
@@ -18,7 +18,7 @@
 //! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are
 //! for vectors.
 //!
-//! Long because what splits numbers and what multiplies their thirds have one form of panels
+//! Long because what splits numbers and what multiplies their terms have one form of panels
 //! between them.
 #![allow(unsafe_code)] // Inline assembly on raw pointers into panels.
 
@@ -28,7 +28,8 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::amx::{self, After, Dot, Left, PAIR, SIDE, To, near};
-use super::pack::{Block, Panel, pack};
+use super::pack::pack;
+use super::panel::{Lines, Panel};
 use super::simd::PackedBlock;
 
 /// A step of k.
@@ -48,13 +49,13 @@ const INFINITY: u32 = 0x7f80_0000;
 const HIGH: u32 = 0xffff_0000;
 /// Half of the last of those: where a number is this near to infinity it would round to it.
 const HALF: u32 = 0x8000;
-/// Bytes of a panel's step: the first thirds of its lines, the second and the third.
+/// Bytes of a panel's step: the first terms of its lines, the second and the third.
 const STEP: usize = 3 * PAIR;
 
-/// The thirds of a number, the largest first: their sum is the number, down to 2^-126. One that is
+/// The terms of a number, the largest first: their sum is the number, down to 2^-126. One that is
 /// not finite is its own first.
 #[inline(always)]
-fn thirds(x: f32) -> [bf16; 3] {
+fn terms(x: f32) -> [bf16; 3] {
     let (bits, size) = (x.to_bits(), x.to_bits() & 0x7fff_ffff);
     let quiet = if size > INFINITY { 0x0040_0000 } else { 0 };
     let first = if size < INFINITY - HALF { bits.wrapping_add(HALF) } else { bits | quiet } & HIGH;
@@ -64,31 +65,31 @@ fn thirds(x: f32) -> [bf16; 3] {
     [first, second, third].map(|bits| bf16::from_bits((bits >> 16) as u16))
 }
 
-/// Writes the thirds of a run of numbers, each to its own of three runs.
+/// Writes the terms of a run of numbers, each to its own of three runs.
 #[inline(always)]
 fn split(from: &[f32], [first, second, third]: [&mut [bf16]; 3]) {
     let to = first.iter_mut().zip(second).zip(third);
     for (&x, ((first, second), third)) in from.iter().zip(to) {
-        [*first, *second, *third] = thirds(x);
+        [*first, *second, *third] = terms(x);
     }
 }
 
-/// Packs a block: for each step a panel of each third.
+/// Packs a block: for each step a panel of each term.
 ///
 /// # Safety
 /// As for [`pack`]; [`is_supported`] said yes.
-pub(super) unsafe fn pack_thirds(block: Block<f32>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack_bf16x3(block: Lines<f32>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised.
     unsafe { pack_steps(block, panel, to) }
 }
 
-/// [`pack_thirds`], for vectors.
+/// [`pack_bf16x3`], for vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn pack_steps(block: Block<f32>, panel: Panel, to: *mut u8) {
+unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
     let mut buffer = [[bf16::ZERO; SIDE * DEPTH]; 3];
     for (part, start) in block.panels(panel) {
         for (step, k0) in (0..part.k).step_by(DEPTH).enumerate() {
-            let chunk = Block { from: part.at(0, k0), k: (part.k - k0).min(DEPTH), ..part };
+            let chunk = Lines { from: part.at(0, k0), k: (part.k - k0).min(DEPTH), ..part };
             let to = to.wrapping_add(start * 6 + step * STEP);
             // SAFETY: as the caller promised; a step has room for the chunk, and so has the buffer.
             unsafe {
@@ -97,8 +98,8 @@ unsafe fn pack_steps(block: Block<f32>, panel: Panel, to: *mut u8) {
                 } else if panel.group == 2 && chunk.lines == SIDE && chunk.line_stride == 1 {
                     split_pairs(chunk, to);
                 } else {
-                    for (third, chunk) in split_chunk(chunk, &mut buffer).into_iter().enumerate() {
-                        pack(chunk, panel, to.wrapping_add(third * PAIR));
+                    for (term, chunk) in split_chunk(chunk, &mut buffer).into_iter().enumerate() {
+                        pack(chunk, panel, to.wrapping_add(term * PAIR));
                     }
                 }
             }
@@ -110,10 +111,10 @@ unsafe fn pack_steps(block: Block<f32>, panel: Panel, to: *mut u8) {
 /// again where none is.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn split_lines(chunk: Block<f32>, to: *mut u8) {
+unsafe fn split_lines(chunk: Lines<f32>, to: *mut u8) {
     for line in 0..SIDE {
-        let at = |third: usize| to.wrapping_add(third * PAIR + line * 64).cast::<[bf16; DEPTH]>();
-        // SAFETY: as the caller promised; the thirds of a line have places of their own.
+        let at = |term: usize| to.wrapping_add(term * PAIR + line * 64).cast::<[bf16; DEPTH]>();
+        // SAFETY: as the caller promised; the terms of a line have places of their own.
         unsafe {
             let from = &*chunk.at(line.min(chunk.lines - 1), 0).cast::<[f32; DEPTH]>();
             split_line(from, [&mut *at(0), &mut *at(1), &mut *at(2)]);
@@ -134,15 +135,15 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
     // SAFETY: a line is two vectors.
     let mut rest = [0, 16].map(|k| unsafe { _mm512_loadu_ps(from.as_ptr().add(k)) });
     if is_large(rest[0]) | is_large(rest[1]) != 0 {
-        return split(from, to.map(|third| third.as_mut_slice()));
+        return split(from, to.map(|term| term.as_mut_slice()));
     }
     // SAFETY: an array is a vector.
     let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
-    for third in to {
+    for term in to {
         let rounded = rest.map(round);
         let packed = _mm512_permutex2var_epi16(rounded[0], upper, rounded[1]);
-        // SAFETY: a third is a vector.
-        unsafe { _mm512_storeu_si512(third.as_mut_ptr().cast(), packed) };
+        // SAFETY: a term is a vector.
+        unsafe { _mm512_storeu_si512(term.as_mut_ptr().cast(), packed) };
         rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
     }
 }
@@ -151,22 +152,22 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
 /// zeros where k ends.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn split_pairs(chunk: Block<f32>, to: *mut u8) {
+unsafe fn split_pairs(chunk: Lines<f32>, to: *mut u8) {
     for k in (0..DEPTH).step_by(2) {
-        // SAFETY: as the caller promised; the pairs of each third have a place of their own.
+        // SAFETY: as the caller promised; the pairs of each term have a place of their own.
         unsafe {
             let row = |k: usize| match k < chunk.k {
                 true => chunk.at(0, k).cast::<[f32; SIDE]>().read_unaligned(),
                 false => [0.0; SIDE],
             };
             let (even, odd) = (row(k), row(k + 1));
-            let at = |third: usize| to.add(third * PAIR + k / 2 * 4 * SIDE).cast::<[u32; SIDE]>();
+            let at = |term: usize| to.add(term * PAIR + k / 2 * 4 * SIDE).cast::<[u32; SIDE]>();
             split_pair([&even, &odd], [&mut *at(0), &mut *at(1), &mut *at(2)]);
         }
     }
 }
 
-/// The thirds of two rows in pairs, faster where no number is too large to be rounded up.
+/// The terms of two rows in pairs, faster where no number is too large to be rounded up.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
@@ -184,19 +185,19 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
     if large != 0 {
         for line in 0..SIDE {
             let [even, odd] =
-                rows.map(|row| thirds(row[line]).map(|third| u32::from(third.to_bits())));
-            (0..3).for_each(|third| to[third][line] = even[third] | odd[third] << 16);
+                rows.map(|row| terms(row[line]).map(|term| u32::from(term.to_bits())));
+            (0..3).for_each(|term| to[term][line] = even[term] | odd[term] << 16);
         }
         return;
     }
     for at in [0, 16] {
         // SAFETY: a row is two vectors.
         let mut rest = rows.map(|row| unsafe { _mm512_loadu_ps(row.as_ptr().add(at)) });
-        for third in &mut to {
+        for term in &mut to {
             let rounded = rest.map(round);
             let both = _mm512_or_si512(_mm512_srli_epi32::<16>(rounded[0]), rounded[1]);
-            // SAFETY: likewise.
-            unsafe { _mm512_storeu_si512(third.as_mut_ptr().add(at).cast(), both) };
+            // SAFETY: a term of a row is two vectors too.
+            unsafe { _mm512_storeu_si512(term.as_mut_ptr().add(at).cast(), both) };
             rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
         }
     }
@@ -205,10 +206,10 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
 /// Splits a chunk into `buffer`, in the order that the chunk itself has.
 #[inline(always)]
 unsafe fn split_chunk(
-    chunk: Block<f32>,
+    chunk: Lines<f32>,
     buffer: &mut [[bf16; SIDE * DEPTH]; 3],
-) -> [Block<bf16>; 3] {
-    let Block { lines, k, .. } = chunk;
+) -> [Lines<bf16>; 3] {
+    let Lines { lines, k, .. } = chunk;
     let by_line = chunk.line_stride != 1;
     let (runs, len) = if by_line { (lines, k) } else { (k, lines) };
     let [first, second, third] = buffer;
@@ -223,14 +224,14 @@ unsafe fn split_chunk(
                 (true, _) => {
                     let [first, second, third] = to;
                     for i in 0..len {
-                        [first[i], second[i], third[i]] = thirds(*chunk.at(run, i));
+                        [first[i], second[i], third[i]] = terms(*chunk.at(run, i));
                     }
                 }
             }
         }
     }
     let (line_stride, k_stride) = if by_line { (k, 1) } else { (1, lines) };
-    [first, second, third].map(|from| Block {
+    [first, second, third].map(|from| Lines {
         from: from.as_ptr(),
         lines,
         line_stride,
@@ -239,7 +240,7 @@ unsafe fn split_chunk(
     })
 }
 
-/// f32: panels hold for each 32 k those of their first thirds, of their second and of their third,
+/// f32: panels hold for each 32 k those of their first terms, of their second and of their third,
 /// as those of bf16 are.
 ///
 /// # Safety
@@ -253,10 +254,10 @@ pub(super) unsafe fn f32_amx(block: &PackedBlock<f32>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn compute(block: &PackedBlock<f32>) {
     // SAFETY: as the caller promised.
-    unsafe { amx::compute::<Thirds>(block) }
+    unsafe { amx::compute::<Bf16x3>(block) }
 }
 
-/// Four multiplications of a third of A by a third of B, each after what it waits for.
+/// Four multiplications of a term of A by a term of B, each after what it waits for.
 macro_rules! four {
     ($($before0:expr)?; $($before1:expr)?; $($before2:expr)?; $after:expr) => {
         concat!(
@@ -268,14 +269,14 @@ macro_rules! four {
     };
 }
 
-/// Loads the upper or the lower tile of a third of A.
+/// Loads the upper or the lower tile of a term of A.
 macro_rules! left {
     ($register:literal, $offset:literal) => {
         concat!("tileloadd tmm", $register, ", [{a} + {line} + ", $offset, "]\n")
     };
 }
 
-/// Loads the left or the right tile of a third of B.
+/// Loads the left or the right tile of a term of B.
 macro_rules! right {
     ($register:literal, $offset:literal) => {
         concat!("tileloadd tmm", $register, ", [{b} + 2 * {line} + ", $offset, "]\n")
@@ -300,9 +301,9 @@ macro_rules! ask {
 }
 
 /// An f32 as three bf16.
-struct Thirds;
+struct Bf16x3;
 
-impl Dot for Thirds {
+impl Dot for Bf16x3 {
     type Acc = f32;
     const STEP: usize = STEP;
     const LOOKS: bool = true;
@@ -392,18 +393,18 @@ unsafe fn take(sums: &[f32; SIDE * SIDE], to: To<f32>) {
     }
 }
 
-/// The sums of two panels by the definition, from the numbers that their thirds are.
+/// The sums of two panels by the definition, from the numbers that their terms are.
 #[cold]
 unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], steps: usize) {
     sums.fill(0.0);
     for k in 0..steps * DEPTH {
         let (step, k) = (k / DEPTH * STEP, k % DEPTH);
         let whole = |panel: *const u8, index: usize| {
-            let third = |third: usize| {
+            let term = |term: usize| {
                 // SAFETY: as the caller promised.
-                unsafe { panel.add(step + third * PAIR).cast::<bf16>().add(index).read().to_f32() }
+                unsafe { panel.add(step + term * PAIR).cast::<bf16>().add(index).read().to_f32() }
             };
-            third(0) + (third(1) + third(2))
+            term(0) + (term(1) + term(2))
         };
         let row: [f32; SIDE] =
             std::array::from_fn(|col| whole(b, (k / 2 * SIDE + col) * 2 + k % 2));
@@ -438,29 +439,29 @@ mod tests {
             let mut pairs = [[0; SIDE]; 3];
             let [first, second, third] = &mut pairs;
             let backwards: [f32; SIDE] = std::array::from_fn(|line| from[SIDE - 1 - line]);
-            // SAFETY: likewise.
+            // SAFETY: the CPU has the vectors, as AMX implies.
             unsafe { split_pair([&from, &backwards], [first, second, third]) };
             for (line, (x, y)) in from.iter().zip(backwards).enumerate() {
-                let halves = pairs.map(|third| [third[line] as u16, (third[line] >> 16) as u16]);
-                assert_eq!(halves.map(|half| half[0]), thirds(*x).map(bf16::to_bits));
-                assert_eq!(halves.map(|half| half[1]), thirds(y).map(bf16::to_bits));
+                let halves = pairs.map(|term| [term[line] as u16, (term[line] >> 16) as u16]);
+                assert_eq!(halves.map(|half| half[0]), terms(*x).map(bf16::to_bits));
+                assert_eq!(halves.map(|half| half[1]), terms(y).map(bf16::to_bits));
             }
-            let bits = |third: usize| found[third].map(bf16::to_bits);
-            for (third, of) in
-                [0, 1, 2].map(|third| (bits(third), from.map(|x| thirds(x)[third].to_bits())))
+            let bits = |term: usize| found[term].map(bf16::to_bits);
+            for (term, of) in
+                [0, 1, 2].map(|term| (bits(term), from.map(|x| terms(x)[term].to_bits())))
             {
-                assert_eq!(third, of);
+                assert_eq!(term, of);
             }
         }
     }
 
     #[test]
-    fn thirds_are_the_number() {
+    fn terms_are_the_number() {
         let mut bits = 1_u32;
         for _ in 0..1 << 20 {
             bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let x = f32::from_bits(bits);
-            let [first, second, third] = thirds(x).map(bf16::to_f32);
+            let [first, second, third] = terms(x).map(bf16::to_f32);
             if x.is_nan() {
                 assert!(first.is_nan() && second == 0.0 && third == 0.0, "{bits:#x}");
             } else if x.is_infinite() || x.abs() > 1e-30 {
@@ -474,7 +475,7 @@ mod tests {
         for x in
             [f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, 0.0, f32::from_bits(0x7f7f_8000)]
         {
-            let [first, second, third] = thirds(x).map(bf16::to_f32);
+            let [first, second, third] = terms(x).map(bf16::to_f32);
             assert_eq!(first + (second + third), x);
         }
     }

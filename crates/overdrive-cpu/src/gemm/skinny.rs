@@ -1,7 +1,7 @@
-//! Products of a few rows, such as decoding makes: each element of B is used `m` times at most, so
-//! that packing B would cost more than the product. B streams past once, in the order that it lies
-//! in memory, and what bounds the speed is how fast memory delivers it.
-#![allow(unsafe_code)] // Raw pointers; `FewRows` says what they point to.
+//! Skinny GEMMs, of a few rows such as decoding makes: each element of B is used `m` times at most,
+//! so that packing B would cost more than the product. B streams past once, in the order that it
+//! lies in memory, and what bounds the speed is how fast memory delivers it.
+#![allow(unsafe_code)] // Raw pointers; `Skinny` says what they point to.
 
 use std::ops::{AddAssign, Mul};
 
@@ -21,7 +21,7 @@ pub(super) enum Order {
 
 /// `C = A B` for at most [`MOST_ROWS`] rows, and some columns.
 #[derive(Clone, Copy)]
-pub(super) struct FewRows<T> {
+pub(super) struct Skinny<T> {
     pub order: Order,
     /// Packed: row `i`, element `p` at `a[p * m + i]` for outer products, at `a[i * k + p]` for
     /// inner ones.
@@ -43,9 +43,9 @@ const TOGETHER: usize = 4;
 /// [`Order::Outer`].
 ///
 /// # Safety
-/// The CPU has `S`'s instructions; pointers are as [`FewRows`] says.
+/// The CPU has `S`'s instructions; pointers are as [`Skinny`] says.
 #[inline(always)]
-pub(super) unsafe fn outer<T, S: Simd<Unit = T, Acc = T>, const M: usize>(p: FewRows<T>)
+pub(super) unsafe fn outer<T, S: Simd<Unit = T, Acc = T>, const M: usize>(p: Skinny<T>)
 where
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
@@ -71,7 +71,7 @@ where
 /// Adds the outer products of `K` columns of A and rows of B.
 #[inline(always)]
 unsafe fn rows<T, S: Simd<Unit = T, Acc = T>, const M: usize, const K: usize>(
-    p: &FewRows<T>,
+    p: &Skinny<T>,
     k: usize,
     whole: usize,
 ) where
@@ -110,7 +110,7 @@ unsafe fn rows<T, S: Simd<Unit = T, Acc = T>, const M: usize, const K: usize>(
 /// # Safety
 /// As for [`outer`].
 #[inline(always)]
-pub(super) unsafe fn inner<T, S: Simd<Unit = T, Acc = T>, const M: usize>(p: FewRows<T>)
+pub(super) unsafe fn inner<T, S: Simd<Unit = T, Acc = T>, const M: usize>(p: Skinny<T>)
 where
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
@@ -132,7 +132,7 @@ where
 /// `M` rows of `N` columns of C.
 #[inline(always)]
 unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>(
-    p: &FewRows<T>,
+    p: &Skinny<T>,
     col: usize,
 ) where
     T: Copy + Default + AddAssign + Mul<Output = T>,
@@ -176,32 +176,31 @@ unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>
 
 /// Calls [`outer`] or [`inner`] with as many rows as there are: `inner` four at a time, so that
 /// sums stay in registers.
-macro_rules! few_rows {
+macro_rules! skinny {
     ($simd:ty, $problem:expr) => {{
         let p = $problem;
-        if p.order == few_rows::Order::Outer {
+        if p.order == skinny::Order::Outer {
             match p.m {
-                1 => few_rows::outer::<_, $simd, 1>(p),
-                2 => few_rows::outer::<_, $simd, 2>(p),
-                3 => few_rows::outer::<_, $simd, 3>(p),
-                4 => few_rows::outer::<_, $simd, 4>(p),
-                5 => few_rows::outer::<_, $simd, 5>(p),
-                6 => few_rows::outer::<_, $simd, 6>(p),
-                7 => few_rows::outer::<_, $simd, 7>(p),
-                _ => few_rows::outer::<_, $simd, 8>(p),
+                1 => skinny::outer::<_, $simd, 1>(p),
+                2 => skinny::outer::<_, $simd, 2>(p),
+                3 => skinny::outer::<_, $simd, 3>(p),
+                4 => skinny::outer::<_, $simd, 4>(p),
+                5 => skinny::outer::<_, $simd, 5>(p),
+                6 => skinny::outer::<_, $simd, 6>(p),
+                7 => skinny::outer::<_, $simd, 7>(p),
+                _ => skinny::outer::<_, $simd, 8>(p),
             }
         } else {
             for row in (0..p.m).step_by(4) {
-                let p =
-                    few_rows::FewRows { a: p.a.add(row * p.k), c: p.c.add(row * p.c_stride), ..p };
+                let p = skinny::Skinny { a: p.a.add(row * p.k), c: p.c.add(row * p.c_stride), ..p };
                 match p.m - row {
-                    1 => few_rows::inner::<_, $simd, 1>(p),
-                    2 => few_rows::inner::<_, $simd, 2>(p),
-                    3 => few_rows::inner::<_, $simd, 3>(p),
-                    _ => few_rows::inner::<_, $simd, 4>(p),
+                    1 => skinny::inner::<_, $simd, 1>(p),
+                    2 => skinny::inner::<_, $simd, 2>(p),
+                    3 => skinny::inner::<_, $simd, 3>(p),
+                    _ => skinny::inner::<_, $simd, 4>(p),
                 }
             }
         }
     }};
 }
-pub(super) use few_rows;
+pub(super) use skinny;

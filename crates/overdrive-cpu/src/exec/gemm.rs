@@ -6,49 +6,21 @@ use overdrive_ir::plan::{Epilogue, GemmCall, Layout, MatrixView};
 use overdrive_ir::{DType, Plan, SlotId};
 
 use super::batch::Parts;
-use super::step::{Runnable, Unsupported};
+use super::format::{Format, Named};
+use super::runnable::{Runnable, Unsupported};
 use super::sums::Sums;
 use crate::gemm::{Element, Kernel, Packed, Rhs, View};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
-/// Types by their names in plans.
-pub(crate) trait Named {
-    const DTYPE: DType;
-}
-
-impl Named for f64 {
-    const DTYPE: DType = DType::F64;
-}
-impl Named for f32 {
-    const DTYPE: DType = DType::F32;
-}
-impl Named for f16 {
-    const DTYPE: DType = DType::F16;
-}
-impl Named for bf16 {
-    const DTYPE: DType = DType::BF16;
-}
-impl Named for i8 {
-    const DTYPE: DType = DType::I8;
-}
-impl Named for i32 {
-    const DTYPE: DType = DType::I32;
-}
-
-/// Formats of products in plans.
-pub(crate) trait Format: Element<Acc: Named> + Named {}
-
-impl<T: Element<Acc: Named> + Named> Format for T {}
-
 /// Compiles a product.
 pub(super) fn compile(plan: &Plan, call: &GemmCall) -> Result<Box<dyn Runnable>, Unsupported> {
     Ok(match call.lhs.dtype {
-        DType::F64 => Box::new(Product::<f64>::new(plan, call)?),
-        DType::F32 => Box::new(Product::<f32>::new(plan, call)?),
-        DType::F16 => Box::new(Product::<f16>::new(plan, call)?),
-        DType::BF16 => Box::new(Product::<bf16>::new(plan, call)?),
-        DType::I8 => Box::new(Product::<i8>::new(plan, call)?),
+        DType::F64 => Box::new(Gemm::<f64>::new(plan, call)?),
+        DType::F32 => Box::new(Gemm::<f32>::new(plan, call)?),
+        DType::F16 => Box::new(Gemm::<f16>::new(plan, call)?),
+        DType::BF16 => Box::new(Gemm::<bf16>::new(plan, call)?),
+        DType::I8 => Box::new(Gemm::<i8>::new(plan, call)?),
         other => {
             return Err(Unsupported::new(format!(
                 "there are no products of {other}; convert it first"
@@ -129,7 +101,7 @@ struct Call {
 
 /// A compiled `GemmCall`.
 #[derive(Debug)]
-struct Product<T: Element> {
+struct Gemm<T: Element> {
     lhs: Operand,
     rhs: Right<T>,
     /// `[batch0, batch1, m, n]`.
@@ -137,7 +109,7 @@ struct Product<T: Element> {
     calls: Vec<Call>,
 }
 
-impl<T: Format> Product<T> {
+impl<T: Format> Gemm<T> {
     fn new(plan: &Plan, call: &GemmCall) -> Result<Self, Unsupported> {
         if call.rhs.dtype != T::DTYPE || call.accumulate != T::Acc::DTYPE {
             let expected = format!("{} by {} with sums in {}", T::DTYPE, T::DTYPE, T::Acc::DTYPE);
@@ -175,23 +147,24 @@ impl<T: Format> Product<T> {
     }
 }
 
-impl<T: Format> Runnable for Product<T> {
+impl<T: Format> Runnable for Gemm<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         for call in &self.calls {
-            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            // SAFETY: here and below, the plan lets a step write only what no operand of it shares
+            // bytes with, and earlier steps have filled the operands.
             let lhs = unsafe { self.lhs.view::<T>(slots, call.lhs_offset) };
             let (kernel, rhs) = match &self.rhs {
                 Right::Strided(rhs) => {
-                    // SAFETY: likewise.
+                    // SAFETY: an operand, as the left one is.
                     (Kernel::best(), Rhs::Strided(unsafe { rhs.view(slots, call.rhs_offset) }))
                 }
                 Right::Packed { slot, kernel, shape } => {
-                    // SAFETY: likewise; a prepare step has filled the slot.
+                    // SAFETY: an operand, which a prepare step has filled.
                     let bytes = unsafe { slots.slice(*slot, kernel.packed_b_bytes(*shape)) };
                     (*kernel, Rhs::Packed(Packed::new(kernel, bytes, *shape)))
                 }
             };
-            // SAFETY: likewise.
+            // SAFETY: the operands share no bytes with what is written.
             unsafe {
                 call.sums.take(slots, self.shape, |output| kernel.gemm(pool, lhs, rhs, output));
             }

@@ -1,0 +1,44 @@
+//! What happens to the sums of a tile, of the results and of what folds them.
+#![allow(unsafe_code)] // Addresses of slots and of scratch.
+
+use crate::loops::{Affine, CompiledEpilogue, Tile};
+use crate::slots::SlotTable;
+use crate::threads::Pool;
+
+/// An epilogue, by the simplest means that it can be computed by.
+pub(super) enum TileEpilogue {
+    Affine(Box<Affine>),
+    Program(Box<CompiledEpilogue>),
+}
+
+impl TileEpilogue {
+    /// # Safety
+    /// The sums can be read, what becomes of them belongs to this task, and there are
+    /// [`scratch_bytes`](Self::scratch_bytes).
+    pub(super) unsafe fn apply(&self, tile: Tile, slots: &SlotTable, scratch: *mut u8) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Self::Affine(affine) => affine.apply(slots, tile),
+                Self::Program(program) => {
+                    let scratch = std::slice::from_raw_parts_mut(scratch, program.scratch_bytes());
+                    program.apply(slots, tile, scratch);
+                }
+            }
+        }
+    }
+
+    pub(super) fn scratch_bytes(&self) -> usize {
+        match self {
+            Self::Affine(_) => 0,
+            Self::Program(program) => program.scratch_bytes(),
+        }
+    }
+
+    pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
+        if let Self::Affine(affine) = self {
+            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            unsafe { affine.prepare(pool, slots) };
+        }
+    }
+}
