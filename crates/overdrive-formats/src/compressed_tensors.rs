@@ -196,7 +196,7 @@ fn form<'n>(name: &'n str, ty: &TensorType) -> Form<'n> {
         (DType::I4, &[n, k]) => Form::Int4([n, k]),
         (DType::F4E2M1, &[n, k]) if k.is_multiple_of(2) => Form::Float4([n, k]),
         (DType::E8M0, _) => Form::Exponent(ty.with_dtype(DType::U8)),
-        (DType::F6E2M3 | DType::F6E3M2, &[ref rows @ .., k]) if (6 * k).is_multiple_of(8) => {
+        (dtype, &[ref rows @ .., k]) if dtype.bits() == 6 && (6 * k).is_multiple_of(8) => {
             Form::Bytes(TensorType::new(DType::U8, [rows, &[6 * k / 8]].concat()))
         }
         (dtype, _) if !can_hold(dtype) || dtype.bits() == 6 => {

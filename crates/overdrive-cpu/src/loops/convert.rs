@@ -12,7 +12,7 @@ use super::half;
 use super::isa::{Entry, Isa, Kernel, Operands};
 use super::lane::{Class, Integer, Lane};
 use super::math;
-use super::small_floats::{Small, from_e8m0, to_e8m0};
+use super::small_floats::{Small, for_small_float, from_e8m0, to_e8m0};
 
 /// A conversion between lanes that `as` or a rounding function does.
 trait Cast {
@@ -72,33 +72,20 @@ fn limited(x: f32, low: f32, high: f32) -> i32 {
 
 /// Conversions from f32 to small floats, as lanes of f32.
 fn to_small<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
-    macro_rules! rounding {
-        ($dtype:ident) => {{
-            type Format = Small<{ DType::$dtype as usize }>;
-            match overflow {
-                Overflow::Ieee => {
-                    entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Ieee) })
-                }
-                Overflow::Saturate => {
-                    entry_of_cast!(I, |x: f32| -> f32 { Format::round(x, Overflow::Saturate) })
-                }
-            }
-        }};
-    }
-    Some(match (to, overflow) {
-        (DType::F8E4M3, _) => rounding!(F8E4M3),
-        (DType::F8E5M2, _) => rounding!(F8E5M2),
-        (DType::F6E2M3, _) => rounding!(F6E2M3),
-        (DType::F6E3M2, _) => rounding!(F6E3M2),
-        (DType::F4E2M1, _) => rounding!(F4E2M1),
+    match (to, overflow) {
         (DType::E8M0, Overflow::Ieee) => {
-            entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Ieee)) })
+            Some(entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Ieee)) }))
         }
         (DType::E8M0, Overflow::Saturate) => {
-            entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Saturate)) })
+            Some(entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Saturate)) }))
         }
-        _ => return None,
-    })
+        (to, Overflow::Ieee) => for_small_float!(to, D => {
+            entry_of_cast!(I, |x: f32| -> f32 { Small::<D>::round(x, Overflow::Ieee) })
+        }),
+        (to, Overflow::Saturate) => for_small_float!(to, D => {
+            entry_of_cast!(I, |x: f32| -> f32 { Small::<D>::round(x, Overflow::Saturate) })
+        }),
+    }
 }
 
 /// Conversions from f32 lanes.

@@ -239,7 +239,10 @@ pub(super) fn load<I: Isa>(dtype: DType) -> Option<Entry> {
         DType::U32 => I::entry::<Load<u32>>(),
         DType::U16 => I::entry::<Load<u16>>(),
         DType::U8 | DType::Bool => I::entry::<Load<u8>>(),
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4E2M1 | DType::I4 => return None,
+        below => {
+            debug_assert!(below.bits() < 8, "{below} has whole bytes and no entry");
+            return None;
+        }
     })
 }
 
@@ -261,7 +264,10 @@ pub(super) fn store<I: Isa>(dtype: DType) -> Option<Entry> {
         DType::U32 => I::entry::<Store<u32>>(),
         DType::U16 => I::entry::<Store<u16>>(),
         DType::U8 | DType::Bool => I::entry::<Store<u8>>(),
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4E2M1 | DType::I4 => return None,
+        below => {
+            debug_assert!(below.bits() < 8, "{below} has whole bytes and no entry");
+            return None;
+        }
     })
 }
 

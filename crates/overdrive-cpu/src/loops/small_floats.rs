@@ -11,6 +11,26 @@ use overdrive_ir::{DType, FloatFormat, Overflow, Specials};
 /// The format `DType::ALL[D]`, which has a sign and a mantissa.
 pub(crate) struct Small<const D: usize>;
 
+/// Evaluates an expression with `$index` as the number in `DType::ALL` of the small float that
+/// `$dtype` is; `None` where it is none. The one list of them here.
+macro_rules! for_small_float {
+    ($dtype:expr, $index:ident => $body:expr) => {
+        $crate::loops::small_floats::for_small_float!(
+            @of $dtype, $index => $body; F8E4M3 F8E5M2 F6E2M3 F6E3M2 F4E2M1
+        )
+    };
+    (@of $dtype:expr, $index:ident => $body:expr; $($format:ident)*) => {
+        match $dtype {
+            $(overdrive_ir::DType::$format => {
+                const $index: usize = overdrive_ir::DType::$format as usize;
+                Some($body)
+            })*
+            _ => None,
+        }
+    };
+}
+pub(crate) use for_small_float;
+
 const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
 
@@ -179,11 +199,13 @@ mod tests {
 
     #[test]
     fn every_format_agrees_with_its_definition() {
-        check::<{ DType::F8E4M3 as usize }>();
-        check::<{ DType::F8E5M2 as usize }>();
-        check::<{ DType::F6E2M3 as usize }>();
-        check::<{ DType::F6E3M2 as usize }>();
-        check::<{ DType::F4E2M1 as usize }>();
+        let signed = |dtype: &DType| {
+            dtype.bits() <= 8 && dtype.float_format().is_some_and(|f| f.mantissa_bits > 0)
+        };
+        for dtype in DType::ALL.into_iter().filter(signed) {
+            for_small_float!(dtype, D => check::<D>())
+                .unwrap_or_else(|| panic!("{dtype} is not in the list"));
+        }
     }
 
     #[test]

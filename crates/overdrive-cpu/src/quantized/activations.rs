@@ -15,7 +15,7 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::{DType, Overflow};
 
 use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Level, Operands, for_level};
-use crate::loops::small_floats::Small;
+use crate::loops::small_floats::{Small, for_small_float};
 
 /// The smallest normal f32.
 const TINY: f32 = f32::MIN_POSITIVE;
@@ -70,15 +70,12 @@ fn entry<I: Isa>(op: &QuantizeRows) -> Option<Entry> {
     }
     match (op.block, op.element) {
         (None, DType::I8) => Some(I::entry::<WholeRows<Integers>>()),
-        (None, DType::F8E4M3) => Some(I::entry::<WholeRows<Floats<{ DType::F8E4M3 as usize }>>>()),
-        (None, DType::F8E5M2) => Some(I::entry::<WholeRows<Floats<{ DType::F8E5M2 as usize }>>>()),
+        (None, element) if element.bits() == 8 => {
+            for_small_float!(element, D => I::entry::<WholeRows<Floats<D>>>())
+        }
+        (None, _) => None,
         (Some(_), DType::I8) => blocks::<I, Integers>(op),
-        (Some(_), DType::F8E4M3) => blocks::<I, Floats<{ DType::F8E4M3 as usize }>>(op),
-        (Some(_), DType::F8E5M2) => blocks::<I, Floats<{ DType::F8E5M2 as usize }>>(op),
-        (Some(_), DType::F6E2M3) => blocks::<I, Floats<{ DType::F6E2M3 as usize }>>(op),
-        (Some(_), DType::F6E3M2) => blocks::<I, Floats<{ DType::F6E3M2 as usize }>>(op),
-        (Some(_), DType::F4E2M1) => blocks::<I, Floats<{ DType::F4E2M1 as usize }>>(op),
-        _ => None,
+        (Some(_), element) => for_small_float!(element, D => blocks::<I, Floats<D>>(op)).flatten(),
     }
 }
 
@@ -151,14 +148,14 @@ struct WholeRows<E>(PhantomData<E>);
 impl<E: Element> Kernel for WholeRows<E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; source 1 is where the scale goes.
+        // SAFETY: the caller has `n` elements at source 0, and room for as many codes.
         let (x, codes) = unsafe { (o.src::<f32>(0, n), o.dst::<u8>(n)) };
         let scale = at_least(largest(x) / E::MAX, TINY);
         let reciprocal = 1.0 / scale;
         for i in 0..n {
             codes[i] = E::code(x[i] * reciprocal);
         }
-        // SAFETY: likewise.
+        // SAFETY: the caller has room for a scale at source 1.
         unsafe { *o.src[1].cast_mut().cast::<f32>() = scale }
     }
 }
@@ -259,11 +256,12 @@ mod tests {
     use super::*;
 
     fn ops() -> impl Strategy<Value = QuantizeRows> {
-        let floats = [DType::F8E4M3, DType::F8E5M2, DType::F6E2M3, DType::F6E3M2, DType::F4E2M1];
+        let is_small = |dtype: &DType| for_small_float!(*dtype, D => Small::<D>::MAX).is_some();
+        let floats: Vec<DType> = DType::ALL.into_iter().filter(is_small).collect();
         let whole = prop_oneof![Just(DType::I8), Just(DType::F8E4M3), Just(DType::F8E5M2)]
             .prop_map(|element| QuantizeRows { block: None, element, scale: ScaleFormat::Wide });
         let block = prop_oneof![Just(32_usize), Just(16), 1_usize..40];
-        let element = prop_oneof![Just(DType::I8), proptest::sample::select(floats.to_vec())];
+        let element = prop_oneof![Just(DType::I8), proptest::sample::select(floats)];
         let scale = prop_oneof![
             Just(ScaleFormat::E8m0Floor),
             Just(ScaleFormat::E8m0Up),

@@ -16,12 +16,10 @@ use overdrive_ir::{DType, Tensor};
 
 /// The integer type of the codes of a small float, and the number that one step of them is.
 pub(super) fn steps(dtype: DType) -> Option<(DType, f64)> {
-    match dtype {
-        DType::F4E2M1 => Some((DType::I8, 0.5)),
-        DType::F6E2M3 => Some((DType::I8, 0.125)),
-        DType::F6E3M2 => Some((DType::I16, 0.0625)),
-        _ => None,
-    }
+    let format = dtype.float_format().filter(|_| dtype.bits() < 8)?;
+    let step = format.decode(1);
+    let holds = |codes: &DType| format.max() / step <= codes.max_value();
+    Some(([DType::I8, DType::I16].into_iter().find(holds)?, step))
 }
 
 /// Whether values of this type are of another one in the file.
