@@ -6,6 +6,7 @@
 
 mod context_switches;
 mod cpu;
+mod file;
 mod limits;
 mod revision;
 
@@ -14,11 +15,12 @@ pub use cpu::{Cache, Cpu};
 pub use revision::{Revision, Toolchain};
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use file::read;
 
 /// The machine and its state when the run began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -112,13 +114,6 @@ impl Environment {
         }
         warnings
     }
-}
-
-/// The content of a file, without its last line break; `None` where it cannot be read or is empty.
-fn read(root: &Path, path: &str) -> Option<String> {
-    let text = fs::read_to_string(root.join(path)).ok()?;
-    let text = text.trim_end();
-    (!text.is_empty()).then(|| text.to_owned())
 }
 
 #[cfg(test)]

@@ -54,13 +54,11 @@ pub fn read(path: &Path) -> Result<Vec<Results>, ImportError> {
         let refused = |reason| ImportError::Page { path: path.to_owned(), reason };
         return html::results_of_page(&text).map_err(refused);
     }
-    let one = match Format::of(&text) {
-        Some(Format::CriterionSample | Format::CriterionEstimates) => {
-            criterion::beside(&text, path)
-        }
-        _ => parse(&text, path),
+    let beside = match Format::of(&text) {
+        Some(Format::CriterionSample | Format::CriterionEstimates) => criterion::beside(path),
+        _ => None,
     };
-    one.map(|results| vec![results])
+    beside.unwrap_or_else(|| parse(&text, path)).map(|results| vec![results])
 }
 
 /// Reads the text of a single file; `path` is only its name.

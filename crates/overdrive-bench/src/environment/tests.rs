@@ -1,6 +1,7 @@
 //! A machine is described from a tree of files, so that each kind of it can be invented here.
 
 use super::*;
+use std::fs;
 
 /// A machine written to a temporary folder, removed with the value.
 struct Machine(std::path::PathBuf);

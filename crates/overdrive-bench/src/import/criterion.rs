@@ -101,18 +101,13 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
 }
 
 /// The benchmark to which a `sample.json` or `estimates.json` belongs, with what else criterion
-/// wrote beside it; a file under another name is taken for itself.
-pub(super) fn beside(text: &str, path: &Path) -> Result<Results, ImportError> {
+/// wrote beside it; `None` of a file under another name, which stands alone.
+pub(super) fn beside(path: &Path) -> Option<Result<Results, ImportError>> {
     let known =
         path.file_name().is_some_and(|name| name == "sample.json" || name == "estimates.json");
-    match path.parent().filter(|_| known) {
-        Some(folder) => {
-            let mut draft = draft(path, Format::CriterionSample);
-            benchmark(&mut draft, folder)?;
-            draft.finish(MISSING)
-        }
-        None => super::parse(text, path),
-    }
+    let folder = path.parent().filter(|_| known)?;
+    let mut draft = draft(path, Format::CriterionSample);
+    Some(benchmark(&mut draft, folder).and_then(|()| draft.finish(MISSING)))
 }
 
 /// The record of one benchmark: from its samples, or from estimates where there are none.
