@@ -31,8 +31,8 @@ impl Tolerance {
         Self { rtol, atol, rms: f64::INFINITY, rounding: None }
     }
 
-    /// Of each element by its own [`Sensitivity`](crate::oracle::Sensitivity), where the largest relative error of a rounding
-    /// is `rounding`; `floor` is what any may be off by.
+    /// Of each element by its own [`Sensitivity`](crate::oracle::Sensitivity), where the largest
+    /// relative error of a rounding is `rounding`; `floor` is what any may be off by.
     pub fn of_rounding(rounding: f64, floor: f64) -> Self {
         Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
     }

@@ -8,8 +8,8 @@
 //! a block, the mean of its log ratios. Blocks are added to every case alike until a test that
 //! holds at every look has decided, or time is up, and all blocks count.
 //!
-//! - [`observation`]: what one process said; [`read`](mod@read): from results or from plain lists of
-//!   times; [`metric`]: what its figures mean.
+//! - [`observation`]: what one process said; [`read`](mod@read): from results or from plain lists
+//!   of times; [`metric`]: what its figures mean.
 //! - [`block`], [`session`]: which processes run, in which order; [`Processes`] brings them;
 //!   [`evidence`]: what they showed.
 //! - [`sequential`], [`judgement`], [`exact`], [`judge()`]: from blocks to verdicts, pure

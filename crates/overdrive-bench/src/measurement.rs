@@ -9,8 +9,8 @@ use crate::deviation::Deviation;
 use crate::energy::EnergyUse;
 use crate::memory::MemoryUse;
 use crate::reported::Reported;
-use crate::series::{Series, Span};
-use crate::status::{Block, Status};
+use crate::series::{Series, TimedCalls};
+use crate::status::{Exclusion, Status};
 use crate::work::Work;
 
 /// What was measured of a case that ran.
@@ -25,7 +25,7 @@ pub struct Measurement {
     /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is
     /// a second method beside the median of samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sustained: Option<Span>,
+    pub sustained: Option<TimedCalls>,
     /// What is paid once, never part of the latency.
     #[serde(default, skip_serializing_if = "Overhead::is_empty")]
     pub overhead: Overhead,
@@ -74,7 +74,7 @@ impl Measurement {
 
     /// What keeps this measurement out of any ratio.
     pub fn blocks(&self) -> impl Iterator<Item = &Status> {
-        self.statuses.iter().filter(|status| status.kind.block() == Block::Ratio)
+        self.statuses.iter().filter(|status| status.kind.exclusion() == Exclusion::Ratio)
     }
 
     /// Derives again what follows from samples by today's rules: a file of an older version may

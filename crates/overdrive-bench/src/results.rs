@@ -102,8 +102,9 @@ impl Results {
         names
     }
 
-    /// What the run means for a script: wrong outputs before failures, failures before success. What is unsupported here or was
-    /// skipped is no failure, unless nothing else was left.
+    /// What the run means for a script: wrong outputs before failures, failures before success.
+    /// Unsupported and skipped cases are no failures, unless nothing else was left: a run that
+    /// measured nothing has not passed.
     pub fn exit(&self) -> Exit {
         let failed = |kinds: &[FailureKind]| {
             self.records

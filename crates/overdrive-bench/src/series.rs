@@ -122,7 +122,7 @@ pub struct Conditions {
     /// Calls in each sample, chosen so that the clock's own cost and grain vanish.
     pub calls_per_sample: u64,
     /// Every warm-up span after the first call, in order.
-    pub warmup: Vec<Span>,
+    pub warmup: Vec<TimedCalls>,
     /// Whether the warm-up had settled when sampling began.
     pub settling: Settling,
     /// Why sampling ended.
@@ -156,14 +156,14 @@ pub struct Session {
 
 /// Calls made back to back, and how long they took together on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Span {
+pub struct TimedCalls {
     /// Calls made.
     pub calls: u64,
     /// From the first to the completion of the last.
     pub host_ns: u64,
 }
 
-impl Span {
+impl TimedCalls {
     /// Mean time per call.
     pub fn mean_ns(&self) -> f64 {
         self.host_ns as f64 / self.calls as f64

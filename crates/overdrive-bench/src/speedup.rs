@@ -20,7 +20,7 @@ use crate::reported::{Kept, Reported};
 use crate::runner::SUSPECT_RATIO;
 use crate::series::{Basis, Depth, Series};
 use crate::statistics::{Interval, ratio_of_medians};
-use crate::status::{Block, Status, StatusKind, gate, settled};
+use crate::status::{Exclusion, Status, StatusKind, gate, settled};
 
 /// How far the second method may lie from the ratio that it confirms.
 const CONFIRMATION: f64 = 0.10;
@@ -241,8 +241,9 @@ impl Speedup {
         if crosses_clocks {
             // What blocks by the clock of the record itself is among the reasons already.
             for (series, side) in alike.iter().zip([Side::Baseline, Side::Variant]) {
-                let blocks =
-                    gate(series).into_iter().filter(|status| status.kind.block() == Block::Ratio);
+                let blocks = gate(series)
+                    .into_iter()
+                    .filter(|status| status.kind.exclusion() == Exclusion::Ratio);
                 let found = blocks.map(|status| Reason::Blocked { side, status });
                 let new: Vec<Reason> = found.filter(|reason| !reasons.contains(reason)).collect();
                 reasons.extend(new);

@@ -83,7 +83,7 @@ pub enum StatusKind {
 
 /// What a status does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Block {
+pub enum Exclusion {
     /// It keeps the record out of every ratio.
     Ratio,
     /// It extends the series, and keeps the record out of a ratio that the other samples do not
@@ -113,19 +113,19 @@ impl StatusKind {
     }
 
     /// Whether it blocks or warns.
-    pub fn block(self) -> Block {
+    pub fn exclusion(self) -> Exclusion {
         match self {
             Self::OneSampleDominates | Self::Scattered | Self::Invalid | Self::Suspect => {
-                Block::Ratio
+                Exclusion::Ratio
             }
-            Self::ColdFirstSample => Block::Undecided,
+            Self::ColdFirstSample => Exclusion::Undecided,
             Self::Noisy
             | Self::Imprecise
             | Self::Unsettled
             | Self::Throttled
             | Self::LaunchBound
             | Self::Warm
-            | Self::NotCompressed => Block::Nothing,
+            | Self::NotCompressed => Exclusion::Nothing,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::measurement::{Agreement, Measurement};
 use crate::outcome::Outcome;
 use crate::record::Record;
 use crate::results::{Results, SCHEMA_VERSION};
-use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Span, Stopped};
+use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Stopped, TimedCalls};
 use crate::subject::Subject;
 
 /// A clock that stands still until it is advanced.
@@ -82,7 +82,7 @@ pub(crate) fn conditions() -> Conditions {
         basis: Basis::Host,
         launches_per_call: None,
         calls_per_sample: 1,
-        warmup: vec![Span { calls: 1, host_ns: 1000 }; 10],
+        warmup: vec![TimedCalls { calls: 1, host_ns: 1000 }; 10],
         settling: Settling::Fixed,
         stopped: Stopped::Precise,
         involuntary_switches: None,

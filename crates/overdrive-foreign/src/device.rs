@@ -10,11 +10,11 @@ use overdrive_ir::BackendError;
 /// A device that has memory.
 pub(crate) trait Device: Send + Sync {
     /// So many bytes of it.
-    fn block(&self, bytes: usize) -> Result<Box<dyn Block>, BackendError>;
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>, BackendError>;
 }
 
 /// A piece of a device's memory, freed with its owner.
-pub(crate) trait Block: Send + Sync {
+pub(crate) trait Allocation: Send + Sync {
     /// Where it starts; the host may not look there.
     fn address(&self) -> *mut u8;
     /// Copies as many bytes as it has to it.
@@ -54,13 +54,13 @@ mod beside {
     }
 
     impl Device for Beside {
-        fn block(&self, bytes: usize) -> Result<Box<dyn Block>, BackendError> {
+        fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>, BackendError> {
             let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
             Ok(Box::new(Words { words, len: bytes, copied: Arc::clone(&self.copied) }))
         }
     }
 
-    impl Block for Words {
+    impl Allocation for Words {
         fn address(&self) -> *mut u8 {
             self.words.as_ptr().cast_mut().cast()
         }
@@ -68,7 +68,7 @@ mod beside {
         fn fill_from(&mut self, bytes: &[u8]) -> Result<(), BackendError> {
             assert_eq!(bytes.len(), self.len);
             self.copied[0].fetch_add(self.len as u64, Ordering::Relaxed);
-            // SAFETY: the block has as many bytes.
+            // SAFETY: the memory has as many bytes, as asserted.
             unsafe { self.address().copy_from_nonoverlapping(bytes.as_ptr(), self.len) };
             Ok(())
         }
@@ -76,7 +76,7 @@ mod beside {
         fn copy_to(&self, bytes: &mut [u8]) -> Result<(), BackendError> {
             assert_eq!(bytes.len(), self.len);
             self.copied[1].fetch_add(self.len as u64, Ordering::Relaxed);
-            // SAFETY: likewise.
+            // SAFETY: the memory has as many bytes, as asserted.
             unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(self.address(), self.len) };
             Ok(())
         }

@@ -6,7 +6,7 @@
 //! with; what lies on a device is the only content of its buffer, and stays there.
 #![allow(unsafe_code)] // Lines of memory are seen as bytes.
 
-use crate::device::Block;
+use crate::device::Allocation;
 #[cfg(feature = "onnxruntime")]
 use crate::device::Device;
 use overdrive_ir::backend::Memory;
@@ -32,7 +32,7 @@ pub(crate) struct HostMemory {
     fingerprint: Option<u64>,
     /// Where they are since a call wanted them on a device. Weights, which engines make constants
     /// of, never get there.
-    block: OnceLock<Box<dyn Block>>,
+    allocation: OnceLock<Box<dyn Allocation>>,
 }
 
 impl HostMemory {
@@ -42,29 +42,35 @@ impl HostMemory {
             len,
             stamp: new_stamp(),
             fingerprint: None,
-            block: OnceLock::new(),
+            allocation: OnceLock::new(),
         }
     }
 
     /// The bytes, of memory that no call has put on a device.
     pub(crate) fn bytes(&self) -> &[u8] {
-        assert!(self.block.get().is_none(), "an engine on the host was given memory of a device");
+        assert!(
+            self.allocation.get().is_none(),
+            "an engine on the host was given memory of a device"
+        );
         // SAFETY: the lines are initialised, plain bytes, and hold at least `len` of them.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        assert!(self.block.get().is_none(), "an engine on the host was given memory of a device");
+        assert!(
+            self.allocation.get().is_none(),
+            "an engine on the host was given memory of a device"
+        );
         (self.stamp, self.fingerprint) = (new_stamp(), None);
         // SAFETY: as in `bytes`, and `self` is borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
     fn fill_from(&mut self, tensor: &Tensor) -> Result<(), BackendError> {
-        match self.block.get_mut() {
-            Some(block) => {
+        match self.allocation.get_mut() {
+            Some(allocation) => {
                 (self.stamp, self.fingerprint) = (new_stamp(), None);
-                block.fill_from(tensor.bytes())
+                allocation.fill_from(tensor.bytes())
             }
             None => {
                 self.bytes_mut().copy_from_slice(tensor.bytes());
@@ -75,9 +81,11 @@ impl HostMemory {
 
     /// The bytes, wherever they are.
     fn content(&self) -> Result<Cow<'_, [u8]>, BackendError> {
-        let Some(block) = self.block.get() else { return Ok(Cow::Borrowed(self.bytes())) };
+        let Some(allocation) = self.allocation.get() else {
+            return Ok(Cow::Borrowed(self.bytes()));
+        };
         let mut bytes = vec![0; self.len];
-        block.copy_to(&mut bytes)?;
+        allocation.copy_to(&mut bytes)?;
         Ok(Cow::Owned(bytes))
     }
 
@@ -105,12 +113,12 @@ impl HostMemory {
 
     /// Where the bytes are on a device, to be read: the first time they are copied there.
     pub(crate) fn on(&self, device: &dyn Device) -> Result<*mut u8, BackendError> {
-        if let Some(block) = self.block.get() {
-            return Ok(block.address());
+        if let Some(allocation) = self.allocation.get() {
+            return Ok(allocation.address());
         }
-        let mut block = device.block(self.len)?;
-        block.fill_from(self.bytes())?;
-        Ok(self.block.get_or_init(|| block).address())
+        let mut allocation = device.allocate(self.len)?;
+        allocation.fill_from(self.bytes())?;
+        Ok(self.allocation.get_or_init(|| allocation).address())
     }
 
     /// Likewise, to be written to.

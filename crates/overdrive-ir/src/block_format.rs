@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// What shares a scale in a matrix `[N, K]`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Block {
+pub enum Granularity {
     /// The whole matrix.
     Tensor,
     /// A row.
@@ -22,18 +22,18 @@ pub enum Block {
     Group(usize),
 }
 
-impl Block {
+impl Granularity {
     /// Rows and groups of a row that have a scale of their own.
     ///
     /// # Errors
     /// When groups do not divide the row.
     pub fn counts(self, [n, k]: [usize; 2]) -> Result<[usize; 2], Mismatch> {
         match self {
-            Block::Tensor => Ok([1, 1]),
-            Block::Channel => Ok([n, 1]),
-            Block::Group(size) if size > 0 && k <= size => Ok([n, 1]),
-            Block::Group(size) if size > 0 && k.is_multiple_of(size) => Ok([n, k / size]),
-            Block::Group(size) => {
+            Granularity::Tensor => Ok([1, 1]),
+            Granularity::Channel => Ok([n, 1]),
+            Granularity::Group(size) if size > 0 && k <= size => Ok([n, 1]),
+            Granularity::Group(size) if size > 0 && k.is_multiple_of(size) => Ok([n, k / size]),
+            Granularity::Group(size) => {
                 Err(Mismatch::new(format!("rows of a multiple of {size} elements"), format!("{k}"))
                     .remedy("take a group size that divides the rows"))
             }
@@ -58,7 +58,7 @@ pub struct BlockFormat {
     /// The type of the codes.
     pub element: DType,
     /// What shares a scale.
-    pub block: Block,
+    pub block: Granularity,
     /// The type of the scales. With `F8e4m3` the matrix has an f32 scale besides, by which its
     /// largest magnitude gets the largest scale.
     pub scale: ScaleFormat,
@@ -90,20 +90,20 @@ pub struct Grid {
 
 impl BlockFormat {
     /// Symmetric codes of `element` with scales of the type that sums use.
-    pub const fn plain(element: DType, block: Block) -> Self {
+    pub const fn plain(element: DType, block: Granularity) -> Self {
         Self { element, block, scale: ScaleFormat::Wide, symmetry: Symmetry::Symmetric }
     }
 
     /// A microscaling format: blocks of 32 with power-of-two scales (OCP Microscaling Formats 1.0).
     pub const fn mx(element: DType, scale: ScaleFormat) -> Self {
-        Self { element, block: Block::Group(32), scale, symmetry: Symmetry::Symmetric }
+        Self { element, block: Granularity::Group(32), scale, symmetry: Symmetry::Symmetric }
     }
 
     /// NVIDIA's four-bit format: f4e2m1 in blocks of 16 with e4m3 scales and a tensor scale
     /// (arXiv:2509.25149).
     pub const NVFP4: Self = Self {
         element: DType::F4E2M1,
-        block: Block::Group(16),
+        block: Granularity::Group(16),
         scale: ScaleFormat::F8e4m3,
         symmetry: Symmetry::Symmetric,
     };

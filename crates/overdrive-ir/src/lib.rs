@@ -28,7 +28,7 @@ pub mod text;
 mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
-pub use block_format::{Block, BlockFormat, BlockIndex, Encoded, Grid, Symmetry};
+pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
 pub use caps::{
     Caps, Chains, ChannelsLast, Choice, Declines, FilterPacking, FoldedParts, Packing, Peaks,
     Tuning,

@@ -59,7 +59,7 @@ pub use quantize::{
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use rematerialize::{Rematerialize, rematerialize};
-pub use segments::{Block, block_ends, blocks, segments};
+pub use segments::{ModelBlock, block_ends, blocks, segments};
 pub use shard::{ShardError, Sharded, shard};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use store::store;

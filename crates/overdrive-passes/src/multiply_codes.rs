@@ -28,7 +28,7 @@ pub(crate) fn multiply_codes(
     }
     rebuild(graph, &Clone::clone, &mut |place| {
         let (op, scope) = (place.node.op.name(), place.node.scope.to_string());
-        match Product::of(graph, place) {
+        match CodeProduct::of(graph, place) {
             Some(Ok(product)) => {
                 let reason =
                     "both sides are codes: they are multiplied in i8 and summed in i32".to_owned();
@@ -137,12 +137,12 @@ enum Meeting {
 }
 
 /// A product whose sides are codes.
-struct Product<'b> {
+struct CodeProduct<'b> {
     sides: [Numbers<'b>; 2],
     meeting: Meeting,
 }
 
-impl<'b> Product<'b> {
+impl<'b> CodeProduct<'b> {
     /// The product that a node is; an error says what keeps codes from being multiplied.
     fn of(graph: &Graph, place: &Place<'b, '_>) -> Option<Result<Self, &'static str>> {
         let node = place.node;

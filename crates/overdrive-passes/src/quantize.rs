@@ -12,6 +12,7 @@
 
 mod awq;
 mod calibration;
+mod coded;
 mod declare;
 mod gptq;
 mod held;
@@ -20,7 +21,6 @@ mod layers;
 mod learned;
 mod linear_algebra;
 mod modes;
-mod product;
 mod rescale;
 mod rewrite;
 mod scheme;

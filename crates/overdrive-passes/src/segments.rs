@@ -65,7 +65,7 @@ pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
 }
 
 /// A block of a model, as each of several graphs of that model has it.
-pub struct Block {
+pub struct ModelBlock {
     /// The part of their names that the states of its first occurrence share: `layers.0`.
     pub name: String,
     /// One for each graph.
@@ -80,7 +80,7 @@ pub struct Block {
 ///
 /// # Errors
 /// As [`segments`].
-pub fn blocks(graphs: &[&Graph]) -> Result<Vec<Block>, GraphError> {
+pub fn blocks(graphs: &[&Graph]) -> Result<Vec<ModelBlock>, GraphError> {
     let whole = || graphs.iter().map(|&graph| vec![graph.clone()]).collect();
     let ends: Vec<Vec<NodeId>> = graphs.iter().map(|graph| block_ends(graph, 1)).collect();
     let are_alike = ends.iter().all(|e| !e.is_empty() && e.len() == ends[0].len());
@@ -90,10 +90,10 @@ pub fn blocks(graphs: &[&Graph]) -> Result<Vec<Block>, GraphError> {
         }
         false => whole(),
     };
-    let mut distinct: Vec<Block> = Vec::new();
+    let mut distinct: Vec<ModelBlock> = Vec::new();
     for at in 0..cut.first().map_or(0, Vec::len) {
         let parts: Vec<&Graph> = cut.iter().map(|parts| &parts[at]).collect();
-        let is_known = |known: &&mut Block| {
+        let is_known = |known: &&mut ModelBlock| {
             known.parts.iter().zip(&parts).all(|(known, part)| is_same_work(known, part))
         };
         match distinct.iter_mut().find(is_known) {
@@ -102,7 +102,7 @@ pub fn blocks(graphs: &[&Graph]) -> Result<Vec<Block>, GraphError> {
                 let first = parts[0].states().first();
                 let name = first.map_or(parts[0].name(), |state| block(&state.name)).to_owned();
                 let parts = parts.into_iter().cloned().collect();
-                distinct.push(Block { name, parts, times: 1 });
+                distinct.push(ModelBlock { name, parts, times: 1 });
             }
         }
     }

@@ -2,11 +2,12 @@
 //! less, what is refused.
 #![allow(clippy::unwrap_used)]
 
+use overdrive_ir::Granularity::{Channel, Group};
 use overdrive_ir::eval::{eval_tensors, philox};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
-use overdrive_ir::{Block, BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
+use overdrive_ir::{BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
     Evidence, Held, Layer, MODES, Order, Preparation, Pruning, Quantization, Rounding, Statistic,
     awq, bind, compress, layers, observe, quantize, smooth, sparsify,
@@ -108,8 +109,7 @@ fn every_mode_stays_near_the_float_model() {
 fn gptq_awq_and_hqq_err_less_than_rounding_to_nearest() {
     let float = model();
     let evidence = calibrated(&float);
-    let int4 =
-        Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Group(32)), Activations::Float);
     let nearest = error(&float, &quantized(&float, &int4, &evidence));
     for rounding in [Rounding::Gptq, Rounding::Hqq] {
         let found = error(&float, &quantized(&float, &int4.clone().rounded(rounding), &evidence));
@@ -124,10 +124,8 @@ fn gptq_awq_and_hqq_err_less_than_rounding_to_nearest() {
 fn smoothing_helps_where_channels_differ_and_a_range_is_shared() {
     let float = model();
     let evidence = calibrated(&float);
-    let int8 = Quantization::new(
-        BlockFormat::plain(DType::I8, Block::Channel),
-        Activations::Static(DType::I8),
-    );
+    let int8 =
+        Quantization::new(BlockFormat::plain(DType::I8, Channel), Activations::Static(DType::I8));
     let plain = error(&float, &quantized(&float, &int8, &evidence));
     let smoothed = smooth(&float, &evidence, 0.5).unwrap();
     let found = error(&float, &quantized(&smoothed, &int8, &calibrated(&smoothed)));
@@ -137,8 +135,7 @@ fn smoothing_helps_where_channels_differ_and_a_range_is_shared() {
 #[test]
 fn states_shrink_and_keep_their_names() {
     let float = model();
-    let int4 =
-        Quantization::new(BlockFormat::plain(DType::I4, Block::Group(32)), Activations::Float);
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Group(32)), Activations::Float);
     let quantized = quantize(&float, &int4, &Evidence::default()).unwrap();
     let state = |name: &str| {
         let state = quantized.graph.states().iter().find(|s| s.name == name).unwrap();
@@ -157,7 +154,7 @@ fn states_shrink_and_keep_their_names() {
 #[test]
 fn what_a_layer_cannot_take_is_skipped_with_the_reason() {
     // Blocks of a format have one size, where groups of integers may be smaller.
-    let blocks = BlockFormat { block: Block::Group(48), ..BlockFormat::NVFP4 };
+    let blocks = BlockFormat { block: Group(48), ..BlockFormat::NVFP4 };
     let four_bits = Quantization::new(blocks, Activations::Float);
     let quantized = quantize(&model(), &four_bits, &Evidence::default()).unwrap();
     assert_eq!(quantized.skipped.len(), 2);
@@ -173,17 +170,15 @@ fn what_a_layer_cannot_take_is_skipped_with_the_reason() {
 #[test]
 fn users_mistakes_are_errors() {
     let float = model();
-    let fixed = Quantization::new(
-        BlockFormat::plain(DType::I8, Block::Channel),
-        Activations::Static(DType::I8),
-    );
+    let fixed =
+        Quantization::new(BlockFormat::plain(DType::I8, Channel), Activations::Static(DType::I8));
     let error = quantize(&float, &fixed, &Evidence::default()).unwrap_err();
     assert!(error.remedy.contains("calibrate"), "{error}");
     let broken = float.with_initial_values(|_, ty| {
         let values = vec![f64::INFINITY; ty.elements()];
         Init::Value(Tensor::from_f64(ty.dtype, ty.shape.clone(), &values))
     });
-    let int8 = Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Float);
+    let int8 = Quantization::new(BlockFormat::plain(DType::I8, Channel), Activations::Float);
     let error = quantize(&broken, &int8, &Evidence::default()).unwrap_err();
     assert!(error.expected.contains("finite") && error.scope.contains("first.weight"), "{error}");
 }
@@ -214,7 +209,7 @@ fn convolutions_are_computed_on_what_their_codes_stand_for() {
     for activations in
         [Activations::Float, Activations::Dynamic(DType::I8), Activations::Static(DType::I8)]
     {
-        let int8 = Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), activations);
+        let int8 = Quantization::new(BlockFormat::plain(DType::I8, Channel), activations);
         let quantized = quantize(&float, &int8, &evidence).unwrap();
         assert!(quantized.skipped.is_empty());
         let found = outputs(&quantized.graph, &x);
@@ -248,7 +243,7 @@ fn convolution(geometry: Conv2d, groups: usize) -> Graph {
 
 #[test]
 fn gptq_sees_the_windows_of_a_convolution() {
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Channel), Activations::Float);
     for geometry in
         [Conv2d::new(1, 1), Conv2d::new(2, 0), Conv2d { dilation: [2, 1], ..Conv2d::new(2, 1) }]
     {
@@ -274,7 +269,7 @@ fn what_is_rounded_more_simply_is_said() {
     let observed = observe(&bound(&float, 8), &[Statistic::Gram]).unwrap();
     let mut evidence = Evidence::default();
     evidence.add(&observed, &eval_tensors(&observed, &[images(1)]));
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Channel), Activations::Float);
     let gptq = quantize(&float, &int4.clone().rounded(Rounding::Gptq), &evidence).unwrap();
     assert_eq!(gptq.simplified[0].layer, "c");
     assert!(gptq.simplified[0].reason.contains("2 groups"), "{:?}", gptq.simplified);
@@ -322,10 +317,8 @@ fn two_of_four_weights_stay_and_what_data_says_helps() {
         [Pruning::Magnitude, Pruning::Wanda, Pruning::SparseGpt].map(pruned);
     assert!(wanda < 0.9 * magnitude, "Wanda errs by {wanda}, magnitude by {magnitude}");
     assert!(sparse_gpt < 0.9 * wanda, "SparseGPT errs by {sparse_gpt}, Wanda by {wanda}");
-    let int8 = Quantization::new(
-        BlockFormat::plain(DType::I8, Block::Channel),
-        Activations::Dynamic(DType::I8),
-    );
+    let int8 =
+        Quantization::new(BlockFormat::plain(DType::I8, Channel), Activations::Dynamic(DType::I8));
     let sparse = sparsify(&float, Pruning::SparseGpt, &evidence).unwrap().graph;
     let both = error(&float, &quantized(&sparse, &int8, &evidence));
     assert!(both < 1.2 * sparse_gpt, "with int8 {both}, without {sparse_gpt}");
@@ -343,12 +336,12 @@ fn what_is_pruned_is_stored_as_what_stays_and_means_the_same() {
     let evidence = calibrated(&float);
     let sparse = sparsify(&float, Pruning::Wanda, &evidence).unwrap();
     let x = rows(99, 8);
-    let int8 = Quantization::new(
-        BlockFormat::plain(DType::I8, Block::Channel),
-        Activations::Dynamic(DType::I8),
+    let int8 =
+        Quantization::new(BlockFormat::plain(DType::I8, Channel), Activations::Dynamic(DType::I8));
+    let alone = Quantization::new(
+        BlockFormat::plain(DType::F32, overdrive_ir::Granularity::Tensor),
+        Activations::Float,
     );
-    let alone =
-        Quantization::new(BlockFormat::plain(DType::F32, Block::Tensor), Activations::Float);
     // Values and bits of a mask: 17/32 of f32, 5/8 of i8, where weights were a quarter of it
     // before.
     for (quantization, share) in [(alone, 17.0 / 32.0), (int8, 0.25 * 5.0 / 8.0)] {
@@ -374,7 +367,7 @@ fn what_is_pruned_is_stored_as_what_stays_and_means_the_same() {
         }
     }
     // Four-bit codes have no such form: the layer stays dense, and it is said.
-    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Block::Channel), Activations::Float);
+    let int4 = Quantization::new(BlockFormat::plain(DType::I4, Channel), Activations::Float);
     let dense = quantize(&sparse.graph, &int4, &evidence).unwrap();
     let packed = compress(dense.clone(), &sparse.layers).unwrap();
     assert_eq!(packed.graph.to_string(), compress(dense, &[]).unwrap().graph.to_string());
@@ -393,5 +386,5 @@ fn what_is_pruned_is_stored_as_what_stays_and_means_the_same() {
 }
 
 fn int8_weights() -> Quantization {
-    Quantization::new(BlockFormat::plain(DType::I8, Block::Channel), Activations::Float)
+    Quantization::new(BlockFormat::plain(DType::I8, Channel), Activations::Float)
 }

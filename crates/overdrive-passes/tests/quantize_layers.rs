@@ -4,7 +4,9 @@
 
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::ops::quantized_linear::Activations;
-use overdrive_ir::{Block, BlockFormat, Builder, DType, Expr, Graph, Init, Tensor, TensorType};
+use overdrive_ir::{
+    BlockFormat, Builder, DType, Expr, Granularity, Graph, Init, Tensor, TensorType,
+};
 use overdrive_passes::{
     Additions, Evidence, MODES, Order, Quantization, Scheme, Statistic, declare, layers, observe,
     quantize,
@@ -110,14 +112,16 @@ fn groups_of_published_models_become_as_small_as_divides_the_inputs() {
     let b = Builder::new("odd");
     let x = b.input("x", TensorType::new(DType::F32, [2usize, 160]));
     b.output("y", x.linear(weight(&b, "layer.weight", [8, 160]).t(), None));
-    let int4 =
-        Quantization::new(BlockFormat::plain(DType::I4, Block::Group(128)), Activations::Float);
+    let int4 = Quantization::new(
+        BlockFormat::plain(DType::I4, Granularity::Group(128)),
+        Activations::Float,
+    );
     let graph = b.finish().unwrap();
     let refused = quantize(&graph, &int4, &Evidence::default()).unwrap();
     assert!(refused.skipped[0].reason.contains("multiple of 128"), "{:?}", refused.skipped);
     let int4 = Quantization { additions: Additions::None, ..int4 };
     let made = quantize(&graph, &int4, &Evidence::default()).unwrap();
-    assert_eq!(made.layers[0].scheme.unwrap().weights.block, Block::Group(80));
+    assert_eq!(made.layers[0].scheme.unwrap().weights.block, Granularity::Group(80));
     assert!(made.simplified[0].reason.contains("groups of 80: 128 do not divide its 160 inputs"));
 }
 

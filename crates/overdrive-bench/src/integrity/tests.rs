@@ -10,7 +10,7 @@ use crate::report::{JsonError, from_json, to_json};
 use crate::results::Results;
 use crate::rules::Rules;
 use crate::runner::Runner;
-use crate::series::{Series, Span};
+use crate::series::{Series, TimedCalls};
 use crate::status::gate;
 use crate::subject::Subject;
 use crate::testing::{Synthetic, SyntheticClock, case, results};
@@ -118,7 +118,7 @@ fn times_of_another_size_do_not_fit_their_session() {
 fn a_busy_moment_beside_the_samples_makes_no_honest_file_a_forged_one() {
     let mut found = run();
     let measurement = found.records[1].outcome.measurement_mut().unwrap();
-    measurement.sustained = Some(Span { calls: 5, host_ns: 5 * 12_000_000 });
+    measurement.sustained = Some(TimedCalls { calls: 5, host_ns: 5 * 12_000_000 });
     assert!(from_json(&to_json(&found)).is_ok());
     refused(&old(&found), "back to back");
 }

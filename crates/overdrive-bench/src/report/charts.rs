@@ -8,6 +8,7 @@
 mod accuracy_by_cost;
 mod accuracy_by_mode;
 mod backends;
+mod bars;
 mod chart;
 mod contest;
 mod cumulative;
@@ -21,7 +22,6 @@ mod memory_by_length;
 mod overhead;
 mod plane;
 mod roofline;
-mod rows;
 mod scaling;
 mod size_waterfall;
 mod sparsity;

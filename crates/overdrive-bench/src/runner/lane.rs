@@ -8,7 +8,7 @@ use crate::deviation::Deviation;
 use crate::failure::Failure;
 use crate::measurement::{Agreement, Measurement, Overhead};
 use crate::outcome::Outcome;
-use crate::series::{Basis, Conditions, Sample, Series, Session, Settling, Span, Stopped};
+use crate::series::{Basis, Conditions, Sample, Series, Session, Settling, Stopped, TimedCalls};
 use crate::statistics::{Sorted, Summary};
 use crate::status::has_lone_slow_sample;
 use crate::subject::Subject;
@@ -34,12 +34,12 @@ pub(super) struct Lane<'a> {
     first_call_ns: Option<u64>,
     seeds: u32,
     deviation: Option<Deviation>,
-    warmup: Vec<Span>,
+    warmup: Vec<TimedCalls>,
     settling: Settling,
     calls_per_sample: u64,
     samples: Vec<Sample>,
     calls_sampled: u64,
-    sustained: Option<Span>,
+    sustained: Option<TimedCalls>,
 }
 
 impl<'a> Lane<'a> {
@@ -285,12 +285,12 @@ impl<'a> Lane<'a> {
     }
 
     /// Makes `calls` calls back to back.
-    fn span(&mut self, calls: u64) -> Result<Span, Failure> {
+    fn span(&mut self, calls: u64) -> Result<TimedCalls, Failure> {
         self.guard()?;
         let range = self.next_calls(calls)?;
         let reading = self.subject.sample(range, self.runner.clock)?;
         self.guard()?;
-        Ok(Span { calls, host_ns: reading.host_ns })
+        Ok(TimedCalls { calls, host_ns: reading.host_ns })
     }
 
     fn next_calls(&mut self, calls: u64) -> Result<std::ops::Range<u64>, Failure> {
@@ -318,7 +318,7 @@ impl<'a> Lane<'a> {
 
 /// How many calls would make `span` last `shortest_ns`, with a margin; at most ten times as many as
 /// it held, since a single short reading is a poor guide.
-fn enlarged(span: Span, shortest_ns: u64) -> u64 {
+fn enlarged(span: TimedCalls, shortest_ns: u64) -> u64 {
     let needed = 1.2 * shortest_ns as f64 / (span.host_ns.max(1) as f64 / span.calls as f64);
     (needed.ceil() as u64).clamp(span.calls + 1, span.calls * 10).min(MAX_CALLS_PER_SAMPLE)
 }

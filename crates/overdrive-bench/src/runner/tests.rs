@@ -339,7 +339,7 @@ fn a_side_stream_makes_the_clocks_disagree() {
         kinds(&measured(Runner::new(&clock, Rules::full(), 0).measure(&mut device)))
     };
     assert_eq!(kinds_of(10 * MS, MS), [StatusKind::Suspect]);
-    assert_eq!(StatusKind::Suspect.block(), crate::status::Block::Ratio);
+    assert_eq!(StatusKind::Suspect.exclusion(), crate::status::Exclusion::Ratio);
     // Ten launches explain 250 us at most, waiting included.
     assert_eq!(kinds_of(200_000, 40_000), [StatusKind::LaunchBound]);
     assert_eq!(kinds_of(400_000, 40_000), [StatusKind::Suspect]);

@@ -1,7 +1,7 @@
 //! When a subject is warm: the last five spans have no trend and agree with the five before.
 
 use crate::rules::Rules;
-use crate::series::{Depth, Settling, Span};
+use crate::series::{Depth, Settling, TimedCalls};
 use crate::statistics::Sorted;
 
 /// Spans in each of the two windows that are compared.
@@ -10,7 +10,7 @@ const WINDOW: usize = 5;
 const AGREEMENT: f64 = 0.05;
 
 /// Whether warm-up may end after these spans, made in `elapsed_ns`; `None` to go on.
-pub(super) fn verdict(rules: &Rules, spans: &[Span], elapsed_ns: u64) -> Option<Settling> {
+pub(super) fn verdict(rules: &Rules, spans: &[TimedCalls], elapsed_ns: u64) -> Option<Settling> {
     if spans.len() < rules.warmup_min_calls {
         return (elapsed_ns >= rules.warmup_max_ns).then_some(Settling::Unsettled);
     }
@@ -24,9 +24,9 @@ pub(super) fn verdict(rules: &Rules, spans: &[Span], elapsed_ns: u64) -> Option<
         .then_some(Settling::Unsettled)
 }
 
-fn is_settled(spans: &[Span]) -> bool {
+fn is_settled(spans: &[TimedCalls]) -> bool {
     let Some(start) = spans.len().checked_sub(2 * WINDOW) else { return false };
-    let times: Vec<f64> = spans[start..].iter().map(Span::mean_ns).collect();
+    let times: Vec<f64> = spans[start..].iter().map(TimedCalls::mean_ns).collect();
     let (before, last) = times.split_at(WINDOW);
     let falling = last.windows(2).all(|pair| pair[1] < pair[0]);
     let rising = last.windows(2).all(|pair| pair[1] > pair[0]);
@@ -38,8 +38,8 @@ fn is_settled(spans: &[Span]) -> bool {
 mod tests {
     use super::*;
 
-    fn spans(times: &[u64]) -> Vec<Span> {
-        times.iter().map(|&host_ns| Span { calls: 1, host_ns }).collect()
+    fn spans(times: &[u64]) -> Vec<TimedCalls> {
+        times.iter().map(|&host_ns| TimedCalls { calls: 1, host_ns }).collect()
     }
 
     fn full(times: &[u64]) -> Option<Settling> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::case::Workload;
 use crate::rules::Rules;
 use crate::runner::Runner;
-use crate::series::{Flag, Span};
+use crate::series::{Flag, TimedCalls};
 use crate::status::StatusKind;
 use crate::testing::{Synthetic, SyntheticClock, case, record};
 
@@ -132,7 +132,7 @@ fn unproven_and_unlike_records_are_refused() {
 #[test]
 fn over_ten_needs_a_second_method_that_agrees() {
     let sustained = |record: &mut Record, host_ns| {
-        measurement(record).sustained = Some(Span { calls: 10, host_ns })
+        measurement(record).sustained = Some(TimedCalls { calls: 10, host_ns })
     };
     let (mut slow, mut fast) =
         (record("eager", &spans(20_000_000)), record("compile", &spans(1_000_000)));

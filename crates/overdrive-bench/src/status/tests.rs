@@ -29,7 +29,7 @@ fn one_large_sample_blocks_but_for_the_first_which_the_others_outvote() {
     let mut spans = quiet(40);
     spans[0] = 400_000_000;
     assert_eq!(kinds(&spans), [StatusKind::ColdFirstSample]);
-    assert_eq!(StatusKind::ColdFirstSample.block(), Block::Undecided);
+    assert_eq!(StatusKind::ColdFirstSample.exclusion(), Exclusion::Undecided);
     // The others are judged as if the first had not been there.
     spans[10] = 80_000_000;
     assert!(kinds(&spans).contains(&StatusKind::OneSampleDominates));
@@ -125,7 +125,7 @@ fn how_sampling_ended_is_told() {
         found.iter().map(|s| s.kind).collect::<Vec<_>>(),
         [StatusKind::Imprecise, StatusKind::Unsettled]
     );
-    assert!(found.iter().all(|status| status.kind.block() == Block::Nothing));
+    assert!(found.iter().all(|status| status.kind.exclusion() == Exclusion::Nothing));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Invariant: copies are on the default stream, which is waited for before they return.
 #![allow(unsafe_code)] // The loader is asked for the driver.
 
-use crate::device::{Block, Device};
+use crate::device::{Allocation, Device};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError};
 use overdrive_ir::BackendError;
@@ -31,7 +31,7 @@ impl Gpu {
 }
 
 impl Device for Gpu {
-    fn block(&self, bytes: usize) -> Result<Box<dyn Block>, BackendError> {
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>, BackendError> {
         // A block of nothing would have no address.
         let slice = self.stream.alloc_zeros(bytes.max(1)).map_err(failed)?;
         self.stream.synchronize().map_err(failed)?;
@@ -47,7 +47,7 @@ struct OnGpu {
     bytes: usize,
 }
 
-impl Block for OnGpu {
+impl Allocation for OnGpu {
     fn address(&self) -> *mut u8 {
         std::ptr::without_provenance_mut(self.address as usize)
     }

@@ -80,7 +80,7 @@ fn version(path: &Path) -> Result<String, String> {
     // SAFETY: it has no precondition, and its answer lives as long as the library.
     let base = unsafe { base().as_ref() }
         .ok_or_else(|| format!("{} gives no interface", path.display()))?;
-    // SAFETY: likewise; the text ends in a zero.
+    // SAFETY: it has no precondition; the text ends in a zero and lives as long as the library.
     let text = unsafe { CStr::from_ptr((base.GetVersionString)()) };
     Ok(text.to_string_lossy().into_owned())
 }

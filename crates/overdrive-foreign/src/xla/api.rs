@@ -16,14 +16,14 @@ const SPARE_WORDS: usize = 48;
 
 /// A block of arguments, or a structure that one points to.
 #[repr(C)]
-pub(super) struct Block<T> {
+pub(super) struct ApiStruct<T> {
     size: usize,
     extension: *mut c_void,
     pub(super) fields: T,
     spare: [usize; SPARE_WORDS],
 }
 
-impl<T> Block<T> {
+impl<T> ApiStruct<T> {
     pub(super) fn new(fields: T) -> Self {
         Self {
             size: size_of::<Self>(),
@@ -80,7 +80,7 @@ arguments! {
     EventDestroy = 5 { event: Object }
     EventAwait = 8 { event: Object }
     ClientCreate = 10 {
-        options: *const Block<NamedFlag>,
+        options: *const ApiStruct<NamedFlag>,
         option_count: usize,
         get: *mut c_void,
         get_argument: *mut c_void,
@@ -94,7 +94,7 @@ arguments! {
     ClientAddressableDevices = 16 { client: Object, devices: *const Object, count: usize }
     ClientCompile = 20 {
         client: Object,
-        program: *const Block<Program>,
+        program: *const ApiStruct<Program>,
         options: *const u8,
         options_length: usize,
         executable: Object,
@@ -123,7 +123,7 @@ arguments! {
     LoadedExecutableGetExecutable = 51 { loaded: Object, executable: Object }
     LoadedExecutableExecute = 55 {
         executable: Object,
-        options: *mut Block<ExecuteOptions>,
+        options: *mut ApiStruct<ExecuteOptions>,
         arguments: *const *const Object,
         device_count: usize,
         argument_count: usize,
@@ -225,6 +225,6 @@ pub(super) const fn element(dtype: overdrive_ir::DType) -> Option<c_int> {
         I4 => 21,
         E8M0 => 28,
         F4E2M1 => 29,
-        F6E2M3 | F6E3M2 => return None,
+        _ => return None,
     })
 }

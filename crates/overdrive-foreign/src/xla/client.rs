@@ -4,7 +4,7 @@
 #![allow(unsafe_code)] // The interface is C.
 
 use super::api::{
-    self, Block, BufferDestroy, BufferReadyEvent, BufferToHostBuffer, ClientAddressableDevices,
+    self, ApiStruct, BufferDestroy, BufferReadyEvent, BufferToHostBuffer, ClientAddressableDevices,
     ClientBufferFromHostBuffer, ClientCompile, ClientCreate, ClientDestroy, ClientPlatformName,
     ClientPlatformVersion, DeviceDescriptionKind, DeviceGetDescription, DeviceMemoryStats,
     EventAwait, EventDestroy, ExecutableDestroy, ExecutableGetCompiledMemoryStats,
@@ -51,9 +51,10 @@ const PREALLOCATE: &str = "preallocate";
 fn create(plugin: Plugin, off: &[&str]) -> Result<Object, BackendError> {
     let option = |name: &&str| {
         let (name, name_length) = (name.as_ptr(), name.len());
-        Block::new(NamedFlag { name, name_length, kind: api::KIND_FLAG, value: 0, value_count: 1 })
+        let kind = api::KIND_FLAG;
+        ApiStruct::new(NamedFlag { name, name_length, kind, value: 0, value_count: 1 })
     };
-    let options: Vec<Block<NamedFlag>> = off.iter().map(option).collect();
+    let options: Vec<ApiStruct<NamedFlag>> = off.iter().map(option).collect();
     let none = null_mut();
     let create = ClientCreate {
         options: options.as_ptr(),
@@ -77,7 +78,7 @@ pub(super) struct Client {
 
 // SAFETY: clients and devices may be used from any thread, as the interface promises.
 unsafe impl Send for Client {}
-// SAFETY: likewise.
+// SAFETY: clients and devices take calls from several threads at a time, as the interface promises.
 unsafe impl Sync for Client {}
 
 impl Client {
@@ -161,7 +162,7 @@ impl Client {
     ) -> Result<Executable, BackendError> {
         let compile_options = rounding.compile_options();
         let format = "mlir";
-        let program = Block::new(Program {
+        let program = ApiStruct::new(Program {
             code: module.as_ptr(),
             code_length: module.len(),
             format: format.as_ptr(),
@@ -267,7 +268,7 @@ pub(super) struct DeviceBuffer {
 
 // SAFETY: buffers may be used from any thread, as the interface promises.
 unsafe impl Send for DeviceBuffer {}
-// SAFETY: likewise.
+// SAFETY: buffers take calls from several threads at a time, as the interface promises.
 unsafe impl Sync for DeviceBuffer {}
 
 impl DeviceBuffer {
@@ -333,7 +334,7 @@ impl Executable {
         &self,
         arguments: &[Object],
     ) -> Result<(Vec<DeviceBuffer>, Event), BackendError> {
-        let mut options = Block::new(ExecuteOptions::default());
+        let mut options = ApiStruct::new(ExecuteOptions::default());
         let mut results = vec![null_mut(); self.output_count];
         let (list, lists) = (arguments.as_ptr(), results.as_mut_ptr());
         let mut event = null_mut();

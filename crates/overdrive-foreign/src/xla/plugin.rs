@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The interface is C.
 
 use super::api::{
-    Arguments, Block, ErrorDestroy, ErrorMessage, Function, Header, Object, PluginInitialize,
+    ApiStruct, Arguments, ErrorDestroy, ErrorMessage, Function, Header, Object, PluginInitialize,
 };
 use libloading::Library;
 use overdrive_ir::BackendError;
@@ -23,7 +23,7 @@ pub(super) struct Plugin {
 // SAFETY: the table is constant, and its functions may be called from any thread, as the interface
 // promises.
 unsafe impl Send for Plugin {}
-// SAFETY: likewise.
+// SAFETY: a constant table is shared freely, and its functions take calls from several threads.
 unsafe impl Sync for Plugin {}
 
 /// XLA writes tens of lines about its devices and memory to the terminal unless the environment
@@ -118,7 +118,7 @@ impl Plugin {
         let function = self.function(A::SLOT);
         let function = function
             .ok_or_else(|| failed(A::NAME, "the plugin is too old to have this function"))?;
-        let mut block = Block::new(arguments);
+        let mut block = ApiStruct::new(arguments);
         // SAFETY: the block has the function's layout, and the caller answers for its pointers.
         let error = unsafe { function((&raw mut block).cast::<c_void>()) };
         if error.is_null() {
@@ -132,7 +132,8 @@ impl Plugin {
     fn take_words(&self, error: Object) -> String {
         let mut words = String::from("without a word");
         if let Some(message) = self.function(ErrorMessage::SLOT) {
-            let mut block = Block::new(ErrorMessage { error, text: std::ptr::null(), length: 0 });
+            let mut block =
+                ApiStruct::new(ErrorMessage { error, text: std::ptr::null(), length: 0 });
             // SAFETY: the error is alive; this function returns nothing, so that its result is not
             // looked at.
             unsafe { message((&raw mut block).cast()) };
@@ -140,7 +141,7 @@ impl Plugin {
             words = unsafe { text(block.fields.text, block.fields.length) };
         }
         if let Some(destroy) = self.function(ErrorDestroy::SLOT) {
-            let mut block = Block::new(ErrorDestroy { error });
+            let mut block = ApiStruct::new(ErrorDestroy { error });
             // SAFETY: the error is ours and is not used again.
             unsafe { destroy((&raw mut block).cast()) };
         }

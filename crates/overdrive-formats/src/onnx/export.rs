@@ -7,11 +7,11 @@
 //! all that ONNX cannot say.
 
 mod composite;
+mod contraction;
 mod convert;
 mod indexing;
 mod microscaling;
 mod prim;
-mod product;
 mod quantized;
 mod writer;
 

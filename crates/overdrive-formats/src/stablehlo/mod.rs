@@ -8,6 +8,7 @@
 //! graph means, at the corners too (an index out of range, a division by zero, a value beyond a
 //! format), or there is an error that lists all that XLA cannot say.
 
+mod contraction;
 mod control;
 mod convert;
 mod elementwise;
@@ -16,7 +17,6 @@ mod indexing;
 mod literal;
 mod module;
 mod prim;
-mod product;
 mod random;
 mod writer;
 

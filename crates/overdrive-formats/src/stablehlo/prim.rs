@@ -4,7 +4,7 @@ use super::convert::convert;
 use super::elementwise::{binary, compare, unary};
 use super::literal::array;
 use super::writer::{Term, Unsaid, Writer};
-use super::{control, fold, indexing, product, random};
+use super::{contraction, control, fold, indexing, random};
 use overdrive_ir::{DType, Graph, Prim, TensorType};
 
 pub(super) fn write(
@@ -62,8 +62,8 @@ pub(super) fn write(
         Prim::ReduceWindow { reducer, windows } => {
             fold::reduce_window(w, &x[0], (*reducer, windows), ty())
         }
-        Prim::DotGeneral(dot) => product::dot(w, [&x[0], &x[1]], dot, ty()),
-        Prim::Convolution(conv) => product::convolution(w, [&x[0], &x[1]], conv, ty()),
+        Prim::DotGeneral(dot) => contraction::dot(w, [&x[0], &x[1]], dot, ty()),
+        Prim::Convolution(conv) => contraction::convolution(w, [&x[0], &x[1]], conv, ty()),
         Prim::Gather { axes } => indexing::gather(w, [&x[0], &x[1]], axes, ty()),
         Prim::Scatter { axes, reducer } => {
             indexing::scatter(w, [&x[0], &x[1], &x[2]], axes, *reducer)

@@ -15,7 +15,7 @@ fn values(seed: u64, count: usize) -> Vec<f64> {
 
 fn formats() -> Vec<BlockFormat> {
     let mut all = vec![BlockFormat::NVFP4];
-    for block in [Block::Tensor, Block::Channel, Block::Group(32)] {
+    for block in [Granularity::Tensor, Granularity::Channel, Granularity::Group(32)] {
         for element in [DType::I8, DType::I4, DType::F8E4M3, DType::F8E5M2] {
             all.push(BlockFormat::plain(element, block));
         }
@@ -101,7 +101,7 @@ fn rounding_errs_by_at_most_half_a_step_where_nothing_is_clipped() {
 #[test]
 fn zero_points_make_use_of_a_range_that_is_not_centred() {
     for element in [DType::I8, DType::I4, DType::U8] {
-        let format = BlockFormat::plain(element, Block::Group(32)).asymmetric();
+        let format = BlockFormat::plain(element, Granularity::Group(32)).asymmetric();
         let values: Vec<f64> = values(9, 256).into_iter().map(|x| x.abs().min(3.0) + 0.5).collect();
         let encoded = format.encode(&values, [4, 64]).unwrap();
         let steps = (element.int_range().unwrap().1 - element.int_range().unwrap().0) as f64;
@@ -110,7 +110,7 @@ fn zero_points_make_use_of_a_range_that_is_not_centred() {
         // Half a step, and the rounding of the zero point.
         assert!(error <= 3.5 / steps * 1.01, "{element}: {error}");
         let symmetric =
-            BlockFormat::plain(element, Block::Group(32)).encode(&values, [4, 64]).unwrap();
+            BlockFormat::plain(element, Granularity::Group(32)).encode(&values, [4, 64]).unwrap();
         let of = |encoded: &Encoded| -> f64 {
             values.iter().zip(encoded.decode()).map(|(x, y)| (x - y).powi(2)).sum()
         };
@@ -146,7 +146,7 @@ fn scales_have_the_published_values() {
 
 #[test]
 fn what_cannot_be_held_is_refused() {
-    let format = BlockFormat::plain(DType::I4, Block::Group(128));
+    let format = BlockFormat::plain(DType::I4, Granularity::Group(128));
     assert!(format.encode(&[0.0; 200], [1, 200]).unwrap_err().expected.contains("multiple of 128"));
     assert!(format.encode(&[f64::NAN; 4], [1, 4]).unwrap_err().found.contains("NaN at element 0"));
     assert!(format.encode(&[0.0; 4], [1, 4]).unwrap().decode().iter().all(|x| *x == 0.0));

@@ -4,7 +4,7 @@
 //! arXiv:2004.09602; entropy: Migacz, "8-bit inference with TensorRT", GTC 2017.
 
 use crate::histogram_value;
-use overdrive_ir::{Block, BlockFormat, DType, Mismatch};
+use overdrive_ir::{BlockFormat, DType, Granularity, Mismatch};
 use serde::{Deserialize, Serialize};
 
 /// How a range follows from what was seen.
@@ -82,7 +82,7 @@ fn percentile(bins: &[(f64, f64)], share: f64, seen: [f64; 2]) -> [f64; 2] {
 
 /// The value that a value becomes.
 fn rounded(element: DType, range: [f64; 2]) -> impl Fn(f64) -> f64 {
-    let format = BlockFormat::plain(element, Block::Tensor);
+    let format = BlockFormat::plain(element, Granularity::Tensor);
     let format = if element.is_int() { format.asymmetric() } else { format };
     let grid = format.grid(range, 1.0);
     move |x| format.value(format.code(x, grid), grid)

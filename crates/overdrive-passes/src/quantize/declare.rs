@@ -6,8 +6,8 @@
 //! these schemes.
 
 use super::Scheme;
+use super::coded::Coded;
 use super::layers::layers;
-use super::product::Coded;
 use super::rewrite::rebuild;
 use overdrive_ir::{Graph, GraphError};
 use std::collections::BTreeMap;

@@ -144,7 +144,7 @@ pub(super) fn best_grid(values: &[f64], format: &BlockFormat, tensor_scale: f64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overdrive_ir::{Block, DType};
+    use overdrive_ir::{DType, Granularity};
 
     /// Algorithm 1 as the paper has it: a row and a column at a time.
     fn by_columns(
@@ -182,11 +182,11 @@ mod tests {
         // More rows than a tile; groups that divide a block of columns, do not, span several, and
         // all of a row.
         for (n, k, block) in [
-            (300, 256, Block::Group(32)),
-            (3, 480, Block::Group(48)),
-            (2, 768, Block::Group(384)),
-            (5, 300, Block::Channel),
-            (7, 130, Block::Tensor),
+            (300, 256, Granularity::Group(32)),
+            (3, 480, Granularity::Group(48)),
+            (2, 768, Granularity::Group(384)),
+            (5, 300, Granularity::Channel),
+            (7, 130, Granularity::Tensor),
         ] {
             let gram = ndarray::Array2::from_shape_fn((2 * k, k), |(i, j)| random(i * k + j + 1));
             let gram = gram.t().dot(&gram);

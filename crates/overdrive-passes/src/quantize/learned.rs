@@ -11,10 +11,10 @@
 //! power-of-two scales are rounded, straight through again. Source: Esser et al., "Learned step
 //! size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
 
+use super::coded::{LayerProduct, rounded, rows_of, shared};
 use super::gptq::best_grid;
 use super::held::Order;
 use super::layers::{LayerKind, Skipped};
-use super::product::{Product, rounded, rows_of, shared};
 use super::rewrite::{Prepared, Quantized, conclude, prepare, rebuild};
 use super::{Quantization, Scheme};
 use crate::Evidence;
@@ -222,7 +222,10 @@ struct Learner<'a> {
 }
 
 impl Learner<'_> {
-    fn build<'b>(&self, Product { node, rows: part, x, bias }: Product<'b, '_>) -> Expr<'b> {
+    fn build<'b>(
+        &self,
+        LayerProduct { node, rows: part, x, bias }: LayerProduct<'b, '_>,
+    ) -> Expr<'b> {
         let (b, layer, scheme) = (x.builder(), &self.prepared.layer, &self.prepared.scheme);
         let state = layer.state(self.graph);
         let w = shared(b, &state.name, self.graph.ty(state.value), || state.init.clone());

@@ -4,7 +4,7 @@ use super::{Quantization, RangeRule, Rounding};
 use crate::{Pruning, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
-use overdrive_ir::{Block, BlockFormat, DType};
+use overdrive_ir::{BlockFormat, DType, Granularity};
 
 /// What is done to a graph before its weights are rounded.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
@@ -88,12 +88,12 @@ impl QuantizationMode {
     }
 }
 
-const INT8: BlockFormat = BlockFormat::plain(DType::I8, Block::Channel);
-const INT4: BlockFormat = BlockFormat::plain(DType::I4, Block::Group(128));
-const FP8: BlockFormat = BlockFormat::plain(DType::F8E4M3, Block::Channel);
+const INT8: BlockFormat = BlockFormat::plain(DType::I8, Granularity::Channel);
+const INT4: BlockFormat = BlockFormat::plain(DType::I4, Granularity::Group(128));
+const FP8: BlockFormat = BlockFormat::plain(DType::F8E4M3, Granularity::Channel);
 /// Weights that are only pruned.
-const FLOAT: BlockFormat = BlockFormat::plain(DType::F32, Block::Tensor);
-const FP8_TENSOR: BlockFormat = BlockFormat::plain(DType::F8E4M3, Block::Tensor);
+const FLOAT: BlockFormat = BlockFormat::plain(DType::F32, Granularity::Tensor);
+const FP8_TENSOR: BlockFormat = BlockFormat::plain(DType::F8E4M3, Granularity::Tensor);
 const UP: ScaleFormat = ScaleFormat::E8m0Up;
 const FLOOR: ScaleFormat = ScaleFormat::E8m0Floor;
 

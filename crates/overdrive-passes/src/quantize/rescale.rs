@@ -5,8 +5,8 @@
 //! of `1 / f`, which fuses into whatever made x. Invariant: but for rounding, the graph means what
 //! it meant.
 
+use super::coded::shared;
 use super::layers::{Layer, LayerKind, layers};
-use super::product::shared;
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor};
 use std::collections::BTreeMap;
 

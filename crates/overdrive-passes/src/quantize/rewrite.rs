@@ -1,14 +1,14 @@
 //! The pass itself: weights to codes, and the nodes that read them.
 
+use super::coded::{Coded, LayerProduct};
 use super::layers::{Layer, LayerKind, Skipped, layers};
-use super::product::{Coded, Product};
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, gptq, hqq, learned};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Block, BlockFormat, Builder, DType, Encoded, Expr, Graph, GraphError, Grid, Init, Mismatch,
-    Tensor, Value,
+    BlockFormat, Builder, DType, Encoded, Expr, Granularity, Graph, GraphError, Grid, Init,
+    Mismatch, Tensor, Value,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,8 +161,8 @@ const SMALLEST_GROUP: usize = 16;
 
 /// Groups that divide the rows of a layer, and why, where those of the scheme do not; blocks of a
 /// format have one size.
-fn smaller_groups(layer: &Layer, scheme: &Scheme) -> Option<(Block, String)> {
-    let Block::Group(size) = scheme.weights.block else { return None };
+fn smaller_groups(layer: &Layer, scheme: &Scheme) -> Option<(Granularity, String)> {
+    let Granularity::Group(size) = scheme.weights.block else { return None };
     let k = layer.shape[1];
     if scheme.weights.scale != ScaleFormat::Wide || scheme.weights.block.counts(layer.shape).is_ok()
     {
@@ -170,7 +170,7 @@ fn smaller_groups(layer: &Layer, scheme: &Scheme) -> Option<(Block, String)> {
     }
     let smaller = (SMALLEST_GROUP..size).rev().find(|size| k.is_multiple_of(*size))?;
     Some((
-        Block::Group(smaller),
+        Granularity::Group(smaller),
         format!("groups of {smaller}: {size} do not divide its {k} inputs"),
     ))
 }
@@ -269,7 +269,7 @@ fn input_grid(
     let seen = needed(layer, Statistic::Range, evidence)?;
     let histogram = evidence.get(&layer.site, Statistic::Histogram);
     let range = activation_range(quantization.range, element, [seen[0], seen[1]], histogram)?;
-    let format = BlockFormat::plain(element, overdrive_ir::Block::Tensor);
+    let format = BlockFormat::plain(element, overdrive_ir::Granularity::Tensor);
     let format = if element.is_int() { format.asymmetric() } else { format };
     Ok(format.grid(range, 1.0))
 }
@@ -281,7 +281,7 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
 }
 
 /// What stands for a product of a layer, of which there is a `T`.
-type Build<'a, T> = dyn for<'b> Fn(&T, Product<'b, '_>) -> Expr<'b> + 'a;
+type Build<'a, T> = dyn for<'b> Fn(&T, LayerProduct<'b, '_>) -> Expr<'b> + 'a;
 
 /// The graph with what `build` makes of these layers in place of the old ones.
 pub(super) fn rebuild<T>(
@@ -310,7 +310,7 @@ pub(super) fn rebuild<T>(
             Some((known_of, rows)) => {
                 let bias = (node.operands.len() == 3).then(|| known(2));
                 let _scope = b.scope_path(&node.scope);
-                vec![build(known_of, Product { node, rows, x: known(0), bias })]
+                vec![build(known_of, LayerProduct { node, rows, x: known(0), bias })]
             }
             // A view of a weight that is gone, which nothing but its layer reads.
             None if (0..node.operands.len()).any(|operand| get(operand).is_none()) => continue,

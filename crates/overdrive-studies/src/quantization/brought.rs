@@ -6,7 +6,7 @@
 
 use super::figures::{self, Quantities};
 use super::judge::bound;
-use super::rows::{case, modes, note, timed};
+use super::study::{case, modes, note, timed};
 use super::{Footprint, Judge, Scores, agreement, outputs};
 use crate::{Context, Workload};
 use overdrive_bench::failure::Failure;

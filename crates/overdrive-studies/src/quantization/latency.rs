@@ -13,7 +13,7 @@ use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tensor, Tuning};
-use overdrive_passes::{Block, blocks};
+use overdrive_passes::{ModelBlock, blocks};
 use std::collections::BTreeMap;
 
 /// How a session samples.
@@ -63,7 +63,7 @@ pub fn latency_of_blocks(
         let names = graphs[0].inputs().iter().map(|port| port.name.clone());
         names.zip(draw(seed)).collect::<BTreeMap<String, Tensor>>()
     };
-    let timed = |block: Block| {
+    let timed = |block: ModelBlock| {
         let first = &block.parts[0];
         let drawn = |seed: u64| {
             let given = inputs(seed);

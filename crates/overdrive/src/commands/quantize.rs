@@ -26,7 +26,7 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::rules::Rules;
 use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelFolder, huggingface};
-use overdrive::ir::{Backend, Block, Graph, Tensor};
+use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
@@ -314,8 +314,8 @@ fn rules(arguments: &Quantize) -> Rules {
 
 /// The quantization with groups of another size, where it has groups.
 fn with_group(mut quantization: Quantization, group: Option<u32>) -> Quantization {
-    if let (Some(size), Block::Group(_)) = (group, quantization.scheme.weights.block) {
-        quantization.scheme.weights.block = Block::Group(size as usize);
+    if let (Some(size), Granularity::Group(_)) = (group, quantization.scheme.weights.block) {
+        quantization.scheme.weights.block = Granularity::Group(size as usize);
     }
     quantization
 }

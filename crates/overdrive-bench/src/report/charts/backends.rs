@@ -1,9 +1,9 @@
 //! Time per call, grouped by workload: one bar for each back end, mode and precision, a hatched
 //! slot for what did not run.
 
+use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, series, summary, time_row};
-use super::rows::{Row, Rows};
 use crate::report::judged::Compared;
 
 /// In the chart's id, behind the study's name.

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
 use super::figures::{ink, names, series, summary, time_row};
-use super::rows::{Row, Rows};
 use crate::report::decision::Decision;
 use crate::report::judged::{Compared, Judged};
 use crate::report::leaders::believed;

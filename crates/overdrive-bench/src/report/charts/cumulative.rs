@@ -1,9 +1,9 @@
 //! A measured ladder: each step the one before plus one change, with the gain over the step before
 //! and over the first.
 
+use super::bars::{Bar, PARTS, Piece, Row, Rows};
 use super::chart::{Chart, Study, anchors};
 use super::figures::{interval, series, summary, tip};
-use super::rows::{Bar, PARTS, Piece, Row, Rows};
 use crate::digits;
 use crate::ladder::{Ladder, LadderKey};
 use crate::report::judged::{Compared, Judged};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use super::bars::{Bar, PARTS, Piece, Row};
 use super::plane::INKS;
-use super::rows::{Bar, PARTS, Piece, Row};
 use crate::case::Configuration;
 use crate::digits;
 use crate::report::judged::Compared;

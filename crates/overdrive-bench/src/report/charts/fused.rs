@@ -1,8 +1,8 @@
 //! Fused against unfused: the two times, and the speed-up with its interval.
 
+use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{summary, time_row};
-use super::rows::{Row, Rows};
 use crate::case::Configuration;
 use crate::report::judged::{Compared, Judged};
 

@@ -1,10 +1,10 @@
 //! One case on several machines: shown, never judged. Machines differ in more than a figure can
 //! say, so there is no ratio between them and no winner.
 
+use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
 use super::figures::{series, summary, time_row};
 use super::plane::INKS;
-use super::rows::{Row, Rows};
 use crate::report::judged::{Compared, Judged};
 use crate::report::matrix;
 

@@ -1,10 +1,10 @@
 //! Loss by mode, with the relative increase over the baseline; and the layout that accuracy by mode
 //! shares with it.
 
+use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, tip};
 use super::quality::{LOSSES, Metric, Reading};
-use super::rows::{Bar, Piece, Row, Rows};
 use crate::report::judged::Compared;
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {

@@ -1,9 +1,9 @@
 //! What is paid once, stacked in the order in which it is paid, and after how many calls it is paid
 //! back.
 
+use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::names;
-use super::rows::{Bar, Piece, Row, Rows};
 use crate::digits;
 use crate::measurement::Measurement;
 use crate::report::judged::Compared;

@@ -1,9 +1,9 @@
 //! Where the bytes of a file go: the baseline's file, then each part of the smaller one, then their
 //! sum, which is the file on the disk or the chart is not drawn.
 
+use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors};
 use super::figures::names;
-use super::rows::{Bar, Piece, Row, Rows};
 use crate::digits;
 use crate::measurement::Measurement;
 use crate::report::judged::Compared;

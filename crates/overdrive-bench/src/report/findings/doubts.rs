@@ -3,7 +3,7 @@
 use super::super::judged::{Compared, Judged};
 use super::group::{by, listed, named};
 use super::{Finding, Topic};
-use crate::status::{Block, StatusKind};
+use crate::status::{Exclusion, StatusKind};
 
 /// Every status but the one that has a rule of its own, put together by kind; those that block a
 /// ratio first.
@@ -16,10 +16,10 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
                 format!("{} ({})", named(row), detail(row, kind).unwrap_or_default())
             };
             let items: Vec<String> = rows.iter().map(said).collect();
-            let effect = match kind.block() {
-                Block::Ratio => "no ratio is claimed",
-                Block::Undecided => "only ratios that the other samples decide are claimed",
-                Block::Nothing => "read the figures with care",
+            let effect = match kind.exclusion() {
+                Exclusion::Ratio => "no ratio is claimed",
+                Exclusion::Undecided => "only ratios that the other samples decide are claimed",
+                Exclusion::Nothing => "read the figures with care",
             };
             let text = format!("{study}: {kind}, {effect}: {}.", listed(&items));
             Finding::new(Topic::Doubt, text, rows)

@@ -2,7 +2,7 @@
 //! products in `product`.
 
 use super::writer::{Unsaid, Writer, extents, int, text};
-use super::{convert, indexing, product};
+use super::{contraction, convert, indexing};
 use crate::onnx::types::theirs;
 use overdrive_ir::{Binary, Compare, DType, Order, Pad, Prim, Reducer, TensorType, Unary, Window};
 
@@ -78,8 +78,8 @@ pub(super) fn write(
         Prim::ReduceWindow { reducer, windows } => {
             one(reduce_window(w, &x[0], *reducer, (windows, types))?)
         }
-        Prim::DotGeneral(dot) => one(product::contraction(w, [&x[0], &x[1]], dot, types)?),
-        Prim::Convolution(conv) => one(product::convolution(w, [&x[0], &x[1]], conv, types)?),
+        Prim::DotGeneral(dot) => one(contraction::contraction(w, [&x[0], &x[1]], dot, types)?),
+        Prim::Convolution(conv) => one(contraction::convolution(w, [&x[0], &x[1]], conv, types)?),
         Prim::Gather { axes } => one(indexing::gather(w, [&x[0], &x[1]], axes, types)?),
         Prim::Scatter { axes, reducer } => {
             one(indexing::scatter(w, [&x[0], &x[1], &x[2]], (axes, *reducer), types)?)

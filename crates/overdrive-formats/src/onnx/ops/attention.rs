@@ -4,7 +4,7 @@
 //! otherwise it is written out: scores, cap, bias, softmax, product. A row that sees no key gives 0
 //! either way.
 
-use super::product::dot;
+use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes, take};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};

@@ -5,7 +5,7 @@
 //! sees a key.
 
 use super::attention::{WrittenOut, angles, cached, causal, heads, merged, rotated};
-use super::product::dot;
+use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};

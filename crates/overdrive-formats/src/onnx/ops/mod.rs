@@ -14,10 +14,10 @@ mod elementwise;
 mod indexing;
 mod integer;
 mod loss;
+mod matmul;
 mod n_bits;
 mod norm;
 mod pool;
-mod product;
 mod quantize;
 mod quantized_microsoft;
 mod recurrent;
@@ -78,7 +78,7 @@ pub(super) static OPS: &[(&str, Importer)] = &[
     ("Div", |c| elementwise::binary(c, Binary::Div)),
     ("Dropout", norm::dropout),
     ("DynamicQuantizeLinear", quantize::dynamic),
-    ("Einsum", product::einsum),
+    ("Einsum", matmul::einsum),
     ("Elu", activation::elu),
     ("Equal", |c| elementwise::compare(c, Compare::Eq)),
     ("Erf", |c| elementwise::unary(c, Unary::Erf)),
@@ -92,7 +92,7 @@ pub(super) static OPS: &[(&str, Importer)] = &[
     ("GatherElements", indexing::gather_elements),
     ("GatherND", indexing::gather_nd),
     ("Gelu", activation::gelu),
-    ("Gemm", product::gemm),
+    ("Gemm", matmul::gemm),
     ("GlobalAveragePool", pool::global_average),
     ("GlobalLpPool", pool::global_lp),
     ("GlobalMaxPool", pool::global_max),
@@ -119,7 +119,7 @@ pub(super) static OPS: &[(&str, Importer)] = &[
     ("LogSoftmax", activation::log_softmax),
     ("LpNormalization", norm::lp_norm),
     ("LpPool", pool::lp_pool),
-    ("MatMul", product::mat_mul),
+    ("MatMul", matmul::mat_mul),
     ("MatMulInteger", integer::mat_mul_integer),
     ("Max", |c| elementwise::variadic(c, Binary::Max)),
     ("MaxPool", pool::max_pool),
@@ -212,7 +212,7 @@ pub(super) static MICROSOFT: &[(&str, Importer)] = &[
     ("DequantizeLinear", quantize::dequantize),
     ("DynamicQuantizeMatMul", quantize::dynamic_mat_mul),
     ("FastGelu", |c| activation::bias_gelu(c, Approximation::Tanh)),
-    ("FusedMatMul", product::fused_mat_mul),
+    ("FusedMatMul", matmul::fused_mat_mul),
     ("GatherBlockQuantized", n_bits::gather),
     ("Gelu", |c| activation::bias_gelu(c, Approximation::Erf)),
     ("GroupQueryAttention", attention_microsoft::group_query),

@@ -9,7 +9,7 @@ use overdrive_ir::{Builder, DType, Expr, Init, Mismatch, Node, Symmetry, TensorT
 use std::ops::Range;
 
 /// A product of a layer, in the graph that is built.
-pub(super) struct Product<'b, 'n> {
+pub(super) struct LayerProduct<'b, 'n> {
     /// The node that it stands for.
     pub(super) node: &'n Node,
     /// The rows of the weight that it multiplies by.
@@ -76,7 +76,10 @@ impl<'a> Coded<'a> {
     }
 
     /// A product of the layer.
-    pub(super) fn build<'b>(&self, Product { node, rows, x, bias }: Product<'b, '_>) -> Expr<'b> {
+    pub(super) fn build<'b>(
+        &self,
+        LayerProduct { node, rows, x, bias }: LayerProduct<'b, '_>,
+    ) -> Expr<'b> {
         let b = x.builder();
         let state = |name: String, (ty, init): &State| shared(b, &name, ty, || init.clone());
         let weight = &self.layer.weight;
