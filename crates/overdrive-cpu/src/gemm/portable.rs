@@ -13,7 +13,7 @@ const LANES: usize = 8;
 /// Lanes in an array. Products and sums round separately: a fused multiply-add is a library call
 /// where the CPU has no instruction for it.
 #[derive(Clone, Copy)]
-struct Array<T>(std::marker::PhantomData<T>);
+pub(super) struct Array<T>(std::marker::PhantomData<T>);
 
 impl<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAssign> Simd for Array<T> {
     type Unit = T;
@@ -99,20 +99,18 @@ pub(super) unsafe fn i8_portable(block: &PackedBlock<i32>) {
     unsafe { portable(block) }
 }
 
-/// Skinny GEMM of f32.
-///
-/// # Safety
-/// The problem is as [`Skinny`] says.
-pub(super) unsafe fn f32_portable_skinny(problem: Skinny<f32>) {
-    // SAFETY: as the caller promised.
-    unsafe { skinny::skinny!(Array<f32>, problem) }
+skinny::kernel! {
+    /// Skinny GEMM of f32.
+    ///
+    /// # Safety
+    /// The problem is as [`Skinny`] says.
+    f32_portable_skinny: Array<f32>
 }
 
-/// Skinny GEMM of f64.
-///
-/// # Safety
-/// The problem is as [`Skinny`] says.
-pub(super) unsafe fn f64_portable_skinny(problem: Skinny<f64>) {
-    // SAFETY: as the caller promised.
-    unsafe { skinny::skinny!(Array<f64>, problem) }
+skinny::kernel! {
+    /// Skinny GEMM of f64.
+    ///
+    /// # Safety
+    /// The problem is as [`Skinny`] says.
+    f64_portable_skinny: Array<f64>
 }

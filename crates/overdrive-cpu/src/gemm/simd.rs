@@ -176,3 +176,78 @@ unsafe fn store_edge<S: Simd, const R: usize, const NV: usize>(
         }
     }
 }
+
+/// Implements [`Simd`] from the names of an instruction set's intrinsics, and of the `prefetch`
+/// that is in scope.
+macro_rules! simd {
+    ($name:ident: $unit:ty => $acc:ty, [$vector:ty; $lanes:literal],
+     $zero:ident, $load:ident, $splat:ident, $fma:ident, $load_acc:ident, $add:ident, $store:ident
+     $(, head: $head:literal)?) => {
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
+
+        impl Simd for $name {
+            type Unit = $unit;
+            type Acc = $acc;
+            type Vector = $vector;
+            const LANES: usize = $lanes;
+            const HEAD: bool = false $(|| $head)?;
+
+            #[inline(always)]
+            unsafe fn zero() -> Self::Vector {
+                // SAFETY: kernels run only where the instructions exist.
+                unsafe { $zero() }
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const Self::Unit) -> Self::Vector {
+                // SAFETY: the caller's pointer has a vector behind it.
+                unsafe { $load(from) }
+            }
+            #[inline(always)]
+            unsafe fn splat(from: *const Self::Unit) -> Self::Vector {
+                // SAFETY: the caller's pointer has a unit behind it.
+                unsafe { $splat(*from) }
+            }
+            #[inline(always)]
+            unsafe fn fma(a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector {
+                // SAFETY: kernels run only where the instructions exist.
+                unsafe { $fma(a, b, acc) }
+            }
+            #[inline(always)]
+            unsafe fn add_to(acc: Self::Vector, to: *mut Self::Acc) {
+                // SAFETY: the caller's pointer has a vector of accumulators behind it.
+                unsafe { $store(to, $add($load_acc(to), acc)) }
+            }
+            #[inline(always)]
+            unsafe fn store(acc: Self::Vector, to: *mut Self::Acc) {
+                // SAFETY: the caller's pointer has room for a vector of accumulators.
+                unsafe { $store(to, acc) }
+            }
+            #[inline(always)]
+            unsafe fn prefetch<T>(from: *const T) {
+                // SAFETY: a prefetch never faults.
+                unsafe { prefetch(from) }
+            }
+        }
+    };
+}
+
+/// A kernel of `MR` rows by `NV` vectors: a block, tile by tile, by the micro-kernel for as many
+/// rows as a tile has.
+macro_rules! kernel {
+    ($(#[$attribute:meta])* $name:ident: $simd:ty, [$mr:literal, $nv:literal],
+     [$($rows:literal)*]) => {
+        $(#[$attribute])*
+        pub(super) unsafe fn $name(block: &PackedBlock<<$simd as Simd>::Acc>) {
+            // SAFETY: as the caller promised.
+            unsafe {
+                sweep::<$simd, $mr, $nv>(block, |tile: Tile<'_, $simd>| match tile.rows {
+                    $($rows => micro_kernel::<$simd, $mr, $rows, $nv>(tile),)*
+                    rows => unreachable!("a tile has 1 to {} rows, not {rows}", $mr),
+                });
+            }
+        }
+    };
+}
+
+pub(super) use {kernel, simd};

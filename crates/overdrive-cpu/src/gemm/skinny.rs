@@ -203,4 +203,15 @@ macro_rules! skinny {
         }
     }};
 }
-pub(super) use skinny;
+/// A kernel by the vectors of an instruction set.
+macro_rules! kernel {
+    ($(#[$attribute:meta])* $name:ident: $simd:ty) => {
+        $(#[$attribute])*
+        pub(super) unsafe fn $name(problem: Skinny<<$simd as Simd>::Unit>) {
+            // SAFETY: as the caller promised.
+            unsafe { skinny::skinny!($simd, problem) }
+        }
+    };
+}
+
+pub(super) use {kernel, skinny};

@@ -3,72 +3,14 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
+use super::simd::{PackedBlock, Simd, Tile, kernel, micro_kernel, simd, sweep};
 use super::skinny::{self, Skinny};
 
-/// Calls the micro-kernel with as many rows as the tile has.
-macro_rules! by_rows {
-    ($simd:ty, $mr:literal, $nv:literal, $tile:expr, [$($rows:literal)*]) => {
-        match $tile.rows {
-            $($rows => micro_kernel::<$simd, $mr, $rows, $nv>($tile),)*
-            rows => unreachable!("a tile has 1 to {} rows, not {rows}", $mr),
-        }
-    };
-}
-
-/// Implements [`Simd`] from the names of an instruction set's intrinsics.
-macro_rules! simd {
-    ($name:ident: $unit:ty => $acc:ty, [$vector:ty; $lanes:literal],
-     $zero:ident, $load:expr, $splat:expr, $fma:expr, $load_acc:expr, $add:ident, $store:expr
-     $(, head: $head:literal)?) => {
-        #[derive(Clone, Copy)]
-        struct $name;
-
-        impl Simd for $name {
-            type Unit = $unit;
-            type Acc = $acc;
-            type Vector = $vector;
-            const LANES: usize = $lanes;
-            const HEAD: bool = false $(|| $head)?;
-
-            #[inline(always)]
-            unsafe fn zero() -> Self::Vector {
-                // SAFETY: the kernels below run only where the instructions exist; so for each that
-                // follows.
-                unsafe { $zero() }
-            }
-            #[inline(always)]
-            unsafe fn load(from: *const Self::Unit) -> Self::Vector {
-                // SAFETY: the caller's pointer has a vector behind it.
-                unsafe { $load(from) }
-            }
-            #[inline(always)]
-            unsafe fn splat(from: *const Self::Unit) -> Self::Vector {
-                // SAFETY: the caller's pointer has a unit behind it.
-                unsafe { $splat(*from) }
-            }
-            #[inline(always)]
-            unsafe fn fma(a: Self::Vector, b: Self::Vector, acc: Self::Vector) -> Self::Vector {
-                // SAFETY: the kernels below run only where the instructions exist.
-                unsafe { $fma(a, b, acc) }
-            }
-            #[inline(always)]
-            unsafe fn add_to(acc: Self::Vector, to: *mut Self::Acc) {
-                // SAFETY: the caller's pointer has a vector of accumulators behind it.
-                unsafe { $store(to, $add($load_acc(to), acc)) }
-            }
-            #[inline(always)]
-            unsafe fn store(acc: Self::Vector, to: *mut Self::Acc) {
-                // SAFETY: the caller's pointer has room for a vector of accumulators.
-                unsafe { $store(to, acc) }
-            }
-            #[inline(always)]
-            unsafe fn prefetch<T>(from: *const T) {
-                // SAFETY: a prefetch never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-            }
-        }
-    };
+/// Asks for a line.
+#[inline(always)]
+unsafe fn prefetch<T>(from: *const T) {
+    // SAFETY: a prefetch never faults.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
 }
 
 simd!(F32x16: f32 => f32, [__m512; 16], _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps,
@@ -139,153 +81,105 @@ unsafe fn dot_pairs(a: __m512, b: __m512, acc: __m512) -> __m512 {
     }
 }
 
-/// f32 with AVX-512: 28 accumulators, 2 registers for a row of B and 1 for an element of A, of 32.
-///
-/// # Safety
-/// The CPU has AVX-512F; the block is as [`PackedBlock`] says, with panels of 14 and 32.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn f32_avx512(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<F32x16, 14, 2>(block, |tile: Tile<'_, F32x16>| {
-            by_rows!(
-                F32x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
-            )
-        });
-    }
+kernel! {
+    /// f32 with AVX-512: 28 accumulators, 2 registers for a row of B and 1 for an element of A, of
+    /// 32.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F; the block is as [`PackedBlock`] says, with panels of 14 and 32.
+    #[target_feature(enable = "avx512f")]
+    f32_avx512: F32x16, [14, 2], [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
 }
 
-/// bf16 with AVX512-BF16: the same shape, with a pair of k where f32 has one.
-///
-/// # Safety
-/// The CPU has AVX-512F and BF16; the block is as [`PackedBlock`] says, with panels of 14 and 32 in
-/// pairs of k.
-#[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) unsafe fn bf16_avx512(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<Bf16x16, 14, 2>(block, |tile: Tile<'_, Bf16x16>| {
-            by_rows!(
-                Bf16x16, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
-            )
-        });
-    }
+kernel! {
+    /// bf16 with AVX512-BF16: the same shape, with a pair of k where f32 has one.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F and BF16; the block is as [`PackedBlock`] says, with panels of 14 and
+    /// 32 in pairs of k.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    bf16_avx512: Bf16x16, [14, 2], [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
 }
 
-/// i8 with AVX512-VNNI: the same shape, with four k where f32 has one.
-///
-/// # Safety
-/// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14, shifted
-/// by 128, and 32, with heads that take the shift back, in groups of four k.
-#[target_feature(enable = "avx512f,avx512vnni")]
-pub(super) unsafe fn i8_vnni(block: &PackedBlock<i32>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<I8x64, 14, 2>(block, |tile: Tile<'_, I8x64>| {
-            by_rows!(
-                I8x64, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
-            )
-        });
-    }
+kernel! {
+    /// i8 with AVX512-VNNI: the same shape, with four k where f32 has one.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14,
+    /// shifted by 128, and 32, with heads that take the shift back, in groups of four k.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    i8_vnni: I8x64, [14, 2], [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
 }
 
-/// i8 with AVX2: pairs of i16, whose products no instruction saturates.
-///
-/// # Safety
-/// The CPU has AVX2; the block is as [`PackedBlock`] says, with panels of 6 and 16 in pairs of i16.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn i8_avx2(block: &PackedBlock<i32>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<I16x16, 6, 2>(
-            block,
-            |tile: Tile<'_, I16x16>| by_rows!(I16x16, 6, 2, tile, [6 1 2 3 4 5]),
-        );
-    }
+kernel! {
+    /// i8 with AVX2: pairs of i16, whose products no instruction saturates.
+    ///
+    /// # Safety
+    /// The CPU has AVX2; the block is as [`PackedBlock`] says, with panels of 6 and 16 in pairs of
+    /// i16.
+    #[target_feature(enable = "avx2")]
+    i8_avx2: I16x16, [6, 2], [6 1 2 3 4 5]
 }
 
-/// f64 with AVX-512: the same shape, half as wide.
-///
-/// # Safety
-/// The CPU has AVX-512F; the block is as [`PackedBlock`] says, with panels of 14 and 16.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn f64_avx512(block: &PackedBlock<f64>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<F64x8, 14, 2>(block, |tile: Tile<'_, F64x8>| {
-            by_rows!(
-                F64x8, 14, 2, tile, [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
-            )
-        });
-    }
+kernel! {
+    /// f64 with AVX-512: the same shape, half as wide.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F; the block is as [`PackedBlock`] says, with panels of 14 and 16.
+    #[target_feature(enable = "avx512f")]
+    f64_avx512: F64x8, [14, 2], [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
 }
 
-/// f32 with AVX2: 12 accumulators, 2 for B and 1 for A, of 16.
-///
-/// # Safety
-/// The CPU has AVX2 and FMA; the block is as [`PackedBlock`] says, with panels of 6 and 16.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f32_avx2(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<F32x8, 6, 2>(
-            block,
-            |tile: Tile<'_, F32x8>| by_rows!(F32x8, 6, 2, tile, [6 1 2 3 4 5]),
-        );
-    }
+kernel! {
+    /// f32 with AVX2: 12 accumulators, 2 for B and 1 for A, of 16.
+    ///
+    /// # Safety
+    /// The CPU has AVX2 and FMA; the block is as [`PackedBlock`] says, with panels of 6 and 16.
+    #[target_feature(enable = "avx2,fma")]
+    f32_avx2: F32x8, [6, 2], [6 1 2 3 4 5]
 }
 
-/// f64 with AVX2: the same shape, half as wide.
-///
-/// # Safety
-/// The CPU has AVX2 and FMA; the block is as [`PackedBlock`] says, with panels of 6 and 8.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f64_avx2(block: &PackedBlock<f64>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        sweep::<F64x4, 6, 2>(
-            block,
-            |tile: Tile<'_, F64x4>| by_rows!(F64x4, 6, 2, tile, [6 1 2 3 4 5]),
-        );
-    }
+kernel! {
+    /// f64 with AVX2: the same shape, half as wide.
+    ///
+    /// # Safety
+    /// The CPU has AVX2 and FMA; the block is as [`PackedBlock`] says, with panels of 6 and 8.
+    #[target_feature(enable = "avx2,fma")]
+    f64_avx2: F64x4, [6, 2], [6 1 2 3 4 5]
 }
 
-/// Skinny GEMM with AVX-512F.
-///
-/// # Safety
-/// The CPU has AVX-512F; the problem is as [`Skinny`] says.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn f32_avx512_skinny(problem: Skinny<f32>) {
-    // SAFETY: as the caller promised.
-    unsafe { skinny::skinny!(F32x16, problem) }
+skinny::kernel! {
+    /// Skinny GEMM with AVX-512F.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F; the problem is as [`Skinny`] says.
+    #[target_feature(enable = "avx512f")]
+    f32_avx512_skinny: F32x16
 }
 
-/// Skinny GEMM with AVX-512F.
-///
-/// # Safety
-/// The CPU has AVX-512F; the problem is as [`Skinny`] says.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn f64_avx512_skinny(problem: Skinny<f64>) {
-    // SAFETY: as the caller promised.
-    unsafe { skinny::skinny!(F64x8, problem) }
+skinny::kernel! {
+    /// Skinny GEMM with AVX-512F.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512F; the problem is as [`Skinny`] says.
+    #[target_feature(enable = "avx512f")]
+    f64_avx512_skinny: F64x8
 }
 
-/// Skinny GEMM with AVX2 and FMA.
-///
-/// # Safety
-/// The CPU has AVX2 and FMA; the problem is as [`Skinny`] says.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f32_avx2_skinny(problem: Skinny<f32>) {
-    // SAFETY: as the caller promised.
-    unsafe { skinny::skinny!(F32x8, problem) }
+skinny::kernel! {
+    /// Skinny GEMM with AVX2 and FMA.
+    ///
+    /// # Safety
+    /// The CPU has AVX2 and FMA; the problem is as [`Skinny`] says.
+    #[target_feature(enable = "avx2,fma")]
+    f32_avx2_skinny: F32x8
 }
 
-/// Skinny GEMM with AVX2 and FMA.
-///
-/// # Safety
-/// The CPU has AVX2 and FMA; the problem is as [`Skinny`] says.
-#[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f64_avx2_skinny(problem: Skinny<f64>) {
-    // SAFETY: as the caller promised.
-    unsafe { skinny::skinny!(F64x4, problem) }
+skinny::kernel! {
+    /// Skinny GEMM with AVX2 and FMA.
+    ///
+    /// # Safety
+    /// The CPU has AVX2 and FMA; the problem is as [`Skinny`] says.
+    #[target_feature(enable = "avx2,fma")]
+    f64_avx2_skinny: F64x4
 }
