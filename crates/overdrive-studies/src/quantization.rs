@@ -6,10 +6,12 @@
 
 mod agreement;
 mod apply;
+mod batches;
 mod brought;
 mod calibrate;
 mod estimate;
 mod figures;
+mod fitting;
 mod footprint;
 mod in_parts;
 mod judge;
@@ -26,6 +28,7 @@ mod tune;
 
 pub use agreement::{Agreement, agreement, cosines, same_class};
 pub use apply::apply;
+pub use batches::{batch_of, calibration};
 pub use brought::{Brought, Make, brought};
 pub use calibrate::calibrate;
 pub use estimate::{Estimate, mean};
@@ -39,5 +42,5 @@ pub use search::{Assignment, Candidate, Search, search};
 pub use sensitivity::{Sensitivity, sensitivities};
 pub use streamed::{Done, outputs, outputs_told};
 pub(crate) use study::Quantization;
-pub use task::{Task, Trial, batch_of, calibration, evaluate};
+pub use task::{Task, Trial, evaluate};
 pub use tune::{trained_as_long, tune};

@@ -1,10 +1,10 @@
 //! Judges graphs of one interface on the same held-out samples: by their labels, or by the float
 //! model's outputs.
 
+use super::batches::{batch_of, calibration};
 use super::cosines;
 use super::metric::{Metric, Scores};
 use super::streamed::{Done, outputs, outputs_told};
-use super::task::{batch_of, calibration};
 use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Tensor};

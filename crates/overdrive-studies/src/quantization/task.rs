@@ -2,6 +2,8 @@
 //!
 //! Invariant: what judges was seen neither in training nor in calibration.
 
+use super::batches::calibration;
+use super::fitting::{failure, fit_of};
 use super::judge::bound;
 use super::{apply, trained_as_long, tune};
 use crate::Template;
@@ -10,10 +12,8 @@ use overdrive_formats::Tensors;
 use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;
 use overdrive_passes::{QuantizationMode, Quantized};
-use overdrive_train::data::{Parts, Split, Subset, open};
-use overdrive_train::{
-    Evaluation, Evaluator, Fit, Recipe, TrainError, fit, recipe_of, trained, tuning_of,
-};
+use overdrive_train::data::{Parts, Split, open};
+use overdrive_train::{Evaluation, Evaluator, Recipe, fit, recipe_of, trained, tuning_of};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -137,38 +137,6 @@ pub fn evaluate(
     evaluator.evaluate(&mut state, split).map_err(failure)
 }
 
-/// `batches` whole batches of inputs, spread evenly over a split.
-///
-/// # Errors
-/// When it has fewer samples, or they cannot be read.
-pub fn calibration(
-    split: &Arc<dyn Split>,
-    batch: usize,
-    batches: usize,
-) -> Result<Vec<Vec<Tensor>>, Failure> {
-    let count = (batch * batches) as u64;
-    if split.len() < count {
-        let found = split.len();
-        return Err(Failure::failed(format!(
-            "calibration: expected at least {count} samples ({batches} batches of {batch}), found \
-             {found}; \
-             give more data, or ask for fewer batches"
-        )));
-    }
-    let picked = Subset::evenly(Arc::clone(split), count);
-    let batch_at = |from: u64| {
-        let numbers: Vec<u64> = (from..from + batch as u64).collect();
-        let batch = picked.batch(&numbers).map_err(failure)?;
-        Ok(batch.inputs().map(|(_, tensor)| tensor.clone()).collect())
-    };
-    (0..batches as u64).map(|i| batch_at(i * batch as u64)).collect()
-}
-
-/// Samples in a batch of the template.
-pub fn batch_of(template: &Template) -> usize {
-    template.dimensions.get("batch").copied().unwrap_or(1)
-}
-
 fn learn(
     backend: &dyn Backend,
     template: &Template,
@@ -176,32 +144,6 @@ fn learn(
     seed: u64,
 ) -> Result<Tensors, Failure> {
     let recipe = Recipe { seed, ..recipe_of(&template.name) };
-    let run = fit_of(backend, &template.graph, &recipe, parts);
+    let run = fit_of((backend, &template.graph), &recipe, parts);
     Ok(fit(&run, &mut ()).map_err(failure)?.parameters)
-}
-
-fn fit_of<'a>(
-    backend: &'a dyn Backend,
-    model: &'a Graph,
-    recipe: &'a Recipe,
-    parts: &'a Parts,
-) -> Fit<'a> {
-    let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
-    Fit {
-        backend,
-        model,
-        recipe,
-        train,
-        validation,
-        resume: None,
-        checkpoint: None,
-        memory_limit: None,
-    }
-}
-
-fn failure(error: TrainError) -> Failure {
-    match error {
-        TrainError::Backend(error) => error.into(),
-        other => Failure::failed(other.to_string()),
-    }
 }

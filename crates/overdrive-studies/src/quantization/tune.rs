@@ -2,13 +2,14 @@
 //! quantized weights; and the float model that learnt as long, which it is compared with.
 
 use super::calibrate::calibrate;
+use super::fitting::{failure, fit_of};
 use super::judge::bound;
 use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Init, Tensor};
 use overdrive_passes::{Quantization, Quantized, QuantizedLayer, Scheme, declare};
 use overdrive_train::data::Parts;
-use overdrive_train::{Fit, Recipe, TrainError, fit, quantize_aware};
+use overdrive_train::{Recipe, fit, quantize_aware};
 use std::collections::BTreeMap;
 
 /// The template's graph, unbound as it was, trained further from the weights that it begins with
@@ -26,7 +27,7 @@ pub fn tune(
     let bound = bound(template, &template.graph)?;
     let evidence = calibrate(backend, &bound, &quantization.statistics(), batches)?;
     let model = learning(template, recipe)?;
-    let run = run((backend, &model), recipe, parts);
+    let run = fit_of((backend, &model), recipe, parts);
     let tuned = quantize_aware(&run, quantization, &evidence, &mut ()).map_err(failure)?;
     match model.is_bound() {
         true => unbound(template, tuned.quantized),
@@ -44,7 +45,7 @@ pub fn trained_as_long(
     (parts, recipe): (&Parts, &Recipe),
 ) -> Result<Graph, Failure> {
     let model = learning(template, recipe)?;
-    let fitted = fit(&run((backend, &model), recipe, parts), &mut ()).map_err(failure)?;
+    let fitted = fit(&fit_of((backend, &model), recipe, parts), &mut ()).map_err(failure)?;
     let learnt = |name: &str| Init::Value(fitted.parameters[name].clone());
     Ok(template.graph.clone().with_initial_values(|name, _| learnt(name)))
 }
@@ -69,29 +70,4 @@ fn unbound(template: &Template, mut made: Quantized) -> Result<Quantized, Failur
         made.graph.states().iter().map(|state| (state.name.as_str(), &state.init)).collect();
     made.graph = graph.with_initial_values(|name, _| begin[name].clone());
     Ok(made)
-}
-
-fn run<'a>(
-    (backend, model): (&'a dyn Backend, &'a Graph),
-    recipe: &'a Recipe,
-    parts: &'a Parts,
-) -> Fit<'a> {
-    let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
-    Fit {
-        backend,
-        model,
-        recipe,
-        train,
-        validation,
-        resume: None,
-        checkpoint: None,
-        memory_limit: None,
-    }
-}
-
-fn failure(error: TrainError) -> Failure {
-    match error {
-        TrainError::Backend(error) => error.into(),
-        other => Failure::failed(other.to_string()),
-    }
 }

@@ -152,12 +152,23 @@ pub(super) fn judged_by_labels<'a>(
     parts: Parts,
 ) -> Result<Samples<'a>, Failure> {
     let metric = metric(asked.metric, &parts.test)?;
+    of_parts(asked, (backend, template), parts, (metric, "test samples"), Arc::clone)
+}
+
+/// Calibrates on what trains and judges by the rest, of which `judged` says which samples.
+pub(super) fn of_parts<'a>(
+    asked: Asked<'_>,
+    (backend, template): (&'a dyn Backend, &'a Template),
+    parts: Parts,
+    (metric, source): (Metric, &'static str),
+    judged: impl Fn(&Arc<dyn Split>) -> Arc<dyn Split>,
+) -> Result<Samples<'a>, Failure> {
     let batch = batch_of(template);
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
     let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
     let compared = calibration(&parts.test, batch, few).map_err(refused)?;
     let judge = |split: &Arc<dyn Split>| {
-        Judge::labelled((backend, template), metric, Arc::clone(split)).map_err(refused)
+        Judge::labelled((backend, template), metric, judged(split)).map_err(refused)
     };
     let timed = compared.clone();
     Ok(Samples {
@@ -166,7 +177,7 @@ pub(super) fn judged_by_labels<'a>(
         judge: judge(&parts.test)?,
         compared,
         draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
-        source: "test samples",
+        source,
         parts: Some(parts),
     })
 }

@@ -1,7 +1,7 @@
 //! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the
 //! cosine of its outputs an encoder, labels a classifier that is given some.
 
-use super::samples::{Asked, Samples, judged_by_labels};
+use super::samples::{Asked, Samples, judged_by_labels, of_parts};
 use super::{Judge, Metric, refused};
 use crate::cli::MetricName;
 use crate::commands::texts;
@@ -131,23 +131,8 @@ fn decoder<'a>(
             ));
         }
     };
-    let batch = batch_of(template);
-    let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
-    let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
-    let compared = calibration(&parts.test, batch, few).map_err(refused)?;
-    let judge = |split: &Arc<dyn Split>| {
-        Judge::labelled((backend, template), metric, judged(split)).map_err(refused)
-    };
-    let timed = compared.clone();
-    Ok(Samples {
-        seen,
-        chooser: judge(&parts.validation)?,
-        judge: judge(&parts.test)?,
-        compared,
-        draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
-        source: "windows of held-out text",
-        parts: Some(parts),
-    })
+    let source = "windows of held-out text";
+    of_parts(asked, (backend, template), parts, (metric, source), judged)
 }
 
 fn encoder<'a>(
