@@ -104,32 +104,3 @@ impl Places {
         self.named.get(engine).map(PathBuf::as_path)
     }
 }
-
-/// The engine of this name in this build.
-///
-/// # Errors
-/// With the feature that it needs, where another build has it; with every name that there is, where
-/// none has.
-pub fn find(name: &str) -> Result<&'static dyn Engine, Missing> {
-    if let Some(engine) = crate::ENGINES.iter().find(|engine| engine.name() == name) {
-        return Ok(*engine);
-    }
-    let missing =
-        |reason: String, remedy: String| Missing { engine: name.to_owned(), reason, remedy };
-    Err(match crate::LEFT_OUT.iter().find(|(left_out, _)| *left_out == name) {
-        Some((_, feature)) => missing(
-            "this build leaves it out".to_owned(),
-            format!("build with `cargo build --release --features {feature}`"),
-        ),
-        None => {
-            let names: Vec<&str> = crate::ENGINES.iter().map(|engine| engine.name()).collect();
-            missing(
-                "no engine has this name".to_owned(),
-                format!(
-                    "this build knows {}",
-                    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-                ),
-            )
-        }
-    })
-}

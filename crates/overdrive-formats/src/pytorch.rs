@@ -15,9 +15,6 @@ use crate::{FormatError, Tensors, file};
 use bytes::Bytes;
 use std::path::Path;
 
-/// The largest pickle that is read, in bytes; that of a model with 100,000 tensors has 16 MB.
-const LARGEST_PICKLE: usize = 32 << 20;
-
 /// How an archive and a stream begin.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
 const STREAM: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";

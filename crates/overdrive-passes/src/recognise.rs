@@ -23,7 +23,7 @@ use crate::{cse, dce, fold};
 use attention::attend;
 use canonical::canonical;
 use matching::{Match, Scene, find};
-use number::{number, scaled};
+use number::number;
 use overdrive_ir::{Graph, GraphError, Value};
 use pattern::Patterns;
 use sketch::kind;

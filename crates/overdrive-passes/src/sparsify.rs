@@ -5,6 +5,7 @@
 //! choice, one file each. Invariant: a layer that is not pruned is listed with the reason.
 
 mod compress;
+mod group;
 mod magnitude;
 mod sparse_gpt;
 mod wanda;
@@ -12,6 +13,7 @@ mod wanda;
 pub use compress::compress;
 
 use crate::{Evidence, Layer, LayerKind, Skipped, Statistic, layers};
+use group::GROUP;
 use overdrive_ir::{Graph, GraphError, Init, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,11 +50,6 @@ pub struct Sparsified {
     /// Layers that were not, and why.
     pub skipped: Vec<Skipped>,
 }
-
-/// Weights that are chosen from together.
-const GROUP: usize = 4;
-/// Weights that stay of them.
-const KEPT: usize = 2;
 
 /// Prunes every linear layer whose inputs are a multiple of four.
 ///
@@ -133,17 +130,4 @@ fn prune(
         Pruning::SparseGpt => sparse_gpt::prune(rows, k, gram()?),
     }
     Ok(())
-}
-
-/// The places of the largest scores of a group.
-fn largest(scores: impl Iterator<Item = f64>) -> [bool; GROUP] {
-    let mut order: Vec<(usize, f64)> = scores.enumerate().collect();
-    order.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let mut kept = [false; GROUP];
-    order.iter().take(KEPT).for_each(|(i, _)| kept[*i] = true);
-    kept
-}
-
-fn zero(w: &mut [f64], kept: [bool; GROUP]) {
-    w.iter_mut().zip(kept).for_each(|(w, kept)| *w = if kept { *w } else { 0.0 });
 }

@@ -1,7 +1,7 @@
 //! Every picture of a report: which there are, in the order of the page.
 //!
 //! One file builds one chart from records, as an ECharts option in plain JSON, or builds none where
-//! no record has what it draws. `docs/reports.md` says what each of them reads. Two layouts, `rows`
+//! no record has what it draws. `docs/reports.md` says what each of them reads. Two layouts, `bars`
 //! and `plane`, keep them alike; `charts.js` is what an option cannot say, the same for the files
 //! on the disk and for the live page.
 

@@ -2,8 +2,8 @@
 //!
 //! Each formula is computed in f32, in ggml's order, without fused steps.
 
-use super::k_blocks::{q2_k, q3_k, q4_k, q5_k, q6_k};
-use half::{bf16, f16};
+use super::k_blocks::{half, q2_k, q3_k, q4_k, q5_k, q6_k};
+use half::bf16;
 
 /// A type of tensors.
 #[derive(Debug)]
@@ -73,11 +73,6 @@ fn four(block: &[u8]) -> [u8; 4] {
 
 fn bits(block: &[u8]) -> u64 {
     block[..8].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
-/// The f16 at the beginning.
-pub(super) fn half(block: &[u8]) -> f32 {
-    f16::from_le_bytes([block[0], block[1]]).to_f32()
 }
 
 /// Codes of four bits: the low halves of the bytes, then the high ones.

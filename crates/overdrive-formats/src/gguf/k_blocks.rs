@@ -1,6 +1,11 @@
 //! Blocks of 256 codes with scales of parts, as `ggml-quants.c` decodes them.
 
-use super::blocks::half;
+use half::f16;
+
+/// The f16 at the beginning.
+pub(super) fn half(block: &[u8]) -> f32 {
+    f16::from_le_bytes([block[0], block[1]]).to_f32()
+}
 
 /// Parts of 16 codes of two bits, each with a scale and a minimum of four bits.
 pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {

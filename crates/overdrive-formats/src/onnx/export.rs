@@ -11,8 +11,10 @@ mod contraction;
 mod convert;
 mod indexing;
 mod microscaling;
+mod pad;
 mod prim;
 mod quantized;
+mod signature;
 mod writer;
 
 use super::proto::{
@@ -226,7 +228,7 @@ fn node_of(
     operands: &[String],
     functions: &mut Functions,
 ) -> Result<Vec<String>, Unsaid> {
-    let types = prim::Signature {
+    let types = signature::Signature {
         operands: graph.types(&node.operands),
         results: graph.types(&node.results),
     };

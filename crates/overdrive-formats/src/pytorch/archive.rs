@@ -1,9 +1,8 @@
 //! The archive that PyTorch writes since 1.6: `NAME/data.pkl`, and `NAME/data/KEY` for each
 //! storage, stored without compression. Source: `torch/serialization.py`, `_save`.
 
-use super::LARGEST_PICKLE;
 use super::assemble::Stored;
-use super::pickle::Pickle;
+use super::pickle::{LARGEST_PICKLE, Pickle};
 use crate::FormatError;
 use bytes::Bytes;
 use std::io::Cursor;

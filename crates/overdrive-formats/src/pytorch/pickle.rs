@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
+/// The largest pickle that is read, in bytes; that of a model with 100,000 tensors has 16 MB.
+pub(super) const LARGEST_PICKLE: usize = 32 << 20;
+
 /// Most arguments of a call, dimensions of a tensor, and bytes of the key of a storage.
 const MOST: usize = 64;
 

@@ -2,9 +2,8 @@
 //! machine, the state dict and a list of keys; then the storages in the order of the keys, each
 //! with its count in front. Source: `torch/serialization.py`, `_legacy_save`.
 
-use super::LARGEST_PICKLE;
 use super::assemble::{Stored, storages};
-use super::pickle::Pickle;
+use super::pickle::{LARGEST_PICKLE, Pickle};
 use super::value::Value;
 use crate::FormatError;
 use bytes::Bytes;

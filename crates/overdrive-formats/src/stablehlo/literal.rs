@@ -1,7 +1,10 @@
 //! Types and constants in MLIR's syntax.
 
-use super::writer::Unsaid;
 use overdrive_ir::{DType, Tensor, TensorType};
+
+/// Why XLA cannot say something.
+#[derive(Debug)]
+pub(super) struct Unsaid(pub(super) String);
 
 /// Constants up to this many elements are lists of numbers; above, one string of hexadecimal bytes.
 const LISTED: usize = 16;

@@ -1,8 +1,8 @@
 //! Graph to module: arguments, nodes in order, results.
 
-use super::literal::{check, tensor_type};
+use super::literal::{Unsaid, check, tensor_type};
 use super::prim;
-use super::writer::{Term, Unsaid, Writer};
+use super::writer::{Term, Writer};
 use crate::{FormatError, file};
 use overdrive_ir::{Graph, Node, TensorType, Value};
 use std::collections::HashMap;

@@ -2,8 +2,8 @@
 
 use super::convert::convert;
 use super::elementwise::{binary, compare, unary};
-use super::literal::array;
-use super::writer::{Term, Unsaid, Writer};
+use super::literal::{Unsaid, array};
+use super::writer::{Term, Writer};
 use super::{contraction, control, fold, indexing, random};
 use overdrive_ir::{DType, Graph, Prim, TensorType};
 

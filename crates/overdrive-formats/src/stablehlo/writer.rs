@@ -3,10 +3,6 @@
 use super::literal::{dense, splat, tensor_type};
 use overdrive_ir::{DType, Tensor, TensorType};
 
-/// Why XLA cannot say something.
-#[derive(Debug)]
-pub(super) struct Unsaid(pub(super) String);
-
 /// A value of the text.
 #[derive(Clone, Debug)]
 pub(super) struct Term {

@@ -8,8 +8,8 @@
 //! gives 0. Invariant: what is not shown to be attention stays products and a softmax.
 
 use super::movement::{Moved, Movement, Part, trace};
+use super::number::{number, scaled};
 use super::visible::{Effect, Known, Sight, hides_from};
-use super::{number, scaled};
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::ops::{Attention, Softmax};

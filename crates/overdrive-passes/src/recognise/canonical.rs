@@ -37,8 +37,8 @@ fn simpler<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
         },
         // A number times a number times x.
         (Prim::Binary { kind: Binary::Mul }, _) => {
-            let (inner, outer) = super::scaled(graph, place.node.results[0])?;
-            let (x, factor) = super::scaled(graph, inner)?;
+            let (inner, outer) = super::number::scaled(graph, place.node.results[0])?;
+            let (x, factor) = super::number::scaled(graph, inner)?;
             (inner != x).then(|| place.get(x) * (outer * factor))
         }
         _ => None,
@@ -61,8 +61,9 @@ fn reciprocal<'b>(graph: &Graph, place: &Place<'b, '_>, value: Value) -> Option<
             })?;
             let negated =
                 operand(graph, argument, |prim| matches!(prim, Prim::Unary { kind: Unary::Neg }));
-            let minus =
-                || super::scaled(graph, argument).filter(|(_, c)| *c == -1.0).map(|(x, _)| x);
+            let minus = || {
+                super::number::scaled(graph, argument).filter(|(_, c)| *c == -1.0).map(|(x, _)| x)
+            };
             Some(place.get(negated.or_else(minus)?).unary(Unary::Logistic))
         }
         (Prim::Broadcast { .. } | Prim::Reshape { .. }, &[x]) => {

@@ -195,7 +195,7 @@ pub(super) fn trace(graph: &Graph, value: Value) -> Option<Moved> {
                 source = node.operands[0];
             }
             Some(_) => {
-                let Some((x, c)) = super::scaled(graph, source) else { break };
+                let Some((x, c)) = super::number::scaled(graph, source) else { break };
                 factor *= c;
                 source = x;
             }

@@ -6,7 +6,7 @@
 //! it meant before. Weights are held output-major, as the ecosystem has them; four-bit codes have
 //! no compressed form.
 
-use super::{GROUP, KEPT};
+use super::group::{GROUP, KEPT};
 use crate::{Quantized, QuantizedLayer, Skipped, dce};
 use overdrive_ir::ops::{Linear, QuantizedLinear};
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Origin, Tensor, TensorType};

@@ -2,7 +2,7 @@
 //!
 //! Source: Mishra et al., "Accelerating sparse deep neural networks", arXiv:2104.08378.
 
-use super::{GROUP, largest, zero};
+use super::group::{GROUP, largest, zero};
 
 /// Prunes rows of K.
 pub(super) fn prune(rows: &mut [f64]) {

@@ -5,7 +5,7 @@
 //! changes the weights after it by `-w_k U[k, k..] / U[k, k]`. Source: Frantar and Alistarh,
 //! "SparseGPT", arXiv:2301.00774, algorithm 1 with n:m.
 
-use super::{GROUP, largest};
+use super::group::{GROUP, largest};
 use crate::quantize::{damped, factor_of_inverse};
 
 /// Prunes rows of `k`; `gram` is `[K, K]`.

@@ -4,7 +4,7 @@
 //! Source: Sun et al., "A simple and effective pruning approach for large language models",
 //! arXiv:2306.11695, equation 1.
 
-use super::{GROUP, largest, zero};
+use super::group::{GROUP, largest, zero};
 
 /// Prunes rows of `k`; `gram` is `[K, K]`.
 pub(super) fn prune(rows: &mut [f64], k: usize, gram: &[f64]) {

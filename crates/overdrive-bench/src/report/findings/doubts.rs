@@ -1,8 +1,8 @@
 //! What the samples say against being believed.
 
 use super::super::judged::{Compared, Judged};
+use super::finding::{Finding, Topic};
 use super::group::{by, listed, named};
-use super::{Finding, Topic};
 use crate::status::{Exclusion, StatusKind};
 
 /// Every status but the one that has a rule of its own, put together by kind; those that block a

@@ -2,9 +2,9 @@
 
 use super::super::judged::{Compared, Judged};
 use super::super::leaders::{believed, fastest};
+use super::finding::{Finding, Topic};
 use super::group::by;
 use super::win::{Win, sentences};
-use super::{Finding, Topic};
 use crate::digits;
 
 /// The fastest of each workload, among those timed on the same clock, where an interval decides

@@ -1,8 +1,8 @@
 //! Devices that wait for their launches.
 
 use super::super::judged::{Compared, Judged};
+use super::finding::{Finding, Topic};
 use super::group::{by, listed, named};
-use super::{Finding, Topic};
 use crate::digits;
 use crate::series::{Basis, Series};
 use crate::statistics::Sorted;

@@ -2,9 +2,9 @@
 
 use super::super::judged::{Compared, Judged};
 use super::super::witness::{memory, witness};
+use super::finding::{Finding, Topic};
 use super::group::by;
 use super::win::{Win, least, sentences};
-use super::{Finding, Topic};
 use crate::digits;
 
 /// The smallest addition of one call on each workload, unless all need the same.

@@ -1,8 +1,8 @@
 //! Compressed models that are not smaller.
 
 use super::super::judged::Judged;
+use super::finding::{Finding, Topic};
 use super::quality::{FILE_BYTES, quantity};
-use super::{Finding, Topic};
 
 /// Every file that is as large as the one of its baseline, or larger.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {

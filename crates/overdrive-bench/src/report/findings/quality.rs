@@ -5,9 +5,9 @@
 
 use super::super::judged::{Compared, Judged};
 use super::super::quality::{Difference, FAR, Metric, metrics};
+use super::finding::{Finding, Topic};
 use super::group::{by, listed};
 use super::win::{Win, least, sentences};
-use super::{Finding, Topic};
 use crate::digits;
 
 /// The quantity that says how large a model is on disk.

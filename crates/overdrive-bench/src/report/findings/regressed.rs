@@ -2,7 +2,7 @@
 //! case.
 
 use super::super::judged::{Compared, Judged};
-use super::{Finding, Topic};
+use super::finding::{Finding, Topic};
 use crate::gate::finding::CaseVerdict;
 use crate::gate::judgement::{Figure, Verdict};
 use crate::gate::metric::MEDIAN;

@@ -1,8 +1,8 @@
 //! Variants that are slower than what they were compared with.
 
 use super::super::judged::{Compared, Judged};
+use super::finding::{Finding, Topic};
 use super::group::{by, listed};
-use super::{Finding, Topic};
 
 /// Ratios whose interval lies below 1, put together by the two configurations; the slowest first.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {

@@ -1,8 +1,8 @@
 //! What gave no figure, and why.
 
 use super::super::judged::{Compared, Judged};
+use super::finding::{Finding, Topic};
 use super::group::{by, listed, named};
-use super::{Finding, Topic};
 
 /// A sentence for each reason.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {

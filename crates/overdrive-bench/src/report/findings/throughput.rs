@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::super::judged::{Compared, Judged};
 use super::super::leaders::{believed, busiest};
 use super::super::section;
+use super::finding::{Finding, Topic};
 use super::group::by;
 use super::win::{Win, sentences};
-use super::{Finding, Topic};
 
 /// The highest rate over all sizes of a workload. With a single size it is the fastest again, which
 /// is said where back ends compete: who asks for throughput should find its winner by that name.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::judged::Compared;
+use super::finding::{Finding, Topic};
 use super::group::{SHOWN, counted};
-use super::{Finding, Topic};
 
 /// The best of several on one workload.
 pub(super) struct Win<'j, 'r> {

@@ -1,6 +1,6 @@
 //! Composites that opset 23 has as an op of its own.
 
-use super::prim::Signature;
+use super::signature::Signature;
 use super::writer::{Writer, extents, float, int, text};
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::ops::avg_pool2d::{Padding, Pool2d};

@@ -1,6 +1,7 @@
 //! Contractions and convolutions as nodes of the default domain.
 
-use super::prim::{Signature, pad};
+use super::pad::pad;
+use super::signature::Signature;
 use super::writer::{Unsaid, Writer, extents, int, list, text};
 use overdrive_ir::{Convolution, DType, DotGeneral, Pad};
 

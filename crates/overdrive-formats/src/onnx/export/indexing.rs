@@ -1,7 +1,7 @@
 //! Primitives whose positions are data. Positions are clamped as ours are, which ONNX leaves
 //! undefined.
 
-use super::prim::Signature;
+use super::signature::Signature;
 use super::writer::{Unsaid, Writer, int, text};
 use overdrive_ir::{DType, Reducer, Shape, Tensor};
 

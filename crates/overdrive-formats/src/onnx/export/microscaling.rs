@@ -7,7 +7,7 @@
 //! engines run (none of them runs float4 on a processor). Invariant: numbers are the same to the
 //! last bit; only the bytes of a 4- or 6-bit code are more.
 
-use super::prim::Signature;
+use super::signature::Signature;
 use super::writer::{Unsaid, Writer, int};
 use crate::onnx::types::theirs;
 use overdrive_ir::ops::BlockScale;

@@ -8,7 +8,7 @@
 //! scales are computed.
 
 use super::microscaling::steps;
-use super::prim::Signature;
+use super::signature::Signature;
 use super::writer::{Writer, float, int};
 use crate::onnx::types::theirs;
 use overdrive_ir::ops::quantized_linear::{Activations, Weights};
