@@ -28,8 +28,8 @@ pub struct WrongLength {
 }
 
 impl Tensor {
-    /// Wraps packed little-endian bytes, a vector without a copy. Errs when their count does not fit `ty` (which must be
-    /// bound).
+    /// Wraps packed little-endian bytes, a vector without a copy. Errs when their count does not
+    /// fit `ty` (which must be bound).
     pub fn from_bytes(ty: TensorType, bytes: impl Into<Vec<u8>>) -> Result<Self, WrongLength> {
         Self::sharing(ty, Bytes::from(bytes.into()))
     }

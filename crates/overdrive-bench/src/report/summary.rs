@@ -1,5 +1,6 @@
-//! What a run says when it ends: ten lines at most, with those of whoever ends it. What was measured, the winners with their
-//! intervals and what they cost, the caveats. The tables are a `-v` away.
+//! What a run says when it ends: ten lines at most, with those of whoever ends it. What was
+//! measured, the winners with their intervals and what they cost, the caveats. The tables are a
+//! `-v` away.
 
 use super::decision::{self, Card, Decision, Subject};
 use super::findings;
