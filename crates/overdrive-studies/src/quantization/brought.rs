@@ -10,6 +10,8 @@ use super::study::{case, modes, note, timed};
 use super::{Footprint, Judge, Scores, agreement, outputs};
 use crate::{Context, Workload};
 use overdrive_bench::failure::Failure;
+use overdrive_bench::outcome::Outcome;
+use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
 use overdrive_formats::states_file_bytes;
 use overdrive_ir::{Graph, Tensor};
@@ -39,7 +41,8 @@ struct Made {
     quantities: Quantities,
 }
 
-/// Measures every mode that needs no training; a mode that does not fit is a note with the reason.
+/// Measures every mode that needs no training; a mode that does not fit is a note with the reason,
+/// one that there was no time for a record.
 ///
 /// # Errors
 /// When the float model itself cannot be run.
@@ -72,10 +75,14 @@ pub fn brought(
         &Footprint::float(&template.graph),
         (&given, None),
     )?];
+    let mut left_out: Vec<Record> = Vec::new();
     for mode in modes {
         if let Some(reason) = context.over() {
-            note(results, format!("{name}: {} and the modes behind it: {reason}", mode.name));
-            break;
+            let case = case(context, model.workload, Some(mode));
+            let (seed, command) = (context.seed, context.command_of(&case.study));
+            let outcome = Outcome::Failure(Failure::skipped(reason));
+            left_out.push(Record { case, baseline: None, seed, command, outcome });
+            continue;
         }
         context.progress.workload(&format!("{name}, {}", mode.name));
         let attempt = || -> Result<Made, Failure> {
@@ -100,7 +107,8 @@ pub fn brought(
     let (graphs, exact): (Vec<_>, Vec<_>) =
         all.into_iter().map(|made| ((made.mode, made.graph), made.quantities)).unzip();
     let work = model.workload.work();
-    let records = timed(context, (model.workload, work), (&graphs, model.draw), exact)?;
+    let mut records = timed(context, (model.workload, work), (&graphs, model.draw), exact)?;
+    records.extend(left_out);
     context.add(results, records);
     Ok(())
 }
