@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
-use super::figures::{ink, names, series, summary, time_row};
+use super::figures::{ink, series, summary, time_row};
 use crate::report::decision::Decision;
 use crate::report::judged::{Compared, Judged};
 use crate::report::leaders::believed;
@@ -34,9 +34,9 @@ pub(in crate::report) fn chart(judged: &Judged<'_>, decision: &Decision) -> Opti
         }
         shown += 1;
         lines.push(Row::Heading(group[0].record.case.workload.to_string()));
-        for (row, name) in rows.iter().zip(names(&rows)) {
-            let ink = ink(&name, row, &mut inks);
-            lines.push(time_row(row, name, ink));
+        for row in rows {
+            let ink = ink(&row.label, row, &mut inks);
+            lines.push(time_row(row, row.label.clone(), ink));
         }
         drawn.extend(best);
     }
