@@ -41,6 +41,10 @@ impl Library {
 
     /// How to get it.
     pub fn remedy(self) -> &'static str {
+        if cfg!(all(target_env = "musl", target_feature = "crt-static")) {
+            return "this program is linked statically and loads no libraries; take the archive \
+                    for glibc";
+        }
         match self {
             Self::Driver => {
                 "install NVIDIA's driver (it brings libcuda.so.1), or use `--device cpu`"
