@@ -160,6 +160,8 @@ impl Backend for CudaBackend {
                     let key = gemm::key_following(&call, &program);
                     self.choose(&site, key, || gemm::tune_following(&site, both))?
                 }
+                (StepKind::Gemm(_), None) if let Some(calls) = gemm::summands(steps) => self
+                    .choose(&site, gemm::key_summed(&calls), || gemm::tune_summed(&site, &calls))?,
                 (StepKind::Gemm(_), None) => {
                     let calls = &gemm::calls(steps);
                     self.choose(&site, gemm::key_together(calls), || {

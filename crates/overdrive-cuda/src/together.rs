@@ -15,15 +15,19 @@ use std::collections::BTreeMap;
 /// The steps that a step stands for, by its position.
 pub type Together = BTreeMap<usize, Vec<Step>>;
 
+/// Most steps between a product and another that runs as early as it does.
+const FAR: usize = 16;
+
 /// Gathers steps into the first of them, in modes that fuse: those that follow one another but for
-/// prepare steps, where `bunches` says that one launch can do all of them; else where `joins` takes
-/// one more to those there are, and `wanted` agrees to all. The step's name then says how many it
-/// is. Else the step after it, where that reads what it writes
-/// and `follows` says that one launch does both; the plan notes why not where it has a reason.
+/// prepare steps, where `bunches` says that one launch can do all of them; else where `adds` says
+/// that a step adds to what those there are give, or `joins` takes one more to them, and `wanted`
+/// agrees to all. The step's name then says how many it is. Products may come from further on. Else
+/// the step after it, where that reads what it writes and `follows` says that one launch does both;
+/// the plan notes why not where it has a reason.
 pub fn gather(
     plan: &mut Plan,
     bunches: impl Fn(&[&Step]) -> bool,
-    joins: impl Fn(&[&Step], &Step) -> bool,
+    (adds, joins): (impl Fn(&[&Step], &Step) -> bool, impl Fn(&[&Step], &Step) -> bool),
     follows: impl Fn(&Step, &Step) -> Option<Result<(), String>>,
     wanted: impl Fn(&[Step]) -> bool,
 ) -> Together {
@@ -35,13 +39,18 @@ pub fn gather(
     while first < plan.steps.len() {
         let bunch = bunched(plan, first, &bunches);
         let is_bunch = bunch.len() > 1;
-        let mut members = if is_bunch { bunch } else { members(plan, first, &joins) };
-        let beside = members.len() > 1 && !is_bunch;
+        let mut members = if is_bunch { bunch } else { summands(plan, first, &adds) };
+        let is_sum = members.len() > 1 && !is_bunch;
+        if members.len() == 1 {
+            members = beside_it(plan, first, &joins);
+        }
+        let beside = members.len() > 1 && !is_bunch && !is_sum;
         if members.len() == 1 {
             members.extend(follower(plan, first, &follows));
         }
         let steps: Vec<Step> = members.iter().map(|&step| plan.steps[step].clone()).collect();
         if steps.len() > 1 && (is_bunch || wanted(&steps)) {
+            chained |= comes_from_afar(plan, &members);
             for &step in members[1..].iter().rev() {
                 let gone = plan.steps.remove(step);
                 let head = &mut plan.steps[first];
@@ -62,7 +71,10 @@ pub fn gather(
                         || steps[0].reads.contains(slot)
                 });
             }
-            head.name = name(&steps, beside);
+            if is_sum {
+                head.writes = steps[steps.len() - 1].writes.clone();
+            }
+            head.name = name(&steps, (beside, is_sum));
             together.insert(first, steps);
         }
         first += 1;
@@ -74,11 +86,14 @@ pub fn gather(
 }
 
 /// What several steps are called as one.
-fn name(steps: &[Step], beside: bool) -> String {
+fn name(steps: &[Step], (beside, is_sum): (bool, bool)) -> String {
     let several = |steps: &[Step]| match steps {
         [one] => one.name.clone(),
         _ => format!("{} x {}", steps.len(), steps[0].name),
     };
+    if is_sum {
+        return format!("sum of {}", several(steps));
+    }
     match (&steps[0].kind, beside) {
         (StepKind::Gemm(_), false) if matches!(steps[1].kind, StepKind::Gemm(_)) => several(steps),
         (_, true) => several(steps),
@@ -93,9 +108,7 @@ fn bunched(plan: &Plan, first: usize, bunches: impl Fn(&[&Step]) -> bool) -> Vec
     if plan.steps[first].prepare {
         return members;
     }
-    let in_arena = |slot: SlotId| matches!(plan.slot(slot).place, Place::Arena { .. });
-    let fixed =
-        |x: &SlotId, y: &SlotId| x != y && !(in_arena(*x) && in_arena(*y)) && overlap(plan, *x, *y);
+    let fixed = |x: &SlotId, y: &SlotId| x != y && stays(plan, *x, *y);
     for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
         if step.prepare {
             continue;
@@ -123,14 +136,46 @@ fn bunched(plan: &Plan, first: usize, bunches: impl Fn(&[&Step]) -> bool) -> Vec
     let private = handed.all(|slot| {
         let mut steps = plan.steps.iter().enumerate();
         let known = |(at, s): (usize, &Step)| members.contains(&at) || !s.reads.contains(slot);
-        !all().any(|step| takes(step, slot)) || in_arena(*slot) && steps.all(known)
+        !all().any(|step| takes(step, slot)) || in_arena(plan, *slot) && steps.all(known)
     });
     if private { members } else { vec![first] }
 }
 
 /// The steps that can run with `first`, itself included.
-fn members(plan: &Plan, first: usize, joins: impl Fn(&[&Step], &Step) -> bool) -> Vec<usize> {
-    let mut members = vec![first];
+fn beside_it(plan: &Plan, first: usize, joins: impl Fn(&[&Step], &Step) -> bool) -> Vec<usize> {
+    let far = if matches!(plan.steps[first].kind, StepKind::Gemm(_)) { FAR } else { 0 };
+    from_afar(plan, (first, far), |known, passed, step| {
+        // Where nothing moves, the arena stays as it is.
+        let meets = |other: &&Step| match passed {
+            [] => conflict(plan, other, step),
+            _ => depends(plan, other, step),
+        };
+        joins(known, step) && !known.iter().any(meets)
+    })
+}
+
+/// The steps that add to what `first` gives, itself included. What one step hands to another exists
+/// in no other launch.
+fn summands(plan: &Plan, first: usize, adds: impl Fn(&[&Step], &Step) -> bool) -> Vec<usize> {
+    from_afar(plan, (first, FAR), |known, _, step| {
+        let handed = &known[known.len() - 1].writes;
+        let readers = |slot: &SlotId| plan.steps.iter().filter(|s| s.reads.contains(slot)).count();
+        let becomes_state = |slot: &SlotId| plan.updates.iter().any(|(_, _, new)| new == slot);
+        let only_step = |s: &SlotId| in_arena(plan, *s) && readers(s) == 1 && !becomes_state(s);
+        adds(known, step)
+            && handed.iter().all(only_step)
+            && !known.iter().any(|other| meet(other, step, |x, y| x != y && stays(plan, *x, *y)))
+    })
+}
+
+/// `first` and the steps after it that `takes` agrees to, given those there are and those passed
+/// over; at most `far` are, and none that has to do with a step that comes before it then.
+fn from_afar(
+    plan: &Plan,
+    (first, far): (usize, usize),
+    takes: impl Fn(&[&Step], &[&Step], &Step) -> bool,
+) -> Vec<usize> {
+    let (mut members, mut passed) = (vec![first], Vec::new());
     if plan.steps[first].prepare {
         return members;
     }
@@ -139,12 +184,24 @@ fn members(plan: &Plan, first: usize, joins: impl Fn(&[&Step], &Step) -> bool) -
             continue;
         }
         let known: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
-        if !joins(&known, step) || known.iter().any(|member| conflict(plan, member, step)) {
+        let waits = || passed.iter().any(|other: &&Step| depends(plan, other, step));
+        if takes(&known, &passed, step) && !waits() {
+            members.push(at);
+            continue;
+        }
+        passed.push(step);
+        if passed.len() > far {
             break;
         }
-        members.push(at);
     }
     members
+}
+
+/// Whether one of these steps runs before another that it came after.
+fn comes_from_afar(plan: &Plan, members: &[usize]) -> bool {
+    let last = members[members.len() - 1];
+    let between = (members[0]..last).filter(|at| !members.contains(at));
+    between.into_iter().any(|at| !plan.steps[at].prepare)
 }
 
 /// The step that one launch can do after `first`, which reads its results and shares no byte with
@@ -161,11 +218,7 @@ fn follower(
         return None;
     }
     // The arena is laid out again for both as one step; buffers of others stay where they are.
-    let in_arena = |slot: SlotId| matches!(plan.slot(slot).place, Place::Arena { .. });
-    let meets = |slot: &SlotId| {
-        let fixed = |w: SlotId| overlap(plan, w, *slot) && !(in_arena(w) && in_arena(*slot));
-        next.writes.iter().any(|&w| w == *slot || fixed(w))
-    };
+    let meets = |slot: &SlotId| next.writes.iter().any(|&w| w == *slot || stays(plan, w, *slot));
     let reason = match follows(step, next)? {
         Ok(()) if !step.reads.iter().chain(&step.writes).any(meets) => return Some(at),
         Ok(()) => "its result lies where the other's operands do".to_owned(),
@@ -180,6 +233,20 @@ fn follower(
 /// Whether one of two steps writes bytes that the other touches.
 fn conflict(plan: &Plan, a: &Step, b: &Step) -> bool {
     meet(a, b, |x, y| x == y || overlap(plan, *x, *y))
+}
+
+/// Whether one of two steps writes what the other touches, wherever the arena is laid out.
+fn depends(plan: &Plan, a: &Step, b: &Step) -> bool {
+    meet(a, b, |x, y| x == y || stays(plan, *x, *y))
+}
+
+/// Whether two slots share bytes that no other layout of the arena parts.
+fn stays(plan: &Plan, a: SlotId, b: SlotId) -> bool {
+    !(in_arena(plan, a) && in_arena(plan, b)) && overlap(plan, a, b)
+}
+
+fn in_arena(plan: &Plan, slot: SlotId) -> bool {
+    matches!(plan.slot(slot).place, Place::Arena { .. })
 }
 
 /// Whether one of two steps writes a slot that is, by `same`, one that the other touches.

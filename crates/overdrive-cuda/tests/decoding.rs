@@ -73,7 +73,7 @@ fn gathered(graph: &Graph) -> (Plan, Together) {
         overdrive_passes::plan(graph, Mode::Graph, &caps(&h200()), &Tuning::default()).unwrap();
     let bunches = |steps: &[&Step]| gemm::bunches(steps) || loops::bunches(steps);
     let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
-    let together = gather(&mut plan, bunches, joins, gemm::follows, |_| true);
+    let together = gather(&mut plan, bunches, (gemm::adds, joins), gemm::follows, |_| true);
     (plan, together)
 }
 

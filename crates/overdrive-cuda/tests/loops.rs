@@ -12,7 +12,7 @@ use overdrive_cuda::Device;
 use overdrive_cuda::compiler::{Architecture, compile};
 use overdrive_cuda::loops::{Machine, sources};
 use overdrive_ir::eval::philox;
-use overdrive_ir::plan::{Access, Instr, Program};
+use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{
     Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, TensorType, Unary, row_major,
 };
@@ -128,6 +128,36 @@ fn rows_set_out_where_they_can() {
 }
 
 #[test]
+fn what_only_the_last_pass_reads_is_asked_for() {
+    let extents = [16_384, 768];
+    let (mut program, _) = layer_norm(extents[0], extents[1], DType::BF16);
+    let text = |program: &Program| {
+        let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+        sources(program, &[], machine).unwrap()[0].text.to_string()
+    };
+    let alone = text(&program);
+    assert!(!alone.contains("ask_for"), "all rows share the scale: {alone}");
+    let mut b = Build(program);
+    let residual = b.load(dense(5, &extents), DType::F32);
+    let normed = b.0.stores.remove(0);
+    let y = b.convert(normed.value, DType::F32);
+    let y = b.binary(Binary::Add, y, residual);
+    b.store(dense(2, &extents), y);
+    program = b.0;
+    let with = text(&program);
+    assert!(with.matches("ask_for").count() == 1, "{with}");
+    let Some(device) = device() else { return };
+    for rows in [1, 77] {
+        let (_, mut slots) = layer_norm(rows, extents[1], DType::BF16);
+        let mut few = program.clone();
+        few.extents[0] = rows;
+        slots[2] = blank(DType::F32, &[rows, extents[1]]);
+        slots.push(normal(DType::F32, &[rows, extents[1]], 9));
+        check(&device, &few, &slots, &format!("{rows} rows"));
+    }
+}
+
+#[test]
 fn layer_norm_with_statistics_and_scale() {
     let Some(device) = device() else { return };
     for (rows, n) in [
@@ -181,6 +211,85 @@ fn one_element_of_a_row_is_picked() {
         blank(DType::F32, &[2]),
     ];
     check(&device, &b.0, &slots, "a pick alone");
+}
+
+/// The gradient of the mean of cross entropies beside the losses: slots x, target, loss, gradient.
+fn loss_with_gradient(rows: usize, n: usize, dtype: DType) -> Program {
+    let (extents, f) = ([rows, n], DType::F32);
+    let mut b = Build(cross_entropy(rows, n, dtype));
+    let [loss, log] = [0, 1].map(|number| b.0.stores[number].value);
+    b.0.stores.clear();
+    b.store(by_row(2, &extents), loss);
+    // The logits, widened, and the target.
+    let [x, target] = [1, 2].map(Register);
+    let shifted = b.binary(Binary::Sub, x, log);
+    let e = b.unary(Unary::Exp, shifted);
+    let (share, zero) = (b.constant(1.0 / rows as f64, f), b.constant(0.0, f));
+    let part = b.binary(Binary::Mul, e, share);
+    let index = b.0.push(Instr::Index(1), DType::I32);
+    let here = b.0.push(Instr::Compare(Compare::Eq, target, index), DType::Bool);
+    let one = b.0.push(Instr::Select(here, share, zero), f);
+    let gradient = b.binary(Binary::Sub, part, one);
+    let gradient = b.convert(gradient, dtype);
+    b.store(dense(3, &extents), gradient);
+    b.0
+}
+
+#[test]
+fn a_loss_and_its_gradient_are_one_loop() {
+    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let large = sources(&loss_with_gradient(16_384, 50_304, DType::BF16), &[], machine).unwrap();
+    let text = &large[0].text;
+    assert!(large.len() == 1 && text.contains("fast_exp") && text.contains("recall"), "{text}");
+    let Some(device) = device() else { return };
+    for (rows, n) in [(5, 1), (40, 7), (9, 1024), (3, 50_304), (1, 100_000)] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let places = (0..rows).map(|row| (row * 7919 % n) as i128).collect::<Vec<_>>();
+            let slots = [
+                normal(dtype, &[rows, n], 4),
+                Tensor::from_ints(DType::I32, [rows], &places),
+                blank(DType::F32, &[rows]),
+                blank(dtype, &[rows, n]),
+            ];
+            let what = format!("loss with gradient {rows} x {n} {dtype}");
+            check(&device, &loss_with_gradient(rows, n, dtype), &slots, &what);
+        }
+    }
+}
+
+/// Nine sums down the columns of four matrices of 16 bits and one of 32, some of them scaled by
+/// what a row has one of: what a layer's biases and norms hand back.
+fn sums_of_a_layer(rows: usize, n: usize) -> (Program, Vec<Tensor>) {
+    let f = DType::F32;
+    let down = |slot| access(slot, &[1, n]);
+    let mut b = Build::new(&[n, rows], 1);
+    let mut sums = Vec::new();
+    let wide = b.load(down(4), f);
+    let mean = b.load(access(5, &[0, 1]), f);
+    let centred = b.binary(Binary::Sub, wide, mean);
+    for slot in 0..4 {
+        let x = b.load(down(slot), DType::BF16);
+        let x = b.convert(x, f);
+        let scaled = b.binary(Binary::Mul, x, centred);
+        sums.extend([x, scaled].map(|value| b.reduce(Reducer::Sum, value)));
+    }
+    sums.push(b.reduce(Reducer::Sum, wide));
+    for (slot, sum) in (6..).zip(sums) {
+        b.store(access(slot, &[1]), sum);
+    }
+    b.0.stores.iter_mut().for_each(|store| store.access.strides.push(0));
+    let narrow = (0..4).map(|seed| normal(DType::BF16, &[rows, n], seed));
+    let others = [normal(f, &[rows, n], 4), normal(f, &[rows], 5)];
+    (b.0, narrow.chain(others).chain((0..9).map(|_| blank(f, &[n]))).collect())
+}
+
+#[test]
+fn many_sums_down_columns() {
+    let Some(device) = device() else { return };
+    for [rows, n] in [[3, 8], [1024, 256], [1000, 72], [65, 2048]] {
+        let (program, slots) = sums_of_a_layer(rows, n);
+        check(&device, &program, &slots, &format!("{rows} x {n}"));
+    }
 }
 
 #[test]

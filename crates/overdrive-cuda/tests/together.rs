@@ -55,7 +55,7 @@ fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
     let mut plan =
         overdrive_passes::plan(graph, mode, &caps, &Tuning::default()).expect("the graph is bound");
     let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
-    let together = gather(&mut plan, |_| false, joins, gemm::follows, |_| true);
+    let together = gather(&mut plan, |_| false, (gemm::adds, joins), gemm::follows, |_| true);
     (plan, together)
 }
 
@@ -71,6 +71,57 @@ fn equal_products_of_one_operand_are_gathered_and_dependent_ones_are_not() {
     assert!(together.is_empty() && plan.steps.len() >= 3, "{plan}");
     let (plan, together) = gathered(&layers(3, false), Mode::Jit);
     assert!(together.is_empty() && plan.steps.len() >= 3, "not where nothing is fused: {plan}");
+}
+
+/// What `count` layers of one x hand back: to x the sum, to each weight its own.
+fn handed_back(count: usize) -> Graph {
+    let [m, n, k] = SHAPE;
+    let b = Builder::new("handed_back");
+    let input =
+        |name: String, shape: [usize; 2]| b.input(&name, TensorType::new(DType::BF16, shape));
+    let x = input("x".to_owned(), [m, k]);
+    let mut sum: Option<Expr<'_>> = None;
+    for i in 0..count {
+        let (w, dy) = (input(format!("w{i}"), [k, n]), input(format!("dy{i}"), [m, n]));
+        let dx = dy.dot(w, &[], &[(1, 1)]);
+        sum = Some(sum.map_or(dx, |sum| sum + dx));
+        b.output(&format!("dw{i}"), x.dot(dy, &[], &[(0, 0)]));
+    }
+    if let Some(sum) = sum {
+        b.output("dx", sum);
+    }
+    b.finish().expect("the graph is well-formed")
+}
+
+#[test]
+fn products_that_are_added_up_are_gathered_and_so_are_those_between_them() {
+    let (plan, together) = gathered(&handed_back(3), Mode::Graph);
+    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [3, 3], "{plan}");
+    let names: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ["sum of 3 x dot_general", "3 x dot_general"], "{plan}");
+    assert_eq!(plan.steps[0].writes.len(), 1, "sums on the way are nowhere: {plan}");
+    assert_eq!(plan.steps[0].reads.len(), 6, "{plan}");
+}
+
+#[test]
+fn a_sum_that_somebody_else_reads_is_stored() {
+    let [m, n, k] = SHAPE;
+    let b = Builder::new("shared");
+    let input = |name: &str, shape: [usize; 2]| b.input(name, TensorType::new(DType::BF16, shape));
+    let [v, w] = ["v", "w"].map(|name| input(name, [k, n]));
+    let [x, y] = ["x", "y"].map(|name| input(name, [m, k]));
+    let first = x.matmul(v);
+    b.output("first", first);
+    b.output("sum", first + y.matmul(w));
+    let graph = b.finish().expect("the graph is well-formed");
+    let (plan, together) = gathered(&graph, Mode::Graph);
+    assert!(together.is_empty() && plan.steps.len() == 2, "{plan}");
+}
+
+#[test]
+fn products_that_are_added_up_compute_their_sum() {
+    let k = 3 * SHAPE[1];
+    agrees(&handed_back(3), Tolerance::new(DType::BF16, k, (k as f64).sqrt() + 4.0));
 }
 
 /// One step of AdamW on parameters of these shapes; where `chained`, the gradient of each is the

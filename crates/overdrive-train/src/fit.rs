@@ -125,8 +125,12 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     };
     let train = shifted.as_ref().map_or(run.train, |shifted| shifted as &dyn Split);
     let mut ending = Ending::Finished;
+    let mut next = batches(train, recipe, trainer.done());
     while trainer.done() < recipe.steps {
-        let report = trainer.step(&batches(train, recipe, trainer.done())?)?;
+        let (now, after) = (next?, trainer.done() + 1);
+        // Batches after the last step are drawn and never used.
+        let (report, drawn) = trainer.step_beside(&now, || batches(train, recipe, after))?;
+        next = drawn;
         let goes_on = observer.stepped(&report).is_continue();
         progress.done = trainer.done();
         let looks =

@@ -12,7 +12,7 @@ use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
     gradients,
 };
-use overdrive_passes::{cse, dce, keep_sums, precision};
+use overdrive_passes::{cse, dce, fold, keep_sums, precision};
 use std::collections::BTreeMap;
 
 /// Number of updates so far.
@@ -122,7 +122,9 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         update(&b, &trained, recipe, scale.zip(scaling), loss_value);
     }
     drop(scope);
-    Ok(dce(&cse(&keep_sums(&dce(&b.finish()?)?)?)?)?)
+    // The count of rows that a mean divides by, for one, is known.
+    let known = fold(&b.finish()?)?;
+    Ok(dce(&cse(&keep_sums(&dce(&known)?)?)?)?)
 }
 
 /// The gradient with the sum of earlier batches added, which lives in a state of its own.

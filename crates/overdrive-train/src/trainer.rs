@@ -112,6 +112,17 @@ impl Compiled {
         state: &mut State,
         tensors: &[(&str, &Tensor)],
     ) -> Result<Vec<Tensor>, BackendError> {
+        self.run_beside(backend, state, tensors, || ()).map(|(outputs, ())| outputs)
+    }
+
+    /// The same; `meanwhile` runs on the host while the device works.
+    fn run_beside<R>(
+        &mut self,
+        backend: &dyn Backend,
+        state: &mut State,
+        tensors: &[(&str, &Tensor)],
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<(Vec<Tensor>, R), BackendError> {
         for (port, buffer) in self.graph.inputs().iter().zip(&mut self.inputs) {
             let given = tensors.iter().find(|(name, _)| *name == port.name);
             let (_, tensor) = given.ok_or_else(|| BackendError::Mismatch {
@@ -121,8 +132,11 @@ impl Compiled {
             })?;
             backend.write(buffer, tensor)?;
         }
-        self.executable.run(state, &self.inputs, &mut self.outputs)?.wait()?;
-        self.outputs.iter().map(|buffer| backend.download(buffer)).collect()
+        let pending = self.executable.run(state, &self.inputs, &mut self.outputs)?;
+        let result = meanwhile();
+        pending.wait()?;
+        let outputs = self.outputs.iter().map(|buffer| backend.download(buffer));
+        Ok((outputs.collect::<Result<_, _>>()?, result))
     }
 }
 
@@ -204,6 +218,18 @@ impl<'a> Trainer<'a> {
     /// the step. In f16 gradients that overflow are skipped instead, until the scale of the loss is
     /// below 1.
     pub fn step(&mut self, batches: &[Batch]) -> Result<StepReport, TrainError> {
+        self.step_beside(batches, || ()).map(|(report, ())| report)
+    }
+
+    /// The same; `meanwhile` runs on the host while the device works on the last batch.
+    ///
+    /// # Errors
+    /// As `step`.
+    pub fn step_beside<R>(
+        &mut self,
+        batches: &[Batch],
+        meanwhile: impl FnOnce() -> R,
+    ) -> Result<(StepReport, R), TrainError> {
         assert_eq!(
             batches.len(),
             self.recipe.accumulate,
@@ -219,7 +245,8 @@ impl<'a> Trainer<'a> {
             losses += accumulate.run(self.backend, &mut self.state, &given)?[0].to_f64()[0];
         }
         let given: Vec<_> = last.inputs().chain([("labels", &last.labels), ("lr", &lr)]).collect();
-        let outputs = self.step.run(self.backend, &mut self.state, &given)?;
+        let (outputs, result) =
+            self.step.run_beside(self.backend, &mut self.state, &given, meanwhile)?;
         let [loss, grad_norm, applied] = [0, 1, 2].map(|i| outputs[i].to_f64()[0]);
         let loss = (losses + loss) / batches.len() as f64;
         let (step, applied) = (self.done, applied == 1.0);
@@ -233,7 +260,7 @@ impl<'a> Trainer<'a> {
         }
         self.done += 1;
         let positions = last.labels.ty().elements() / self.recipe.batch;
-        Ok(StepReport { step, positions, loss, grad_norm, learning_rate, applied })
+        Ok((StepReport { step, positions, loss, grad_norm, learning_rate, applied }, result))
     }
 
     fn loss_scale(&self) -> Result<f64, TrainError> {

@@ -55,8 +55,8 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     })
 }
 
-/// Gathers what runs together: loops that are alike, and products, beside each other or with a loop
-/// over their rows, but for those that are known to be faster apart.
+/// Gathers what runs together: loops that are alike, and products, beside each other, added up or
+/// with a loop over their rows, but for those that are known to be faster apart.
 pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Together {
     let joins =
         |steps: &[&Step], step: &Step| gemm::joins(steps, step) || loops::joins(steps, step);
@@ -64,19 +64,23 @@ pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Toget
     let follows = |step: &Step, next: &Step| gemm::follows(step, next).filter(|_| hopper);
     let wanted = |steps: &[Step]| match (&steps[0].kind, gemm::calls_following(steps)) {
         (_, Some((call, program))) => gemm::run_following(device, tuning, (&call, &program)),
-        (StepKind::Gemm(_), _) => gemm::run_together(device, tuning, &gemm::calls(steps)),
+        (StepKind::Gemm(_), _) => match gemm::summands(steps) {
+            Some(calls) => gemm::run_summed(device, tuning, &calls),
+            None => gemm::run_together(device, tuning, &gemm::calls(steps)),
+        },
         _ => true,
     };
     let apart = plan.clone();
     let bunches = |steps: &[&Step]| hopper && gemm::bunches(steps) || loops::bunches(steps);
-    let together = together::gather(plan, bunches, joins, follows, wanted);
+    let adds = |steps: &[&Step], step: &Step| hopper && gemm::adds(steps, step);
+    let together = together::gather(plan, bunches, (adds, joins), follows, wanted);
     let bytes = |plan: &Plan| plan.arena_bytes.iter().map(|&bytes| bytes as u64).sum::<u64>();
     if tuning.memory_limit.is_none_or(|limit| bytes(plan) <= limit) {
         return together;
     }
     // What one launch does lives at once.
     *plan = apart;
-    together::gather(plan, |_| false, joins, |_, _| None, wanted)
+    together::gather(plan, |_| false, (adds, joins), |_, _| None, wanted)
 }
 
 /// Compiles the step of `site`, which may stand for several.
@@ -96,7 +100,10 @@ pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task
             Some((call, program)) => {
                 gemm::compile_following(site, (&call, &program)).map(Task::Launch)
             }
-            None => gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch),
+            None => match gemm::summands(steps) {
+                Some(calls) => gemm::compile_summed(site, &calls).map(Task::Launch),
+                None => gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch),
+            },
         },
         (Some(steps), _) => loops::compile_together(site, steps).map(Task::Launch),
         (None, _) => compile_kind(site),

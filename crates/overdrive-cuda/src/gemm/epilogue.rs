@@ -4,9 +4,9 @@
 //! The text declares `Slots` (addresses of the buffers), `epilogue` (loads what the program reads,
 //! makes every other store, gives the values of the first store; its halves are `Loaded`, for
 //! kernels that load early) and `store_result` (writes those), apart so that a kernel may send the
-//! result through shared memory instead; `prefetch` asks for what an element reads. Invariant:
-//! neighbours are read and written at once only where every row starts at an address that allows
-//! it.
+//! result through shared memory instead, as it may the first few of one type; `prefetch` asks for
+//! what eight neighbours read. Invariant: neighbours are read and written at once only where every
+//! row starts at an address that allows it.
 
 use super::gelu;
 use super::problem::{SLOT_ALIGNMENT, alignment, split};
@@ -36,11 +36,16 @@ pub(super) fn is_printable(program: &Program) -> bool {
 /// # Panics
 /// If the program is not printable, or stores nothing.
 pub(super) fn print(call: &GemmCall) -> Printed {
-    print_followed(call, None)
+    print_for(call, 1, None)
 }
 
-/// The same, and what follows the product in the rows of its first result: `follow`.
-pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>) -> Printed {
+/// The same where the values of the first `results` stores, all of one type, are given one store's
+/// after the other's; and what follows the product in the rows of its first result: `follow`.
+pub(super) fn print_for(
+    call: &GemmCall,
+    results: usize,
+    following: Option<&Following<'_>>,
+) -> Printed {
     let program = &call.epilogue.0;
     assert!(is_printable(program), "the caller asked");
     let mut slots: Vec<SlotId> = Vec::new();
@@ -57,21 +62,39 @@ pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>)
             let (place, read) = load(register, dtype, access, slot);
             (places, reads) = (places + &place, reads + &read);
             let (at, _, _) = address(dtype, access, slot);
-            let _ =
-                writeln!(ahead, "    asm volatile(\"prefetch.global.L2 [%0];\" ::\"l\"({at}));");
+            let sector = 32 * 8 / dtype.bits();
+            let conditions: Vec<String> = [
+                (sector > 8, format!("col % {sector} == 0")),
+                // The same for all rows.
+                (split(access).1[0] == 0, "row % 64 == 0".to_owned()),
+            ]
+            .into_iter()
+            .filter_map(|(holds, condition)| holds.then_some(condition))
+            .collect();
+            let condition = match &conditions[..] {
+                [] => String::new(),
+                some => format!("if ({}) ", some.join(" && ")),
+            };
+            let _ = writeln!(ahead, "    {condition}ask_for({at});");
         }
     }
     let (mut assigns, mut writes, mut last) = (String::new(), String::new(), String::new());
     let mut others = String::new();
     for (i, store) in program.stores.iter().enumerate() {
         let dtype = program.dtype(store.value);
-        let (to, name) =
-            if i == 0 { (&mut last, "out".to_owned()) } else { (&mut writes, format!("s{i}")) };
-        if i > 0 {
-            let _ = writeln!(others, "    {dtype} {name}[V];");
+        let text = |name: &str, slot| store_text(name, dtype, &store.access, slot);
+        let slot = number(store.access.slot);
+        let value = store.value.0;
+        if i < results {
+            let _ = writeln!(assigns, "        out[{i} * V + v] = t{value};");
+            if i == 0 {
+                last = text("out", slot);
+            }
+        } else {
+            let _ = writeln!(others, "    {dtype} s{i}[V];");
+            let _ = writeln!(assigns, "        s{i}[v] = t{value};");
+            writes += &text(&format!("s{i}"), slot);
         }
-        let _ = writeln!(assigns, "        {name}[v] = t{};", store.value.0);
-        *to += &store_text(&name, dtype, &store.access, number(store.access.slot));
     }
     let follow = following.map(|following| following.print(&mut number)).unwrap_or_default();
     let out = program.dtype(program.stores.first().expect("an epilogue stores").value);
@@ -97,20 +120,20 @@ pub(super) fn print_followed(call: &GemmCall, following: Option<&Following<'_>>)
     let _ = write!(
         text,
         "__device__ __forceinline__ void apply({arguments}, const SUM (&sums)[V], i32 count, OUT \
-         (&out)[V]) {{\n{batch}{others}#pragma unroll\n    for (int v = 0; v < V; ++v) \
+         (&out)[{results} * V]) {{\n{batch}{others}#pragma unroll\n    for (int v = 0; v < V; ++v) \
          {{\n{statements}{assigns}    }}\n{writes}}}\n}};\n"
     );
     let _ = write!(
         text,
         "template <int V>\n__device__ __forceinline__ void epilogue({arguments}, const SUM \
-         (&sums)[V], i32 count, OUT (&out)[V]) {{\n    Loaded<V> loaded;\n    \
+         (&sums)[V], i32 count, OUT (&out)[{results} * V]) {{\n    Loaded<V> loaded;\n    \
          loaded.load_all(slots, batch, row, col, count);\n    loaded.apply(slots, batch, row, \
          col, sums, count, out);\n}}\n"
     );
     let _ = write!(
         text,
         "template <int V>\n__device__ __forceinline__ void store_result({arguments}, const OUT \
-         (&out)[V], i32 count) {{\n{batch}{last}}}\n"
+         (&out)[{results} * V], i32 count) {{\n{batch}{last}}}\n"
     );
     let _ = write!(
         text,

@@ -110,7 +110,7 @@ pub(super) fn candidates(
 ) -> Result<Ready, Refusal> {
     let following =
         following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
-    let work = Work { calls: std::slice::from_ref(call), following: Some(&following) };
+    let work = Work { following: Some(&following), ..Work::of(std::slice::from_ref(call)) };
     let mut all = Ready::new();
     for tile in tiles(call).into_iter().take(TILES) {
         all.extend(hopper::compile(site, work, tile)?.map(|launch| (tile.to_string(), launch)));
@@ -128,7 +128,7 @@ pub fn compile_following(
 ) -> Result<Box<dyn Launch>, Refusal> {
     let following =
         following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
-    let work = Work { calls: std::slice::from_ref(call), following: Some(&following) };
+    let work = Work { following: Some(&following), ..Work::of(std::slice::from_ref(call)) };
     let chosen = site.tuning.choices.get(&key_following(call, program));
     let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());
     for tile in chosen.into_iter().chain(tiles(call)) {

@@ -20,7 +20,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::loops::Following;
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
-use overdrive_ir::plan::{GemmCall, MatrixView, SlotId};
+use overdrive_ir::plan::{Access, GemmCall, MatrixView, SlotId};
 use overdrive_ir::{DType, Precision};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -31,13 +31,22 @@ const TMA_ALIGNMENT: i64 = 16;
 /// Bytes of one line of a tile: the widest swizzle.
 const LINE: usize = 128;
 
+/// Most results that TMA stores: as many maps for each product of a launch are its parameters.
+const MOST_RESULTS: usize = 2;
+
 /// A product as the kernel sees it.
 pub(super) struct Fit {
     pub(super) lhs: Matrix,
     pub(super) rhs: Matrix,
-    /// Where the result lies if TMA can store it: its first element, elements from row to row and
-    /// batch to batch.
-    out: Option<(Base, i64, i64)>,
+}
+
+/// Where a result lies that TMA can store.
+pub(super) struct Stored {
+    pub(super) base: Base,
+    /// Elements from row to row.
+    pub(super) row: i64,
+    /// Elements from batch to batch.
+    step: i64,
 }
 
 /// An operand.
@@ -72,7 +81,7 @@ impl Fit {
         if left.bits() == 8 && !(lhs.by_k && rhs.by_k) {
             return None;
         }
-        Some(Self { lhs, rhs, out: stored(call) })
+        Some(Self { lhs, rhs })
     }
 }
 
@@ -125,34 +134,46 @@ fn promotes(call: &GemmCall) -> bool {
     call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8
 }
 
-/// The first store, if it is of rows that TMA can write.
-pub(super) fn stored(call: &GemmCall) -> Option<(Base, i64, i64)> {
+/// The first store, if it is of rows that TMA can write, and those after it that are of the same
+/// type and can be written likewise.
+pub(super) fn stored(call: &GemmCall) -> Vec<Stored> {
     let program = &call.epilogue.0;
-    let store = &program.stores[0];
-    let dtype = program.dtype(store.value);
-    let (batch, [row, col]) = split(&store.access);
+    let dtype = program.dtype(program.stores[0].value);
+    let alike = program.stores.iter().take_while(|store| program.dtype(store.value) == dtype);
+    alike.map_while(|store| stored_as(call, &store.access, dtype)).take(MOST_RESULTS).collect()
+}
+
+fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
+    let (batch, [row, col]) = split(access);
     let (_, [step]) = one_batch(&call.batch, [batch])?;
-    let base = Base::at(store.access.slot, dtype, store.access.offset);
+    let base = Base::at(access.slot, dtype, access.offset);
     let bytes = dtype.bits() as i64 / 8;
     let row = if call.m == 1 { call.n.next_multiple_of(16) as i64 } else { row };
     let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
     // Of programs that overwrite what they load each element must be read before its row is
     // written.
-    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4)
-        .then_some((base, row, step))
+    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some(Stored {
+        base,
+        row,
+        step,
+    })
 }
 
-/// What a launch does: products that are alike, and what follows in the rows of the only one.
+/// What a launch does: products that are alike, or one, with what it is the sum of and what follows
+/// in its rows.
 #[derive(Copy, Clone)]
 pub(super) struct Work<'a> {
     pub(super) calls: &'a [GemmCall],
+    /// Products whose sum the only call stores, alike but for where their operands are; of several
+    /// calls not looked at but for the first.
+    pub(super) terms: &'a [GemmCall],
     pub(super) following: Option<&'a Following<'a>>,
 }
 
 impl<'a> Work<'a> {
     /// Products alone.
     pub(super) fn of(calls: &'a [GemmCall]) -> Self {
-        Self { calls, following: None }
+        Self { calls, terms: &calls[..1], following: None }
     }
 }
 
@@ -164,13 +185,13 @@ pub(super) fn source(
     tile: Tile,
     multiprocessors: u32,
 ) -> Option<(Source, Grid)> {
-    let Work { calls, following } = work;
+    let Work { calls, terms, following } = work;
     let call = &calls[0];
     let program = &call.epilogue.0;
     let out = program.dtype(program.stores[0].value);
-    let by_tma = following.is_none()
-        && fit.out.is_some()
-        && (tile.columns * out.bits() / 8).is_multiple_of(LINE);
+    let whole_lines = (tile.columns * out.bits() / 8).is_multiple_of(LINE);
+    let results = if following.is_none() && whole_lines { stored(call).len() } else { 0 };
+    let by_tma = results > 0;
     let folds = following.map_or(0, Following::folds);
     let span = following.map_or(Some(0), |_| tile.span(call.n))?;
     let beside = if by_tma { tile.store_bytes() } else { tile.meeting_bytes(span, folds) };
@@ -178,7 +199,7 @@ pub(super) fn source(
     if !tile.applies(promote, [fit.lhs.by_k, fit.rhs.by_k]) {
         return None;
     }
-    let steps = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits());
+    let steps = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits()) * terms.len();
     let lean = following.is_none() && !promote && tile.is_lean([call.m, call.n], steps);
     let stages = tile.stages(if lean { beside + ROOM } else { beside })?;
     let batch = calls.len() * call.batch.iter().product::<usize>();
@@ -189,7 +210,7 @@ pub(super) fn source(
         None => clusters.min(multiprocessors as usize / tile.cluster) * tile.cluster,
         Some(_) => clusters,
     };
-    let text = epilogue::print_followed(call, following).text;
+    let text = epilogue::print_for(call, results.max(1), following).text;
     let flag = |value: bool| u8::from(value).to_string();
     let mut defines = epilogue::defines(call, sums(call));
     defines.extend([
@@ -204,10 +225,12 @@ pub(super) fn source(
         ("LHS_BATCHED", flag(fit.lhs.batch != 0)),
         ("RHS_BATCHED", flag(fit.rhs.batch != 0)),
         ("STORE_BY_TMA", flag(by_tma)),
+        ("RESULTS", results.max(1).to_string()),
         ("PROMOTE", flag(promote)),
         ("GROUP", tile.group(pairs).to_string()),
         ("BLOCKS", blocks.to_string()),
         ("TOGETHER", calls.len().to_string()),
+        ("TERMS", terms.len().to_string()),
         ("SPAN", span.to_string()),
         ("FOLDS", folds.to_string()),
         ("LEAN", flag(lean)),
@@ -225,24 +248,25 @@ pub(super) fn source(
     );
     let threads = tile.consumers as u32 * 128 + if lean { 32 } else { 128 };
     let shared_bytes = tile.shared_bytes(stages, beside) as u32;
-    Some((source, Grid { blocks: blocks as u32, threads, by_tma, shared_bytes }))
+    Some((source, Grid { blocks: blocks as u32, threads, results, shared_bytes }))
 }
 
 /// How the kernel is launched.
 pub(super) struct Grid {
     blocks: u32,
     threads: u32,
-    by_tma: bool,
+    /// Results of each product that TMA stores.
+    results: usize,
     shared_bytes: u32,
 }
 
 struct Hopper {
     entry: Entry,
-    /// Products of this launch.
-    together: usize,
+    /// Left and right operands of this launch.
+    operands: [usize; 2],
     /// Buffers of the epilogues, one product's after the other's.
     slots: Vec<SlotId>,
-    /// Of the left operand, of each right one, of each result.
+    /// Of each left operand, of each right one, of each product's results.
     maps: Maps,
     bases: Vec<Base>,
 }
@@ -282,31 +306,31 @@ pub(super) fn compile(
     );
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);
-    let out = match fit.out.filter(|_| grid.by_tma) {
-        Some((_, row, step)) => {
-            let batches = call.batch.iter().product();
-            let step = if step == 0 { row } else { step };
-            let extents =
-                [Extent::new(call.n, 1), Extent::new(call.m, row), Extent::new(batches, step)];
-            Boxes::new(dtype, extents, [LINE * 8 / dtype.bits(), 64])
+    let batches = call.batch.iter().product();
+    let result = |of: Stored| {
+        let step = if of.step == 0 { of.row } else { of.step };
+        let extents =
+            [Extent::new(call.n, 1), Extent::new(call.m, of.row), Extent::new(batches, step)];
+        (of.base, Boxes::new(dtype, extents, [LINE * 8 / dtype.bits(), 64]))
+    };
+    let results = |call: &GemmCall| -> Vec<(Base, Boxes)> {
+        match grid.results {
+            // The kernel does not look at it.
+            0 => vec![(fit.lhs.base, lhs.clone())],
+            some => stored(call).into_iter().take(some).map(result).collect(),
         }
-        // The kernel does not look at it.
-        None => lhs.clone(),
     };
-    let result = |call: &GemmCall| match stored(call).filter(|_| grid.by_tma) {
-        Some((base, _, _)) => base,
-        None => fit.lhs.base,
-    };
-    let together = calls.len();
-    let rights = calls.iter().map(|call| Base::of(&call.rhs));
-    let bases: Vec<Base> =
-        std::iter::once(fit.lhs.base).chain(rights).chain(calls.iter().map(result)).collect();
-    let boxes =
-        std::iter::once(lhs).chain(vec![rhs; together]).chain(vec![out; together]).collect();
+    let rights = if work.terms.len() > 1 { work.terms } else { calls };
+    let lefts = work.terms.iter().map(|term| (Base::of(&term.lhs), lhs.clone()));
+    let maps = lefts
+        .chain(rights.iter().map(|call| (Base::of(&call.rhs), rhs.clone())))
+        .chain(calls.iter().flat_map(results));
+    let (bases, boxes) = maps.unzip();
+    let operands = [work.terms.len(), rights.len()];
     let others = calls[1..].iter().flat_map(|call| epilogue::print(call).slots);
     let slots =
-        epilogue::print_followed(call, work.following).slots.into_iter().chain(others).collect();
-    Ok(Some(Box::new(Hopper { entry, together, slots, maps: Maps::new(boxes), bases })))
+        epilogue::print_for(call, 1, work.following).slots.into_iter().chain(others).collect();
+    Ok(Some(Box::new(Hopper { entry, operands, slots, maps: Maps::new(boxes), bases })))
 }
 
 impl Launch for Hopper {
@@ -314,16 +338,17 @@ impl Launch for Hopper {
         let bases: Vec<u64> = self.bases.iter().map(|base| base.address(addresses)).collect();
         let mut maps = self.maps.at(&bases)?;
         let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
-        let (lhs, others) = maps.split_at_mut(1);
-        let (rights, results) = others.split_at_mut(self.together);
+        let [lefts, rights] = self.operands;
+        let (lefts, others) = maps.split_at_mut(lefts);
+        let (rights, results) = others.split_at_mut(rights);
         let mut parameters: [*mut c_void; 4] = [
-            lhs.as_mut_ptr().cast(),
+            lefts.as_mut_ptr().cast(),
             rights.as_mut_ptr().cast(),
             results.as_mut_ptr().cast(),
             slots.as_mut_ptr().cast(),
         ];
-        // SAFETY: a tensor map, twice as many as there are products, and for each as many addresses
-        // as `Slots` has.
+        // SAFETY: a tensor map for each left operand, for each right one, and for each result of
+        // each product (at least one); for each product as many addresses as `Slots` has.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

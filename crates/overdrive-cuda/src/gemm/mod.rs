@@ -7,8 +7,8 @@
 //! remembers which is fast. Where a candidate cannot apply the epilogue itself the sums go through
 //! workspace and the epilogue is a loop of its own: the candidate's name says so. Products of one
 //! operand run in one launch (`together`; of few rows `bunch`, with the loop before them), and so
-//! does a loop over the rows of a result (`following`). Products by 2:4 weights (`sparse_linear`)
-//! come as kernels by name and share the epilogue.
+//! do products that are added up (`summed`) and a loop over the rows of a result (`following`).
+//! Products by 2:4 weights (`sparse_linear`) come as kernels by name and share the epilogue.
 
 mod base;
 mod beside;
@@ -28,6 +28,7 @@ mod problem;
 mod sources;
 pub(crate) mod sparse_linear;
 mod staged;
+mod summed;
 mod together;
 mod tune;
 mod vendor;
@@ -41,6 +42,7 @@ pub use following::{
 pub use peak::peak;
 pub(crate) use sources::TEXT;
 pub use sources::sources;
+pub use summed::{adds, compile_summed, key_summed, run_summed, summands};
 pub(crate) use together::key_together;
 pub use together::{calls, compile_together, joins, run_together};
-pub use tune::{tune, tune_following, tune_together};
+pub use tune::{tune, tune_following, tune_summed, tune_together};

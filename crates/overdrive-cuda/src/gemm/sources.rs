@@ -125,12 +125,25 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     let sources =
         TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
+    // Two results that the copy engine stores.
+    let mut two = calls[0].clone();
+    let mut second = two.epilogue.0.stores[0].clone();
+    second.access.slot = SlotId(4);
+    two.epilogue.0.stores.push(second);
+    let two = [two];
+    let sources =
+        TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&two), &fit, tile, 132));
+    all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
+    // Products that are added up.
+    let work = Work { terms: &calls, ..Work::of(&calls[..1]) };
+    let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
+    all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     let calls = &calls[..1];
     let program = rms_norm(&calls[0]);
     let result = &calls[0].epilogue.0.stores[0].access;
     let following =
         Following::new(&program, result, [1024, 512]).expect("it folds rows of the result");
-    let work = Work { calls, following: Some(&following) };
+    let work = Work { following: Some(&following), ..Work::of(calls) };
     let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     for (shape, dtype, transposed, weights) in [

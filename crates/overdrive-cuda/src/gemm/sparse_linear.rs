@@ -59,8 +59,8 @@ fn product(call: &KernelCall) -> Option<GemmCall> {
 fn stored(product: &GemmCall) -> Option<(Base, i64)> {
     let program = &product.epilogue.0;
     let half = program.dtype(program.stores[0].value).bits() == 16;
-    let (base, row, _) = hopper::stored(product).filter(|_| half && product.batch.is_empty())?;
-    Some((base, row))
+    let first = hopper::stored(product).into_iter().next();
+    first.filter(|_| half && product.batch.is_empty()).map(|first| (first.base, first.row))
 }
 
 fn rows(product: &GemmCall) -> usize {

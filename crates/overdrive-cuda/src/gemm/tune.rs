@@ -5,6 +5,7 @@ use super::candidate::{Candidate, TILES};
 use super::compile::{compile, key};
 use super::following::{self, Ready, key_following};
 use super::hopper::{self, Work};
+use super::summed::{self, key_summed};
 use super::together::{self, key_together};
 use crate::compiler::Source;
 use crate::entry::begin_call;
@@ -86,6 +87,24 @@ pub fn tune_following(
     ready.push((together::APART.to_owned(), Box::new(Apart { launches })));
     let choice = fastest(site, (std::slice::from_ref(call), Some(program)), ready)?;
     Ok(choice.map(|choice| (key_following(call, program), choice)))
+}
+
+/// The same for products that are added up: in each tile, and one after the other, each in its own
+/// best way.
+///
+/// # Errors
+/// As `tune`.
+pub fn tune_summed(
+    site: &Site<'_>,
+    calls: &[GemmCall],
+) -> Result<Option<(String, Choice)>, Refusal> {
+    let mut ready = summed::candidates(site, calls, TILES)?;
+    if ready.is_empty() {
+        return Ok(None);
+    }
+    let apart = calls.iter().map(|call| compile(site, call)).collect::<Result<_, _>>()?;
+    ready.push((together::APART.to_owned(), Box::new(Apart { launches: apart })));
+    Ok(fastest(site, (calls, None), ready)?.map(|choice| (key_summed(calls), choice)))
 }
 
 /// Launches one after the other.

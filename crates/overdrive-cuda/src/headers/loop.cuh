@@ -87,6 +87,11 @@ struct Kept {
     }
 };
 
+// Asks for a sector of 32 bytes that is read later.
+__device__ __forceinline__ void ask_for(const void* from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 // The part of a row that a block folds next, on its way to shared memory while the block folds this
 // one. From Hopper on.
 extern __shared__ __align__(128) u8 brought[];

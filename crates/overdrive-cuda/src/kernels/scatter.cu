@@ -101,7 +101,8 @@ extern "C" __global__ void fold(const ELEMENT* updates, ELEMENT* result, Destina
     ELEMENT* to = result + places.destination(key) + at[1];
 #ifdef FOLD
     Wide<ELEMENT> sum = convert<Wide<ELEMENT>>(*to);
-#pragma unroll 4
+    // A frequent token has thousands of rows, one after another: as many as can be are under way.
+#pragma unroll 16
     for (u32 j = 0; j < length; j++) {
         places.rows.nest.locate(ordered[place + j], row);
         sum = FOLD::of(sum, convert<Wide<ELEMENT>>(updates[row[1] + at[0]]));

@@ -22,6 +22,11 @@ const COLUMNS: usize = 32;
 const COLUMNS_OF_PARTS: usize = 4;
 /// Blocks of a grid for each multiprocessor.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
+/// Most blocks that are wanted on a multiprocessor at once.
+const MOST_RESIDENT: usize = 4;
+/// Registers of a multiprocessor, and those of a thread beside its accumulators and what it loads.
+const REGISTERS: usize = 1 << 16;
+const OTHER_REGISTERS: usize = 24;
 /// Rows that a thread of a part has at least.
 const LEAST_ROWS: usize = 8;
 
@@ -35,7 +40,9 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
     let across = groups.next_power_of_two().min(COLUMNS);
     let down = (BLOCK / across).min(height.max(1).next_power_of_two());
     let blocks = groups.div_ceil(across);
-    let parts = parts(blocks, height / (down * LEAST_ROWS), machine);
+    let resident = resident(&points, across * down);
+    let wanted = machine.multiprocessors as usize * resident;
+    let parts = parts(blocks, height / (down * LEAST_ROWS), wanted);
     let (shares, partials) = if parts > 1 {
         let each = groups * nest.vector * parts;
         (Share::split(points.stages, parts), Partials::new(points.program, points.stages, each))
@@ -56,18 +63,34 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
         column.print(&mut text);
         let most = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;
         let grid = if column.is_part() { blocks * parts } else { blocks.min(most) };
-        let block = Block { threads: across * down, resident: 0, cluster: 1, shared_bytes: 0 };
+        let resident = if folds_parts { 0 } else { resident };
+        let block = Block { threads: across * down, resident, cluster: 1, shared_bytes: 0 };
         let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
+/// Blocks that registers have room for on a multiprocessor: a thread has accumulators for every
+/// fold of a pass, and a line of all that it loads under way.
+fn resident(points: &Points<'_>, threads: usize) -> usize {
+    let words = |register: &Register| {
+        (points.nest.vector * points.program.dtype(*register).bits()).div_ceil(32)
+    };
+    let is_load = |r: &&Register| matches!(points.program.instr(**r), Instr::Load(_));
+    let of_pass = |pass: &Pass| -> usize {
+        let loads = pass.elements.iter().filter(is_load);
+        loads.chain(&pass.folds).map(words).sum()
+    };
+    let most = points.stages.passes.iter().map(of_pass).max().unwrap_or(0);
+    let all = threads * (most + OTHER_REGISTERS);
+    // A few registers too many are computed again; half of the threads would be dearer.
+    ((REGISTERS + all / 2) / all).clamp(1, MOST_RESIDENT)
+}
+
 /// Parts that columns are cut into, where there are too few blocks of them to keep the machine
-/// busy.
-fn parts(blocks: usize, longest: usize, machine: Machine) -> usize {
-    const WANTED: usize = 4;
-    let wanted = machine.multiprocessors as usize * WANTED;
+/// busy: as many as it has room for at once, since each ends with folds among its threads.
+fn parts(blocks: usize, longest: usize, wanted: usize) -> usize {
     if blocks * 2 > wanted { 1 } else { (wanted / blocks).min(longest).max(1) }
 }
 

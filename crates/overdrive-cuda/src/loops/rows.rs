@@ -5,6 +5,7 @@
 
 use super::ahead::Ahead;
 use super::kernel::{Kernel, Machine};
+use super::nest::Of;
 use super::pairs::{only_pairs, paired};
 use super::points::Points;
 use super::print::{reducer, statement};
@@ -151,7 +152,32 @@ impl Row<'_> {
                     text.line(format!("k{0}[k].keep(x{0});", register.0));
                 }
             });
+            self.ask(kept, text);
         }
+    }
+
+    /// Has what only the last pass reads on its way while the passes before it wait for each other.
+    fn ask(&self, kept: usize, text: &mut Text) {
+        let (points, passes) = (self.points, &self.points.stages.passes);
+        let [_, .., last] = &passes[..] else { return };
+        let of_row = |r: &Register| {
+            let strides = &points.nest.walks[&Of::Load(*r)].strides;
+            strides[..points.nest.kept().len()].iter().any(|&stride| stride != 0)
+        };
+        let later = |r: &Register| {
+            let is_load = matches!(points.program.instr(*r), Instr::Load(_));
+            let whole = is_load && points.program.dtype(*r).bits() >= 8;
+            whole && !self.shape.kept_loads.contains(r) && of_row(r)
+        };
+        let later: Vec<Register> = last.elements.iter().copied().filter(later).collect();
+        if later.is_empty() {
+            return;
+        }
+        self.each_kept(kept, text, |text| {
+            for load in &later {
+                text.line(format!("ask_for({});", points.address(*load)));
+            }
+        });
     }
 
     fn passes(&self, text: &mut Text) {

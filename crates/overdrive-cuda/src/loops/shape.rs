@@ -84,6 +84,12 @@ impl Shape {
         } else {
             1
         };
+        // Where a part of the threads would have nothing in their last round, half of them do: rows
+        // of 768 in 16 bits are three rounds of a warp.
+        let half = threads / 2;
+        let idle = !groups.is_multiple_of(threads) && groups.is_multiple_of(half.max(1));
+        let has_room = half >= 32 && groups / half.max(1) * kept_bytes <= MOST_KEPT_BYTES;
+        let threads = if cluster == 1 && !ahead && idle && has_room { half } else { threads };
         let each = groups.div_ceil(threads * cluster);
         let fits = !kept_loads.is_empty() && groups > 0 && each * kept_bytes <= MOST_KEPT_BYTES;
         let cluster = if fits { cluster } else { 1 };

@@ -101,16 +101,15 @@ impl Bed {
         addresses
     }
 
-    /// The first output.
-    pub(crate) fn read(&self) -> Tensor {
-        let slot = self.plan.outputs[0];
-        let ty = self.plan.slot(slot).ty.clone();
-        let bytes = self
-            .device
-            .stream()
-            .clone_dtoh(&self.memory[slot.0 as usize])
-            .expect("the work succeeded");
-        let bytes = bytes[..ty.bytes()].to_vec();
-        Tensor::from_bytes(ty, bytes).expect("as many bytes as the type has")
+    /// The outputs.
+    pub(crate) fn read(&self) -> Vec<Tensor> {
+        let output = |slot: &SlotId| {
+            let ty = self.plan.slot(*slot).ty.clone();
+            let memory = &self.memory[slot.0 as usize];
+            let bytes = self.device.stream().clone_dtoh(memory).expect("the work succeeded");
+            let bytes = bytes[..ty.bytes()].to_vec();
+            Tensor::from_bytes(ty, bytes).expect("as many bytes as the type has")
+        };
+        self.plan.outputs.iter().map(output).collect()
     }
 }

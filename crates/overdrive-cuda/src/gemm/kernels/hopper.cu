@@ -11,14 +11,16 @@
 // warpgroups. PINGPONG: each warpgroup has tiles of its own, so that one's epilogue runs under the
 // other's products. CLUSTER: blocks, neighbours in rows, that share right tiles. STAGES: tiles in
 // flight. LHS_BY_K, RHS_BY_K: contracted index contiguous. LHS_BATCHED, RHS_BATCHED: the operand
-// differs from batch to batch. STORE_BY_TMA: the result goes through shared memory. PROMOTE: sums
-// of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of rows that are
-// walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of one left
-// operand that differ in addresses alone; more than one have no batch. SPAN: blocks, neighbours in
-// columns, that hold whole rows of the result between them, where a loop over its rows follows;
-// FOLDS: times that they meet. Such blocks have one tile each. LEAN: one warp copies and registers
-// stay where they are, so that half of them are left to blocks of the next kernel. SUM: f32, or i32
-// of i8. From the printed text: wgmma (one instruction), Slots, epilogue, store_result; follow.
+// differs from batch to batch. STORE_BY_TMA: the first RESULTS results go through shared memory.
+// PROMOTE: sums of fp8 leave the tensor core's narrow accumulator after each tile. GROUP: tiles of
+// rows that are walked before the next column of tiles. BLOCKS: of the grid. TOGETHER: products of
+// one left operand that differ in addresses alone; more than one have no batch. TERMS: products
+// that are added up, the contracted index of one after that of the other; more than one have no
+// batch and one result. SPAN: blocks, neighbours in columns, that hold whole rows of the result
+// between them, where a loop over its rows follows; FOLDS: times that they meet. Such blocks have
+// one tile each. LEAN: one warp copies and registers stay where they are, so that half of them are
+// left to blocks of the next kernel. SUM: f32, or i32 of i8. From the printed text: wgmma (one
+// instruction), Slots, epilogue, store_result; follow.
 
 #include "hopper.cuh"
 
@@ -29,7 +31,8 @@ constexpr int OWN_M = PINGPONG ? TILE_M : TILE_M / CONSUMERS; // rows of a warpg
 constexpr int HEIGHTS = OWN_M / 64;
 constexpr int LHS_BYTES = TILE_M * 128;
 constexpr int RHS_BYTES = TILE_N * 128;
-constexpr int TILES_K = (int)((K + TILE_K - 1) / TILE_K);
+constexpr int TILES_TERM = (int)((K + TILE_K - 1) / TILE_K); // of one product's contracted index
+constexpr int TILES_K = TILES_TERM * TERMS;
 constexpr int TILES_M = (M + TILE_M - 1) / TILE_M, TILES_N = (N + TILE_N - 1) / TILE_N;
 constexpr int PAIRS_M = (TILES_M + CLUSTER - 1) / CLUSTER;
 constexpr i64 LAYERS = (i64)BATCH * TOGETHER;
@@ -43,8 +46,14 @@ constexpr int FIRST =
 constexpr int THREADS = FIRST + (LEAN ? 32 : WARPGROUP);
 constexpr bool WHOLE = M % TILE_M == 0 && N % TILE_N == 0 && PAIRS_M * CLUSTER == TILES_M;
 
-struct Maps {
-    TensorMap of[TOGETHER];
+struct Lefts {
+    TensorMap of[TERMS];
+};
+struct Rights {
+    TensorMap of[TERMS > 1 ? TERMS : TOGETHER];
+};
+struct Results {
+    TensorMap of[TOGETHER][RESULTS];
 };
 struct Buffers {
     Slots of[TOGETHER];
@@ -79,69 +88,100 @@ __device__ __forceinline__ void fence_sums(Sums& sums) {
 }
 
 // Two neighbours of a row as they are stored.
-struct alignas(2 * sizeof(OUT)) Pair {
-    OUT at[2];
-};
-
-__device__ __forceinline__ void store_shared(u32 to, const Pair& pair) {
+__device__ __forceinline__ void store_shared(u32 to, const OUT* pair) {
     if constexpr (sizeof(OUT) == 4) {
-        const u64 both = bitcast<u32>(pair.at[0]) | (u64)bitcast<u32>(pair.at[1]) << 32;
+        const u64 both = bitcast<u32>(pair[0]) | (u64)bitcast<u32>(pair[1]) << 32;
         asm volatile("st.shared.b64 [%0], %1;" ::"r"(to), "l"(both));
     } else if constexpr (sizeof(OUT) == 2) {
-        const u32 both = (u32)bitcast<u16>(pair.at[0]) | (u32)bitcast<u16>(pair.at[1]) << 16;
+        const u32 both = (u32)bitcast<u16>(pair[0]) | (u32)bitcast<u16>(pair[1]) << 16;
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(both));
     } else {
-        const u16 both = (u16)(bitcast<u8>(pair.at[0]) | bitcast<u8>(pair.at[1]) << 8);
+        const u16 both = (u16)(bitcast<u8>(pair[0]) | bitcast<u8>(pair[1]) << 8);
         asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(both));
     }
 }
 
-// Applies the epilogue to a warpgroup's 64 rows of sums and stores them, a slice of columns at a
-// time: all of a slice's values first, so that their loads and chains overlap.
-__device__ __forceinline__ void finish(Sums& sums, const Tile& tile, const TensorMap& map,
-                                       const Slots& slots, u32 buffers, int& used, int warpgroup) {
+#if SPAN == 0
+// The epilogue takes a warpgroup's sums in slices of 64 rows.
+constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N < 64 ? TILE_N : 64; // columns
+constexpr int SLICES = TILE_N / SLICE; // of 64 rows
+// Whether a slice's operands set out while the slice before it is computed: where registers are
+// left for both.
+constexpr bool AHEAD = !LEAN;
+typedef Loaded<2> Operands[AHEAD ? 2 : 1][SLICE / 8][2];
+
+__device__ __forceinline__ void load_slice(Operands& operands, int at, const Tile& tile,
+                                           const Slots& slots) {
+    const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
+    const int row = tile.row + at / SLICES * 64 + thread / 32 * 16 + lane / 4,
+              col = tile.col + at % SLICES * SLICE + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < SLICE; j += 8)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int r = row + half * 8, c = col + j;
+            if (WHOLE || (r < M && c < N))
+                operands[AHEAD ? at % 2 : 0][j / 8][half].load_all(slots, tile.batch, r, c,
+                                                                   WHOLE ? 2 : N - c);
+        }
+}
+
+// Applies the epilogue to a warpgroup's sums and stores them, a slice at a time: all of a slice's
+// values first, so that their chains overlap. Of the first slice the operands are there.
+__device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands, const Tile& tile,
+                                       const TensorMap (&maps)[RESULTS], const Slots& slots,
+                                       u32 buffers, int& used, int warpgroup) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
     const int row = thread / 32 * 16 + lane / 4, col = lane % 4 * 2;
-    constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N < 64 ? TILE_N : 64;
 #pragma unroll
-    for (int slice = 0; slice < TILE_N; slice += SLICE) {
+    for (int at = 0; at < HEIGHTS * SLICES; ++at) {
+        const int h = at / SLICES, slice = at % SLICES * SLICE, top = tile.row + h * 64;
         // Until the copy that last read the buffer has done so. First, because the branch also
         // parts the wait for wgmma from the first use of its sums: without one ptxas finds them
         // used too early and serialises all wgmma (C7514).
         if (STORE_BY_TMA && thread == 0) copies_have_read<STORE_BUFFERS - 1>();
-        Pair values[SLICE / 8][2];
+        if (!AHEAD) load_slice(operands, at, tile, slots);
+        else if (at + 1 < HEIGHTS * SLICES) load_slice(operands, at + 1, tile, slots);
+        OUT values[SLICE / 8][2][RESULTS * 2];
 #pragma unroll
         for (int j = 0; j < SLICE; j += 8) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int r = tile.row + row + half * 8, c = tile.col + slice + j + col,
-                          at = (slice + j) / 2 + half * 2;
-                const SUM pair[2] = {sums[at], sums[at + 1]};
+                const int r = top + row + half * 8, c = tile.col + slice + j + col,
+                          first = (slice + j) / 2 + half * 2;
+                const SUM pair[2] = {sums[h][first], sums[h][first + 1]};
                 if (WHOLE || (r < M && c < N)) {
-                    OUT(&out)[2] = values[j / 8][half].at;
-                    epilogue<2>(slots, tile.batch, r, c, pair, WHOLE ? 2 : N - c, out);
+                    auto& out = values[j / 8][half];
+                    operands[AHEAD ? at % 2 : 0][j / 8][half].apply(slots, tile.batch, r, c, pair,
+                                                                    WHOLE ? 2 : N - c, out);
                     if constexpr (!STORE_BY_TMA)
                         store_result<2>(slots, tile.batch, r, c, out, WHOLE ? 2 : N - c);
                 }
             }
         }
         if constexpr (STORE_BY_TMA) {
-            const u32 buffer = buffers + (used % STORE_BUFFERS) * STORE_BYTES;
-            named_sync<4>(warpgroup, WARPGROUP);
 #pragma unroll
-            for (int j = 0; j < SLICE; j += 8) {
-                const int at = (j + col) * (int)sizeof(OUT);
-                const u32 to = buffer + row * 128 + ((at / 16 ^ (row & 7)) << 4) + at % 16;
-                store_shared(to, values[j / 8][0]);
-                store_shared(to + 8 * 128, values[j / 8][1]);
+            for (int result = 0; result < RESULTS; ++result) {
+                const u32 buffer = buffers + (used % STORE_BUFFERS) * STORE_BYTES;
+                if (result > 0 && thread == 0) copies_have_read<STORE_BUFFERS - 1>();
+                named_sync<4>(warpgroup, WARPGROUP);
+#pragma unroll
+                for (int j = 0; j < SLICE; j += 8) {
+                    const int line = (j + col) * (int)sizeof(OUT);
+                    const u32 to = buffer + row * 128 + ((line / 16 ^ (row & 7)) << 4) + line % 16;
+                    store_shared(to, values[j / 8][0] + result * 2);
+                    store_shared(to + 8 * 128, values[j / 8][1] + result * 2);
+                }
+                fence_shared();
+                named_sync<4>(warpgroup, WARPGROUP);
+                if (thread == 0)
+                    copy_out(maps[result], buffer, tile.col + slice, top, tile.batch);
+                ++used;
             }
-            fence_shared();
-            named_sync<4>(warpgroup, WARPGROUP);
-            if (thread == 0) copy_out(map, buffer, tile.col + slice, tile.row, tile.batch);
-            ++used;
         }
     }
 }
+#endif
 
 #if SPAN > 0
 // How the threads that have parts of a row fold it: four lanes of a warp, then the blocks of the
@@ -242,8 +282,8 @@ extern "C" __global__ void
 __cluster_dims__(GANG, 1, 1)
 #endif
 __launch_bounds__(THREADS, LEAN ? 2 : 1)
-gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ Maps rhs_maps,
-            const __grid_constant__ Maps out_maps, const __grid_constant__ Buffers buffers_of) {
+gemm_hopper(const __grid_constant__ Lefts lhs_maps, const __grid_constant__ Rights rhs_maps,
+            const __grid_constant__ Results out_maps, const __grid_constant__ Buffers buffers_of) {
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
     const u32 base = (shared_address(dynamic) + 1023) & ~1023u;
@@ -269,7 +309,7 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
         }
 #endif
         barriers_are_set();
-        asm volatile("prefetch.tensormap [%0];" ::"l"(&lhs_map) : "memory");
+        asm volatile("prefetch.tensormap [%0];" ::"l"(&lhs_maps) : "memory");
         asm volatile("prefetch.tensormap [%0];" ::"l"(&rhs_maps) : "memory");
     }
     __syncthreads();
@@ -283,7 +323,8 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
         const Tile tile = tile_at(first, rank);
         constexpr int share = TILE_N / CLUSTER;
         for (int k = 0; k < (STAGES < TILES_K ? STAGES : TILES_K); ++k)
-            Rhs::ask(rhs_maps.of[tile.member], tile.col + share * (int)own_share, k * TILE_K,
+            Rhs::ask(rhs_maps.of[TERMS > 1 ? k / TILES_TERM : tile.member],
+                     tile.col + share * (int)own_share, k % TILES_TERM * TILE_K,
                      RHS_BATCHED ? tile.batch : 0);
     }
     after_previous();
@@ -299,12 +340,14 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                     barrier_expect(barrier, LHS_BYTES + RHS_BYTES);
                     const u32 lhs = lhs_tiles + stage * LHS_BYTES,
                               rhs = rhs_tiles + stage * RHS_BYTES;
-                    Lhs::copy<1>(lhs, lhs_map, barrier, tile.row, k * TILE_K,
+                    const int term = TERMS > 1 ? k / TILES_TERM : 0;
+                    const int from = (k - term * TILES_TERM) * TILE_K;
+                    Lhs::copy<1>(lhs, lhs_maps.of[term], barrier, tile.row, from,
                                  LHS_BATCHED ? tile.batch : 0);
                     constexpr int share = TILE_N / CLUSTER;
                     Rhs::copy<CLUSTER>(rhs + Rhs::BOX_BYTES * (share / Rhs::WIDTH) * own_share,
-                                       rhs_maps.of[tile.member], barrier,
-                                       tile.col + share * (int)own_share, k * TILE_K,
+                                       rhs_maps.of[TERMS > 1 ? term : tile.member], barrier,
+                                       tile.col + share * (int)own_share, from,
                                        RHS_BATCHED ? tile.batch : 0);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -331,18 +374,18 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
              index += stride) {
             Tile tile = tile_at(index, rank);
             tile.row += own;
-            // What the epilogue reads is on its way while the products are formed.
-            for (int c = threadIdx.x % WARPGROUP / 64 * 64; c < TILE_N; c += 128) {
-                const int r = tile.row + threadIdx.x % 64, at = tile.col + c;
-#pragma unroll
-                for (int h = 0; h < HEIGHTS; ++h)
-                    if (r + h * 64 < M && at < N)
-                        prefetch(buffers_of.of[tile.member], tile.batch, r + h * 64, at);
-#if SPAN > 0
-                if (threadIdx.x % 64 < 8)
-                    prefetch_following(buffers_of.of[0], min(r, M - 1), at + threadIdx.x % 64 * 8);
-#endif
+            // What the epilogue reads is on its way while the products are formed, all its sectors.
+            constexpr int EIGHTS = TILE_N / 8;
+            for (int at = threadIdx.x % WARPGROUP; at < OWN_M * EIGHTS; at += WARPGROUP) {
+                const int r = tile.row + at / EIGHTS, c = tile.col + at % EIGHTS * 8;
+                if (r < M && c < N) prefetch(buffers_of.of[tile.member], tile.batch, r, c);
             }
+#if SPAN > 0
+            for (int c = threadIdx.x % WARPGROUP / 64 * 64; c < TILE_N; c += 128)
+                if (const int r = threadIdx.x % 64; r < 8 && tile.col + c < N)
+                    prefetch_following(buffers_of.of[0], min(tile.row + r, M - 1),
+                                       tile.col + c + r * 8);
+#endif
 #if SPAN > 0
             Operands operands;
             if (EARLY) load_operands(operands, tile, buffers_of.of[0]);
@@ -390,6 +433,10 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
             if (PINGPONG) named_arrive<1>(1 - consumer, 2 * WARPGROUP);
+#if SPAN == 0
+            Operands operands;
+            if (AHEAD) load_slice(operands, 0, tile, buffers_of.of[tile.member]);
+#endif
 #if PROMOTE
 #pragma unroll
             for (int h = 0; h < HEIGHTS; ++h)
@@ -402,19 +449,19 @@ gemm_hopper(const __grid_constant__ TensorMap lhs_map, const __grid_constant__ M
                 barrier_arrive<CLUSTER>(freed + previous * 8, threadIdx.x % 32);
 #endif
             if (PINGPONG) skip(TILES_K);
+#if SPAN > 0
 #pragma unroll
             for (int h = 0; h < HEIGHTS; ++h) {
                 Tile part = tile;
                 part.row += h * 64;
-#if SPAN > 0
                 const u32 parts = stores + consumer * Meeting::BYTES;
                 finish_rows(sums[h], operands, part, buffers_of.of[0],
                             {parts, meetings + consumer * 8, rank, 0});
-#else
-                finish(sums[h], part, out_maps.of[tile.member], buffers_of.of[tile.member], buffers,
-                       used, consumer);
-#endif
             }
+#else
+            finish(sums, operands, tile, out_maps.of[tile.member], buffers_of.of[tile.member],
+                   buffers, used, consumer);
+#endif
         }
         if (STORE_BY_TMA && threadIdx.x % WARPGROUP == 0) copies_are_done();
     }
