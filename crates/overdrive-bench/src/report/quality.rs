@@ -15,7 +15,7 @@ pub(super) struct Metric {
     pub(super) quantity: &'static str,
     pub(super) title: &'static str,
     /// The title where there is room for a word.
-    word: &'static str,
+    pub(super) word: &'static str,
     pub(super) better: Better,
     /// How `charts.js` writes it.
     pub(super) format: &'static str,
@@ -160,6 +160,12 @@ impl Metric {
             (_, high) if high < 0.0 => Difference::Worse,
             _ => Difference::Unknown,
         }
+    }
+
+    /// Less is better: the value of a row with its sign, last of all where it has none.
+    pub(super) fn rank(&self, row: &Compared<'_>) -> f64 {
+        let reading = row.measurement().and_then(|measurement| self.read(measurement));
+        reading.map_or(f64::INFINITY, |reading| -self.sign() * reading.value)
     }
 
     /// By which a change is to be multiplied for more to be better.

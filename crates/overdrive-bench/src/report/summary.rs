@@ -107,7 +107,8 @@ fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     let detail = card.detail.split("; ").map(str::to_owned);
     // Who is fastest says first by how much, everybody else what that costs.
     let (gains, others): (Vec<String>, Vec<String>) = detail.partition(|part| part.contains("x ["));
-    let parts = gains.into_iter().take(1).chain(costs).chain(others);
+    let beside = card.beside.iter().cloned();
+    let parts = gains.into_iter().take(1).chain(beside).chain(costs).chain(others);
     [answer, joined(&" ".repeat(TITLE), parts, width)]
 }
 

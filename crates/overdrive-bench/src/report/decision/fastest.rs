@@ -38,6 +38,7 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
             Some(lead) => Card {
                 detail: against(lead, candidates) + &lead.doubt().replacen(", ", "; ", 1),
                 gives_up: given_up(question, lead.winner),
+                beside: question.has(lead.winner),
                 ..Card::won(TITLE, lead.winner, time(lead.winner))
             },
             None => undecided(candidates),
