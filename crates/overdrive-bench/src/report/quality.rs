@@ -192,6 +192,10 @@ impl Metric {
             ratio if ratio > 1.0 => "rose",
             _ => "fell",
         };
+        if self.short(before) == self.short(now) {
+            let least = 0.1_f64.powi(self.decimals as i32);
+            return format!("{word} by less than {least:.*}{}", self.decimals, self.unit);
+        }
         if now.interval.or(before.interval).is_none() {
             return format!(
                 "{word}: {} to {}, no interval recorded",
