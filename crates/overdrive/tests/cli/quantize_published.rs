@@ -195,6 +195,24 @@ fn codes_of_transposed_weights_are_in_the_layout_of_the_original() {
 }
 
 #[test]
+fn layers_that_choose_experts_stay_in_float() {
+    for (name, router) in [
+        ("mixtral", "model.layers.0.block_sparse_moe.gate"),
+        ("qwen3_moe", "model.layers.0.mlp.gate"),
+    ] {
+        let folder = Folder::new();
+        let made =
+            quantize(&folder, &fixture(name), "--mode int8-weights --data words.txt -o small");
+        made.ends(0, &["that choose experts", router]);
+        let file = states(&folder, "small");
+        assert!(file[&format!("{router}.weight")].ty().dtype.is_float(), "{name}");
+        let found = config(&folder, "small");
+        let ignored = found["quantization_config"]["ignore"].as_array().expect("names");
+        assert!(ignored.iter().any(|layer| layer == router), "{name}: {ignored:?}");
+    }
+}
+
+#[test]
 fn what_did_not_change_is_in_the_folder_as_it_was() {
     let folder = Folder::new();
     let made = quantize(&folder, &fixture("llama"), "--mode int4-rtn --data words.txt -o small");

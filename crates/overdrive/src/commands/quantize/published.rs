@@ -30,8 +30,11 @@ pub(super) fn open(
     Ok(Box::new(if head == Head::Quantized { model.untied() } else { model }))
 }
 
+/// What the layer that chooses experts is called in every published mixture.
+const ROUTER: &str = ".gate";
+
 /// The layers of a published model that stay in float: its head, as compressed-tensors and vLLM
-/// have it, unless the user asks, and convolutions.
+/// have it, unless the user asks, layers that choose experts, and convolutions.
 pub(super) fn in_float(
     head: Head,
     (model, template): (&Pretrained, &Template),
@@ -45,6 +48,16 @@ pub(super) fn in_float(
         stays.push(name.to_owned());
     }
     let (layers, _) = layers(&template.graph).map_err(Failure::harness)?;
+    let (routers, layers): (Vec<_>, Vec<_>) =
+        layers.into_iter().partition(|layer| layer.name.ends_with(ROUTER));
+    if let Some(router) = routers.first() {
+        note!(
+            "note: {} that choose experts, `{}` for one, stay in float, as engines expect them",
+            routers.len(),
+            router.name
+        );
+    }
+    stays.extend(routers.into_iter().map(|layer| layer.name));
     for layer in layers.into_iter().filter(|layer| layer.kind == LayerKind::Convolution) {
         note!("note: `{}` stays in float: engines have no codes for convolutions", layer.name);
         stays.push(layer.name);
