@@ -198,7 +198,7 @@ fn codes_of_transposed_weights_are_in_the_layout_of_the_original() {
 fn layers_that_choose_experts_stay_in_float() {
     for (name, router) in [
         ("mixtral", "model.layers.0.block_sparse_moe.gate"),
-        ("qwen3_moe", "model.layers.0.mlp.gate"),
+        ("qwen3_moe", "model.layers.1.mlp.gate"),
     ] {
         let folder = Folder::new();
         let made =
