@@ -1,7 +1,7 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
 use crate::checkpoint::Writer;
-use crate::data::{Batch, Shifted, Split, hex};
+use crate::data::{Batch, Parts, Shifted, Split, hex};
 use crate::{
     Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport,
     TrainError, Trainer, initial_parameters, with_loss,
@@ -36,6 +36,26 @@ pub struct Fit<'a> {
     /// Most bytes that a step may take beside its inputs, outputs and states: values are computed
     /// again to fit it.
     pub memory_limit: Option<u64>,
+}
+
+impl<'a> Fit<'a> {
+    /// From the start, on the parts of some data, with nothing kept and no limit of memory.
+    pub fn anew(
+        (backend, model): (&'a dyn Backend, &'a Graph),
+        recipe: &'a Recipe,
+        parts: &'a Parts,
+    ) -> Self {
+        Self {
+            backend,
+            model,
+            recipe,
+            train: parts.train.as_ref(),
+            validation: parts.validation.as_ref(),
+            resume: None,
+            checkpoint: None,
+            memory_limit: None,
+        }
+    }
 }
 
 /// Told how a run goes; may end it.

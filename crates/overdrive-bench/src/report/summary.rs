@@ -19,12 +19,27 @@ const OTHERS: usize = 2;
 /// Lines for workloads, where there are several.
 const NAMED: usize = 5;
 
+/// What a run says when it ends.
+pub struct Summary {
+    /// The lines.
+    pub text: String,
+    /// The case that the lines of one model name first.
+    pub fastest: Option<Case>,
+}
+
 /// The lines, in at most `width` columns; what does not fit whole is left out, never cut.
-pub fn summary(results: &Results, width: u16) -> String {
-    let (judged, width) = (Judged::new(results), usize::from(width));
+pub fn summary(results: &Results, width: u16) -> Summary {
+    let judged = Judged::new(results);
     let decision = decision::decide(&judged);
+    let first = decision.of_one_model().and_then(|(one, _)| one.cards[0].id.as_ref());
+    let fastest = first.and_then(|id| judged.find(id)).map(|row| row.record.case.clone());
+    Summary { text: lines(&judged, &decision, usize::from(width)), fastest }
+}
+
+fn lines(judged: &Judged<'_>, decision: &Decision, width: usize) -> String {
+    let results = judged.results;
     let ran = overview::ran(results);
-    let said = caveats(&judged, &decision, width);
+    let said = caveats(judged, decision, width);
     let studies = results.studies().len();
     let common = match judged.common.to_string() {
         none if none.is_empty() => none,
@@ -32,7 +47,7 @@ pub fn summary(results: &Results, width: u16) -> String {
     };
     let of = if studies == 1 { common } else { format!("{common}, {studies} studies") };
     let mut lines = match (decision.subjects.as_slice(), decision.of_one_model()) {
-        ([], _) => return nothing(&judged, width),
+        ([], _) => return nothing(judged, width),
         (_, Some((one, others))) => {
             let head = match studies {
                 1 => format!("{}: {}{of}: {ran}", one.study, one.workload),
@@ -63,14 +78,6 @@ fn nothing(judged: &Judged<'_>, width: usize) -> String {
         lines.extend(indented(&plain(&finding.sentence), width, "  "));
     }
     lines.join("\n") + "\n"
-}
-
-/// The case that the summary of one model names first.
-pub fn fastest(results: &Results) -> Option<Case> {
-    let judged = Judged::new(results);
-    let decision = decision::decide(&judged);
-    let (one, _) = decision.of_one_model()?;
-    Some(judged.find(one.cards[0].id.as_ref()?)?.record.case.clone())
 }
 
 /// The one line of results that `-q` leaves.
@@ -244,7 +251,7 @@ mod tests {
     fn eight_lines_hold_what_counts_and_fit() {
         for results in [example(), gallery(), quantized()] {
             for width in [60, 80, 120, 200] {
-                let text = summary(&results, width);
+                let text = summary(&results, width).text;
                 assert!(text.lines().count() <= MOST, "{width}: {text}");
                 assert!(
                     text.lines().all(|line| line.chars().count() <= usize::from(width)),
@@ -258,7 +265,7 @@ mod tests {
 
     #[test]
     fn one_model_has_winner_interval_cost_and_caveat() {
-        insta::assert_snapshot!(summary(&quantized(), 100));
+        insta::assert_snapshot!(summary(&quantized(), 100).text);
     }
 
     #[test]
@@ -267,7 +274,7 @@ mod tests {
         found.records.retain(|record| record.outcome.failure().is_some());
         found.records.iter_mut().for_each(|record| record.baseline = None);
         found.ladders.clear();
-        let text = summary(&found, 60);
+        let text = summary(&found, 60).text;
         let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(said.contains("the device has no graphs | try compile"), "{text}");
     }

@@ -1,27 +1,7 @@
-//! Training of a study's models: on the parts of its data, with nothing kept.
+//! What a study says where its training failed.
 
 use overdrive_bench::failure::Failure;
-use overdrive_ir::{Backend, Graph};
-use overdrive_train::data::Parts;
-use overdrive_train::{Fit, Recipe, TrainError};
-
-pub(super) fn fit_of<'a>(
-    (backend, model): (&'a dyn Backend, &'a Graph),
-    recipe: &'a Recipe,
-    parts: &'a Parts,
-) -> Fit<'a> {
-    let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
-    Fit {
-        backend,
-        model,
-        recipe,
-        train,
-        validation,
-        resume: None,
-        checkpoint: None,
-        memory_limit: None,
-    }
-}
+use overdrive_train::TrainError;
 
 pub(super) fn failure(error: TrainError) -> Failure {
     match error {

@@ -3,7 +3,7 @@
 //! Invariant: what judges was seen neither in training nor in calibration.
 
 use super::batches::calibration;
-use super::fitting::{failure, fit_of};
+use super::fitting::failure;
 use super::judge::bound;
 use super::{apply, trained_as_long, tune};
 use crate::Template;
@@ -13,7 +13,7 @@ use overdrive_ir::{Backend, Graph, Init, State, Tensor};
 use overdrive_models::Model;
 use overdrive_passes::{QuantizationMode, Quantized};
 use overdrive_train::data::{Parts, Split, open};
-use overdrive_train::{Evaluation, Evaluator, Recipe, fit, recipe_of, trained, tuning_of};
+use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, fit, recipe_of, trained, tuning_of};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -144,6 +144,6 @@ fn learn(
     seed: u64,
 ) -> Result<Tensors, Failure> {
     let recipe = Recipe { seed, ..recipe_of(&template.name) };
-    let run = fit_of((backend, &template.graph), &recipe, parts);
+    let run = Fit::anew((backend, &template.graph), &recipe, parts);
     Ok(fit(&run, &mut ()).map_err(failure)?.parameters)
 }

@@ -2,14 +2,14 @@
 //! quantized weights; and the float model that learnt as long, which it is compared with.
 
 use super::calibrate::calibrate;
-use super::fitting::{failure, fit_of};
+use super::fitting::failure;
 use super::judge::bound;
 use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Init, Tensor};
 use overdrive_passes::{Quantization, Quantized, QuantizedLayer, Scheme, declare};
 use overdrive_train::data::Parts;
-use overdrive_train::{Recipe, fit, quantize_aware};
+use overdrive_train::{Fit, Recipe, fit, quantize_aware};
 use std::collections::BTreeMap;
 
 /// The template's graph, unbound as it was, trained further from the weights that it begins with
@@ -27,7 +27,7 @@ pub fn tune(
     let bound = bound(template, &template.graph)?;
     let evidence = calibrate(backend, &bound, &quantization.statistics(), batches)?;
     let model = learning(template, recipe)?;
-    let run = fit_of((backend, &model), recipe, parts);
+    let run = Fit::anew((backend, &model), recipe, parts);
     let tuned = quantize_aware(&run, quantization, &evidence, &mut ()).map_err(failure)?;
     match model.is_bound() {
         true => unbound(template, tuned.quantized),
@@ -45,7 +45,7 @@ pub fn trained_as_long(
     (parts, recipe): (&Parts, &Recipe),
 ) -> Result<Graph, Failure> {
     let model = learning(template, recipe)?;
-    let fitted = fit(&fit_of((backend, &model), recipe, parts), &mut ()).map_err(failure)?;
+    let fitted = fit(&Fit::anew((backend, &model), recipe, parts), &mut ()).map_err(failure)?;
     let learnt = |name: &str| Init::Value(fitted.parameters[name].clone());
     Ok(template.graph.clone().with_initial_values(|name, _| learnt(name)))
 }

@@ -170,19 +170,8 @@ impl Model {
     /// When the samples do not fit, or the device cannot train the model.
     pub fn train(&self, samples: &str) -> Result<Self, Failure> {
         let parts = self.parts(samples)?;
-        let (backend, model, recipe) =
-            (self.backend(), &self.template.graph, &recipe_of(&self.template.name));
-        let (train, validation) = (parts.train.as_ref(), parts.validation.as_ref());
-        let run = Fit {
-            backend,
-            model,
-            recipe,
-            train,
-            validation,
-            resume: None,
-            checkpoint: None,
-            memory_limit: None,
-        };
+        let (model, recipe) = (&self.template.graph, recipe_of(&self.template.name));
+        let run = Fit::anew((self.backend(), model), &recipe, &parts);
         let weights = fit(&run, &mut ()).map_err(failed)?.parameters;
         self.with_graph(
             model.clone().with_initial_values(|name, _| Init::Value(weights[name].clone())),

@@ -32,7 +32,7 @@ pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failu
     let report = Report::new(&files);
     output::write_report(&place?, &report)?;
     match files.as_slice() {
-        [one] => output::tell(one)?,
+        [one] => drop(output::tell(one)?),
         several => tell!("{} side by side; times are shown and never judged", counted(several))?,
     }
     for lost in report.lost() {

@@ -12,10 +12,11 @@ use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::{besides, say};
 use brought::Brought;
+use overdrive::bench::case::Case;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
-use overdrive::bench::report::{fastest, markdown};
+use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
 use overdrive::files::Existing;
@@ -156,8 +157,10 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     if arguments.ci {
         say!("{}", markdown(&results))?;
     } else {
-        output::tell(&results)?;
-        if let Some(command) = arguments.model.as_deref().and_then(|m| making(m, &results)) {
+        let fastest = output::tell(&results)?;
+        if let Some(command) =
+            arguments.model.as_deref().zip(fastest).and_then(|(model, case)| making(model, case))
+        {
             besides(format_args!("make it: {command}\n"))?;
         }
     }
@@ -180,8 +183,8 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
 }
 
 /// The command that makes the model that was fastest, where that is a quantized one.
-fn making(model: &str, results: &Results) -> Option<String> {
-    let variant = fastest(results)?.configuration.variant?;
+fn making(model: &str, fastest: Case) -> Option<String> {
+    let variant = fastest.configuration.variant?;
     let mode = MODES.iter().find(|mode| mode.name == variant)?.name;
     let stem = Path::new(model).file_stem()?.to_string_lossy();
     let (from, to) = (quoted(model), quoted(&format!("{stem}-{mode}")));

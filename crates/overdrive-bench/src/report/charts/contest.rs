@@ -77,16 +77,15 @@ fn against<'j, 'r>(
     let subject = decision.subjects.iter().find(|subject| subject.workload == workload);
     let find = |id: Option<&String>| id.and_then(|id| judged.find(id));
     let fastest = find(subject.and_then(|subject| subject.cards[0].id.as_ref()));
-    rows.extend(fastest.filter(|row| rows.iter().all(|other| other.id != row.id)));
-    let Some(baseline) = find(subject.and_then(|subject| subject.baseline.as_ref())) else {
-        rows.sort_by(|a, b| median(a).total_cmp(&median(b)));
-        return rows.into_iter().cloned().collect();
-    };
-    // Another study may have timed the baseline too: one figure for one name.
-    for row in rows.iter_mut().filter(|row| row.label == baseline.label) {
-        *row = baseline;
+    let baseline = find(subject.and_then(|subject| subject.baseline.as_ref()));
+    // Several studies may have timed one configuration: one name has the decision's figure.
+    for row in &mut rows {
+        let same = |one: &&Compared<'r>| one.label == row.label;
+        *row = baseline.into_iter().chain(fastest).find(same).unwrap_or(*row);
     }
+    rows.extend(fastest.filter(|row| rows.iter().all(|other| other.id != row.id)));
     rows.sort_by(|a, b| median(a).total_cmp(&median(b)));
+    let Some(baseline) = baseline else { return rows.into_iter().cloned().collect() };
     let compared = |row: &Compared<'r>| {
         let gain = || Speedup::between(baseline.record, row.record);
         Compared {
@@ -121,8 +120,8 @@ fn backend<'j>(row: &'j Compared<'_>) -> (&'j str, &'j str) {
     (&row.record.case.configuration.backend, &row.record.case.configuration.device)
 }
 
-/// Of each back end the row that is soonest among those to be believed; where none
-/// is, any that ran, and else why it did not.
+/// Of each back end the row that is soonest among those to be believed; where none is, any that
+/// ran, and else why it did not.
 fn best_of_each<'j, 'r>(judged: &Judged<'r>, group: &[&'j Compared<'r>]) -> Vec<&'j Compared<'r>> {
     let rank = |row: &Compared<'r>| (believed(judged, row).is_none(), median(row));
     let mut sorted = group.to_vec();
