@@ -106,8 +106,8 @@ __device__ __forceinline__ void store_shared(u32 to, const OUT* pair) {
 constexpr int SLICE = STORE_BY_TMA ? 128 / (int)sizeof(OUT) : TILE_N < 64 ? TILE_N : 64; // columns
 constexpr int SLICES = TILE_N / SLICE; // of 64 rows
 // Whether a slice's operands set out while the slice before it is computed: where registers are
-// left for both.
-constexpr bool AHEAD = !LEAN;
+// left for both. Elements that may lie outside need some for their conditions.
+constexpr bool AHEAD = !LEAN && WHOLE;
 typedef Loaded<2> Operands[AHEAD ? 2 : 1][SLICE / 8][2];
 
 __device__ __forceinline__ void load_slice(Operands& operands, int at, const Tile& tile,
