@@ -41,7 +41,7 @@ pub use markdown::markdown;
 pub(crate) use markdown::table as markdown_table;
 pub(crate) use section::time as reported_time;
 
-pub use summary::{Summary, result_line, summary};
+pub use summary::{result_line, summary};
 pub(crate) use table::cell;
 pub use table::{Align, Table};
 pub use terminal::terminal;

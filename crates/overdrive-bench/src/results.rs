@@ -51,6 +51,9 @@ pub struct Results {
     pub ladders: Vec<LadderKey>,
     /// What a study could not do on this machine, and why, by study.
     pub notes: Vec<Note>,
+    /// What the variants of the cases are, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variants: Vec<Variant>,
     /// What the regression gate said of these cases, where a report was given its verdicts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regression: Option<Verdicts>,
@@ -63,6 +66,18 @@ pub struct Note {
     pub study: String,
     /// One sentence.
     pub text: String,
+}
+
+/// What the [`variant`](crate::case::Configuration::variant) of a configuration is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Variant {
+    /// Its name: `int8-dynamic`.
+    pub name: String,
+    /// A sentence without its full stop.
+    pub about: String,
+    /// The command that makes it of the user's model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<String>,
 }
 
 impl Results {
@@ -82,6 +97,7 @@ impl Results {
             records: Vec::new(),
             ladders: Vec::new(),
             notes: Vec::new(),
+            variants: Vec::new(),
             regression: None,
         }
     }

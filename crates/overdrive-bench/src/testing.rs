@@ -185,6 +185,7 @@ pub(crate) fn results() -> Results {
         records: Vec::new(),
         ladders: Vec::new(),
         notes: Vec::new(),
+        variants: vec![],
         regression: None,
     }
 }

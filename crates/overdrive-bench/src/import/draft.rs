@@ -41,6 +41,7 @@ impl<'p> Draft<'p> {
             records: Vec::new(),
             ladders: Vec::new(),
             notes: Vec::new(),
+            variants: vec![],
             regression: None,
         };
         Self { path, format, study, results, ids: BTreeSet::new() }

@@ -17,6 +17,7 @@ use super::overview;
 use super::quality::{Difference, FAR, metrics};
 use super::table::{Align, Table};
 use crate::digits;
+use crate::results::Variant;
 use crate::speedup::Speedup;
 
 /// The cards of every workload of which something was measured.
@@ -51,6 +52,9 @@ pub(super) struct Card {
     pub(super) winner: Option<String>,
     /// The winner's case: two studies may have a row of one configuration.
     pub(super) id: Option<String>,
+    /// What the winner is, and the command that makes it.
+    pub(super) about: Option<String>,
+    pub(super) made_by: Option<String>,
     /// Its value with its interval, or the short answer where there is no winner.
     pub(super) figure: String,
     /// Against what, or why there is no winner.
@@ -98,6 +102,7 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
         let question = Question { judged, rows, timed, lead };
         let cards =
             [fastest::card(&question), smallest::card(&question), accurate::card(&question)];
+        let cards = cards.map(|card| card.explained(judged));
         let baseline = beside::baseline(&question);
         let beside = baseline.and_then(|baseline| beside::table(&question, baseline, &cards));
         let baseline = baseline.map(|row| row.id.clone());
@@ -129,11 +134,22 @@ impl Card {
             title,
             winner: None,
             id: None,
+            about: None,
+            made_by: None,
             figure,
             detail,
             beside: Vec::new(),
             gives_up: Vec::new(),
             anchors: Vec::new(),
+        }
+    }
+
+    /// With what its winner is, where the run recorded that.
+    fn explained(self, judged: &Judged<'_>) -> Self {
+        let row = self.id.as_ref().and_then(|id| judged.find(id));
+        match row.and_then(|row| judged.variant(row)).cloned() {
+            Some(Variant { about, made_by, .. }) => Self { about: Some(about), made_by, ..self },
+            None => self,
         }
     }
 
@@ -218,30 +234,30 @@ impl Question<'_, '_> {
             let mine = metric.read(row.measurement()?)?;
             let baseline = row.record.baseline.as_deref().and_then(|id| self.judged.find(id));
             let others = self.rows.iter().copied().filter(|other| other.id != row.id);
-            let lost = |other: &Compared<'_>| {
-                let doubt = match metric.difference(row, other)? {
-                    Difference::Worse => "",
-                    Difference::FarWorse => FAR,
-                    Difference::Better | Difference::Unknown => return None,
-                };
-                Some((metric.read(other.measurement()?)?, doubt))
+            // How sure it is that `other` is better.
+            let lost = |other: &Compared<'_>| match metric.difference(row, other)? {
+                Difference::Worse => Some(""),
+                Difference::FarWorse => Some(FAR),
+                Difference::Better | Difference::Unknown => None,
             };
             let title = metric.title;
-            let of_baseline = baseline.and_then(lost);
             // The best of those that are better says most.
             let best = others
                 .filter(|other| lost(other).is_some())
                 .min_by(|a, b| metric.rank(a).total_cmp(&metric.rank(b)));
-            let fell =
-                |(before, doubt)| format!("{title} {}{doubt}", metric.course(&mine, &before));
+            let fell = |before: &Compared<'_>| {
+                let doubt = lost(before)?;
+                Some(format!("{title} {}{doubt}", metric.course_of(row, before)?))
+            };
             // What is measured against the original has no value of the original.
             let beside = |other: &Compared<'_>| {
-                let (theirs, doubt) = lost(other)?;
+                let doubt = lost(other)?;
                 let name = other.label.clone();
+                let theirs = metric.read(other.measurement()?)?;
                 let [mine, theirs] = [&mine, &theirs].map(|reading| metric.figure(reading));
                 Some(format!("{title}: {mine}, `{name}` has {theirs}{doubt}"))
             };
-            of_baseline.map(fell).or_else(|| beside(best?))
+            baseline.and_then(fell).or_else(|| beside(best?))
         })
     }
 

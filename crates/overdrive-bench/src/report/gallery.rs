@@ -8,7 +8,7 @@ use crate::ladder::{LadderKey, Rung};
 use crate::measurement::Curve;
 use crate::memory::MemoryUse;
 use crate::record::Record;
-use crate::results::{Note, Results};
+use crate::results::{Note, Results, Variant};
 use crate::series::Series;
 use crate::testing::{conditions, record, results, samples};
 use crate::work::Work;
@@ -78,6 +78,11 @@ pub(crate) fn gallery() -> Results {
         });
     }
     found.notes.push(Note { study: "kernels".into(), text: "No GPU here.".into() });
+    found.variants.push(Variant {
+        name: "int8".into(),
+        about: "int8 weights by channel".into(),
+        made_by: Some("overdrive quantize digits-mlp --mode int8 -o digits-mlp-int8".into()),
+    });
     found
 }
 

@@ -7,7 +7,7 @@ use super::anchor::anchor;
 use crate::case::Common;
 use crate::measurement::Measurement;
 use crate::record::Record;
-use crate::results::Results;
+use crate::results::{Results, Variant};
 use crate::speedup::{NoClaim, Speedup};
 
 /// Results and the comparisons that they ask for.
@@ -85,6 +85,12 @@ impl<'r> Judged<'r> {
     /// The record with this id.
     pub(super) fn find(&self, id: &str) -> Option<&Compared<'r>> {
         self.by_id.get(id).map(|&at| &self.rows[at])
+    }
+
+    /// What the variant of a row is, where the run recorded it.
+    pub(super) fn variant(&self, row: &Compared<'_>) -> Option<&'r Variant> {
+        let name = row.record.case.configuration.variant.as_ref()?;
+        self.results.variants.iter().find(|variant| variant.name == *name)
     }
 
     /// The study's records by workload, baselines first.

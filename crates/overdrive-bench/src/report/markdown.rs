@@ -78,12 +78,10 @@ fn decided(decision: &Decision) -> String {
 /// `- **Fastest:** `cpu compile`, 215 µs [204, 249]: 1.5x over `cpu eager`. Gives up: ...`
 fn line(card: &Card) -> String {
     let detail = if card.detail.is_empty() { String::new() } else { format!("; {}", card.detail) };
-    format!(
-        "- **{}:** {}{detail}.{}\n",
-        card.title,
-        card.answer(),
-        card.cost().map_or(String::new(), |cost| format!(" {cost}."))
-    )
+    let cost = card.cost().map_or(String::new(), |cost| format!(" {cost}."));
+    let made_by = card.made_by.as_ref();
+    let made_by = made_by.map_or(String::new(), |command| format!(" Make it: `{command}`"));
+    format!("- **{}:** {}{detail}.{cost}{made_by}\n", card.title, card.answer())
 }
 
 /// The first findings, the others folded where the page is shown as HTML.

@@ -10,7 +10,7 @@ use crate::results::Results;
 use crate::series::{Depth, Series};
 use crate::speedup::Verdict;
 
-/// `cpu, 2 threads: 21 of 24 cases ran; 9 excellent, 2 without a claim; 2 failed.`
+/// `cpu, 2 threads: 21 of 24 cases ran; 9 excellent, 2 not comparable; 2 failed.`
 pub(super) fn verdict(judged: &Judged<'_>) -> String {
     let results = judged.results;
     if results.records.is_empty() {
@@ -22,14 +22,9 @@ pub(super) fn verdict(judged: &Judged<'_>) -> String {
     };
     let gains = gains(judged);
     if !gains.is_empty() {
-        line += &format!(
-            "; {}",
-            counted(
-                gains
-                    .into_iter()
-                    .map(|(word, count)| (word.map_or("without a claim", self::word), count))
-            )
-        );
+        let words =
+            gains.into_iter().map(|(word, n)| (word.map_or("not comparable", self::word), n));
+        line += &format!("; {}", counted(words));
     }
     let mut failures = BTreeMap::new();
     for failure in results.records.iter().filter_map(|record| record.outcome.failure()) {
@@ -49,13 +44,16 @@ pub(super) fn ran(results: &Results) -> String {
     format!("{ran} of {} cases {done}", results.records.len())
 }
 
-/// Counts of comparisons by their verdict; those without a claim come last.
+/// Counts of comparisons by their verdict; those without one come last. A quick look judges none,
+/// which is said above.
 fn gains(judged: &Judged<'_>) -> BTreeMap<Result<Verdict, ()>, usize> {
     let mut counts = BTreeMap::new();
     for row in judged.rows.iter().filter(|row| row.measurement().is_some()) {
         if let Some(gain) = &row.gain {
             let verdict = gain.as_ref().map(|gain| gain.verdict()).map_err(|_| ());
-            *counts.entry(verdict).or_default() += 1;
+            if verdict != Ok(Verdict::Screening) {
+                *counts.entry(verdict).or_default() += 1;
+            }
         }
     }
     counts

@@ -17,6 +17,8 @@ pub(super) struct Metric {
     /// The title where there is room for a word.
     pub(super) word: &'static str,
     pub(super) better: Better,
+    /// Whether it is likeness to the baseline, which therefore has none.
+    pub(super) is_likeness: bool,
     /// How `charts.js` writes it.
     pub(super) format: &'static str,
     unit: &'static str,
@@ -36,6 +38,7 @@ pub(super) const ACCURACIES: [Metric; 2] = [
         title: "top-1 accuracy",
         word: "top-1",
         better: Better::Higher,
+        is_likeness: false,
         format: "percent",
         unit: " %",
         decimals: 2,
@@ -45,6 +48,7 @@ pub(super) const ACCURACIES: [Metric; 2] = [
         title: "cosine similarity to the original",
         word: "cosine",
         better: Better::Higher,
+        is_likeness: true,
         format: "plain",
         unit: "",
         decimals: 4,
@@ -57,6 +61,7 @@ pub(super) const REPORTED: Metric = Metric {
     title: "accuracy",
     word: "accuracy",
     better: Better::Higher,
+    is_likeness: false,
     format: "plain",
     unit: "",
     decimals: 3,
@@ -69,6 +74,7 @@ pub(super) const LOSSES: [Metric; 2] = [
         title: "perplexity",
         word: "perplexity",
         better: Better::Lower,
+        is_likeness: false,
         format: "plain",
         unit: "",
         decimals: 2,
@@ -78,6 +84,7 @@ pub(super) const LOSSES: [Metric; 2] = [
         title: "loss",
         word: "loss",
         better: Better::Lower,
+        is_likeness: false,
         format: "plain",
         unit: "",
         decimals: 4,
@@ -169,7 +176,7 @@ impl Metric {
     }
 
     /// By which a change is to be multiplied for more to be better.
-    fn sign(&self) -> f64 {
+    pub(super) fn sign(&self) -> f64 {
         if self.better == Better::Higher { 1.0 } else { -1.0 }
     }
 
@@ -182,6 +189,27 @@ impl Metric {
             Difference::Better | Difference::Unknown => return None,
         };
         Some(format!("{} {}{doubt}", self.title, self.course(now, before)))
+    }
+
+    /// `rose by 0.31 % [0.21, 0.41]: 20.11 to 20.17`, where a row was compared with its baseline
+    /// sample by sample; else [`course`](Self::course).
+    pub(super) fn course_of(&self, row: &Compared<'_>, baseline: &Compared<'_>) -> Option<String> {
+        let (now, before) = (self.read(row.measurement()?)?, self.read(baseline.measurement()?)?);
+        let change =
+            self.change(row.measurement()?).filter(|_| self.short(&now) != self.short(&before));
+        let Some(Reading { value, interval: Some((low, high)), .. }) = change else {
+            return Some(self.course(&now, &before));
+        };
+        let unit = match (self.better, self.unit) {
+            (Better::Lower, _) => " %",
+            (_, " %") => " points",
+            (_, unit) => unit,
+        };
+        let (word, low, high) =
+            if value > 0.0 { ("rose", low, high) } else { ("fell", -high, -low) };
+        let [before, now] = [before, now].map(|reading| self.short(&reading));
+        let by = value.abs();
+        Some(format!("{word} by {by:.2}{unit} [{low:.2}, {high:.2}]: {before} to {now}"))
     }
 
     /// `halved: 0.750 to 0.375, no interval recorded`.
@@ -237,7 +265,7 @@ impl Metric {
     }
 
     fn with_interval(&self, reading: &Reading) -> String {
-        let digits = self.decimals;
+        let digits = self.digits(reading);
         let interval = match reading.interval {
             Some((low, high)) => format!(" [{low:.digits$}, {high:.digits$}]"),
             None => ", no interval recorded".to_owned(),
@@ -246,7 +274,17 @@ impl Metric {
     }
 
     pub(super) fn short(&self, reading: &Reading) -> String {
-        format!("{:.*}{}", self.decimals, reading.value, self.unit)
+        format!("{:.*}{}", self.digits(reading), reading.value, self.unit)
+    }
+
+    /// Digits after the point: two more at most where an interval's ends would look the same.
+    fn digits(&self, reading: &Reading) -> usize {
+        let Some((low, high)) = reading.interval.filter(|(low, high)| low < high) else {
+            return self.decimals;
+        };
+        let differ = |digits: &usize| format!("{low:.*}", *digits) != format!("{high:.*}", *digits);
+        let most = self.decimals + 2;
+        (self.decimals..=most).find(differ).unwrap_or(most)
     }
 
     /// `top-1 accuracy · higher is better`.

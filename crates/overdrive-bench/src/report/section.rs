@@ -33,6 +33,7 @@ pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
     let compared = judged.study(study);
     let origin = results.imported.as_deref();
     let mut tables = vec![main_table(&compared, origin)];
+    tables.extend(side_tables::variants(judged, &compared));
     tables.extend(side_tables::overhead(&compared));
     tables.extend(side_tables::memory(&compared));
     tables.extend(side_tables::copies(&compared));

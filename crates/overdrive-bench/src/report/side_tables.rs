@@ -1,7 +1,7 @@
 //! What stands beside a study's main table: costs paid once, memory, copies, energy, exact
 //! quantities.
 
-use super::judged::Compared;
+use super::judged::{Compared, Judged};
 use super::section::Captioned;
 use super::table::{Align, Table, cell};
 use crate::digits;
@@ -10,6 +10,19 @@ use crate::memory::Peak;
 
 /// The caption of what is paid once.
 pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
+
+/// What the variants are, each once.
+pub(super) fn variants(judged: &Judged<'_>, compared: &[&Compared<'_>]) -> Option<Captioned> {
+    let mut table = Table::new(&[("Variant", Align::Left), ("What it is", Align::Left)]);
+    for variant in &judged.results.variants {
+        let is_it = |row: &&&Compared<'_>| judged.variant(row) == Some(variant);
+        if compared.iter().any(|row| is_it(&row)) {
+            table.push(vec![variant.name.clone(), variant.about.clone()]);
+        }
+    }
+    let caption = "What the variants are.".to_owned();
+    (!table.rows.is_empty()).then_some(Captioned { caption, table })
+}
 
 /// What is paid once, and after how many calls it is paid back.
 pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {

@@ -7,10 +7,9 @@ use super::findings;
 use super::judged::Judged;
 use super::overview;
 use super::text_table::indented;
-use crate::case::Case;
 use crate::results::Results;
 
-/// Lines; two are left for who says how to have the winner and where the report lies.
+/// Lines beside the command that makes the winner; one is left for where the report lies.
 const MOST: usize = 8;
 /// Columns of a card's title.
 const TITLE: usize = 15;
@@ -19,21 +18,14 @@ const OTHERS: usize = 2;
 /// Lines for workloads, where there are several.
 const NAMED: usize = 5;
 
-/// What a run says when it ends.
-pub struct Summary {
-    /// The lines.
-    pub text: String,
-    /// The case that the lines of one model name first.
-    pub fastest: Option<Case>,
-}
-
-/// The lines, in at most `width` columns; what does not fit whole is left out, never cut.
-pub fn summary(results: &Results, width: u16) -> Summary {
+/// What a run says when it ends, in at most `width` columns; what does not fit whole is left out,
+/// never cut, but for a command.
+pub fn summary(results: &Results, width: u16) -> String {
     let judged = Judged::new(results);
     let decision = decision::decide(&judged);
-    let first = decision.of_one_model().and_then(|(one, _)| one.cards[0].id.as_ref());
-    let fastest = first.and_then(|id| judged.find(id)).map(|row| row.record.case.clone());
-    Summary { text: lines(&judged, &decision, usize::from(width)), fastest }
+    let first = decision.of_one_model().and_then(|(one, _)| one.cards[0].made_by.as_ref());
+    let made_by = first.map_or(String::new(), |command| format!("make it: {command}\n"));
+    lines(&judged, &decision, usize::from(width)) + &made_by
 }
 
 fn lines(judged: &Judged<'_>, decision: &Decision, width: usize) -> String {
@@ -120,18 +112,20 @@ fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
 }
 
 /// A model's other workloads, a line each under the title that parts it from the first:
-/// `next token     cpu eager f32 t2, 7.8 ms [7.6, 7.9]`.
+/// `next token     cpu eager f32, 1.04x [1.01, 1.06] over cpu compile f32; 7.8 ms [7.6, 7.9]`.
 fn of_others(model: &str, others: &[Subject], width: usize) -> Vec<String> {
     let line = |subject: &Subject| {
         let name = subject.workload.trim_start_matches(model).trim_start_matches([',', ' ']);
         let title = name.split(" batch=").next().unwrap_or(name);
         if title.chars().count() < TITLE {
             let card = &subject.cards[0];
-            return joined(
-                &format!("{title:<TITLE$}"),
-                [card.answer(), card.detail.clone()],
-                width,
-            );
+            let gain = card.detail.split("; ").next().filter(|first| first.contains("x ["));
+            // The gain needs no figure beside it where there is no room for both.
+            let parts = match (&card.winner, gain) {
+                (Some(winner), Some(gain)) => [format!("`{winner}`, {gain}"), card.figure.clone()],
+                _ => [card.answer(), card.detail.clone()],
+            };
+            return joined(&format!("{title:<TITLE$}"), parts, width);
         }
         of_several(std::slice::from_ref(subject), width)
     };
@@ -251,7 +245,8 @@ mod tests {
     fn eight_lines_hold_what_counts_and_fit() {
         for results in [example(), gallery(), quantized()] {
             for width in [60, 80, 120, 200] {
-                let text = summary(&results, width).text;
+                let text = summary(&results, width);
+                let text = text.split("make it: ").next().expect("the first part");
                 assert!(text.lines().count() <= MOST, "{width}: {text}");
                 assert!(
                     text.lines().all(|line| line.chars().count() <= usize::from(width)),
@@ -265,7 +260,7 @@ mod tests {
 
     #[test]
     fn one_model_has_winner_interval_cost_and_caveat() {
-        insta::assert_snapshot!(summary(&quantized(), 100).text);
+        insta::assert_snapshot!(summary(&quantized(), 100));
     }
 
     #[test]
@@ -274,7 +269,7 @@ mod tests {
         found.records.retain(|record| record.outcome.failure().is_some());
         found.records.iter_mut().for_each(|record| record.baseline = None);
         found.ladders.clear();
-        let text = summary(&found, 60).text;
+        let text = summary(&found, 60);
         let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(said.contains("the device has no graphs | try compile"), "{text}");
     }

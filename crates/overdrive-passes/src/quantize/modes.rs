@@ -101,107 +101,116 @@ const FLOOR: ScaleFormat = ScaleFormat::E8m0Floor;
 pub const MODES: &[QuantizationMode] = &[
     QuantizationMode::new(
         "int8-dynamic",
-        "int8 weights by channel, activations by row as they come",
+        "int8 weights by channel; activations to int8 at run time, a scale for each row",
         INT8,
         Activations::Dynamic(DType::I8),
     ),
     QuantizationMode::new(
         "int8-static",
-        "int8 weights by channel, activations in the range seen in calibration",
+        "int8 weights by channel; activations to int8, one scale from calibration",
         INT8,
         Activations::Static(DType::I8),
     ),
     QuantizationMode::new(
         "int8-static-percentile",
-        "int8-static in the range of 99.99 % of what was seen",
+        "int8-static, scaled to 99.99 % of the values seen in calibration",
         INT8,
         Activations::Static(DType::I8),
     )
     .ranged(RangeRule::Percentile(0.9999)),
     QuantizationMode::new(
         "int8-static-mse",
-        "int8-static in the range that errs least in the mean square",
+        "int8-static, scaled for the least mean square error in calibration",
         INT8,
         Activations::Static(DType::I8),
     )
     .ranged(RangeRule::Mse),
     QuantizationMode::new(
         "int8-static-entropy",
-        "int8-static in the range of least relative entropy",
+        "int8-static, scaled for the least relative entropy in calibration",
         INT8,
         Activations::Static(DType::I8),
     )
     .ranged(RangeRule::Entropy),
     QuantizationMode::new(
         "int8-smooth",
-        "int8-dynamic after SmoothQuant",
+        "int8-dynamic after SmoothQuant, which moves outliers from activations to weights",
         INT8,
         Activations::Dynamic(DType::I8),
     )
     .prepared(Preparation::Smooth(0.5)),
     QuantizationMode::new(
         "int8-weights",
-        "int8 weights by channel, float activations",
+        "int8 weights by channel; activations stay in float",
         INT8,
         Activations::Float,
     ),
     QuantizationMode::new(
         "fp8",
-        "e4m3 weights by channel, activations by row as they come",
+        "fp8 (e4m3) weights by channel; activations to fp8 at run time, a scale for each row",
         FP8,
         Activations::Dynamic(DType::F8E4M3),
     ),
     QuantizationMode::new(
         "fp8-tensor",
-        "e4m3 weights and activations with one scale each, from calibration",
+        "fp8 (e4m3) weights and activations, one scale each from calibration",
         FP8_TENSOR,
         Activations::Static(DType::F8E4M3),
     ),
     QuantizationMode::new(
         "mxfp8",
-        "e4m3 in blocks of 32 with power-of-two scales rounded up, weights and activations",
+        "fp8 (e4m3) weights and activations, a power-of-two scale for each block of 32",
         BlockFormat::mx(DType::F8E4M3, UP),
         Activations::Blocks(DType::F8E4M3, UP),
     ),
     QuantizationMode::new(
         "mxint8",
-        "int8 in blocks of 32 with power-of-two scales, weights and activations",
+        "int8 weights and activations, a power-of-two scale for each block of 32",
         BlockFormat::mx(DType::I8, FLOOR),
         Activations::Blocks(DType::I8, FLOOR),
     ),
     QuantizationMode::new(
         "mxfp6",
-        "e2m3 weights in blocks of 32 with power-of-two scales, float activations",
+        "fp6 (e2m3) weights, a power-of-two scale for each block of 32; activations stay in float",
         BlockFormat::mx(DType::F6E2M3, FLOOR),
         Activations::Float,
     ),
     QuantizationMode::new(
         "int4-rtn",
-        "int4 weights in groups of 128, to nearest, float activations",
+        "int4 weights in groups of 128, rounded to nearest; activations stay in float",
         INT4,
         Activations::Float,
     ),
-    QuantizationMode::new("int4-gptq", "int4-rtn, rounded by GPTQ", INT4, Activations::Float)
-        .rounded(Rounding::Gptq),
-    QuantizationMode::new("int4-awq", "int4-rtn after AWQ", INT4, Activations::Float)
-        .prepared(Preparation::Awq),
+    QuantizationMode::new(
+        "int4-gptq",
+        "int4 weights in groups of 128, rounded by GPTQ; activations stay in float",
+        INT4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptq),
+    QuantizationMode::new(
+        "int4-awq",
+        "int4 weights in groups of 128 after AWQ; activations stay in float",
+        INT4,
+        Activations::Float,
+    )
+    .prepared(Preparation::Awq),
     QuantizationMode::new(
         "int4-hqq",
-        "int4-rtn with the zero points of \
-                                       HQQ",
+        "int4 weights in groups of 128 with the zero points of HQQ; activations stay in float",
         INT4,
         Activations::Float,
     )
     .rounded(Rounding::Hqq),
     QuantizationMode::new(
         "mxfp4",
-        "e2m1 weights in blocks of 32 with power-of-two scales, float activations",
+        "fp4 (e2m1) weights, a power-of-two scale for each block of 32; activations stay in float",
         BlockFormat::mx(DType::F4E2M1, FLOOR),
         Activations::Float,
     ),
     QuantizationMode::new(
         "nvfp4",
-        "e2m1 weights in blocks of 16 with e4m3 scales and a tensor scale, float activations",
+        "fp4 (e2m1) weights, an e4m3 scale for each block of 16; activations stay in float",
         BlockFormat::NVFP4,
         Activations::Float,
     ),
@@ -214,14 +223,14 @@ pub const MODES: &[QuantizationMode] = &[
     .rounded(Rounding::Learned),
     QuantizationMode::new(
         "qat-int4",
-        "int4 weights in groups of 128, learnt in training, float activations",
+        "int4 weights in groups of 128, learnt in training; activations stay in float",
         INT4,
         Activations::Float,
     )
     .rounded(Rounding::Learned),
     QuantizationMode::new(
         "qat-fp8",
-        "e4m3 weights by channel, learnt in training, activations by row as they come",
+        "fp8 (e4m3) weights by channel, learnt in training; activations to fp8 at run time",
         FP8,
         Activations::Dynamic(DType::F8E4M3),
     )
@@ -235,44 +244,42 @@ pub const MODES: &[QuantizationMode] = &[
     .rounded(Rounding::Learned),
     QuantizationMode::new(
         "sparse24-magnitude",
-        "two of four weights stay, the largest; float otherwise",
+        "2:4 sparse weights, the largest kept; all in float",
         FLOAT,
         Activations::Float,
     )
     .prepared(Preparation::Prune(Pruning::Magnitude)),
     QuantizationMode::new(
         "sparse24-wanda",
-        "two of four weights stay, the largest by the size of their inputs (Wanda); float \
-         otherwise",
+        "2:4 sparse weights by Wanda (weight times input size); all in float",
         FLOAT,
         Activations::Float,
     )
     .prepared(Preparation::Prune(Pruning::Wanda)),
     QuantizationMode::new(
         "sparse24-sparsegpt",
-        "two of four weights stay, by SparseGPT; float otherwise",
+        "2:4 sparse weights by SparseGPT; all in float",
         FLOAT,
         Activations::Float,
     )
     .prepared(Preparation::Prune(Pruning::SparseGpt)),
     QuantizationMode::new(
         "sparse24-magnitude-int8",
-        "int8-dynamic after two of four weights stay, the largest",
+        "int8-dynamic of 2:4 sparse weights, the largest kept",
         INT8,
         Activations::Dynamic(DType::I8),
     )
     .prepared(Preparation::Prune(Pruning::Magnitude)),
     QuantizationMode::new(
         "sparse24-wanda-int8",
-        "int8-dynamic after two of four weights stay, the largest by the size of their inputs \
-         (Wanda)",
+        "int8-dynamic of 2:4 sparse weights by Wanda (weight times input size)",
         INT8,
         Activations::Dynamic(DType::I8),
     )
     .prepared(Preparation::Prune(Pruning::Wanda)),
     QuantizationMode::new(
         "sparse24-sparsegpt-int8",
-        "int8-dynamic after two of four weights stay, by SparseGPT",
+        "int8-dynamic of 2:4 sparse weights by SparseGPT",
         INT8,
         Activations::Dynamic(DType::I8),
     )

@@ -2,10 +2,9 @@
 
 use crate::failure::Failure;
 use crate::terminal::{Volume, besides, say, volume, width};
-use overdrive::bench::case::Case;
 use overdrive::bench::import;
 use overdrive::bench::report::html::{Stills, alone, html};
-use overdrive::bench::report::{Report, Summary, summary, terminal, to_json, utc};
+use overdrive::bench::report::{Report, summary, terminal, to_json, utc};
 use overdrive::bench::results::Results;
 use overdrive::files::{self, Contents, Existing, FileError, Place, Request};
 use std::path::{Path, PathBuf};
@@ -178,14 +177,12 @@ pub(crate) fn write_results(place: &Place, results: &Results) -> Result<(), File
 }
 
 /// Says what was measured: in ten lines with the one that the command ends with, behind `-v` in
-/// full. Hands back the case that the lines of one model name first.
-pub(crate) fn tell(results: &Results) -> Result<Option<Case>, Failure> {
+/// full.
+pub(crate) fn tell(results: &Results) -> Result<(), Failure> {
     if volume() == Volume::Verbose {
         say!("{}", terminal(results, width()))?;
     }
-    let Summary { text, fastest } = summary(results, width());
-    besides(format_args!("{text}"))?;
-    Ok(fastest)
+    besides(format_args!("{}", summary(results, width())))
 }
 
 /// Says where the report lies.

@@ -10,18 +10,17 @@ use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
-use crate::terminal::{besides, say};
+use crate::terminal::say;
 use brought::Brought;
-use overdrive::bench::case::Case;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
 use overdrive::bench::report::markdown;
-use overdrive::bench::results::{Note, Results};
+use overdrive::bench::results::{Note, Results, Variant};
 use overdrive::bench::rules::Rules;
 use overdrive::files::Existing;
 use overdrive::ir::Backend;
-use overdrive::passes::MODES;
+use overdrive::passes::{MODES, QuantizationMode};
 use overdrive::studies::{
     Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES,
     Study, ceilings,
@@ -152,17 +151,13 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     if stop.is_requested() && !output::has_measurements(&results) {
         return Err(Failure::interrupted("nothing was measured by then"));
     }
+    results.variants = variants(&results, arguments);
     let folder = place.path();
     let written = output::write(&place, &results);
     if arguments.ci {
         say!("{}", markdown(&results))?;
     } else {
-        let fastest = output::tell(&results)?;
-        if let Some(command) =
-            arguments.model.as_deref().zip(fastest).and_then(|(model, case)| making(model, case))
-        {
-            besides(format_args!("make it: {command}\n"))?;
-        }
+        output::tell(&results)?;
     }
     written?;
     if !arguments.ci {
@@ -182,13 +177,22 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     Ok(results.exit())
 }
 
-/// The command that makes the model that was fastest, where that is a quantized one.
-fn making(model: &str, fastest: Case) -> Option<String> {
-    let variant = fastest.configuration.variant?;
-    let mode = MODES.iter().find(|mode| mode.name == variant)?.name;
-    let stem = Path::new(model).file_stem()?.to_string_lossy();
-    let (from, to) = (quoted(model), quoted(&format!("{stem}-{mode}")));
-    Some(format!("overdrive quantize {from} --mode {mode} -o {to}"))
+/// What the quantized models among the results are, and the commands that make them of the user's.
+fn variants(results: &Results, arguments: &Run) -> Vec<Variant> {
+    let variants = || results.records.iter().map(|r| r.case.configuration.variant.as_deref());
+    let of_results = MODES.iter().filter(|mode| variants().any(|name| name == Some(mode.name)));
+    let described = |mode: &QuantizationMode| Variant {
+        name: mode.name.to_owned(),
+        about: mode.summary.to_owned(),
+        made_by: arguments.model.as_ref().and_then(|model| {
+            let stem = Path::new(model).file_stem()?.to_string_lossy();
+            let (from, to) = (quoted(model), quoted(&format!("{stem}-{}", mode.name)));
+            let data = arguments.data.as_ref().map(|data| format!(" --data {}", quoted(data)));
+            let data = data.unwrap_or_default();
+            Some(format!("overdrive quantize {from} --mode {}{data} -o {to}", mode.name))
+        }),
+    };
+    of_results.map(described).collect()
 }
 
 /// What is run.

@@ -1,10 +1,11 @@
-//! Quality against what it costs, bytes on disk or time per call, with the Pareto frontier: who is
-//! cheaper and better than nobody else is grey.
+//! Quality against what it costs, bytes on disk or time per call, with the Pareto frontier. Grey is
+//! what an interval shows to be worse than something that costs no more; what costs more and is not
+//! told apart stands between the two.
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{names, tip};
 use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
-use super::quality::{ACCURACIES, Better, LOSSES, Metric, Reading};
+use super::quality::{ACCURACIES, Difference, LOSSES, Metric, Reading};
 use super::size_waterfall::FILE_BYTES;
 use crate::digits;
 use crate::report::judged::{Compared, Judged};
@@ -60,10 +61,9 @@ fn chart(
         return None;
     }
     let rows: Vec<&Compared<'_>> = known.iter().map(|(row, ..)| *row).collect();
-    let paid: Vec<(f64, f64)> =
-        known.iter().map(|(_, paid, reading)| (*paid, reading.value)).collect();
-    let (mut frontier, mut dominated) = (Vec::new(), Vec::new());
-    for ((index, (row, paid_here, reading)), name) in known.iter().enumerate().zip(names(&rows)) {
+    let gain = |a: &Reading, b: &Reading| metric.sign() * (a.value - b.value);
+    let (mut frontier, mut alike, mut dominated) = (Vec::new(), Vec::new(), Vec::new());
+    for ((row, paid_here, reading), name) in known.iter().zip(names(&rows)) {
         let point = Point {
             x: *paid_here,
             y: reading.value,
@@ -71,8 +71,18 @@ fn chart(
             label: Some(name),
             tip: format!("{}\n{}\n{}", tip(row), metric.figure(reading), (cost.text)(*paid_here)),
         };
-        if is_dominated(index, &paid, metric.better) {
+        let others =
+            || known.iter().filter(|(other, paid, _)| other.id != row.id && paid <= paid_here);
+        let is_shown = |(other, ..): &(&Compared<'_>, f64, Reading)| {
+            matches!(metric.difference(row, other), Some(Difference::Worse | Difference::FarWorse))
+        };
+        let is_beaten = |(_, paid, other): &(&Compared<'_>, f64, Reading)| {
+            gain(other, reading) >= 0.0 && (paid < paid_here || gain(other, reading) > 0.0)
+        };
+        if others().any(is_shown) {
             dominated.push(point)
+        } else if others().any(is_beaten) {
+            alike.push(point)
         } else {
             frontier.push(point)
         }
@@ -91,6 +101,12 @@ fn chart(
                 points: frontier,
             },
             Line {
+                name: "not told apart".into(),
+                ink: "$c2",
+                stroke: Stroke::Points,
+                points: alike,
+            },
+            Line {
                 name: "dominated".into(),
                 ink: "$faint",
                 stroke: Stroke::Points,
@@ -101,9 +117,9 @@ fn chart(
     };
     Some(Chart {
         id: study.id(&format!("{workload}-{}-by-{}", metric.quantity, cost.name)),
-        caption:
-            "On the frontier nothing else costs less and is better; what it dominates is grey."
-                .into(),
+        caption: "Grey: something that costs no more is better, by an interval. Not told apart: \
+                  it costs more than the frontier, and its interval shows no gain or loss."
+            .into(),
         height: WIDTH / 2,
         option: plane.option(),
         switch: Some(Switch::X),
@@ -111,28 +127,4 @@ fn chart(
         records: anchors(rows),
         title,
     })
-}
-
-/// Whether another is at least as small and as good, and one of the two more.
-fn is_dominated(index: usize, sizes: &[(f64, f64)], better: Better) -> bool {
-    let (bytes, quality) = sizes[index];
-    let gain =
-        |other: f64| if better == Better::Higher { other - quality } else { quality - other };
-    sizes.iter().any(|&(other, value)| {
-        other <= bytes && gain(value) >= 0.0 && (other < bytes || gain(value) > 0.0)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_frontier_is_what_nobody_beats_in_both() {
-        let sizes = [(100.0, 98.0), (25.0, 97.5), (30.0, 97.0), (12.0, 90.0), (100.0, 98.0)];
-        let dominated =
-            |better| (0..5).map(|i| is_dominated(i, &sizes, better)).collect::<Vec<_>>();
-        assert_eq!(dominated(Better::Higher), [false, false, true, false, false]);
-        assert_eq!(dominated(Better::Lower), [true, true, true, false, true]);
-    }
 }

@@ -31,8 +31,8 @@ pub(super) fn names(rows: &[&Compared<'_>]) -> Vec<String> {
     let name = |c: &Configuration| {
         let words: Vec<String> =
             telling.iter().map(|part| part(c)).filter(|text| !text.is_empty()).collect();
-        // Where the others have a variant and this one has none, its mode names it.
-        if words.is_empty() { c.mode.clone() } else { words.join(" ") }
+        // Where the others have a variant and this one has none, mode and format name it.
+        if words.is_empty() { format!("{} {}", c.mode, c.dtype) } else { words.join(" ") }
     };
     all.iter().map(name).collect()
 }

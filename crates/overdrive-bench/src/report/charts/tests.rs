@@ -207,3 +207,37 @@ fn several_machines_stand_side_by_side_without_a_ratio() {
     assert_eq!(ids.len(), report.charts().count(), "every chart has a name of its own");
     assert!(report.markdown().contains("Some CPU |"), "{}", report.markdown());
 }
+
+#[test]
+fn a_point_is_grey_only_where_an_interval_shows_it_worse() {
+    let mut results = gallery();
+    let names = |results: &Results| {
+        let all = charts(results);
+        let chart = all.iter().find(|chart| chart.id.ends_with("top1-percent-by-size"));
+        let series = chart.expect("the chart of accuracy against size").option["series"].clone();
+        let of = |name: &str| {
+            let is_it = |s: &&Value| s["name"] == name && s["type"] != "custom";
+            let found = series.as_array()?.iter().find(is_it)?["data"].as_array()?.clone();
+            let label = |point: &Value| {
+                point["label"]["formatter"].as_str().expect("every point has a label").to_owned()
+            };
+            Some(found.iter().map(label).collect::<Vec<_>>())
+        };
+        ["Pareto frontier", "not told apart", "dominated"].map(|name| of(name).expect("a line"))
+    };
+    let none: [&str; 0] = [];
+    let found = names(&results);
+    assert_eq!(found[0], ["int4", "int8", "compile f32"]);
+    assert_eq!(found[1], none);
+    assert_eq!(found[2], ["int8-naive"]);
+    // The float model as good as int8 by its interval, worse by its figure.
+    let float = results.records.iter_mut().find(|record| {
+        record.case.study == "quantization" && record.case.configuration.variant.is_none()
+    });
+    let measured = float.and_then(|record| record.outcome.measurement_mut()).expect("a figure");
+    measured.quantities.insert("top1_percent".into(), 97.1);
+    let found = names(&results);
+    assert_eq!(found[0], ["int4", "int8"]);
+    assert_eq!(found[1], ["compile f32"]);
+    assert_eq!(found[2], ["int8-naive"]);
+}

@@ -32,9 +32,14 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
         let found = reading(winner);
         let samples = found.as_ref().and_then(samples).map_or(String::new(), |n| format!(", {n}"));
         let title = metric.title;
+        let after = match original(question, metric, winner) {
+            Some(original) => format!("after the original, `{}`; ", original.label),
+            None => String::new(),
+        };
         return Card {
             detail: format!(
-                "{title}{samples}; better than each of the {} others: its interval lies apart",
+                "{after}{title}{samples}; better than each of the {} others: its interval lies \
+                 apart",
                 rows.len() - 1
             ),
             gives_up: [question.slower(winner), question.larger(winner)]
@@ -60,8 +65,22 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
         count => format!("{count} others are clearly worse"),
     };
     let answer = format!("{} of {} alike", alike.len(), rows.len());
-    Card::open(TITLE, answer, format!("{clear}; {}: {}", metric.title, shown.join(", ")))
-        .resting_on(rows)
+    let after = match original(question, metric, rows[0]) {
+        Some(original) => format!("the original, `{}`, is above them; ", original.label),
+        None => String::new(),
+    };
+    let detail = format!("{after}{clear}; {}: {}", metric.title, shown.join(", "));
+    Card::open(TITLE, answer, detail).resting_on(rows)
+}
+
+/// The row that `row` is likened to, where `metric` is likeness.
+fn original<'j, 'r>(
+    question: &Question<'j, 'r>,
+    metric: &Metric,
+    row: &Compared<'r>,
+) -> Option<&'j Compared<'r>> {
+    let baseline = row.record.baseline.as_deref().filter(|_| metric.is_likeness)?;
+    question.judged.find(baseline)
 }
 
 fn by_agreement(question: &Question<'_, '_>) -> Card {

@@ -28,7 +28,7 @@ pub(super) fn table(
     for row in soonest(question) {
         let engine = |row: &Compared<'_>| row.record.case.configuration.backend.clone();
         if rows.iter().all(|(other, _)| engine(other) != engine(row)) {
-            rows.push((row, vec!["engine"]));
+            rows.push((row, vec!["fastest of its engine"]));
         }
     }
     if rows.len() < 2 {

@@ -119,3 +119,36 @@ fn a_workload_of_two_studies_is_decided_once_and_a_models_other_workloads_follow
     assert!(beside[1][1] == "fastest" && beside[1][2].starts_with("1.00"), "{beside:?}");
     assert!(others[0].workload.contains("next token"), "{}", others[0].workload);
 }
+
+#[test]
+fn the_original_stands_above_what_is_likened_to_it_and_a_winner_says_how_to_make_it() {
+    let original = record("compile", &spans(1_000_000));
+    let mut made = vec![original.clone()];
+    for (variant, cosine) in [("int8-weights", 0.9998), ("int4-rtn", 0.95)] {
+        let mut quantized = record("compile", &spans(900_000));
+        quantized.case.configuration.variant = Some(variant.into());
+        quantized.baseline = Some(original.case.id());
+        let measured = quantized.outcome.measurement_mut().unwrap();
+        let part = |name: &str, value: f64| (format!("cosine{name}"), value);
+        measured.quantities.extend([
+            part("", cosine),
+            part(".low", cosine - 1e-6),
+            part(".high", cosine + 1e-6),
+        ]);
+        made.push(quantized);
+    }
+    let mut found = of(made);
+    found.variants.push(Variant {
+        name: "int8-weights".into(),
+        about: "int8 weights".into(),
+        made_by: Some("make".into()),
+    });
+    let [_, _, accurate] = cards(&found);
+    assert_eq!(accurate.winner.as_deref(), Some("cpu compile f32 int8-weights"));
+    assert_eq!(accurate.figure, "cosine 0.999800 [0.999799, 0.999801]");
+    let detail = &accurate.detail;
+    assert!(detail.starts_with("after the original, `cpu compile f32`; "), "{detail}");
+    assert_eq!(accurate.about.as_deref(), Some("int8 weights"));
+    assert_eq!(accurate.made_by.as_deref(), Some("make"));
+    assert!(crate::report::summary(&found, 80).ends_with("\n"));
+}

@@ -59,14 +59,13 @@ fn smallest<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
 fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
     let told = |row: &Compared<'_>| {
         let baseline = judged.find(row.record.baseline.as_deref()?)?;
-        let reading = |row: &Compared<'_>| metric.read(row.measurement()?);
         let doubt = match metric.difference(row, baseline)? {
             Difference::Worse => "",
             Difference::FarWorse => FAR,
             Difference::Better | Difference::Unknown => return None,
         };
         let case = &row.record.case;
-        let course = metric.course(&reading(row)?, &reading(baseline)?);
+        let course = metric.course_of(row, baseline)?;
         let text =
             format!("`{}` on `{}`: {} {course}{doubt}", row.label, case.workload, metric.title);
         Some((baseline, text))

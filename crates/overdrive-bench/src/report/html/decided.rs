@@ -35,7 +35,9 @@ struct CardView {
     /// The figure without its interval, and the interval with what follows.
     value: String,
     interval: String,
+    about: Option<String>,
     detail: String,
+    made_by: Option<String>,
     cost: Option<String>,
     /// Links to the records behind it; the first is the winner's, where there is one.
     anchors: Vec<String>,
@@ -77,7 +79,9 @@ fn card(file: &File<'_>, card: &Card) -> CardView {
         winner: card.winner.clone(),
         value,
         interval,
+        about: card.about.clone(),
         detail: card.detail.clone(),
+        made_by: card.made_by.clone(),
         cost: card.cost(),
         anchors: card.anchors.iter().map(|anchor| format!("{}{anchor}", file.prefix)).collect(),
     }
