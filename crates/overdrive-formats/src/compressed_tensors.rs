@@ -6,6 +6,7 @@
 //! | state | in the file |
 //! |---|---|
 //! | `W` i4 `[N, K]` | `W_packed` i32 `[N, ⌈K/8⌉]`, codes plus 8, low bits first; `W_shape` `[2]` |
+//! | `W` i8 `[N, K]`, where words say so | the same of `[N, ⌈K/4⌉]`, codes plus 128 |
 //! | `W` f4e2m1 `[N, K]`, K even | `W_packed` u8 `[N, K/2]`, the even column in the low bits |
 //! | e8m0, whatever its name | u8 of the same name: the biased exponent |
 //! | f6e2m3 and f6e3m2 `[.., K]` | u8 `[.., 6 K / 8]` of the same name, lowest bits first |
@@ -29,9 +30,11 @@ pub use config::{Words, quantization_config};
 use crate::safetensors::can_hold;
 use crate::{FormatError, Tensors};
 use overdrive_ir::{DType, Graph, Tensor, TensorType};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+const WEIGHT: &str = ".weight";
 const PACKED: &str = "_packed";
 const SHAPE: &str = "_shape";
 const SCALE: &str = "_scale";
@@ -43,20 +46,23 @@ const COMPRESSED: &str = ".compressed";
 const BITMASK: &str = ".bitmask";
 const SPARSE_SHAPE: &str = ".shape";
 
-/// Four-bit codes of an i32.
-const CODES: usize = 8;
 /// What makes a signed code of four bits unsigned.
-const OFFSET: u8 = 8;
+const OFFSET_OF_FOUR: u8 = 1 << 3;
+/// And one of eight.
+const OFFSET_OF_EIGHT: u8 = 1 << 7;
 
-/// The tensors of a file that hold these states.
-pub fn stored(states: Tensors) -> Tensors {
+/// The tensors of a file that hold these states, whose config has these words about them.
+pub fn stored(states: Tensors, words: Option<&Json>) -> Tensors {
+    let packed_bytes = words.map(config::packed_bytes).unwrap_or_default();
+    let is_packed = |name: &str| packed_bytes.contains(name.strip_suffix(WEIGHT).unwrap_or(name));
     let mut file = Tensors::new();
     for (name, tensor) in states {
         match form(&name, tensor.ty()) {
             Form::Own => drop(file.insert(name, tensor)),
-            Form::Int4([n, k]) => {
+            Form::Int8(_) if !is_packed(&name) => drop(file.insert(name, tensor)),
+            Form::Int4([n, k]) | Form::Int8([n, k]) => {
                 file.insert(format!("{name}{SHAPE}"), shape_of([n, k]));
-                file.insert(format!("{name}{PACKED}"), packed_int4(&tensor, [n, k]));
+                file.insert(format!("{name}{PACKED}"), packed(&tensor, [n, k]));
             }
             Form::Float4([n, k]) => {
                 let ty = TensorType::new(DType::U8, [n, k / 2]);
@@ -115,14 +121,14 @@ pub fn restored<'s>(
         }
         let tensor = match form(name, ty) {
             Form::Own | Form::Sparse(_) => continue,
-            Form::Int4([n, k]) => {
-                let packed = TensorType::new(DType::I32, [n, k.div_ceil(CODES)]);
+            Form::Int4([n, k]) | Form::Int8([n, k]) => {
+                let packed = TensorType::new(DType::I32, [n, k.div_ceil(32 / ty.dtype.bits())]);
                 let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)?
                 else {
                     continue;
                 };
                 take(path, &mut file, &format!("{name}{SHAPE}"), shape_of([n, k]))?;
-                unpacked_int4(&packed, [n, k])
+                unpacked(&packed, ty.dtype, [n, k])
             }
             Form::Float4([n, k]) => {
                 let packed = TensorType::new(DType::U8, [n, k / 2]);
@@ -177,6 +183,8 @@ enum Form<'n> {
     Own,
     /// Codes of an i4 matrix.
     Int4([usize; 2]),
+    /// An i8 matrix: as it is, or packed.
+    Int8([usize; 2]),
     /// Codes of an f4e2m1 matrix.
     Float4([usize; 2]),
     /// Exponents.
@@ -211,6 +219,7 @@ fn form<'n>(name: &'n str, ty: &TensorType) -> Form<'n> {
         (_, &[_, _]) if name.ends_with(COMPRESSED) => {
             Form::Sparse(name.strip_suffix(COMPRESSED).expect("it ends so"))
         }
+        (DType::I8, &[n, k]) => Form::Int8([n, k]),
         _ => Form::Own,
     }
 }
@@ -291,24 +300,40 @@ fn nibble(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 2] >> (4 * (at % 2)) & 0xF
 }
 
-/// Rows of whole i32, what is left over being zero bits.
-fn packed_int4(tensor: &Tensor, [n, k]: [usize; 2]) -> Tensor {
-    let width = 4 * k.div_ceil(CODES);
+/// Codes of four or eight bits, made unsigned, in rows of whole i32, what is left over being zero
+/// bits.
+fn packed(tensor: &Tensor, [n, k]: [usize; 2]) -> Tensor {
+    let bits = tensor.ty().dtype.bits();
+    let width = 4 * k.div_ceil(32 / bits);
     let mut bytes = vec![0u8; n * width];
-    for at in 0..n * k {
-        let (row, column) = (at / k, at % k);
-        bytes[row * width + column / 2] |=
-            (nibble(tensor.bytes(), at) ^ OFFSET) << (4 * (column % 2));
+    if bits == 8 {
+        let rows = bytes.chunks_mut(width.max(1)).zip(tensor.bytes().chunks(k.max(1)));
+        for (to, code) in rows.flat_map(|(row, codes)| row.iter_mut().zip(codes)) {
+            *to = code ^ OFFSET_OF_EIGHT;
+        }
+    } else {
+        for at in 0..n * k {
+            let (row, column) = (at / k, at % k);
+            bytes[row * width + column / 2] |=
+                (nibble(tensor.bytes(), at) ^ OFFSET_OF_FOUR) << (4 * (column % 2));
+        }
     }
     Tensor::from_bytes(TensorType::new(DType::I32, [n, width / 4]), bytes).expect("rows are whole")
 }
 
-fn unpacked_int4(packed: &Tensor, [n, k]: [usize; 2]) -> Tensor {
-    let ty = TensorType::new(DType::I4, [n, k]);
-    let (width, mut bytes) = (4 * k.div_ceil(CODES), vec![0u8; ty.bytes()]);
-    for at in 0..n * k {
-        let code = nibble(packed.bytes(), 2 * (at / k) * width + at % k) ^ OFFSET;
-        bytes[at / 2] |= code << (4 * (at % 2));
+fn unpacked(packed: &Tensor, dtype: DType, [n, k]: [usize; 2]) -> Tensor {
+    let ty = TensorType::new(dtype, [n, k]);
+    let (width, mut bytes) = (4 * k.div_ceil(32 / dtype.bits()), vec![0u8; ty.bytes()]);
+    if dtype.bits() == 8 {
+        let rows = bytes.chunks_mut(k.max(1)).zip(packed.bytes().chunks(width.max(1)));
+        for (code, from) in rows.flat_map(|(codes, row)| codes.iter_mut().zip(row)) {
+            *code = from ^ OFFSET_OF_EIGHT;
+        }
+    } else {
+        for at in 0..n * k {
+            let code = nibble(packed.bytes(), 2 * (at / k) * width + at % k) ^ OFFSET_OF_FOUR;
+            bytes[at / 2] |= code << (4 * (at % 2));
+        }
     }
     Tensor::from_bytes(ty, bytes).expect("the bytes were counted from the type")
 }
@@ -324,6 +349,7 @@ fn reciprocal(x: f32) -> Option<f32> {
 mod tests {
     use super::*;
     use overdrive_ir::{Builder, Init};
+    use serde_json::json;
 
     fn graph(states: &Tensors) -> Graph {
         let b = Builder::new("states");
@@ -363,7 +389,7 @@ mod tests {
 
     #[test]
     fn names_and_packing_are_those_of_the_ecosystem() {
-        let file = stored(states());
+        let file = stored(states(), None);
         let ty = |name: &str| file[name].ty().to_string();
         assert_eq!([ty("a.weight_packed"), ty("a.weight_shape")], ["i32[3, 2]", "i64[2]"]);
         assert_eq!([ty("b.weight_packed"), ty("b.weight_scale")], ["u8[2, 16]", "u8[2, 1]"]);
@@ -376,19 +402,46 @@ mod tests {
         assert_eq!(file["d.weight.shape"].to_ints(), [2, 8]);
         // -8 to 7 become 0 to 15, the first in the lowest bits.
         let row: Vec<f64> = (0..8).map(|i| f64::from(i) - 8.0).collect();
-        let packed = packed_int4(&Tensor::from_f64(DType::I4, [1usize, 8], &row), [1, 8]);
+        let packed = packed(&Tensor::from_f64(DType::I4, [1usize, 8], &row), [1, 8]);
         assert_eq!(packed.to_ints(), [0x7654_3210]);
+    }
+
+    #[test]
+    fn bytes_are_packed_where_words_say_so() {
+        let path = Path::new("model.safetensors");
+        let group = |format: &str, layer: &str| {
+            let weights = json!({ "num_bits": 8 });
+            json!({ "format": format, "weights": weights, "targets": [layer] })
+        };
+        let groups = [group("pack-quantized", "a"), group("int-quantized", "b")];
+        let words = json!({ "config_groups": { "group_0": groups[0], "group_1": groups[1] } });
+        let row: Vec<f64> = [-128.0, -1.0, 0.0, 127.0, 1.0].into();
+        let codes = Tensor::from_f64(DType::I8, [1usize, 5], &row);
+        let states: Tensors =
+            ["a.weight", "b.weight"].map(|name| (name.to_owned(), codes.clone())).into();
+        let file = stored(states.clone(), Some(&words));
+        // -128 to 127 become 0 to 255, the first in the lowest bits.
+        assert_eq!(
+            file["a.weight_packed"].to_ints(),
+            [0xFF80_7F00u32 as i32, 0x81].map(i128::from)
+        );
+        assert_eq!(file["a.weight_shape"].to_ints(), [1, 5]);
+        assert_eq!(file["b.weight"], codes);
+        let graph = graph(&states);
+        for file in [file, stored(states.clone(), None)] {
+            assert_eq!(restored(path, declared(&graph), file).expect("whole"), states);
+        }
     }
 
     #[test]
     fn what_was_written_is_read_back_bit_for_bit() {
         let (states, path) = (states(), Path::new("model.safetensors"));
         assert_eq!(
-            restored(path, declared(&graph(&states)), stored(states.clone())).expect("whole"),
+            restored(path, declared(&graph(&states)), stored(states.clone(), None)).expect("whole"),
             states
         );
         // Older files have codes of six bits under their own type.
-        let mut older = stored(states.clone());
+        let mut older = stored(states.clone(), None);
         older.insert("c.six".to_owned(), states["c.six"].clone());
         assert_eq!(restored(path, declared(&graph(&states)), older).expect("whole"), states);
         for bits in (1..2000u32).map(|i| 0x3880_0000 + i * 4099) {
@@ -403,7 +456,7 @@ mod tests {
         let (states, path) = (states(), Path::new("model.safetensors"));
         let graph = graph(&states);
         let spoilt = |name: &str, tensor: Tensor| {
-            let mut file = stored(states.clone());
+            let mut file = stored(states.clone(), None);
             file.insert(name.to_owned(), tensor);
             restored(path, declared(&graph), file).expect_err("it is mislabelled").to_string()
         };

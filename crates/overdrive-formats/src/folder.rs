@@ -164,7 +164,7 @@ impl ModelFolder {
         }
         let described = compressed_tensors::described(&states);
         let path = folder.join(STATES);
-        safetensors::write_described(&path, &compressed_tensors::stored(states), described)
+        safetensors::write_described(&path, &compressed_tensors::stored(states, None), described)
     }
 }
 
@@ -176,8 +176,8 @@ pub fn states_file_bytes(graph: &Graph) -> Result<u64, FormatError> {
     let path = Path::new(STATES);
     let states = states(graph, path)?;
     let described = compressed_tensors::described(&states);
-    Ok(safetensors::encode_described(path, &compressed_tensors::stored(states), described)?.len()
-        as u64)
+    Ok(safetensors::encode_described(path, &compressed_tensors::stored(states, None), described)?
+        .len() as u64)
 }
 
 /// Every state as it begins; `place` is what errors call it.

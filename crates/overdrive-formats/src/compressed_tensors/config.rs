@@ -11,6 +11,9 @@ use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 
+/// What compressed-tensors calls integers that are packed into i32.
+const PACKED_FORMAT: &str = "pack-quantized";
+
 /// Layers that are alike.
 struct Group {
     format: &'static str,
@@ -25,11 +28,14 @@ pub struct Words<'a> {
     /// Layers by their names in the graph that the folder holds as `[K, N]`, where ours are `[N,
     /// K]`.
     pub input_major: &'a BTreeSet<String>,
+    /// Whether codes of eight bits that meet float activations are packed: vLLM takes them in no
+    /// other form, and nor does `transformers` 5 of experts.
+    pub packs_bytes: bool,
 }
 
 impl Words<'static> {
-    /// Of our own folders: weights are output-major.
-    pub const OWN: Self = Self { input_major: &BTreeSet::new() };
+    /// Of our own folders, which no engine reads: weights are output-major, bytes as they are.
+    pub const OWN: Self = Self { input_major: &BTreeSet::new(), packs_bytes: false };
 }
 
 /// The config of a graph with quantized or 2:4 layers; `None` of any other, and of one without
@@ -61,7 +67,11 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             ignore.push(layer);
             continue;
         };
-        let (format, mut weights) = weights(graph, node, *op, &sizes)?;
+        let (mut format, mut weights) = weights(graph, node, *op, &sizes)?;
+        let scaled_alone = op.weights == Weights::Symmetric && op.activations == Activations::Float;
+        if words.packs_bytes && format == "int-quantized" && scaled_alone {
+            format = PACKED_FORMAT;
+        }
         if words.input_major.contains(&layer) {
             turn(format, &mut weights)?;
         }
@@ -105,6 +115,14 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     Some(config)
 }
 
+/// The layers whose codes have eight bits and are packed, as words of a graph say.
+pub(super) fn packed_bytes(words: &Json) -> BTreeSet<&str> {
+    let groups = words["config_groups"].as_object().into_iter().flat_map(|groups| groups.values());
+    let packed = groups.filter(|g| g["format"] == PACKED_FORMAT && g["weights"]["num_bits"] == 8);
+    let targets = packed.filter_map(|group| group["targets"].as_array()).flatten();
+    targets.filter_map(Json::as_str).collect()
+}
+
 /// Arguments of a weight `[N, K]` that is held as `[K, N]`: its groups become blocks of a column,
 /// and scales of a channel spread over columns as they are. `None` of formats that have rows of
 /// blocks only.
@@ -114,7 +132,7 @@ fn turn(format: &str, weights: &mut Json) -> Option<()> {
         weights["strategy"] = "block".into();
         weights["group_size"] = Json::Null;
     }
-    ["pack-quantized", "int-quantized", "float-quantized"].contains(&format).then_some(())
+    [PACKED_FORMAT, "int-quantized", "float-quantized"].contains(&format).then_some(())
 }
 
 /// The layer whose weight a value is, and whether it is stored as the two of four that stay.
@@ -171,7 +189,7 @@ fn weights(
         return None;
     }
     let format = match (codes.dtype, scale.dtype) {
-        (DType::I4, _) => "pack-quantized",
+        (DType::I4, _) => PACKED_FORMAT,
         (DType::I8, DType::F32) => "int-quantized",
         (DType::F8E4M3, DType::F32) => "float-quantized",
         (DType::F8E4M3, DType::E8M0) => "mxfp8-quantized",

@@ -105,9 +105,9 @@ impl Coding {
             };
             (name, tensor)
         });
-        let words =
-            compressed_tensors::quantization_config(graph, &Words { input_major: &layout.turned });
-        Ok((compressed_tensors::stored(file.collect()), words))
+        let words = Words { input_major: &layout.turned, packs_bytes: true };
+        let words = compressed_tensors::quantization_config(graph, &words);
+        Ok((compressed_tensors::stored(file.collect(), words.as_ref()), words))
     }
 
     fn layout(&self, float: &Graph) -> Result<Layout, GraphError> {

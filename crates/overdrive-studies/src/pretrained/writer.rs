@@ -54,6 +54,7 @@ impl Pretrained {
                             .to_owned(),
                     );
                 }
+                notes.extend(of_experts(&words, &coding.mode));
                 self.of_modules(words)
             }
             None => {
@@ -169,6 +170,47 @@ impl Pretrained {
     }
 }
 
+/// Who cannot read the experts of a mixture in these formats.
+///
+/// `transformers` 5 stacks experts as it loads them, and decodes them for that by one format for
+/// all: e4m3 without blocks, or packed codes with one level of scales. The code is
+/// `CompressedTensorsDequantize` of 5.24. vLLM takes one format for all too, and in int8 no static
+/// codes of activations.
+fn of_experts(words: &Value, mode: &str) -> Option<String> {
+    let are_experts = |names: &Value| {
+        let mut names = names.as_array().into_iter().flatten().filter_map(Value::as_str);
+        names.any(|name| name.contains(".experts."))
+    };
+    let groups = words["config_groups"].as_object()?.values();
+    let coded: Vec<&Value> = groups.filter(|group| are_experts(&group["targets"])).collect();
+    let group = coded.first()?;
+    if coded.len() > 1 || are_experts(&words["ignore"]) {
+        return Some(
+            "experts have several formats: `transformers` 5 and vLLM take one for all, Overdrive \
+             reads the folder"
+                .to_owned(),
+        );
+    }
+    let is_static = group["input_activations"]["dynamic"] == false;
+    let who = match group["format"].as_str()? {
+        "int-quantized" if is_static => {
+            "`transformers` 5 and vLLM refuse it, and Overdrive alone reads it"
+        }
+        "int-quantized" | "mxfp8-quantized" => {
+            "`transformers` 5 refuses it, vLLM and Overdrive read it"
+        }
+        "nvfp4-pack-quantized" => {
+            "`transformers` 5 leaves out a scale and computes wrong outputs, vLLM and Overdrive \
+             read it"
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "the experts are in `{mode}`: {who}; all three read experts in `int8-weights`, `int4-gptq` \
+         and `fp8`"
+    ))
+}
+
 /// The tensor in the narrower type of the one that it took the place of, where that keeps every
 /// number. Codes in a float format are narrower than any weight, and stay what they are.
 fn as_narrow(tensor: Tensor, before: &Tensor) -> Tensor {
@@ -178,4 +220,46 @@ fn as_narrow(tensor: Tensor, before: &Tensor) -> Tensor {
     }
     let narrow = tensor.convert(to);
     if narrow.convert(from) == tensor { narrow } else { tensor }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_who_refuses_the_experts() {
+        let group = |format: &str, layer: &str, activations: Value| {
+            let targets = [layer];
+            json!({ "format": format, "targets": targets, "input_activations": activations })
+        };
+        let words = |groups: &[Value], ignore: &[&str]| {
+            let named = groups.iter().enumerate();
+            let named = named.map(|(at, group)| (format!("group_{at}"), group.clone()));
+            json!({ "config_groups": Value::Object(named.collect()), "ignore": ignore })
+        };
+        let (expert, router) = ("layers.0.mlp.experts.0.up_proj", "layers.0.mlp.gate");
+        let by_rows = json!({ "dynamic": true });
+        for (format, activations, said) in [
+            ("int-quantized", &by_rows, Some("refuses it, vLLM and Overdrive")),
+            ("int-quantized", &json!({ "dynamic": false }), Some("and vLLM refuse it")),
+            ("mxfp8-quantized", &by_rows, Some("refuses it, vLLM and Overdrive")),
+            ("nvfp4-pack-quantized", &Value::Null, Some("wrong outputs")),
+            ("pack-quantized", &Value::Null, None),
+            ("mxfp4-pack-quantized", &Value::Null, None),
+            ("float-quantized", &by_rows, None),
+        ] {
+            let one = group(format, expert, activations.clone());
+            let note = of_experts(&words(&[one.clone()], &[router]), "some mode");
+            assert_eq!(note.is_some(), said.is_some(), "{format}: {note:?}");
+            assert!(note.unwrap_or_default().contains(said.unwrap_or_default()), "{format}");
+            let several = "experts have several formats";
+            let other = group("pack-quantized", "layers.1.mlp.experts.0.up_proj", Value::Null);
+            let note = of_experts(&words(&[one.clone(), other], &[]), "some mode");
+            assert!(note.is_some_and(|note| note.starts_with(several)), "{format}");
+            let note = of_experts(&words(&[one], &[expert]), "some mode");
+            assert!(note.is_some_and(|note| note.starts_with(several)), "{format}");
+            let dense = group(format, "layers.0.mlp.up_proj", activations.clone());
+            assert_eq!(of_experts(&words(&[dense], &[]), "some mode"), None, "{format}");
+        }
+    }
 }

@@ -25,6 +25,7 @@ mod pipes;
 mod places;
 mod quantize;
 mod quantize_data;
+mod quantize_experts;
 mod quantize_peers;
 mod quantize_published;
 mod regress;
