@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use overdrive_ir::plan::GemmCall;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Call, DType, Decline, Description, Executable, Graph, Kernel,
+    Mode, Target, Tensor, TensorType, Tuning,
 };
 
 use crate::exec::{CpuExecutable, uploaded};
-use crate::gemm::{Element, Kernel};
 use crate::isa::InstructionSet;
 use crate::kernels;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
@@ -20,11 +19,27 @@ use crate::threads::Pool;
 /// FLOPs that a core of a present server does while it reads a byte from memory; nominal.
 const FLOPS_PER_BYTE: f64 = 16.0;
 
+/// The processor as passes see it.
+#[derive(Clone, Debug)]
+struct Cpu {
+    description: Description,
+    set: InstructionSet,
+}
+
+impl Target for Cpu {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline> {
+        self.set.during(|| kernels::answer(call))
+    }
+}
+
 /// The CPU, with a fixed number of threads.
 #[derive(Debug)]
 pub struct CpuBackend {
-    caps: Caps,
-    set: InstructionSet,
+    target: Cpu,
     threads: NonZeroUsize,
     /// By number of threads: a `Tuning` may ask for another than the back end's own.
     pools: Mutex<BTreeMap<NonZeroUsize, Arc<Pool>>>,
@@ -57,15 +72,15 @@ impl CpuBackend {
         }
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = at_least_one(threads.unwrap_or_else(cores))?;
-        let caps = set.during(|| caps(threads.get()));
-        let backend = Self { caps, set, threads, pools: Mutex::default() };
+        let description = set.during(|| describe(threads.get()));
+        let backend = Self { target: Cpu { description, set }, threads, pools: Mutex::default() };
         backend.pool(threads)?;
         Ok(backend)
     }
 
     /// The instruction set that it is limited to.
     pub fn instruction_set(&self) -> InstructionSet {
-        self.set
+        self.target.set
     }
 
     fn pool(&self, threads: NonZeroUsize) -> Result<Arc<Pool>, BackendError> {
@@ -77,7 +92,7 @@ impl CpuBackend {
             step: format!("starting {threads} threads"),
             message: e.to_string(),
         };
-        let pool = Arc::new(self.set.during(|| Pool::new(threads)).map_err(refused)?);
+        let pool = Arc::new(self.target.set.during(|| Pool::new(threads)).map_err(refused)?);
         pools.insert(threads, Arc::clone(&pool));
         Ok(pool)
     }
@@ -92,13 +107,12 @@ fn at_least_one(threads: usize) -> Result<NonZeroUsize, BackendError> {
 }
 
 /// What this CPU and this crate can do.
-fn caps(threads: usize) -> Caps {
+fn describe(threads: usize) -> Description {
     let halves = [DType::F16, DType::BF16];
-    Caps {
+    Description {
         device: "cpu".to_owned(),
         memory_bytes: available_bytes(),
-        claims: kernels::CLAIMS.map(str::to_owned).into(),
-        declines: Some(kernels::declined),
+        kernels: kernels::KERNELS.iter().map(|kernel| kernel.op).collect(),
         contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
         native_halves: native_halves(),
         replays: false,
@@ -106,11 +120,7 @@ fn caps(threads: usize) -> Caps {
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,
         bytes_of_latency: 0,
-        packings: Some(packing),
-        filters: Some(kernels::convolution::packing),
-        channels_last: Some(kernels::convolution::takes_channels_last),
-        folds: Some(kernels::convolution::folded_parts),
-        chains: Some(kernels::convolution::takes_chain),
+        folds_space: true,
         peaks: peaks(threads),
     }
 }
@@ -124,29 +134,13 @@ fn native_halves() -> BTreeSet<DType> {
     has_bf16.then_some(DType::BF16).into_iter().collect()
 }
 
-/// How the right operand of a product is packed, where it never changes.
-fn packing(call: &GemmCall) -> Option<(&'static str, usize)> {
-    fn of<T: Element>(call: &GemmCall) -> (&'static str, usize) {
-        let kernel = Kernel::<T>::best_packed(call.m);
-        (kernel.name(), kernel.packed_b_bytes([1, 1, call.k, call.n]))
-    }
-    Some(match call.rhs.dtype {
-        DType::F64 => of::<f64>(call),
-        DType::F32 => of::<f32>(call),
-        DType::F16 => of::<half::f16>(call),
-        DType::BF16 => of::<half::bf16>(call),
-        DType::I8 => of::<i8>(call),
-        _ => return None,
-    })
-}
-
 impl Backend for CpuBackend {
     fn name(&self) -> &str {
         "cpu"
     }
 
-    fn caps(&self) -> &Caps {
-        &self.caps
+    fn target(&self) -> &dyn Target {
+        &self.target
     }
 
     fn compile(
@@ -166,8 +160,8 @@ impl Backend for CpuBackend {
         }
         let threads = tuning.threads.map_or(Ok(self.threads), at_least_one)?;
         let pool = self.pool(threads)?;
-        self.set.during(|| {
-            let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
+        self.target.set.during(|| {
+            let plan = overdrive_passes::plan(graph, mode, &self.target, tuning);
             let plan = plan.map_err(|error| error.refused_by("cpu", graph.name()))?;
             let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
                 ports.iter().map(|p| p.name.clone()).collect()

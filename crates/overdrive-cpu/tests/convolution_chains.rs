@@ -17,7 +17,8 @@ use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{
-    Array, Backend, Builder, Caps, DType, Executable, Graph, Init, Mode, Port, Prim, State,
+    Array, Backend, Builder, Call, DType, Described, Executable, Graph, Init, Kernel, Mode, Port,
+    Prim, State,
 };
 use overdrive_ir::{TensorType, Tuning};
 use proptest::prelude::*;
@@ -121,8 +122,12 @@ impl Case {
 /// What a plan with chains gives on so many threads, and the plan.
 fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, Plan), String> {
     let backend = CpuBackend::new(Some(threads)).unwrap();
-    let caps = Caps { chains: Some(|_| Ok(())), ..backend.caps().clone() };
-    let plan = overdrive_passes::plan(graph, Mode::Compile, &caps, &Tuning::default()).unwrap();
+    let answer = |call: &Call<'_>| match call {
+        Call::Chain(_) => Ok(Kernel::default()),
+        other => backend.target().kernel(other),
+    };
+    let chaining = Described { description: backend.description().clone(), answer };
+    let plan = overdrive_passes::plan(graph, Mode::Compile, &chaining, &Tuning::default()).unwrap();
     let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap());
     let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     let (names_in, names_out) = (names(graph.inputs()), names(graph.outputs()));

@@ -2,7 +2,7 @@
 //! --example gemm`.
 
 use overdrive_cuda::launch::Site;
-use overdrive_cuda::{Device, caps, gemm};
+use overdrive_cuda::{Device, Gpu, gemm};
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{Binary, Builder, DType, Expr, Mode, TensorType, Tuning};
@@ -59,7 +59,8 @@ fn main() {
         }
         for epilogue in ["", "gelu"] {
             let (mode, graph) = (Mode::Compile, graph(dtype, shape, epilogue));
-            let plan = overdrive_passes::plan(&graph, mode, &caps(device.properties()), &tuning);
+            let plan =
+                overdrive_passes::plan(&graph, mode, &Gpu::new(device.properties()), &tuning);
             let plan = plan.expect("the graph is bound");
             let [step] = &plan.steps[..] else { panic!("planned as more than a product:\n{plan}") };
             let StepKind::Gemm(call) = &step.kind else { panic!("planned as no product:\n{plan}") };

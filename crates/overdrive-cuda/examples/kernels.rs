@@ -8,7 +8,7 @@
 use overdrive_cuda::compiler::{Architecture, Source, resources};
 use overdrive_cuda::device::Properties;
 use overdrive_cuda::loops::{self, Machine};
-use overdrive_cuda::{Error, caps, gemm, kernels};
+use overdrive_cuda::{Error, Gpu, gemm, kernels};
 use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{DType, Mode, Tuning};
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ fn plans() -> Vec<Plan> {
         cuda: (13, 0),
         driver: None,
     };
-    let (caps, tuning) = (caps(&properties), Tuning::default());
+    let (gpu, tuning) = (Gpu::new(&properties), Tuning::default());
     let plan = |name: &&str| {
         let model = overdrive_models::find(name).unwrap_or_else(|e| panic!("{e}"));
         let graph = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -43,7 +43,7 @@ fn plans() -> Vec<Plan> {
         let half =
             overdrive_passes::precision(&graph, &recipe).unwrap_or_else(|e| panic!("{name}: {e}"));
         [graph, half].map(|graph| {
-            overdrive_passes::plan(&graph, Mode::Compile, &caps, &tuning)
+            overdrive_passes::plan(&graph, Mode::Compile, &gpu, &tuning)
                 .unwrap_or_else(|e| panic!("{name}: {e}"))
         })
     };

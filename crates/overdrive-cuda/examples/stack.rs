@@ -47,7 +47,7 @@ impl Direct {
         buffers: [&Buffer; 3],
     ) -> (Self, String, Box<dyn Launch>) {
         let (device, tuning) = (backend.device(), Tuning::default());
-        let plan = overdrive_passes::plan(graph, MODE, backend.caps(), &tuning)
+        let plan = overdrive_passes::plan(graph, MODE, backend.target(), &tuning)
             .expect("the graph is bound");
         let [step] = &plan.steps[..] else { panic!("planned as more than a product:\n{plan}") };
         let StepKind::Gemm(call) = &step.kind else { panic!("planned as no product:\n{plan}") };

@@ -9,8 +9,8 @@ use crate::memory::{CudaMemory, DeviceBytes};
 use crate::{Device, Error, gemm, kernels};
 use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, Choice, DType, Executable, Graph, Mode, Peaks, Tensor,
-    TensorType, Tuning,
+    Backend, BackendError, Buffer, Call, Choice, DType, Decline, Description, Executable, Graph,
+    Kernel, Mode, Peaks, Target, Tensor, TensorType, Tuning,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const RESERVE: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct CudaBackend {
     name: String,
-    caps: Caps,
+    target: Gpu,
     device: Arc<Device>,
     /// Choices of earlier processes, with what they hold for.
     choices: Option<(Choices, String)>,
@@ -42,9 +42,10 @@ impl CudaBackend {
         let device = Device::open(ordinal)?;
         let (free, _) = device.context().mem_get_info()?;
         let memory_bytes = (free as u64).saturating_sub(RESERVE);
-        let caps = Caps { memory_bytes, ..caps(device.properties()) };
+        let mut target = Gpu::new(device.properties());
+        target.description.memory_bytes = memory_bytes;
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
-        Ok(Self { name: format!("cuda:{ordinal}"), caps, device, choices })
+        Ok(Self { name: format!("cuda:{ordinal}"), target, device, choices })
     }
 
     /// The device behind it.
@@ -56,32 +57,44 @@ impl CudaBackend {
 /// Of the latency of a step, so much is not hidden by the next one.
 const STEP_SECONDS: f64 = 0.25e-6;
 
-/// What a device with these properties, and this crate, can do; all of its memory is for one plan.
-pub fn caps(properties: &Properties) -> Caps {
-    let peaks = peaks(properties);
-    let half_rate = peaks.flops_per_second.get(&DType::BF16).copied().unwrap_or(0.0);
-    let mut claims: BTreeSet<String> = kernels::CLAIMS.map(str::to_owned).into();
-    if properties.architecture == Architecture::Sm90a {
-        claims.extend(kernels::CLAIMS_OF_HOPPER.map(str::to_owned));
+/// A GPU as passes see it.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    description: Description,
+    architecture: Architecture,
+}
+
+impl Gpu {
+    /// A device of these properties, all of whose memory is for one plan.
+    pub fn new(properties: &Properties) -> Self {
+        let peaks = peaks(properties);
+        let half_rate = peaks.flops_per_second.get(&DType::BF16).copied().unwrap_or(0.0);
+        let architecture = properties.architecture;
+        let description = Description {
+            device: properties.name.clone(),
+            memory_bytes: properties.memory_bytes,
+            kernels: kernels::names(architecture),
+            contraction_dtypes: gemm::DTYPES.into(),
+            // Every architecture that runs here has them, from Ampere on.
+            native_halves: BTreeSet::from([DType::F16, DType::BF16]),
+            loop_dtypes: BTreeSet::from(DType::ALL),
+            replays: true,
+            folds_space: false,
+            flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
+            bytes_of_latency: (properties.bytes_per_second * STEP_SECONDS) as u64,
+            peaks,
+        };
+        Self { description, architecture }
     }
-    Caps {
-        device: properties.name.clone(),
-        memory_bytes: properties.memory_bytes,
-        claims,
-        declines: Some(kernels::declines),
-        contraction_dtypes: gemm::DTYPES.into(),
-        // Every architecture that runs here has them, from Ampere on.
-        native_halves: BTreeSet::from([DType::F16, DType::BF16]),
-        replays: true,
-        loop_dtypes: BTreeSet::from(DType::ALL),
-        flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
-        bytes_of_latency: (properties.bytes_per_second * STEP_SECONDS) as u64,
-        packings: None,
-        filters: None,
-        channels_last: None,
-        folds: None,
-        chains: None,
-        peaks,
+}
+
+impl Target for Gpu {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline> {
+        kernels::answer(call, self.architecture)
     }
 }
 
@@ -118,8 +131,8 @@ impl Backend for CudaBackend {
         &self.name
     }
 
-    fn caps(&self) -> &Caps {
-        &self.caps
+    fn target(&self) -> &dyn Target {
+        &self.target
     }
 
     fn compile(
@@ -247,7 +260,7 @@ impl Backend for CudaBackend {
 
 impl CudaBackend {
     fn plan(&self, graph: &Graph, mode: Mode, tuning: &Tuning) -> Result<Plan, BackendError> {
-        let plan = overdrive_passes::plan(graph, mode, &self.caps, tuning);
+        let plan = overdrive_passes::plan(graph, mode, &self.target, tuning);
         plan.map_err(|error| error.refused_by(&self.name, graph.name()))
     }
 

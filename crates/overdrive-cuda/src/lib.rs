@@ -26,7 +26,7 @@ mod tensor_map;
 pub mod together;
 mod wgmma;
 
-pub use backend::{CudaBackend, caps, gpus};
+pub use backend::{CudaBackend, Gpu, gpus};
 pub use device::Device;
 pub use error::Error;
 pub use libraries::Library;

@@ -6,7 +6,7 @@ mod support;
 
 use overdrive_cuda::compiler::{Architecture, resources};
 use overdrive_cuda::together::{Together, gather};
-use overdrive_cuda::{Error, caps, gemm, loops};
+use overdrive_cuda::{Error, Gpu, gemm, loops};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
@@ -70,7 +70,7 @@ fn step(low: DType) -> Graph {
 
 fn gathered(graph: &Graph) -> (Plan, Together) {
     let mut plan =
-        overdrive_passes::plan(graph, Mode::Graph, &caps(&h200()), &Tuning::default()).unwrap();
+        overdrive_passes::plan(graph, Mode::Graph, &Gpu::new(&h200()), &Tuning::default()).unwrap();
     let bunches = |steps: &[&Step]| gemm::bunches(steps) || loops::bunches(steps);
     let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
     let together = gather(&mut plan, bunches, (gemm::adds, joins), gemm::follows, |_| true);

@@ -312,7 +312,7 @@ fn every_case_plans_to_one_product() {
         let plan = overdrive_passes::plan(
             &case.graph(),
             overdrive_ir::Mode::Compile,
-            &bed::caps(),
+            &bed::target(),
             &Tuning::default(),
         );
         let plan = plan.expect("the graph is bound");

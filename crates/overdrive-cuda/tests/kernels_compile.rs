@@ -9,7 +9,9 @@ use overdrive_cuda::compiler::{Architecture, Source, compile, resources};
 use overdrive_cuda::{Error, kernels};
 use overdrive_ir::ops::attention::{mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad};
-use overdrive_ir::{Builder, Caps, Compare, DType, Graph, Mode, TensorType, Tuning};
+use overdrive_ir::{
+    Builder, Call, Compare, DType, Described, Description, Graph, Mode, Target, TensorType, Tuning,
+};
 use testkit::{Case, Needs};
 
 /// Panics where a source does not compile; the test is skipped where there is no compiler.
@@ -30,25 +32,21 @@ fn every_kernel_compiles_for_every_declared_architecture() {
     }
 }
 
-/// A Hopper that claims what this crate has kernels for.
-fn caps() -> Caps {
-    Caps {
+/// A Hopper that multiplies what needs no choice of a library.
+fn hopper() -> impl Target {
+    let description = Description {
         device: "a GPU".to_owned(),
         memory_bytes: 1 << 40,
-        claims: kernels::CLAIMS
-            .into_iter()
-            .chain(kernels::CLAIMS_OF_HOPPER)
-            .map(str::to_owned)
-            .collect(),
-        declines: Some(kernels::declines),
         contraction_dtypes: [DType::F64, DType::F32, DType::F16, DType::BF16].into(),
         loop_dtypes: DType::ALL.into(),
-        ..Caps::default()
-    }
+        ..Description::default()
+    };
+    let answer = |call: &Call<'_>| kernels::answer(call, Architecture::Sm90a);
+    Described { description, answer }
 }
 
 fn sources_of(graph: &Graph) -> Vec<(Source, &'static [Architecture])> {
-    let plan = overdrive_passes::plan(graph, Mode::Compile, &caps(), &Tuning::default()).unwrap();
+    let plan = overdrive_passes::plan(graph, Mode::Compile, &hopper(), &Tuning::default()).unwrap();
     kernels::sources_of(&plan).unwrap_or_else(|refusal| panic!("`{}`: {refusal}", graph.name()))
 }
 

@@ -5,13 +5,14 @@
 
 mod support;
 
-use overdrive_cuda::kernels::declines;
+use overdrive_cuda::compiler::Architecture;
+use overdrive_cuda::kernels::answer;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{
-    Array, Backend, Builder, DType, Expr, Graph, Mode, Operation, TensorType, Tuning,
+    Array, Backend, Builder, Call, DType, Expr, Graph, Mode, Operation, TensorType, Tuning,
 };
 use support::gpu;
 use testkit::check_backend;
@@ -58,8 +59,9 @@ impl Layer {
 
     fn declined(&self, inputs: &[Array]) -> Option<String> {
         let types: Vec<TensorType> = inputs.iter().map(Array::ty).collect();
-        let Operation::Composite(op) = Operation::from(self.op()) else { panic!("no primitive") };
-        declines(&op, &types)
+        let op = Operation::from(self.op());
+        let call = Call::Op { op: &op, operands: &types, has_regions: false };
+        answer(&call, Architecture::Sm90a).err().map(|decline| decline.reason("Hopper"))
     }
 
     fn inputs(&self) -> Vec<Array> {

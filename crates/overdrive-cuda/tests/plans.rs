@@ -7,10 +7,10 @@ mod support;
 
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
-use overdrive_cuda::{Error, Library, caps};
+use overdrive_cuda::{Error, Gpu, Library};
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Plan, Step, StepKind};
-use overdrive_ir::{Builder, DType, Graph, Init, Mode, Tensor, TensorType, Tuning};
+use overdrive_ir::{Builder, DType, Graph, Init, Mode, Target, Tensor, TensorType, Tuning};
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
 use overdrive_passes::{
@@ -21,7 +21,7 @@ use support::h200;
 
 #[test]
 fn models_plan_to_these_steps() {
-    let caps = caps(&h200());
+    let gpu = Gpu::new(&h200());
     let mut table = String::new();
     for model in MODELS {
         let graph = (model.build)().unwrap_or_else(|e| panic!("{}: {e}", model.name));
@@ -29,7 +29,7 @@ fn models_plan_to_these_steps() {
         let graph = bind(&graph, &sizes).unwrap_or_else(|e| panic!("{}: {e}", model.name));
         for mode in [Mode::Jit, Mode::Compile] {
             let plan =
-                plan(&graph, mode, &caps, &Tuning::default()).unwrap_or_else(|e| panic!("{e}"));
+                plan(&graph, mode, &gpu, &Tuning::default()).unwrap_or_else(|e| panic!("{e}"));
             let count = |matches: fn(&StepKind) -> bool| {
                 plan.steps.iter().filter(|step| matches(&step.kind)).count()
             };
@@ -72,7 +72,7 @@ fn padding_is_attention() {
     let graph = bind(&bert.build().unwrap(), &sizes.into()).unwrap();
     for contractions in [DType::F32, DType::BF16] {
         let graph = precision(&graph, &Recipe { contractions }).unwrap();
-        let plan = plan(&graph, Mode::Compile, &caps(&h200()), &Tuning::default()).unwrap();
+        let plan = plan(&graph, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
         let kernels: Vec<&str> = plan
             .steps
             .iter()
@@ -88,7 +88,7 @@ fn padding_is_attention() {
 
 #[test]
 fn the_data_sheet_of_an_h200_gives_its_peaks() {
-    let peaks = caps(&h200()).peaks;
+    let peaks = Gpu::new(&h200()).description().peaks.clone();
     let bf16 = peaks.flops_per_second[&overdrive_ir::DType::BF16];
     // 989 TFLOP/s at the boost clock of 1.83 GHz that the data sheet has in mind; more at the
     // highest clock.
@@ -117,7 +117,7 @@ fn pruned(rows: usize) -> Graph {
 #[test]
 fn pruned_layers_multiply_what_stays_where_that_gains_and_the_plan_says_so() {
     let plan = |rows, properties: &Properties| {
-        plan(&pruned(rows), Mode::Compile, &caps(properties), &Tuning::default()).unwrap()
+        plan(&pruned(rows), Mode::Compile, &Gpu::new(properties), &Tuning::default()).unwrap()
     };
     let sparse = |plan: &Plan| {
         let is_kernel = |step: &Step| {

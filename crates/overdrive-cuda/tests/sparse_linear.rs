@@ -7,13 +7,13 @@ mod support;
 
 use overdrive_cuda::CudaBackend;
 use overdrive_cuda::compiler::Architecture;
-use overdrive_cuda::kernels::declines;
+use overdrive_cuda::kernels::answer;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::SparseLinear;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, StepKind};
 use overdrive_ir::{
-    Array, Backend, Builder, DType, Executable, Expr, Graph, Mode, Op, Operation, State,
+    Array, Backend, Builder, Call, DType, Executable, Expr, Graph, Mode, Op, Operation, State,
     TensorType, Tuning,
 };
 use support::gpu;
@@ -52,10 +52,9 @@ impl Layer {
 
     fn declined(&self) -> Option<String> {
         let types: Vec<TensorType> = self.inputs().iter().map(Array::ty).collect();
-        let Operation::Composite(op) = Operation::from(SparseLinear) else {
-            panic!("no primitive")
-        };
-        declines(&op, &types)
+        let op = Operation::from(SparseLinear);
+        let call = Call::Op { op: &op, operands: &types, has_regions: false };
+        answer(&call, Architecture::Sm90a).err().map(|decline| decline.reason("Hopper"))
     }
 }
 

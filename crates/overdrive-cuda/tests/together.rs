@@ -7,14 +7,14 @@ mod support;
 
 use overdrive_cuda::compiler::{Architecture, compile};
 use overdrive_cuda::together::{Together, gather};
-use overdrive_cuda::{gemm, loops};
+use overdrive_cuda::{gemm, kernels, loops};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::AdamW;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Step};
 use overdrive_ir::{
-    Array, Backend, Binary, Builder, Caps, DType, Expr, Graph, Mode, Plan, State, Tensor,
-    TensorType, Tuning,
+    Array, Backend, Binary, Builder, Call, DType, Described, Description, Expr, Graph, Mode, Plan,
+    State, Tensor, TensorType, Tuning,
 };
 use support::gpu;
 use testkit::{Tolerance, compare};
@@ -44,16 +44,17 @@ fn layers_of(dtype: DType, count: usize, chained: bool) -> Graph {
 }
 
 fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
-    let caps = Caps {
+    let description = Description {
         memory_bytes: 1 << 36,
-        claims: overdrive_cuda::kernels::CLAIMS.map(str::to_owned).into(),
         contraction_dtypes: gemm::DTYPES.into(),
         loop_dtypes: DType::ALL.into(),
         flops_per_byte: 100.0,
-        ..Caps::default()
+        ..Description::default()
     };
-    let mut plan =
-        overdrive_passes::plan(graph, mode, &caps, &Tuning::default()).expect("the graph is bound");
+    let answer = |call: &Call<'_>| kernels::answer(call, Architecture::Sm80);
+    let device = Described { description, answer };
+    let mut plan = overdrive_passes::plan(graph, mode, &device, &Tuning::default())
+        .expect("the graph is bound");
     let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
     let together = gather(&mut plan, |_| false, (gemm::adds, joins), gemm::follows, |_| true);
     (plan, together)

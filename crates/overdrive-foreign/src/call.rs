@@ -10,8 +10,8 @@ use crate::host::{self, HostMemory};
 use overdrive_ir::backend::{Heap, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::plan::{Layout, Place, Slot};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, Executable, Graph, Init, Mode, Plan, SlotId, State,
-    Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Executable, Graph, Init, Mode, Plan, SlotId, State, Target,
+    Tensor, TensorType, Tuning, WithoutKernels,
 };
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub(crate) trait HostEngine: Send + Sync {
     /// Its name.
     fn name(&self) -> &str;
     /// What it runs on.
-    fn caps(&self) -> &Caps;
+    fn target(&self) -> &WithoutKernels;
     /// Makes a graph ready, on so many threads; every state is `Init::Value`.
     fn prepare(&self, graph: &Graph, mode: Mode, threads: usize) -> Result<Prepared, BackendError>;
 }
@@ -61,8 +61,8 @@ impl<E: HostEngine> Backend for HostBackend<E> {
         self.engine.name()
     }
 
-    fn caps(&self) -> &Caps {
-        self.engine.caps()
+    fn target(&self) -> &dyn Target {
+        self.engine.target()
     }
 
     fn compile(

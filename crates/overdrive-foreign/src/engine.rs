@@ -4,7 +4,7 @@
 //! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with
 //! what to install.
 
-use overdrive_ir::{Backend, Caps, Graph, Mode};
+use overdrive_ir::{Backend, Description, Graph, Mode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -75,7 +75,7 @@ pub struct Places {
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// Our own description of the device: its name, its memory, and what nothing on it can exceed.
-    pub device: &'a Caps,
+    pub device: &'a Description,
     /// Threads on the host that it may use.
     pub threads: usize,
     /// Which GPU, of an engine that runs on one.

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use gpu::Gpu;
 use library::Library;
-use overdrive_ir::{Backend, Caps, Mode};
+use overdrive_ir::{Backend, Description, Mode, WithoutKernels};
 use session::Sessions;
 use std::sync::Arc;
 
@@ -150,9 +150,13 @@ impl Engine for Provider {
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
         let library = self.library(request.places)?;
-        let &Caps { ref device, memory_bytes, ref peaks, .. } = request.device;
-        let caps =
-            Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
+        let &Description { ref device, memory_bytes, ref peaks, .. } = request.device;
+        let target = WithoutKernels(Description {
+            device: device.clone(),
+            memory_bytes,
+            peaks: peaks.clone(),
+            ..Description::default()
+        });
         let original = request.original.cloned();
         let plugin = match self {
             Self::TensorRtRtx => {
@@ -162,7 +166,7 @@ impl Engine for Provider {
         };
         let ordinal = request.ordinal;
         let mut engine =
-            Sessions { provider: *self, library, caps, ordinal, original, plugin, device: None };
+            Sessions { provider: *self, library, target, ordinal, original, plugin, device: None };
         // What a provider needs beside the library is looked for when it is registered: here, not
         // in the first model.
         engine.builder(Mode::Compile, request.threads).map_err(|reason| self.refused(reason))?;

@@ -11,7 +11,7 @@ use crate::call::{HostBackend, HostEngine, Model, Prepared, unsupported};
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use crate::host::HostMemory;
 use crate::onnx_model::{self, OnnxModel};
-use overdrive_ir::{Backend, BackendError, Caps, DType, Graph, Mode};
+use overdrive_ir::{Backend, BackendError, DType, Description, Graph, Mode, WithoutKernels};
 use std::fmt::Display;
 use std::sync::Arc;
 use tract_onnx::prelude::multithread::Executor;
@@ -49,17 +49,21 @@ impl Engine for Tract {
     }
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
-        let &Caps { ref device, memory_bytes, ref peaks, .. } = request.device;
-        let caps =
-            Caps { device: device.clone(), memory_bytes, peaks: peaks.clone(), ..Caps::default() };
-        let engine = Models { caps, original: request.original.cloned() };
+        let &Description { ref device, memory_bytes, ref peaks, .. } = request.device;
+        let target = WithoutKernels(Description {
+            device: device.clone(),
+            memory_bytes,
+            peaks: peaks.clone(),
+            ..Description::default()
+        });
+        let engine = Models { target, original: request.original.cloned() };
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }
 }
 
 /// Makes models of graphs.
 struct Models {
-    caps: Caps,
+    target: WithoutKernels,
     original: Option<OriginalFile>,
 }
 
@@ -68,8 +72,8 @@ impl HostEngine for Models {
         Engine::name(&Tract)
     }
 
-    fn caps(&self) -> &Caps {
-        &self.caps
+    fn target(&self) -> &WithoutKernels {
+        &self.target
     }
 
     fn prepare(&self, graph: &Graph, mode: Mode, threads: usize) -> Result<Prepared, BackendError> {

@@ -6,12 +6,12 @@ use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
 use overdrive_formats::onnx;
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
-    Backend, Builder, Caps, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
+    Backend, Builder, DType, Description, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
 };
 use std::collections::BTreeMap;
 
-fn caps() -> Caps {
-    Caps { device: "cpu".to_owned(), memory_bytes: u64::MAX, ..Caps::default() }
+fn description() -> Description {
+    Description { device: "cpu".to_owned(), memory_bytes: u64::MAX, ..Description::default() }
 }
 
 /// The engines for the processor that are here; the test is skipped where none is.
@@ -32,7 +32,7 @@ fn engines() -> Vec<&'static dyn Engine> {
 }
 
 fn open(engine: &dyn Engine, original: Option<&OriginalFile>) -> Box<dyn Backend> {
-    let (device, places) = (caps(), Places::default());
+    let (device, places) = (description(), Places::default());
     let request = Request { device: &device, threads: 2, ordinal: 0, places: &places, original };
     engine.open(&request).unwrap_or_else(|missing| panic!("{missing}"))
 }

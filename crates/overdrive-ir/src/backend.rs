@@ -6,7 +6,7 @@
 //! state that is replaced keeps its address.
 
 use crate::plan::Step;
-use crate::{Caps, Graph, Plan, Tensor, TensorType, Tuning};
+use crate::{Description, Graph, Plan, Target, Tensor, TensorType, Tuning};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -301,8 +301,12 @@ pub trait Executable: Send {
 pub trait Backend: Send + Sync {
     /// `cpu`, `cuda:0`, `onnxruntime`, ...
     fn name(&self) -> &str;
-    /// What the device can do, as data for passes.
-    fn caps(&self) -> &Caps;
+    /// What the device can do, for passes.
+    fn target(&self) -> &dyn Target;
+    /// Plain data about the device.
+    fn description(&self) -> &Description {
+        self.target().description()
+    }
     /// Compiles a bound graph.
     fn compile(
         &self,

@@ -8,7 +8,6 @@
 pub mod backend;
 mod block_format;
 mod blocks;
-mod caps;
 mod codes;
 mod dtype;
 pub mod eval;
@@ -23,16 +22,14 @@ mod prim;
 mod prims;
 mod sample;
 mod shape;
+mod target;
 mod tensor;
 pub mod text;
+mod tuning;
 mod verify;
 
 pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
-pub use caps::{
-    Caps, Chains, ChannelsLast, Choice, Declines, FilterPacking, FoldedParts, Packing, Peaks,
-    Tuning,
-};
 pub use codes::{Codes, Placement};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
@@ -51,5 +48,7 @@ pub use prim::{
 };
 pub use sample::{Fill, Operand, Sample};
 pub use shape::{Dim, Shape, TensorType, row_major};
+pub use target::{Call, Decline, Described, Description, Kernel, Peaks, Target, WithoutKernels};
 pub use tensor::{Tensor, WrongLength};
+pub use tuning::{Choice, Tuning};
 pub use verify::verify;

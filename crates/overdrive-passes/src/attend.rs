@@ -15,15 +15,16 @@ use operand::Operand;
 use overdrive_ir::ops::attention::{Mask, score_region};
 use overdrive_ir::ops::{Attention, Softmax};
 use overdrive_ir::{
-    Binary, Caps, Compare, DotGeneral, Expr, Graph, GraphError, Node, Precision, Prim, Tensor,
-    Value,
+    Binary, Call, Compare, DotGeneral, Expr, Graph, GraphError, Node, Operation, Precision, Prim,
+    Target, Tensor, Value,
 };
 use std::collections::HashMap;
 
 /// The graph with attention in place of products around a softmax; as it is, for a device that has
 /// no kernel for it.
-pub(crate) fn attend(graph: &Graph, caps: &Caps) -> Result<Graph, GraphError> {
-    if !caps.claims.contains("attention with regions") {
+pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphError> {
+    let op = Operation::from(Attention { scale: None, mask: Mask::Full });
+    if target.kernel(&Call::Op { op: &op, operands: &[], has_regions: true }).is_err() {
         return Ok(graph.clone());
     }
     let uses = graph.use_counts();

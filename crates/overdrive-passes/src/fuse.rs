@@ -17,7 +17,7 @@ use crate::legalize::{must_expand, primitives, takes_epilogue, types};
 use crate::lower::{contraction, folds_space, is_contraction, lower};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Instr, Note, Program, SlotId, Store, View};
-use overdrive_ir::{Caps, Expr, Graph, GraphError, Node, Prim, Value};
+use overdrive_ir::{Expr, Graph, GraphError, Node, Prim, Target, Value};
 
 /// True for primitives that are computed element by element or by folding, or that cost nothing in
 /// a loop.
@@ -29,38 +29,42 @@ fn is_loop(prim: &Prim) -> bool {
 
 /// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is
 /// one to the device.
-pub(crate) fn is_step_of_its_own(graph: &Graph, node: &Node, caps: &Caps) -> bool {
+pub(crate) fn is_step_of_its_own(graph: &Graph, node: &Node, target: &dyn Target) -> bool {
     match node.op.prim() {
-        Some(prim) => is_loop(prim) && loops_take(graph, node, caps) || is_contraction(node),
-        None => takes_epilogue(&node.op, caps),
+        Some(prim) => is_loop(prim) && loops_take(graph, node, target) || is_contraction(node),
+        None => takes_epilogue(graph, node, target),
     }
 }
 
 /// Whether the device's loops can load and store what a node reads and writes.
-fn loops_take(graph: &Graph, node: &Node, caps: &Caps) -> bool {
+fn loops_take(graph: &Graph, node: &Node, target: &dyn Target) -> bool {
     node.operands
         .iter()
         .chain(&node.results)
-        .all(|v| caps.loop_dtypes.contains(&graph.ty(*v).dtype))
+        .all(|v| target.description().loop_dtypes.contains(&graph.ty(*v).dtype))
 }
 
 /// Errs with the type that the device's loops cannot load and store.
-fn loops_take_all(region: &Graph, caps: &Caps) -> Result<(), String> {
-    let refused =
-        region.values().map(|v| region.ty(v).dtype).find(|dtype| !caps.loop_dtypes.contains(dtype));
-    refused.map_or(Ok(()), |dtype| Err(format!("loops of {} take no {dtype}", caps.device)))
+fn loops_take_all(region: &Graph, target: &dyn Target) -> Result<(), String> {
+    let refused = region
+        .values()
+        .map(|v| region.ty(v).dtype)
+        .find(|dtype| !target.description().loop_dtypes.contains(dtype));
+    refused.map_or(Ok(()), |dtype| {
+        Err(format!("loops of {} take no {dtype}", target.description().device))
+    })
 }
 
 /// Errs with the reason why a region is not one step.
-fn one_step(region: &Graph, caps: &Caps) -> Result<(), String> {
-    let alone = |n: &&Node| n.op.prim().is_none() && !takes_epilogue(&n.op, caps);
+fn one_step(region: &Graph, target: &dyn Target) -> Result<(), String> {
+    let alone = |n: &&Node| n.op.prim().is_none() && !takes_epilogue(region, n, target);
     if let Some(node) = region.nodes().iter().find(alone) {
         return Err(format!("`{}` is not a loop", node.op.name()));
     }
     let contractions = region.nodes().iter().filter(|n| is_contraction(n)).count();
     let reductions =
         region.nodes().iter().any(|n| matches!(n.op.prim(), Some(Prim::Reduce { .. })));
-    let folds = caps.folds.is_some() && folds_space(region);
+    let folds = target.description().folds_space && folds_space(region);
     if contractions > 1 || (contractions == 1 && reductions && !folds) {
         return Err(
             "a contraction's epilogue holds neither a second contraction nor a reduction".into()
@@ -106,18 +110,18 @@ fn is_view_of_input(region: &Graph, value: Value) -> bool {
 /// Keeps each op one step where its expansion allows it, else expands it.
 pub fn node_by_node(
     graph: &Graph,
-    caps: &Caps,
+    target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
-        if !must_expand(node, &types, caps) {
+        if !must_expand(node, &types, target) {
             return None;
         }
         let expansion = node.op.expansion(&types, &node.regions);
-        let flat = primitives(&expansion, caps);
+        let flat = primitives(&expansion, target);
         let operands: &[Expr<'_>] = operands;
-        match loops_take_all(&flat, caps).and_then(|()| one_step(&flat, caps)) {
+        match loops_take_all(&flat, target).and_then(|()| one_step(&flat, target)) {
             Ok(()) => Some(b.node(Fused { label: node.op.name() }, operands, vec![flat])),
             Err(reason) => {
                 notes.push(Note::Expanded {
@@ -125,7 +129,7 @@ pub fn node_by_node(
                     scope: node.scope.to_string(),
                     reason,
                 });
-                let inner = node_by_node(&expansion, caps, notes)
+                let inner = node_by_node(&expansion, target, notes)
                     .unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
                 Some(b.inline(&inner, operands))
             }

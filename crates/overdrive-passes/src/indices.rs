@@ -11,7 +11,7 @@ use crate::dce::dce;
 use crate::legalize::{expanded_from, model_scope, primitives, scope_of, types};
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
-    Builder, Caps, Expr, Graph, GraphError, Node, Operation, Prim, Tensor, TensorType,
+    Builder, Expr, Graph, GraphError, Node, Operation, Prim, Tensor, TensorType, WithoutKernels,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,14 +177,14 @@ impl Indices {
 
 /// The graph with every composite that takes integers in primitives: lookups show.
 fn expanded(graph: &Graph) -> Result<Graph, GraphError> {
-    let caps = Caps::default();
+    let target = WithoutKernels::default();
     graph.rewrite(&mut |b, node, operands| {
         let types = types(operands);
         let is_lookup = types.iter().any(|ty| ty.dtype.is_int()) && node.regions.is_empty();
         if node.op.prim().is_some() || !is_lookup {
             return None;
         }
-        let flat = primitives(&node.op.expansion(&types, &node.regions), &caps);
+        let flat = primitives(&node.op.expansion(&types, &node.regions), &target);
         let _scope = b.scope_path(&scope_of(&node.op));
         Some(b.inline(&flat, operands))
     })

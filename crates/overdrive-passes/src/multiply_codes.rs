@@ -12,18 +12,20 @@ use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::ops::{Conv2d, Dequantize, Linear, QuantizedLinear};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
-    Caps, Codes, Convolution, DType, Expr, Graph, GraphError, Node, Operation, Placement, Prim,
-    Shape, Value,
+    Codes, Convolution, DType, Expr, Graph, GraphError, Node, Operation, Placement, Prim, Shape,
+    Target, Value,
 };
 
 /// Takes scales and zero points out of sums, where the device multiplies i8.
 pub(crate) fn multiply_codes(
     graph: &Graph,
-    caps: &Caps,
+    target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
     let dequantizes = |node: &Node| node.op.composite::<Dequantize>().is_some();
-    if !caps.contraction_dtypes.contains(&DType::I8) || !graph.nodes().iter().any(dequantizes) {
+    if !target.description().contraction_dtypes.contains(&DType::I8)
+        || !graph.nodes().iter().any(dequantizes)
+    {
         return Ok(graph.clone());
     }
     rebuild(graph, &Clone::clone, &mut |place| {

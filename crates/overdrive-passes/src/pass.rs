@@ -13,7 +13,7 @@ use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
 use overdrive_ir::plan::{Note, Plan};
-use overdrive_ir::{Caps, Graph, GraphError, Mode};
+use overdrive_ir::{Graph, GraphError, Mode, Target};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -49,7 +49,7 @@ pub static PASSES: &[Pass] = &[
         name: "attend",
         does: "products around a softmax become attention, where the device has a kernel for it",
         modes: FUSED,
-        run: |draft| draft.rewrite(|graph, caps, _| attend(graph, caps)),
+        run: |draft| draft.rewrite(|graph, target, _| attend(graph, target)),
     },
     Pass {
         name: "rematerialize",
@@ -116,7 +116,7 @@ pub static PASSES: &[Pass] = &[
         does: "convolutions that read each other run band by band as one step",
         modes: FUSED,
         run: |draft| {
-            chains::join(&mut draft.plan, draft.caps);
+            chains::join(&mut draft.plan, draft.target);
             Ok(())
         },
     },
@@ -178,7 +178,7 @@ pub(crate) struct Draft<'a> {
     /// The graph as far as it is rewritten.
     pub graph: Cow<'a, Graph>,
     /// What the device can do.
-    pub caps: &'a Caps,
+    pub target: &'a dyn Target,
     /// What is kept from the forward to the backward.
     pub policy: Rematerialize,
     /// The notes so far; from `steps` on all of it.
@@ -188,19 +188,19 @@ pub(crate) struct Draft<'a> {
 impl<'a> Draft<'a> {
     pub(crate) fn new(
         asked: &'a Graph,
-        (mode, caps): (Mode, &'a Caps),
+        (mode, target): (Mode, &'a dyn Target),
         policy: Rematerialize,
     ) -> Self {
         let plan = Plan { name: asked.name().to_owned(), mode, ..Plan::default() };
-        Self { asked, graph: Cow::Borrowed(asked), caps, policy, plan }
+        Self { asked, graph: Cow::Borrowed(asked), target, policy, plan }
     }
 
     /// Runs one pass of graphs.
     fn rewrite(
         &mut self,
-        pass: impl FnOnce(&Graph, &Caps, &mut Vec<Note>) -> Result<Graph, GraphError>,
+        pass: impl FnOnce(&Graph, &dyn Target, &mut Vec<Note>) -> Result<Graph, GraphError>,
     ) -> Result<(), PlanError> {
-        self.graph = Cow::Owned(pass(&self.graph, self.caps, &mut self.plan.notes)?);
+        self.graph = Cow::Owned(pass(&self.graph, self.target, &mut self.plan.notes)?);
         Ok(())
     }
 }

@@ -9,8 +9,8 @@
 
 use crate::legalize::{primitives, types};
 use overdrive_ir::{
-    Binary, Builder, Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim, Reducer,
-    StateDecl, TensorType, Unary, Value,
+    Binary, Builder, DType, Expr, Graph, GraphError, Node, Operation, Prim, Reducer, StateDecl,
+    TensorType, Unary, Value, WithoutKernels,
 };
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -116,12 +116,12 @@ fn rounds(node: &Node) -> bool {
 
 /// The graph with every composite in primitives, those aside that hold a contraction or regions.
 fn expanded(graph: &Graph) -> Result<Graph, GraphError> {
-    let caps = Caps::default();
+    let target = WithoutKernels::default();
     graph.rewrite(&mut |b, node, operands| {
         if node.op.prim().is_some() || !node.regions.is_empty() {
             return None;
         }
-        let flat = primitives(&node.op.expansion(&types(operands), &node.regions), &caps);
+        let flat = primitives(&node.op.expansion(&types(operands), &node.regions), &target);
         let contracts = |node: &Node| {
             matches!(node.op.prim(), Some(Prim::DotGeneral(_) | Prim::Convolution(_)))
                 || !node.regions.is_empty()

@@ -19,7 +19,7 @@ pub use arena::place;
 pub use error::PlanError;
 
 use crate::fuse::is_cloned;
-use crate::legalize::{is_claimed, model_scope};
+use crate::legalize::model_scope;
 use crate::lower::lower;
 use crate::pass::{Change, Draft, PASSES, Pass, Size};
 use crate::rematerialize::{Rematerialize, policies};
@@ -28,7 +28,7 @@ use overdrive_ir::plan::{
     KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
 };
 use overdrive_ir::{
-    Caps, Cost, Graph, Mode, Node, NodeId, Operation, Prim, TensorType, Tuning, Value,
+    Cost, Graph, Mode, Node, NodeId, Operation, Prim, Target, TensorType, Tuning, Value,
 };
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,8 +37,13 @@ use std::collections::{BTreeSet, HashMap};
 /// # Errors
 /// When the graph has unbound dimensions or is ill-formed, a cache would be copied in every call,
 /// or the plan exceeds `Tuning::memory_limit`.
-pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<Plan, PlanError> {
-    run_passes(graph, (mode, caps, tuning), &mut |_, _| ())
+pub fn plan(
+    graph: &Graph,
+    mode: Mode,
+    target: &dyn Target,
+    tuning: &Tuning,
+) -> Result<Plan, PlanError> {
+    run_passes(graph, (mode, target, tuning), &mut |_, _| ())
 }
 
 /// The plan, and what each pass changed on the way to it.
@@ -48,13 +53,13 @@ pub fn plan(graph: &Graph, mode: Mode, caps: &Caps, tuning: &Tuning) -> Result<P
 pub fn explain(
     graph: &Graph,
     mode: Mode,
-    caps: &Caps,
+    target: &dyn Target,
     tuning: &Tuning,
 ) -> Result<(Plan, Vec<Change>), PlanError> {
     let asked = Size { nodes: graph.nodes().len(), steps: 0 };
     let (mut changes, mut before, mut noted) = (Vec::new(), asked, 0);
     let count = PASSES.iter().filter(|pass| pass.modes.contains(&mode)).count();
-    let plan = run_passes(graph, (mode, caps, tuning), &mut |pass, draft| {
+    let plan = run_passes(graph, (mode, target, tuning), &mut |pass, draft| {
         // The list begins again where the plan before exceeded the memory limit.
         if changes.len() == count {
             changes.clear();
@@ -72,7 +77,7 @@ pub fn explain(
 /// `see` is shown each pass with what it made.
 fn run_passes(
     graph: &Graph,
-    (mode, caps, tuning): (Mode, &Caps, &Tuning),
+    (mode, target, tuning): (Mode, &dyn Target, &Tuning),
     see: &mut dyn FnMut(&'static Pass, &Draft<'_>),
 ) -> Result<Plan, PlanError> {
     let unbound: BTreeSet<String> = graph
@@ -85,7 +90,7 @@ fn run_passes(
         return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
     }
     let mut attempt = |policy| {
-        let mut draft = Draft::new(graph, (mode, caps), policy);
+        let mut draft = Draft::new(graph, (mode, target), policy);
         for pass in PASSES.iter().filter(|pass| pass.modes.contains(&mode)) {
             (pass.run)(&mut draft)?;
             see(pass, &draft);
@@ -115,7 +120,7 @@ fn run_passes(
 /// Turns the nodes of a draft's graph into steps.
 pub(crate) fn steps(draft: &mut Draft<'_>) {
     let graph = &draft.graph;
-    let mut planner = Planner::new(graph, draft.plan.mode, draft.caps);
+    let mut planner = Planner::new(graph, draft.plan.mode, draft.target);
     planner.plan.notes = std::mem::take(&mut draft.plan.notes);
     for index in 0..graph.nodes().len() as u32 {
         planner.node(NodeId(index));
@@ -128,7 +133,7 @@ pub(crate) fn steps(draft: &mut Draft<'_>) {
 /// The state of planning.
 struct Planner<'g> {
     graph: &'g Graph,
-    caps: &'g Caps,
+    target: &'g dyn Target,
     plan: Plan,
     /// Where each value is, once it is computed.
     located: HashMap<Value, View>,
@@ -144,7 +149,7 @@ struct Planner<'g> {
 }
 
 impl<'g> Planner<'g> {
-    fn new(graph: &'g Graph, mode: Mode, caps: &'g Caps) -> Self {
+    fn new(graph: &'g Graph, mode: Mode, target: &'g dyn Target) -> Self {
         let mut readers: HashMap<Value, Vec<NodeId>> = HashMap::new();
         for (index, node) in graph.nodes().iter().enumerate() {
             node.operands
@@ -161,7 +166,7 @@ impl<'g> Planner<'g> {
         let plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
         let (located, packed, prepared) = (HashMap::new(), HashMap::new(), BTreeSet::new());
         let mut planner =
-            Planner { graph, caps, plan, located, readers, results, prepared, packed };
+            Planner { graph, target, plan, located, readers, results, prepared, packed };
         for (i, port) in graph.inputs().iter().enumerate() {
             let slot = planner.slot(graph.ty(port.value), Place::Input(i));
             planner.plan.inputs.push(slot);
@@ -253,7 +258,7 @@ impl<'g> Planner<'g> {
             return;
         }
         match &node.op {
-            op if crate::fuse::is_step_of_its_own(graph, node, self.caps) => {
+            op if crate::fuse::is_step_of_its_own(graph, node, self.target) => {
                 let cut = crate::fuse::cut_one(graph, id);
                 let operands: Vec<View> = cut.inputs.iter().map(|&v| self.locate(v)).collect();
                 self.region(&cut.region, &operands, &node.results, (&op.name(), node));
@@ -315,12 +320,13 @@ impl<'g> Planner<'g> {
         };
         let call = KernelCall { op: kernel_op, operands, results, epilogue: None, workspace: None };
         let types: Vec<_> = node.operands.iter().map(|&v| self.graph.ty(v).clone()).collect();
-        let kind = if is_claimed(op, &types, self.caps) {
+        let asked = self.target.kernel(&overdrive_ir::Call::of(node, &types));
+        let kind = if asked.is_ok() {
             StepKind::Kernel(call)
         } else {
             let reason = format!(
                 "{} has no kernel for it: the f64 reference runs on the host",
-                self.caps.device
+                self.target.description().device
             );
             let scope = node.scope.to_string();
             self.plan.notes.push(Note::Declined { what: name.clone(), scope, reason });

@@ -6,17 +6,17 @@
 //! in; other narrow floats, and those where the device lacks it, become f32, which sums as
 //! `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is what the
 //! reference evaluator sums in. Invariant: afterwards every contraction that is not inside a
-//! claimed composite is on a type of `Caps::contraction_dtypes`, or on one that no wider native
-//! type holds.
+//! claimed composite is on a type of `Description::contraction_dtypes`, or on one that no wider
+//! native type holds.
 
 use crate::legalize::{must_expand, primitives, scope_of, types};
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, DType, Expr, Graph, GraphError, Node, Operation, Prim};
+use overdrive_ir::{DType, Expr, Graph, GraphError, Node, Operation, Prim, Target};
 
 /// Puts conversions around contractions on types that the device lacks.
 pub(crate) fn widen(
     graph: &Graph,
-    caps: &Caps,
+    target: &dyn Target,
     notes: &mut Vec<Note>,
 ) -> Result<Graph, GraphError> {
     graph.rewrite(&mut |b, node, operands| {
@@ -24,32 +24,32 @@ pub(crate) fn widen(
             Operation::Prim(prim) => prim,
             Operation::Composite(_) => {
                 let types = types(operands);
-                if !must_expand(node, &types, caps) {
+                if !must_expand(node, &types, target) {
                     return None;
                 }
-                let flat = primitives(&node.op.expansion(&types, &node.regions), caps);
+                let flat = primitives(&node.op.expansion(&types, &node.regions), target);
                 let lacks = |n: &Node| {
                     let dtype = n.operands.first().map(|&v| flat.ty(v).dtype);
                     n.op.prim()
                         .zip(dtype)
-                        .is_some_and(|(prim, dtype)| wider(prim, dtype, caps).is_some())
+                        .is_some_and(|(prim, dtype)| wider(prim, dtype, target).is_some())
                 };
                 if !flat.nodes().iter().any(lacks) {
                     return None;
                 }
-                let flat = widen(&flat, caps, notes)
+                let flat = widen(&flat, target, notes)
                     .unwrap_or_else(|e| panic!("expansions are well typed: {e}"));
                 let _scope = b.scope_path(&scope_of(&node.op));
                 return Some(b.inline(&flat, operands));
             }
         };
         let narrow = operands.first()?.dtype();
-        let wide = wider(prim, narrow, caps)?;
+        let wide = wider(prim, narrow, target)?;
         notes.push(Note::Cast {
             scope: node.scope.to_string(),
             reason: format!(
                 "{} multiplies no {narrow}: {} runs in {wide}",
-                caps.device,
+                target.description().device,
                 prim.name()
             ),
         });
@@ -68,7 +68,7 @@ pub(crate) fn widen(
 }
 
 /// The type in which a contraction on `narrow` should run instead, if it should.
-fn wider(prim: &Prim, narrow: DType, caps: &Caps) -> Option<DType> {
+fn wider(prim: &Prim, narrow: DType, target: &dyn Target) -> Option<DType> {
     let accumulate = match prim {
         Prim::DotGeneral(dot) => dot.accumulate,
         Prim::Convolution(conv) => conv.accumulate,
@@ -76,7 +76,7 @@ fn wider(prim: &Prim, narrow: DType, caps: &Caps) -> Option<DType> {
     };
     // Devices that multiply integers sum them in i32.
     let sums = narrow.is_float() || accumulate == DType::I32;
-    if sums && caps.contraction_dtypes.contains(&narrow) {
+    if sums && target.description().contraction_dtypes.contains(&narrow) {
         return None;
     }
     let wider: &[DType] = match (narrow.is_float() && accumulate != DType::F64, narrow.bits()) {
@@ -84,5 +84,8 @@ fn wider(prim: &Prim, narrow: DType, caps: &Caps) -> Option<DType> {
         (true, _) => &[DType::F32],
         (false, _) => &[DType::F64],
     };
-    wider.iter().copied().find(|&wide| narrow != wide && caps.contraction_dtypes.contains(&wide))
+    wider
+        .iter()
+        .copied()
+        .find(|&wide| narrow != wide && target.description().contraction_dtypes.contains(&wide))
 }

@@ -1,27 +1,52 @@
 //! Plans of small models: what becomes a step, what fuses, and that the arena holds no overlap.
 //!
-//! Long because every kind of step has its plan here, all made by one set of capabilities.
+//! Long because every kind of step has its plan here, all made for one device.
 
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
 use overdrive_ir::plan::{Note, Place, Step, StepKind};
 use overdrive_ir::{
-    Builder, Caps, Chains, DType, DotGeneral, Expr, Graph, Init, Mode, Plan, Prim, TensorType,
-    Tuning,
+    Builder, Call, DType, Decline, Described, Description, DotGeneral, Expr, Graph, Init, Kernel,
+    Mode, Plan, Prim, TensorType, Tuning,
 };
 use overdrive_passes::{PASSES, explain, plan};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn caps() -> Caps {
-    Caps {
+type Answer = fn(&Call<'_>) -> Result<Kernel, Decline>;
+
+fn description() -> Description {
+    Description {
         device: "test".into(),
         memory_bytes: 1 << 30,
-        claims: BTreeSet::from(["attention".to_owned()]),
         contraction_dtypes: BTreeSet::from([DType::F32]),
         loop_dtypes: DType::ALL.into(),
         flops_per_byte: 10.0,
-        ..Caps::default()
+        ..Description::default()
     }
+}
+
+/// A device with a kernel for attention.
+fn device() -> Described<Answer> {
+    answering(|call| if is_op(call, "attention") { Ok(Kernel::default()) } else { NONE })
+}
+
+/// A device that answers so.
+fn answering(answer: Answer) -> Described<Answer> {
+    Described { description: description(), answer }
+}
+
+/// The same device where contractions take these types.
+fn multiplying(dtypes: &[DType]) -> Described<Answer> {
+    let contraction_dtypes = dtypes.iter().copied().collect();
+    let description = Description { contraction_dtypes, ..description() };
+    Described { description, ..device() }
+}
+
+const NONE: Result<Kernel, Decline> = Err(Decline::NoKernel);
+
+/// Whether it is asked for this op, without regions.
+fn is_op(call: &Call<'_>, name: &str) -> bool {
+    matches!(call, Call::Op { op, has_regions: false, .. } if op.name() == name)
 }
 
 fn f32s(shape: impl Into<overdrive_ir::Shape>) -> TensorType {
@@ -30,7 +55,7 @@ fn f32s(shape: impl Into<overdrive_ir::Shape>) -> TensorType {
 
 fn plans(graph: &Graph) -> [Plan; 2] {
     [Mode::Jit, Mode::Compile]
-        .map(|mode| plan(graph, mode, &caps(), &Tuning::default()).expect("plans"))
+        .map(|mode| plan(graph, mode, &device(), &Tuning::default()).expect("plans"))
 }
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
@@ -148,7 +173,7 @@ fn an_unbound_dimension_is_named() {
     let b = Builder::new("named");
     let x = b.input("x", f32s(["batch"]));
     b.output("y", x.relu());
-    let error = plan(&b.finish().unwrap(), Mode::Jit, &caps(), &Tuning::default()).unwrap_err();
+    let error = plan(&b.finish().unwrap(), Mode::Jit, &device(), &Tuning::default()).unwrap_err();
     assert!(error.to_string().contains("batch"), "{error}");
 }
 
@@ -168,8 +193,11 @@ fn cache(also: impl for<'b> Fn(Expr<'b>, Expr<'b>, Expr<'b>) -> Expr<'b>) -> Gra
 
 #[test]
 fn a_cache_is_written_where_it_is_or_the_plan_errs() {
-    let caps = Caps { claims: BTreeSet::from(["dynamic_update_slice".to_owned()]), ..caps() };
-    let planned = |graph: &Graph, mode| plan(graph, mode, &caps, &Tuning::default());
+    let device = answering(|call| match is_op(call, "dynamic_update_slice") {
+        true => Ok(Kernel::default()),
+        false => NONE,
+    });
+    let planned = |graph: &Graph, mode| plan(graph, mode, &device, &Tuning::default());
     for mode in [Mode::Eager, Mode::Jit, Mode::Compile] {
         let before =
             planned(&cache(|old, _, _| old * 3.0), mode).expect("the old value can be read first");
@@ -190,7 +218,7 @@ fn a_cache_is_written_where_it_is_or_the_plan_errs() {
 
 #[test]
 fn contractions_on_types_that_the_device_lacks_run_wider_and_the_plan_says_so() {
-    let caps = Caps { contraction_dtypes: BTreeSet::from([DType::F32, DType::F64]), ..caps() };
+    let device = multiplying(&[DType::F32, DType::F64]);
     for (dtype, wide) in [(DType::F8E4M3, "f32"), (DType::BF16, "f32"), (DType::I8, "f64")] {
         let b = Builder::new("narrow");
         let [x, w] = [("x", [4usize, 8]), ("w", [8, 4])]
@@ -202,7 +230,7 @@ fn contractions_on_types_that_the_device_lacks_run_wider_and_the_plan_says_so() 
         b.output("y", b.op1(Prim::DotGeneral(dot), &[x, w]));
         let graph = b.finish().expect("the model is well typed");
         for mode in [Mode::Jit, Mode::Compile] {
-            let plan = plan(&graph, mode, &caps, &Tuning::default()).expect("plans");
+            let plan = plan(&graph, mode, &device, &Tuning::default()).expect("plans");
             let text = plan.to_string();
             assert!(
                 text.contains(&format!("multiplies no {dtype}")) && text.contains(wide),
@@ -219,12 +247,17 @@ fn contractions_on_types_that_the_device_lacks_run_wider_and_the_plan_says_so() 
 
 #[test]
 fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
-    let caps = Caps {
-        claims: BTreeSet::from(["quantized_linear activations=float".to_owned()]),
-        contraction_dtypes: BTreeSet::from([DType::F32, DType::I8]),
-        packings: Some(|call| (call.rhs.dtype == DType::I8).then_some(("test", call.k * call.n))),
-        ..caps()
+    let answer: Answer = |call| match call {
+        Call::Op { op, .. } => {
+            let op = op.composite::<QuantizedLinear>().ok_or(Decline::NoKernel)?;
+            if op.activations == Activations::Float { Ok(Kernel::default()) } else { NONE }
+        }
+        Call::Product(call) if call.rhs.dtype == DType::I8 => {
+            Ok(Kernel { packed: Some(("test", call.k * call.n)), ..Kernel::default() })
+        }
+        _ => NONE,
     };
+    let device = Described { answer, ..multiplying(&[DType::F32, DType::I8]) };
     let planned = |activations| {
         let graph = model("quantized", |b, x| {
             let codes = b.state("codes", TensorType::new(DType::I8, [32usize, 16]), Init::ZEROS);
@@ -232,7 +265,7 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
             let op = QuantizedLinear { activations, ..QuantizedLinear::default() };
             x.quantized_linear(op, &[codes, scale]).relu()
         });
-        plan(&graph, Mode::Compile, &caps, &Tuning::default()).expect("plans")
+        plan(&graph, Mode::Compile, &device, &Tuning::default()).expect("plans")
     };
     assert_eq!(kinds(&planned(Activations::Float)), ["kernel", "loop"]);
     let int8 = planned(Activations::Dynamic(DType::I8));
@@ -252,11 +285,14 @@ fn a_claim_of_one_form_leaves_the_others_to_their_expansion() {
 fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_so() {
     // One that reads an image of three channels stores for the next; all others read what is stored
     // so.
-    let caps = Caps {
-        channels_last: Some(|_, types, strides| types[0].sizes()[1] == 3 || strides[1] == 1),
-        ..caps()
-    };
-    let planned = |residual: bool, caps: &Caps| {
+    let device = answering(|call| match call {
+        Call::Lying { types, strides, .. } => {
+            let channels_last = types[0].sizes()[1] == 3 || strides[1] == 1;
+            Ok(Kernel { channels_last, ..Kernel::default() })
+        }
+        _ => NONE,
+    });
+    let planned = |residual: bool, device: &Described<Answer>| {
         let b = Builder::new("chain");
         let x = b.input("x", f32s([2usize, 3, 8, 8]));
         let layer = |name: &str, inputs: usize| {
@@ -265,7 +301,7 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
         let first = x.conv2d(layer("first", 3), None, Conv2d::new(1, 1)).relu();
         let second = first.conv2d(layer("second", 4), None, Conv2d::new(1, 1)).relu();
         b.output("y", if residual { second + first } else { second });
-        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default())
+        plan(&b.finish().expect("well typed"), Mode::Compile, device, &Tuning::default())
             .expect("plans")
     };
     let strides = |plan: &Plan| {
@@ -276,22 +312,27 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
         read.collect::<Vec<_>>()
     };
     let (image, last) = (vec![192, 64, 8, 1], vec![256, 1, 32, 4]);
-    assert_eq!(strides(&planned(false, &caps)), [image.clone(), last]);
+    assert_eq!(strides(&planned(false, &device)), [image.clone(), last]);
     // What somebody else reads too, and what a device does not want so, lies as ever.
     let ever = [image, vec![256, 64, 8, 1]];
-    assert_eq!(strides(&planned(true, &caps)), ever);
-    assert_eq!(strides(&planned(false, &self::caps())), ever);
+    assert_eq!(strides(&planned(true, &device)), ever);
+    assert_eq!(strides(&planned(false, &self::device())), ever);
 }
 
 #[test]
 fn a_mean_over_space_is_folded_behind_the_convolution_where_the_device_does_so() {
-    let folding = Caps { folds: Some(|_| 5), ..caps() };
-    let planned = |caps: &Caps, head: fn(Expr<'_>) -> Expr<'_>| {
+    let answer: Answer = |call| match call {
+        Call::Convolution(_) => Ok(Kernel { parts: 5, ..Kernel::default() }),
+        _ => NONE,
+    };
+    let folding =
+        Described { description: Description { folds_space: true, ..description() }, answer };
+    let planned = |device: &Described<Answer>, head: fn(Expr<'_>) -> Expr<'_>| {
         let b = Builder::new("mean");
         let x = b.input("x", f32s([2usize, 3, 8, 8]));
         let w = b.state("w", f32s([4usize, 3, 3, 3]), Init::Constant(0.1));
         b.output("y", head(x.conv2d(w, None, Conv2d::new(1, 1)).relu()));
-        plan(&b.finish().expect("well typed"), Mode::Compile, caps, &Tuning::default())
+        plan(&b.finish().expect("well typed"), Mode::Compile, device, &Tuning::default())
             .expect("plans")
     };
     let mean = planned(&folding, |y| y.global_avg_pool());
@@ -303,7 +344,7 @@ fn a_mean_over_space_is_folded_behind_the_convolution_where_the_device_does_so()
         (vec![2, 5, 4], Some(&parts))
     );
     assert!(mean.to_string().contains("for [2, 4] fold [8, 8]"), "{mean}");
-    assert_eq!(kinds(&planned(&caps(), |y| y.global_avg_pool())), ["convolution", "loop"]);
+    assert_eq!(kinds(&planned(&device(), |y| y.global_avg_pool())), ["convolution", "loop"]);
     // A fold over other axes, and pixels that wait for the fold, are another step.
     assert_eq!(kinds(&planned(&folding, |y| y.sum(&[0, 2, 3]))), ["convolution", "loop"]);
     let centred = planned(&folding, |y| y - y.mean_keep(&[2, 3]));
@@ -312,7 +353,7 @@ fn a_mean_over_space_is_folded_behind_the_convolution_where_the_device_does_so()
 
 #[test]
 fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_it() {
-    let planned = |mode, caps: &Caps, residual: bool| {
+    let planned = |mode, device: &Described<Answer>, residual: bool| {
         let b = Builder::new("chain");
         let x = b.input("x", f32s([2usize, 4, 8, 8]));
         let weights = |name: &str| b.state(name, f32s([4usize, 4, 3, 3]), Init::Constant(0.1));
@@ -321,16 +362,19 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
         let second = first.conv2d(second, None, Conv2d::new(1, 1)).relu();
         let third = second.conv2d(third, None, Conv2d::new(1, 1)).relu();
         b.output("y", if residual { third + first } else { third });
-        plan(&b.finish().expect("well typed"), mode, caps, &Tuning::default()).expect("plans")
+        plan(&b.finish().expect("well typed"), mode, device, &Tuning::default()).expect("plans")
     };
     let image = 4 * 2 * 4 * 8 * 8;
-    let any = Caps { chains: Some(|_| Ok(())), ..caps() };
+    let any = answering(|call| match call {
+        Call::Chain(_) => Ok(Kernel::default()),
+        _ => NONE,
+    });
     let all = planned(Mode::Compile, &any, false);
     assert_eq!((kinds(&all), all.arena_bytes.clone()), (vec!["chain"], vec![0]), "{all}");
     let step = &all.steps[0];
     assert_eq!(step.writes, all.outputs, "what is between is written nowhere");
     // Two images less to write, and to read.
-    let apart = planned(Mode::Compile, &caps(), false);
+    let apart = planned(Mode::Compile, &device(), false);
     assert_eq!(
         (kinds(&apart), apart.arena_bytes.clone()),
         (vec!["convolution"; 3], vec![2 * image])
@@ -338,19 +382,31 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
     assert_eq!(apart.cost().bytes - all.cost().bytes, 4 * image as u64);
     assert_eq!(apart.cost().flops, all.cost().flops);
     // As long as the device wants them, and without what somebody else reads.
-    let pairs: Chains = |calls| if calls.len() == 2 { Ok(()) } else { Err("too long".into()) };
-    let two = Caps { chains: Some(pairs), ..caps() };
+    let two = answering(|call| match call {
+        Call::Chain(calls) if calls.len() == 2 => Ok(Kernel::default()),
+        Call::Chain(_) => Err(Decline::Because("too long".into())),
+        _ => NONE,
+    });
     let planned_two = planned(Mode::Compile, &two, false);
     assert_eq!(kinds(&planned_two), ["chain", "convolution"]);
     let told = |note: &&Note| matches!(note, Note::Declined { reason, .. } if reason == "too long");
     assert_eq!(planned_two.notes.iter().filter(told).count(), 1, "{planned_two}");
     assert_eq!(kinds(&planned(Mode::Compile, &any, true)), ["convolution", "chain"]);
-    assert_eq!(kinds(&planned(Mode::Jit, &any, false)), kinds(&planned(Mode::Jit, &caps(), false)));
+    assert_eq!(
+        kinds(&planned(Mode::Jit, &any, false)),
+        kinds(&planned(Mode::Jit, &device(), false))
+    );
 }
 
 #[test]
 fn kernels_of_convolutions_that_never_change_are_packed_once() {
-    let caps = Caps { filters: Some(|call| Some(("test", 2 * call.kernel.ty.bytes()))), ..caps() };
+    let device = answering(|call| match call {
+        Call::Convolution(call) => {
+            let packed = Some(("test", 2 * call.kernel.ty.bytes()));
+            Ok(Kernel { packed, ..Kernel::default() })
+        }
+        _ => NONE,
+    });
     let planned = |learns: bool, mode| {
         let b = Builder::new("shared");
         let [x, y] = ["x", "y"].map(|name| b.input(name, f32s([2usize, 4, 8, 8])));
@@ -361,7 +417,7 @@ fn kernels_of_convolutions_that_never_change_are_packed_once() {
         if learns {
             b.update("w", w * 0.5);
         }
-        plan(&b.finish().expect("well typed"), mode, &caps, &Tuning::default()).expect("plans")
+        plan(&b.finish().expect("well typed"), mode, &device, &Tuning::default()).expect("plans")
     };
     let packs = |plan: &Plan| {
         let pack = |step: &&overdrive_ir::plan::Step| matches!(step.kind, StepKind::PackFilter(_));
@@ -380,14 +436,16 @@ fn kernels_of_convolutions_that_never_change_are_packed_once() {
 
 #[test]
 fn a_kernel_that_takes_an_epilogue_takes_what_follows_it() {
-    let claims = ["quantized_linear activations=float", "quantized_linear with epilogue"];
-    let caps = Caps { claims: claims.map(str::to_owned).into(), ..caps() };
+    let device = answering(|call| match is_op(call, "quantized_linear") {
+        true => Ok(Kernel { takes_epilogue: true, ..Kernel::default() }),
+        false => NONE,
+    });
     let graph = model("quantized", |b, x| {
         let codes = b.state("codes", TensorType::new(DType::I8, [32usize, 16]), Init::ZEROS);
         let scale = b.state("scale", f32s([32usize, 1]), Init::Constant(0.1));
         x.quantized_linear(QuantizedLinear::default(), &[codes, scale]).relu()
     });
-    let plan = plan(&graph, Mode::Compile, &caps, &Tuning::default()).expect("plans");
+    let plan = plan(&graph, Mode::Compile, &device, &Tuning::default()).expect("plans");
     let [Step { kind: StepKind::Kernel(call), .. }] = &plan.steps[..] else { panic!("{plan}") };
     let epilogue = call.epilogue.as_ref().expect("it has one");
     assert!(call.results.is_empty() && epilogue.plain_store().is_none(), "{plan}");
@@ -398,7 +456,7 @@ fn a_plan_over_the_memory_limit_errs_with_its_size() {
     let graph = model("wide", |_, x| x.relu().matmul(x.transpose(&[1, 0])).softmax(1));
     let tuning = Tuning { memory_limit: Some(16), ..Tuning::default() };
     let error =
-        plan(&graph, Mode::Jit, &caps(), &tuning).expect_err("16 bytes are too few").to_string();
+        plan(&graph, Mode::Jit, &device(), &tuning).expect_err("16 bytes are too few").to_string();
     assert!(error.contains("the limit is 16"), "{error}");
 }
 
@@ -409,8 +467,8 @@ fn an_explained_plan_is_the_plan_with_what_each_pass_of_its_mode_changed() {
     let graph = model("wide", |_, x| x.relu().matmul(x.transpose(&[1, 0])).softmax(1));
     for mode in Mode::ALL {
         let (explained, changes) =
-            explain(&graph, mode, &caps(), &Tuning::default()).expect("plans");
-        assert_eq!(explained, plan(&graph, mode, &caps(), &Tuning::default()).expect("plans"));
+            explain(&graph, mode, &device(), &Tuning::default()).expect("plans");
+        assert_eq!(explained, plan(&graph, mode, &device(), &Tuning::default()).expect("plans"));
         let ran: Vec<&str> = changes.iter().map(|change| change.pass.name).collect();
         let listed = PASSES.iter().filter(|pass| pass.modes.contains(&mode));
         assert_eq!(ran, listed.map(|pass| pass.name).collect::<Vec<_>>());
@@ -449,8 +507,8 @@ fn a_step_computes_again_what_costs_more_bytes_to_read() {
     let slope = hidden.unary(overdrive_ir::Unary::Logistic);
     b.output("dh", (da * slope * hidden.exp()).convert(DType::BF16));
     let graph = b.finish().unwrap();
-    let caps = Caps { contraction_dtypes: BTreeSet::from([DType::F32, DType::BF16]), ..caps() };
-    let plan = plan(&graph, Mode::Compile, &caps, &Tuning::default()).unwrap();
+    let device = multiplying(&[DType::F32, DType::BF16]);
+    let plan = plan(&graph, Mode::Compile, &device, &Tuning::default()).unwrap();
     assert_eq!(kinds(&plan), ["gemm"; 3], "{plan}");
     let stored: Vec<&TensorType> =
         plan.steps.iter().flat_map(|step| &step.writes).map(|&slot| &plan.slot(slot).ty).collect();
@@ -470,8 +528,8 @@ fn weights_that_change_are_rounded_before_everything_else() {
         b.update(name, w * 0.5);
     }
     b.output("y", y);
-    let caps = Caps { contraction_dtypes: BTreeSet::from([DType::BF16]), ..caps() };
-    let plan = plan(&b.finish().unwrap(), Mode::Compile, &caps, &Tuning::default()).unwrap();
+    let device = multiplying(&[DType::BF16]);
+    let plan = plan(&b.finish().unwrap(), Mode::Compile, &device, &Tuning::default()).unwrap();
     let rounds = |step: &Step| plan.slot(step.writes[0]).ty.dtype == DType::BF16;
     let first: Vec<bool> = plan.steps[..2].iter().map(rounds).collect();
     assert_eq!(

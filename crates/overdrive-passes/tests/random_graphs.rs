@@ -4,7 +4,8 @@
 
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::{
-    Array, Builder, Caps, DType, Graph, GraphError, Node, Prim, Tensor, Value, gradients, verify,
+    Array, Builder, DType, Description, Graph, GraphError, Node, Prim, Tensor, Value,
+    WithoutKernels, gradients, verify,
 };
 use overdrive_passes::{Recipe, cse, dce, fold, groups, keep_sums, legalize, precision, to_f64};
 use testkit::{Tolerance, compare, random_graph, random_inputs};
@@ -236,14 +237,15 @@ fn with_gradients(graph: &Graph) -> Graph {
 /// Groups read each other's values, or compute them again, of graphs and of their gradients.
 #[test]
 fn groups_keep_the_meaning() {
-    let caps = Caps { loop_dtypes: DType::ALL.into(), ..Caps::default() };
+    let device =
+        WithoutKernels(Description { loop_dtypes: DType::ALL.into(), ..Description::default() });
     for seed in 0..SEEDS {
         for low in [DType::F32, DType::BF16] {
             let graph = dce(&random_graph(seed, DType::F32)).unwrap();
             let lowered = precision(&graph, &Recipe { contractions: low }).unwrap();
             let graph = keep_sums(&with_gradients(&lowered)).unwrap();
-            let flat = legalize(&graph, &caps, &mut vec![]).unwrap();
-            let grouped = groups(&flat, &caps, &mut vec![]).unwrap();
+            let flat = legalize(&graph, &device, &mut vec![]).unwrap();
+            let grouped = groups(&flat, &device, &mut vec![]).unwrap();
             same_meaning("groups", seed, &flat, &grouped, low);
         }
     }

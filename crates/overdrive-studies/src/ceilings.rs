@@ -46,7 +46,7 @@ pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
             );
         }
         kinds.retain(|kind| {
-            kind.is_none_or(|(d, _)| device.backend.caps().contraction_dtypes.contains(&d))
+            kind.is_none_or(|(d, _)| device.backend.description().contraction_dtypes.contains(&d))
         });
         found.extend(kinds.into_iter().filter_map(|kind| ceiling(context, device, kind).ok()));
     }

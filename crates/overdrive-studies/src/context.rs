@@ -29,7 +29,7 @@ impl Device<'_> {
     /// lost in launches there, so studies take larger ones.
     pub fn is_accelerator(&self) -> bool {
         self.backend
-            .caps()
+            .description()
             .peaks
             .levels
             .iter()
@@ -97,8 +97,8 @@ pub struct Context<'a> {
     pub stop: Stop,
     /// The process's allocator, if it counts.
     pub heap: Option<&'a CountingAllocator>,
-    /// Counters of energy by the device's name in its `Caps`; a device without one has no energy
-    /// column.
+    /// Counters of energy by the device's name in its `Description`; a device without one has no
+    /// energy column.
     pub energy: Option<&'a EnergyProbes>,
     /// The command line up to the study, for the rerun command of each record.
     pub command: String,

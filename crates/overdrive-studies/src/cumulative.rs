@@ -56,7 +56,7 @@ impl Study for Cumulative {
             changes.push("captured and replayed".to_owned());
             entries.push(Entry::plain(&workload, all, fastest));
         }
-        if all.backend.caps().contraction_dtypes.contains(&DType::BF16) {
+        if all.backend.description().contraction_dtypes.contains(&DType::BF16) {
             match precision(&workload.graph, &Recipe { contractions: DType::BF16 }) {
                 Ok(graph) => {
                     changes.push("bf16 contractions".to_owned());

@@ -14,8 +14,8 @@ use graphs::{
 };
 use overdrive_bench::record::Record;
 use overdrive_bench::results::{Note, Results};
-use overdrive_ir::{Caps, DType, Graph, GraphError, Mode};
-use std::collections::{BTreeMap, BTreeSet};
+use overdrive_ir::{DType, Graph, GraphError, Mode, WithoutKernels};
+use std::collections::BTreeMap;
 
 /// The study.
 pub(crate) struct Kernels;
@@ -88,7 +88,7 @@ fn matmuls(context: &Context<'_>, results: &mut Results) -> Result<(), GraphErro
         let half = Workload::new("matmul", dims, matmul(DType::BF16, [n; 3])?);
         for device in devices {
             let mut entries = vec![Entry::plain(&workload, device, Mode::Compile)];
-            if device.backend.caps().contraction_dtypes.contains(&DType::BF16) {
+            if device.backend.description().contraction_dtypes.contains(&DType::BF16) {
                 let entry = Entry::plain(&half, device, Mode::Compile);
                 entries.push(Entry { dtype: DType::BF16, ..entry });
             }
@@ -155,7 +155,7 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
     let last_level =
         results.environment.cpu.caches.iter().map(|c| c.bytes).max().unwrap_or(32 << 20);
     let wanted = context.quick_or((last_level / 4).clamp(64 << 20, 256 << 20), 4 * last_level);
-    let footprint = wanted.min(context.device().backend.caps().memory_bytes / 5) as usize;
+    let footprint = wanted.min(context.device().backend.description().memory_bytes / 5) as usize;
     let rows = (footprint / (2 * 4 * COLUMNS)).next_multiple_of(64);
     if (footprint as u64) < 4 * last_level {
         let text = format!(
@@ -239,8 +239,8 @@ fn attentions(context: &Context<'_>, results: &mut Results) -> Result<(), GraphE
 
 /// The graph with every composite in primitives.
 fn expanded(graph: &Graph, device: &Device<'_>) -> Result<Graph, GraphError> {
-    let caps = Caps { claims: BTreeSet::new(), ..device.backend.caps().clone() };
-    overdrive_passes::legalize(graph, &caps, &mut Vec::new())
+    let bare = WithoutKernels(device.backend.description().clone());
+    overdrive_passes::legalize(graph, &bare, &mut Vec::new())
 }
 
 fn transformer(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {

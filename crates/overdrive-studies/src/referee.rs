@@ -59,7 +59,7 @@ impl<'a> Referee<'a> {
 
 /// Peak FLOP/s in f64.
 fn rate(backend: &dyn Backend) -> f64 {
-    let known = backend.caps().peaks.flops_per_second.get(&DType::F64).copied();
+    let known = backend.description().peaks.flops_per_second.get(&DType::F64).copied();
     known.unwrap_or(UNKNOWN_FLOPS_PER_SECOND)
 }
 
@@ -73,7 +73,7 @@ fn fits(device: &dyn Backend, graph: &Graph) -> bool {
     };
     let memory = executable.memory();
     let needed = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
-    needed <= device.caps().memory_bytes / DEVICE_SHARE
+    needed <= device.description().memory_bytes / DEVICE_SHARE
 }
 
 /// The one that computes the reference.
@@ -106,7 +106,7 @@ impl Chosen<'_> {
     /// The most bytes of a reference that stay where it is computed until the next.
     pub(crate) fn most_kept_bytes(&self) -> u64 {
         let share = KEPT_SHARE * self.workloads.max(1) as u64;
-        self.device.map_or(KEPT_BYTES, |(device, _)| device.caps().memory_bytes / share)
+        self.device.map_or(KEPT_BYTES, |(device, _)| device.description().memory_bytes / share)
     }
 
     /// Who computes it.

@@ -60,7 +60,7 @@ impl<'a> Entry<'a> {
     pub fn case(&self, study: &str) -> Case {
         let configuration = Configuration {
             backend: self.device.backend.name().to_owned(),
-            device: self.device.backend.caps().device.clone(),
+            device: self.device.backend.description().device.clone(),
             mode: self.mode.name().to_owned(),
             dtype: self.dtype.name().to_owned(),
             threads: self.device.threads,
@@ -81,7 +81,7 @@ pub(crate) struct Ready {
 pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
     let backend: &dyn Backend = entry.device.backend;
     let clock = context.clock;
-    let (needed, available) = (entry.workload.least_bytes(), backend.caps().memory_bytes);
+    let (needed, available) = (entry.workload.least_bytes(), backend.description().memory_bytes);
     if needed > available {
         let reason = format!(
             "parameters, inputs and outputs alone need {needed} bytes, the device has {available}"
@@ -154,7 +154,7 @@ pub fn measure(
         return records;
     }
     context.progress.stage("drawing parameters");
-    let drawn = Drawn::on(context.reference.caps().memory_bytes);
+    let drawn = Drawn::on(context.reference.description().memory_bytes);
     let known = distinct(entries);
     let workloads: Vec<Workload> = known.iter().map(|workload| drawn.workload(workload)).collect();
     let of_drawn = |entry: &Entry<'_>| {
@@ -314,7 +314,7 @@ fn shares(
 
 /// The status of a time that the device's data sheet rules out, where the device tells its peaks.
 fn impossible(entry: &Entry<'_>, work: &Work, measurement: &Measurement) -> Option<Status> {
-    let peaks = &entry.device.backend.caps().peaks;
+    let peaks = &entry.device.backend.description().peaks;
     let fits = |&&(bytes, _): &&(u64, f64)| work.bytes <= bytes;
     let level = peaks.levels.iter().find(fits).or(peaks.levels.last());
     let physics = Physics {

@@ -86,7 +86,7 @@ impl Compiled {
         graph: Graph,
         tuning: &Tuning,
     ) -> Result<Self, BackendError> {
-        let executable = backend.compile(&graph, backend.caps().fastest_mode(), tuning)?;
+        let executable = backend.compile(&graph, backend.description().fastest_mode(), tuning)?;
         let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
             ports.iter().map(|port| graph.ty(port.value).clone()).collect()
         };
@@ -177,7 +177,7 @@ impl<'a> Trainer<'a> {
         let mut compiled = |role| {
             let graph = graph_of(graph, recipe, role)?;
             if recipe.steps >= STEPS_WORTH_TUNING {
-                backend.tune(&graph, backend.caps().fastest_mode(), &mut tuning)?;
+                backend.tune(&graph, backend.description().fastest_mode(), &mut tuning)?;
             }
             Ok::<_, TrainError>(Compiled::new(backend, graph, &tuning)?)
         };

@@ -6,7 +6,7 @@ use overdrive::bench::failure::Failure;
 use overdrive::studies::EnergyProbes;
 use std::cell::RefCell;
 
-/// A counter, with the name of the device that it sees as its back end's `Caps` have it.
+/// A counter, with the name of the device that it sees as its back end's `Description` have it.
 type NamedMeter = (String, Box<dyn Meter>);
 
 /// Each counter, or what is missing.

@@ -5,7 +5,7 @@ use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::cuda::cache::Cache;
-use overdrive::ir::{Backend, Caps, Mode};
+use overdrive::ir::{Backend, Description, Mode};
 use overdrive::studies::Device;
 use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ impl Contestants {
     pub(crate) fn start(
         &self,
         model: Option<&OriginalFile>,
-        (cpu, gpu): (&Caps, Option<&Caps>),
+        (cpu, gpu): (&Description, Option<&Description>),
     ) -> Result<Vec<Option<Box<dyn Backend>>>, Failure> {
         let start = |contestant: &Contestant| match contestant {
             Contestant::Own(_) => Ok(None),
@@ -86,7 +86,11 @@ impl Contestants {
         self.all.iter().map(start).collect()
     }
 
-    fn request<'a>(&'a self, device: &'a Caps, original: Option<&'a OriginalFile>) -> Request<'a> {
+    fn request<'a>(
+        &'a self,
+        device: &'a Description,
+        original: Option<&'a OriginalFile>,
+    ) -> Request<'a> {
         let ordinal = device.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0);
         Request { device, threads: self.threads, ordinal, places: &self.places, original }
     }
@@ -161,8 +165,8 @@ fn found<'a>(own: &Opened, places: &'a Places) -> impl Iterator<Item = Contestan
 /// What we know of the device that an engine runs on.
 fn device_of<'a>(
     engine: &dyn Engine,
-    (cpu, gpu): (&'a Caps, Option<&'a Caps>),
-) -> Result<&'a Caps, Failure> {
+    (cpu, gpu): (&'a Description, Option<&'a Description>),
+) -> Result<&'a Description, Failure> {
     match engine.runs_on() {
         Place::Processor => Ok(cpu),
         Place::Gpu => gpu.ok_or_else(|| {

@@ -88,7 +88,13 @@ impl Watch {
             seconds: 0.0,
             last: None,
             flops: 0,
-            peak: opened.backend.caps().peaks.flops_per_second.get(&recipe.precision).copied(),
+            peak: opened
+                .backend
+                .description()
+                .peaks
+                .flops_per_second
+                .get(&recipe.precision)
+                .copied(),
             pace: Pace::default(),
         }
     }
@@ -184,7 +190,7 @@ pub(crate) fn record(
         workload: Workload::new(model, [("batch", recipe.batch as u64)]),
         configuration: Configuration {
             backend: backend.name().to_owned(),
-            device: backend.caps().device.clone(),
+            device: backend.description().device.clone(),
             mode: "compile".to_owned(),
             dtype: recipe.precision.name().to_owned(),
             threads: opened.threads,

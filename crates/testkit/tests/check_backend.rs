@@ -6,8 +6,8 @@
 use overdrive_ir::backend::{Memory, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{
-    Array, Backend, BackendError, Buffer, Builder, Caps, DType, Executable, Graph, Init, Mode,
-    Plan, State, Tensor, TensorType, Tuning,
+    Array, Backend, BackendError, Buffer, Builder, DType, Executable, Graph, Init, Mode, Plan,
+    State, Target, Tensor, TensorType, Tuning,
 };
 use std::any::Any;
 use std::sync::Mutex;
@@ -56,7 +56,7 @@ impl Backend for Definition {
         "definition"
     }
 
-    fn caps(&self) -> &Caps {
+    fn target(&self) -> &dyn Target {
         unreachable!("the check asks for no capability")
     }
 

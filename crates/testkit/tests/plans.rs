@@ -4,38 +4,41 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::plan::{Note, StepKind};
-use overdrive_ir::{Caps, DType, Graph, Mode, Plan, Tuning, Value};
+use overdrive_ir::{
+    Call, DType, Decline, Described, Description, Graph, Kernel, Mode, Plan, Target, Tuning, Value,
+};
 use overdrive_models::{MODELS, find};
 use overdrive_passes::{PlanError, Rematerialize, bind, differentiate, plan, rematerialize};
-use overdrive_train::data::Target;
+use overdrive_train::data;
 use overdrive_train::with_loss;
 use std::fmt::Write;
 use testkit::random_inputs;
 
 /// A device with kernels for attention and what no loop can do, and with plenty of memory.
-fn caps() -> Caps {
-    let claims = [
-        "attention",
-        "attention_grad",
-        "gather",
-        "scatter",
-        "sort",
-        "dynamic_slice",
-        "reduce_window",
-    ];
-    Caps {
+fn device() -> impl Target {
+    let description = Description {
         device: "paper".into(),
         memory_bytes: 1 << 44,
-        claims: claims.map(str::to_owned).into(),
         contraction_dtypes: [DType::F64, DType::F32, DType::BF16].into(),
         loop_dtypes: DType::ALL.into(),
         flops_per_byte: 10.0,
-        ..Caps::default()
-    }
+        ..Description::default()
+    };
+    let answer = |call: &Call<'_>| match call {
+        Call::Op { op, has_regions: false, .. } if KERNELS.contains(&op.name().as_str()) => {
+            Ok(Kernel::default())
+        }
+        _ => Err(Decline::NoKernel),
+    };
+    Described { description, answer }
 }
 
+/// What it has kernels for.
+const KERNELS: [&str; 7] =
+    ["attention", "attention_grad", "gather", "scatter", "sort", "dynamic_slice", "reduce_window"];
+
 fn planned(graph: &Graph, mode: Mode) -> Plan {
-    plan(graph, mode, &caps(), &Tuning::default())
+    plan(graph, mode, &device(), &Tuning::default())
         .unwrap_or_else(|e| panic!("{} {mode}: {e}", graph.name()))
 }
 
@@ -120,8 +123,10 @@ fn compiling_never_adds_steps_or_traffic() {
 fn training_step(name: &str, batch: usize) -> Graph {
     let model = find(name).unwrap_or_else(|e| panic!("{e}"));
     let forward = (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"));
-    let graph =
-        at_batch(&with_loss(&forward, Target::Classes).unwrap_or_else(|e| panic!("{e}")), batch);
+    let graph = at_batch(
+        &with_loss(&forward, data::Target::Classes).unwrap_or_else(|e| panic!("{e}")),
+        batch,
+    );
     let loss: Vec<Value> =
         graph.outputs().iter().filter(|o| o.name == "loss").map(|o| o.value).collect();
     let parameters: Vec<Value> = graph.states().iter().map(|s| s.value).collect();
@@ -174,7 +179,7 @@ fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
     let step = training_step("text-transformer", 8);
     let planned = |memory_limit| {
         let tuning = Tuning { memory_limit, ..Tuning::default() };
-        plan(&step, Mode::Compile, &caps(), &tuning)
+        plan(&step, Mode::Compile, &device(), &tuning)
     };
     let peak = |plan: &Plan| plan.arena_bytes.iter().sum::<usize>() as u64;
     let for_backward = |note: &Note| match note {

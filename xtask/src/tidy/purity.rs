@@ -11,7 +11,7 @@ const PURE: &[&str] = &["crates/overdrive-ir/src/", "crates/overdrive-bench/src/
 const OUTSIDE: &[&str] = &["fs", "net", "process", "env", "thread"];
 /// Types that read a clock. `Duration` is a plain number and may stay.
 const CLOCKS: &[&str] = &["Instant", "SystemTime"];
-/// Crates that know a device only by its `Caps`, if at all.
+/// Crates that know a device only by its `Target`, if at all.
 const VENDOR_FREE: &[&str] =
     &["overdrive-ir", "overdrive-passes", "overdrive-models", "overdrive-train"];
 
@@ -40,7 +40,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
                 .filter(|token| is_identifier(token) && token.text.to_lowercase().contains("cuda"));
             findings.extend(vendors.map(|token| {
                 let message = format!(
-                    "`{}`: this crate knows no vendor; ask a property of `Caps`",
+                    "`{}`: this crate knows no vendor; ask a property of `Target`",
                     token.text
                 );
                 Finding::line(&file.path, token.line, message)

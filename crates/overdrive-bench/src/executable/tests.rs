@@ -8,9 +8,7 @@ use crate::runner::Runner;
 use crate::testing::SyntheticClock;
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::plan::{Layout, Place, Slot, Step, StepKind};
-use overdrive_ir::{
-    Builder, Caps, Cost, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval,
-};
+use overdrive_ir::{Builder, Cost, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval};
 use std::any::Any;
 use std::sync::Mutex;
 
@@ -50,7 +48,7 @@ impl Backend for Definition {
         "definition"
     }
 
-    fn caps(&self) -> &Caps {
+    fn target(&self) -> &dyn overdrive_ir::Target {
         unreachable!("measuring asks for no capability")
     }
 

@@ -2,8 +2,10 @@
 // Raw pointers into slots; starts are clamped, so that every block lies inside.
 #![allow(unsafe_code)]
 
+use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
+use super::named::{Compile, NamedKernel, takes_all};
 use super::place::{Strided, read_index};
 use super::transfer::Transfer;
 use crate::exec::Runnable;
@@ -21,6 +23,19 @@ fn start(whole: &Strided, sizes: &[usize], starts: &Strided, slots: &SlotTable) 
     }
     at * whole.width() as isize
 }
+
+/// `dynamic_slice`.
+pub(super) const SLICE: NamedKernel = NamedKernel {
+    op: "dynamic_slice",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+        (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
+            Some(Box::new(DynamicSlice::new([operand, starts], result)))
+        }
+        _ => None,
+    }),
+};
 
 /// Compiled `dynamic_slice`.
 #[derive(Debug)]
@@ -52,6 +67,19 @@ impl Runnable for DynamicSlice {
         });
     }
 }
+
+/// `dynamic_update_slice`.
+pub(super) const UPDATE: NamedKernel = NamedKernel {
+    op: "dynamic_update_slice",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+        (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {
+            Some(Box::new(DynamicUpdateSlice::new([operand, update, starts], result)))
+        }
+        _ => None,
+    }),
+};
 
 /// Compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
 /// the update moves.

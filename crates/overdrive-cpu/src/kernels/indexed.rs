@@ -7,9 +7,10 @@
 // Raw pointers into slots; indices are clamped, so that every window lies inside.
 #![allow(unsafe_code)]
 
-use overdrive_ir::Reducer;
 use overdrive_ir::plan::View;
+use overdrive_ir::{Prim, Reducer};
 
+use super::named::{Compile, NamedKernel, takes_all};
 use super::place::{Strided, read_index};
 use super::scalar::{Scalar, for_scalar};
 use super::transfer::{TASK_BYTES, Transfer};
@@ -82,6 +83,19 @@ fn window(whole: &Strided, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
     kept.map(|axis| (whole.sizes[axis], whole.strides[axis])).unzip()
 }
 
+/// `gather`.
+pub(super) const GATHER: NamedKernel = NamedKernel {
+    op: "gather",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+        (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
+            Some(Box::new(Gather::new([operand, indices], result, axes)))
+        }
+        _ => None,
+    }),
+};
+
 /// Compiled `gather`.
 #[derive(Debug)]
 pub(super) struct Gather {
@@ -132,6 +146,19 @@ fn zero(result: &Strided, slots: &SlotTable) {
     // SAFETY: the result has its elements; each is at most eight bytes.
     unsafe { fill.run(zeros.as_ptr(), result.get(slots)) }
 }
+
+/// `scatter`.
+pub(super) const SCATTER: NamedKernel = NamedKernel {
+    op: "scatter",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
+            Some(Box::new(Scatter::new([operand, indices, updates], result, (axes, *reducer))))
+        }
+        _ => None,
+    }),
+};
 
 /// Compiled `scatter`.
 #[derive(Debug)]

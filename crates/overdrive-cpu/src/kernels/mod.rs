@@ -23,5 +23,4 @@ mod taps;
 mod transfer;
 mod unpack;
 
-pub(crate) use named::{CLAIMS, compile};
-pub(crate) use quantized_linear::declined;
+pub(crate) use named::{KERNELS, answer, compile};

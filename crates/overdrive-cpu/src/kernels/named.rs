@@ -1,93 +1,134 @@
-//! The choice of a kernel by the name of its op.
+//! The table of kernels, a line each, and how the CPU answers what it is asked to run.
 
-use overdrive_ir::ops::{Attention, QuantizeRows, QuantizedLinear};
-use overdrive_ir::plan::{KernelCall, KernelOp, View};
-use overdrive_ir::{DType, Plan, Prim};
+use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
+use overdrive_ir::{Call, DType, Decline, Kernel, OpRef, Operation, Plan, Prim, TensorType};
 
-use super::attention;
-use super::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
-use super::indexed::{Gather, Scatter};
-use super::sort::Sort;
-use super::unpack::Unpack;
-use super::{quantize_rows, quantized_linear, reduce_window};
+use super::{
+    attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
+    sort, unpack,
+};
 use crate::exec::{Host, Runnable, Unsupported};
+use crate::gemm::{self, Element};
 
-/// Names of the ops that have a kernel here.
-pub(crate) const CLAIMS: [&str; 14] = [
-    "attention",
-    // Those of whole bytes are loops.
-    "convert of f4e2m1",
-    "convert of f6e2m3",
-    "convert of f6e3m2",
-    "convert of i4",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "gather",
-    "quantize_rows",
-    // With codes on both sides it is a product of those, with an epilogue.
-    "quantized_linear activations=float",
-    "quantized_linear with epilogue",
-    "reduce_window",
-    "scatter",
-    "sort",
+/// Every op that has a kernel of its own here.
+pub(crate) const KERNELS: &[NamedKernel] = &[
+    attention::KERNEL,
+    unpack::KERNEL,
+    dynamic_slice::SLICE,
+    dynamic_slice::UPDATE,
+    indexed::GATHER,
+    quantize_rows::KERNEL,
+    quantized_linear::KERNEL,
+    reduce_window::KERNEL,
+    indexed::SCATTER,
+    sort::KERNEL,
 ];
 
-/// Compiles a named kernel.
-pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Result<Box<dyn Runnable>, Unsupported> {
-    let views = || call.operands.iter().chain(call.results.iter().flatten());
-    let prim = match &call.op {
-        KernelOp::Prim(prim, _) => prim,
-        KernelOp::Composite(op, regions) => {
-            if let Some(op) = op.downcast::<QuantizedLinear>() {
-                return quantized_linear::compile(plan, call, op);
-            }
-            if let Some(op) = op.downcast::<QuantizeRows>() {
-                return quantize_rows::compile(plan, call, op);
-            }
-            let attention = op.downcast::<Attention>();
-            let attention = attention
-                .ok_or_else(|| Unsupported::new(format!("no kernel for `{}`", op.name())))?;
-            return attention::compile(call, (attention, regions.len()));
+/// A line of the table: a kernel for an op. None of them computes regions.
+pub(crate) struct NamedKernel {
+    /// The op's name.
+    pub(crate) op: &'static str,
+    /// Whether it hands its result to an epilogue.
+    pub(super) takes_epilogue: bool,
+    /// Why it does not take this form of the op, or operands of these types.
+    pub(super) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
+    /// Compiles a call.
+    pub(super) compile: Compile,
+}
+
+/// A compiled call, or why there is none.
+type Compiled = Result<Box<dyn Runnable>, Unsupported>;
+/// A compiled call, where the kernel takes its form.
+type Taken = Option<Box<dyn Runnable>>;
+
+/// How a line compiles a call.
+#[derive(Copy, Clone)]
+pub(super) enum Compile {
+    /// A composite.
+    Composite(fn(&Plan, &KernelCall, &OpRef) -> Compiled),
+    /// A primitive of these operands and results; `None` for a form that the reference computes.
+    Prim(fn(&Prim, &[&View], &[Option<&View>]) -> Taken),
+}
+
+/// Takes every form of an op.
+pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
+    None
+}
+
+/// How the CPU runs a call.
+pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
+    match *call {
+        Call::Op { has_regions: true, .. } => Err(Decline::NoKernel),
+        Call::Op { op, operands, .. } => {
+            let kernel = find(&op.name()).ok_or(Decline::NoKernel)?;
+            let declined = (kernel.declines)(op, operands);
+            let takes_epilogue = kernel.takes_epilogue;
+            declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)
         }
-    };
-    if let (prim @ Prim::Convert { .. }, [operand], [Some(result)]) =
-        (prim, call.operands.as_slice(), call.results.as_slice())
-        && let Some(unpack) = Unpack::new(prim, operand, result)
-    {
-        return Ok(Box::new(unpack));
+        Call::Product(call) => Ok(Kernel { packed: packing(call), ..Kernel::default() }),
+        Call::Convolution(call) => {
+            let mut instrs = call.epilogue.0.instrs.iter();
+            let folds = instrs.any(|instr| matches!(instr, Instr::Reduce(_)));
+            let parts = if folds { convolution::folded_parts(call) } else { 1 };
+            Ok(Kernel { packed: convolution::packing(call), parts, ..Kernel::default() })
+        }
+        Call::Lying { convolution, types, strides } => {
+            let channels_last = convolution::takes_channels_last(convolution, types, strides);
+            Ok(Kernel { channels_last, ..Kernel::default() })
+        }
+        Call::Chain(calls) => {
+            convolution::takes_chain(calls).map_err(Decline::Because)?;
+            Ok(Kernel::default())
+        }
     }
-    if views().any(|view| !view.ty.dtype.bits().is_multiple_of(8))
-        || !combines(prim, call.operands[0].ty.dtype)
-    {
-        return Ok(Box::new(Host::new(plan, call)?));
+}
+
+/// How the right operand of a product is packed, where it never changes.
+fn packing(call: &GemmCall) -> Option<(&'static str, usize)> {
+    fn of<T: Element>(call: &GemmCall) -> (&'static str, usize) {
+        let kernel = gemm::Kernel::<T>::best_packed(call.m);
+        (kernel.name(), kernel.packed_b_bytes([1, 1, call.k, call.n]))
     }
-    let operands: Vec<&View> = call.operands.iter().collect();
-    let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
-    Ok(match (prim, operands.as_slice(), results.as_slice()) {
-        (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
-            Box::new(Gather::new([operand, indices], result, axes))
-        }
-        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
-            Box::new(Scatter::new([operand, indices, updates], result, (axes, *reducer)))
-        }
-        (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
-            Box::new(DynamicSlice::new([operand, starts], result))
-        }
-        (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {
-            Box::new(DynamicUpdateSlice::new([operand, update, starts], result))
-        }
-        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])
-            if !windows.is_empty() =>
-        {
-            reduce_window::compile(operand, result, *reducer, windows)
-        }
-        (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
-            Box::new(Sort::new(operand, [values, indices], *axis, *order))
-        }
-        (prim, ..) => {
-            return Err(Unsupported::new(format!("`{}` has no kernel on the CPU", prim.name())));
-        }
+    Some(match call.rhs.dtype {
+        DType::F64 => of::<f64>(call),
+        DType::F32 => of::<f32>(call),
+        DType::F16 => of::<half::f16>(call),
+        DType::BF16 => of::<half::bf16>(call),
+        DType::I8 => of::<i8>(call),
+        _ => return None,
     })
+}
+
+fn find(op: &str) -> Option<&'static NamedKernel> {
+    KERNELS.iter().find(|kernel| kernel.op == op)
+}
+
+/// Compiles a named kernel.
+pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Compiled {
+    let name = match &call.op {
+        KernelOp::Prim(prim, _) => prim.name().to_owned(),
+        KernelOp::Composite(op, _) => op.name().to_owned(),
+    };
+    let none = || Unsupported::new(format!("`{name}` has no kernel on the CPU"));
+    let kernel = find(&name).ok_or_else(none)?;
+    match (&call.op, kernel.compile) {
+        (KernelOp::Composite(op, _), Compile::Composite(compile)) => compile(plan, call, op),
+        (KernelOp::Prim(prim, _), Compile::Prim(compile)) => {
+            let operands: Vec<&View> = call.operands.iter().collect();
+            let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
+            let of_bytes = || {
+                let mut views = operands.iter().chain(results.iter().flatten());
+                views.all(|view| view.ty.dtype.bits().is_multiple_of(8))
+            };
+            let is_known = matches!(prim, Prim::Convert { .. })
+                || of_bytes() && combines(prim, call.operands[0].ty.dtype);
+            match is_known.then(|| compile(prim, &operands, &results)).flatten() {
+                Some(step) => Ok(step),
+                None => Ok(Box::new(Host::new(plan, call)?)),
+            }
+        }
+        _ => Err(none()),
+    }
 }
 
 /// Whether the kernel of `prim` can do what it does on elements of `dtype`: moving takes any,

@@ -8,9 +8,10 @@
 use half::{bf16, f16};
 use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, Plan, SlotId};
+use overdrive_ir::{DType, OpRef, Plan, SlotId};
 
 use super::dense_rows::{DenseRows, Number, is_dense, numbers_at};
+use super::named::{Compile, NamedKernel, takes_all};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;
@@ -19,12 +20,16 @@ use crate::threads::{Apart, Pool};
 /// Elements of a task: some microseconds of work.
 const TASK: usize = 16 << 10;
 
-/// Compiles the quantization of rows.
-pub(super) fn compile(
-    plan: &Plan,
-    call: &KernelCall,
-    op: &QuantizeRows,
-) -> Result<Box<dyn Runnable>, Unsupported> {
+/// `quantize_rows`.
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    op: "quantize_rows",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Composite(compile),
+};
+
+fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
+    let op = op.downcast::<QuantizeRows>().expect("the table is by name");
     let x = &call.operands[0];
     let results: Vec<&View> = call.results.iter().flatten().collect();
     let whole = results.len() == 1 + usize::from(op.scales_rows())

@@ -2,41 +2,51 @@
 //! become numbers in registers or in panels.
 //!
 //! Activations below f32 are widened on their way in; the epilogue rounds what goes out. Types that
-//! have no kernel are [`declined`], and so expanded by the plan.
+//! have no kernel are declined, and so expanded by the plan.
 #![allow(unsafe_code)] // Slices over slots, and the step's own room.
 
 use half::{bf16, f16};
 use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::plan::{Epilogue, KernelCall, View};
-use overdrive_ir::{DType, OpRef, Plan, SlotId, TensorType, row_major};
+use overdrive_ir::{DType, Decline, OpRef, Operation, Plan, SlotId, TensorType, row_major};
 
 use super::dense_rows::{DenseRows, Number, numbers_at};
+use super::named::{Compile, NamedKernel};
 use crate::exec::{Parts, Runnable, Sums, Unsupported};
 use crate::memory::AlignedBytes;
 use crate::quantized::{Numbers, Weights, linear, room_floats};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
-/// Why operands of these types have no kernel here, where they have none.
-pub(crate) fn declined(op: &OpRef, operands: &[TensorType]) -> Option<String> {
-    op.downcast::<QuantizedLinear>()?;
+/// `quantized_linear` with float activations. With codes on both sides it is a product of those,
+/// with an epilogue.
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    op: "quantized_linear",
+    takes_epilogue: true,
+    declines,
+    compile: Compile::Composite(compile),
+};
+
+fn declines(op: &Operation, operands: &[TensorType]) -> Option<Decline> {
+    let is_float = |op: &QuantizedLinear| op.activations == Activations::Float;
+    if !op.composite::<QuantizedLinear>().is_some_and(is_float) {
+        return Some(Decline::NoKernel);
+    }
     let [x, weights @ ..] = operands else { return None };
-    if !matches!(x.dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Some(format!("activations of {} are multiplied by no codes", x.dtype));
-    }
-    if weights.iter().any(|ty| ty.elements() == 0) {
-        return Some("weights without elements".to_owned());
-    }
-    let refused = weights.iter().find(|ty| !Numbers::takes(ty.dtype));
-    refused.map(|ty| format!("codes, scales and zeros of {} have no kernel", ty.dtype))
+    let reason = if !matches!(x.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        Some(format!("activations of {} are multiplied by no codes", x.dtype))
+    } else if weights.iter().any(|ty| ty.elements() == 0) {
+        Some("weights without elements".to_owned())
+    } else {
+        let refused = weights.iter().find(|ty| !Numbers::takes(ty.dtype));
+        refused.map(|ty| format!("codes, scales and zeros of {} have no kernel", ty.dtype))
+    };
+    reason.map(Decline::Because)
 }
 
-/// Compiles a product by quantized weights.
-pub(super) fn compile(
-    plan: &Plan,
-    call: &KernelCall,
-    op: &QuantizedLinear,
-) -> Result<Box<dyn Runnable>, Unsupported> {
+fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
+    let op = op.downcast::<QuantizedLinear>().expect("the table is by name");
     let epilogue =
         call.epilogue.as_ref().ok_or_else(|| Unsupported::new("a product without an epilogue"))?;
     let names = op.operands();

@@ -6,9 +6,10 @@
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use overdrive_ir::plan::{Dimension, View};
-use overdrive_ir::{Reducer, Window};
+use overdrive_ir::{Prim, Reducer, Window};
 
 use super::axis::Axis;
+use super::named::{Compile, NamedKernel, takes_all};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
 use super::scalar::{Scalar, for_scalar};
@@ -18,8 +19,22 @@ use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool, Worker};
 
-/// Compiles one.
-pub(super) fn compile(
+/// `reduce_window`; one without windows is the reference's.
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    op: "reduce_window",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])
+            if !windows.is_empty() =>
+        {
+            Some(compile(operand, result, *reducer, windows))
+        }
+        _ => None,
+    }),
+};
+
+fn compile(
     operand: &View,
     result: &View,
     reducer: Reducer,

@@ -4,14 +4,28 @@
 //! buffer) a stable one.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
-use overdrive_ir::Order;
 use overdrive_ir::plan::View;
+use overdrive_ir::{Order, Prim};
 
+use super::named::{Compile, NamedKernel, takes_all};
 use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool, Worker};
+
+/// `sort`.
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    op: "sort",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+        (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
+            Some(Box::new(Sort::new(operand, [values, indices], *axis, *order)))
+        }
+        _ => None,
+    }),
+};
 
 /// Compiled `sort`.
 #[derive(Debug)]

@@ -6,8 +6,9 @@
 #![allow(unsafe_code)] // Slices over slots; parts of the result are apart.
 
 use overdrive_ir::plan::View;
-use overdrive_ir::{Array, DType, Operation, Prim, SlotId, Tensor, TensorType};
+use overdrive_ir::{Array, DType, Decline, Operation, Prim, SlotId, Tensor, TensorType};
 
+use super::named::{Compile, NamedKernel};
 use super::place::Strided;
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
@@ -16,9 +17,23 @@ use crate::threads::Pool;
 /// Rows of the result that a task takes at least, in elements.
 const PART: usize = 1 << 14;
 
+/// `convert` of codes of fewer than 8 bits; conversions of whole bytes are loops.
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    op: "convert",
+    takes_epilogue: false,
+    declines: |_, operands| {
+        let is_code = |ty: &TensorType| ty.dtype.bits() < 8;
+        (!operands.first().is_some_and(is_code)).then_some(Decline::NoKernel)
+    },
+    compile: Compile::Prim(|prim, operands, results| match (operands, results) {
+        (&[operand], &[Some(result)]) => Some(Box::new(Unpack::new(prim, operand, result)?)),
+        _ => None,
+    }),
+};
+
 /// A compiled conversion.
 #[derive(Debug)]
-pub(super) struct Unpack {
+struct Unpack {
     slot: SlotId,
     /// The first code, and how far apart codes are along each axis.
     first: i64,
@@ -32,7 +47,7 @@ pub(super) struct Unpack {
 impl Unpack {
     /// Of `prim`, which converts what lies at `operand`; `None` where either side has elements that
     /// are not taken here.
-    pub(super) fn new(prim: &Prim, operand: &View, result: &View) -> Option<Self> {
+    fn new(prim: &Prim, operand: &View, result: &View) -> Option<Self> {
         let (from, to) = (operand.ty.dtype, result.ty.dtype);
         if !matches!(prim, Prim::Convert { .. }) || from.bits() >= 8 || !to.bits().is_multiple_of(8)
         {

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use overdrive_ir::ops::gelu::Approximation;
     use overdrive_ir::plan::StepKind;
-    use overdrive_ir::{Builder, Caps, Mode, TensorType, Tuning, gradients};
+    use overdrive_ir::{Builder, Description, Mode, TensorType, Tuning, WithoutKernels, gradients};
 
     /// What the epilogue of a product becomes that GELU follows, forward and backward.
     fn functions(approximation: Approximation) -> [Vec<String>; 2] {
@@ -123,12 +123,12 @@ mod tests {
         let dx = gradients(&b, &graph, &map, &[(gelu, dy)], &[before])[0];
         b.output("dx", dx.unwrap_or(dy));
         let graph = b.finish().unwrap_or_else(|e| panic!("{e}"));
-        let caps = Caps {
+        let target = WithoutKernels(Description {
             contraction_dtypes: [DType::BF16].into(),
             loop_dtypes: DType::ALL.into(),
-            ..Caps::default()
-        };
-        let plan = overdrive_passes::plan(&graph, Mode::Compile, &caps, &Tuning::default())
+            ..Description::default()
+        });
+        let plan = overdrive_passes::plan(&graph, Mode::Compile, &target, &Tuning::default())
             .unwrap_or_else(|e| panic!("{e}"));
         let found: Vec<Vec<String>> = plan
             .steps

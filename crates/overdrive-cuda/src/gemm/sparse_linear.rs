@@ -6,8 +6,6 @@
 mod instruction;
 mod tile;
 
-pub(crate) use tile::declines;
-
 use super::base::Base;
 use super::epilogue::{self, is_printable};
 use super::hopper;
@@ -16,14 +14,15 @@ use super::staged::Halves;
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
+use crate::kernels::named::{self, Compile, NamedKernel, Sources};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::plan::{GemmCall, KernelCall, MatrixView, SlotId, View};
-use overdrive_ir::{DType, Precision};
+use overdrive_ir::{DType, Graph, OpRef, Precision};
 use std::ffi::c_void;
 use std::sync::Arc;
-use tile::{TILES, Tile};
+use tile::{TILES, Tile, declines};
 
 struct Sparse {
     entry: Entry,
@@ -92,11 +91,19 @@ pub(super) fn sources(product: &GemmCall) -> impl Iterator<Item = Source> {
     TILES.into_iter().map(|tile| source(product, tile, 132))
 }
 
+/// `sparse_linear` with its epilogue, on Hopper's sparse tensor cores.
+pub(crate) const KERNEL: NamedKernel = NamedKernel {
+    only: Some(Architecture::Sm90a),
+    takes_epilogue: true,
+    declines,
+    ..NamedKernel::new("sparse_linear", Compile::Composite(compile), Sources::Products)
+};
+
 /// Compiles a product by a 2:4 weight with its epilogue.
 ///
 /// # Errors
 /// `Unsupported` off Hopper, and for a call without an epilogue.
-pub(crate) fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Refusal> {
+fn compile(site: &Site<'_>, call: &KernelCall, _: &OpRef, _: &[Graph]) -> named::Launched {
     let Some(product) = product(call).filter(|_| site.device.architecture() == Architecture::Sm90a)
     else {
         return Err(Refusal::Unsupported("only Hopper has these sparse tensor cores".to_owned()));

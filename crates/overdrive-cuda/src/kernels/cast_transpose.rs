@@ -1,16 +1,17 @@
 //! `cast_transpose`: codes of one byte in both orders, and the largest magnitude, from one read of
 //! x.
 
+use super::named::{self, Compile, NamedKernel, Sources};
 use super::nest::Place;
 use super::source::source;
 use crate::Error;
 use crate::compiler::Source;
 use crate::entry::Entry;
-use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::launch::{Addresses, Launch, Site};
 use cudarc::driver::{CudaStream, LaunchConfig, result};
 use overdrive_ir::ops::CastTranspose;
 use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, OpRef, TensorType};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -24,13 +25,13 @@ const THREADS: u32 = 256;
 const GRID_Y: usize = 65535;
 
 /// Why the op over operands of these types has no kernel; `None` where it has, and of other ops.
-pub(super) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    op.downcast::<CastTranspose>()?;
+fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
     let x = types.first()?;
     let known = matches!(x.dtype, DType::BF16 | DType::F16 | DType::F32);
     let fits = x.elements() > 0 && x.sizes()[0].div_ceil(TILE[0]) <= GRID_Y;
     (!known || !fits)
         .then(|| format!("its kernel takes no {x}: codes are made and transposed apart"))
+        .map(Decline::Because)
 }
 
 /// `Matrices` of `cast_transpose.cu`.
@@ -68,8 +69,14 @@ fn specialised([x, scale, code]: [DType; 3], is_whole: bool, wanted: [bool; 3]) 
     source("cast_transpose", TEXT, defines)
 }
 
+/// `cast_transpose`.
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines,
+    ..NamedKernel::new("cast_transpose", Compile::Composite(compile), Sources::All(sources))
+};
+
 /// Sources that stand for all others.
-pub(super) fn sources() -> Vec<Source> {
+fn sources() -> Vec<Source> {
     let [bf16, f32, e4m3, e5m2] = [DType::BF16, DType::F32, DType::F8E4M3, DType::F8E5M2];
     vec![
         specialised([bf16, f32, e4m3], true, [true; 3]),
@@ -80,11 +87,8 @@ pub(super) fn sources() -> Vec<Source> {
 }
 
 /// Compiles the step.
-pub(super) fn compile(
-    site: &Site<'_>,
-    call: &KernelCall,
-    op: &CastTranspose,
-) -> Result<Box<dyn Launch>, Refusal> {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named::Launched {
+    let op = op.downcast::<CastTranspose>().expect("the table is by name");
     let [x, scale] = [&call.operands[0], &call.operands[1]];
     let results: [Option<&View>; 3] = std::array::from_fn(|i| call.results[i].as_ref());
     let strides =

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
+use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
+use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, Place, RANK, one_each, position};
 use super::source::source;
 use super::transfer::{Transfer, WIDEST};
 use crate::Error;
+use crate::compiler::Source;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("dynamic_slice.cu"));
+const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("dynamic_slice.cu"));
 
 /// Where a block may start; `Starts` of `dynamic_slice.cu`.
 #[repr(C)]
@@ -105,8 +108,41 @@ impl Launch for Block {
     }
 }
 
+/// `dynamic_slice`.
+pub(super) const SLICE: NamedKernel = NamedKernel::new(
+    "dynamic_slice",
+    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
+        (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
+            Some(slice(site, [operand, starts], result))
+        }
+        _ => None,
+    }),
+    Sources::All(sources),
+);
+
+/// `dynamic_update_slice`.
+pub(super) const UPDATE: NamedKernel = NamedKernel::new(
+    "dynamic_update_slice",
+    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
+        (Prim::DynamicUpdateSlice, &[operand, values, starts], &[Some(result)]) => {
+            Some(update(site, [operand, values, starts], result))
+        }
+        _ => None,
+    }),
+    Sources::All(Vec::new),
+);
+
+/// Sources that stand for all others; a slice and an update share their text.
+fn sources() -> Vec<Source> {
+    let of = |(bytes, position, outward): (&str, &str, &str)| {
+        let defines = [("BYTES", bytes), ("POSITION", position), ("OUTWARD", outward)];
+        source("dynamic_slice", TEXT, defines.map(|(key, value)| (key, value.to_owned())).into())
+    };
+    [("16", "u32", "0"), ("1", "u64", "1")].map(of).into()
+}
+
 /// Compiles `dynamic_slice`.
-pub(super) fn slice(
+fn slice(
     site: &Site<'_>,
     [operand, starts]: [&View; 2],
     result: &View,
@@ -135,7 +171,7 @@ impl Launch for Update {
 }
 
 /// Compiles `dynamic_update_slice`.
-pub(super) fn update(
+fn update(
     site: &Site<'_>,
     [operand, update, starts]: [&View; 3],
     result: &View,

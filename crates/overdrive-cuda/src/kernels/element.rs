@@ -4,6 +4,17 @@ use overdrive_ir::{DType, Reducer};
 
 use crate::launch::Refusal;
 
+/// Elements that stand for all others where kernels are compiled without a GPU, each with a fold.
+pub(super) const REPRESENTATIVES: [(&str, &str); 7] = [
+    ("f64", "Sum"),
+    ("f32", "Sum"),
+    ("f16", "Sum"),
+    ("bf16", "Sum"),
+    ("i64", "Sum"),
+    ("u8", "Sum"),
+    ("bool", "Or"),
+];
+
 /// The name in the sources of a type that kernels combine and compare.
 ///
 /// # Errors

@@ -4,18 +4,21 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
+use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, Place, one_each, position};
 use super::rows::{Rows, window};
 use super::source::source;
 use super::transfer::WIDEST;
 use crate::Error;
+use crate::compiler::Source;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str =
+const TEXT: &str =
     concat!(include_str!("nest.cuh"), include_str!("rows.cuh"), include_str!("gather.cu"));
 
 /// A compiled gather.
@@ -29,8 +32,34 @@ struct Gather {
     places: [Place; 3],
 }
 
+/// `gather`.
+pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+    "gather",
+    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
+        (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
+            Some(compile(site, [operand, indices], result, axes))
+        }
+        _ => None,
+    }),
+    Sources::All(sources),
+);
+
+/// Sources that stand for all others.
+fn sources() -> Vec<Source> {
+    let of = |(index, (bytes, position)): (&str, (&str, &str))| {
+        let defines = [("BYTES", bytes), ("POSITION", position), ("INDEX", index)];
+        source("gather", TEXT, defines.map(|(key, value)| (key, value.to_owned())).into())
+    };
+    let widths = [("16", "u32"), ("1", "u64")];
+    widths
+        .into_iter()
+        .flat_map(|width| ["i32", "u64"].map(|index| (index, width)))
+        .map(of)
+        .collect()
+}
+
 /// Compiles a gather along `axes`.
-pub(super) fn compile(
+fn compile(
     site: &Site<'_>,
     [operand, indices]: [&View; 2],
     result: &View,

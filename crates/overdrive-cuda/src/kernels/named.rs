@@ -1,48 +1,128 @@
-//! The choice of a kernel by the name of its op.
+//! The table of kernels, a line each, and how a GPU answers what it is asked to run.
 
-use overdrive_ir::ops::{Attention, AttentionGrad, CastTranspose, QuantizedLinear, SparseLinear};
-use overdrive_ir::plan::{KernelCall, KernelOp, View};
-use overdrive_ir::{OpRef, Prim, TensorType};
+use overdrive_ir::plan::{KernelCall, KernelOp, StepKind, View};
+use overdrive_ir::{Call, Decline, Graph, Kernel, OpRef, Operation, Plan, Prim, TensorType};
 
 use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
-    sort,
+    sort, transfer,
 };
+use crate::compiler::{Architecture, Source};
 use crate::gemm::sparse_linear;
 use crate::launch::{Launch, Refusal, Site};
 
-/// Names of the ops that have a kernel here.
-pub const CLAIMS: [&str; 10] = [
-    "attention",
-    "attention with regions",
-    "cast_transpose",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "gather",
-    // With codes on both sides it is a product of codes, with an epilogue.
-    "quantized_linear activations=float",
-    "reduce_window",
-    "scatter",
-    "sort",
+/// Every op that has a kernel of its own here.
+const KERNELS: &[NamedKernel] = &[
+    attention::KERNEL,
+    attention::grad::KERNEL,
+    cast_transpose::KERNEL,
+    dynamic_slice::SLICE,
+    dynamic_slice::UPDATE,
+    gather::KERNEL,
+    quantized_linear::KERNEL,
+    reduce_window::KERNEL,
+    scatter::KERNEL,
+    sort::KERNEL,
+    sparse_linear::KERNEL,
 ];
 
-/// Names of those that only Hopper's tensor cores have one for.
-pub const CLAIMS_OF_HOPPER: [&str; 4] = [
-    "attention_grad",
-    "attention_grad with regions",
-    "sparse_linear",
-    "sparse_linear with epilogue",
-];
+/// A line of the table: a kernel for an op.
+pub(crate) struct NamedKernel {
+    /// The op's name.
+    pub(crate) op: &'static str,
+    /// The one architecture that it is for, where it is not for all.
+    pub(crate) only: Option<Architecture>,
+    /// Whether it computes the op's regions too.
+    pub(crate) takes_regions: bool,
+    /// Whether it hands its result to an epilogue.
+    pub(crate) takes_epilogue: bool,
+    /// Why it does not take this form of the op, or operands of these types.
+    pub(crate) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
+    /// Compiles a call.
+    pub(crate) compile: Compile,
+    /// Sources, and what they are for.
+    pub(crate) sources: Sources,
+}
 
-/// Why a claimed composite has no kernel for operands of these types; `None` where it has.
-pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    let declines = [
-        quantized_linear::declines,
-        cast_transpose::declines,
-        sparse_linear::declines,
-        attention::grad::declines,
-    ];
-    declines.into_iter().find_map(|declines| declines(op, types))
+impl NamedKernel {
+    /// A kernel of every architecture, for all forms of an op without regions.
+    pub(crate) const fn new(op: &'static str, compile: Compile, sources: Sources) -> Self {
+        Self {
+            op,
+            only: None,
+            takes_regions: false,
+            takes_epilogue: false,
+            declines: |_, _| None,
+            compile,
+            sources,
+        }
+    }
+}
+
+/// A compiled call, or why there is none.
+pub(crate) type Launched = Result<Box<dyn Launch>, Refusal>;
+
+/// Results of a primitive; nobody reads those that are absent.
+type Results<'v> = [Option<&'v View>];
+
+/// How a line compiles a call.
+#[derive(Copy, Clone)]
+pub(crate) enum Compile {
+    /// A composite with its regions.
+    Composite(fn(&Site<'_>, &KernelCall, &OpRef, &[Graph]) -> Launched),
+    /// A primitive of these operands and results; `None` for another number of them.
+    Prim(fn(&Site<'_>, &Prim, &[&View], &Results<'_>) -> Option<Launched>),
+}
+
+/// A source with the architectures that it is for.
+pub(crate) type Printed = (Source, &'static [Architecture]);
+
+/// What is printed of a call.
+pub(crate) type PrintedCall = Result<Vec<Printed>, Refusal>;
+
+/// The sources of a kernel, for compilation where there is no GPU.
+#[derive(Copy, Clone)]
+pub(crate) enum Sources {
+    /// Specialisations that stand for all others, one of each way through it.
+    All(fn() -> Vec<Source>),
+    /// Those of a call, whose text depends on its shapes and regions.
+    Of(fn(&KernelCall, &OpRef, &[Graph]) -> PrintedCall),
+    /// Those of products.
+    Products,
+}
+
+/// Names of the ops that a device of this architecture has a kernel for.
+pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {
+    KERNELS.iter().filter(|kernel| kernel.is_for(architecture)).map(|kernel| kernel.op).collect()
+}
+
+/// How a device of this architecture runs a call.
+///
+/// # Errors
+/// Why it does not.
+pub fn answer(call: &Call<'_>, architecture: Architecture) -> Result<Kernel, Decline> {
+    match *call {
+        Call::Op { op, operands, has_regions } => {
+            let kernel = find(&op.name()).filter(|kernel| kernel.is_for(architecture));
+            let kernel = kernel.filter(|kernel| !has_regions || kernel.takes_regions);
+            let kernel = kernel.ok_or(Decline::NoKernel)?;
+            let takes_epilogue = kernel.takes_epilogue;
+            let declined = (kernel.declines)(op, operands);
+            declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)
+        }
+        Call::Product(_) | Call::Convolution(_) => Ok(Kernel::default()),
+        Call::Lying { .. } | Call::Chain(_) => Err(Decline::NoKernel),
+    }
+}
+
+impl NamedKernel {
+    fn is_for(&self, architecture: Architecture) -> bool {
+        self.only.is_none_or(|only| only == architecture)
+    }
+}
+
+fn find(op: &str) -> Option<&'static NamedKernel> {
+    KERNELS.iter().find(|kernel| kernel.op == op)
 }
 
 /// Compiles a named kernel.
@@ -50,51 +130,57 @@ pub fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
 /// # Errors
 /// `Unsupported` for element types that the kernel does not know (those of less than a byte, and
 /// the narrow floats where they are combined), and for extents past a launch's.
-pub fn compile(site: &Site<'_>, call: &KernelCall) -> Result<Box<dyn Launch>, Refusal> {
-    let prim = match &call.op {
-        KernelOp::Prim(prim, _) => prim,
-        KernelOp::Composite(op, regions) => {
-            if let Some(op) = op.downcast::<QuantizedLinear>() {
-                return quantized_linear::compile(site, call, op);
-            }
-            if let Some(op) = op.downcast::<CastTranspose>() {
-                return cast_transpose::compile(site, call, op);
-            }
-            if op.downcast::<SparseLinear>().is_some() {
-                return sparse_linear::compile(site, call);
-            }
-            if let Some(op) = op.downcast::<AttentionGrad>() {
-                return attention::grad::compile(site, call, (op, regions));
-            }
-            let attention = op.downcast::<Attention>();
-            let unknown =
-                || Refusal::Unsupported(format!("`{}` has no kernel on this device", op.name()));
-            return attention::compile(site, call, (attention.ok_or_else(unknown)?, regions));
-        }
+pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
+    let name = match &call.op {
+        KernelOp::Prim(prim, _) => prim.name(),
+        KernelOp::Composite(op, _) => op.name().to_owned(),
     };
-    let operands: Vec<&View> = call.operands.iter().collect();
-    let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
-    match (prim, operands.as_slice(), results.as_slice()) {
-        (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
-            gather::compile(site, [operand, indices], result, axes)
+    let none = || Refusal::Unsupported(format!("`{name}` has no kernel on this device"));
+    match (&call.op, find(&name).ok_or_else(none)?.compile) {
+        (KernelOp::Composite(op, regions), Compile::Composite(compile)) => {
+            compile(site, call, op, regions)
         }
-        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
-            scatter::compile(site, [operand, indices, updates], result, (axes, *reducer))
+        (KernelOp::Prim(prim, _), Compile::Prim(compile)) => {
+            let operands: Vec<&View> = call.operands.iter().collect();
+            let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
+            compile(site, prim, &operands, &results).unwrap_or_else(|| Err(none()))
         }
-        (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
-            dynamic_slice::slice(site, [operand, starts], result)
-        }
-        (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {
-            dynamic_slice::update(site, [operand, update, starts], result)
-        }
-        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) => {
-            reduce_window::compile(site, [operand, result], *reducer, windows)
-        }
-        (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
-            sort::compile(site, operand, [values, indices], (*axis, *order))
-        }
-        (prim, ..) => {
-            Err(Refusal::Unsupported(format!("`{}` has no kernel on this device", prim.name())))
+        _ => Err(none()),
+    }
+}
+
+/// Sources without a device, for compilation where there is no GPU: specialisations that stand for
+/// all others of a kernel, at least one of each way through it.
+pub fn sources() -> Vec<Source> {
+    let of_kernel = |kernel: &NamedKernel| match kernel.sources {
+        Sources::All(sources) => sources(),
+        Sources::Of(_) | Sources::Products => Vec::new(),
+    };
+    transfer::sources().into_iter().chain(KERNELS.iter().flat_map(of_kernel)).collect()
+}
+
+/// The sources of a plan whose text depends on the shapes of a call, with the architectures that
+/// they are for.
+///
+/// # Errors
+/// What the compilation of the step would say.
+pub fn sources_of(plan: &Plan) -> PrintedCall {
+    let mut all = Vec::new();
+    for step in &plan.steps {
+        match &step.kind {
+            StepKind::Convolution(call) => {
+                let source = super::convolution::source_of(plan, call)?;
+                all.push((source, &Architecture::DECLARED[..]));
+            }
+            StepKind::Kernel(call) => {
+                let KernelOp::Composite(op, regions) = &call.op else { continue };
+                let Some(kernel) = find(op.name()) else { continue };
+                if let Sources::Of(sources) = kernel.sources {
+                    all.extend(sources(call, op, regions)?);
+                }
+            }
+            _ => {}
         }
     }
+    Ok(all)
 }

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
 use overdrive_ir::plan::View;
-use overdrive_ir::{Reducer, Window};
+use overdrive_ir::{Prim, Reducer, Window};
 
 use super::element;
+use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Place, RANK, one_each};
 use super::source::source;
 use crate::Error;
+use crate::compiler::Source;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("reduce_window.cu"));
+const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("reduce_window.cu"));
 
 /// `Windows` of `reduce_window.cu`.
 #[repr(C)]
@@ -82,8 +84,29 @@ struct ReduceWindow {
     result: Place,
 }
 
+/// `reduce_window`.
+pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+    "reduce_window",
+    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
+        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) => {
+            Some(compile(site, [operand, result], *reducer, windows))
+        }
+        _ => None,
+    }),
+    Sources::All(sources),
+);
+
+/// Sources that stand for all others.
+fn sources() -> Vec<Source> {
+    let of = |(element, fold): (&str, &str)| {
+        let defines = vec![("ELEMENT", element.to_owned()), ("FOLD", fold.to_owned())];
+        source("reduce_window", TEXT, defines)
+    };
+    element::REPRESENTATIVES.map(of).into()
+}
+
 /// Compiles `reduce_window`.
-pub(super) fn compile(
+fn compile(
     site: &Site<'_>,
     [operand, result]: [&View; 2],
     reducer: Reducer,

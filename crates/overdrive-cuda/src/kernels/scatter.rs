@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
-use overdrive_ir::Reducer;
 use overdrive_ir::plan::View;
+use overdrive_ir::{Prim, Reducer};
 
 use super::element;
+use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, Place, one_each};
 use super::rows::{Rows, window};
 use super::source::source;
 use super::transfer::Transfer;
 use crate::Error;
+use crate::compiler::Source;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str =
+const TEXT: &str =
     concat!(include_str!("nest.cuh"), include_str!("rows.cuh"), include_str!("scatter.cu"));
 
 /// `Destinations` of `scatter.cu`.
@@ -45,8 +47,32 @@ struct Scatter {
     views: [Place; 4],
 }
 
+/// `scatter`.
+pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+    "scatter",
+    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
+        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
+            Some(compile(site, [operand, indices, updates], result, (axes, *reducer)))
+        }
+        _ => None,
+    }),
+    Sources::All(sources),
+);
+
+/// Sources that stand for all others.
+fn sources() -> Vec<Source> {
+    let of = |defines: &[(&'static str, &str)]| {
+        let defines = defines.iter().map(|&(key, value)| (key, value.to_owned()));
+        source("scatter", TEXT, defines.collect())
+    };
+    let folded = element::REPRESENTATIVES
+        .into_iter()
+        .map(|(element, fold)| of(&[("INDEX", "i32"), ("ELEMENT", element), ("FOLD", fold)]));
+    [of(&[("INDEX", "i64"), ("ELEMENT", "BitsOf<8>::type")])].into_iter().chain(folded).collect()
+}
+
 /// Compiles a scatter along `axes`.
-pub(super) fn compile(
+fn compile(
     site: &Site<'_>,
     [operand, indices, updates]: [&View; 3],
     result: &View,

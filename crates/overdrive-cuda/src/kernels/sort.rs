@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
-use overdrive_ir::Order;
 use overdrive_ir::plan::View;
+use overdrive_ir::{Order, Prim};
 
 use super::element;
+use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, Place};
 use super::source::source;
 use crate::Error;
+use crate::compiler::Source;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("sort.cu"));
+const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("sort.cu"));
 
 /// Elements that a block sorts in shared memory: 32 KiB of the widest pairs.
 const CHUNK: u32 = 2048;
@@ -64,8 +66,32 @@ struct Long {
     store: CudaFunction,
 }
 
+/// `sort`.
+pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+    "sort",
+    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
+        (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
+            Some(compile(site, operand, [values, indices], (*axis, *order)))
+        }
+        _ => None,
+    }),
+    Sources::All(sources),
+);
+
+/// Sources that stand for all others.
+fn sources() -> Vec<Source> {
+    let of = |(element, _): (&str, &str)| {
+        let mut defines = vec![("ELEMENT", element.to_owned()), ("CHUNK", CHUNK.to_string())];
+        if element != "f64" {
+            defines.push(("DESCENDING", "1".to_owned()));
+        }
+        source("sort", TEXT, defines)
+    };
+    element::REPRESENTATIVES.map(of).into()
+}
+
 /// Compiles a sort along `axis`.
-pub(super) fn compile(
+fn compile(
     site: &Site<'_>,
     operand: &View,
     results: [Option<&View>; 2],

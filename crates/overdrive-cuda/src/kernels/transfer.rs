@@ -10,10 +10,11 @@ use super::element;
 use super::nest::{Nest, Place, one_each, position};
 use super::source::source;
 use crate::Error;
+use crate::compiler::Source;
 use crate::launch::{Refusal, Site};
 
 /// The kernel and what it includes.
-pub(super) const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("transfer.cu"));
+const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("transfer.cu"));
 
 /// The widest element that a thread moves, in bytes.
 pub(super) const WIDEST: usize = 16;
@@ -24,6 +25,15 @@ pub(super) struct Transfer {
     nest: Nest<2>,
     function: CudaFunction,
     config: LaunchConfig,
+}
+
+/// Sources that stand for all others.
+pub(super) fn sources() -> Vec<Source> {
+    let of = |(bytes, position): (&str, &str)| {
+        let defines = vec![("BYTES", bytes.to_owned()), ("POSITION", position.to_owned())];
+        source("transfer", TEXT, defines)
+    };
+    [("16", "u32"), ("1", "u64")].map(of).into()
 }
 
 impl Transfer {

@@ -6,19 +6,19 @@ use overdrive_cuda::Device;
 use overdrive_cuda::gemm;
 use overdrive_cuda::launch::{Addresses, Launch, Site};
 use overdrive_ir::plan::{GemmCall, Place, Plan, SlotId, StepKind};
-use overdrive_ir::{Caps, DType, Graph, Mode, Tensor, Tuning};
+use overdrive_ir::{DType, Description, Graph, Mode, Tensor, Tuning, WithoutKernels};
 use std::sync::Arc;
 
 /// What this back end says of products and loops.
-pub(crate) fn caps() -> Caps {
-    Caps {
+pub(crate) fn target() -> WithoutKernels {
+    WithoutKernels(Description {
         device: "cuda".to_owned(),
         memory_bytes: 1 << 36,
         contraction_dtypes: gemm::DTYPES.into(),
         loop_dtypes: DType::ALL.into(),
         flops_per_byte: 100.0,
-        ..Caps::default()
-    }
+        ..Description::default()
+    })
 }
 
 /// A planned product on a device.
@@ -33,7 +33,7 @@ impl Bed {
     /// Plans `graph`, which must become one product, and gives every slot its memory, filled with
     /// all-ones bytes.
     pub(crate) fn new(device: &Arc<Device>, graph: &Graph) -> Self {
-        let plan = overdrive_passes::plan(graph, Mode::Compile, &caps(), &Tuning::default())
+        let plan = overdrive_passes::plan(graph, Mode::Compile, &target(), &Tuning::default())
             .expect("the graph is bound");
         let memory = plan
             .slots

@@ -20,7 +20,7 @@ use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::{AsPointer, ortsys, sys};
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::{BackendError, Caps, Graph, Mode, Port};
+use overdrive_ir::{BackendError, Graph, Mode, Port, WithoutKernels};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::CStr;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub(super) struct Sessions {
     pub(super) provider: Provider,
     pub(super) library: &'static Library,
-    pub(super) caps: Caps,
+    pub(super) target: WithoutKernels,
     pub(super) ordinal: usize,
     pub(super) original: Option<OriginalFile>,
     /// The library of a provider that is no part of ONNX Runtime's.
@@ -131,8 +131,8 @@ impl HostEngine for Sessions {
         Engine::name(&self.provider)
     }
 
-    fn caps(&self) -> &Caps {
-        &self.caps
+    fn target(&self) -> &WithoutKernels {
+        &self.target
     }
 
     fn prepare(&self, graph: &Graph, mode: Mode, threads: usize) -> Result<Prepared, BackendError> {
@@ -325,7 +325,7 @@ mod tests {
         let sessions = Sessions {
             provider: Provider::Cpu,
             library,
-            caps: Caps::default(),
+            target: WithoutKernels::default(),
             ordinal: 0,
             original: None,
             plugin: None,

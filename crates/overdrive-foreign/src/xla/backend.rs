@@ -5,8 +5,8 @@ use super::executable::XlaExecutable;
 use super::memory::XlaMemory;
 use crate::call::unsupported;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Caps, DType, Executable, Graph, Mode, Peaks, Tensor, TensorType,
-    Tuning,
+    Backend, BackendError, Buffer, DType, Description, Executable, Graph, Mode, Peaks, Target,
+    Tensor, TensorType, Tuning, WithoutKernels,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// XLA behind a plugin.
 pub struct XlaBackend {
     client: Arc<Client>,
-    caps: Caps,
+    target: WithoutKernels,
     version: String,
 }
 
@@ -27,25 +27,26 @@ impl XlaBackend {
         let client = Arc::new(Client::open(path, ordinal)?);
         let platform = client.platform()?;
         let is_host = platform == "cpu" || platform == "Host";
-        let caps = Caps {
+        let target = WithoutKernels(Description {
             device: if is_host { "cpu".to_owned() } else { format!("{platform}:{ordinal}") },
             memory_bytes: client.memory_limit().unwrap_or(u64::MAX),
             contraction_dtypes: DType::ALL
                 .into_iter()
                 .filter(|d| super::api::element(*d).is_some())
                 .collect(),
-            ..Caps::default()
-        };
+            ..Description::default()
+        });
         let (kind, interface) = (client.device_kind()?, client.interface());
         let version = format!("PJRT {interface}, {} on {kind}", client.platform_version()?);
-        Ok(Self { client, caps, version })
+        Ok(Self { client, target, version })
     }
 
     /// The same with what is known of the device from elsewhere: its memory, and what nothing on it
     /// can exceed.
     pub(super) fn with_limits(mut self, memory_bytes: u64, peaks: Peaks) -> Self {
-        self.caps.memory_bytes = self.caps.memory_bytes.min(memory_bytes);
-        self.caps.peaks = peaks;
+        let description = &mut self.target.0;
+        description.memory_bytes = description.memory_bytes.min(memory_bytes);
+        description.peaks = peaks;
         self
     }
 
@@ -57,11 +58,11 @@ impl XlaBackend {
 
 impl Backend for XlaBackend {
     fn name(&self) -> &str {
-        if self.caps.device == "cpu" { "xla-cpu" } else { "xla" }
+        if self.target.0.device == "cpu" { "xla-cpu" } else { "xla" }
     }
 
-    fn caps(&self) -> &Caps {
-        &self.caps
+    fn target(&self) -> &dyn Target {
+        &self.target
     }
 
     fn compile(

@@ -5,7 +5,7 @@ use super::backend::XlaBackend;
 use super::plugin::Plugin;
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use crate::python;
-use overdrive_ir::{Backend, Caps};
+use overdrive_ir::{Backend, Description};
 use std::path::{Path, PathBuf};
 
 /// XLA, by the kind of device that its plugin is for.
@@ -107,9 +107,9 @@ impl Engine for Xla {
                 return Err(Missing { engine, reason, remedy });
             }
         }
-        let Caps { memory_bytes, peaks, .. } = request.device.clone();
+        let Description { memory_bytes, peaks, .. } = request.device.clone();
         let backend = XlaBackend::new(&path, request.ordinal).map_err(|e| self.missing(e))?;
-        if (backend.caps().device == "cpu") != (*self == Self::Processor) {
+        if (backend.description().device == "cpu") != (*self == Self::Processor) {
             return Err(self.missing(format!("{} is for {}", path.display(), backend.version())));
         }
         Ok(Box::new(backend.with_limits(memory_bytes, peaks)))

@@ -119,8 +119,8 @@ pub struct GemmCall {
 /// What a contraction does with each finished sum: a program over `[batch..., m, n]` without
 /// reduced dimensions that reads `Instr::Accumulator`. Plain storing is the program with one
 /// (possibly converted) store. That of a convolution, over `[N, O, spatial...]`, may fold over all
-/// of space, once, where the device says so (`Caps::folds`): nothing that varies in space then
-/// depends on the fold.
+/// of space, once, where the device says so (`Description::folds_space`): nothing that varies in
+/// space then depends on the fold.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue(pub Program);
 
@@ -187,7 +187,7 @@ pub struct ConvolutionCall {
     /// What happens to each sum.
     pub epilogue: Epilogue,
     /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of
-    /// the fold's type, as many parts as `Caps::folds` says. The last of the step's writes.
+    /// the fold's type, as many parts as `Kernel::parts` says. The last of the step's writes.
     pub workspace: Option<SlotId>,
 }
 

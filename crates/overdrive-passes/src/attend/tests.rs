@@ -2,8 +2,7 @@
 
 use super::*;
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{Builder, DType, TensorType, Unary};
-use std::collections::BTreeSet;
+use overdrive_ir::{Builder, DType, Decline, Described, Description, Kernel, TensorType, Unary};
 
 const BOTH: [(usize, usize); 2] = [(0, 0), (1, 1)];
 const LOWEST: f64 = f32::MIN as f64;
@@ -26,12 +25,20 @@ fn model(
     b.finish().expect("the model is well typed")
 }
 
+/// A device with a kernel for attention with regions.
+fn device() -> impl Target {
+    let answer = |call: &Call<'_>| match call {
+        Call::Op { op, .. } if op.composite::<Attention>().is_some() => Ok(Kernel::default()),
+        _ => Err(Decline::NoKernel),
+    };
+    Described { description: Description::default(), answer }
+}
+
 /// Whether it becomes attention; if so, the same is computed, of a sequence without a visible key
 /// too.
 fn becomes_attention(graph: &Graph) -> bool {
-    let caps =
-        Caps { claims: BTreeSet::from(["attention with regions".to_owned()]), ..Caps::default() };
-    let attended = attend(graph, &caps).expect("well typed");
+    let target = device();
+    let attended = attend(graph, &target).expect("well typed");
     if !attended.nodes().iter().any(|node| node.op.composite::<Attention>().is_some()) {
         assert_eq!(&attended, graph);
         return false;
@@ -91,11 +98,8 @@ fn factors_of_queries_and_keys_are_the_scale() {
         let v = split(x, &[0, 2, 1, 3]).convert(dtype);
         b.output("y", weights.dot_to(v, &BOTH, &[(3, 2)], DType::F32).convert(dtype));
         let graph = b.finish().expect("well typed");
-        let caps = Caps {
-            claims: BTreeSet::from(["attention with regions".to_owned()]),
-            ..Caps::default()
-        };
-        let attended = crate::dce(&attend(&graph, &caps).unwrap()).unwrap();
+        let target = device();
+        let attended = crate::dce(&attend(&graph, &target).unwrap()).unwrap();
         let scales =
             attended.nodes().iter().filter_map(|node| node.op.composite::<Attention>()?.scale);
         let scales: Vec<f64> = scales.collect();

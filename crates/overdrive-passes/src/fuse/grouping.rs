@@ -12,7 +12,7 @@ use super::{is_step_of_its_own, one_step};
 use crate::lower::{contraction, is_contraction};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Builder, Caps, Expr, Graph, GraphError, NodeId, Origin, Port, Value};
+use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Target, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Bound on a group, so that generated loops stay readable and register pressure sane.
@@ -37,7 +37,11 @@ struct Grouping<'g> {
 }
 
 /// Merges what lowers into `fused` ops.
-pub fn groups(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph, GraphError> {
+pub fn groups(
+    graph: &Graph,
+    target: &dyn Target,
+    notes: &mut Vec<Note>,
+) -> Result<Graph, GraphError> {
     let mut readers: HashMap<Value, Vec<Option<u32>>> = HashMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         node.operands.iter().for_each(|&v| readers.entry(v).or_default().push(Some(index as u32)));
@@ -52,16 +56,16 @@ pub fn groups(graph: &Graph, caps: &Caps, notes: &mut Vec<Note>) -> Result<Graph
     let (groups, copies) = (vec![], HashMap::new());
     let mut grouping = Grouping { graph, group_of, groups, copies, readers };
     for index in 0..graph.nodes().len() as u32 {
-        grouping.place(index, caps, notes);
+        grouping.place(index, target, notes);
     }
-    grouping.compute_again(caps, notes);
+    grouping.compute_again(target, notes);
     grouping.rebuild()
 }
 
 impl Grouping<'_> {
-    fn place(&mut self, index: u32, caps: &Caps, notes: &mut Vec<Note>) {
+    fn place(&mut self, index: u32, target: &dyn Target, notes: &mut Vec<Note>) {
         let node = self.graph.node(NodeId(index));
-        if is_cloned(self.graph, node) || !is_step_of_its_own(self.graph, node, caps) {
+        if is_cloned(self.graph, node) || !is_step_of_its_own(self.graph, node, target) {
             return;
         }
         let mut group = self.groups.len();
@@ -74,7 +78,7 @@ impl Grouping<'_> {
             if candidate == group {
                 continue;
             }
-            match self.mergeable([candidate, group], caps) {
+            match self.mergeable([candidate, group], target) {
                 Ok(()) => {
                     let moved = std::mem::take(&mut self.groups[group]);
                     moved.iter().for_each(|&id| self.group_of[id as usize] = Some(candidate));
@@ -112,7 +116,7 @@ impl Grouping<'_> {
         found.into_iter().rev().collect()
     }
 
-    fn mergeable(&self, [a, b]: [usize; 2], caps: &Caps) -> Result<(), String> {
+    fn mergeable(&self, [a, b]: [usize; 2], target: &dyn Target) -> Result<(), String> {
         let members: BTreeSet<u32> = self.groups[a].union(&self.groups[b]).copied().collect();
         if members.len() > MAX_MEMBERS {
             return Err(format!("the group would have more than {MAX_MEMBERS} members"));
@@ -134,7 +138,7 @@ impl Grouping<'_> {
                 return Err("the epilogue would read more than the product".into());
             }
         }
-        one_step(&cut.region, caps)
+        one_step(&cut.region, target)
     }
 
     fn cut(&self, members: &BTreeSet<u32>) -> Cut {

@@ -5,30 +5,31 @@
 //! bytes of the arena. Invariant: nobody else reads it, and nothing but preparation stood between
 //! the steps.
 
-use overdrive_ir::Caps;
 use overdrive_ir::plan::{ConvolutionCall, Instr, Note, Place, Plan, SlotId, Step, StepKind};
+use overdrive_ir::{Call, Decline, Target};
 
 /// Joins steps of a plan whose buffers are not yet placed.
-pub(crate) fn join(plan: &mut Plan, caps: &Caps) {
-    let Some(takes) = caps.chains else { return };
+pub(crate) fn join(plan: &mut Plan, target: &dyn Target) {
     let mut at = 0;
     while at < plan.steps.len() {
-        match joined(plan, at).map(|(first, calls)| (first, takes(&calls), calls)) {
-            Some((first, Ok(()), calls)) => {
+        let asked = joined(plan, at)
+            .map(|(first, calls)| (first, target.kernel(&Call::Chain(&calls)), calls));
+        match asked {
+            Some((first, Ok(_), calls)) => {
                 let before = plan.steps.remove(first);
                 at -= 1;
                 let between =
                     plan.slot(calls[calls.len() - 2].epilogue.0.stores[0].access.slot).ty.bytes();
                 become_chain(&mut plan.steps[at], (before, between as u64), calls);
             }
-            Some((first, Err(reason), _)) => {
+            Some((first, Err(Decline::Because(reason)), _)) => {
                 let (before, step) = (&plan.steps[first], &plan.steps[at]);
                 let what = format!("chain of {}, {}", before.name, step.name);
                 let scope = step.scope.clone();
                 plan.notes.push(Note::Declined { what, scope, reason });
                 at += 1;
             }
-            None => at += 1,
+            Some((_, Err(Decline::NoKernel), _)) | None => at += 1,
         }
     }
 }

@@ -65,7 +65,7 @@ impl Planner<'_> {
         let core = contraction(region).expect("the caller saw one");
         let views: Vec<View> =
             core.operands.iter().map(|&v| self.region_view(region, v, operands, node)).collect();
-        let last = takes_channels_last(self.caps, region, &views[0].strides);
+        let last = takes_channels_last(self.target, region, &views[0].strides);
         let results: Vec<View> = values.iter().map(|&v| self.destination_after(v, last)).collect();
         let cost = self.region_cost(region, operands, &results);
         let about = About { name, scope: &node.scope, cost };
@@ -262,8 +262,9 @@ impl Planner<'_> {
         let eager = self.plan.mode == overdrive_ir::Mode::Eager;
         let mut batch = call.batch.iter().zip(&call.rhs.batch_strides);
         let shared = batch.all(|(&extent, &stride)| extent == 1 || stride == 0);
-        let packing = self.caps.packings.filter(|_| fixed && shared && !eager);
-        let Some((name, bytes)) = packing.and_then(|packing| packing(call)) else { return };
+        let ahead = fixed && shared && !eager;
+        let kernel = ahead.then(|| self.target.kernel(&overdrive_ir::Call::Product(call)).ok());
+        let Some((name, bytes)) = kernel.flatten().and_then(|kernel| kernel.packed) else { return };
         let key = format!("{:?} {} {} {name}", call.rhs, call.k, call.n);
         let known = self.packed.get(&key).copied();
         let slot = known.unwrap_or_else(|| {

@@ -5,14 +5,14 @@ use super::{About, Planner};
 use crate::lower::contraction;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{ConvolutionCall, Instr, Layout, Place, SlotId, StepKind, View};
-use overdrive_ir::{Caps, Graph, Mode, Prim, TensorType, Value};
+use overdrive_ir::{Call, Graph, Mode, Prim, Target, TensorType, Value};
 
 impl Planner<'_> {
     /// Packs a kernel that never changes, once, where the device has a packed form.
     pub(super) fn pack_filter_ahead(&mut self, call: &mut ConvolutionCall) {
         let ahead = self.is_fixed(call.kernel.slot) && self.plan.mode != Mode::Eager;
-        let packing = self.caps.filters.filter(|_| ahead).and_then(|packing| packing(call));
-        let Some((name, bytes)) = packing else { return };
+        let kernel = ahead.then(|| self.target.kernel(&Call::Convolution(call)).ok()).flatten();
+        let Some((name, bytes)) = kernel.and_then(|kernel| kernel.packed) else { return };
         // What the packed form may depend on: everything but what becomes of the sums.
         let ConvolutionCall { input, kernel, window, groups, accumulate, epilogue, .. } = &*call;
         let (ty, extents) = (&input.ty, &epilogue.0.extents);
@@ -41,7 +41,8 @@ impl Planner<'_> {
     pub(super) fn parts_of_a_fold(&mut self, call: &ConvolutionCall) -> Option<SlotId> {
         let program = &call.epilogue.0;
         let fold = program.instrs.iter().position(|instr| matches!(instr, Instr::Reduce(_)))?;
-        let parts = self.caps.folds.expect("`fuse` folds where the device does")(call);
+        let kernel = self.target.kernel(&Call::Convolution(call));
+        let parts = kernel.expect("`fuse` folds where the device does").parts;
         let sizes = [program.extents[0], parts, program.extents[1]];
         Some(self.arena_slot(&TensorType::new(program.dtypes[fold], sizes)))
     }
@@ -72,7 +73,7 @@ impl Planner<'_> {
                         .filter(|&&v| v == port)
                         .count();
                     let input = contraction(region).is_some_and(|core| core.operands[0] == port);
-                    input && uses == 1 && takes_channels_last(self.caps, region, &strides)
+                    input && uses == 1 && takes_channels_last(self.target, region, &strides)
                 })
         };
         if readers.is_empty() || !readers.iter().all(well) {
@@ -87,9 +88,10 @@ impl Planner<'_> {
 
 /// Whether a region is a convolution that the device computes with channels innermost from an input
 /// of these strides.
-pub(super) fn takes_channels_last(caps: &Caps, region: &Graph, strides: &[i64]) -> bool {
-    let (Some(takes), Some(core)) = (caps.channels_last, contraction(region)) else { return false };
-    let Some(Prim::Convolution(conv)) = core.op.prim() else { return false };
+pub(super) fn takes_channels_last(target: &dyn Target, region: &Graph, strides: &[i64]) -> bool {
+    let Some(core) = contraction(region) else { return false };
+    let Some(Prim::Convolution(convolution)) = core.op.prim() else { return false };
     let types = [core.operands[0], core.operands[1], core.results[0]].map(|value| region.ty(value));
-    takes(conv, types, strides)
+    let call = Call::Lying { convolution, types, strides };
+    target.kernel(&call).is_ok_and(|kernel| kernel.channels_last)
 }

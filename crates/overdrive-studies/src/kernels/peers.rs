@@ -37,7 +37,7 @@ pub(super) fn measure_with_peers(
         .map(|(peer, output)| {
             let configuration = Configuration {
                 backend: peer.name.to_owned(),
-                device: entries[0].device.backend.caps().device.clone(),
+                device: entries[0].device.backend.description().device.clone(),
                 mode: "direct".to_owned(),
                 dtype: "f32".to_owned(),
                 threads,

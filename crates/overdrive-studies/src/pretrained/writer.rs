@@ -249,7 +249,7 @@ mod tests {
             ("float-quantized", &by_rows, None),
         ] {
             let one = group(format, expert, activations.clone());
-            let note = of_experts(&words(&[one.clone()], &[router]), "some mode");
+            let note = of_experts(&words(std::slice::from_ref(&one), &[router]), "some mode");
             assert_eq!(note.is_some(), said.is_some(), "{format}: {note:?}");
             assert!(note.unwrap_or_default().contains(said.unwrap_or_default()), "{format}");
             let several = "experts have several formats";

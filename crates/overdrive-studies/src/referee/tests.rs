@@ -5,21 +5,21 @@ use super::*;
 use crate::Template;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::BackendError;
-use overdrive_ir::{Buffer, Builder, Caps, Executable, Init, Tensor, TensorType};
+use overdrive_ir::{Buffer, Builder, Executable, Init, Target, Tensor, TensorType, WithoutKernels};
 
 /// The CPU, said to be a device with units for f64, some of whose results are off by a share.
 struct Device {
     cpu: CpuBackend,
-    caps: Caps,
+    target: WithoutKernels,
     off: f64,
 }
 
 impl Device {
     fn off_by(off: f64) -> Self {
         let cpu = CpuBackend::new(Some(1)).unwrap();
-        let mut caps = cpu.caps().clone();
-        caps.peaks.flops_per_second.insert(DType::F64, 1e15);
-        Self { cpu, caps, off }
+        let mut description = cpu.description().clone();
+        description.peaks.flops_per_second.insert(DType::F64, 1e15);
+        Self { cpu, target: WithoutKernels(description), off }
     }
 }
 
@@ -28,8 +28,8 @@ impl Backend for Device {
         "device"
     }
 
-    fn caps(&self) -> &Caps {
-        &self.caps
+    fn target(&self) -> &dyn Target {
+        &self.target
     }
 
     fn compile(

@@ -28,7 +28,7 @@ pub(super) fn resources(
     ready: &mut Ready,
 ) -> Result<Resources, Failure> {
     let backend = entry.device.backend;
-    let device = &backend.caps().device;
+    let device = &backend.description().device;
     let tensors = oracle.inputs(context.seed);
     let mut inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
     let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));

@@ -131,9 +131,11 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         }
         spinner.next();
         spinner.workload(&workload.key.to_string());
-        let gpu =
-            contestants.own().find(|own| own.described.is_some()).map(|own| own.backend.caps());
-        let started = contestants.start(original.as_ref(), (reference.caps(), gpu))?;
+        let gpu = contestants
+            .own()
+            .find(|own| own.described.is_some())
+            .map(|own| own.backend.description());
+        let started = contestants.start(original.as_ref(), (reference.description(), gpu))?;
         let devices = contestants.devices(&started);
         let mut entries = Vec::new();
         for &dtype in &arguments.dtype {

@@ -17,9 +17,9 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let (workload, graph, opened) = subject::open(&arguments.subject)?;
     let name = &workload.key.name;
     let mode: Mode = arguments.subject.mode.into();
-    let caps = opened.backend.caps();
+    let description = opened.backend.description();
     let is_gpu = opened.described.is_some();
-    if mode == Mode::Graph && !caps.replays {
+    if mode == Mode::Graph && !description.replays {
         return Err(Failure::bad_input(
             "--mode graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
              use --mode compile",
@@ -28,11 +28,12 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
     // A plan that does not exist is the model's or the user's doing.
     let (plan, changes) =
-        overdrive::passes::explain(&graph, mode, caps, &tuning).map_err(Failure::bad_input)?;
+        overdrive::passes::explain(&graph, mode, opened.backend.target(), &tuning)
+            .map_err(Failure::bad_input)?;
     if arguments.json {
         let json = json!({
             "model": name,
-            "device": caps.device,
+            "device": description.device,
             "mode": mode.name(),
             "passes": PASSES.iter().map(|pass| pass_json(pass.name, pass.does, &changes))
                 .collect::<Vec<_>>(),

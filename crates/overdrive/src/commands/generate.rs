@@ -21,7 +21,7 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
     let tokenizer = text::tokenizer(&model)?;
     let prompt = text::encode(tokenizer, &arguments.prompt)?;
     let opened = devices::open(&arguments.machine)?;
-    let usual = opened.backend.caps().fastest_mode();
+    let usual = opened.backend.description().fastest_mode();
     let target = (opened.backend.as_ref(), arguments.mode.map_or(usual, Mode::from));
     let most = arguments.max_tokens as usize;
     let format = format_of(&model, arguments, opened.backend.as_ref())?;
@@ -116,7 +116,7 @@ fn format_of(
         };
     };
     let stored = pretrained.stored_half();
-    let native = stored.filter(|half| backend.caps().native_halves.contains(half));
+    let native = stored.filter(|half| backend.description().native_halves.contains(half));
     if let (None, Some(half), None) = (asked, stored, native) {
         note!(
             "note: {half} weights are widened to f32: this device has no instructions for products \

@@ -26,9 +26,9 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     let environment = Environment::probe();
     let backend = devices::processor(None, arguments.isa)?;
     let sets: Vec<&str> = InstructionSet::available().map(InstructionSet::name).collect();
-    let caps = backend.caps();
-    let contractions: Vec<&str> = caps.contraction_dtypes.iter().map(|d| d.name()).collect();
-    let kernels: Vec<&str> = caps.claims.iter().map(String::as_str).collect();
+    let description = backend.description();
+    let contractions: Vec<&str> = description.contraction_dtypes.iter().map(|d| d.name()).collect();
+    let kernels: Vec<&str> = description.kernels.clone();
     let gpus: Vec<_> = (0..overdrive::cuda::gpus()).map(CudaBackend::new).collect();
     if arguments.json {
         let libraries: Vec<_> = Library::ALL
@@ -49,10 +49,10 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
             "environment": environment,
             "backends": [{
                 "name": backend.name(),
-                "device": caps.device,
+                "device": description.device,
                 "instruction_set": backend.instruction_set().name(),
                 "instruction_sets": sets,
-                "memory_bytes": caps.memory_bytes,
+                "memory_bytes": description.memory_bytes,
                 "contractions": contractions,
                 "kernels": kernels,
             }],
@@ -72,7 +72,7 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(bytes) = environment.memory_bytes {
         say!("memory        {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;
     }
-    say!("back end      {}: {}", backend.name(), caps.device)?;
+    say!("back end      {}: {}", backend.name(), description.device)?;
     say!("  instruction set {} of {}", backend.instruction_set(), sets.join(", "))?;
     say!("  products in {}", contractions.join(", "))?;
     say!("  kernels for {}", kernels.join(", "))?;
@@ -215,7 +215,7 @@ fn cache_json() -> serde_json::Value {
 }
 
 fn print_gpu(gpu: &CudaBackend) -> Result<(), Failure> {
-    let (properties, caps) = (gpu.device().properties(), gpu.caps());
+    let (properties, description) = (gpu.device().properties(), gpu.description());
     say!(
         "{:<13} {}, {}, {} multiprocessors, {:.1} GiB, L2 {} MiB",
         gpu.name(),
@@ -225,8 +225,8 @@ fn print_gpu(gpu: &CudaBackend) -> Result<(), Failure> {
         properties.memory_bytes as f64 / (1u64 << 30) as f64,
         properties.l2_bytes >> 20
     )?;
-    let contractions: Vec<&str> = caps.contraction_dtypes.iter().map(|d| d.name()).collect();
-    let kernels: Vec<&str> = caps.claims.iter().map(String::as_str).collect();
+    let contractions: Vec<&str> = description.contraction_dtypes.iter().map(|d| d.name()).collect();
+    let kernels: Vec<&str> = description.kernels.clone();
     say!("  products in {}", contractions.join(", "))?;
     say!("  kernels for {}", kernels.join(", "))
 }

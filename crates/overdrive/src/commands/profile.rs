@@ -80,7 +80,7 @@ fn check_memory(workload: &Workload, backend: &dyn Backend) -> Result<(), Failur
     // A tensor is drawn beside the bytes that it becomes.
     let host = drawn.fold(0u64, |sum, bytes| sum.saturating_add(bytes.saturating_mul(2)));
     let sizes = [
-        ("states, inputs and outputs", workload.least_bytes(), backend.caps().memory_bytes),
+        ("states, inputs and outputs", workload.least_bytes(), backend.description().memory_bytes),
         ("inputs, as they are drawn,", host, available_bytes()),
     ];
     for (what, needed, available) in sizes {

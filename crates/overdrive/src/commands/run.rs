@@ -74,9 +74,9 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         .map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run })
         .collect();
     let contestants = Contestants::beside(&opened[0], &arguments.machine);
-    let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.caps());
+    let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.description());
     let original = brought.as_ref().and_then(Brought::original);
-    let started = contestants.start(original.as_ref(), (reference.caps(), gpu))?;
+    let started = contestants.start(original.as_ref(), (reference.description(), gpu))?;
     let engines: Vec<Device<'_>> =
         contestants.devices(&started).into_iter().map(|(_, device)| device).collect();
     for text in contestants.described() {

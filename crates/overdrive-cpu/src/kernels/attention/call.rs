@@ -5,15 +5,16 @@
 use std::f64::consts::{LN_2, LOG2_E};
 
 use half::{bf16, f16};
-use overdrive_ir::DType;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::KernelCall;
+use overdrive_ir::{DType, OpRef, Plan};
 
 use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Narrow};
+use crate::kernels::named::{Compile, NamedKernel, takes_all};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
@@ -27,19 +28,20 @@ const TASKS: usize = 64;
 /// first-level cache.
 const BLOCK: usize = 256;
 
-/// Compiles attention without regions: with score or mask functions it is not claimed, and runs as
-/// its expansion.
-pub(crate) fn compile(
-    call: &KernelCall,
-    (attention, regions): (&Attention, usize),
-) -> Result<Box<dyn Runnable>, Unsupported> {
+/// `attention` without regions: with score or mask functions it runs as its expansion.
+pub(crate) const KERNEL: NamedKernel = NamedKernel {
+    op: "attention",
+    takes_epilogue: false,
+    declines: takes_all,
+    compile: Compile::Composite(compile),
+};
+
+fn compile(_: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let views = call.operands.iter().chain(call.results.iter().flatten());
-    let backwards = views.flat_map(|view| &view.strides).any(|&stride| stride < 0);
-    if regions > 0 || backwards {
-        return Err(Unsupported::new(
-            "attention with regions or over views that run backwards has no kernel",
-        ));
+    if views.flat_map(|view| &view.strides).any(|&stride| stride < 0) {
+        return Err(Unsupported::new("attention over views that run backwards has no kernel"));
     }
+    let attention = op.downcast::<Attention>().expect("the table is by name");
     Ok(match call.operands[0].ty.dtype {
         DType::F64 => Box::new(Compiled::<f64>::new(call, attention)),
         DType::F32 => Box::new(Compiled::<f32>::new(call, attention)),

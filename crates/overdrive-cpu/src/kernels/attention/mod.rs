@@ -17,4 +17,4 @@ mod call;
 mod softmax;
 mod task;
 
-pub(crate) use call::compile;
+pub(crate) use call::KERNEL;

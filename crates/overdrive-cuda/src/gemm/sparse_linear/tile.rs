@@ -5,8 +5,7 @@
 //! times), with few rows it is the bytes of the weight (1.1 to 1.3 times). Invariant: a tile never
 //! needs more shared memory than a block may have.
 
-use overdrive_ir::ops::SparseLinear;
-use overdrive_ir::{DType, OpRef, TensorType};
+use overdrive_ir::{DType, Decline, Operation, TensorType};
 
 /// Inputs whose places are one load of the mask.
 const INPUTS: usize = 128;
@@ -25,10 +24,12 @@ const SLACK: usize = 1024;
 /// Most tiles in flight.
 const MOST_STAGES: usize = 16;
 
-/// Why `op` over operands of these types is not for the kernel; `None` where it is, and for other
-/// ops.
-pub(crate) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    op.downcast::<SparseLinear>()?;
+/// Why operands of these types are not for the kernel; `None` where they are.
+pub(super) fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
+    declined(types).map(Decline::Because)
+}
+
+fn declined(types: &[TensorType]) -> Option<String> {
     let [x, values, _, ..] = types else { return None };
     let unpacked = "the weight is unpacked before the product";
     if !matches!(x.dtype, DType::BF16 | DType::F16) {
@@ -143,7 +144,6 @@ impl Tile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overdrive_ir::Operation;
 
     #[test]
     fn every_tile_fits_a_multiprocessor() {
@@ -160,10 +160,7 @@ mod tests {
                 TensorType::new(dtype, [n, k / 2]),
                 TensorType::new(DType::U8, [n, k.div_ceil(8)]),
             ];
-            let Operation::Composite(op) = Operation::from(SparseLinear) else {
-                panic!("no primitive")
-            };
-            declines(&op, &types)
+            declined(&types)
         };
         for (rows, weights) in
             [(8192, [8192, 8192]), (512, [8192, 8192]), (4096, [4096, 1024]), (16, [4096, 4096])]

@@ -7,12 +7,13 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
-use overdrive_ir::{DType, Graph};
+use overdrive_ir::{DType, Graph, OpRef};
 
 use super::{hopper, region};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
+use crate::kernels::named::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
@@ -297,11 +298,20 @@ struct Compiled {
     captures: Vec<SlotId>,
 }
 
+/// `attention` with its score and mask functions.
+pub(crate) const KERNEL: NamedKernel = NamedKernel {
+    takes_regions: true,
+    ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
+};
+
+/// The op of a call, which the table found by name.
+fn attention_of(op: &OpRef) -> &Attention {
+    op.downcast().expect("the table is by name")
+}
+
 /// The sources of the kernels that a call is compiled to, with their architectures.
-pub(crate) fn sources_of(
-    call: &KernelCall,
-    op: (&Attention, &[Graph]),
-) -> Result<Vec<(Source, &'static [Architecture])>, Refusal> {
+fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
+    let op = (attention_of(op), regions);
     let factor = op.0.factor(call.operands[0].ty.sizes()[3]);
     let of = |architecture| {
         source(call, op, Design::of(call, (factor, !op.1.is_empty()), architecture)?)
@@ -313,12 +323,8 @@ pub(crate) fn sources_of(
     })
 }
 
-/// Compiles attention with its score and mask functions.
-pub(crate) fn compile(
-    site: &Site<'_>,
-    call: &KernelCall,
-    (attention, regions): (&Attention, &[Graph]),
-) -> Result<Box<dyn Launch>, Refusal> {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
+    let attention = attention_of(op);
     let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
     let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
     let factor = attention.factor(sizes[3]);

@@ -12,13 +12,14 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::AttentionGrad;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
-use overdrive_ir::{DType, Graph, OpRef, TensorType};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::call::{HEADS, Shape, bunch, specialised};
 use super::hopper::{LINE, OWN, boxes, is_copied};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
+use crate::kernels::named::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::Place;
 use crate::kernels::transfer::Transfer;
 use crate::launch::{Addresses, Launch, Refusal, Site};
@@ -45,27 +46,26 @@ const FEWEST: usize = 64;
 const ALIGNMENT: usize = 256;
 
 /// Why the op over operands of these types has no kernel; `None` where it has, and of other ops.
-pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    op.downcast::<AttentionGrad>()?;
+fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
     let (q, v) = (types.first()?, types.get(2)?);
     let (sizes, keys) = (q.sizes(), v.sizes()[2]);
     let is_typed = matches!(q.dtype, DType::F16 | DType::BF16);
     let fits = [sizes[3], v.sizes()[3]].iter().all(|&n| n % 16 == 0 && (16..=128).contains(&n));
     if !is_typed || !fits {
         let found = format!("heads of {} and {} channels in {}", sizes[3], v.sizes()[3], q.dtype);
-        return Some(format!(
+        return Some(Decline::Because(format!(
             "its kernel takes bf16 and f16 with heads of 16 to 128 channels in multiples of 16, \
              not {found}: scores are stored"
-        ));
+        )));
     }
     let [least, most] = [sizes[2].min(keys), sizes[2].max(keys)];
     // The kernel counts halves of blocks of 64 queries.
     let tasks = (sizes[0] * sizes[1]).saturating_mul(most.div_ceil(OWN / CONSUMERS));
     if least < FEWEST || most > 1 << 30 || tasks == 0 || tasks > i32::MAX as usize {
-        return Some(format!(
+        return Some(Decline::Because(format!(
             "its kernel takes from {FEWEST} queries and keys on, and what one launch has blocks \
              for, not {q} with {keys} keys: scores are stored"
-        ));
+        )));
     }
     None
 }
@@ -118,12 +118,21 @@ fn source(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Resul
     specialised("attention_grad", call, (&op.attention, regions, &call.operands[6..]), &text)
 }
 
-/// The source of a call, which is for Hopper alone.
-pub(in crate::kernels) fn source_of(
-    call: &KernelCall,
-    op: (&AttentionGrad, &[Graph]),
-) -> Result<(Source, &'static [Architecture]), Refusal> {
-    Ok((source(call, op)?, &[Architecture::Sm90a]))
+/// `attention_grad` on Hopper's tensor cores.
+pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
+    only: Some(Architecture::Sm90a),
+    takes_regions: true,
+    declines,
+    ..NamedKernel::new("attention_grad", Compile::Composite(compile), Sources::Of(sources_of))
+};
+
+/// The op of a call, which the table found by name.
+fn gradient_of(op: &OpRef) -> &AttentionGrad {
+    op.downcast().expect("the table is by name")
+}
+
+fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
+    Ok(vec![(source(call, (gradient_of(op), regions))?, &[Architecture::Sm90a])])
 }
 
 /// Where the kernels read an operand or write a result.
@@ -241,12 +250,8 @@ fn splits(op: &AttentionGrad, shape: &Shape, block: usize, multiprocessors: usiz
     wanted.min(most / FEWEST_STEPS).clamp(1, least.max(1))
 }
 
-/// Compiles the step.
-pub(in crate::kernels) fn compile(
-    site: &Site<'_>,
-    call: &KernelCall,
-    op: (&AttentionGrad, &[Graph]),
-) -> Result<Box<dyn Launch>, Refusal> {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
+    let op = (gradient_of(op), regions);
     if site.device.architecture() != Architecture::Sm90a {
         return Err(Refusal::Unsupported("only Hopper has these tensor cores".to_owned()));
     }

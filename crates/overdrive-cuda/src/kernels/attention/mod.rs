@@ -14,4 +14,4 @@ pub(super) mod grad;
 mod hopper;
 mod region;
 
-pub(crate) use call::{compile, sources_of};
+pub(crate) use call::KERNEL;

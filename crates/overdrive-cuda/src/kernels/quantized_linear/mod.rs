@@ -3,5 +3,4 @@
 mod rows;
 mod shape;
 
-pub(super) use rows::{compile, sources};
-pub(super) use shape::declines;
+pub(super) use rows::KERNEL;

@@ -1,9 +1,10 @@
 //! The compiled step: source, parameters, launch (`rows.cu` says how it works).
 
-use super::shape::{LINE_BYTES, Shape};
+use super::shape::{LINE_BYTES, Shape, declines};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
+use crate::kernels::named::{self, Compile, NamedKernel, Sources};
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
@@ -11,7 +12,7 @@ use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
-use overdrive_ir::{DType, row_major};
+use overdrive_ir::{DType, Graph, OpRef, row_major};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -78,8 +79,14 @@ impl Wanted {
     }
 }
 
+/// `quantized_linear` of float activations.
+pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
+    declines,
+    ..NamedKernel::new("quantized_linear", Compile::Composite(compile), Sources::All(sources))
+};
+
 /// Sources that stand for all others.
-pub(in crate::kernels) fn sources() -> Vec<Source> {
+fn sources() -> Vec<Source> {
     let plain = |x, codes, scale, group: usize| Wanted {
         x,
         codes,
@@ -119,11 +126,8 @@ pub(in crate::kernels) fn sources() -> Vec<Source> {
 ///
 /// # Errors
 /// `Unsupported` for weights that do not lie row after row.
-pub(in crate::kernels) fn compile(
-    site: &Site<'_>,
-    call: &KernelCall,
-    op: &QuantizedLinear,
-) -> Result<Box<dyn Launch>, Refusal> {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named::Launched {
+    let op = op.downcast::<QuantizedLinear>().expect("the table is by name");
     let names = op.operands();
     let find = |name: &str| names.iter().position(|n| *n == name).map(|at| &call.operands[at]);
     let (Some(x), Some(codes), Some(scale), Some(Some(y))) =

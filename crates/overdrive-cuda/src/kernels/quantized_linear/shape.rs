@@ -5,7 +5,8 @@
 //! what `declines` lets through, `Shape` has a place for.
 
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::{DType, OpRef, TensorType};
+use overdrive_ir::ops::quantized_linear::Activations;
+use overdrive_ir::{DType, Decline, Operation, TensorType};
 
 /// Most rows of x.
 const ROWS: usize = 32;
@@ -28,8 +29,16 @@ const SHARED_BYTES: [usize; 2] = [150 << 10, 226 << 10];
 const BARRIER_BYTES: usize = 1024;
 
 /// Why `op` over operands of these types is not for the kernel; `None` where it is.
-pub(in crate::kernels) fn declines(op: &OpRef, types: &[TensorType]) -> Option<String> {
-    let op = op.downcast::<QuantizedLinear>()?;
+pub(super) fn declines(op: &Operation, types: &[TensorType]) -> Option<Decline> {
+    let op = op.composite::<QuantizedLinear>()?;
+    // With codes on both sides it is a product of codes, with an epilogue.
+    if op.activations != Activations::Float {
+        return Some(Decline::NoKernel);
+    }
+    declined(op, types).map(Decline::Because)
+}
+
+fn declined(op: &QuantizedLinear, types: &[TensorType]) -> Option<String> {
     let names = op.operands();
     let of = |name: &str| names.iter().position(|n| *n == name).and_then(|at| types.get(at));
     let (x, codes, scale) = (of("x")?, of("codes")?, of("scale")?);

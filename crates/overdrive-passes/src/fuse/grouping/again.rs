@@ -10,7 +10,7 @@
 use super::{Grouping, MAX_BUFFERS, MAX_MEMBERS, is_contraction, one_step};
 use crate::fuse::is_cloned;
 use overdrive_ir::plan::Note;
-use overdrive_ir::{Caps, NodeId, Value};
+use overdrive_ir::{NodeId, Target, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most nodes that are computed again for one value.
@@ -26,11 +26,11 @@ struct Plan {
 
 impl Grouping<'_> {
     /// Drops stored values until none saves bytes.
-    pub(super) fn compute_again(&mut self, caps: &Caps, notes: &mut Vec<Note>) {
+    pub(super) fn compute_again(&mut self, target: &dyn Target, notes: &mut Vec<Note>) {
         for group in 0..self.groups.len() {
             let mut declined: BTreeSet<Value> = BTreeSet::new();
-            while let Some((value, plan)) = self.best(group, &declined, caps) {
-                if !self.apply(group, &plan, caps) {
+            while let Some((value, plan)) = self.best(group, &declined, target) {
+                if !self.apply(group, &plan, target) {
                     declined.insert(value);
                     continue;
                 }
@@ -45,7 +45,12 @@ impl Grouping<'_> {
     }
 
     /// The value of a group that saves most, and how.
-    fn best(&self, group: usize, declined: &BTreeSet<Value>, caps: &Caps) -> Option<(Value, Plan)> {
+    fn best(
+        &self,
+        group: usize,
+        declined: &BTreeSet<Value>,
+        target: &dyn Target,
+    ) -> Option<(Value, Plan)> {
         if self.groups[group].len() < 2 {
             return None;
         }
@@ -53,7 +58,7 @@ impl Grouping<'_> {
         let candidates = cut.outputs.iter().filter(|value| !declined.contains(value));
         candidates
             .filter_map(|&value| Some((value, self.plan_of(value, group, &cut.outputs)?)))
-            .filter(|(_, plan)| plan.saved > caps.bytes_of_latency as i64)
+            .filter(|(_, plan)| plan.saved > target.description().bytes_of_latency as i64)
             .max_by_key(|(_, plan)| plan.saved)
     }
 
@@ -94,7 +99,7 @@ impl Grouping<'_> {
 
     /// Makes the nodes members of the readers, where all of these are still one step each, and
     /// leaves out of `group` what nobody else needs there.
-    fn apply(&mut self, group: usize, plan: &Plan, caps: &Caps) -> bool {
+    fn apply(&mut self, group: usize, plan: &Plan, target: &dyn Target) -> bool {
         let before = (self.groups.clone(), self.copies.clone());
         for &reader in &plan.readers {
             for &node in plan.nodes.difference(&before.0[reader]) {
@@ -109,7 +114,7 @@ impl Grouping<'_> {
         }
         // A group of which nothing is left could not give back its nodes.
         let changed = plan.readers.iter().chain([&group]);
-        let fits = changed.clone().all(|&group| self.holds(group, caps));
+        let fits = changed.clone().all(|&group| self.holds(group, target));
         if !fits {
             (self.groups, self.copies) = before;
             return false;
@@ -138,7 +143,7 @@ impl Grouping<'_> {
     }
 
     /// Whether a group is one step, within its bounds.
-    fn holds(&self, group: usize, caps: &Caps) -> bool {
+    fn holds(&self, group: usize, target: &dyn Target) -> bool {
         let members = &self.groups[group];
         let Some(first) = members.first() else { return false };
         if members.len() == 1 && is_contraction(self.graph.node(NodeId(*first))) {
@@ -147,7 +152,7 @@ impl Grouping<'_> {
         let cut = self.cut_of(group);
         members.len() <= MAX_MEMBERS + MOST_NODES
             && cut.inputs.len() + cut.outputs.len() <= MAX_BUFFERS
-            && one_step(&cut.region, caps).is_ok()
+            && one_step(&cut.region, target).is_ok()
     }
 }
 

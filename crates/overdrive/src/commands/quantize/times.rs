@@ -44,7 +44,7 @@ pub(super) fn fit_together(backend: &dyn Backend, graphs: [&Graph; 2]) -> bool {
         graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
     };
     let needed: u64 = graphs.iter().map(|graph| 2 * states(graph)).sum();
-    needed <= backend.caps().memory_bytes / SHARE
+    needed <= backend.description().memory_bytes / SHARE
 }
 
 /// The same of sessions of a block each. Ends add up as if all errors had one sign, which is wider
@@ -121,7 +121,7 @@ mod tests {
             b.finish().unwrap()
         };
         let backend = CpuBackend::new(Some(1)).unwrap();
-        let mebibytes = (backend.caps().memory_bytes >> 20) as usize;
+        let mebibytes = (backend.description().memory_bytes >> 20) as usize;
         // Two models, each with what is packed of it: four times the states, of 4 MiB a row.
         let [small, large] = [graph(1), graph(mebibytes / 40)];
         assert!(fit_together(&backend, [&small, &small]));

@@ -1,0 +1,174 @@
+//! What a device can do: plain data about it, and one question, how it runs a call.
+//!
+//! All that passes and `plan` may know of a device. Asking touches no device, so that a plan is the
+//! same wherever it is made.
+
+use crate::plan::{ConvolutionCall, GemmCall};
+use crate::{Convolution, DType, Mode, Node, Operation, TensorType};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A device as passes see it.
+pub trait Target: Send + Sync {
+    /// Plain data about it.
+    fn description(&self) -> &Description;
+
+    /// How the device runs a call by a kernel of its own.
+    ///
+    /// # Errors
+    /// Why it does not. A composite is then expanded, and a chain stays apart; products and
+    /// convolutions run all the same, since every device has them.
+    fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline>;
+}
+
+/// What a device is asked to run.
+#[derive(Copy, Clone, Debug)]
+pub enum Call<'a> {
+    /// An op on operands of these types; loops, contractions and data movement are not asked for.
+    Op {
+        /// The op.
+        op: &'a Operation,
+        /// Types of its operands; empty asks of any.
+        operands: &'a [TensorType],
+        /// Whether it has regions, which the kernel then computes.
+        has_regions: bool,
+    },
+    /// A product.
+    Product(&'a GemmCall),
+    /// A convolution.
+    Convolution(&'a ConvolutionCall),
+    /// A convolution whose buffers have no place yet, of which the input would lie so.
+    Lying {
+        /// Its geometry.
+        convolution: &'a Convolution,
+        /// Of input, kernel and output.
+        types: [&'a TensorType; 3],
+        /// Of the input.
+        strides: &'a [i64],
+    },
+    /// Convolutions, each the only reader of the one before, as one step.
+    Chain(&'a [ConvolutionCall]),
+}
+
+impl<'a> Call<'a> {
+    /// The op of a node on operands of these types.
+    pub fn of(node: &'a Node, operands: &'a [TensorType]) -> Self {
+        Call::Op { op: &node.op, operands, has_regions: !node.regions.is_empty() }
+    }
+}
+
+/// How a device runs a call.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kernel {
+    /// Whether it hands its result to an epilogue, as a contraction does.
+    pub takes_epilogue: bool,
+    /// How weights that never change are packed ahead of time: the name for
+    /// [`Layout::Packed`](crate::plan::Layout::Packed) and the bytes, of one matrix for a whole
+    /// batch.
+    pub packed: Option<(&'static str, usize)>,
+    /// Whether a convolution reads such an input, and stores its output, well with channels
+    /// innermost.
+    pub channels_last: bool,
+    /// The most parts of an image's space that a convolution folds apart from each other, where
+    /// [`Description::folds_space`].
+    pub parts: usize,
+}
+
+/// Why a device has no kernel for a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decline {
+    /// It has none of this kind.
+    NoKernel,
+    /// It has one, which does not take this call.
+    Because(String),
+}
+
+impl Decline {
+    /// The reason, for the plan to show.
+    pub fn reason(self, device: &str) -> String {
+        match self {
+            Decline::NoKernel => format!("{device} has no kernel for it"),
+            Decline::Because(reason) => reason,
+        }
+    }
+}
+
+/// Plain data about a device.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// Name of the device, as in reports.
+    pub device: String,
+    /// Memory that one plan may use, in bytes.
+    pub memory_bytes: u64,
+    /// What has a kernel of its own, by name, for people to read; passes ask [`Target::kernel`].
+    pub kernels: Vec<&'static str>,
+    /// Input types that contractions take natively; others are converted and the plan says so.
+    pub contraction_dtypes: BTreeSet<DType>,
+    /// The 16-bit ones of those that are multiplied as they lie: a product that reads weights in
+    /// them reads half of the bytes. Others are widened first, which saves nothing.
+    pub native_halves: BTreeSet<DType>,
+    /// Types that fused loops can load and store.
+    pub loop_dtypes: BTreeSet<DType>,
+    /// Whether a plan can be captured once and replayed as a whole ([`Mode::Graph`]).
+    pub replays: bool,
+    /// Whether the epilogue of a convolution may fold over space.
+    pub folds_space: bool,
+    /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.
+    pub flops_per_byte: f64,
+    /// Bytes that memory moves within the latency of a step: to save fewer gains no time.
+    pub bytes_of_latency: u64,
+    /// What no implementation can exceed; empty where the device does not tell.
+    pub peaks: Peaks,
+}
+
+impl Description {
+    /// The mode for work that is repeated. A step is hundreds of short kernels: launched one by
+    /// one, a GPU waits for the host.
+    pub fn fastest_mode(&self) -> Mode {
+        if self.replays { Mode::Graph } else { Mode::Compile }
+    }
+}
+
+/// Rates from a data sheet at the highest clock: a time that beats them is a defect of the
+/// measurement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Peaks {
+    /// FLOP/s of contractions on operands of a type.
+    pub flops_per_second: BTreeMap<DType, f64>,
+    /// Memory levels from the nearest on: bytes that fit, and bytes per second.
+    pub levels: Vec<(u64, f64)>,
+}
+
+/// A device without kernels of its own: everything is loops, contractions and data movement.
+#[derive(Clone, Debug, Default)]
+pub struct WithoutKernels(pub Description);
+
+impl Target for WithoutKernels {
+    fn description(&self) -> &Description {
+        &self.0
+    }
+
+    fn kernel(&self, _: &Call<'_>) -> Result<Kernel, Decline> {
+        Err(Decline::NoKernel)
+    }
+}
+
+/// A device for which a function says how it runs a call: another one with changes, or none at all.
+pub struct Described<F> {
+    /// What it is.
+    pub description: Description,
+    /// How it runs a call.
+    pub answer: F,
+}
+
+impl<F> Target for Described<F>
+where
+    F: Fn(&Call<'_>) -> Result<Kernel, Decline> + Send + Sync,
+{
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline> {
+        (self.answer)(call)
+    }
+}
