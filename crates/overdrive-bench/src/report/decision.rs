@@ -241,6 +241,10 @@ impl Question<'_, '_> {
                 Difference::Better | Difference::Unknown => None,
             };
             let title = metric.title;
+            // Likeness to the original is itself what is lost.
+            if metric.is_likeness {
+                return baseline.map(|_| format!("{title}: {}", metric.figure(&mine)));
+            }
             // The best of those that are better says most.
             let best = others
                 .filter(|other| lost(other).is_some())
@@ -249,7 +253,6 @@ impl Question<'_, '_> {
                 let doubt = lost(before)?;
                 Some(format!("{title} {}{doubt}", metric.course_of(row, before)?))
             };
-            // What is measured against the original has no value of the original.
             let beside = |other: &Compared<'_>| {
                 let doubt = lost(other)?;
                 let name = other.label.clone();

@@ -107,7 +107,7 @@ fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     // Who is fastest says first by how much, everybody else what that costs.
     let (gains, others): (Vec<String>, Vec<String>) = detail.partition(|part| part.contains("x ["));
     let beside = card.beside.iter().cloned();
-    let parts = gains.into_iter().take(1).chain(beside).chain(costs).chain(others);
+    let parts = gains.into_iter().chain(beside).chain(costs).chain(others);
     [answer, joined(&" ".repeat(TITLE), parts, width)]
 }
 
@@ -162,7 +162,7 @@ fn of_several(subjects: &[Subject], width: usize) -> Vec<String> {
     shown.into_iter().chain(rest).collect()
 }
 
-/// Parts with semicolons between them, as many as fit on the line behind `head`; a first part that
+/// Parts with semicolons between them, those that fit on the line behind `head`; a first part that
 /// does not fit goes on below.
 fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> Vec<String> {
     let parts: Vec<String> =
@@ -177,10 +177,9 @@ fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> 
     }
     for part in rest {
         let last = lines.last_mut().expect("the first part gave a line");
-        if last.chars().count() + 2 + part.chars().count() > width {
-            break;
+        if last.chars().count() + 2 + part.chars().count() <= width {
+            *last += &format!("; {part}");
         }
-        *last += &format!("; {part}");
     }
     lines
 }

@@ -32,16 +32,28 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
         let found = reading(winner);
         let samples = found.as_ref().and_then(samples).map_or(String::new(), |n| format!(", {n}"));
         let title = metric.title;
-        let after = match original(question, metric, winner) {
-            Some(original) => format!("after the original, `{}`; ", original.label),
-            None => String::new(),
+        let count = rows.len() - 1;
+        let nearest = rows
+            .iter()
+            .filter(|row| row.id != winner.id)
+            .min_by(|a, b| metric.rank(a).total_cmp(&metric.rank(b)));
+        let detail = match (original(question, metric, winner), nearest) {
+            (Some(original), _) => format!(
+                "after the original, `{}`; {title}{samples}; better than each of the {count} \
+                 others: its interval lies apart",
+                original.label
+            ),
+            (None, Some(nearest)) if metric.is_likeness => format!(
+                "the original itself; of {count} others `{}` is nearest: {}",
+                nearest.label,
+                figure(nearest)
+            ),
+            (None, _) => format!(
+                "{title}{samples}; better than each of the {count} others: its interval lies apart"
+            ),
         };
         return Card {
-            detail: format!(
-                "{after}{title}{samples}; better than each of the {} others: its interval lies \
-                 apart",
-                rows.len() - 1
-            ),
+            detail,
             gives_up: [question.slower(winner), question.larger(winner)]
                 .into_iter()
                 .flatten()
