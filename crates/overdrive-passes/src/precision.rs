@@ -211,7 +211,7 @@ fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>>
 const MOST_OPERANDS: usize = 10;
 
 /// Whether an op is a contraction or expands into one.
-fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
+pub(crate) fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
     match op {
         Operation::Prim(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
         Operation::Composite(_) => {

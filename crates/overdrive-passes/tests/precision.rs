@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{Builder, DType, Graph, Init, Prim, TensorType, verify};
-use overdrive_passes::{Recipe, differentiate, precision};
+use overdrive_passes::{Recipe, differentiate, float8, precision};
 use testkit::{Tolerance, compare, random_inputs};
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
@@ -69,4 +69,66 @@ fn attention_and_its_gradient_keep_their_statistics_wide() {
     assert_eq!(dtypes("attention"), [BF16, BF16, BF16]);
     // q, k, v, log-sum-exp, cotangent, row sums.
     assert_eq!(dtypes("attention_grad"), [BF16, BF16, BF16, F32, BF16, F32]);
+}
+
+/// The weights of layers on codes of fp8, by their states' names.
+fn on_codes(graph: &Graph) -> Vec<&str> {
+    let of_layer = graph.nodes().iter().filter(|n| n.op.composite::<Float8Linear>().is_some());
+    let name = |value| graph.states().iter().find(|s| s.value == value).map(|s| s.name.as_str());
+    of_layer.filter_map(|node| name(node.operands[1])).collect()
+}
+
+const FORMATS: Float8Linear = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
+
+#[test]
+fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
+    let layers = |sizes: &[usize], rows: usize| {
+        let b = Builder::new("layers");
+        let mut x = b.input("x", f32s([2, rows, sizes[0]]));
+        for (i, pair) in sizes.windows(2).enumerate() {
+            let w = b.state(&format!("w{i}"), f32s([pair[0], pair[1]]), Init::Constant(0.1));
+            let bias = b.state(&format!("b{i}"), f32s([pair[1]]), Init::Constant(0.5));
+            x = x.linear(w, Some(bias)).tanh();
+        }
+        b.output("y", x);
+        let graph = float8(&b.finish().unwrap(), FORMATS, DType::BF16).unwrap();
+        verify(&graph).unwrap();
+        assert_eq!(graph.ty(graph.outputs()[0].value).dtype, DType::F32);
+        graph
+    };
+    assert_eq!(on_codes(&layers(&[32, 64, 48, 16], 8)), ["w0", "w1"]);
+    // 24 is no multiple of 16, neither as columns nor as rows; nor are 14 rows of x.
+    assert_eq!(on_codes(&layers(&[32, 24, 48, 16, 16], 8)), ["w2"]);
+    assert_eq!(on_codes(&layers(&[32, 64, 48, 16], 7)), [""; 0]);
+}
+
+#[test]
+fn a_model_on_codes_of_fp8_moves_by_their_rounding_and_its_weights_have_gradients_in_f32() {
+    let graph = {
+        let b = Builder::new("mlp");
+        let x = b.input("x", f32s([16, 64]));
+        // Sums of about 1, which do not saturate.
+        let weight = |name: &str| b.input(name, f32s([64, 64])) * 0.125;
+        let (w1, w2) = (weight("w1"), weight("w2"));
+        b.output("y", x.linear(w1, None).tanh().linear(w2, None));
+        b.finish().unwrap()
+    };
+    let lowered = float8(&graph, FORMATS, DType::BF16).unwrap();
+    let wrt: Vec<_> = lowered.inputs().iter().map(|port| port.value).collect();
+    let derived = differentiate(&lowered, &[lowered.outputs()[0].value], &wrt).unwrap();
+    let dtypes: Vec<_> =
+        derived.outputs().iter().map(|port| derived.ty(port.value).dtype).collect();
+    assert_eq!(dtypes, [DType::F32; 4]);
+    let plain_wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+    let plain = differentiate(&graph, &[graph.outputs()[0].value], &plain_wrt).unwrap();
+    let inputs = random_inputs(&plain, 1);
+    let [exact, found] = [&plain, &derived].map(|g| eval(g, &inputs, &mut States::new()));
+    for (exact, found) in exact.iter().zip(&found) {
+        let norm =
+            |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
+        let size = norm(&mut exact.floats().iter().copied());
+        let off = norm(&mut exact.floats().iter().zip(found.floats()).map(|(a, b)| a - b));
+        // e5m2 has two digits after the first, e4m3 three: an eighth and a sixteenth at most.
+        assert!(off > 0.0 && off < size / 8.0, "{off} of {size}");
+    }
 }

@@ -4,6 +4,7 @@
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
+use overdrive_ir::ops::Float8Linear;
 use overdrive_passes::Lora;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,9 @@ pub struct Recipe {
     pub clip_norm: Option<f64>,
     /// Format of the operands of contractions; parameters, moments and sums stay in f32.
     pub precision: DType,
+    /// Formats of linear layers on codes of fp8; without them these are in `precision` too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub float8: Option<Float8Linear>,
     /// Steps between two looks at the validation samples.
     pub evaluate_every: u64,
     /// When to stop early.
@@ -90,6 +94,7 @@ impl Default for Recipe {
             schedule: Schedule { peak: 2e-3, warmup: 50, decay: Decay::Cosine { to: 0.05 } },
             clip_norm: Some(1.0),
             precision: DType::F32,
+            float8: None,
             evaluate_every: 100,
             early_stop: None,
             augmentation: Augmentation::None,

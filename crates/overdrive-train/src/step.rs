@@ -12,7 +12,7 @@ use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
     gradients,
 };
-use overdrive_passes::{cse, dce, fold, keep_sums, precision};
+use overdrive_passes::{cse, dce, float8, fold, keep_sums, precision};
 use std::collections::BTreeMap;
 
 /// Number of updates so far.
@@ -87,7 +87,10 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     check_formats(graph)?;
     // Gradients of what is rounded are rounded likewise: the formats are settled before.
     let formats = overdrive_passes::Recipe { contractions: recipe.precision };
-    let graph = &precision(graph, &formats)?;
+    let graph = match recipe.float8 {
+        Some(codes) => &precision(&float8(graph, codes, recipe.precision)?, &formats)?,
+        None => &precision(graph, &formats)?,
+    };
     let Some(loss) = graph.outputs().iter().find(|port| port.name == "loss").map(|port| port.value)
     else {
         let remedy = "add it with `with_loss`";

@@ -7,6 +7,7 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::{States, eval};
+use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::{Array, Builder, DType, Graph, Init, Prim, Tensor, TensorType, Tuning};
 use overdrive_models::find;
 use overdrive_passes::bind;
@@ -360,6 +361,14 @@ fn half_precision_learns_as_well() {
         let half = loss(precision);
         assert!((half - full).abs() < 0.05 * full, "{precision}: {half}, f32: {full}");
         assert_ne!(half, full, "{precision} is not f32");
+    }
+    let bf16 = loss(DType::BF16);
+    for gradient in [DType::F8E5M2, DType::F8E4M3] {
+        let float8 = Some(Float8Linear { forward: DType::F8E4M3, gradient });
+        let recipe = Recipe { precision: DType::BF16, float8, ..recipe(60) };
+        let coded = fitted(&recipe).progress.best_loss;
+        assert!((coded - full).abs() < 0.08 * full, "{gradient}: {coded}, f32: {full}");
+        assert_ne!(coded, bf16, "{gradient} is not bf16");
     }
 }
 

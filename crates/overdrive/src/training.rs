@@ -194,7 +194,7 @@ pub(crate) fn record(
             mode: "compile".to_owned(),
             dtype: recipe.precision.name().to_owned(),
             threads: opened.threads,
-            variant: None,
+            variant: recipe.float8.map(|formats| formats.title().to_owned()),
         },
     };
     let done = fitted.progress.done;

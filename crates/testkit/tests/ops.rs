@@ -4,9 +4,10 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear};
-use overdrive_ir::ops::{FakeQuantize, OPS, QuantizeRows};
+use overdrive_ir::ops::{FakeQuantize, Float8Linear, OPS, QuantizeRows};
 use overdrive_ir::{
-    Array, Builder, Compare, DType, Graph, Op, Operation, Tensor, TensorType, Types, Unary,
+    Array, Builder, Compare, DType, Graph, Op, Operation, Overflow, Tensor, TensorType, Types,
+    Unary,
 };
 use overdrive_passes::differentiate;
 use testkit::{Case, Gradients, Tolerance, check_expansion, compare, derivative};
@@ -54,8 +55,8 @@ fn names_are_inferred_through_and_ops_survive_their_attributes() {
 }
 
 /// Ops whose gradient is by design not that of their values; each has a test of its own below.
-const STRAIGHT_THROUGH: [&str; 4] =
-    ["fake_quantize", "quantize_rows", "quantized_linear", "straight_through"];
+const STRAIGHT_THROUGH: [&str; 5] =
+    ["fake_quantize", "float8_linear", "quantize_rows", "quantized_linear", "straight_through"];
 
 /// The f64 cases of every op that has the gradient of its values.
 fn smooth_cases() -> impl Iterator<Item = Case> {
@@ -213,6 +214,64 @@ fn the_gradient_of_quantized_activations_is_that_of_float_ones() {
                         .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
                 }
             }
+        }
+    }
+}
+
+/// A matrix as codes of fp8 hold it, by the formula: `s round(a / s)`, with the least power of two
+/// that keeps the largest magnitude in range.
+fn as_fp8(a: &Array, to: DType) -> Array {
+    let largest = a.floats().iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let mut scale = 2f64.powi(-126);
+    while largest / scale > to.max_value() {
+        scale *= 2.0;
+    }
+    a.map(|x| scale * to.round(x / scale, Overflow::Saturate))
+}
+
+/// The product of two matrices, either of them read turned.
+fn multiplied([a, b]: [&Array; 2], turned: [bool; 2]) -> Vec<f64> {
+    let extents = |x: &Array, turned: bool| {
+        if turned { [x.shape[1], x.shape[0]] } else { [x.shape[0], x.shape[1]] }
+    };
+    let at =
+        |x: &Array, turned: bool, [i, j]: [usize; 2]| x.at(&if turned { [j, i] } else { [i, j] });
+    let ([m, k], [_, n]) = (extents(a, turned[0]), extents(b, turned[1]));
+    let element = |i: usize, j: usize| {
+        (0..k).map(|l| at(a, turned[0], [i, l]) * at(b, turned[1], [l, j])).sum::<f64>()
+    };
+    (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| element(i, j)).collect()
+}
+
+#[test]
+fn the_gradients_of_fp8_products_are_products_of_fp8_gradients() {
+    for gradient in [DType::F8E4M3, DType::F8E5M2] {
+        let formats = Float8Linear { forward: DType::F8E4M3, gradient };
+        let (m, k, n) = (5, 7, 3);
+        let b = Builder::new("product");
+        let x = b.input("x", TensorType::new(DType::F64, [m, k]));
+        let w = b.input("w", TensorType::new(DType::F64, [k, n]));
+        b.output("y", x.float8_linear(w, formats));
+        let graph = b.finish().unwrap();
+        let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+        let derived = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+        let drawn = |shape: [usize; 2], seed: usize, size: f64| {
+            let value = |i: usize| size * ((i * 37 + seed * 11) % 101) as f64 / 50.0 - size;
+            let values: Vec<f64> = (0..shape[0] * shape[1]).map(value).collect();
+            Array::from(&Tensor::from_f64(DType::F64, shape, &values))
+        };
+        let (x, w, dy) = (drawn([m, k], 1, 3.0), drawn([k, n], 2, 0.02), drawn([m, n], 3, 1e-4));
+        let found = eval(&derived, &[x.clone(), w.clone(), dy.clone()], &mut States::new());
+        let [x, w] = [x, w].map(|a| as_fp8(&a, DType::F8E4M3));
+        let dy = as_fp8(&dy, gradient);
+        let expected = [
+            multiplied([&x, &w], [false, false]),
+            multiplied([&dy, &w], [false, true]),
+            multiplied([&x, &dy], [true, false]),
+        ];
+        for (found, expected) in found.iter().zip(&expected) {
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * (1.0 + b.abs());
+            assert!(found.floats().iter().zip(expected).all(near), "{found:?} {expected:?}");
         }
     }
 }

@@ -31,6 +31,7 @@ ops! {
     dropout::Dropout,
     embedding::Embedding,
     fake_quantize::FakeQuantize,
+    float8_linear::Float8Linear,
     fused::Fused,
     gelu::Gelu,
     global_avg_pool::GlobalAvgPool,

@@ -1,8 +1,10 @@
 //! Arguments of `train`.
 
 use super::explain::size;
-use super::{Machine, Precision, Replacing};
+use super::{Machine, Replacing};
 use clap::{Args, ValueEnum};
+use overdrive::ir::DType;
+use overdrive::ir::ops::Float8Linear;
 use overdrive::passes::Lora;
 use overdrive::train::data::Target;
 use std::path::PathBuf;
@@ -30,9 +32,9 @@ pub(crate) struct Train {
     /// byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Number format of contractions; parameters stay in f32
-    #[arg(long, default_value = "f32", value_name = "DTYPE")]
-    pub precision: Precision,
+    /// Number formats of contractions; parameters stay in f32
+    #[arg(long, default_value = "f32", value_name = "FORMATS")]
+    pub precision: Formats,
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
@@ -98,6 +100,36 @@ impl From<TargetName> for Target {
         match name {
             TargetName::Classes => Self::Classes,
             TargetName::Quantity => Self::Quantity,
+        }
+    }
+}
+
+/// Formats of training by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Formats {
+    /// All in f32
+    F32,
+    /// Contractions in bf16
+    Bf16,
+    /// Contractions in f16, the loss scaled
+    F16,
+    /// As bf16, but linear layers on codes of fp8: e4m3, gradients in e5m2
+    Fp8,
+    /// As fp8, gradients in e4m3 too
+    #[value(name = "fp8-e4m3")]
+    Fp8E4m3,
+}
+
+impl Formats {
+    /// The format of contractions, and of linear layers where these are on codes.
+    pub(crate) fn parts(self) -> (DType, Option<Float8Linear>) {
+        let float8 = |gradient| Some(Float8Linear { forward: DType::F8E4M3, gradient });
+        match self {
+            Self::F32 => (DType::F32, None),
+            Self::Bf16 => (DType::BF16, None),
+            Self::F16 => (DType::F16, None),
+            Self::Fp8 => (DType::BF16, float8(DType::F8E5M2)),
+            Self::Fp8E4m3 => (DType::BF16, float8(DType::F8E4M3)),
         }
     }
 }

@@ -238,7 +238,7 @@ fn tokenizer<'t>(
 
 /// The recipe with what the user asked for in place of its own.
 fn changed(arguments: &Train, mut recipe: Recipe) -> Result<Recipe, Failure> {
-    recipe.precision = arguments.precision.into();
+    (recipe.precision, recipe.float8) = arguments.precision.parts();
     recipe.seed = arguments.machine.seed;
     recipe.accumulate = arguments.accumulate as usize;
     let asked = arguments.patience.map(|patience| EarlyStop { patience });
