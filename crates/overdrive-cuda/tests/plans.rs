@@ -8,13 +8,14 @@ mod support;
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
 use overdrive_cuda::{Error, Gpu, Library};
+use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Plan, Step, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Mode, Target, Tensor, TensorType, Tuning};
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
 use overdrive_passes::{
-    Evidence, Pruning, Quantized, Recipe, bind, compress, plan, precision, sparsify,
+    Evidence, Pruning, Quantized, Recipe, bind, compress, differentiate, plan, precision, sparsify,
 };
 use std::fmt::Write;
 use support::h200;
@@ -154,4 +155,27 @@ fn without_a_driver_opening_says_what_to_install() {
     assert!(matches!(error, Error::Missing { library: "libcuda.so.1", .. }), "{error}");
     assert!(error.to_string().contains("install NVIDIA's driver"), "{error}");
     assert_eq!(overdrive_cuda::gpus(), 0);
+}
+
+/// A layer on codes of fp8 and its gradients are three products of codes, each operand cast once.
+#[test]
+fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
+    let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
+    let b = Builder::new("layer");
+    let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
+    let w = b.input("w", TensorType::new(DType::F32, [768usize, 3072]));
+    b.output("y", x.float8_linear(w, formats));
+    let graph = b.finish().unwrap();
+    let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+    let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+    let plan = plan(&step, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+    let operands = plan.steps.iter().filter_map(|step| match &step.kind {
+        StepKind::Gemm(call) => Some([call.lhs.dtype, call.rhs.dtype]),
+        _ => None,
+    });
+    let (forward, gradient) = (DType::F8E4M3, DType::F8E5M2);
+    let expected = [[forward; 2], [gradient, forward], [forward, gradient]];
+    assert_eq!(operands.collect::<Vec<_>>(), expected, "{plan}");
+    let casts = plan.steps.iter().filter(|step| step.name.starts_with("cast_transpose")).count();
+    assert_eq!(casts, 3, "{plan}");
 }
