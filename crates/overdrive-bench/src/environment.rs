@@ -102,7 +102,9 @@ impl Environment {
             warnings.push(format!("the frequency governor is `{governor}`, not `performance`"));
         }
         if let Some(load) = self.load_average.filter(|&load| load > 0.5) {
-            warnings.push(format!("the load was {load:.2} when the run began"));
+            warnings.push(format!(
+                "load average {load:.2} at the start: other programs may disturb times"
+            ));
         }
         if let Some(quota) = self.quota_cpus {
             warnings.push(format!(

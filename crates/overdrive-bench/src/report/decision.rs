@@ -201,14 +201,20 @@ pub(super) fn rows(subjects: &[Subject]) -> Table {
 }
 
 impl Question<'_, '_> {
-    /// `cosine 0.9994`, `54.4 MiB`: what a row has beside its time.
+    /// `cosine 0.9994`, `54.4 MiB`, `63 ms`: what a row has beside what it won by.
     fn has(&self, row: &Compared<'_>) -> Vec<String> {
         let quality = metrics().find_map(|metric| {
             let reading = metric.read(row.measurement()?)?;
             Some(format!("{} {}", metric.word, metric.short(&reading)))
         });
         let size = smallest::size(self).and_then(|size| size.of(row)).map(digits::bytes);
-        quality.into_iter().chain(size).collect()
+        quality.into_iter().chain(size).chain(self.times(row)).collect()
+    }
+
+    /// `63 ms`, of a row that is not the fastest.
+    fn times(&self, row: &Compared<'_>) -> Option<String> {
+        self.lead.as_ref().filter(|lead| lead.winner.id != row.id)?;
+        Some(fastest::median(row)).filter(|time| !time.is_empty())
     }
 
     /// The time that `row` takes more than the fastest, where an interval shows it.
@@ -267,8 +273,10 @@ impl Question<'_, '_> {
     /// The bytes that `row` takes more than the smallest.
     fn larger(&self, row: &Compared<'_>) -> Option<String> {
         let size = smallest::size(self)?;
-        let (mine, least) = (size.of(row)?, size.of(size.least(self)?)?);
+        let smallest = size.least(self)?;
+        let (mine, least) = (size.of(row)?, size.of(smallest)?);
         let more = mine.checked_sub(least).filter(|more| *more > least / NOTHING)?;
-        Some(format!("{}: {} more than the least", size.name, digits::bytes(more)))
+        let more = digits::bytes(more);
+        Some(format!("{}: {more} more than `{}`", size.name, smallest.label))
     }
 }

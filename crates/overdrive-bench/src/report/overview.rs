@@ -81,7 +81,7 @@ pub(super) fn screening(results: &Results) -> Option<&'static str> {
         results.records.iter().filter_map(|record| record.outcome.measurement()?.latency.as_ref());
     series.any(|series| series.conditions.depth == Depth::Screening).then_some(
         "A quick look, no verdict: each time is of 20 calls in one process, after 5 to warm up. \
-         Run without --quick for figures to quote.",
+         Run without `--quick` for figures to quote.",
     )
 }
 

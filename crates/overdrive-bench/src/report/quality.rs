@@ -264,7 +264,7 @@ impl Metric {
         format!("{} {}", self.word, self.with_interval(reading))
     }
 
-    fn with_interval(&self, reading: &Reading) -> String {
+    pub(super) fn with_interval(&self, reading: &Reading) -> String {
         let digits = self.digits(reading);
         let interval = match reading.interval {
             Some((low, high)) => format!(" [{low:.digits$}, {high:.digits$}]"),

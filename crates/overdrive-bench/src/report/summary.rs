@@ -101,12 +101,14 @@ fn of_cards(cards: &[Card], width: usize, room: usize) -> Vec<String> {
 /// costs.
 fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
     let title = format!("{:<TITLE$}", card.title.to_lowercase());
-    let answer = joined(&title, [card.answer()], width);
+    let is_fastest = card.detail.contains("x [");
+    let told = card.beside.iter().filter(|_| !is_fastest).cloned();
+    let answer = joined(&title, [card.answer()].into_iter().chain(told), width);
     let costs = card.gives_up.iter().map(|cost| format!("gives up: {cost}"));
     let detail = card.detail.split("; ").map(str::to_owned);
     // Who is fastest says first by how much, everybody else what that costs.
     let (gains, others): (Vec<String>, Vec<String>) = detail.partition(|part| part.contains("x ["));
-    let beside = card.beside.iter().cloned();
+    let beside = card.beside.iter().filter(|_| is_fastest).cloned();
     let parts = gains.into_iter().chain(beside).chain(costs).chain(others);
     [answer, joined(&" ".repeat(TITLE), parts, width)]
 }
@@ -188,7 +190,7 @@ fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> 
 fn caveats(judged: &Judged<'_>, decision: &Decision, width: usize) -> Vec<String> {
     let mut parts = Vec::new();
     if decision.screening.is_some() {
-        parts.push("a quick look, no verdict: run without --quick for figures to quote".to_owned());
+        parts.push("a quick look, no verdict: rerun without --quick to quote figures".to_owned());
     }
     parts.extend(
         overview::warnings(judged.results).iter().map(|text| text.replace("Warning: ", "")),

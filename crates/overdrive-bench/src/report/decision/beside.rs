@@ -64,7 +64,9 @@ pub(super) fn table(
                 Err(_) => unknown(),
             },
             bytes.map_or_else(unknown, digits::bytes),
-            metric.zip(reading).map_or_else(unknown, |(metric, found)| metric.figure(&found)),
+            metric
+                .zip(reading)
+                .map_or_else(unknown, |(metric, found)| metric.with_interval(&found)),
         ]);
     }
     Some(table.without_unknown_columns())

@@ -98,8 +98,9 @@ fn against(lead: &Lead<'_, '_>, candidates: &[&Compared<'_>]) -> String {
     let others = beaten.iter().filter(|(row, _)| backend(row) != backend(winner));
     let rival =
         others.min_by(by_ratio).filter(|(row, _)| first.is_none_or(|(one, _)| one.id != row.id));
-    let over =
-        |(row, gain): &(&Compared<'_>, Speedup)| format!("{} over `{}`", gain.figure(), row.label);
+    let over = |(row, gain): &(&Compared<'_>, Speedup)| {
+        format!("{} over `{}` ({})", gain.figure(), row.label, median(row))
+    };
     first.into_iter().chain(rival).map(over).collect::<Vec<_>>().join("; ")
 }
 
@@ -111,6 +112,11 @@ fn given_up(question: &Question<'_, '_>, winner: &Compared<'_>) -> Vec<String> {
         format!("{} at the start, paid back after {calls} calls", digits::time(start as f64, None))
     });
     [question.worse(winner), question.larger(winner), paid].into_iter().flatten().collect()
+}
+
+/// The time without its interval.
+pub(super) fn median(row: &Compared<'_>) -> String {
+    time(row).split(" [").next().unwrap_or_default().to_owned()
 }
 
 pub(super) fn time(row: &Compared<'_>) -> String {

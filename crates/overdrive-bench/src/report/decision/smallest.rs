@@ -85,9 +85,7 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
         Some(least) => {
             let most = match most.id == least.id {
                 true => "the only one that was counted".to_owned(),
-                false => {
-                    format!("`{}` takes {}, most of {}", name(most), figure(most), sized.len())
-                }
+                false => format!("`{}` takes {}", name(most), figure(most)),
             };
             let others: Vec<&Compared<'_>> =
                 alike.iter().copied().filter(|row| row.id != least.id).collect();
@@ -95,8 +93,10 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
                 [] => String::new(),
                 others => format!("; no better at that size: {}", named(others)),
             };
+            let beside = question.has(least).into_iter();
             Card {
                 detail: format!("{}, exact; {most}{same}", size.name),
+                beside: beside.filter(|part| *part != figure(least)).collect(),
                 gives_up: [question.slower(least), question.worse(least)]
                     .into_iter()
                     .flatten()
