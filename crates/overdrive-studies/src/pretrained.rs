@@ -46,7 +46,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A model from a folder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pretrained {
     /// Its name in results: that of the folder.
     pub name: String,
@@ -206,6 +206,17 @@ impl Pretrained {
             self.left_out.remove(&head);
         }
         self
+    }
+
+    /// This model with the codes that `quantize` made of its graph.
+    pub fn with_codes(&self, quantized: &Graph, coding: Coding) -> Self {
+        let tensor = |state: &overdrive_ir::StateDecl| match &state.init {
+            Init::Widened(tensor) => tensor.clone(),
+            init => init.tensor(&state.name, quantized.ty(state.value)),
+        };
+        let states = quantized.states().iter();
+        let weights = states.map(|state| (state.name.clone(), tensor(state))).collect();
+        Self { weights, coding: Some(coding), ..self.clone() }
     }
 
     /// The graph of a span of a decoder, whose states begin as the weights, caches empty.

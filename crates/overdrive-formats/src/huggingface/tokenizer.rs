@@ -12,8 +12,10 @@ use guard::guarded;
 use std::path::{Path, PathBuf};
 
 /// Text to token ids and back.
+#[derive(Clone)]
 pub struct Tokenizer(Kind);
 
+#[derive(Clone)]
 enum Kind {
     Bytes,
     /// The library's, and where it was read.

@@ -1,5 +1,5 @@
 //! The study of decoding: what the next token of a published decoder takes, in each mode of the
-//! device.
+//! device, and on codes.
 //!
 //! A call is one token with a cache of keys and values, at positions that follow each other; where
 //! the cache is full, the prompt is read again before the next sample. Invariant: the logits of a
@@ -8,10 +8,11 @@
 use super::{CachedDecoder, DecodeError, Decoder};
 use crate::pretrained::Pretrained;
 use crate::{Context, Entry, Workload};
-use overdrive_bench::case::{self, Case};
+use overdrive_bench::case::{self, Case, Configuration};
 use overdrive_bench::deviation::Deviation;
 use overdrive_bench::deviation::Tolerance;
 use overdrive_bench::failure::Failure;
+use overdrive_bench::outcome::Outcome;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::{Note, Results};
 use overdrive_bench::subject::Subject;
@@ -26,8 +27,23 @@ const STUDY: &str = "decoding";
 const ROOM: usize = 128;
 /// What two orders of summation in f32 may differ by, relative to the logits and on their scale.
 const TOLERANCE: f64 = 1e-3;
+/// The same of activations that are rounded to codes: sums that differ in their last bits round to
+/// neighbours.
+const TOLERANCE_OF_CODES: f64 = 0.05;
 /// Modes that are compared; eager decoding is nobody's choice, but what the others gain over.
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
+
+/// The model that is decoded, and the same on codes, by mode; these run in the fastest mode of the
+/// device.
+#[derive(Copy, Clone)]
+pub struct Decoded<'a> {
+    /// What is timed, for its name.
+    pub workload: &'a Workload,
+    /// The model.
+    pub model: &'a Pretrained,
+    /// On codes.
+    pub coded: &'a [(&'static str, Pretrained)],
+}
 
 /// Measures a token after `prompt`.
 ///
@@ -36,7 +52,7 @@ const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
 pub fn study(
     context: &Context<'_>,
     results: &mut Results,
-    (workload, model): (&Workload, &Pretrained),
+    Decoded { workload, model, coded }: Decoded<'_>,
     prompt: &[u32],
 ) -> Result<(), Failure> {
     let device = context.device();
@@ -44,13 +60,18 @@ pub fn study(
     let prompt = &prompt[..prompt.len().min(room / 2).max(1)];
     let name = format!("{}, next token", workload.key.name);
     let key = case::Workload::new(&name, [("batch", 1), ("context", room as u64)]);
-    let case = |mode: Mode| {
+    let case = |mode: Mode, variant: Option<&str>| {
         let plain = Entry::plain(workload, device, mode).case(STUDY);
-        Case { workload: key.clone(), ..plain }
+        let variant = variant.map(str::to_owned);
+        let configuration = Configuration { variant, ..plain.configuration };
+        Case { workload: key.clone(), configuration, ..plain }
     };
-    let modes: Vec<Mode> =
-        MODES.into_iter().filter(|mode| *mode != Mode::Graph || device.is_accelerator()).collect();
-    let cases: Vec<Case> = modes.iter().map(|&mode| case(mode)).collect();
+    let modes = MODES.into_iter().filter(|mode| *mode != Mode::Graph || device.is_accelerator());
+    let mut wanted: Vec<(Mode, Option<&str>, &Pretrained)> =
+        modes.map(|mode| (mode, None, model)).collect();
+    let fastest = device.backend.description().fastest_mode();
+    wanted.extend(coded.iter().map(|(name, model)| (fastest, Some(*name), model)));
+    let cases: Vec<Case> = wanted.iter().map(|&(mode, variant, _)| case(mode, variant)).collect();
     if !context.wants(&cases) {
         return Ok(());
     }
@@ -61,7 +82,7 @@ pub fn study(
     context.progress.workload(&name);
     let mut steps = Vec::new();
     let mut ready = Vec::new();
-    for (mode, case) in modes.into_iter().zip(cases) {
+    for ((mode, _, model), case) in wanted.into_iter().zip(cases) {
         match Steps::new((device.backend, mode), model, prompt, room) {
             Ok(step) => {
                 steps.push(step);
@@ -73,23 +94,20 @@ pub fn study(
             }
         }
     }
-    let graph =
-        model.graph(Span::Step { capacity: room }).map_err(|e| Failure::failed(e.to_string()))?;
-    let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
-    let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
-    let work = Work { flops: graph.cost().flops, bytes, items };
     let mut subjects: Vec<&mut dyn Subject> =
         steps.iter_mut().map(|step| step as &mut dyn Subject).collect();
     let outcomes = context.runner().compare(&mut subjects);
-    let baseline = ready.first().map(Case::id);
-    let record = |(case, mut outcome): (Case, overdrive_bench::outcome::Outcome)| {
+    let eager = ready.first().map(Case::id);
+    let float = ready.iter().rfind(|case| case.configuration.variant.is_none()).map(Case::id);
+    let record = |((case, step), mut outcome): ((Case, &Steps<'_>), Outcome)| {
         if let Some(measurement) = outcome.measurement_mut() {
-            measurement.work = Some(work.clone());
+            measurement.work = Some(step.work.clone());
         }
-        let baseline = baseline.clone().filter(|baseline| *baseline != case.id());
+        let against = if case.configuration.variant.is_some() { &float } else { &eager };
+        let baseline = against.clone().filter(|baseline| *baseline != case.id());
         Record { case, baseline, seed: context.seed, command: context.command_of(STUDY), outcome }
     };
-    let records = ready.into_iter().zip(outcomes).map(record).collect();
+    let records = ready.into_iter().zip(&steps).zip(outcomes).map(record).collect();
     context.add(results, records);
     Ok(())
 }
@@ -102,6 +120,7 @@ struct Steps<'a> {
     prompt: Vec<u32>,
     /// Tokens in the cache.
     seen: usize,
+    work: Work,
 }
 
 impl<'a> Steps<'a> {
@@ -114,7 +133,12 @@ impl<'a> Steps<'a> {
         let mut decoder = CachedDecoder::new(target, model, room)?;
         decoder.prepare(prompt.len())?;
         decoder.begin(prompt)?;
-        Ok(Self { decoder, backend: target.0, model, prompt: prompt.to_vec(), seen: prompt.len() })
+        let graph = model.graph(Span::Step { capacity: room })?;
+        let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
+        let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
+        let work = Work { flops: graph.cost().flops, bytes, items };
+        let (prompt, seen) = (prompt.to_vec(), prompt.len());
+        Ok(Self { decoder, backend: target.0, model, prompt, seen, work })
     }
 
     fn again(&mut self) -> Result<(), Failure> {
@@ -160,12 +184,13 @@ impl Subject for Steps<'_> {
         let expected = &expected[expected.len() - found.len()..];
         let size = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
         let found: Vec<f64> = found.into_iter().map(f64::from).collect();
-        let tolerance = Tolerance::of_elements(TOLERANCE, TOLERANCE * size);
+        let share = if self.model.coding.is_some() { TOLERANCE_OF_CODES } else { TOLERANCE };
+        let tolerance = Tolerance::of_elements(share, share * size);
         Deviation::between(&found, expected, tolerance).map(Some)
     }
 
     fn reference(&self) -> &str {
-        "the whole sequence at once, in f32"
+        "the whole sequence at once"
     }
 }
 

@@ -70,7 +70,10 @@ fn a_decoder_is_judged_by_its_perplexity_and_decodes() {
     folder.line(&line).ends(0, &[]);
     let results = results(&folder, "report");
     let found = measured(&results);
-    assert!(found.contains(&["decoding", "compile", ""].map(str::to_owned)), "{found:?}");
+    for variant in ["", "int8-dynamic", "int4-rtn"] {
+        let case = ["decoding", "compile", variant].map(str::to_owned);
+        assert!(found.contains(&case), "{case:?} of {found:?}");
+    }
     assert!(
         found
             .iter()

@@ -11,10 +11,12 @@ use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
 use overdrive::bench::results::{Note, Results};
-use overdrive::studies::pretrained::Task;
+use overdrive::passes::{MODES, QuantizationMode};
+use overdrive::studies::pretrained::{Coding, Pretrained, Task};
 use overdrive::studies::quantization::{Brought as Quantizable, brought};
 use overdrive::studies::{Context, Workload, compilation, decoding};
 use overdrive_foreign::OriginalFile;
+use serde_json::json;
 
 /// The studies that a model of the user's can have.
 pub(super) const STUDIES: [&str; 3] = ["compilation", "quantization", "decoding"];
@@ -22,6 +24,9 @@ pub(super) const STUDIES: [&str; 3] = ["compilation", "quantization", "decoding"
 pub(super) const QUICK_SECONDS: u64 = 60;
 /// Batches that calibrate; of inputs without labels as many judge.
 const BATCHES: u32 = 4;
+/// Modes that need no data, in which a decoder is timed too: of 8 bits the one in which whole
+/// sequences are fastest, of 4 bits codes as GPTQ makes them too, whose time is the same.
+const DECODED: [&str; 2] = ["int8-dynamic", "int4-rtn"];
 /// What a decoder goes on from, as many tokens of it as the model's own length has room for.
 const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and";
 
@@ -123,7 +128,30 @@ impl Brought {
             return Err(Failure::bad_input("it gives no next token, which decoding times"));
         };
         let prompt = text::encode(text::tokenizer(&self.subject.model)?, PROMPT)?;
-        decoding::study(context, results, (&self.workload, model), &prompt)
+        // A folder that has codes is decoded as it is.
+        let modes = MODES.iter().filter(|mode| DECODED.contains(&mode.name));
+        let modes = modes.filter(|_| model.coding.is_none());
+        let coded: Vec<_> =
+            modes.filter_map(|mode| Some((mode.name, self.coded(model, mode, context)?))).collect();
+        let decoded = decoding::Decoded { workload: &self.workload, model, coded: &coded };
+        decoding::study(context, results, decoded, &prompt)
             .map_err(|failure| Failure::harness(failure.reason))
+    }
+
+    /// The model in a mode that needs no data, where it takes it.
+    fn coded(
+        &self,
+        model: &Pretrained,
+        mode: &QuantizationMode,
+        context: &Context<'_>,
+    ) -> Option<Pretrained> {
+        let quantization = self.subject.quantization(mode.quantization());
+        let how = (mode.preparation, &quantization);
+        let made = self.subject.apply(context.device().backend, how, &[]).ok()?;
+        let layers = made.layers.iter();
+        let layers = layers.filter_map(|layer| Some((layer.name.clone(), layer.scheme?)));
+        let coding =
+            Coding { mode: mode.name.to_owned(), layers: layers.collect(), recipe: json!(null) };
+        Some(model.with_codes(&made.graph, coding))
     }
 }
