@@ -122,6 +122,7 @@ fn of_others(model: &str, others: &[Subject], width: usize) -> Vec<String> {
         if title.chars().count() < TITLE {
             let card = &subject.cards[0];
             let gain = card.detail.split("; ").next().filter(|first| first.contains("x ["));
+            let gain = gain.and_then(|gain| gain.split(" (").next());
             // The gain needs no figure beside it where there is no room for both.
             let parts = match (&card.winner, gain) {
                 (Some(winner), Some(gain)) => [format!("`{winner}`, {gain}"), card.figure.clone()],

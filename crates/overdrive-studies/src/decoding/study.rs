@@ -29,7 +29,7 @@ const ROOM: usize = 128;
 const TOLERANCE: f64 = 1e-3;
 /// The same of activations that are rounded to codes: sums that differ in their last bits round to
 /// neighbours.
-const TOLERANCE_OF_CODES: f64 = 0.05;
+const TOLERANCE_OF_CODES: f64 = 0.02;
 /// Modes that are compared; eager decoding is nobody's choice, but what the others gain over.
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
 
