@@ -12,14 +12,14 @@ use anyhow::Result;
 use crate::skips::{self, Skips};
 use crate::step::{Tally, stream};
 use crate::workspace::Workspace;
-use crate::{add_op, container, generate, tidy};
+use crate::{container, generate, patches, tidy};
 
 /// How much of the check to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// All of it: what decides.
     Full,
-    /// Without the docs and the add-an-op patch: for the loop while one works.
+    /// Without the docs and the patches: for the loop while one works.
     Quick,
 }
 
@@ -70,8 +70,8 @@ const FULL_ONLY: &[Step] = &[
     ("book", book),
     ("container", image),
     ("kernels", |workspace| cargo(workspace, &[&KERNELS[..], &["--", "--quick"]].concat(), &[])),
-    ("add-op", |workspace| {
-        add_op::run(workspace).map(|tally| Report { tally, ..Report::default() })
+    ("patches", |workspace| {
+        patches::run(workspace).map(|tally| Report { tally, ..Report::default() })
     }),
 ];
 

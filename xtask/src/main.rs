@@ -4,7 +4,6 @@
 //! on every system. `check` is the one command that a contributor needs; the others are its parts,
 //! each runnable alone.
 
-mod add_op;
 mod check;
 mod container;
 mod dist;
@@ -12,6 +11,7 @@ mod generate;
 mod onnx_tests;
 mod ops_page;
 mod pack_tests;
+mod patches;
 mod protobuf;
 mod report_browser;
 mod skips;
@@ -26,8 +26,7 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  check [--quick]      everything that a change must pass; --quick leaves out the docs and the \
-                     add-an-op patch
+  check [--quick]      everything that a change must pass; --quick leaves out docs and patches
   tidy                 the rules of STYLE.md that a machine can check
   generate [--check]   write the generated files; --check only compares them
   onnx-tests DIR...    models of ONNX in, and out again into ONNX Runtime, from the folders that \
@@ -35,8 +34,9 @@ usage: cargo xtask COMMAND
                        and peers/onnx_models.py wrote, and the page about them
   report-browser FILE  open a report.html in headless Chromium: no error, first screen, filters, \
                      sorting, charts
-  add-op               apply patches/add-op.patch to a copy of the checkout and run the op \
-                     harness there
+  patches              what ARCHITECTURE.md says of additions: a patch of each kind is applied to \
+                     a copy,
+                       its files are counted, and its tests must pass, and fail once it is broken
   kernels              registers, shared memory and spills of every GPU kernel, by NVRTC and with \
                      no GPU
   dist [TARGET...]     archives, wheels and their SHA-256 sums in dist/, for this machine or for \
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
             onnx_tests::run(&workspace, folders)
         }
         ["report-browser", page] => report_browser::run(std::path::Path::new(page)),
-        ["add-op"] => add_op::run(&workspace).map(|_| ()),
+        ["patches"] => patches::run(&workspace).map(|_| ()),
         ["kernels"] => check::kernels(&workspace),
         ["container"] => container::run(&workspace),
         ["dist", "--check", ref targets @ ..] if !targets.is_empty() => {
