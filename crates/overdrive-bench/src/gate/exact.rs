@@ -77,9 +77,9 @@ impl Exact {
 }
 
 /// What makes a name clear.
-pub(super) const UNCLEAR: &str = "its name does not say which way is better: end it in a unit \
-                                  such as `_bytes`, `_ms`, \
-                                  `_per_s` or `_percent` (docs/regression.md lists them)";
+pub(super) const UNCLEAR: &str = "its name does not say which way is better: end it in a unit such \
+                                  as `_bytes`, `_ms`, `_per_s` or `_percent` (docs/regression.md \
+                                  lists them)";
 
 /// At most four digits of a threshold, which is a share of something.
 fn rounded(value: f64) -> f64 {

@@ -246,13 +246,8 @@ impl Model {
         };
         tensor_type(info, unknown).map_err(|found| {
             let place = format!("input `{}`", info.name());
-            let error = FormatError::damaged(
-                &self.path,
-                &place,
-                "a tensor of a type known \
-                                                            here",
-                found,
-            );
+            let error =
+                FormatError::damaged(&self.path, &place, "a tensor of a type known here", found);
             error.remedy(
                 "export the model with tensors only, each with a shape whose dimensions \
                          may be names",

@@ -63,8 +63,7 @@ impl Op for AdamW {
         }
         if self.betas.iter().any(|beta| !(0.0..1.0).contains(beta)) {
             return Err(Mismatch::new(
-                "betas of at least 0 and below \
-                                      1",
+                "betas of at least 0 and below 1",
                 format!("{:?}", self.betas),
             ));
         }

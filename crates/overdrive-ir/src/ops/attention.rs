@@ -133,8 +133,7 @@ fn check_regions(
         }
         if std::mem::replace(&mut seen[is_mask as usize], true) {
             return Err(Mismatch::new(
-                "at most one score and one mask \
-                                      region",
+                "at most one score and one mask region",
                 format!("`{}` again", region.name()),
             ));
         }
@@ -181,8 +180,7 @@ impl Attention {
     ) -> Result<TensorType, Mismatch> {
         let [q, k, v] = &types.operands[..3] else {
             unreachable!(
-                "the caller checked the number \
-                                                            of operands"
+                "the caller checked the number of operands"
             )
         };
         let dtype = types.same_float(&types.operands[..3])?;
@@ -197,16 +195,14 @@ impl Attention {
         if !equal {
             let expected = "equal B of all three, Hkv and Tk of k and v, D of q and k";
             return Err(Mismatch::new(expected, found()).remedy(
-                "transpose heads to the front: [B, \
-                                                            H, T, D]",
+                "transpose heads to the front: [B, H, T, D]",
             ));
         }
         if let (Some(heads), Some(shared)) = (q.shape[1].size(), k.shape[1].size()) {
             let divides = if shared == 0 { heads == 0 } else { heads.is_multiple_of(shared) };
             if !divides {
                 return Err(Mismatch::new(
-                    "a number of query heads that the key heads \
-                                          divide",
+                    "a number of query heads that the key heads divide",
                     found(),
                 ));
             }
@@ -401,8 +397,7 @@ impl Op for Attention {
         });
         let regions = [score, mask].map(|region| {
             region.expect(
-                "the sample's regions are well \
-                                                            typed",
+                "the sample's regions are well typed",
             )
         });
         let with_regions = |regions: &[Graph]| {

@@ -101,8 +101,7 @@ impl BlockScale {
             }
             (Some(block), dim) => Err(Mismatch::new(
                 format!(
-                    "blocks of {block} that divide the \
-                                                            extent {dim}"
+                    "blocks of {block} that divide the extent {dim}"
                 ),
                 x.to_string(),
             )
@@ -123,8 +122,7 @@ impl Op for BlockScale {
         types.same_float(types.operands)?;
         if self.element == DType::Bool || self.element == DType::E8M0 {
             return Err(Mismatch::new(
-                "an element type that holds signed \
-                                      numbers",
+                "an element type that holds signed numbers",
                 self.element.to_string(),
             ));
         }

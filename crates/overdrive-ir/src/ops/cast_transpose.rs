@@ -39,8 +39,7 @@ impl Op for CastTranspose {
         if x.rank() != 2 || scale.rank() != 0 || !scale.dtype.is_arithmetic_float() {
             let remedy = "reshape x to a matrix; one scale covers all of it";
             return Err(Mismatch::new(
-                "x of [M, N] and a scalar \
-                                      scale",
+                "x of [M, N] and a scalar scale",
                 format!("{x} and {scale}"),
             )
             .remedy(remedy));

@@ -30,8 +30,7 @@ impl Op for Linear {
             [x, w, bias] => (x, w, Some(bias)),
             _ => {
                 return Err(Mismatch::new(
-                    "x, w and at most a \
-                                           bias",
+                    "x, w and at most a bias",
                     format!("{} operands", types.operands.len()),
                 ));
             }
@@ -39,8 +38,7 @@ impl Op for Linear {
         types.same_float(types.operands)?;
         if w.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&w.shape[0]) {
             let expected = format!(
-                "x of [..., {}] and w of [K, \
-                                    N]",
+                "x of [..., {}] and w of [K, N]",
                 w.shape.0.first().map_or("K".into(), |d| d.to_string())
             );
             let remedy = "the last dimension of x must be the first of w";

@@ -81,15 +81,13 @@ impl Op for Quantize {
         types.same_float(&types.operands[..1])?;
         if self.to == DType::Bool || self.to == DType::E8M0 {
             return Err(Mismatch::new(
-                "codes of a type that holds signed \
-                                      numbers",
+                "codes of a type that holds signed numbers",
                 self.to.to_string(),
             ));
         }
         if types.operands.len() == 3 && self.to.is_float() {
             return Err(Mismatch::new(
-                "no zero point: floats are \
-                                      symmetric",
+                "no zero point: floats are symmetric",
                 types.operands[2].to_string(),
             ));
         }

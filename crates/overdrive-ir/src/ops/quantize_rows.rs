@@ -106,15 +106,13 @@ impl Op for QuantizeRows {
             }
             _ => {
                 let found = format!(
-                    "{} with {:?} scales of {:?} elements of \
-                                     {x}",
+                    "{} with {:?} scales of {:?} elements of {x}",
                     self.element, self.scale, self.block
                 );
                 let remedy = "a wide scale of the whole row, or narrow scales of blocks that \
                               divide it";
                 return Err(Mismatch::new(
-                    "codes whose scaled values bf16 \
-                                          holds",
+                    "codes whose scaled values bf16 holds",
                     found,
                 )
                 .remedy(remedy));

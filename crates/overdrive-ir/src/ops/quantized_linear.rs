@@ -128,8 +128,7 @@ impl QuantizedLinear {
         if codes.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&codes.shape[1]) {
             let remedy = "codes are output-major: the last dimension of x is their second";
             return Err(Mismatch::new(
-                "x of [..., K] and codes of [N, \
-                                      K]",
+                "x of [..., K] and codes of [N, K]",
                 format!("x {x} and codes {codes}"),
             )
             .remedy(remedy));
@@ -140,86 +139,7 @@ impl QuantizedLinear {
         if n.zero.is_some_and(|zero| zero.shape != n.scale.shape) {
             return Err(Mismatch::new(
                 format!(
-                    "a zero point of \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              \
-                                              {}",
+                    "a zero point of {}",
                     n.scale.shape
                 ),
                 n.zero.map_or(String::new(), ToString::to_string),

@@ -30,8 +30,7 @@ impl Op for StraightThrough {
         if value.shape != path.shape {
             let expected = format!("a path of the value's type {value}");
             return Err(Mismatch::new(expected, path.to_string()).remedy(
-                "broadcast or reshape the \
-                                                            path",
+                "broadcast or reshape the path",
             ));
         }
         Ok(vec![value.clone()])
