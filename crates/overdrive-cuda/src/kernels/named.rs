@@ -57,6 +57,10 @@ impl NamedKernel {
             sources,
         }
     }
+
+    fn is_for(&self, architecture: Architecture) -> bool {
+        self.only.is_none_or(|only| only == architecture)
+    }
 }
 
 /// A compiled call, or why there is none.
@@ -112,12 +116,6 @@ pub fn answer(call: &Call<'_>, architecture: Architecture) -> Result<Kernel, Dec
         }
         Call::Product(_) | Call::Convolution(_) => Ok(Kernel::default()),
         Call::Lying { .. } | Call::Chain(_) => Err(Decline::NoKernel),
-    }
-}
-
-impl NamedKernel {
-    fn is_for(&self, architecture: Architecture) -> bool {
-        self.only.is_none_or(|only| only == architecture)
     }
 }
 
