@@ -4,7 +4,7 @@
 //! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with
 //! what to install.
 
-use overdrive_ir::{Backend, Description, Graph, Mode};
+use overdrive_ir::{Backend, Description, Graph, Mode, WithoutKernels};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -96,6 +96,19 @@ pub struct OriginalFile {
     pub sizes: BTreeMap<String, usize>,
     /// The graph that was read with these sizes.
     pub graph: Graph,
+}
+
+impl Request<'_> {
+    /// The device as an engine has it: our device's name and limits, and no kernels of ours.
+    pub(crate) fn target(&self) -> WithoutKernels {
+        let &Description { ref device, memory_bytes, ref peaks, .. } = self.device;
+        WithoutKernels(Description {
+            device: device.clone(),
+            memory_bytes,
+            peaks: peaks.clone(),
+            ..Description::default()
+        })
+    }
 }
 
 impl Places {

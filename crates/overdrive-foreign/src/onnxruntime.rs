@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use gpu::Gpu;
 use library::Library;
-use overdrive_ir::{Backend, Description, Mode, WithoutKernels};
+use overdrive_ir::{Backend, Mode};
 use session::Sessions;
 use std::sync::Arc;
 
@@ -150,13 +150,7 @@ impl Engine for Provider {
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
         let library = self.library(request.places)?;
-        let &Description { ref device, memory_bytes, ref peaks, .. } = request.device;
-        let target = WithoutKernels(Description {
-            device: device.clone(),
-            memory_bytes,
-            peaks: peaks.clone(),
-            ..Description::default()
-        });
+        let target = request.target();
         let original = request.original.cloned();
         let plugin = match self {
             Self::TensorRtRtx => {

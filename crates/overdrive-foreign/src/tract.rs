@@ -11,7 +11,7 @@ use crate::call::{HostBackend, HostEngine, Model, Prepared, unsupported};
 use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use crate::host::HostMemory;
 use crate::onnx_model::{self, OnnxModel};
-use overdrive_ir::{Backend, BackendError, DType, Description, Graph, Mode, WithoutKernels};
+use overdrive_ir::{Backend, BackendError, DType, Graph, Mode, WithoutKernels};
 use std::fmt::Display;
 use std::sync::Arc;
 use tract_onnx::prelude::multithread::Executor;
@@ -49,14 +49,7 @@ impl Engine for Tract {
     }
 
     fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
-        let &Description { ref device, memory_bytes, ref peaks, .. } = request.device;
-        let target = WithoutKernels(Description {
-            device: device.clone(),
-            memory_bytes,
-            peaks: peaks.clone(),
-            ..Description::default()
-        });
-        let engine = Models { target, original: request.original.cloned() };
+        let engine = Models { target: request.target(), original: request.original.cloned() };
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }
 }

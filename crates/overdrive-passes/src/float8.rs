@@ -7,7 +7,7 @@
 //! the loss reads, whose errors nothing averages out (Micikevicius et al., arXiv:2209.05433, keep
 //! it wider too). Invariant: interfaces keep their types.
 
-use crate::precision::contracts;
+use crate::precision::leads_to_a_contraction;
 use crate::rebuild::rebuild;
 use overdrive_ir::ops::{Float8Linear, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node};
@@ -50,17 +50,4 @@ fn takes(graph: &Graph, node: &Node) -> bool {
     let [k, n] = [w.sizes()[0], w.sizes()[1]];
     let rows = x.elements().checked_div(k).unwrap_or(0);
     x.dtype == DType::F32 && [rows, k, n].iter().all(|&size| size > 0 && size % UNIT == 0)
-}
-
-/// Of each value, whether a contraction reads it or what comes of it.
-fn leads_to_a_contraction(graph: &Graph) -> Vec<bool> {
-    let mut leads = vec![false; graph.value_count()];
-    for node in graph.nodes().iter().rev() {
-        let on = contracts(&node.op, &graph.types(&node.operands), &node.regions)
-            || node.results.iter().any(|result| leads[result.0 as usize]);
-        if on {
-            node.operands.iter().for_each(|value| leads[value.0 as usize] = true);
-        }
-    }
-    leads
 }

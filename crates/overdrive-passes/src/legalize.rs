@@ -78,7 +78,7 @@ pub(crate) fn must_expand(node: &Node, types: &[TensorType], target: &dyn Target
 /// True for a composite whose kernel hands its result to an epilogue, as a contraction does: a
 /// product by another name.
 pub(crate) fn takes_epilogue(graph: &Graph, node: &Node, target: &dyn Target) -> bool {
-    let types: Vec<TensorType> = node.operands.iter().map(|&v| graph.ty(v).clone()).collect();
+    let types = graph.types(&node.operands);
     node.op.prim().is_none()
         && target.kernel(&Call::of(node, &types)).is_ok_and(|kernel| kernel.takes_epilogue)
 }

@@ -151,15 +151,11 @@ fn kept_sums(graph: &Graph) -> Vec<bool> {
     let mut shown = vec![false; graph.value_count()];
     let updates = graph.states().iter().filter_map(|state| state.update);
     graph.outputs().iter().map(|o| o.value).chain(updates).for_each(|v| shown[v.0 as usize] = true);
-    let (mut meets, mut kept) =
-        (vec![false; graph.value_count()], vec![false; graph.value_count()]);
+    let meets = leads_to_a_contraction(graph);
+    let mut kept = vec![false; graph.value_count()];
     for node in graph.nodes().iter().rev() {
         for &Value(v) in &node.results {
             let v = v as usize;
-            meets[v] = readers[v].iter().any(|reader| {
-                contracts(&reader.op, &graph.types(&reader.operands), &reader.regions)
-                    || reader.results.iter().any(|r| meets[r.0 as usize])
-            });
             let wide = graph.ty(Value(v as u32)).dtype.accumulation();
             kept[v] = !meets[v]
                 && !shown[v]
@@ -174,6 +170,19 @@ fn kept_sums(graph: &Graph) -> Vec<bool> {
         }
     }
     kept
+}
+
+/// Of each value, whether a contraction reads it or what comes of it.
+pub(crate) fn leads_to_a_contraction(graph: &Graph) -> Vec<bool> {
+    let mut leads = vec![false; graph.value_count()];
+    for node in graph.nodes().iter().rev() {
+        let on = contracts(&node.op, &graph.types(&node.operands), &node.regions)
+            || node.results.iter().any(|result| leads[result.0 as usize]);
+        if on {
+            node.operands.iter().for_each(|value| leads[value.0 as usize] = true);
+        }
+    }
+    leads
 }
 
 /// Which operands of a contraction are to be lowered; `None` for everything else.
@@ -211,7 +220,7 @@ fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>>
 const MOST_OPERANDS: usize = 10;
 
 /// Whether an op is a contraction or expands into one.
-pub(crate) fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
+fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
     match op {
         Operation::Prim(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
         Operation::Composite(_) => {

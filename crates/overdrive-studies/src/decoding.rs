@@ -11,7 +11,7 @@ mod window;
 
 pub use cached::CachedDecoder;
 pub use sampling::Sampling;
-pub use study::{Decoded, study};
+pub use study::{Decoded, MakeCoded, study};
 pub use window::WindowDecoder;
 
 use overdrive_bench::clock::Clock;

@@ -43,16 +43,7 @@ fn run<'a>(
     recipe: &'a Recipe,
     parts: &'a Parts,
 ) -> Fit<'a> {
-    Fit {
-        backend,
-        model,
-        recipe,
-        train: parts.train.as_ref(),
-        validation: parts.validation.as_ref(),
-        resume: None,
-        checkpoint: None,
-        memory_limit: None,
-    }
+    Fit::anew((backend, model), recipe, parts)
 }
 
 fn fitted(recipe: &Recipe) -> Fitted {

@@ -39,8 +39,8 @@ pub(super) fn refresh(workspace: &Workspace, to: &Path) -> Result<()> {
 /// tests run for a moment.
 ///
 /// Cargo names the artefacts of a workspace's crates by their version and by their path from its
-/// root, so that a copy that shares the target folder, to share the dependencies, would be taken
-/// for the checkout.
+/// root. The copy shares the target folder, to share the dependencies: it would be taken for the
+/// checkout.
 fn marked(manifest: &str, files: &[String]) -> Result<String> {
     let (before, rest) = manifest
         .split_once("\nversion = \"")

@@ -30,6 +30,12 @@ impl<'b> Expr<'b> {
     }
 }
 
+/// `max |x|`, 0 of no elements and NaN where any is.
+pub(super) fn largest_magnitude(x: &Array) -> f64 {
+    let mut magnitudes = (0..x.len()).map(|i| x.get(i).abs());
+    magnitudes.try_fold(0.0, |a: f64, x| (!x.is_nan()).then_some(a.max(x))).unwrap_or(f64::NAN)
+}
+
 impl Op for CastTranspose {
     const NAME: &'static str = "cast_transpose";
 
@@ -55,10 +61,7 @@ impl Op for CastTranspose {
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (x, scale) = (&args[0], args[1].get(0));
         let of = |at: &[usize]| code(self.to, x.at(at) / scale, 0.0);
-        let largest = (0..x.len())
-            .map(|i| x.get(i).abs())
-            .fold(0.0, |a: f64, x| if x.is_nan() { x } else { a.max(x) });
-        let largest = if (0..x.len()).any(|i| x.get(i).is_nan()) { f64::NAN } else { largest };
+        let largest = largest_magnitude(x);
         vec![
             Array::build(self.to, &x.shape, of),
             Array::build(self.to, &[x.shape[1], x.shape[0]], |at| of(&[at[1], at[0]])),

@@ -11,6 +11,7 @@
 //! gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two).
 
 use super::block_scale::ScaleFormat;
+use super::cast_transpose::largest_magnitude;
 use super::quantize::code;
 use crate::{
     Array, Builder, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types,
@@ -90,13 +91,7 @@ impl Op for Float8Linear {
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (x, w) = (&args[0], &args[1]);
         let (m, [k, n]) = (x.shape[0], [w.shape[0], w.shape[1]]);
-        let scale = |a: &Array| {
-            let largest = (0..a.len()).map(|i| a.get(i).abs());
-            let largest = largest.fold(0.0, |a: f64, x| if x.is_nan() { x } else { a.max(x) });
-            let is_nan = (0..a.len()).any(|i| a.get(i).is_nan());
-            SCALE.of(if is_nan { f64::NAN } else { largest }, self.forward)
-        };
-        let scales = [scale(x), scale(w)];
+        let scales = [x, w].map(|a| SCALE.of(largest_magnitude(a), self.forward));
         let codes = |a: &Array, scale: f64| {
             Array::build(self.forward, &a.shape, |at| code(self.forward, a.at(at) / scale, 0.0))
         };

@@ -33,6 +33,9 @@ const TOLERANCE_OF_CODES: f64 = 0.02;
 /// Modes that are compared; eager decoding is nobody's choice, but what the others gain over.
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
 
+/// Makes the model on codes of a mode, where it takes them.
+pub type MakeCoded<'a> = dyn Fn(&str) -> Option<Pretrained> + 'a;
+
 /// The model that is decoded, and the same on codes, by mode; these run in the fastest mode of the
 /// device.
 #[derive(Copy, Clone)]
@@ -41,8 +44,10 @@ pub struct Decoded<'a> {
     pub workload: &'a Workload,
     /// The model.
     pub model: &'a Pretrained,
-    /// On codes.
-    pub coded: &'a [(&'static str, Pretrained)],
+    /// Modes of codes.
+    pub modes: &'a [&'static str],
+    /// What makes them: asked only where the study takes its cases.
+    pub coded: &'a MakeCoded<'a>,
 }
 
 /// Measures a token after `prompt`.
@@ -52,7 +57,7 @@ pub struct Decoded<'a> {
 pub fn study(
     context: &Context<'_>,
     results: &mut Results,
-    Decoded { workload, model, coded }: Decoded<'_>,
+    Decoded { workload, model, modes: coded_modes, coded }: Decoded<'_>,
     prompt: &[u32],
 ) -> Result<(), Failure> {
     let device = context.device();
@@ -67,11 +72,10 @@ pub fn study(
         Case { workload: key.clone(), configuration, ..plain }
     };
     let modes = MODES.into_iter().filter(|mode| *mode != Mode::Graph || device.is_accelerator());
-    let mut wanted: Vec<(Mode, Option<&str>, &Pretrained)> =
-        modes.map(|mode| (mode, None, model)).collect();
+    let mut wanted: Vec<(Mode, Option<&str>)> = modes.map(|mode| (mode, None)).collect();
     let fastest = device.backend.description().fastest_mode();
-    wanted.extend(coded.iter().map(|(name, model)| (fastest, Some(*name), model)));
-    let cases: Vec<Case> = wanted.iter().map(|&(mode, variant, _)| case(mode, variant)).collect();
+    wanted.extend(coded_modes.iter().map(|name| (fastest, Some(*name))));
+    let cases: Vec<Case> = wanted.iter().map(|&(mode, variant)| case(mode, variant)).collect();
     if !context.wants(&cases) {
         return Ok(());
     }
@@ -80,9 +84,16 @@ pub fn study(
         return Ok(());
     }
     context.progress.workload(&name);
+    let on_codes: Vec<Option<Pretrained>> =
+        wanted.iter().map(|(_, variant)| variant.and_then(coded)).collect();
     let mut steps = Vec::new();
     let mut ready = Vec::new();
-    for ((mode, _, model), case) in wanted.into_iter().zip(cases) {
+    for (((mode, variant), on_codes), case) in wanted.into_iter().zip(&on_codes).zip(cases) {
+        let model = match (variant, on_codes) {
+            (None, _) => model,
+            (Some(_), Some(on_codes)) => on_codes,
+            (Some(_), None) => continue,
+        };
         match Steps::new((device.backend, mode), model, prompt, room) {
             Ok(step) => {
                 steps.push(step);
@@ -133,7 +144,7 @@ impl<'a> Steps<'a> {
         let mut decoder = CachedDecoder::new(target, model, room)?;
         decoder.prepare(prompt.len())?;
         decoder.begin(prompt)?;
-        let graph = model.graph(Span::Step { capacity: room })?;
+        let graph = model.unloaded(Span::Step { capacity: room })?;
         let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
         let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
         let work = Work { flops: graph.cost().flops, bytes, items };

@@ -11,7 +11,7 @@ use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};
 use overdrive_ir::{Graph, GraphError, StateDecl, Tensor, TensorType};
-use overdrive_passes::{Order, Scheme, layers};
+use overdrive_passes::{Order, Quantized, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,13 @@ pub struct Coding {
 }
 
 impl Coding {
+    /// That of a model that was quantized in this mode.
+    pub fn of(mode: &str, made: &Quantized, recipe: Value) -> Self {
+        let layers = made.layers.iter();
+        let layers = layers.filter_map(|layer| Some((layer.name.clone(), layer.scheme?)));
+        Self { mode: mode.to_owned(), layers: layers.collect(), recipe }
+    }
+
     /// What config.json says, if it says anything.
     pub(super) fn read(config: &Config) -> Result<Option<Self>, FormatError> {
         let json = config.to_json();

@@ -100,10 +100,7 @@ pub(super) fn apply(
 /// Writes the folder.
 pub(super) fn write(folder: &Path, model: &Pretrained, chosen: &Chosen) -> Result<(), Failure> {
     let Chosen { name, quantization, made, .. } = chosen;
-    let layers =
-        made.layers.iter().filter_map(|layer| Some((layer.name.clone(), layer.scheme?))).collect();
-    let recipe = json!({ "range": quantization.range });
-    let coding = Coding { mode: name.clone(), layers, recipe };
+    let coding = Coding::of(name, made, json!({ "range": quantization.range }));
     let notes = model.write_quantized(folder, &made.graph, &coding).map_err(Failure::bad_input)?;
     notes.iter().try_for_each(|note| tell!("note: {note}"))
 }

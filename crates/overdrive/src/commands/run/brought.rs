@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
 use overdrive::bench::results::{Note, Results};
-use overdrive::passes::{MODES, QuantizationMode};
+use overdrive::passes::QuantizationMode;
 use overdrive::studies::pretrained::{Coding, Pretrained, Task};
 use overdrive::studies::quantization::{Brought as Quantizable, brought};
 use overdrive::studies::{Context, Workload, compilation, decoding};
@@ -129,11 +129,9 @@ impl Brought {
         };
         let prompt = text::encode(text::tokenizer(&self.subject.model)?, PROMPT)?;
         // A folder that has codes is decoded as it is.
-        let modes = MODES.iter().filter(|mode| DECODED.contains(&mode.name));
-        let modes = modes.filter(|_| model.coding.is_none());
-        let coded: Vec<_> =
-            modes.filter_map(|mode| Some((mode.name, self.coded(model, mode, context)?))).collect();
-        let decoded = decoding::Decoded { workload: &self.workload, model, coded: &coded };
+        let modes = if model.coding.is_some() { &[][..] } else { &DECODED };
+        let coded = |mode: &str| self.coded(model, QuantizationMode::find(mode)?, context);
+        let decoded = decoding::Decoded { workload: &self.workload, model, modes, coded: &coded };
         decoding::study(context, results, decoded, &prompt)
             .map_err(|failure| Failure::harness(failure.reason))
     }
@@ -148,10 +146,6 @@ impl Brought {
         let quantization = self.subject.quantization(mode.quantization());
         let how = (mode.preparation, &quantization);
         let made = self.subject.apply(context.device().backend, how, &[]).ok()?;
-        let layers = made.layers.iter();
-        let layers = layers.filter_map(|layer| Some((layer.name.clone(), layer.scheme?)));
-        let coding =
-            Coding { mode: mode.name.to_owned(), layers: layers.collect(), recipe: json!(null) };
-        Some(model.with_codes(&made.graph, coding))
+        Some(model.with_codes(&made.graph, Coding::of(mode.name, &made, json!(null))))
     }
 }
