@@ -1,10 +1,10 @@
-//! An [`Executable`] as a [`Subject`]: what is timed is `run` and the wait for it, on inputs that
+//! A [`Session`] as a [`Subject`]: what is timed is `run` and the wait for it, on inputs that
 //! were put in place beforehand.
 
 use std::ops::Range;
 
 use overdrive_ir::backend::{CacheState, Protocol};
-use overdrive_ir::{Backend, BackendError, Buffer, Executable, State, Tensor};
+use overdrive_ir::{Backend, BackendError, Buffer, Session, State, Tensor};
 
 use crate::clock::Clock;
 use crate::deviation::Deviation;
@@ -38,12 +38,12 @@ enum HostSpan {
     BackToBack,
 }
 
-/// Calls of one executable whose results do not depend on the calls before: inference, or a step
+/// Calls of one session whose results do not depend on the calls before: inference, or a step
 /// whose state is put back. Inputs keep their buffers and get new values before each sample, so
 /// that what a call finds in the caches is what a pipeline would leave there.
 pub struct Calls<'a> {
     backend: &'a dyn Backend,
-    executable: &'a mut dyn Executable,
+    session: &'a mut dyn Session,
     state: &'a mut State,
     oracle: &'a Oracle<'a>,
     tolerance: Tolerance,
@@ -61,7 +61,7 @@ pub struct Target<'a> {
     /// Where it runs.
     pub backend: &'a dyn Backend,
     /// What runs.
-    pub executable: &'a mut dyn Executable,
+    pub session: &'a mut dyn Session,
     /// Its state.
     pub state: &'a mut State,
 }
@@ -77,14 +77,14 @@ impl<'a> Calls<'a> {
         tolerance: Tolerance,
         seed: u64,
     ) -> Result<Self, Failure> {
-        let Target { backend, executable, state } = target;
+        let Target { backend, session, state } = target;
         let sets: Vec<(u64, Vec<Tensor>)> = (0..INPUT_SETS)
             .map(|set| seed.wrapping_add(set))
             .map(|seed| (seed, oracle.inputs(seed)))
             .collect();
         // A device apart from the host, told by its clock: gigabytes would cross to it before each
         // sample.
-        let placed = match executable.keeps_time() {
+        let placed = match session.keeps_time() {
             true => sets
                 .iter()
                 .map(|(_, tensors)| upload(backend, tensors))
@@ -95,11 +95,11 @@ impl<'a> Calls<'a> {
             Some(first) => copies(backend, first)?,
             None => upload(backend, &sets[0].1)?,
         };
-        let outputs = fresh_outputs(backend, executable)?;
+        let outputs = fresh_outputs(backend, session)?;
         let host_span = HostSpan::AsTheDevice;
         Ok(Self {
             backend,
-            executable,
+            session,
             state,
             oracle,
             tolerance,
@@ -146,9 +146,9 @@ fn copies(backend: &dyn Backend, buffers: &[Buffer]) -> Result<Vec<Buffer>, Fail
 /// Output buffers full of NaN, so that what is not written is seen.
 pub(crate) fn fresh_outputs(
     backend: &dyn Backend,
-    executable: &dyn Executable,
+    session: &dyn Session,
 ) -> Result<Vec<Buffer>, Failure> {
-    let plan = executable.plan();
+    let plan = session.plan();
     Ok(plan
         .outputs
         .iter()
@@ -172,13 +172,13 @@ impl Subject for Calls<'_> {
     }
 
     fn call(&mut self, _index: u64) -> Result<(), Failure> {
-        Ok(self.executable.run(self.state, &self.inputs, &mut self.outputs)?.wait()?)
+        Ok(self.session.run(self.state.with(&self.inputs, &mut self.outputs))?.wait()?)
     }
 
     fn sample(&mut self, calls: Range<u64>, clock: &dyn Clock) -> Result<Reading, Failure> {
         // The first call is a metric of its own, which setting up the device's timing must not be
         // part of.
-        if calls.start == 0 || !self.executable.keeps_time() {
+        if calls.start == 0 || !self.session.keeps_time() {
             return on_the_host(self, calls, clock);
         }
         let back_to_back = match self.host_span {
@@ -190,7 +190,7 @@ impl Subject for Calls<'_> {
         let calls_per_sample = u32::try_from(count).expect("calls of a sample are below 2^24");
         let protocol = Protocol { samples: 1, calls_per_sample, cache: CacheState::Cold };
         let samples =
-            self.executable.sample(self.state, &self.inputs, &mut self.outputs, protocol)?;
+            self.session.sample(self.state.with(&self.inputs, &mut self.outputs), protocol)?;
         let sample = samples.first().ok_or_else(|| Failure::failed("the device took no sample"))?;
         let total = |per_call: f64| (per_call * count as f64).round() as u64;
         let said = sample.flags.iter().filter_map(|flag| Flag::named(flag));
@@ -205,8 +205,8 @@ impl Subject for Calls<'_> {
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
         let tensors = self.oracle.inputs(seed);
         let inputs = upload(self.backend, &tensors)?;
-        let mut outputs = fresh_outputs(self.backend, self.executable)?;
-        self.executable.run(self.state, &inputs, &mut outputs)?.wait()?;
+        let mut outputs = fresh_outputs(self.backend, self.session)?;
+        self.session.run(self.state.with(&inputs, &mut outputs))?.wait()?;
         for (position, (buffer, tensor)) in inputs.iter().zip(&tensors).enumerate() {
             if self.backend.download(buffer)?.bytes() != tensor.bytes() {
                 return Err(Failure::incorrect(format!("the call changed its input {position}")));
@@ -220,7 +220,7 @@ impl Subject for Calls<'_> {
     }
 
     fn launches_per_call(&self) -> Option<u64> {
-        let steps = &self.executable.plan().steps;
+        let steps = &self.session.plan().steps;
         Some(steps.iter().filter(|step| !step.prepare).count() as u64)
     }
 

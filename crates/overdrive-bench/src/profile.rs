@@ -38,7 +38,7 @@ pub struct Profile {
     pub steps: Vec<ProfiledStep>,
     /// Bytes of the arena that live when a call ends: its results.
     pub end_live_bytes: u64,
-    /// What the executable holds.
+    /// What the session holds.
     pub memory: MemoryReport,
 }
 
@@ -64,20 +64,16 @@ impl Profile {
         calls: u32,
         clock: &dyn Clock,
     ) -> Result<Self, Failure> {
-        let Target { backend, executable, state } = target;
+        let Target { backend, session, state } = target;
         let inputs = upload(backend, inputs)?;
-        let mut outputs = fresh_outputs(backend, executable)?;
+        let mut outputs = fresh_outputs(backend, session)?;
         for _ in 0..WARMUP_CALLS {
-            executable.run(state, &inputs, &mut outputs)?.wait()?;
+            session.run(state.with(&inputs, &mut outputs))?.wait()?;
         }
         let start_ns = clock.now_ns();
-        let steps = executable.profile(state, &inputs, &mut outputs, calls)?;
+        let steps = session.profile(state.with(&inputs, &mut outputs), calls)?;
         let wall_ns = (clock.now_ns() - start_ns) as f64;
-        Ok(Self {
-            wall_ns,
-            memory: executable.memory(),
-            ..Self::of(executable.plan(), steps, calls)
-        })
+        Ok(Self { wall_ns, memory: session.memory(), ..Self::of(session.plan(), steps, calls) })
     }
 
     /// The plan's streams and lives beside the times of its steps, one for each step and in their

@@ -84,7 +84,8 @@ fn main() {
 }
 
 fn median_ms(backend: &CpuBackend, graph: &Graph) -> f64 {
-    let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap();
+    let mut session =
+        backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
     let mut state = State::initial(graph, backend).unwrap();
     let ports = |ports: &[overdrive_ir::Port]| {
         ports.iter().map(|port| backend.output(graph.ty(port.value)).unwrap()).collect::<Vec<_>>()
@@ -96,8 +97,8 @@ fn median_ms(backend: &CpuBackend, graph: &Graph) -> f64 {
         backend.write(input, &array.to_tensor()).unwrap();
     }
     let protocol = |samples| Protocol { samples, calls_per_sample: 2, cache: CacheState::Warm };
-    executable.sample(&mut state, &inputs, &mut outputs, protocol(3)).unwrap();
-    let samples = executable.sample(&mut state, &inputs, &mut outputs, protocol(15)).unwrap();
+    session.sample(state.with(&inputs, &mut outputs), protocol(3)).unwrap();
+    let samples = session.sample(state.with(&inputs, &mut outputs), protocol(15)).unwrap();
     let mut times: Vec<f64> = samples.iter().map(|sample| sample.host_ns / 1e6).collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]

@@ -21,8 +21,7 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Backend, Buffer, Builder, DType, Executable, Graph, Init, Mode, State, Tensor, TensorType,
-    Tuning,
+    Backend, Buffer, Builder, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
 };
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;
@@ -139,7 +138,7 @@ fn linear([m, n, k]: [usize; 3], layer: Option<Layer>) -> Graph {
 
 /// A compiled graph of one input and one output.
 struct Session {
-    executable: Box<dyn Executable>,
+    compiled: Box<dyn overdrive_ir::Session>,
     state: State,
     x: [Buffer; 1],
     y: [Buffer; 1],
@@ -149,7 +148,11 @@ impl Session {
     fn new(backend: &CpuBackend, graph: &Graph, x: &[f32]) -> Self {
         let sizes = graph.ty(graph.inputs()[0].value).sizes();
         Self {
-            executable: backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap(),
+            compiled: backend
+                .compile(graph, Mode::Compile, &Tuning::default())
+                .unwrap()
+                .session()
+                .unwrap(),
             state: State::initial(graph, backend).unwrap(),
             x: [backend.upload(&Tensor::from_f32(sizes, x)).unwrap()],
             y: [backend.output(graph.ty(graph.outputs()[0].value)).unwrap()],
@@ -157,7 +160,7 @@ impl Session {
     }
 
     fn run(&mut self) {
-        self.executable.run(&mut self.state, &self.x, &mut self.y).unwrap().wait().unwrap();
+        self.compiled.run(self.state.with(&self.x, &mut self.y)).unwrap().wait().unwrap();
     }
 }
 

@@ -148,7 +148,7 @@ impl Backend for CpuBackend {
         graph: &Graph,
         mode: Mode,
         tuning: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Arc<dyn Executable>, BackendError> {
         if mode == Mode::Graph {
             let reason = "a CPU has no launches to capture and replay; use mode `compile`";
             return Err(BackendError::Unsupported {
@@ -166,8 +166,8 @@ impl Backend for CpuBackend {
             let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
                 ports.iter().map(|p| p.name.clone()).collect()
             };
-            let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
-            Ok(Box::new(CpuExecutable::new(plan, pool, &inputs, &outputs)?) as Box<dyn Executable>)
+            let names = [names(graph.inputs()), names(graph.outputs())];
+            Ok(Arc::new(CpuExecutable::new(plan, pool, names)?) as Arc<dyn Executable>)
         })
     }
 

@@ -86,7 +86,7 @@ fn score_and_mask_functions_run_here_and_not_in_the_reference() {
                 let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
                 for mode in MODES {
                     let session = Session::new(&graph, mode, 1, &tensors).unwrap();
-                    let plan = session.executable.plan();
+                    let plan = session.compiled.plan();
                     let host =
                         plan.steps.iter().find(|step| matches!(step.kind, StepKind::Host(_)));
                     assert!(host.is_none(), "{}, {mode}: {host:?}", graph.name());

@@ -85,7 +85,7 @@ fn products(plan: &Plan) -> Vec<DType> {
 fn holds(graph: &Graph, shape: &[usize], dtype: DType) {
     let x = clear_of_ties(shape, 0.03);
     let session = Session::new(graph, Mode::Compile, 1, &[x.to_tensor()]).unwrap();
-    let found = products(session.executable.plan());
+    let found = products(session.compiled.plan());
     assert!(!found.is_empty() && found.iter().all(|f| *f == dtype), "{}: {found:?}", graph.name());
     check(graph, &[x], Tolerance::new(DType::F32, 64, 30.0));
 }
@@ -142,7 +142,7 @@ fn scales_that_change_along_the_sum_keep_the_product_in_floats_and_say_so() {
     holds(&blocks, &[5, 32], DType::F32);
     let x = clear_of_ties(&[5, 32], 0.03).to_tensor();
     let session = Session::new(&blocks, Mode::Compile, 1, &[x]).unwrap();
-    let notes = format!("{:?}", session.executable.plan().notes);
+    let notes = format!("{:?}", session.compiled.plan().notes);
     assert!(notes.contains("changes along what is summed"), "{notes}");
 }
 
@@ -167,7 +167,7 @@ fn models_that_onnx_runtime_quantized_are_integer() {
             let mut session = Session::new(&graph, mode, 2, std::slice::from_ref(x)).unwrap();
             // Two convolutions, which are one more each where weights have zero points, a layer and
             // two matrix products.
-            let found = products(session.executable.plan());
+            let found = products(session.compiled.plan());
             let count = if name.ends_with("_unsigned") { 7 } else { 5 };
             assert_eq!(found, vec![DType::I8; count], "{name}, {mode}");
             session.run().unwrap();

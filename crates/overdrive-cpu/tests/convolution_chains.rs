@@ -17,8 +17,8 @@ use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{
-    Array, Backend, Builder, Call, DType, Described, Executable, Graph, Init, Kernel, Mode, Port,
-    Prim, State,
+    Array, Backend, Builder, Call, DType, Described, Executable as _, Graph, Init, Kernel, Mode,
+    Port, Prim, State,
 };
 use overdrive_ir::{TensorType, Tuning};
 use proptest::prelude::*;
@@ -130,15 +130,16 @@ fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, P
     let plan = overdrive_passes::plan(graph, Mode::Compile, &chaining, &Tuning::default()).unwrap();
     let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap());
     let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
-    let (names_in, names_out) = (names(graph.inputs()), names(graph.outputs()));
-    let executable = CpuExecutable::new(plan.clone(), pool, &names_in, &names_out);
-    let mut executable = executable.map_err(|e| format!("{e}\n{plan}"))?;
+    let names = [names(graph.inputs()), names(graph.outputs())];
+    let executable = CpuExecutable::new(plan.clone(), pool, names);
+    let session = executable.and_then(|executable| Arc::new(executable).session());
+    let mut session = session.map_err(|e| format!("{e}\n{plan}"))?;
     let mut state = State::initial(graph, &backend).unwrap();
     let inputs: Vec<_> = inputs.iter().map(|x| backend.upload(&x.to_tensor()).unwrap()).collect();
     let output = |port: &Port| backend.output(graph.ty(port.value)).unwrap();
     let mut outputs: Vec<_> = graph.outputs().iter().map(output).collect();
     for _ in 0..2 {
-        executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+        session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
     }
     let download = |buffer| Array::from(&backend.download(buffer).unwrap());
     Ok((outputs.iter().map(download).collect(), plan))

@@ -202,7 +202,7 @@ fn a_mean_over_space_stores_no_image() {
         let graph = case.graph();
         let x = random(DType::F32, &graph.ty(graph.inputs()[0].value).sizes(), 1).to_tensor();
         let session = Session::new(&graph, Mode::Compile, 2, &[x]).unwrap();
-        let plan = session.executable.plan();
+        let plan = session.compiled.plan();
         let folds = |step: &&overdrive_ir::plan::Step| match &step.kind {
             StepKind::Convolution(call) => {
                 call.epilogue.0.instrs.iter().any(|i| matches!(i, Instr::Reduce(_)))

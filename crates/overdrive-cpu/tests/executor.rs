@@ -161,7 +161,7 @@ fn eager_takes_memory_as_it_goes_and_says_how_much() {
         let mut session = Session::new(&graph, mode, 2, std::slice::from_ref(&input)).unwrap();
         session.run().unwrap();
         session.run().unwrap();
-        let memory = session.executable.memory();
+        let memory = session.compiled.memory();
         let activation = 64 * 1024 * 4;
         assert!(
             (activation..=most * activation).contains(&memory.transient_bytes),
@@ -181,13 +181,13 @@ fn samples_and_profiles_come_from_real_calls() {
     let graph = layer();
     let input = random(DType::F32, &[5, 8], 2);
     let mut session = Session::new(&graph, Mode::Jit, 2, &[input.to_tensor()]).unwrap();
-    let Session { executable, state, inputs, outputs, .. } = &mut session;
+    let Session { compiled, state, inputs, outputs, .. } = &mut session;
     let protocol = Protocol { samples: 3, calls_per_sample: 2, cache: CacheState::Warm };
-    let samples = executable.sample(state, inputs, outputs, protocol).unwrap();
+    let samples = compiled.sample(state.with(inputs, outputs), protocol).unwrap();
     assert!(samples.len() == 3 && samples.iter().all(|s| s.host_ns > 0.0 && s.device_ns.is_none()));
-    let profile = executable.profile(state, inputs, outputs, 4).unwrap();
-    assert_eq!(profile.len(), executable.plan().steps.len());
-    for (step, profile) in executable.plan().steps.iter().zip(&profile) {
+    let profile = compiled.profile(state.with(inputs, outputs), 4).unwrap();
+    assert_eq!(profile.len(), compiled.plan().steps.len());
+    for (step, profile) in compiled.plan().steps.iter().zip(&profile) {
         // Packing has run before, and nothing changed since.
         assert_eq!(profile.time_ns.len(), if step.prepare { 0 } else { 4 }, "{}", step.name);
     }

@@ -57,9 +57,9 @@ fn codes_below_a_byte_are_converted_by_a_kernel() {
                 check(&converted, &inputs, EXACT);
                 let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
                 let session = Session::new(&converted, Mode::Compile, 1, &tensors).unwrap();
-                let steps = &session.executable.plan().steps;
+                let steps = &session.compiled.plan().steps;
                 let host = steps.iter().find(|step| matches!(step.kind, StepKind::Host(_)));
-                assert!(host.is_none(), "{}", session.executable.plan());
+                assert!(host.is_none(), "{}", session.compiled.plan());
             }
         }
     }
@@ -386,8 +386,8 @@ fn products_by_codes_take_their_epilogue() {
             let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
             let session = Session::new(&residual, Mode::Compile, 1, &tensors).unwrap();
             let kinds: Vec<_> =
-                session.executable.plan().steps.iter().map(|step| &step.kind).collect();
-            assert!(matches!(kinds[..], [StepKind::Kernel(_)]), "{}", session.executable.plan());
+                session.compiled.plan().steps.iter().map(|step| &step.kind).collect();
+            assert!(matches!(kinds[..], [StepKind::Kernel(_)]), "{}", session.compiled.plan());
         }
     }
 }

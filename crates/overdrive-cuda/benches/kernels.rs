@@ -118,8 +118,9 @@ fn values(ty: &TensorType, site: u64) -> Tensor {
 }
 
 fn measure(backend: &CudaBackend, graph: &Graph) {
-    let mut executable = match backend.compile(graph, Mode::Compile, &Tuning::default()) {
-        Ok(executable) => executable,
+    let executable = backend.compile(graph, Mode::Compile, &Tuning::default());
+    let mut session = match executable.and_then(|executable| executable.session()) {
+        Ok(session) => session,
         Err(refused) => return println!("{:>44} {refused}", graph.name()),
     };
     let mut state = State::initial(graph, backend).unwrap();
@@ -129,10 +130,10 @@ fn measure(backend: &CudaBackend, graph: &Graph) {
     let outputs = graph.outputs().iter().map(|port| backend.output(graph.ty(port.value)).unwrap());
     let mut outputs: Vec<_> = outputs.collect();
     let protocol = Protocol { samples: SAMPLES, calls_per_sample: 1, cache: CacheState::Warm };
-    let samples = executable.sample(&mut state, &inputs, &mut outputs, protocol).unwrap();
+    let samples = session.sample(state.with(&inputs, &mut outputs), protocol).unwrap();
     let mut times: Vec<f64> = samples.iter().filter_map(|sample| sample.device_ns).collect();
     times.sort_by(f64::total_cmp);
     let median_ns = times[times.len() / 2];
-    let flops = executable.plan().cost().flops as f64;
+    let flops = session.plan().cost().flops as f64;
     println!("{:>44} {:>10.2} {:>10.1}", graph.name(), median_ns / 1e3, flops / median_ns / 1e3);
 }

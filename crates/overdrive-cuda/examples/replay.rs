@@ -6,7 +6,7 @@
 
 use overdrive_cuda::CudaBackend;
 use overdrive_ir::backend::{CacheState, Protocol, Sample};
-use overdrive_ir::{Backend, Buffer, Builder, DType, Executable, Mode, State, Tensor, Tuning};
+use overdrive_ir::{Backend, Buffer, Builder, DType, Mode, Session, State, Tensor, Tuning};
 use std::time::Instant;
 
 /// Calls of each way that are timed.
@@ -17,13 +17,13 @@ const SETS: usize = 24;
 type Set = ([Buffer; 1], [Buffer; 1]);
 
 /// Median time of a call in ns, where call `i` takes set `i % sets`.
-fn call_ns(executable: &mut dyn Executable, state: &mut State, sets: &mut [Set]) -> f64 {
+fn call_ns(session: &mut dyn Session, state: &mut State, sets: &mut [Set]) -> f64 {
     let mut times: Vec<f64> = (0..CALLS)
         .map(|i| {
             let at = i % sets.len();
             let (inputs, outputs) = &mut sets[at];
             let start = Instant::now();
-            let pending = executable.run(state, inputs, outputs).expect("the model runs");
+            let pending = session.run(state.with(inputs, outputs)).expect("the model runs");
             pending.wait().expect("the model runs");
             start.elapsed().as_nanos() as f64
         })
@@ -58,14 +58,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok(([backend.upload(&ones)?], [backend.output(&y)?]))
         };
         let mut sets = (0..SETS).map(|_| set()).collect::<Result<Vec<_>, _>>()?;
-        let mut kept = backend.compile(&graph, Mode::Graph, &tuning)?;
+        let mut kept = backend.compile(&graph, Mode::Graph, &tuning)?.session()?;
         let on_kept = call_ns(kept.as_mut(), &mut state, &mut sets[..4]);
         let with_graphs = kept.memory().workspace_bytes;
         let on_updated = call_ns(kept.as_mut(), &mut state, &mut sets);
         let (inputs, outputs) = &mut sets[0];
         let cold = Protocol { samples: 20, calls_per_sample: 1, cache: CacheState::Cold };
-        let on_device = median(kept.sample(&mut state, inputs, outputs, cold)?);
-        let mut launched = backend.compile(&graph, Mode::Compile, &tuning)?;
+        let on_device = median(kept.sample(state.with(inputs, outputs), cold)?);
+        let mut launched = backend.compile(&graph, Mode::Compile, &tuning)?.session()?;
         let on_launched = call_ns(launched.as_mut(), &mut state, &mut sets);
         let without = launched.memory().workspace_bytes;
 
@@ -75,11 +75,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             b.output(&format!("copy of {port}"), input);
         }
         let copies = b.finish()?;
-        let mut copied = backend.compile(&copies, Mode::Compile, &Tuning::default())?;
+        let mut copied = backend.compile(&copies, Mode::Compile, &Tuning::default())?.session()?;
         let inputs = [backend.upload(&ones)?, backend.output(&y)?];
         let mut outputs = [backend.output(&x)?, backend.output(&y)?];
         let protocol = Protocol { samples: 20, calls_per_sample: 1, cache: CacheState::Warm };
-        let samples = copied.sample(&mut State::default(), &inputs, &mut outputs, protocol)?;
+        let samples = copied.sample(State::default().with(&inputs, &mut outputs), protocol)?;
         println!(
             "{name} bf16: {:.1} us on the device; from the host: kept graph {:.1} us, updated \
              graph {:.1} us, launched {:.1} us; copies of {} B {:.1} us on the \

@@ -13,7 +13,7 @@ use overdrive_cuda::{CudaBackend, Device};
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{
-    Backend, Buffer, Builder, DType, Executable, Graph, Mode, State, Tensor, TensorType, Tuning,
+    Backend, Buffer, Builder, DType, Graph, Mode, Session, State, Tensor, TensorType, Tuning,
     eval::philox,
 };
 use std::sync::Arc;
@@ -123,7 +123,8 @@ fn main() {
         let graph = product(dtype, n);
         let mut tuning = Tuning::default();
         backend.tune(&graph, MODE, &mut tuning).expect("the product has candidates");
-        let mut executable = backend.compile(&graph, MODE, &tuning).expect("the product compiles");
+        let executable = backend.compile(&graph, MODE, &tuning).expect("the product compiles");
+        let mut session = executable.session().expect("its arena fits");
         // Rows of the same normal numbers, each turned on from the one before.
         let draw = |site: u64| {
             let values: Vec<f64> = philox::normals(1, site).take(n).collect();
@@ -139,19 +140,19 @@ fn main() {
             [backend.output(&TensorType::new(dtype, [n, n])).expect("the result fits")];
         let (direct, name, algorithm) =
             Direct::new(&backend, &graph, [&inputs[0], &inputs[1], &outputs[0]]);
-        let mut ours_ns = |executable: &mut dyn Executable| {
+        let mut ours_ns = |session: &mut dyn Session| {
             let protocol = Protocol { samples: 1, calls_per_sample: 1, cache: CacheState::Cold };
-            let samples = executable.sample(&mut State::default(), &inputs, &mut outputs, protocol);
+            let samples = session.sample(State::default().with(&inputs, &mut outputs), protocol);
             samples.expect("the product runs")[0].device_ns.expect("a GPU has a clock")
         };
-        ours_ns(executable.as_mut());
+        ours_ns(session.as_mut());
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             if round % 2 == 0 {
                 theirs.push(direct.time_ns(algorithm.as_ref()));
-                ours.push(ours_ns(executable.as_mut()));
+                ours.push(ours_ns(session.as_mut()));
             } else {
-                ours.push(ours_ns(executable.as_mut()));
+                ours.push(ours_ns(session.as_mut()));
                 theirs.push(direct.time_ns(algorithm.as_ref()));
             }
         }

@@ -140,17 +140,19 @@ impl Backend for CudaBackend {
         graph: &Graph,
         mode: Mode,
         tuning: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Arc<dyn Executable>, BackendError> {
         let plan = self.plan(graph, mode, tuning)?;
         let names = |ports: &[overdrive_ir::Port]| -> Vec<String> {
             ports.iter().map(|p| p.name.clone()).collect()
         };
-        let (inputs, outputs) = (names(graph.inputs()), names(graph.outputs()));
-        Ok(Box::new(CudaExecutable::new(plan, &self.device, tuning, [&inputs, &outputs])?))
+        let names = [names(graph.inputs()), names(graph.outputs())];
+        let _turn = self.device.turn();
+        Ok(Arc::new(CudaExecutable::new(plan, &self.device, tuning, names)?))
     }
 
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
         let mut plan = self.plan(graph, mode, tuning)?;
+        let _turn = self.device.turn();
         for step in &plan.steps {
             let StepKind::Gemm(call) = &step.kind else { continue };
             let site = Site { plan: &plan, step, device: &self.device, tuning, mode };
@@ -304,7 +306,7 @@ impl CudaBackend {
     }
 
     fn copy_in(&self, tensor: &Tensor, to: &DeviceBytes) -> Result<(), BackendError> {
-        let copied = self.device.staging().upload(tensor.bytes(), to.address());
+        let copied = self.device.upload(tensor.bytes(), to.address());
         copied.map_err(|e| e.during(format!("uploading {}", tensor.ty())))
     }
 
@@ -312,7 +314,7 @@ impl CudaBackend {
     fn copy_out(&self, buffer: &Buffer, from: usize, to: &mut [u8]) -> Result<(), BackendError> {
         let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
-        let copied = self.device.staging().download(memory.bytes().address() + from as u64, to);
+        let copied = self.device.download(memory.bytes().address() + from as u64, to);
         copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))
     }
 

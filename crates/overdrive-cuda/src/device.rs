@@ -11,14 +11,17 @@ use crate::staging::Staging;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream, result};
 use cudarc::nvrtc::Ptx;
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A GPU of this machine.
 #[derive(Debug)]
 pub struct Device {
     /// Before the context, which the pinned memory belongs to.
     staging: Mutex<Staging>,
+    /// Held by whoever uses the stream: a capture takes in what any thread enqueues.
+    turn: ReentrantMutex<()>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     pool: Pool,
@@ -96,6 +99,7 @@ impl Device {
         let cache = Cache::of_user();
         Ok(Arc::new(Self {
             staging,
+            turn: ReentrantMutex::new(()),
             context,
             stream,
             pool,
@@ -165,9 +169,27 @@ impl Device {
         Ok(())
     }
 
-    /// The way between host and device memory.
-    pub(crate) fn staging(&self) -> MutexGuard<'_, Staging> {
-        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The stream's use by this thread alone, as long as the guard lives. A thread may hold several.
+    pub(crate) fn turn(&self) -> ReentrantMutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    /// Copies from the host.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn upload(&self, from: &[u8], to: sys::CUdeviceptr) -> Result<(), Error> {
+        let _turn = self.turn();
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).upload(from, to)
+    }
+
+    /// Copies to the host, and waits for it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(crate) fn download(&self, from: sys::CUdeviceptr, to: &mut [u8]) -> Result<(), Error> {
+        let _turn = self.turn();
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).download(from, to)
     }
 
     /// An event with a clock, to be given back by `recycle`.

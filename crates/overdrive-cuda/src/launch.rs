@@ -34,6 +34,11 @@ impl Addresses {
         self.slots[slot.0 as usize] = address;
     }
 
+    /// Places the scratch that the steps of a stream share.
+    pub(crate) fn set_workspace(&mut self, address: CUdeviceptr) {
+        self.workspace = address;
+    }
+
     /// The same with scratch that begins so many bytes later.
     pub(crate) fn with_workspace(&self, offset: usize) -> Self {
         Self { workspace: self.workspace + offset as u64, ..self.clone() }

@@ -30,6 +30,7 @@ impl DeviceBytes {
     /// # Errors
     /// `OutOfMemory` when the device has no more, even after the pool gave back what nobody uses.
     pub fn new(device: &Arc<Device>, len: usize) -> Result<Self, Error> {
+        let _turn = device.turn();
         let address = match allocate(device, len) {
             Err(Error::Driver(e)) if e.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 device.stream().synchronize()?;
@@ -75,6 +76,7 @@ impl DeviceBytes {
     pub(crate) fn copy_from(&self, other: &Self) -> Result<(), Error> {
         assert_eq!(self.len, other.len, "blocks that are copied have one length");
         if self.len > 0 && self.address != other.address {
+            let _turn = self.device.turn();
             let stream = self.device.stream();
             // SAFETY: both blocks have this many bytes, are apart, and are freed later in the
             // stream.
@@ -96,6 +98,7 @@ impl DeviceBytes {
     /// What the driver says.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         if self.len > 0 {
+            let _turn = self.device.turn();
             // SAFETY: the block has this many bytes, and frees follow in the stream.
             unsafe {
                 result::memset_d8_async(
@@ -120,6 +123,7 @@ fn allocate(device: &Arc<Device>, len: usize) -> Result<CUdeviceptr, Error> {
 
 impl Drop for DeviceBytes {
     fn drop(&mut self) {
+        let _turn = self.device.turn();
         let context = self.device.context();
         // After a fault the context is lost and the block with it: there is nobody to tell and
         // nothing to do.

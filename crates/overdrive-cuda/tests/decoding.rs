@@ -110,7 +110,8 @@ fn steps_compute_what_the_definition_says() {
     for (low, unit) in [(DType::BF16, 2f64.powi(-8)), (DType::F16, 2f64.powi(-11))] {
         let graph = step(low);
         for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
-            let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+            let mut session =
+                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
             let mut state = State::initial(&graph, &backend).unwrap();
             let mut states = States::new();
             let ty = graph.ty(graph.outputs()[0].value);
@@ -119,7 +120,7 @@ fn steps_compute_what_the_definition_says() {
                 let ids = Tensor::from_ints(DType::I32, [1, 1], &[(position * 37 + 11) % 320]);
                 let at = Tensor::scalar(DType::I64, position as f64);
                 let inputs = [&ids, &at].map(|t| backend.upload(t).unwrap());
-                executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
                 let expected = eval(&graph, &[&ids, &at].map(Array::from), &mut states).remove(0);
                 let found = backend.download(&outputs[0]).unwrap().to_f64();
                 // A layer rounds to `low` on its way in, after attention and after the gate; so
@@ -199,13 +200,14 @@ fn products_of_few_rows_with_their_norm_compute_what_each_does() {
             let expected = eval(&graph, &arrays, &mut States::new());
             let tolerance = Tolerance::new(DType::BF16, k, 16.0 * (k as f64).sqrt());
             for mode in [Mode::Compile, Mode::Graph] {
-                let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+                let mut session =
+                    backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
                 let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
                 let types = graph.outputs().iter().map(|o| graph.ty(o.value));
                 let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
                 for _ in 0..3 {
                     let mut state = State::default();
-                    executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+                    session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
                 }
                 for (expected, output) in expected.iter().zip(&outputs) {
                     let found = Array::from(&backend.download(output).unwrap());
@@ -272,13 +274,16 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
                 let tensors = drawn(&graph);
                 let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
                 let expected = eval(&graph, &arrays, &mut States::new());
-                let mut executable =
-                    backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+                let mut session = backend
+                    .compile(&graph, Mode::Compile, &Tuning::default())
+                    .unwrap()
+                    .session()
+                    .unwrap();
                 let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
                 let types = graph.outputs().iter().map(|o| graph.ty(o.value));
                 let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
                 let mut state = State::default();
-                executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
                 for (expected, output) in expected.iter().zip(&outputs) {
                     let found = Array::from(&backend.download(output).unwrap());
                     compare(expected, &found, Tolerance::new(dtype, d + keys, 8.0)).unwrap_or_else(

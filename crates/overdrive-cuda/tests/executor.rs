@@ -55,13 +55,14 @@ fn samples_have_both_times_and_leave_the_results_right() {
             (Mode::Compile, CacheState::Cold),
             (Mode::Graph, CacheState::Cold),
         ] {
-            let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+            let mut session =
+                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
             let x = Tensor::from_f64(DType::F32, [n], &vec![0.5; n]);
             let inputs = [backend.upload(&x).unwrap()];
             let mut outputs = [backend.output(x.ty()).unwrap()];
             let protocol = Protocol { samples: 3, calls_per_sample: 2, cache };
             let mut state = State::default();
-            let samples = executable.sample(&mut state, &inputs, &mut outputs, protocol).unwrap();
+            let samples = session.sample(state.with(&inputs, &mut outputs), protocol).unwrap();
             assert_eq!(samples.len(), 3);
             for sample in &samples {
                 let device_ns = sample.device_ns.unwrap();
@@ -86,17 +87,18 @@ fn samples_have_both_times_and_leave_the_results_right() {
 fn profiles_cover_the_steps() {
     let Some(backend) = gpu() else { return };
     let graph = exponential(1 << 20);
-    let mut executable = backend.compile(&graph, Mode::Jit, &Tuning::default()).unwrap();
+    let mut session =
+        backend.compile(&graph, Mode::Jit, &Tuning::default()).unwrap().session().unwrap();
     let x = Tensor::from_f64(DType::F32, [1 << 20], &vec![0.5; 1 << 20]);
     let inputs = [backend.upload(&x).unwrap()];
     let mut outputs = [backend.output(x.ty()).unwrap()];
-    let steps = executable.profile(&mut State::default(), &inputs, &mut outputs, 4).unwrap();
-    assert_eq!(steps.len(), executable.plan().steps.len());
+    let steps = session.profile(State::default().with(&inputs, &mut outputs), 4).unwrap();
+    assert_eq!(steps.len(), session.plan().steps.len());
     for step in &steps {
         assert_eq!(step.time_ns.len(), 4, "{}", step.name);
         assert!(step.time_ns.iter().all(|&ns| ns > 0.0), "{step:?}");
     }
-    assert!(executable.memory().transient_bytes > 0, "the sum waits for the exponentials");
+    assert!(session.memory().transient_bytes > 0, "the sum waits for the exponentials");
 }
 
 #[test]

@@ -118,12 +118,13 @@ impl Layer {
         assert_eq!(self.declined(&inputs), None, "{}", self.name());
         let Some(backend) = gpu() else { return };
         let graph = self.graph(&inputs, |x, weights| x.quantized_linear(self.op(), weights));
-        let executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+        let session =
+            backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
         let is_kernel = |kind: &StepKind| matches!(kind, StepKind::Kernel(_));
         assert!(
-            executable.plan().steps.iter().all(|step| is_kernel(&step.kind)),
+            session.plan().steps.iter().all(|step| is_kernel(&step.kind)),
             "{}",
-            executable.plan()
+            session.plan()
         );
         check_backend(&backend, Mode::Compile, &graph, &inputs)
             .unwrap_or_else(|e| panic!("{}: {e}", self.name()));

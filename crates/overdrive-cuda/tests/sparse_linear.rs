@@ -13,7 +13,7 @@ use overdrive_ir::ops::SparseLinear;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, StepKind};
 use overdrive_ir::{
-    Array, Backend, Builder, Call, DType, Executable, Expr, Graph, Mode, Op, Operation, State,
+    Array, Backend, Builder, Call, DType, Expr, Graph, Mode, Op, Operation, Plan, State,
     TensorType, Tuning,
 };
 use support::gpu;
@@ -87,8 +87,7 @@ fn hopper() -> Option<CudaBackend> {
 }
 
 /// Panics unless a kernel multiplies, and no weight is unpacked.
-fn assert_sparse(executable: &dyn Executable) {
-    let plan = executable.plan();
+fn assert_sparse(plan: &Plan) {
     let products = plan.steps.iter().filter(|step| matches!(step.kind, StepKind::Kernel(_)));
     assert_eq!(products.count(), 1, "{plan}");
     assert!(!plan.to_string().contains("unpack_24"), "{plan}");
@@ -111,7 +110,7 @@ fn few_rows_in_every_tile() {
         let Some(backend) = hopper() else { return };
         let inputs = layer.inputs();
         let graph = graph(&inputs, sparse);
-        assert_sparse(&*backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap());
+        assert_sparse(backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().plan());
         check_backend(&backend, Mode::Compile, &graph, &inputs)
             .unwrap_or_else(|e| panic!("{layer:?}: {e}"));
     }
@@ -173,9 +172,10 @@ fn what_follows_is_fused() {
         ),
         ("codes of four bits", 1, &exact, graph(&exact, |args| sparse(args).convert(DType::I4))),
     ] {
-        let executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
-        assert_sparse(&*executable);
-        assert_eq!(executable.plan().steps.len(), steps, "{name}: {}", executable.plan());
+        let session =
+            backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
+        assert_sparse(session.plan());
+        assert_eq!(session.plan().steps.len(), steps, "{name}: {}", session.plan());
         check_backend(&backend, Mode::Compile, &graph, inputs)
             .unwrap_or_else(|e| panic!("{name}: {e}"));
     }
@@ -194,13 +194,14 @@ fn many_rows() {
         let Some(backend) = hopper() else { return };
         let inputs = layer.inputs();
         let graph = graph(&inputs, sparse);
-        let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
-        assert_sparse(&*executable);
+        let mut session =
+            backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
+        assert_sparse(session.plan());
         let buffers: Vec<_> =
             inputs.iter().map(|a| backend.upload(&a.to_tensor()).unwrap()).collect();
         let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
         let mut state = State::initial(&graph, &backend).unwrap();
-        executable.run(&mut state, &buffers, &mut outputs).unwrap().wait().unwrap();
+        session.run(state.with(&buffers, &mut outputs)).unwrap().wait().unwrap();
         let y = Array::from(&backend.download(&outputs[0]).unwrap());
         let rows: Vec<usize> = (0..SAMPLED).map(|i| i * (layer.rows - 1) / (SAMPLED - 1)).collect();
         let mut some = inputs.clone();

@@ -206,12 +206,12 @@ fn agrees(graph: &Graph, tolerance: Tolerance) {
     for mode in [Mode::Compile, Mode::Graph] {
         let mut tuning = Tuning::default();
         for round in ["by the best guess", "as timed"] {
-            let mut executable = backend.compile(graph, mode, &tuning).unwrap();
+            let mut session = backend.compile(graph, mode, &tuning).unwrap().session().unwrap();
             let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
             let types = graph.outputs().iter().map(|o| graph.ty(o.value));
             let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
             for _ in 0..3 {
-                let pending = executable.run(&mut State::default(), &inputs, &mut outputs).unwrap();
+                let pending = session.run(State::default().with(&inputs, &mut outputs)).unwrap();
                 pending.wait().unwrap();
             }
             for (expected, output) in expected.iter().zip(&outputs) {

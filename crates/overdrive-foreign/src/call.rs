@@ -10,10 +10,11 @@ use crate::host::{self, HostMemory};
 use overdrive_ir::backend::{Heap, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::plan::{Layout, Place, Slot};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Executable, Graph, Init, Mode, Plan, SlotId, State, Target,
-    Tensor, TensorType, Tuning, WithoutKernels,
+    Arguments, Backend, BackendError, Buffer, Executable, Graph, Init, Mode, Plan, Session, SlotId,
+    State, Target, Tensor, TensorType, Tuning, WithoutKernels,
 };
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// An engine that works on host memory.
@@ -70,7 +71,7 @@ impl<E: HostEngine> Backend for HostBackend<E> {
         graph: &Graph,
         mode: Mode,
         tuning: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Arc<dyn Executable>, BackendError> {
         let updated = graph.states().iter().find(|state| state.update.is_some());
         if let Some(state) = updated {
             let reason = format!(
@@ -92,13 +93,12 @@ impl<E: HostEngine> Backend for HostBackend<E> {
         let types = |ports: &[overdrive_ir::Port]| {
             ports.iter().map(|p| graph.ty(p.value).clone()).collect()
         };
-        Ok(Box::new(HostExecutable {
+        Ok(Arc::new(HostExecutable {
             plan: plan(graph, mode),
             inputs: types(graph.inputs()),
             outputs: types(graph.outputs()),
             weights,
-            checked: Vec::new(),
-            model,
+            model: Mutex::new(model),
             translation_ns: translation_ns + pinned_ns,
             backend: self.name().to_owned(),
         }))
@@ -179,27 +179,38 @@ struct HostExecutable {
     outputs: Vec<TensorType>,
     /// Fingerprint of each state.
     weights: BTreeMap<String, u64>,
-    /// Stamps of states that were found to be the weights.
-    checked: Vec<u64>,
-    model: Box<dyn Model>,
+    /// One call at a time: an engine's model has its own arena.
+    model: Mutex<Box<dyn Model>>,
     translation_ns: u64,
     backend: String,
 }
 
 impl HostExecutable {
+    fn model(&self) -> MutexGuard<'_, Box<dyn Model>> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct HostSession {
+    executable: Arc<HostExecutable>,
+    /// Stamps of states that were found to be the weights.
+    checked: Vec<u64>,
+}
+
+impl HostSession {
     /// Errs unless each state is what the graph was compiled with; looks at contents only when they
     /// are new.
     fn check_weights(&mut self, state: &State) -> Result<(), BackendError> {
-        for (name, &expected) in &self.weights {
+        for (name, &expected) in &self.executable.weights {
             let wrong = |found: &str| BackendError::Mismatch {
                 what: format!("state `{name}`"),
                 expected: format!(
                     "its value when {} compiled the graph, of which it has made constants",
-                    self.backend
+                    self.executable.backend
                 ),
                 found: found.to_owned(),
             };
-            let buffer = state.buffers.get(name).ok_or_else(|| wrong("none"))?;
+            let buffer = state.get(name).ok_or_else(|| wrong("none"))?;
             let memory = host::of(buffer)?;
             if self.checked.contains(&memory.stamp()) {
                 continue;
@@ -214,22 +225,21 @@ impl HostExecutable {
 
     fn call(
         &mut self,
-        state: &State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        Arguments { state, inputs, outputs }: Arguments<'_>,
     ) -> Result<(), BackendError> {
         self.check_weights(state)?;
-        count("inputs", self.inputs.len(), inputs.len())?;
-        count("outputs", self.outputs.len(), outputs.len())?;
-        for (i, (ty, buffer)) in self.inputs.iter().zip(inputs).enumerate() {
+        let executable = &self.executable;
+        count("inputs", executable.inputs.len(), inputs.len())?;
+        count("outputs", executable.outputs.len(), outputs.len())?;
+        for (i, (ty, buffer)) in executable.inputs.iter().zip(inputs).enumerate() {
             host::check(&format!("input {i}"), ty, &buffer.ty)?;
         }
-        for (i, (ty, buffer)) in self.outputs.iter().zip(&*outputs).enumerate() {
+        for (i, (ty, buffer)) in executable.outputs.iter().zip(&*outputs).enumerate() {
             host::check(&format!("output {i}"), ty, &buffer.ty)?;
         }
         let inputs = inputs.iter().map(host::of).collect::<Result<Vec<_>, _>>()?;
         let mut outputs = outputs.iter_mut().map(host::of_mut).collect::<Result<Vec<_>, _>>()?;
-        self.model.call(&inputs, &mut outputs)
+        executable.model().call(&inputs, &mut outputs)
     }
 }
 
@@ -250,42 +260,40 @@ impl Executable for HostExecutable {
         self.translation_ns
     }
 
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError> {
+        Ok(Box::new(HostSession { executable: self, checked: vec![] }))
+    }
+}
+
+impl Session for HostSession {
     fn heap(&self) -> Heap {
-        if self.model.memory().is_some() { Heap::Library } else { Heap::Process }
+        if self.executable.model().memory().is_some() { Heap::Library } else { Heap::Process }
     }
 
-    fn run(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError> {
-        self.call(state, inputs, outputs)?;
+    fn plan(&self) -> &Plan {
+        &self.executable.plan
+    }
+
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
+        self.call(call)?;
         Ok(Box::new(Ready))
     }
 
     fn sample(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        timed_on_the_host(protocol, || self.call(state, inputs, outputs))
+        timed_on_the_host(protocol, || self.call(call.again()))
     }
 
     fn memory(&self) -> MemoryReport {
-        self.model.memory().unwrap_or_default()
+        self.executable.model().memory().unwrap_or_default()
     }
 
-    fn profile(
-        &mut self,
-        _: &mut State,
-        _: &[Buffer],
-        _: &mut [Buffer],
-        _: u32,
-    ) -> Result<Vec<StepProfile>, BackendError> {
+    fn profile(&mut self, _: Arguments<'_>, _: u32) -> Result<Vec<StepProfile>, BackendError> {
         let reason = "the engine's steps are its own; use the profiler that comes with it";
-        Err(unsupported(&self.backend, "profile", &self.plan.name, reason))
+        let HostExecutable { backend, plan, .. } = &*self.executable;
+        Err(unsupported(backend, "profile", &plan.name, reason))
     }
 }

@@ -54,13 +54,13 @@ fn inputs(graph: &Graph) -> Vec<Tensor> {
 }
 
 fn run(backend: &dyn Backend, graph: &Graph, mode: Mode) -> Vec<Tensor> {
-    let mut executable = backend.compile(graph, mode, &Tuning::default()).unwrap();
+    let mut session = backend.compile(graph, mode, &Tuning::default()).unwrap().session().unwrap();
     let mut state = State::initial(graph, backend).unwrap();
     let inputs: Vec<_> = inputs(graph).iter().map(|t| backend.upload(t).unwrap()).collect();
     let types = graph.outputs().iter().map(|port| graph.ty(port.value));
     let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
     for _ in 0..2 {
-        executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+        session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
     }
     outputs.iter().map(|buffer| backend.download(buffer).unwrap()).collect()
 }
@@ -184,18 +184,19 @@ fn other_weights_than_the_compiled_ones_are_refused() {
     for engine in engines() {
         let backend = open(engine, None);
         let graph = product(2.0);
-        let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+        let mut session =
+            backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
         let mut state = State::initial(&product(3.0), backend.as_ref()).unwrap();
         let inputs: Vec<_> = inputs(&graph).iter().map(|t| backend.upload(t).unwrap()).collect();
         let mut outputs = vec![backend.output(&TensorType::new(DType::F32, [2, 4])).unwrap()];
-        let error = executable.run(&mut state, &inputs, &mut outputs).err().unwrap().to_string();
+        let error = session.run(state.with(&inputs, &mut outputs)).err().unwrap().to_string();
         assert!(error.contains("state `w`"), "{error}");
         let mut state = State::initial(&graph, backend.as_ref()).unwrap();
-        assert!(executable.run(&mut state, &inputs, &mut outputs).is_ok());
-        let error = executable.run(&mut state, &[], &mut outputs).err().unwrap().to_string();
+        assert!(session.run(state.with(&inputs, &mut outputs)).is_ok());
+        let error = session.run(state.with(&[], &mut outputs)).err().unwrap().to_string();
         assert!(error.contains("number of inputs"), "{error}");
         let mut narrow = vec![backend.output(&TensorType::new(DType::F32, [2, 3])).unwrap()];
-        assert!(executable.run(&mut state, &inputs, &mut narrow).is_err());
+        assert!(session.run(state.with(&inputs, &mut narrow)).is_err());
     }
 }
 

@@ -89,10 +89,13 @@ fn memory_of_a_call_is_told_by_xla_itself() {
     let b = overdrive_ir::Builder::new("work");
     let x = b.input("x", overdrive_ir::TensorType::new(DType::F32, [64, 64]));
     b.output("y", x.matmul(x).matmul(x));
-    let executable =
-        backend.compile(&b.finish().unwrap(), Mode::Compile, &Default::default()).unwrap();
-    assert_eq!(executable.heap(), overdrive_ir::backend::Heap::Library);
-    assert!(executable.memory().transient_bytes >= 64 * 64 * 4, "{:?}", executable.memory());
+    let session = backend
+        .compile(&b.finish().unwrap(), Mode::Compile, &Default::default())
+        .unwrap()
+        .session()
+        .unwrap();
+    assert_eq!(session.heap(), overdrive_ir::backend::Heap::Library);
+    assert!(session.memory().transient_bytes >= 64 * 64 * 4, "{:?}", session.memory());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The contract between plans and the devices that run them.
 //!
-//! `Backend` turns a graph into an `Executable`; `Buffer` is a value that lives with a back end;
-//! `State` is keyed by stable name and lives outside any executable, so that training and
+//! `Backend` turns a graph into an `Executable`: code and plan, which any number of threads share.
+//! A `Session` of it has the memory that calls work in. `Buffer` is a value that lives with a back
+//! end. `State` is keyed by stable name and lives outside any session, so that training and
 //! evaluation, prefill and decoding share it. Invariant: `run` never changes its inputs, and a
 //! state that is replaced keeps its address.
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// How a graph is executed. The modes are the baselines of every comparison, so none is slowed.
 #[derive(
@@ -117,23 +119,63 @@ impl fmt::Debug for Buffer {
     }
 }
 
+/// Buffers by stable name.
+pub type Buffers = BTreeMap<String, Buffer>;
+
 /// Named values that persist across calls: parameters, optimizer moments, caches.
 #[derive(Debug, Default)]
 pub struct State {
-    /// By stable name.
-    pub buffers: BTreeMap<String, Buffer>,
+    /// Its own, which calls may change.
+    pub buffers: Buffers,
+    /// Those that it shares with others: calls read them, and nobody changes them.
+    pub weights: Arc<Buffers>,
 }
 
 impl State {
-    /// Every state that `graph` declares, at its declared initial value.
-    pub fn initial(graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
-        let mut state = State::default();
-        for declared in graph.states() {
-            let buffer =
-                backend.upload(&declared.init.tensor(&declared.name, graph.ty(declared.value)))?;
-            state.buffers.insert(declared.name.clone(), buffer);
+    /// A call with these values: inputs and outputs in the graph's order, outputs of the declared
+    /// types.
+    pub fn with<'a>(
+        &'a mut self,
+        inputs: &'a [Buffer],
+        outputs: &'a mut [Buffer],
+    ) -> Arguments<'a> {
+        Arguments { state: self, inputs, outputs }
+    }
+
+    /// The value of this name, its own or shared.
+    pub fn get(&self, name: &str) -> Option<&Buffer> {
+        self.buffers.get(name).or_else(|| self.weights.get(name))
+    }
+
+    /// The same with every state that `graph` does not change among the weights, for
+    /// [`Self::beside`].
+    #[must_use]
+    pub fn share(self, graph: &Graph) -> Self {
+        assert!(self.weights.is_empty(), "what others read already is not added to");
+        let changes = |name: &str| {
+            graph.states().iter().any(|state| state.name == name && state.update.is_some())
+        };
+        let (buffers, weights) = self.buffers.into_iter().partition(|(name, _)| changes(name));
+        Self { buffers, weights: Arc::new(weights) }
+    }
+
+    /// The state of one more session of `graph`: the same weights, and its own copies of all else,
+    /// at the declared initial values.
+    ///
+    /// # Errors
+    /// What the device says, where it has no room.
+    pub fn beside(&self, graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
+        let mut state = State { weights: Arc::clone(&self.weights), ..State::default() };
+        for declared in graph.states().iter().filter(|d| !self.weights.contains_key(&d.name)) {
+            let value = declared.init.tensor(&declared.name, graph.ty(declared.value));
+            state.buffers.insert(declared.name.clone(), backend.upload(&value)?);
         }
         Ok(state)
+    }
+
+    /// Every state that `graph` declares, at its declared initial value.
+    pub fn initial(graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
+        State::default().beside(graph, backend)
     }
 }
 
@@ -247,52 +289,82 @@ pub enum Heap {
     /// The process's own allocator, or a device's.
     #[default]
     Process,
-    /// A library with an allocator of its own, of which only [`Executable::memory`] knows.
+    /// A library with an allocator of its own, of which only [`Session::memory`] knows.
     Library,
 }
 
-/// A compiled graph.
-pub trait Executable: Send {
-    /// What it will do.
+/// What a call is passed.
+pub struct Arguments<'a> {
+    /// Holds every state of the graph.
+    pub state: &'a mut State,
+    /// In the graph's order.
+    pub inputs: &'a [Buffer],
+    /// In the graph's order, of the declared types; what they hold is overwritten.
+    pub outputs: &'a mut [Buffer],
+}
+
+impl Arguments<'_> {
+    /// The same, for one of several calls.
+    pub fn again(&mut self) -> Arguments<'_> {
+        self.state.with(self.inputs, self.outputs)
+    }
+}
+
+/// A compiled graph: code and plan, for any number of sessions.
+pub trait Executable: Send + Sync {
+    /// What a call will do.
     fn plan(&self) -> &Plan;
     /// Time of `compile` that went into writing the graph down in the format of another program, in
     /// ns: it is paid once like the rest, but is not that program's own.
     fn translation_ns(&self) -> u64 {
         0
     }
+    /// Memory to call it with. Sessions on several threads run at the same time where the device
+    /// can, and in turn where it cannot.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where the arena does not fit; what the device says.
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError>;
+}
+
+/// The memory that calls of an executable work in. What is prepared from weights is shared by the
+/// sessions that share these.
+pub trait Session: Send {
+    /// What a call does; beside the executable's plan it notes what calls so far have shown.
+    fn plan(&self) -> &Plan;
     /// Who allocates what it works in.
     fn heap(&self) -> Heap {
         Heap::Process
     }
-    /// Enqueues one call. `outputs` must have the declared types; their old content is overwritten.
-    fn run(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError>;
     /// Whether the device has a clock of its own, so that `sample` knows its time apart from the
     /// host's.
     fn keeps_time(&self) -> bool {
         false
     }
+    /// Enqueues one call.
+    ///
+    /// # Errors
+    /// `Mismatch` naming the argument; what the device says.
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError>;
     /// Takes timed samples by the device's own means.
+    ///
+    /// # Errors
+    /// As `run`.
     fn sample(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError>;
     /// Bytes held, and the peak of the last call.
     fn memory(&self) -> MemoryReport;
     /// Runs `calls` calls with a clock around each step; one entry for each step of the plan, in
     /// its order.
+    ///
+    /// # Errors
+    /// As `run`.
     fn profile(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        call: Arguments<'_>,
         calls: u32,
     ) -> Result<Vec<StepProfile>, BackendError>;
 }
@@ -313,7 +385,7 @@ pub trait Backend: Send + Sync {
         graph: &Graph,
         mode: Mode,
         tuning: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError>;
+    ) -> Result<Arc<dyn Executable>, BackendError>;
     /// Times the candidates of every step of `graph` that has several and for which `tuning` holds
     /// no choice yet, and adds the winners, so that `compile` with this tuning needs no clock and
     /// is reproducible. A back end whose steps have one implementation each has nothing to add.

@@ -28,7 +28,7 @@ pub mod text;
 mod tuning;
 mod verify;
 
-pub use backend::{Backend, BackendError, Buffer, Executable, Mode, State};
+pub use backend::{Arguments, Backend, BackendError, Buffer, Executable, Mode, Session, State};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
 pub use codes::{Codes, Placement};
 pub use dtype::{DType, UnknownDType};

@@ -6,19 +6,19 @@
 //! earlier step, an input, a state or a constant has written, and two slots whose lives overlap
 //! never overlap in the arena.
 
-mod arguments;
 mod display;
 mod host;
 mod lives;
 mod prepared;
 mod program;
+mod signature;
 mod step;
 
-pub use arguments::{Addressed, Arguments, new_stamp};
 pub use host::HostCall;
 pub use lives::Together;
-pub use prepared::Prepared;
+pub use prepared::{Derived, Deriving, Prepared};
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
+pub use signature::{Addressed, Signature, new_stamp};
 pub use step::{
     ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step,
     StepKind, View,

@@ -7,7 +7,7 @@
 
 use overdrive_bench::statistics::Sorted;
 use overdrive_cpu::CpuBackend;
-use overdrive_ir::{Backend, Buffer, Executable, Graph, Mode, State, Tuning};
+use overdrive_ir::{Backend, Buffer, Graph, Mode, Session, State, Tuning};
 use overdrive_passes::{QuantizationMode, bind};
 use overdrive_studies::quantization::{Task, Trial};
 use std::time::Instant;
@@ -20,7 +20,7 @@ type Failed = Box<dyn std::error::Error>;
 /// A compiled graph on inputs of its own.
 struct Side {
     name: String,
-    executable: Box<dyn Executable>,
+    session: Box<dyn Session>,
     state: State,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
@@ -30,7 +30,7 @@ impl Side {
     fn call_ns(&mut self, calls: usize) -> Result<f64, Failed> {
         let start = Instant::now();
         for _ in 0..calls {
-            self.executable.run(&mut self.state, &self.inputs, &mut self.outputs)?.wait()?;
+            self.session.run(self.state.with(&self.inputs, &mut self.outputs))?.wait()?;
         }
         Ok(start.elapsed().as_nanos() as f64 / calls as f64)
     }
@@ -63,7 +63,7 @@ fn main() -> Result<(), Failed> {
         let types = graph.outputs().iter().map(|port| graph.ty(port.value));
         sides.push(Side {
             name,
-            executable: backend.compile(&graph, Mode::Compile, &Tuning::default())?,
+            session: backend.compile(&graph, Mode::Compile, &Tuning::default())?.session()?,
             state: State::initial(&graph, &backend)?,
             inputs: vec![backend.upload(&x)?],
             outputs: types.map(|ty| backend.output(ty)).collect::<Result<_, _>>()?,

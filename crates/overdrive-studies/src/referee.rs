@@ -68,10 +68,11 @@ fn fits(device: &dyn Backend, graph: &Graph) -> bool {
     // Perturbed, as it runs too, it takes more.
     let perturbed = compute_in_f64(graph).and_then(|wide| perturb(&wide, SHARE));
     let Ok(perturbed) = perturbed else { return false };
-    let Ok(executable) = device.compile(&perturbed, Mode::Jit, &Tuning::default()) else {
+    let executable = device.compile(&perturbed, Mode::Jit, &Tuning::default());
+    let Ok(session) = executable.and_then(|executable| executable.session()) else {
         return false;
     };
-    let memory = executable.memory();
+    let memory = session.memory();
     let needed = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
     needed <= device.description().memory_bytes / DEVICE_SHARE
 }

@@ -11,8 +11,7 @@ use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::{Sensitivity, compared, compared_rows};
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
-    Backend, Builder, DType, Executable, Graph, GraphError, Mode, Shape, State, Tensor, Tuning,
-    Value,
+    Backend, Builder, DType, Graph, GraphError, Mode, Session, Shape, State, Tensor, Tuning, Value,
 };
 use overdrive_passes::{compute_in_f64, perturb};
 use std::cell::RefCell;
@@ -86,7 +85,7 @@ fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
 struct Ready {
     state: Option<State>,
     /// As it is, and perturbed.
-    executables: [Option<Box<dyn Executable>>; 2],
+    sessions: [Option<Box<dyn Session>>; 2],
 }
 
 impl<'a> Reference<'a> {
@@ -163,7 +162,7 @@ impl<'a> Reference<'a> {
         Ok(squares.into_iter().zip(&shapes).map(of).collect())
     }
 
-    /// Runs the graph that has this place among the executables.
+    /// Runs the graph that has this place among the sessions.
     fn run(
         &self,
         (graph, which): (&Graph, usize),
@@ -193,10 +192,10 @@ impl<'a> Reference<'a> {
         (graph, which): (&Graph, usize),
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Failure> {
-        let Ready { state, mut executables } = self.kept.take().unwrap_or_default();
-        let mut executable = match executables[which].take() {
+        let Ready { state, mut sessions } = self.kept.take().unwrap_or_default();
+        let mut session = match sessions[which].take() {
             Some(known) => known,
-            None => backend.compile(graph, Mode::Jit, &Tuning::default())?,
+            None => backend.compile(graph, Mode::Jit, &Tuning::default())?.session()?,
         };
         let mut state = match state {
             Some(known) => known,
@@ -205,13 +204,13 @@ impl<'a> Reference<'a> {
         let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
         let types = graph.outputs().iter().map(|o| graph.ty(o.value));
         let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
-        let memory = executable.memory();
+        session.run(state.with(&inputs, &mut outputs))?.wait()?;
+        let memory = session.memory();
         let bytes = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
         // A state that the graph updates has to begin anew.
         if bytes <= most_kept_bytes && graph.states().iter().all(|state| state.update.is_none()) {
-            executables[which] = Some(executable);
-            self.kept.replace(Some(Ready { state: Some(state), executables }));
+            sessions[which] = Some(session);
+            self.kept.replace(Some(Ready { state: Some(state), sessions }));
         }
         Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
     }

@@ -17,7 +17,7 @@ use overdrive_bench::record::Record;
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
 use overdrive_bench::work::Work;
-use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tuning};
+use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tuning};
 use resources::{Resources, resources};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -72,7 +72,7 @@ impl<'a> Entry<'a> {
 
 /// A compiled entry with its state.
 pub(crate) struct Ready {
-    executable: Box<dyn Executable>,
+    session: Box<dyn Session>,
     state: State,
     /// What was paid for it.
     paid: Overhead,
@@ -102,7 +102,8 @@ pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, F
     let load_ns = if translation_ns > 0 { Some(translation_ns) } else { entry.load_ns };
     let compile_ns = Some(spent_ns - translation_ns);
     let paid = Overhead { load_ns, compile_ns, autotune_ns, ..Overhead::default() };
-    Ok(Ready { executable, state: State::initial(&entry.graph, backend)?, paid })
+    let session = executable.session()?;
+    Ok(Ready { session, state: State::initial(&entry.graph, backend)?, paid })
 }
 
 /// Calls of a compiled entry, judged by its oracle.
@@ -112,8 +113,8 @@ pub(crate) fn prepare<'a>(
     oracle: &'a Oracle<'a>,
     ready: &'a mut Ready,
 ) -> Result<Calls<'a>, Failure> {
-    let Ready { executable, state, .. } = ready;
-    let target = Target { backend: entry.device.backend, executable: executable.as_mut(), state };
+    let Ready { session, state, .. } = ready;
+    let target = Target { backend: entry.device.backend, session: session.as_mut(), state };
     let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.seed))?;
     Calls::new(target, oracle, limit, context.seed)
 }
@@ -196,7 +197,7 @@ pub fn measure(
     let paid: Vec<Option<Overhead>> =
         compiled.iter().map(|c| c.as_ref().ok().map(|ready| ready.paid.clone())).collect();
     let keeps_time: Vec<bool> =
-        compiled.iter().flatten().map(|ready| ready.executable.keeps_time()).collect();
+        compiled.iter().flatten().map(|ready| ready.session.keeps_time()).collect();
     let clocks_differ = keeps_time.contains(&true) && keeps_time.contains(&false);
     context.progress.stage("computing the reference");
     let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries

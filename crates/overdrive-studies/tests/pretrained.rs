@@ -78,13 +78,13 @@ fn outputs(model: &Pretrained, given: &Tensors, mode: Mode) -> Tensors {
     }
     let graph = template.bind(&sizes).unwrap().graph;
     let backend = backend();
-    let mut executable = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+    let mut session = backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
     let mut state = State::initial(&graph, &backend).unwrap();
     let inputs: Vec<_> =
         graph.inputs().iter().map(|port| backend.upload(&given[&port.name]).unwrap()).collect();
     let output = |port: &Port| backend.output(graph.ty(port.value)).unwrap();
     let mut outputs: Vec<_> = graph.outputs().iter().map(output).collect();
-    executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+    session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
     let named = graph.outputs().iter().zip(&outputs);
     named.map(|(port, buffer)| (port.name.clone(), backend.download(buffer).unwrap())).collect()
 }

@@ -35,14 +35,15 @@ pub fn first(
         copy.buffers.insert(declared.name.clone(), backend.upload(&tensor)?);
     }
     let (flagged, watched) = flagged(graph)?;
-    let mut executable = backend.compile(&flagged, Mode::Eager, &Tuning::default())?;
+    let mut session = backend.compile(&flagged, Mode::Eager, &Tuning::default())?.session()?;
     let given =
         |name: &str| tensors.iter().find(|(n, _)| *n == name).expect("the same inputs as before").1;
     let inputs = flagged.inputs().iter().map(|port| backend.upload(given(&port.name)));
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     let types = flagged.outputs().iter().map(|port| flagged.ty(port.value));
     let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    executable.run(&mut copy, &inputs, &mut outputs)?.wait()?;
+    let call = copy.with(&inputs, &mut outputs);
+    session.run(call)?.wait()?;
     for (buffer, value) in outputs.iter().zip(watched) {
         if backend.download(buffer)?.to_f64()[0] != 0.0 {
             continue;

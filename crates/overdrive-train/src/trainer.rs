@@ -6,7 +6,7 @@ use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Choice, Executable, Graph, Init, State, StateDecl, Tensor,
+    Backend, BackendError, Buffer, Choice, Graph, Init, Session, State, StateDecl, Tensor,
     TensorType, Tuning,
 };
 use overdrive_passes::draw;
@@ -75,7 +75,7 @@ fn initial_state(
 /// A compiled graph with buffers for its inputs and outputs.
 pub(crate) struct Compiled {
     graph: Graph,
-    executable: Box<dyn Executable>,
+    session: Box<dyn Session>,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
 }
@@ -86,7 +86,8 @@ impl Compiled {
         graph: Graph,
         tuning: &Tuning,
     ) -> Result<Self, BackendError> {
-        let executable = backend.compile(&graph, backend.description().fastest_mode(), tuning)?;
+        let session =
+            backend.compile(&graph, backend.description().fastest_mode(), tuning)?.session()?;
         let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
             ports.iter().map(|port| graph.ty(port.value).clone()).collect()
         };
@@ -94,7 +95,7 @@ impl Compiled {
             types.iter().map(|ty| backend.output(ty)).collect::<Result<_, _>>()
         };
         let (inputs, outputs) = (buffers(types(graph.inputs()))?, buffers(types(graph.outputs()))?);
-        Ok(Self { graph, executable, inputs, outputs })
+        Ok(Self { graph, session, inputs, outputs })
     }
 
     pub(crate) fn graph(&self) -> &Graph {
@@ -102,7 +103,7 @@ impl Compiled {
     }
 
     fn memory(&self) -> MemoryReport {
-        self.executable.memory()
+        self.session.memory()
     }
 
     /// Runs on tensors by name, and gives the outputs in order.
@@ -132,7 +133,7 @@ impl Compiled {
             })?;
             backend.write(buffer, tensor)?;
         }
-        let pending = self.executable.run(state, &self.inputs, &mut self.outputs)?;
+        let pending = self.session.run(state.with(&self.inputs, &mut self.outputs))?;
         let result = meanwhile();
         pending.wait()?;
         let outputs = self.outputs.iter().map(|buffer| backend.download(buffer));

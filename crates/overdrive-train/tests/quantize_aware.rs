@@ -38,14 +38,10 @@ fn bound(graph: &Graph) -> Graph {
 
 fn run(graph: &Graph, x: &Tensor, mode: Mode) -> Vec<u8> {
     let backend = backend();
-    let mut executable = backend.compile(graph, mode, &Tuning::default()).unwrap();
+    let mut session = backend.compile(graph, mode, &Tuning::default()).unwrap().session().unwrap();
     let mut state = State::initial(graph, &backend).unwrap();
     let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-    executable
-        .run(&mut state, &[backend.upload(x).unwrap()], &mut outputs)
-        .unwrap()
-        .wait()
-        .unwrap();
+    session.run(state.with(&[backend.upload(x).unwrap()], &mut outputs)).unwrap().wait().unwrap();
     backend.download(&outputs[0]).unwrap().bytes().to_vec()
 }
 

@@ -18,7 +18,9 @@ use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Runner;
 use overdrive::bench::speedup::Speedup;
 use overdrive::bench::subject::Subject;
-use overdrive::ir::{Backend, Buffer, DType, Executable, Graph, Mode, State, Tensor, Tuning};
+use overdrive::ir::{
+    Arguments, Backend, Buffer, DType, Graph, Mode, Session, State, Tensor, Tuning,
+};
 use overdrive::passes::{Recipe, precision, to_f64};
 use overdrive::{cpu::CpuBackend, cuda::CudaBackend, studies};
 use overdrive_foreign::xla::XlaBackend;
@@ -38,7 +40,7 @@ const TOLERANCE: overdrive::bench::deviation::Tolerance = overdrive::bench::devi
 /// Calls of an executable, so many at a time.
 struct Queue<'a> {
     backend: &'a dyn Backend,
-    executable: Box<dyn Executable>,
+    session: Box<dyn Session>,
     state: State,
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
@@ -55,12 +57,12 @@ impl<'a> Queue<'a> {
     ) -> Result<Self, Failure> {
         let mut tuning = Tuning::default();
         backend.tune(graph, mode, &mut tuning)?;
-        let executable = backend.compile(graph, mode, &tuning)?;
+        let session = backend.compile(graph, mode, &tuning)?.session()?;
         let state = State::initial(graph, backend)?;
         let inputs = upload(backend, &oracle.inputs(1))?;
         let types = graph.outputs().iter().map(|port| graph.ty(port.value));
         let outputs = types.map(|ty| backend.output(ty)).collect::<Result<_, _>>()?;
-        Ok(Self { backend, executable, state, inputs, outputs, oracle, depth })
+        Ok(Self { backend, session, state, inputs, outputs, oracle, depth })
     }
 }
 
@@ -71,9 +73,9 @@ fn upload(backend: &dyn Backend, tensors: &[Tensor]) -> Result<Vec<Buffer>, Fail
 impl Subject for Queue<'_> {
     fn call(&mut self, _: u64) -> Result<(), Failure> {
         for _ in 1..self.depth {
-            drop(self.executable.run(&mut self.state, &self.inputs, &mut self.outputs)?);
+            drop(self.session.run(self.state.with(&self.inputs, &mut self.outputs))?);
         }
-        Ok(self.executable.run(&mut self.state, &self.inputs, &mut self.outputs)?.wait()?)
+        Ok(self.session.run(self.state.with(&self.inputs, &mut self.outputs))?.wait()?)
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
@@ -127,11 +129,18 @@ fn compare(
     let graph = precision(graph, &short).map_err(|e| Failure::failed(e.to_string()))?;
     let expected = |inputs: &[Tensor]| -> Result<Vec<Tensor>, Failure> {
         let wide: Vec<Tensor> = inputs.iter().map(|tensor| tensor.convert(DType::F64)).collect();
-        let mut executable = reference.compile(&exact, Mode::Compile, &Tuning::default())?;
+        let mut session =
+            reference.compile(&exact, Mode::Compile, &Tuning::default())?.session()?;
         let mut state = State::initial(&exact, reference)?;
         let types = exact.outputs().iter().map(|port| exact.ty(port.value));
         let mut outputs = types.map(|ty| reference.output(ty)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(&mut state, &upload(reference, &wide)?, &mut outputs)?.wait()?;
+        session
+            .run(Arguments {
+                state: &mut state,
+                inputs: &upload(reference, &wide)?,
+                outputs: &mut outputs,
+            })?
+            .wait()?;
         Ok(outputs.iter().map(|output| reference.download(output)).collect::<Result<_, _>>()?)
     };
     let oracle = Oracle::new(

@@ -29,14 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{graph}");
 
     let cpu = CpuBackend::new(None)?;
-    let mut executable = cpu.compile(&graph, Mode::Compile, &Tuning::default())?;
-    println!("{}", executable.plan());
+    let mut session = cpu.compile(&graph, Mode::Compile, &Tuning::default())?.session()?;
+    println!("{}", session.plan());
 
     let mut state = State::initial(&graph, &cpu)?;
     let values: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
     let inputs = [cpu.upload(&Tensor::from_f32([2usize, 64], &values))?];
     let mut outputs = [cpu.output(&TensorType::new(DType::F32, [2usize, 10]))?];
-    executable.run(&mut state, &inputs, &mut outputs)?.wait()?;
+    session.run(state.with(&inputs, &mut outputs))?.wait()?;
     println!("{:?}", cpu.download(&outputs[0])?.to_f32());
     Ok(())
 }

@@ -14,9 +14,10 @@ use overdrive::studies::Workload;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workload = Workload::of_model(models::find("digits-conv")?, &Default::default())?;
     let backend = CpuBackend::new(None)?;
-    let mut executable = backend.compile(&workload.graph, Mode::Compile, &Tuning::default())?;
+    let mut session =
+        backend.compile(&workload.graph, Mode::Compile, &Tuning::default())?.session()?;
     let mut state = State::initial(&workload.graph, &backend)?;
-    let target = Target { backend: &backend, executable: executable.as_mut(), state: &mut state };
+    let target = Target { backend: &backend, session: session.as_mut(), state: &mut state };
     let profile = Profile::take(target, &workload.inputs(1), 20, &SystemClock::new())?;
     println!("{}", OperatorTable::of(&profile));
     let file = std::env::temp_dir().join("digits-conv.trace.json");

@@ -48,7 +48,7 @@ pub fn check_backend(
     let mut states = States::new();
     let expected = eval(graph, inputs, &mut states);
 
-    let mut executable = backend.compile(graph, mode, &Tuning::default())?;
+    let mut session = backend.compile(graph, mode, &Tuning::default())?.session()?;
     let mut state = State::initial(graph, backend)?;
     let tensors: Vec<Tensor> = inputs.iter().map(Array::to_tensor).collect();
     let uploaded = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<Buffer>, _>>()?;
@@ -56,7 +56,7 @@ pub fn check_backend(
     let mut run = |state: &mut State| -> Result<Vec<Tensor>, BackendError> {
         let mut outputs =
             types.iter().map(|ty| poisoned(backend, ty)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(state, &uploaded, &mut outputs)?.wait()?;
+        session.run(state.with(&uploaded, &mut outputs))?.wait()?;
         outputs.iter().map(|output| backend.download(output)).collect()
     };
     let found = run(&mut state)?;

@@ -6,11 +6,11 @@
 use overdrive_ir::backend::{Memory, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{
-    Array, Backend, BackendError, Buffer, Builder, DType, Executable, Graph, Init, Mode, Plan,
-    State, Target, Tensor, TensorType, Tuning,
+    Arguments, Array, Backend, BackendError, Buffer, Builder, DType, Executable, Graph, Init, Mode,
+    Plan, Session, Target, Tensor, TensorType, Tuning,
 };
 use std::any::Any;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use testkit::{Disagreement, check_backend};
 
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -44,10 +44,14 @@ fn content(buffer: &Buffer) -> &Mutex<Tensor> {
 /// Evaluates graphs by their definition, less its fault.
 struct Definition(Fault);
 
-struct Evaluated {
+struct Compiled {
     graph: Graph,
     plan: Plan,
     fault: Fault,
+}
+
+struct Evaluated {
+    compiled: Arc<Compiled>,
     calls: u32,
 }
 
@@ -65,18 +69,14 @@ impl Backend for Definition {
         graph: &Graph,
         _: Mode,
         _: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Arc<dyn Executable>, BackendError> {
         if self.0 == Fault::Refuses {
             let [backend, op, scope, reason] =
                 ["definition", "add", "", "of a fault"].map(str::to_owned);
             return Err(BackendError::Unsupported { backend, op, scope, reason });
         }
-        Ok(Box::new(Evaluated {
-            graph: graph.clone(),
-            plan: Plan::default(),
-            fault: self.0,
-            calls: 0,
-        }))
+        let (graph, plan, fault) = (graph.clone(), Plan::default(), self.0);
+        Ok(Arc::new(Compiled { graph, plan, fault }))
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
@@ -97,40 +97,46 @@ impl Backend for Definition {
     }
 }
 
-impl Executable for Evaluated {
+impl Executable for Compiled {
     fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    fn run(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError> {
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError> {
+        Ok(Box::new(Evaluated { compiled: self, calls: 0 }))
+    }
+}
+
+impl Session for Evaluated {
+    fn plan(&self) -> &Plan {
+        &self.compiled.plan
+    }
+
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
+        let Arguments { state, inputs, outputs } = call;
         self.calls += 1;
         let arguments: Vec<Array> =
             inputs.iter().map(|input| Array::from(&*content(input).lock().unwrap())).collect();
         let read = |buffer: &Buffer| Array::from(&*content(buffer).lock().unwrap());
         let mut states: States =
             state.buffers.iter().map(|(name, buffer)| (name.clone(), read(buffer))).collect();
-        let results = eval(&self.graph, &arguments, &mut states);
-        let off = match self.fault {
+        let results = eval(&self.compiled.graph, &arguments, &mut states);
+        let off = match self.compiled.fault {
             Fault::Imprecise => 1.0001,
             Fault::DiffersFromCallToCall => 1.0 + 1e-7 * (self.calls - 1) as f64,
             _ => 1.0,
         };
-        if self.fault == Fault::ChangesItsInput {
+        if self.compiled.fault == Fault::ChangesItsInput {
             let mut input = content(&inputs[0]).lock().unwrap();
             let zeros = vec![0.0; input.ty().elements()];
             *input = Tensor::from_f64(input.ty().dtype, input.ty().shape.clone(), &zeros);
         }
-        if self.fault != Fault::ForgetsTheState {
+        if self.compiled.fault != Fault::ForgetsTheState {
             for (name, value) in &states {
                 *content(&state.buffers[name]).lock().unwrap() = value.to_tensor();
             }
         }
-        if self.fault != Fault::WritesNothing {
+        if self.compiled.fault != Fault::WritesNothing {
             for (output, result) in outputs.iter().zip(&results) {
                 *content(output).lock().unwrap() = result.map(|x| x * off).to_tensor();
             }
@@ -138,13 +144,7 @@ impl Executable for Evaluated {
         Ok(Box::new(Ready))
     }
 
-    fn sample(
-        &mut self,
-        _: &mut State,
-        _: &[Buffer],
-        _: &mut [Buffer],
-        _: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    fn sample(&mut self, _: Arguments<'_>, _: Protocol) -> Result<Vec<Sample>, BackendError> {
         unreachable!("the check times nothing")
     }
 
@@ -152,13 +152,7 @@ impl Executable for Evaluated {
         MemoryReport::default()
     }
 
-    fn profile(
-        &mut self,
-        _: &mut State,
-        _: &[Buffer],
-        _: &mut [Buffer],
-        _: u32,
-    ) -> Result<Vec<StepProfile>, BackendError> {
+    fn profile(&mut self, _: Arguments<'_>, _: u32) -> Result<Vec<StepProfile>, BackendError> {
         unreachable!("the check profiles nothing")
     }
 }

@@ -8,9 +8,12 @@ use crate::runner::Runner;
 use crate::testing::SyntheticClock;
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
 use overdrive_ir::plan::{Layout, Place, Slot, Step, StepKind};
-use overdrive_ir::{Builder, Cost, DType, Graph, Mode, Plan, SlotId, TensorType, Tuning, eval};
+use overdrive_ir::{
+    Arguments, Builder, Cost, DType, Executable, Graph, Mode, Plan, SlotId, TensorType, Tuning,
+    eval,
+};
 use std::any::Any;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
@@ -52,7 +55,7 @@ impl Backend for Definition {
         unreachable!("measuring asks for no capability")
     }
 
-    fn compile(&self, _: &Graph, _: Mode, _: &Tuning) -> Result<Box<dyn Executable>, BackendError> {
+    fn compile(&self, _: &Graph, _: Mode, _: &Tuning) -> Result<Arc<dyn Executable>, BackendError> {
         unreachable!("measuring compiles nothing")
     }
 
@@ -86,17 +89,13 @@ struct Evaluated {
 /// Of a call that the host timed after emptying the caches, and of the same by the device's clock.
 const COLD_NS: [f64; 2] = [5e6, 2e6];
 
-impl Executable for Evaluated {
+impl Session for Evaluated {
     fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    fn run(
-        &mut self,
-        _: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError> {
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
+        let Arguments { inputs, outputs, .. } = call;
         self.calls += 1;
         self.clock.advance(1_000_000);
         let tensors: Vec<Tensor> =
@@ -121,14 +120,12 @@ impl Executable for Evaluated {
 
     fn sample(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
         assert!(self.keeps_time, "the host's clock is read around `run`");
         for _ in 0..protocol.calls_per_sample {
-            self.run(state, inputs, outputs)?.wait()?;
+            self.run(call.again())?.wait()?;
         }
         let [host_ns, device_ns] = COLD_NS;
         Ok(vec![Sample { host_ns, device_ns: Some(device_ns), cycles: None, flags: vec![] }])
@@ -142,13 +139,7 @@ impl Executable for Evaluated {
         MemoryReport::default()
     }
 
-    fn profile(
-        &mut self,
-        _: &mut State,
-        _: &[Buffer],
-        _: &mut [Buffer],
-        _: u32,
-    ) -> Result<Vec<StepProfile>, BackendError> {
+    fn profile(&mut self, _: Arguments<'_>, _: u32) -> Result<Vec<StepProfile>, BackendError> {
         unreachable!("nothing is profiled")
     }
 }
@@ -201,7 +192,7 @@ fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
     let plan = Plan { steps, slots: vec![slot], outputs: vec![SlotId(0)], ..Plan::default() };
     let clock = SyntheticClock::default();
     let keeps_time = rivals != Rivals::OfItsClock;
-    let mut executable =
+    let mut session =
         Evaluated { graph: graph.clone(), plan, clock: clock.clone(), fault, calls: 0, keeps_time };
     let oracle = Oracle::new(
         "the definition in f64",
@@ -209,7 +200,7 @@ fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
         |inputs| Ok(eval::eval_tensors(&graph, inputs)),
     );
     let target =
-        Target { backend: &Definition, executable: &mut executable, state: &mut State::default() };
+        Target { backend: &Definition, session: &mut session, state: &mut State::default() };
     let calls = Calls::new(target, &oracle, Tolerance::ulps(DType::F32, 4.0), 3).unwrap();
     let mut calls =
         if rivals == Rivals::DeviceBesideHostClocks { calls.beside_host_clocks() } else { calls };
@@ -231,7 +222,7 @@ fn beside_host_clocks_the_host_s_time_is_of_calls_back_to_back() {
 }
 
 #[test]
-fn a_sound_executable_is_timed_and_proven() {
+fn a_sound_session_is_timed_and_proven() {
     let outcome = outcome_with(Fault::None);
     let found = outcome.measurement().unwrap();
     assert_eq!(found.latency.as_ref().unwrap().summary.median_ns, 1e6);

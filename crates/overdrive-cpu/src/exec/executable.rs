@@ -1,13 +1,14 @@
-//! `CpuExecutable`: a plan with everything that running it takes.
+//! `CpuExecutable`: a plan with its constants, and the sessions that run it.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
 use overdrive_ir::backend::{
     CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile,
 };
-use overdrive_ir::plan::{Arguments, Note, Place, Prepared, StepKind};
-use overdrive_ir::{BackendError, Buffer, Executable, Plan, SlotId, State, Tensor};
+use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, StepKind};
+use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor};
 
 use super::copy::Copy;
 use super::runnable::Runnable;
@@ -20,32 +21,27 @@ use crate::threads::Pool;
 
 /// A compiled graph on the CPU.
 pub struct CpuExecutable {
-    plan: Plan,
+    plan: Arc<Plan>,
     pool: Arc<Pool>,
-    /// One per step of the plan.
-    steps: Vec<Box<dyn Runnable>>,
-    /// From where the plan left results to where the caller has them.
-    deliveries: Vec<Copy>,
-    arguments: Arguments,
-    prepared: Prepared,
+    /// Names of inputs and outputs that users see.
+    names: [Vec<String>; 2],
+    /// Addresses of the constants, and of nothing else.
     slots: SlotTable,
-    storage: Storage,
-    /// What outlives calls: results of prepare steps, and constants.
-    kept: Vec<AlignedBytes>,
-    /// In force while it runs, as it was while the steps were compiled.
+    constants: Vec<AlignedBytes>,
+    derived: Derived<AlignedBytes>,
+    /// In force while sessions are made and run.
     set: InstructionSet,
-    has_run: bool,
 }
 
 impl std::fmt::Debug for CpuExecutable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CpuExecutable({}, {} steps)", self.plan.name, self.steps.len())
+        write!(f, "CpuExecutable({}, {} steps)", self.plan.name, self.plan.steps.len())
     }
 }
 
 impl CpuExecutable {
-    /// Compiles the steps of a plan and places its memory. `inputs` and `outputs` are the names
-    /// that users see.
+    /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
+    /// outputs that users see.
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
@@ -53,32 +49,83 @@ impl CpuExecutable {
     pub fn new(
         mut plan: Plan,
         pool: Arc<Pool>,
-        inputs: &[String],
-        outputs: &[String],
+        names: [Vec<String>; 2],
     ) -> Result<Self, BackendError> {
         check_memory(&plan)?;
-        let steps: Vec<Box<dyn Runnable>> =
-            plan.steps.iter().map(|step| compile(&plan, step)).collect::<Result<_, _>>()?;
+        let steps = compiled(&plan)?;
         say_what_the_reference_does(&mut plan, &steps);
-        let arguments = Arguments::new(&plan, inputs, outputs);
-        let prepared = Prepared::new(&plan, &arguments.state_names());
-        let deliver = |(from, home)| Copy::new(from, home, plan.slot(from).bytes());
-        let deliveries = arguments.deliveries(&plan).into_iter().map(deliver).collect();
-        let mut slots = SlotTable::new(arguments.slot_count());
-        let kept = place_kept(&plan, &mut slots)?;
-        let storage = Storage::new(&plan, &mut slots)?;
-        let (set, has_run) = (InstructionSet::in_force(), false);
+        let signature = Signature::new(&plan, &names[0], &names[1]);
+        let mut slots = SlotTable::new(signature.slot_count());
+        let constants = place_constants(&plan, &mut slots)?;
         Ok(Self {
-            plan,
+            plan: Arc::new(plan),
+            pool,
+            names,
+            slots,
+            constants,
+            derived: Derived::default(),
+            set: InstructionSet::in_force(),
+        })
+    }
+}
+
+/// A compiled step for each of a plan.
+fn compiled(plan: &Plan) -> Result<Vec<Box<dyn Runnable>>, BackendError> {
+    plan.steps.iter().map(|step| compile(plan, step)).collect()
+}
+
+/// What calls of an executable work in.
+struct CpuSession {
+    executable: Arc<CpuExecutable>,
+    pool: Arc<Pool>,
+    /// One per step of the plan. They hold scratch, so that no other session has them.
+    steps: Vec<Box<dyn Runnable>>,
+    /// From where the plan left results to where the caller has them.
+    deliveries: Vec<Copy>,
+    signature: Signature,
+    prepared: Prepared,
+    slots: SlotTable,
+    storage: Storage,
+    /// Results of prepare steps.
+    kept: Arc<AlignedBytes>,
+    has_run: bool,
+}
+
+impl CpuSession {
+    fn new(executable: Arc<CpuExecutable>) -> Result<Self, BackendError> {
+        let plan = &executable.plan;
+        let pool = match executable.pool.threads() {
+            // The caller's own thread: such sessions need not wait for each other.
+            1 => executable.set.during(|| Pool::new(NonZeroUsize::MIN)).map(Arc::new).map_err(
+                |e| BackendError::Device {
+                    step: "making room for a thread".to_owned(),
+                    message: e.to_string(),
+                },
+            )?,
+            _ => Arc::clone(&executable.pool),
+        };
+        let steps = executable.set.during(|| compiled(plan))?;
+        let [inputs, outputs] = &executable.names;
+        let signature = Signature::new(plan, inputs, outputs);
+        let prepared = Prepared::new(plan, &signature.state_names());
+        let deliver = |(from, home)| Copy::new(from, home, plan.slot(from).bytes());
+        let deliveries = signature.deliveries(plan).into_iter().map(deliver).collect();
+        let mut slots = SlotTable::new(0);
+        slots.clone_from(&executable.slots);
+        let kept = Arc::new(keep(plan)?);
+        place_kept(plan, &mut slots, &kept);
+        let storage = Storage::new(plan, &mut slots)?;
+        let has_run = false;
+        Ok(Self {
+            executable,
             pool,
             steps,
             deliveries,
-            arguments,
+            signature,
             prepared,
             slots,
             storage,
             kept,
-            set,
             has_run,
         })
     }
@@ -86,40 +133,48 @@ impl CpuExecutable {
     /// One call; `observe` is given each step that is not skipped, by index, and runs it.
     fn call(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        call: Arguments<'_>,
         mut observe: impl FnMut(usize, &mut dyn FnMut()),
     ) -> Result<(), BackendError> {
-        self.set.during(|| self.call_in_force(state, inputs, outputs, &mut observe))
+        let set = self.executable.set;
+        set.during(|| self.call_in_force(call, &mut observe))
     }
 
     fn call_in_force(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        call: Arguments<'_>,
         observe: &mut dyn FnMut(usize, &mut dyn FnMut()),
     ) -> Result<(), BackendError> {
+        let executable = Arc::clone(&self.executable);
+        let (plan, pool) = (&*executable.plan, &*self.pool);
         let slots = &mut self.slots;
-        self.arguments
-            .enter::<CpuMemory>(state, inputs, outputs, |slot, start| slots.set(slot, start))?;
+        self.signature.enter::<CpuMemory>(call, |slot, start| slots.set(slot, start))?;
+        let stamps = self.signature.stamps();
+        let before = Arc::as_ptr(&self.kept);
+        let deriving =
+            self.prepared.share(&executable.derived, &mut self.kept, stamps, || keep(plan))?;
+        if Arc::as_ptr(&self.kept) != before {
+            place_kept(plan, &mut self.slots, &self.kept);
+        }
         for (index, step) in self.steps.iter().enumerate() {
             self.storage.before(index, &mut self.slots)?;
-            let skip = self.plan.steps[index].prepare
-                && !self.prepared.is_stale(index, self.arguments.stamps());
+            let skip = plan.steps[index].prepare
+                && !self.prepared.must_run(index, self.signature.stamps());
             if !skip {
-                let (pool, slots) = (&self.pool, &self.slots);
+                let slots = &self.slots;
                 observe(index, &mut || step.run(pool, slots));
             }
             self.storage.after(index);
         }
-        self.deliveries.iter().for_each(|copy| copy.run(&self.pool, &self.slots));
+        self.deliveries.iter().for_each(|copy| copy.run(pool, &self.slots));
         self.storage.finish();
+        if let Some(deriving) = deriving {
+            deriving.publish(&self.kept);
+        }
         if !self.has_run {
             // A worker that came late to the first call would otherwise find its scratch too small
             // in the second.
-            self.pool.level_scratch();
+            pool.level_scratch();
             self.has_run = true;
         }
         Ok(())
@@ -153,26 +208,30 @@ fn check_memory(plan: &Plan) -> Result<(), BackendError> {
     Err(BackendError::OutOfMemory { needed, available, remedy: remedy.to_owned() })
 }
 
-/// Places constants and the persistent arena.
-fn place_kept(plan: &Plan, slots: &mut SlotTable) -> Result<Vec<AlignedBytes>, BackendError> {
-    let persistent = AlignedBytes::filled(plan.persistent_bytes.iter().sum(), 0)?;
-    let mut kept: Vec<AlignedBytes> = Vec::new();
+fn place_constants(plan: &Plan, slots: &mut SlotTable) -> Result<Vec<AlignedBytes>, BackendError> {
+    let mut constants = Vec::new();
     for (index, slot) in plan.slots.iter().enumerate() {
-        let id = SlotId(index as u32);
-        match &slot.place {
-            Place::Persistent { offset, .. } => {
-                slots.set(id, persistent.start().wrapping_add(*offset))
-            }
-            Place::Constant(tensor) => {
-                let bytes = uploaded(tensor)?;
-                slots.set(id, bytes.start());
-                kept.push(bytes);
-            }
-            Place::Input(_) | Place::Output(_) | Place::State(_) | Place::Arena { .. } => {}
+        if let Place::Constant(tensor) = &slot.place {
+            let bytes = uploaded(tensor)?;
+            slots.set(SlotId(index as u32), bytes.start());
+            constants.push(bytes);
         }
     }
-    kept.push(persistent);
-    Ok(kept)
+    Ok(constants)
+}
+
+/// Memory for the results of prepare steps.
+fn keep(plan: &Plan) -> Result<AlignedBytes, BackendError> {
+    AlignedBytes::filled(plan.persistent_bytes.iter().sum(), 0)
+}
+
+/// Enters where the results of prepare steps lie.
+fn place_kept(plan: &Plan, slots: &mut SlotTable, kept: &AlignedBytes) {
+    for (index, slot) in plan.slots.iter().enumerate() {
+        if let Place::Persistent { offset, .. } = &slot.place {
+            slots.set(SlotId(index as u32), kept.start().wrapping_add(*offset));
+        }
+    }
 }
 
 /// The bytes of a tensor.
@@ -187,21 +246,24 @@ impl Executable for CpuExecutable {
         &self.plan
     }
 
-    fn run(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError> {
-        self.call(state, inputs, outputs, |_, step| step())?;
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError> {
+        Ok(Box::new(CpuSession::new(self)?))
+    }
+}
+
+impl Session for CpuSession {
+    fn plan(&self) -> &Plan {
+        &self.executable.plan
+    }
+
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
+        self.call(call, |_, step| step())?;
         Ok(Box::new(Ready))
     }
 
     fn sample(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
         let mut samples = Vec::with_capacity(protocol.samples as usize);
@@ -214,7 +276,7 @@ impl Executable for CpuExecutable {
             std::hint::black_box(evictor.as_slice());
             let start = Instant::now();
             for _ in 0..protocol.calls_per_sample {
-                self.call(state, inputs, outputs, |_, step| step())?;
+                self.call(call.again(), |_, step| step())?;
             }
             let host_ns =
                 start.elapsed().as_nanos() as f64 / f64::from(protocol.calls_per_sample.max(1));
@@ -225,10 +287,12 @@ impl Executable for CpuExecutable {
 
     fn memory(&self) -> MemoryReport {
         let own: usize = self.steps.iter().map(|step| step.workspace_bytes()).sum();
+        let constants = &self.executable.constants;
+        let constants: usize = constants.iter().map(AlignedBytes::len).sum();
         MemoryReport {
             transient_bytes: self.storage.peak_bytes() as u64,
-            persistent_bytes: self.kept.iter().map(|bytes| bytes.len() as u64).sum(),
-            state_bytes: self.arguments.state_bytes() as u64,
+            persistent_bytes: (self.kept.len() + constants) as u64,
+            state_bytes: self.signature.state_bytes() as u64,
             workspace_bytes: (self.pool.scratch_bytes() + own) as u64,
             context_bytes: None,
         }
@@ -236,15 +300,13 @@ impl Executable for CpuExecutable {
 
     fn profile(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         calls: u32,
     ) -> Result<Vec<StepProfile>, BackendError> {
-        let mut profiles = StepProfile::of_steps(&self.plan, calls);
+        let mut profiles = StepProfile::of_steps(self.plan(), calls);
         for _ in 0..calls {
             let origin = Instant::now();
-            self.call(state, inputs, outputs, |index, step| {
+            self.call(call.again(), |index, step| {
                 let start = origin.elapsed();
                 step();
                 let end = origin.elapsed();

@@ -1,7 +1,7 @@
 //! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked
 //! up per call.
 //!
-//! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Arguments`) and
+//! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Signature`) and
 //! knows what is derived from states and kept between calls (`Prepared`); `storage` holds what
 //! lives within a call (`size_classes` under it in eager mode). `step` compiles a step into a
 //! `Runnable`: `gemm` contracts (`batch`, `space` and `sums` under it), `copy` moves, `nest` is a

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use overdrive_cpu::{CpuBackend, InstructionSet};
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::{
-    Array, Backend, BackendError, Buffer, DType, Executable, Graph, Mode, State, Tensor, Tuning,
+    Array, Backend, BackendError, Buffer, DType, Graph, Mode, State, Tensor, Tuning,
 };
 use testkit::{Tolerance, compare};
 
@@ -29,7 +29,7 @@ pub(crate) fn random(dtype: DType, shape: &[usize], seed: u64) -> Array {
 /// A compiled graph with its buffers.
 pub(crate) struct Session {
     pub(crate) backend: CpuBackend,
-    pub(crate) executable: Box<dyn Executable>,
+    pub(crate) compiled: Box<dyn overdrive_ir::Session>,
     pub(crate) state: State,
     pub(crate) inputs: Vec<Buffer>,
     pub(crate) outputs: Vec<Buffer>,
@@ -51,16 +51,16 @@ impl Session {
         mode: Mode,
         inputs: &[Tensor],
     ) -> Result<Self, BackendError> {
-        let executable = backend.compile(graph, mode, &Tuning::default())?;
+        let compiled = backend.compile(graph, mode, &Tuning::default())?.session()?;
         let state = State::initial(graph, &backend)?;
         let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<_, _>>()?;
         let types = graph.outputs().iter().map(|port| graph.ty(port.value));
         let outputs = types.map(|ty| backend.output(ty)).collect::<Result<_, _>>()?;
-        Ok(Self { backend, executable, state, inputs, outputs })
+        Ok(Self { backend, compiled, state, inputs, outputs })
     }
 
     pub(crate) fn run(&mut self) -> Result<(), BackendError> {
-        self.executable.run(&mut self.state, &self.inputs, &mut self.outputs)?.wait()
+        self.compiled.run(self.state.with(&self.inputs, &mut self.outputs))?.wait()
     }
 
     pub(crate) fn outputs(&self) -> Vec<Array> {
@@ -121,7 +121,7 @@ fn agrees_under(
             for (port, (expected, found)) in
                 graph.outputs().iter().zip(outputs.iter().zip(session.outputs()))
             {
-                let plan = session.executable.plan();
+                let plan = session.compiled.plan();
                 compare(expected, &found, tolerance).map_err(|e| {
                     format!("{at}, call {call}, output `{}`: {e}\n{:#?}", port.name, plan.steps)
                 })?;

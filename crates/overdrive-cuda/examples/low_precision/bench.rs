@@ -3,7 +3,7 @@
 use overdrive_cuda::CudaBackend;
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::{
-    Backend, Buffer, DType, Executable, Graph, Mode, Port, State, Tensor, TensorType, Tuning,
+    Backend, Buffer, DType, Graph, Mode, Port, Session, State, Tensor, TensorType, Tuning,
 };
 
 /// Timed calls.
@@ -140,7 +140,7 @@ impl<'a> Bench<'a> {
         inputs: &[Buffer],
         cache: CacheState,
     ) -> (Time, Vec<Buffer>) {
-        let mut executable = self.compile(graph, tuning);
+        let mut session = self.compile(graph, tuning);
         let ports = graph.outputs().iter();
         let output = |port: &Port| {
             self.backend.output(graph.ty(port.value)).unwrap_or_else(|e| panic!("{e}"))
@@ -148,15 +148,15 @@ impl<'a> Bench<'a> {
         let mut outputs: Vec<Buffer> = ports.map(output).collect();
         let mut state = State::initial(graph, self.backend).unwrap_or_else(|e| panic!("{e}"));
         let protocol = Protocol { samples: SAMPLES, calls_per_sample: 1, cache };
-        let samples = executable.sample(&mut state, inputs, &mut outputs, protocol);
+        let samples = session.sample(state.with(inputs, &mut outputs), protocol);
         let samples = samples.unwrap_or_else(|e| panic!("{e}"));
         (Time::of(samples.iter().filter_map(|sample| sample.device_ns).collect()), outputs)
     }
 
     /// The steps of a plan, what computes its products, and what it says of itself.
     pub(crate) fn plan(&self, graph: &Graph, tuning: &Tuning) -> String {
-        let executable = self.compile(graph, tuning);
-        let plan = executable.plan();
+        let session = self.compile(graph, tuning);
+        let plan = session.plan();
         let steps: Vec<String> = plan.steps.iter().map(|step| step.name.clone()).collect();
         let chosen: Vec<&str> =
             tuning.choices.values().map(|choice| choice.candidate.as_str()).collect();
@@ -169,8 +169,9 @@ impl<'a> Bench<'a> {
         )
     }
 
-    fn compile(&self, graph: &Graph, tuning: &Tuning) -> Box<dyn Executable> {
-        self.backend.compile(graph, Mode::Graph, tuning).unwrap_or_else(|e| panic!("{e}"))
+    fn compile(&self, graph: &Graph, tuning: &Tuning) -> Box<dyn Session> {
+        let executable = self.backend.compile(graph, Mode::Graph, tuning);
+        executable.and_then(|executable| executable.session()).unwrap_or_else(|e| panic!("{e}"))
     }
 
     pub(crate) fn download(&self, buffer: &Buffer) -> Tensor {

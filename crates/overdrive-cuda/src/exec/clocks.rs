@@ -66,7 +66,7 @@ impl Clocks {
     /// done.
     pub(super) fn frequency(&self) -> Result<Option<f64>, Error> {
         let mut bytes = vec![0; 2 * READING];
-        self.device.staging().download(self.readings.address(), &mut bytes)?;
+        self.device.download(self.readings.address(), &mut bytes)?;
         let word =
             |at: usize| u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("eight bytes"));
         let mut found: Vec<f64> = (0..MOST).filter_map(|sm| frequency_of(word, sm)).collect();

@@ -5,7 +5,7 @@
 //! reads what nobody read since the flush. Invariant: a copy shares no byte with the original or
 //! with another copy.
 
-use super::executable::CudaExecutable;
+use super::executable::CudaSession;
 use super::storage::arena;
 use crate::Error;
 use crate::launch::Addresses;
@@ -13,16 +13,13 @@ use crate::memory::{CudaMemory, DeviceBytes};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::Place;
-use overdrive_ir::{Buffer, Mode, SlotId, State};
+use overdrive_ir::{Arguments, Mode, SlotId};
 use std::collections::BTreeMap;
 
 /// What a caller passed: addresses and sizes of its buffers.
-pub(super) fn passed(
-    state: &State,
-    inputs: &[Buffer],
-    outputs: &[Buffer],
-) -> BTreeMap<CUdeviceptr, usize> {
-    let buffers = inputs.iter().chain(outputs).chain(state.buffers.values());
+pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
+    let states = call.state.buffers.values().chain(call.state.weights.values());
+    let buffers = call.inputs.iter().chain(&*call.outputs).chain(states);
     let memories = buffers.filter_map(|buffer| buffer.memory.as_any().downcast_ref::<CudaMemory>());
     memories.map(|memory| (memory.bytes().address(), memory.bytes().len())).collect()
 }
@@ -36,28 +33,28 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// No copies: the buffers that `executable` has entered and keeps; in eager mode with an arena,
+    /// No copies: the buffers that `session` has entered and keeps; in eager mode with an arena,
     /// since a capture holds on to addresses.
-    pub(super) fn in_place(executable: &CudaExecutable) -> Result<Self, Error> {
-        let mut addresses = executable.addresses.clone();
-        let blocks = match executable.plan.mode {
-            Mode::Eager => vec![arena(&executable.device, &executable.plan, &mut addresses)?],
+    pub(super) fn in_place(session: &CudaSession) -> Result<Self, Error> {
+        let mut addresses = session.addresses.clone();
+        let blocks = match session.plan.mode {
+            Mode::Eager => vec![arena(&session.device, &session.plan, &mut addresses)?],
             Mode::Jit | Mode::Compile | Mode::Graph => vec![],
         };
         Ok(Self { addresses, _blocks: blocks })
     }
 
-    /// Copies of the buffers that `executable` has entered and keeps, and a fresh arena. `passed`
+    /// Copies of the buffers that `session` has entered and keeps, and a fresh arena. `passed`
     /// are the caller's.
     pub(super) fn new(
-        executable: &CudaExecutable,
+        session: &CudaSession,
         passed: &BTreeMap<CUdeviceptr, usize>,
     ) -> Result<Self, Error> {
-        let device = &executable.device;
-        let (plan, original) = (&executable.plan, &executable.addresses);
+        let device = &session.device;
+        let (plan, original) = (&session.plan, &session.addresses);
         let mut addresses = original.clone();
         let mut blocks = vec![arena(device, plan, &mut addresses)?];
-        let kept = executable.kept.iter().map(|block| (block.address(), block.len()));
+        let kept = session.kept().map(|block| (block.address(), block.len()));
         let sources: BTreeMap<CUdeviceptr, usize> =
             passed.clone().into_iter().chain(kept).collect();
         let mut moved: BTreeMap<CUdeviceptr, CUdeviceptr> = BTreeMap::new();

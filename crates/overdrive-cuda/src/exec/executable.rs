@@ -1,4 +1,4 @@
-//! `CudaExecutable`: a plan with everything that running it takes.
+//! `CudaExecutable`: a plan with its constants, and the sessions that run it.
 
 use super::copies::passed;
 use super::replay::Replay;
@@ -8,49 +8,40 @@ use super::storage::Storage;
 use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes};
+use crate::together::Together;
 use crate::{Device, Error};
 use cudarc::driver::CudaEvent;
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
-use overdrive_ir::plan::{Arguments, Note, Place, Prepared, StepKind};
-use overdrive_ir::{BackendError, Buffer, Executable, Mode, Plan, SlotId, State, Tuning};
-use std::sync::Arc;
+use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, StepKind};
+use overdrive_ir::{Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A compiled graph on a GPU.
 pub(crate) struct CudaExecutable {
-    pub(super) device: Arc<Device>,
-    pub(super) plan: Plan,
-    /// One per step of the plan.
-    pub(super) tasks: Vec<Task>,
-    /// From where the plan left results to where the caller has them.
-    pub(super) deliveries: Vec<Copy>,
-    arguments: Arguments,
-    prepared: Prepared,
-    pub(super) addresses: Addresses,
-    pub(super) storage: Storage,
-    /// What outlives calls: results of prepare steps, and constants, each with the slots that lie
-    /// in it.
-    pub(super) kept: Vec<DeviceBytes>,
-    workspace: DeviceBytes,
-    replay: Option<Replay>,
-    pub(super) sampling: Sampling,
-    has_run: bool,
+    device: Arc<Device>,
+    plan: Arc<Plan>,
+    tuning: Tuning,
+    /// Names of inputs and outputs that users see.
+    names: [Vec<String>; 2],
+    /// Steps that are launched with the one at this index.
+    together: Together,
+    /// What the first session has its steps from, which are dear to compile.
+    compiled: Mutex<Option<Vec<Task>>>,
+    /// Addresses of the constants, and of nothing else.
+    addresses: Addresses,
+    constants: Vec<DeviceBytes>,
+    derived: Derived<DeviceBytes>,
 }
 
 impl std::fmt::Debug for CudaExecutable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CudaExecutable({}, {} steps)", self.plan.name, self.tasks.len())
+        write!(f, "CudaExecutable({}, {} steps)", self.plan.name, self.plan.steps.len())
     }
 }
 
-/// A step about to be enqueued, and after.
-pub(super) enum Moment {
-    Before(usize),
-    After,
-}
-
 impl CudaExecutable {
-    /// Compiles the steps of a plan and places its memory. `names` are those of inputs and outputs
-    /// that users see.
+    /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
+    /// outputs that users see.
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
@@ -59,61 +50,130 @@ impl CudaExecutable {
         mut plan: Plan,
         device: &Arc<Device>,
         tuning: &Tuning,
-        names: [&[String]; 2],
+        names: [Vec<String>; 2],
     ) -> Result<Self, BackendError> {
         let together = gather(&mut plan, device, tuning);
         let placing = |e: Error| e.during(format!("placing `{}`", plan.name));
         device.context().bind_to_thread().map_err(|e| placing(e.into()))?;
         check_memory(&plan, device).map_err(placing)?;
-        let mode = plan.mode;
-        let compiled = plan.steps.iter().enumerate().map(|(at, step)| {
-            let site = Site { plan: &plan, step, device, tuning, mode };
-            compile(&site, together.get(&at).map(Vec::as_slice))
-        });
-        let tasks = compiled.collect::<Result<Vec<Task>, _>>()?;
-        let arguments = Arguments::new(&plan, names[0], names[1]);
-        let states = arguments.state_names();
-        let prepared = Prepared::new(&plan, &states);
-        let deliver = |(from, home)| Copy::new(&plan, from, home);
-        let deliveries = arguments.deliveries(&plan).into_iter().map(deliver).collect();
-        let scratch = tasks.iter().map(Task::workspace_bytes).max().unwrap_or(0);
-        let workspace = DeviceBytes::new(device, scratch).map_err(placing)?;
-        let mut addresses = Addresses::new(arguments.slot_count(), workspace.address());
-        let kept = place_kept(&plan, device, &mut addresses).map_err(placing)?;
-        let storage = Storage::new(device, &plan, &mut addresses).map_err(placing)?;
-        let replay = (mode == Mode::Graph).then(Replay::default);
-        let mut executable = Self {
+        let tasks = compiled(&plan, device, tuning, &together)?;
+        let signature = Signature::new(&plan, &names[0], &names[1]);
+        let mut addresses = Addresses::new(signature.slot_count(), 0);
+        let constants = place_constants(&plan, device, &mut addresses).map_err(placing)?;
+        say_what_runs_on_the_host(&mut plan, &tasks);
+        Ok(Self {
             device: Arc::clone(device),
+            plan: Arc::new(plan),
+            tuning: tuning.clone(),
+            names,
+            together,
+            compiled: Mutex::new(Some(tasks)),
+            addresses,
+            constants,
+            derived: Derived::default(),
+        })
+    }
+}
+
+/// A task for each step of a plan.
+fn compiled(
+    plan: &Plan,
+    device: &Arc<Device>,
+    tuning: &Tuning,
+    together: &Together,
+) -> Result<Vec<Task>, BackendError> {
+    let compiled = plan.steps.iter().enumerate().map(|(at, step)| {
+        let site = Site { plan, step, device, tuning, mode: plan.mode };
+        compile(&site, together.get(&at).map(Vec::as_slice))
+    });
+    compiled.collect()
+}
+
+/// Kernels that do not know the element types of their step leave it to the reference, as the plan
+/// then says.
+fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[Task]) {
+    for (task, step) in tasks.iter().zip(&plan.steps) {
+        if matches!((task, &step.kind), (Task::Host(_), StepKind::Kernel(_))) {
+            let reason = "its kernel does not take these types: the f64 reference runs on the host"
+                .to_owned();
+            let (what, scope) = (step.name.clone(), step.scope.clone());
+            plan.notes.push(Note::Declined { what, scope, reason });
+        }
+    }
+}
+
+/// What calls of an executable work in.
+pub(super) struct CudaSession {
+    executable: Arc<CudaExecutable>,
+    pub(super) device: Arc<Device>,
+    pub(super) plan: Arc<Plan>,
+    /// One per step of the plan.
+    pub(super) tasks: Vec<Task>,
+    /// From where the plan left results to where the caller has them.
+    pub(super) deliveries: Vec<Copy>,
+    signature: Signature,
+    prepared: Prepared,
+    pub(super) addresses: Addresses,
+    pub(super) storage: Storage,
+    /// Results of prepare steps.
+    derived: Arc<DeviceBytes>,
+    workspace: DeviceBytes,
+    replay: Option<Replay>,
+    pub(super) sampling: Sampling,
+    has_run: bool,
+}
+
+/// A step about to be enqueued, and after.
+pub(super) enum Moment {
+    Before(usize),
+    After,
+}
+
+impl CudaSession {
+    fn new(executable: Arc<CudaExecutable>) -> Result<Self, BackendError> {
+        let (plan, device) = (Arc::clone(&executable.plan), Arc::clone(&executable.device));
+        let placing = |e: Error| e.during(format!("placing `{}`", plan.name));
+        device.context().bind_to_thread().map_err(|e| placing(e.into()))?;
+        let ready = executable.compiled.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tasks = match ready {
+            Some(tasks) => tasks,
+            None => compiled(&plan, &device, &executable.tuning, &executable.together)?,
+        };
+        let signature = Signature::new(&plan, &executable.names[0], &executable.names[1]);
+        let prepared = Prepared::new(&plan, &signature.state_names());
+        let deliver = |(from, home)| Copy::new(&plan, from, home);
+        let deliveries = signature.deliveries(&plan).into_iter().map(deliver).collect();
+        let scratch = tasks.iter().map(Task::workspace_bytes).max().unwrap_or(0);
+        let workspace = DeviceBytes::new(&device, scratch).map_err(placing)?;
+        let mut addresses = executable.addresses.clone();
+        addresses.set_workspace(workspace.address());
+        let derived = Arc::new(room_for_derived(&plan, &device).map_err(placing)?);
+        place_derived(&plan, &derived, &mut addresses);
+        let storage = Storage::new(&device, &plan, &mut addresses).map_err(placing)?;
+        let replay = (plan.mode == Mode::Graph).then(Replay::default);
+        let mut session = Self {
+            executable,
+            device,
             tasks,
             deliveries,
-            arguments,
+            signature,
             prepared,
             addresses,
             storage,
-            kept,
+            derived,
             workspace,
             replay,
             sampling: Sampling::default(),
             has_run: false,
             plan,
         };
-        executable.say_what_runs_on_the_host();
-        executable.refuse_host_steps_in_graphs();
-        Ok(executable)
+        session.refuse_host_steps_in_graphs();
+        Ok(session)
     }
 
-    /// Kernels that do not know the element types of their step leave it to the reference, as the
-    /// plan then says.
-    fn say_what_runs_on_the_host(&mut self) {
-        for (task, step) in self.tasks.iter().zip(&self.plan.steps) {
-            if matches!((task, &step.kind), (Task::Host(_), StepKind::Kernel(_))) {
-                let reason =
-                    "its kernel does not take these types: the f64 reference runs on the host"
-                        .to_owned();
-                let (what, scope) = (step.name.clone(), step.scope.clone());
-                self.plan.notes.push(Note::Declined { what, scope, reason });
-            }
-        }
+    /// What outlives calls: results of prepare steps, and constants.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &DeviceBytes> {
+        self.executable.constants.iter().chain([&*self.derived])
     }
 
     /// A capture cannot wait for the host: such a plan is launched step by step, and says so.
@@ -133,7 +193,7 @@ impl CudaExecutable {
     /// Goes without graphs, and says why.
     fn decline_replay(&mut self, scope: String, reason: String) {
         let what = "capture and replay as a graph".to_owned();
-        self.plan.notes.push(Note::Declined { what, scope, reason });
+        Arc::make_mut(&mut self.plan).notes.push(Note::Declined { what, scope, reason });
         self.replay = None;
     }
 
@@ -152,25 +212,29 @@ impl CudaExecutable {
 
     /// Checks and enters what the caller passes, and brings up to date what is prepared from
     /// states.
-    pub(super) fn enter(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<(), BackendError> {
-        let bound = self.device.context().bind_to_thread();
-        bound.map_err(|e| Error::from(e).during(format!("calling `{}`", self.plan.name)))?;
+    pub(super) fn enter(&mut self, call: Arguments<'_>) -> Result<(), BackendError> {
+        let calling = |e: Error| e.during(format!("calling `{}`", self.plan.name));
+        self.device.context().bind_to_thread().map_err(|e| calling(e.into()))?;
         let addresses = &mut self.addresses;
-        self.arguments
-            .enter::<CudaMemory>(state, inputs, outputs, |slot, at| addresses.set(slot, at))?;
+        self.signature.enter::<CudaMemory>(call, |slot, at| addresses.set(slot, at))?;
+        let executable = Arc::clone(&self.executable);
+        let anew = || room_for_derived(&executable.plan, &executable.device).map_err(calling);
+        let before = self.derived.address();
+        let stamps = self.signature.stamps();
+        let deriving = self.prepared.share(&executable.derived, &mut self.derived, stamps, anew)?;
+        if self.derived.address() != before {
+            place_derived(&executable.plan, &self.derived, &mut self.addresses);
+        }
+        let Some(deriving) = deriving else { return Ok(()) };
         for index in 0..self.tasks.len() {
             let is_stale = self.plan.steps[index].prepare
-                && self.prepared.is_stale(index, self.arguments.stamps());
+                && self.prepared.must_run(index, self.signature.stamps());
             if is_stale {
                 let ran = self.tasks[index].run(&self.device, &self.addresses);
                 ran.and_then(|()| self.settle()).map_err(|e| e.during(self.during(index)))?;
             }
         }
+        deriving.publish(&self.derived);
         Ok(())
     }
 
@@ -192,12 +256,12 @@ impl CudaExecutable {
             if self.plan.steps[index].prepare {
                 continue;
             }
-            let mut step = |executable: &mut Self| {
-                executable.storage.before(index, &mut executable.addresses)?;
+            let mut step = |session: &mut Self| {
+                session.storage.before(index, &mut session.addresses)?;
                 observe(Moment::Before(index))?;
-                executable.tasks[index].run(&executable.device, &executable.addresses)?;
+                session.tasks[index].run(&session.device, &session.addresses)?;
                 observe(Moment::After)?;
-                executable.settle()
+                session.settle()
             };
             step(self).map_err(|e| e.during(self.during(index)))?;
             self.storage.after(index);
@@ -237,44 +301,48 @@ fn check_memory(plan: &Plan, device: &Device) -> Result<(), Error> {
     if needed <= available { Ok(()) } else { Err(Error::OutOfMemory { needed, available }) }
 }
 
-/// Places constants and the persistent arena.
-fn place_kept(
+fn place_constants(
     plan: &Plan,
     device: &Arc<Device>,
     addresses: &mut Addresses,
 ) -> Result<Vec<DeviceBytes>, Error> {
-    let persistent = DeviceBytes::new(device, plan.persistent_bytes.iter().sum())?;
-    let mut kept: Vec<DeviceBytes> = Vec::new();
+    let mut constants = Vec::new();
     for (index, slot) in plan.slots.iter().enumerate() {
-        let id = SlotId(index as u32);
-        match &slot.place {
-            Place::Persistent { offset, .. } => {
-                addresses.set(id, persistent.address() + *offset as u64)
-            }
-            Place::Constant(tensor) => {
-                let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
-                device.staging().upload(tensor.bytes(), bytes.address())?;
-                addresses.set(id, bytes.address());
-                kept.push(bytes);
-            }
-            Place::Input(_) | Place::Output(_) | Place::State(_) | Place::Arena { .. } => {}
+        if let Place::Constant(tensor) = &slot.place {
+            let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
+            device.upload(tensor.bytes(), bytes.address())?;
+            addresses.set(SlotId(index as u32), bytes.address());
+            constants.push(bytes);
         }
     }
-    kept.push(persistent);
-    Ok(kept)
+    Ok(constants)
+}
+
+/// Memory for the results of prepare steps.
+fn room_for_derived(plan: &Plan, device: &Arc<Device>) -> Result<DeviceBytes, Error> {
+    DeviceBytes::new(device, plan.persistent_bytes.iter().sum())
+}
+
+/// Enters where the results of prepare steps lie.
+fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) {
+    for (index, slot) in plan.slots.iter().enumerate() {
+        if let Place::Persistent { offset, .. } = &slot.place {
+            addresses.set(SlotId(index as u32), derived.address() + *offset as u64);
+        }
+    }
 }
 
 /// A call that was enqueued.
 struct Enqueued {
     device: Arc<Device>,
-    plan: String,
+    plan: Arc<Plan>,
     done: CudaEvent,
 }
 
 impl Pending for Enqueued {
     fn wait(self: Box<Self>) -> Result<(), BackendError> {
         let waited = self.done.synchronize();
-        waited.map_err(|e| Error::from(e).during(format!("a step of `{}`", self.plan)))?;
+        waited.map_err(|e| Error::from(e).during(format!("a step of `{}`", self.plan.name)))?;
         self.device.recycle(self.done);
         Ok(())
     }
@@ -285,39 +353,43 @@ impl Executable for CudaExecutable {
         &self.plan
     }
 
-    fn run(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError> {
-        self.enter(state, inputs, outputs)?;
-        self.call()?;
-        let recorded = self.device.event().and_then(|event| {
-            event.record(self.device.stream())?;
-            Ok(event)
-        });
-        let done = recorded.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
-        Ok(Box::new(Enqueued {
-            device: Arc::clone(&self.device),
-            plan: self.plan.name.clone(),
-            done,
-        }))
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError> {
+        let _turn = self.device.turn();
+        Ok(Box::new(CudaSession::new(Arc::clone(&self))?))
     }
+}
 
+impl Session for CudaSession {
     fn keeps_time(&self) -> bool {
         true
     }
 
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
+        let device = Arc::clone(&self.device);
+        let _turn = device.turn();
+        self.enter(call)?;
+        self.call()?;
+        let recorded = device.event().and_then(|event| {
+            event.record(device.stream())?;
+            Ok(event)
+        });
+        let done = recorded.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
+        Ok(Box::new(Enqueued { device: Arc::clone(&device), plan: Arc::clone(&self.plan), done }))
+    }
+
     fn sample(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        self.enter(state, inputs, outputs)?;
-        let passed = passed(state, inputs, outputs);
+        let device = Arc::clone(&self.device);
+        let _turn = device.turn();
+        self.enter(call.again())?;
+        let passed = passed(&call);
         let mut sampling = std::mem::take(&mut self.sampling);
         let samples = sampling.take_samples(self, passed, protocol);
         self.sampling = sampling;
@@ -328,8 +400,8 @@ impl Executable for CudaExecutable {
         let graphs = self.replay.as_ref().map_or(0, Replay::bytes);
         MemoryReport {
             transient_bytes: self.storage.peak_bytes() as u64,
-            persistent_bytes: self.kept.iter().map(|bytes| bytes.len() as u64).sum(),
-            state_bytes: self.arguments.state_bytes() as u64,
+            persistent_bytes: self.kept().map(|bytes| bytes.len() as u64).sum(),
+            state_bytes: self.signature.state_bytes() as u64,
             workspace_bytes: self.workspace.len() as u64 + graphs,
             context_bytes: self.device.context_bytes(),
         }
@@ -337,15 +409,14 @@ impl Executable for CudaExecutable {
 
     fn profile(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         calls: u32,
     ) -> Result<Vec<StepProfile>, BackendError> {
+        let device = Arc::clone(&self.device);
+        let _turn = device.turn();
         let mut profiles = StepProfile::of_steps(&self.plan, calls);
         for _ in 0..calls {
-            self.enter(state, inputs, outputs)?;
-            let device = Arc::clone(&self.device);
+            self.enter(call.again())?;
             let mark = || {
                 let event = device.event()?;
                 event.record(device.stream())?;

@@ -6,7 +6,7 @@
 //! which costs less than another graph; decision 0004 has the figures. Invariant: a graph is
 //! replayed only on exactly the addresses that it was captured with.
 
-use super::executable::CudaExecutable;
+use super::executable::CudaSession;
 use crate::launch::Addresses;
 use crate::{Device, Error};
 use cudarc::driver::{CudaGraph, result, sys};
@@ -34,7 +34,7 @@ pub(super) struct Captured {
     bytes: u64,
 }
 
-// SAFETY: a graph belongs to one executable, which runs on one thread at a time; the driver does
+// SAFETY: a graph belongs to one session, which runs on one thread at a time; the driver does
 // not care which.
 unsafe impl Send for Captured {}
 
@@ -92,7 +92,7 @@ impl Captured {
     }
 }
 
-/// The graphs of an executable.
+/// The graphs of an session.
 #[derive(Default)]
 pub(super) struct Replay {
     graphs: Vec<(Addresses, Captured)>,
@@ -108,31 +108,30 @@ impl Replay {
     /// Enqueues one call; a reason, once the call was made without a graph because none pays.
     pub(super) fn call(
         &mut self,
-        executable: &mut CudaExecutable,
+        session: &mut CudaSession,
     ) -> Result<Option<String>, BackendError> {
-        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == executable.addresses)
-        {
+        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == session.addresses) {
             captured.launch()?;
             return Ok(None);
         }
-        let device = Arc::clone(&executable.device);
+        let device = Arc::clone(&session.device);
         if self.graphs.len() == KEPT {
             let (_, mut oldest) = self.graphs.remove(0);
-            if oldest.update(&device, || executable.enqueue(|_| Ok(())))? {
+            if oldest.update(&device, || session.enqueue(|_| Ok(())))? {
                 oldest.launch()?;
-                self.graphs.push((executable.addresses.clone(), oldest));
+                self.graphs.push((session.addresses.clone(), oldest));
                 return Ok(None);
             }
         }
-        let captured = Captured::new(&device, || executable.enqueue(|_| Ok(())))?;
+        let captured = Captured::new(&device, || session.enqueue(|_| Ok(())))?;
         if !std::mem::replace(&mut self.was_compared, true)
-            && executable.plan.updates.is_empty()
-            && let Some(reason) = not_worth(&captured, executable)?
+            && session.plan.updates.is_empty()
+            && let Some(reason) = not_worth(&captured, session)?
         {
             return Ok(Some(reason));
         }
         captured.launch()?;
-        self.graphs.push((executable.addresses.clone(), captured));
+        self.graphs.push((session.addresses.clone(), captured));
         Ok(None)
     }
 }
@@ -140,16 +139,16 @@ impl Replay {
 /// Times both ways from the host, alternating; why the graph does not pay, if it does not.
 fn not_worth(
     captured: &Captured,
-    executable: &mut CudaExecutable,
+    session: &mut CudaSession,
 ) -> Result<Option<String>, BackendError> {
-    let device = Arc::clone(&executable.device);
+    let device = Arc::clone(&session.device);
     let wait =
         || device.stream().synchronize().map_err(|e| Error::from(e).during("timing a graph"));
     let [mut launched, mut replayed] = [f64::INFINITY; 2];
     for _ in 0..TRIALS {
         wait()?;
         let start = Instant::now();
-        executable.enqueue(|_| Ok(()))?;
+        session.enqueue(|_| Ok(()))?;
         wait()?;
         launched = launched.min(start.elapsed().as_secs_f64());
         let start = Instant::now();

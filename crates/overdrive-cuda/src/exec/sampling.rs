@@ -9,7 +9,7 @@
 
 use super::clocks::Clocks;
 use super::copies::Copies;
-use super::executable::CudaExecutable;
+use super::executable::CudaSession;
 use super::gate::{CAPACITY, Gate};
 use super::replay::Captured;
 use crate::entry::begin_call;
@@ -45,7 +45,7 @@ pub(super) struct Sampling {
     batch: Option<Batch>,
 }
 
-/// What taking a sample needs beside the executable.
+/// What taking a sample needs beside the session.
 struct Tools {
     device: Arc<Device>,
     gate: Gate,
@@ -75,21 +75,21 @@ struct OnDevice {
 }
 
 impl Sampling {
-    /// Samples of what `executable` has entered; `passed` are the caller's buffers.
+    /// Samples of what `session` has entered; `passed` are the caller's buffers.
     pub(super) fn take_samples(
         &mut self,
-        executable: &mut CudaExecutable,
+        session: &mut CudaSession,
         passed: BTreeMap<CUdeviceptr, usize>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
         let failed = |e: Error| e.during("sampling");
         if self.tools.is_none() {
-            self.tools = Some(Tools::new(&executable.device).map_err(failed)?);
+            self.tools = Some(Tools::new(&session.device).map_err(failed)?);
         }
         let mut samples = Vec::with_capacity(protocol.samples as usize);
         for _ in 0..protocol.samples {
-            let host_ns = self.host_time(executable, protocol)?;
-            let time = self.device_time(executable, &passed, protocol)?;
+            let host_ns = self.host_time(session, protocol)?;
+            let time = self.device_time(session, &passed, protocol)?;
             let mut flags = Vec::new();
             if protocol.cache == CacheState::Cold && !time.is_cold {
                 flags.push("warm".to_owned());
@@ -107,7 +107,7 @@ impl Sampling {
     /// From call to completion, in nanoseconds per call.
     fn host_time(
         &mut self,
-        executable: &mut CudaExecutable,
+        session: &mut CudaSession,
         protocol: Protocol,
     ) -> Result<f64, BackendError> {
         let calls = protocol.calls_per_sample.max(1);
@@ -124,7 +124,7 @@ impl Sampling {
             tools.wait()?;
             let start = Instant::now();
             for _ in 0..each {
-                executable.call()?;
+                session.call()?;
                 tools.wait()?;
             }
             spent_ns += start.elapsed().as_nanos() as f64;
@@ -134,34 +134,34 @@ impl Sampling {
 
     fn device_time(
         &mut self,
-        executable: &mut CudaExecutable,
+        session: &mut CudaSession,
         passed: &BTreeMap<CUdeviceptr, usize>,
         protocol: Protocol,
     ) -> Result<OnDevice, BackendError> {
         if self.estimate_ns.is_none() {
             // The first call in a mode with graphs captures, which waits for the device: not behind
             // a closed gate.
-            executable.call()?;
+            session.call()?;
             self.tools().wait()?;
             let mut fastest = f64::INFINITY;
             for _ in 0..TRIALS {
-                fastest = fastest.min(self.tools().one(executable, CacheState::Warm)?.ns);
+                fastest = fastest.min(self.tools().one(session, CacheState::Warm)?.ns);
             }
             self.estimate_ns = Some(fastest);
         }
         let estimate = self.estimate_ns.expect("estimated above");
         let is_short = estimate < SHORT_NS;
-        let is_long_to_launch = executable.tasks.len() > CAPACITY;
-        if executable.has_host_steps() || !(is_short || is_long_to_launch) {
-            return self.mean_of_single_calls(executable, protocol);
+        let is_long_to_launch = session.tasks.len() > CAPACITY;
+        if session.has_host_steps() || !(is_short || is_long_to_launch) {
+            return self.mean_of_single_calls(session, protocol);
         }
         let wanted = if is_short { (SPAN_NS / estimate).ceil() as usize } else { 1 };
-        let fitting = (8 * CAPACITY / executable.tasks.len().max(1)).max(1);
+        let fitting = (8 * CAPACITY / session.tasks.len().max(1)).max(1);
         let calls = wanted.min(MOST_CALLS).min(fitting);
         let key = (passed.clone(), protocol.cache);
         if self.batch.as_ref().is_none_or(|batch| batch.key != key) {
             self.batch = None;
-            self.batch = Some(Batch::capture(executable, key, calls)?);
+            self.batch = Some(Batch::capture(session, key, calls)?);
         }
         let batch = self.batch.take().expect("captured above");
         let timed = self.tools().timed(protocol.cache, true, || batch.captured.launch());
@@ -176,13 +176,13 @@ impl Sampling {
 
     fn mean_of_single_calls(
         &mut self,
-        executable: &mut CudaExecutable,
+        session: &mut CudaSession,
         protocol: Protocol,
     ) -> Result<OnDevice, BackendError> {
         let calls = protocol.calls_per_sample.max(1);
-        let mut sum = self.tools().one(executable, protocol.cache)?;
+        let mut sum = self.tools().one(session, protocol.cache)?;
         for _ in 1..calls {
-            let time = self.tools().one(executable, protocol.cache)?;
+            let time = self.tools().one(session, protocol.cache)?;
             sum.ns += time.ns;
             sum.frequency = time.frequency.or(sum.frequency);
         }
@@ -213,11 +213,11 @@ impl Tools {
     /// One call by the means of the mode.
     fn one(
         &mut self,
-        executable: &mut CudaExecutable,
+        session: &mut CudaSession,
         cache: CacheState,
     ) -> Result<OnDevice, BackendError> {
-        let is_gated = !executable.has_host_steps() && executable.tasks.len() <= CAPACITY;
-        self.timed(cache, is_gated, || executable.call())
+        let is_gated = !session.has_host_steps() && session.tasks.len() <= CAPACITY;
+        self.timed(cache, is_gated, || session.call())
     }
 
     /// The device time of what `enqueue` enqueues.
@@ -264,25 +264,25 @@ impl Tools {
 
 impl Batch {
     fn capture(
-        executable: &CudaExecutable,
+        session: &CudaSession,
         key: (BTreeMap<CUdeviceptr, usize>, CacheState),
         calls: usize,
     ) -> Result<Self, BackendError> {
         let failed = |e: Error| e.during("copying buffers for timed calls");
         let wants_copies = key.1 == CacheState::Cold && calls > 1;
-        let is_cold = wants_copies && fits(executable, &key.0, calls).map_err(failed)?;
+        let is_cold = wants_copies && fits(session, &key.0, calls).map_err(failed)?;
         let mut copies = Vec::new();
         if is_cold {
             for _ in 0..calls {
-                copies.push(Copies::new(executable, &key.0).map_err(failed)?);
+                copies.push(Copies::new(session, &key.0).map_err(failed)?);
             }
         } else {
-            copies.push(Copies::in_place(executable).map_err(failed)?);
+            copies.push(Copies::in_place(session).map_err(failed)?);
         }
-        executable.device.stream().synchronize().map_err(|e| failed(e.into()))?;
-        let captured = Captured::new(&executable.device, || {
+        session.device.stream().synchronize().map_err(|e| failed(e.into()))?;
+        let captured = Captured::new(&session.device, || {
             (0..calls)
-                .try_for_each(|call| enqueue_at(executable, &copies[call % copies.len()].addresses))
+                .try_for_each(|call| enqueue_at(session, &copies[call % copies.len()].addresses))
         })?;
         Ok(Self { key, captured, calls, is_cold: is_cold || calls == 1, _copies: copies })
     }
@@ -290,27 +290,26 @@ impl Batch {
 
 /// Whether so many copies leave most of the memory free.
 fn fits(
-    executable: &CudaExecutable,
+    session: &CudaSession,
     passed: &BTreeMap<CUdeviceptr, usize>,
     calls: usize,
 ) -> Result<bool, Error> {
-    let arena: usize = executable.plan.arena_bytes.iter().sum();
-    let kept: usize = executable.kept.iter().map(DeviceBytes::len).sum();
+    let arena: usize = session.plan.arena_bytes.iter().sum();
+    let kept: usize = session.kept().map(DeviceBytes::len).sum();
     let bytes = passed.values().sum::<usize>() + arena + kept;
-    let (free, _) = executable.device.context().mem_get_info()?;
+    let (free, _) = session.device.context().mem_get_info()?;
     Ok(bytes.saturating_mul(calls) < free / 2)
 }
 
 /// Enqueues one call whose slots lie at `addresses`, arena slots included.
-fn enqueue_at(executable: &CudaExecutable, addresses: &Addresses) -> Result<(), BackendError> {
+fn enqueue_at(session: &CudaSession, addresses: &Addresses) -> Result<(), BackendError> {
     begin_call();
-    let steps = executable.tasks.iter().zip(&executable.plan.steps);
+    let steps = session.tasks.iter().zip(&session.plan.steps);
     for (task, step) in steps.filter(|(_, step)| !step.prepare) {
-        let ran = task.run(&executable.device, addresses);
+        let ran = task.run(&session.device, addresses);
         ran.map_err(|e| e.during(format!("`{}` at {}", step.name, step.scope)))?;
     }
-    let stream = executable.device.stream();
-    let delivered =
-        executable.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
+    let stream = session.device.stream();
+    let delivered = session.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
     delivered.map_err(|e| e.during("delivering results"))
 }

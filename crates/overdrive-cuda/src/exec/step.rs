@@ -43,7 +43,7 @@ impl Task {
 fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<(), Error> {
     let download = |slot: SlotId, bytes: usize| {
         let mut content = vec![0; bytes];
-        device.staging().download(addresses.of(slot), &mut content)?;
+        device.download(addresses.of(slot), &mut content)?;
         Ok::<_, Error>(content)
     };
     let read = |slot, bytes| Ok(Cow::Owned(download(slot, bytes)?));
@@ -51,7 +51,7 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
         // A result may be a part of its slot: what lies around it stays.
         let mut content = download(slot, bytes)?;
         store(&mut content);
-        device.staging().upload(&content, addresses.of(slot))
+        device.upload(&content, addresses.of(slot))
     })
 }
 

@@ -70,13 +70,13 @@ impl Backend for XlaBackend {
         graph: &Graph,
         mode: Mode,
         _: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Arc<dyn Executable>, BackendError> {
         if mode != Mode::Compile {
             let reason = "XLA compiles whole graphs, and decides itself what it captures; use \
                           mode `compile`";
             return Err(unsupported(self.name(), &format!("mode {mode}"), graph.name(), reason));
         }
-        Ok(Box::new(XlaExecutable::new(&self.client, graph, mode)?))
+        Ok(Arc::new(XlaExecutable::new(&self.client, graph, mode)?))
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {

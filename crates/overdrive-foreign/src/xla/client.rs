@@ -327,6 +327,8 @@ pub(super) struct Executable {
 
 // SAFETY: programs may be used from any thread, as the interface promises.
 unsafe impl Send for Executable {}
+// SAFETY: programs take calls from several threads at a time, as the interface promises.
+unsafe impl Sync for Executable {}
 
 impl Executable {
     /// Enqueues one call; the results may be used at once.

@@ -12,9 +12,11 @@ use overdrive_formats::stablehlo;
 use overdrive_ir::backend::{
     CacheState, Heap, MemoryReport, Pending, Protocol, Sample, StepProfile,
 };
-use overdrive_ir::plan::{Arguments, Layout, Place, Slot};
-use overdrive_ir::{BackendError, Buffer, Executable, Graph, Mode, Plan, Port, SlotId, State};
-use std::sync::Arc;
+use overdrive_ir::plan::{Layout, Place, Signature, Slot};
+use overdrive_ir::{
+    Arguments, BackendError, Buffer, Executable, Graph, Mode, Plan, Port, Session, SlotId,
+};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// What parameters alone decide.
@@ -32,8 +34,10 @@ struct Ahead {
 pub(super) struct XlaExecutable {
     plan: Plan,
     program: Program,
-    ahead: Option<Ahead>,
-    arguments: Arguments,
+    /// One call at a time reads what was computed ahead.
+    ahead: Mutex<Option<Ahead>>,
+    /// Names of inputs and outputs that users see.
+    names: [Vec<String>; 2],
     /// Slot of each state, in the order of the plan's states, which is by name.
     states: Vec<SlotId>,
     /// The same in order of declaration.
@@ -70,8 +74,9 @@ impl XlaExecutable {
         let names = |ports: &[Port]| -> Vec<String> {
             ports.iter().map(|port| port.name.clone()).collect()
         };
-        let arguments = Arguments::new(&plan, &names(graph.inputs()), &names(graph.outputs()));
-        let order: Vec<String> = arguments.state_names().into_iter().map(str::to_owned).collect();
+        let names = [names(graph.inputs()), names(graph.outputs())];
+        let signature = Signature::new(&plan, &names[0], &names[1]);
+        let order: Vec<String> = signature.state_names().into_iter().map(str::to_owned).collect();
         let place = |name: &str| {
             order.iter().position(|state| state == name).expect("every state has a slot")
         };
@@ -89,29 +94,34 @@ impl XlaExecutable {
         let updated = graph.states().iter().filter(|state| state.update.is_some());
         Ok(Self {
             program,
-            ahead: ahead.transpose()?,
+            ahead: Mutex::new(ahead.transpose()?),
             states: order.iter().map(|name| slot_of(name)).collect(),
             declared: graph.states().iter().map(|state| slot_of(&state.name)).collect(),
             updated: updated.map(|state| state.name.clone()).collect(),
-            arguments,
+            names,
             plan,
             translation_ns,
         })
     }
+}
 
+/// What calls of an executable are checked against; XLA keeps the arena to itself.
+struct XlaSession {
+    executable: Arc<XlaExecutable>,
+    signature: Signature,
+}
+
+impl XlaSession {
     /// Checks what the caller passes and brings up to date what parameters decide; gives the
     /// program's arguments.
     fn enter(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        call: Arguments<'_>,
+        ahead: &mut Option<Ahead>,
     ) -> Result<Vec<Object>, BackendError> {
-        let mut values = vec![None; self.arguments.slot_count()];
-        self.arguments.enter::<XlaMemory>(state, inputs, outputs, |slot, value| {
-            values[slot.0 as usize] = value
-        })?;
-        let plan = &self.plan;
+        let mut values = vec![None; self.signature.slot_count()];
+        self.signature.enter::<XlaMemory>(call, |slot, value| values[slot.0 as usize] = value)?;
+        let XlaExecutable { plan, states, declared, .. } = &*self.executable;
         let in_slot = |&slot: &SlotId| {
             values[slot.0 as usize].ok_or_else(|| BackendError::Mismatch {
                 what: format!("{:?}", plan.slot(slot).place),
@@ -119,12 +129,12 @@ impl XlaExecutable {
                 found: "a buffer that nothing was written to".to_owned(),
             })
         };
-        let mut given = self.plan.inputs.iter().map(in_slot).collect::<Result<Vec<_>, _>>()?;
-        if let Some(ahead) = &mut self.ahead {
+        let mut given = plan.inputs.iter().map(in_slot).collect::<Result<Vec<_>, _>>()?;
+        if let Some(ahead) = ahead {
             let stamps: Vec<u64> =
-                ahead.sources.iter().map(|&source| self.arguments.stamps()[source]).collect();
+                ahead.sources.iter().map(|&source| self.signature.stamps()[source]).collect();
             if ahead.values.is_empty() || stamps != ahead.seen {
-                let sources = ahead.sources.iter().map(|&source| in_slot(&self.states[source]));
+                let sources = ahead.sources.iter().map(|&source| in_slot(&states[source]));
                 let (made, event) =
                     ahead.program.execute(&sources.collect::<Result<Vec<_>, _>>()?)?;
                 event.wait()?;
@@ -132,27 +142,24 @@ impl XlaExecutable {
             }
             given.extend(ahead.values.iter().map(DeviceBuffer::object));
         }
-        for slot in &self.declared {
+        for slot in declared {
             given.push(in_slot(slot)?);
         }
         Ok(given)
     }
 
     /// Enqueues one call.
-    fn call(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Event, BackendError> {
-        let given = self.enter(state, inputs, outputs)?;
-        let (results, event) = self.program.execute(&given)?;
+    fn call(&mut self, mut call: Arguments<'_>) -> Result<Event, BackendError> {
+        let executable = Arc::clone(&self.executable);
+        let mut ahead = executable.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = self.enter(call.again(), &mut ahead)?;
+        let (results, event) = executable.program.execute(&given)?;
         let mut results = results.into_iter();
-        for (buffer, result) in outputs.iter_mut().zip(results.by_ref()) {
+        for (buffer, result) in call.outputs.iter_mut().zip(results.by_ref()) {
             entered(buffer).replace(result);
         }
-        for (name, result) in self.updated.iter().zip(results) {
-            let buffer = state.buffers.get_mut(name).expect("`enter` found every state");
+        for (name, result) in executable.updated.iter().zip(results) {
+            let buffer = call.state.buffers.get_mut(name).expect("`enter` found every state");
             entered(buffer).replace(result);
         }
         Ok(event)
@@ -203,55 +210,54 @@ impl Executable for XlaExecutable {
         self.translation_ns
     }
 
-    fn run(
-        &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
-    ) -> Result<Box<dyn Pending>, BackendError> {
-        Ok(Box::new(self.call(state, inputs, outputs)?))
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError> {
+        let signature = Signature::new(&self.plan, &self.names[0], &self.names[1]);
+        Ok(Box::new(XlaSession { executable: self, signature }))
+    }
+}
+
+impl Session for XlaSession {
+    /// XLA allocates for itself, on the host too: our heap sees nothing of a call.
+    fn heap(&self) -> Heap {
+        Heap::Library
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.executable.plan
+    }
+
+    fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
+        Ok(Box::new(self.call(call)?))
     }
 
     /// XLA lends no events of its stream, so a sample has the host's time alone: from each call to
     /// its completion.
     fn sample(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        mut call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<Sample>, BackendError> {
-        let mut samples =
-            timed_on_the_host(protocol, || self.call(state, inputs, outputs)?.wait())?;
+        let mut samples = timed_on_the_host(protocol, || self.call(call.again())?.wait())?;
         if protocol.cache == CacheState::Cold {
             samples.iter_mut().for_each(|sample| sample.flags.push("warm".to_owned()));
         }
         Ok(samples)
     }
 
-    /// XLA allocates for itself, on the host too: our heap sees nothing of a call.
-    fn heap(&self) -> Heap {
-        Heap::Library
-    }
-
     fn memory(&self) -> MemoryReport {
+        let executable = &self.executable;
+        let ahead = executable.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         MemoryReport {
-            transient_bytes: self.program.transient_bytes().unwrap_or(0),
-            persistent_bytes: self.ahead.as_ref().map_or(0, |ahead| ahead.bytes),
-            state_bytes: self.arguments.state_bytes() as u64,
+            transient_bytes: executable.program.transient_bytes().unwrap_or(0),
+            persistent_bytes: ahead.as_ref().map_or(0, |ahead| ahead.bytes),
+            state_bytes: self.signature.state_bytes() as u64,
             workspace_bytes: 0,
             context_bytes: None,
         }
     }
 
-    fn profile(
-        &mut self,
-        _: &mut State,
-        _: &[Buffer],
-        _: &mut [Buffer],
-        _: u32,
-    ) -> Result<Vec<StepProfile>, BackendError> {
+    fn profile(&mut self, _: Arguments<'_>, _: u32) -> Result<Vec<StepProfile>, BackendError> {
         let reason = "XLA's steps are its own; use the profiler that comes with JAX";
-        Err(unsupported("xla", "profile", &self.plan.name, reason))
+        Err(unsupported("xla", "profile", &self.executable.plan.name, reason))
     }
 }

@@ -1,10 +1,11 @@
-//! What `prepare` steps derive from states, and when it is out of date.
+//! What `prepare` steps derive from states, when it is out of date, and who shares it.
 //!
 //! Each buffer's stamp changes with every write (`Addressed`), so a prepare step is stale exactly
 //! when the stamp of a state that it depends on, directly or through another prepare step, is not
-//! the one it last saw.
+//! the one it last saw. Sessions whose states have equal stamps share what was derived from them.
 
 use super::{Place, Plan};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A prepare step, and the states that it depends on.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ struct Derivation {
     sources: Vec<(usize, u64)>,
 }
 
-/// The prepare steps of a plan.
+/// The prepare steps of a plan, as one session has run them.
 #[derive(Debug)]
 pub struct Prepared(Vec<Derivation>);
 
@@ -43,16 +44,92 @@ impl Prepared {
         Self(derivations)
     }
 
+    /// Whether any step must run for states with these stamps.
+    pub fn is_stale(&self, stamps: &[u64]) -> bool {
+        self.0.iter().any(|derivation| derivation.is_stale(stamps))
+    }
+
     /// Whether step `step`, a prepare step, must run for states with these stamps; if so, it counts
     /// as run.
-    pub fn is_stale(&mut self, step: usize, stamps: &[u64]) -> bool {
+    pub fn must_run(&mut self, step: usize, stamps: &[u64]) -> bool {
         let at = self.0.binary_search_by_key(&step, |derivation| derivation.step);
         let derivation = &mut self.0[at.expect("the step is one of the plan's prepare steps")];
-        let mut is_stale = !std::mem::replace(&mut derivation.has_run, true);
-        for (state, seen) in &mut derivation.sources {
-            is_stale |= *seen != stamps[*state];
-            *seen = stamps[*state];
-        }
+        let is_stale = derivation.is_stale(stamps);
+        derivation.has_seen(stamps);
         is_stale
+    }
+
+    /// Makes `memory` what the steps derive from states with these stamps, as far as that needs no
+    /// step to run: it becomes what another session derived from the same, or else stays, or is
+    /// replaced by what `anew` gives where another session reads it still. Returns what
+    /// [`Deriving::publish`] is to be called on once the stale steps have run.
+    ///
+    /// # Errors
+    /// Those of `anew`.
+    pub fn share<'d, B, E>(
+        &mut self,
+        derived: &'d Derived<B>,
+        memory: &mut Arc<B>,
+        stamps: &[u64],
+        anew: impl FnOnce() -> Result<B, E>,
+    ) -> Result<Option<Deriving<'d, B>>, E> {
+        if !self.is_stale(stamps) {
+            return Ok(None);
+        }
+        let mut latest = derived.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sources = self.0.iter().flat_map(|derivation| &derivation.sources);
+        let key: Vec<u64> = sources.map(|&(state, _)| stamps[state]).collect();
+        let known = latest.memory.upgrade().filter(|_| latest.key == key);
+        if let Some(known) = known {
+            *memory = known;
+            self.0.iter_mut().for_each(|derivation| derivation.has_seen(stamps));
+            return Ok(None);
+        }
+        if Arc::strong_count(memory) > 1 {
+            *memory = Arc::new(anew()?);
+            self.0.iter_mut().for_each(|derivation| derivation.has_run = false);
+        }
+        // Nobody finds what is about to change.
+        *latest = Latest { key, memory: Weak::new() };
+        Ok(Some(Deriving(latest)))
+    }
+}
+
+impl Derivation {
+    fn is_stale(&self, stamps: &[u64]) -> bool {
+        !self.has_run || self.sources.iter().any(|&(state, seen)| seen != stamps[state])
+    }
+
+    fn has_seen(&mut self, stamps: &[u64]) {
+        self.has_run = true;
+        self.sources.iter_mut().for_each(|(state, seen)| *seen = stamps[*state]);
+    }
+}
+
+/// What the prepare steps of an executable last derived, for sessions with the same states to find.
+#[derive(Debug)]
+pub struct Derived<B>(Mutex<Latest<B>>);
+
+#[derive(Debug)]
+struct Latest<B> {
+    /// Stamps of the states that it was derived from.
+    key: Vec<u64>,
+    memory: Weak<B>,
+}
+
+impl<B> Default for Derived<B> {
+    fn default() -> Self {
+        Self(Mutex::new(Latest { key: vec![], memory: Weak::new() }))
+    }
+}
+
+/// A session is deriving; others that would do the same wait.
+#[must_use = "others wait as long as it lives"]
+pub struct Deriving<'d, B>(MutexGuard<'d, Latest<B>>);
+
+impl<B> Deriving<'_, B> {
+    /// Lets others find what was derived.
+    pub fn publish(mut self, memory: &Arc<B>) {
+        self.0.memory = Arc::downgrade(memory);
     }
 }

@@ -9,7 +9,7 @@
 
 use super::{DecodeError, Decoder};
 use crate::pretrained::Pretrained;
-use overdrive_ir::{Backend, Buffer, DType, Executable, Mode, State, Tensor, Tuning};
+use overdrive_ir::{Backend, Buffer, DType, Mode, Session, State, Tensor, Tuning};
 use overdrive_models::Span;
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct CachedDecoder<'a> {
 
 /// An executable with its buffers: `x`, `position` and `y`.
 struct Compiled {
-    executable: Box<dyn Executable>,
+    session: Box<dyn Session>,
     inputs: [Buffer; 2],
     outputs: [Buffer; 1],
 }
@@ -83,10 +83,10 @@ impl<'a> CachedDecoder<'a> {
             return Ok(());
         }
         let (backend, graph) = (self.backend, self.model.unloaded_in(span, self.format)?);
-        let executable = backend.compile(&graph, self.mode, &Tuning::default())?;
+        let session = backend.compile(&graph, self.mode, &Tuning::default())?.session()?;
         let [x, position] = [0, 1].map(|i| backend.output(graph.ty(graph.inputs()[i].value)));
         let y = backend.output(graph.ty(graph.outputs()[0].value))?;
-        self.compiled.insert(span, Compiled { executable, inputs: [x?, position?], outputs: [y] });
+        self.compiled.insert(span, Compiled { session, inputs: [x?, position?], outputs: [y] });
         Ok(())
     }
 
@@ -98,10 +98,7 @@ impl<'a> CachedDecoder<'a> {
         self.backend.write(&mut compiled.inputs[0], &ids)?;
         self.backend
             .write(&mut compiled.inputs[1], &Tensor::scalar(DType::I64, position as f64))?;
-        compiled
-            .executable
-            .run(&mut self.state, &compiled.inputs, &mut compiled.outputs)?
-            .wait()?;
+        compiled.session.run(self.state.with(&compiled.inputs, &mut compiled.outputs))?.wait()?;
         self.seen = position + 1;
         Ok(self.backend.download(&compiled.outputs[0])?.to_f32())
     }

@@ -211,10 +211,10 @@ fn whole(
     graph: &overdrive_ir::Graph,
     x: &Tensor,
 ) -> Result<Vec<f64>, Failure> {
-    let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
+    let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
     let mut state = State::initial(graph, backend)?;
     let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value))?];
-    executable.run(&mut state, &[backend.upload(x)?], &mut outputs)?.wait()?;
+    session.run(state.with(&[backend.upload(x)?], &mut outputs))?.wait()?;
     Ok(backend.download(&outputs[0])?.to_f64())
 }
 

@@ -6,14 +6,12 @@
 //! fills a short sequence up stands behind it, where a causal model does not look.
 
 use super::{DecodeError, Decoder};
-use overdrive_ir::{
-    Backend, Buffer, Dim, Executable, Graph, Mode, State, Tensor, TensorType, Tuning,
-};
+use overdrive_ir::{Backend, Buffer, Dim, Graph, Mode, Session, State, Tensor, TensorType, Tuning};
 
 /// A decoder of one graph on a device.
 pub struct WindowDecoder<'a> {
     backend: &'a dyn Backend,
-    executable: Box<dyn Executable>,
+    session: Box<dyn Session>,
     state: State,
     ids: Buffer,
     logits: Buffer,
@@ -31,10 +29,10 @@ impl<'a> WindowDecoder<'a> {
         graph: &Graph,
     ) -> Result<Self, DecodeError> {
         let (x, y) = text_ports(graph)?;
-        let executable = backend.compile(graph, mode, &Tuning::default())?;
+        let session = backend.compile(graph, mode, &Tuning::default())?.session()?;
         let (ids, logits) = (backend.output(&x)?, backend.output(&y)?);
         let state = State::initial(graph, backend)?;
-        Ok(Self { backend, executable, state, ids, logits, sequence: vec![] })
+        Ok(Self { backend, session, state, ids, logits, sequence: vec![] })
     }
 
     fn window(&self) -> usize {
@@ -51,7 +49,7 @@ impl<'a> WindowDecoder<'a> {
         self.backend.write(&mut self.ids, &ids)?;
         let inputs = std::slice::from_ref(&self.ids);
         let outputs = std::slice::from_mut(&mut self.logits);
-        self.executable.run(&mut self.state, inputs, outputs)?.wait()?;
+        self.session.run(self.state.with(inputs, outputs))?.wait()?;
         let logits = self.backend.download(&self.logits)?.to_f32();
         let width = logits.len() / window;
         Ok(logits[last * width..][..width].to_vec())

@@ -12,13 +12,13 @@ use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::{Backend, DType, Executable, Graph, Mode, State, Tensor, Tuning};
+use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tensor, Tuning};
 use overdrive_passes::{ModelBlock, blocks};
 use std::collections::BTreeMap;
 
 /// How a session samples.
 #[derive(Clone)]
-pub struct Session<'a> {
+pub struct Conditions<'a> {
     /// Its time source.
     pub clock: &'a dyn Clock,
     /// How long to sample.
@@ -57,7 +57,7 @@ pub fn latency_of_blocks(
     backend: &dyn Backend,
     graphs: &[&Graph],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
-    session: &Session<'_>,
+    conditions: &Conditions<'_>,
 ) -> Result<Vec<BlockTimes>, Failure> {
     let inputs = |seed: u64| {
         let names = graphs[0].inputs().iter().map(|port| port.name.clone());
@@ -71,7 +71,7 @@ pub fn latency_of_blocks(
             ports.map(|(port, own)| given.get(&port.name).cloned().unwrap_or(own)).collect()
         };
         let parts: Vec<&Graph> = block.parts.iter().collect();
-        let timed = latency(backend, &parts, &mut [], &drawn, session.clone())?;
+        let timed = latency(backend, &parts, &mut [], &drawn, conditions.clone())?;
         Ok(BlockTimes { name: block.name, times: block.times, timed })
     };
     let blocks = blocks(graphs).map_err(|error| Failure::failed(error.to_string()))?;
@@ -89,12 +89,12 @@ pub fn latency(
     graphs: &[&Graph],
     rivals: &mut [Rival<'_>],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
-    Session { clock, rules, seed, stop }: Session<'_>,
+    Conditions { clock, rules, seed, stop }: Conditions<'_>,
 ) -> Result<Vec<Timed>, Failure> {
-    let mut compiled: Vec<(Box<dyn Executable>, State)> = Vec::new();
+    let mut compiled: Vec<(Box<dyn Session>, State)> = Vec::new();
     for graph in graphs {
-        let executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
-        compiled.push((executable, State::initial(graph, backend)?));
+        let session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
+        compiled.push((session, State::initial(graph, backend)?));
     }
     let own = |graph: &Graph, inputs: &[Tensor]| {
         Ok(outputs(backend, graph, &[inputs.to_vec()])?.remove(0))
@@ -108,8 +108,8 @@ pub fn latency(
         })
         .collect();
     let mut calls = Vec::new();
-    for (((executable, state), oracle), graph) in compiled.iter_mut().zip(&oracles).zip(graphs) {
-        let target = Target { backend, executable: executable.as_mut(), state };
+    for (((session, state), oracle), graph) in compiled.iter_mut().zip(&oracles).zip(graphs) {
+        let target = Target { backend, session: session.as_mut(), state };
         // The other run goes part by part where weights are large, and may sum in another order.
         let rounding = tolerance(DType::F32, graph, (oracle, seed))?;
         calls.push(Calls::new(target, oracle, rounding, seed)?);
@@ -122,7 +122,7 @@ pub fn latency(
         Runner::new(clock, rules, seed).with_stop(stop.clone()).compare(&mut subjects);
     let mut theirs = outcomes.split_off(ours).into_iter();
     drop(calls);
-    let resident = compiled.iter().map(|(executable, _)| executable.memory());
+    let resident = compiled.iter().map(|(session, _)| session.memory());
     let timed = |(outcome, memory): (Outcome, MemoryReport)| Timed {
         outcome,
         resident_bytes: memory.state_bytes + memory.persistent_bytes,
@@ -149,10 +149,10 @@ mod tests {
         let backend = CpuBackend::new(Some(1)).unwrap();
         let (clock, stop) = (SystemClock::new(), Stop::default());
         let rules = Rules::full().with_trials(1, 5);
-        let session = Session { clock: &clock, rules, seed: 1, stop: &stop };
+        let conditions = Conditions { clock: &clock, rules, seed: 1, stop: &stop };
         let graphs = [&workload.graph; 2];
         let draw = |seed| workload.inputs(seed);
-        let found = latency_of_blocks(&backend, &graphs, &draw, &session).unwrap();
+        let found = latency_of_blocks(&backend, &graphs, &draw, &conditions).unwrap();
         let all: usize = found.iter().map(|block| block.times).sum();
         assert!(found.len() < all, "blocks repeat: {} of {all}", found.len());
         for block in &found {

@@ -9,7 +9,7 @@
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
 use super::sensitivity::Sensitivity;
-use super::{Footprint, Session, apply, latency};
+use super::{Conditions, Footprint, apply, latency};
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Graph, Tensor};
 use overdrive_passes::{Preparation, Quantization, QuantizationMode, Quantized, layers};
@@ -57,7 +57,7 @@ pub fn search(
     search: Search<'_>,
     scanned: &[Sensitivity],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
-    session: Session<'_>,
+    conditions: Conditions<'_>,
 ) -> Result<Vec<Candidate>, Failure> {
     let steps = path(scanned);
     let mut assignments: Vec<Assignment> = vec![Assignment::new()];
@@ -74,7 +74,7 @@ pub fn search(
         new
     });
     let float = [judge.scores(&judge.template.graph)?];
-    let going = || !session.stop.is_requested();
+    let going = || !conditions.stop.is_requested();
     let made = assignments.into_iter().take_while(|_| going());
     let made = made.map(|assignment| candidate(judge, search, &float, assignment));
     let mut candidates = made.collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +85,9 @@ pub fn search(
     });
     let graphs: Vec<Graph> = graphs.collect::<Result<_, _>>()?;
     let timed = match going() {
-        true => latency(judge.backend, &graphs.iter().collect::<Vec<_>>(), &mut [], draw, session)?,
+        true => {
+            latency(judge.backend, &graphs.iter().collect::<Vec<_>>(), &mut [], draw, conditions)?
+        }
         false => vec![],
     };
     for (candidate, timed) in candidates.iter_mut().zip(timed) {

@@ -81,7 +81,7 @@ fn run(
     batches: &[Vec<Tensor>],
     done: &mut dyn FnMut(),
 ) -> Result<Vec<Vec<Tensor>>, Failure> {
-    let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
+    let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
     let mut state = State::initial(graph, backend)?;
     let types = || graph.outputs().iter().map(|port| graph.ty(port.value));
     let mut results = types().map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
@@ -89,7 +89,7 @@ fn run(
     for batch in batches {
         let inputs =
             batch.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(&mut state, &inputs, &mut results)?.wait()?;
+        session.run(state.with(&inputs, &mut results))?.wait()?;
         found
             .push(results.iter().map(|buffer| backend.download(buffer)).collect::<Result<_, _>>()?);
         done();

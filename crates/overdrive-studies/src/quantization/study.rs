@@ -5,7 +5,7 @@ use super::figures::{Quantities, insert};
 use super::judge::bound;
 use super::metric::Metric;
 use super::subject::{Judged, Subject};
-use super::{Estimate, Session, Task, Timed, Trial, latency, outputs};
+use super::{Conditions, Estimate, Task, Timed, Trial, latency, outputs};
 use crate::{Context, Entry, Study, Workload};
 use overdrive_bench::case::Case;
 use overdrive_bench::failure::Failure;
@@ -295,14 +295,14 @@ pub(super) fn timed(
     (graphs, draw): (&[Moded], &Draw<'_>),
     exact: Vec<Quantities>,
 ) -> Result<Vec<Record>, Failure> {
-    let session = Session {
+    let conditions = Conditions {
         clock: context.clock,
         rules: context.rules.clone(),
         seed: context.seed,
         stop: &context.stop,
     };
     let bound: Vec<&Graph> = graphs.iter().map(|(_, graph)| graph).collect();
-    let found = latency(context.device().backend, &bound, &mut [], draw, session)?;
+    let found = latency(context.device().backend, &bound, &mut [], draw, conditions)?;
     let baseline = case(context, workload, None).id();
     let mut exact = exact.into_iter();
     let record = |((mode, _), Timed { mut outcome, resident_bytes }): (&Moded, Timed)| {

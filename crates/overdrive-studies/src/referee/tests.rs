@@ -6,6 +6,7 @@ use crate::Template;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::backend::BackendError;
 use overdrive_ir::{Buffer, Builder, Executable, Init, Target, Tensor, TensorType, WithoutKernels};
+use std::sync::Arc;
 
 /// The CPU, said to be a device with units for f64, some of whose results are off by a share.
 struct Device {
@@ -37,7 +38,7 @@ impl Backend for Device {
         graph: &Graph,
         mode: Mode,
         tuning: &Tuning,
-    ) -> Result<Box<dyn Executable>, BackendError> {
+    ) -> Result<Arc<dyn Executable>, BackendError> {
         self.cpu.compile(graph, mode, tuning)
     }
 

@@ -33,29 +33,29 @@ pub(super) fn resources(
     let mut inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
     let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
     let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    let Ready { executable, state, .. } = ready;
+    let Ready { session, state, .. } = ready;
     let copies = match device == HOST {
         true => None,
         false => {
             // The first call puts the buffers where the engine wants them.
-            executable.run(state, &inputs, &mut outputs)?.wait()?;
+            session.run(state.with(&inputs, &mut outputs))?.wait()?;
             Some(copies(context.clock, backend, (&tensors, &mut inputs), &outputs)?)
         }
     };
     drop(tensors);
     let mut call =
-        || -> Result<(), Failure> { Ok(executable.run(state, &inputs, &mut outputs)?.wait()?) };
+        || -> Result<(), Failure> { Ok(session.run(state.with(&inputs, &mut outputs))?.wait()?) };
     let (ran, mut memory) = peak_during(context.heap, &mut call);
     ran?;
     let probe =
         context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
     let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
-    let report = ready.executable.memory();
+    let report = ready.session.memory();
     // Engines plan no arena that we would know of.
-    let is_planned = !ready.executable.plan().arena_bytes.is_empty();
+    let is_planned = !ready.session.plan().arena_bytes.is_empty();
     memory.planned_arena_bytes = is_planned.then_some(report.transient_bytes);
     // On the host the heap and the kernel are the better witnesses, where the heap is ours.
-    let memory = match (device == HOST, ready.executable.heap()) {
+    let memory = match (device == HOST, ready.session.heap()) {
         (true, Heap::Process) => memory,
         (true, Heap::Library) => memory.with_library(&report),
         (false, _) if !is_planned && report == MemoryReport::default() => {

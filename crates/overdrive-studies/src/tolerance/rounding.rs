@@ -127,11 +127,12 @@ fn rows_of_causal_attention_have_each_their_own_scale() {
 /// What the processor makes of a graph in bf16.
 fn in_bf16(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
     let graph = precision(graph, &Recipe { contractions: DType::BF16 }).unwrap();
-    let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap();
+    let mut session =
+        backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
     let mut state = State::initial(&graph, backend).unwrap();
     let inputs: Vec<_> = inputs.iter().map(|t| backend.upload(t).unwrap()).collect();
     let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-    executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+    session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
     backend.download(&outputs[0]).unwrap().to_f64()
 }
 

@@ -63,11 +63,12 @@ fn kinds() -> [QuantizedLinear; 3] {
 
 /// What the processor makes of `graph` in f32.
 pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
-    let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap();
+    let mut session =
+        backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
     let mut state = State::initial(graph, backend).unwrap();
     let inputs: Vec<_> = inputs.iter().map(|t| backend.upload(t).unwrap()).collect();
     let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-    executable.run(&mut state, &inputs, &mut outputs).unwrap().wait().unwrap();
+    session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
     backend.download(&outputs[0]).unwrap().to_f64()
 }
 

@@ -108,13 +108,13 @@ impl Model {
         let graph = self.workload()?.graph;
         let given = given(&graph, inputs)?;
         let backend = self.backend();
-        let mut executable = backend.compile(&graph, Mode::Compile, &Tuning::default())?;
+        let mut session = backend.compile(&graph, Mode::Compile, &Tuning::default())?.session()?;
         let mut state = State::initial(&graph, backend)?;
         let buffers =
             given.iter().map(|tensor| backend.upload(tensor)).collect::<Result<Vec<_>, _>>()?;
         let types = graph.outputs().iter().map(|port| graph.ty(port.value));
         let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-        executable.run(&mut state, &buffers, &mut outputs)?.wait()?;
+        session.run(state.with(&buffers, &mut outputs))?.wait()?;
         let named = graph.outputs().iter().zip(&outputs);
         named.map(|(port, buffer)| Ok((port.name.clone(), backend.download(buffer)?))).collect()
     }
@@ -131,9 +131,9 @@ impl Model {
     pub fn profile(&self, calls: u32) -> Result<OperatorTable, Failure> {
         let workload = self.workload()?;
         let (graph, backend) = (&workload.graph, self.backend());
-        let mut executable = backend.compile(graph, Mode::Compile, &Tuning::default())?;
+        let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
         let mut state = State::initial(graph, backend)?;
-        let target = Target { backend, executable: executable.as_mut(), state: &mut state };
+        let target = Target { backend, session: session.as_mut(), state: &mut state };
         let profile = Profile::take(target, &workload.inputs(1), calls, &SystemClock::new())?;
         Ok(OperatorTable::of(&profile))
     }

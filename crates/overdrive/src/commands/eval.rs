@@ -48,9 +48,12 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.mode.into();
-    let mut executable =
-        backend.compile(&graph, mode, &Tuning::default()).map_err(devices::failure)?;
-    note_host_steps(executable.plan());
+    let mut session = backend
+        .compile(&graph, mode, &Tuning::default())
+        .map_err(devices::failure)?
+        .session()
+        .map_err(devices::failure)?;
+    note_host_steps(session.plan());
 
     let mut state = State::initial(&graph, backend).map_err(devices::failure)?;
     if let Some(parameters) = &parameters {
@@ -67,7 +70,7 @@ pub(crate) fn eval(arguments: &Eval, stop: &Stop) -> Result<Exit, Failure> {
         .map(|ty| backend.output(ty))
         .collect::<Result<Vec<_>, _>>()
         .map_err(devices::failure)?;
-    let pending = executable.run(&mut state, &buffers, &mut results).map_err(devices::failure)?;
+    let pending = session.run(state.with(&buffers, &mut results)).map_err(devices::failure)?;
     pending.wait().map_err(devices::failure)?;
     let mut outputs = Tensors::new();
     for (port, buffer) in graph.outputs().iter().zip(&results) {

@@ -34,9 +34,13 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     // What is profiled is what a study would time.
     let mut tuning = Tuning::default();
     backend.tune(graph, mode, &mut tuning).map_err(devices::failure)?;
-    let mut executable = backend.compile(graph, mode, &tuning).map_err(devices::failure)?;
+    let mut session = backend
+        .compile(graph, mode, &tuning)
+        .map_err(devices::failure)?
+        .session()
+        .map_err(devices::failure)?;
     let mut state = State::initial(graph, backend).map_err(devices::failure)?;
-    let target = Target { backend, executable: executable.as_mut(), state: &mut state };
+    let target = Target { backend, session: session.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.subject.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };

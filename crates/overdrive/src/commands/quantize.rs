@@ -30,7 +30,7 @@ use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
-    Footprint, Judge, Metric, Session, agreement, latency, latency_of_blocks, outputs_told,
+    Conditions, Footprint, Judge, Metric, agreement, latency, latency_of_blocks, outputs_told,
     same_class, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Progress};
@@ -204,8 +204,8 @@ fn finish(
         tell!("the class is that of the float model in {same} of {rows} rows")?;
     }
     let clock = SystemClock::new();
-    let session =
-        Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
+    let conditions =
+        Conditions { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = peers::Asked {
         mode: &chosen.name,
         template,
@@ -221,8 +221,10 @@ fn finish(
     // Peers have whole models only.
     let by_block = rivals.is_empty() && !times::fit_together(backend, graphs);
     let timed = match by_block {
-        true => latency_of_blocks(backend, &graphs, &*samples.draw, &session).map(Found::Blocks),
-        false => latency(backend, &graphs, &mut rivals, &*samples.draw, session).map(Found::Whole),
+        true => latency_of_blocks(backend, &graphs, &*samples.draw, &conditions).map(Found::Blocks),
+        false => {
+            latency(backend, &graphs, &mut rivals, &*samples.draw, conditions).map(Found::Whole)
+        }
     };
     spinner.finish();
     if stop.is_requested() {

@@ -8,7 +8,7 @@ use crate::cli::Quantize;
 use crate::terminal::{say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::passes::QuantizationMode;
-use overdrive::studies::quantization::{Candidate, Search, Session, search, sensitivities};
+use overdrive::studies::quantization::{Candidate, Conditions, Search, search, sensitivities};
 use overdrive_process::Stop;
 
 /// Modes that layers may take unless the user says otherwise.
@@ -63,11 +63,11 @@ pub(super) fn choose(
         return Ok(Choice::Scanned);
     }
     let clock = SystemClock::new();
-    let session =
-        Session { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
+    let conditions =
+        Conditions { clock: &clock, rules: rules(arguments), seed: arguments.machine.seed, stop };
     let asked = Search { modes: &meant, seen: &samples.seen, points: POINTS };
     let found =
-        search(&samples.chooser, asked, &scanned, &*samples.draw, session).map_err(harness)?;
+        search(&samples.chooser, asked, &scanned, &*samples.draw, conditions).map_err(harness)?;
     tell!("{}", tables::front(samples.chooser.metric, &subject.template.graph, &found))?;
     if stop.is_requested() {
         return Err(Failure::interrupted(

@@ -8,7 +8,7 @@
 
 use super::{Place, Plan, SlotId};
 use crate::backend::Memory;
-use crate::{BackendError, Buffer, State, TensorType};
+use crate::{Arguments, BackendError, Buffer, TensorType};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that steps reach by an address, and that tells when it was written.
@@ -38,9 +38,9 @@ struct Expected {
     slots: Vec<SlotId>,
 }
 
-/// Everything that a call is passed.
+/// Everything that a call is to be passed.
 #[derive(Debug)]
-pub struct Arguments {
+pub struct Signature {
     inputs: Vec<Expected>,
     outputs: Vec<Expected>,
     /// Sorted by name, as `State` is.
@@ -53,7 +53,7 @@ pub struct Arguments {
     slot_count: usize,
 }
 
-impl Arguments {
+impl Signature {
     /// `inputs` and `outputs` are the names that users see.
     pub fn new(plan: &Plan, inputs: &[String], outputs: &[String]) -> Self {
         let mut slot_count = plan.slots.len();
@@ -133,17 +133,13 @@ impl Arguments {
     /// end.
     pub fn enter<M: Addressed>(
         &mut self,
-        state: &mut State,
-        inputs: &[Buffer],
-        outputs: &mut [Buffer],
+        Arguments { state, inputs, outputs }: Arguments<'_>,
         mut place: impl FnMut(SlotId, M::Address),
     ) -> Result<(), BackendError> {
         check_count("inputs", self.inputs.len(), inputs.len())?;
         check_count("outputs", self.outputs.len(), outputs.len())?;
         for (expected, buffer) in self.inputs.iter().zip(inputs) {
-            check_type("input", expected, buffer)?;
-            let memory = buffer.memory.as_any().downcast_ref::<M>();
-            let memory = memory.ok_or_else(|| foreign("input", expected))?;
+            let memory = readable::<M>("input", expected, buffer)?;
             expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
         }
         for (expected, buffer) in self.outputs.iter().zip(outputs) {
@@ -151,20 +147,31 @@ impl Arguments {
             memory.touch();
             expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
         }
-        // Both are sorted by name: one walk finds all, and a table of hundreds needs no search for
-        // each.
-        let mut given = state.buffers.iter_mut().peekable();
+        // All are sorted by name: one walk finds each, and a table of hundreds needs no search.
+        let mut own = state.buffers.iter_mut().peekable();
+        let mut shared = state.weights.iter().peekable();
         for (index, expected) in self.states.iter().enumerate() {
-            while given.next_if(|(name, _)| **name < expected.name).is_some() {}
-            let Some((_, buffer)) = given.next_if(|(name, _)| **name == expected.name) else {
+            while own.next_if(|(name, _)| **name < expected.name).is_some() {}
+            while shared.next_if(|(name, _)| **name < expected.name).is_some() {}
+            let (stamp, address);
+            if let Some((_, buffer)) = own.next_if(|(name, _)| **name == expected.name) {
+                let memory = writable::<M>("state", expected, buffer)?;
+                (stamp, address) = (memory.stamp(), memory.address());
+                if self.changes[index] {
+                    memory.touch();
+                }
+            } else if let Some((_, buffer)) = shared.next_if(|(name, _)| **name == expected.name) {
+                if self.changes[index] {
+                    let found = "one that sessions share, which no call may change";
+                    return Err(mismatch("state", expected, found));
+                }
+                let memory = readable::<M>("state", expected, buffer)?;
+                (stamp, address) = (memory.stamp(), memory.address());
+            } else {
                 return Err(mismatch("state", expected, "no state of this name"));
-            };
-            let memory = writable::<M>("state", expected, buffer)?;
-            self.stamps[index] = memory.stamp();
-            if self.changes[index] {
-                memory.touch();
             }
-            expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
+            self.stamps[index] = stamp;
+            expected.slots.iter().for_each(|&slot| place(slot, address));
         }
         Ok(())
     }
@@ -212,6 +219,15 @@ fn check_type(kind: &str, expected: &Expected, buffer: &Buffer) -> Result<(), Ba
         return Ok(());
     }
     Err(mismatch(kind, expected, buffer.ty.to_string()))
+}
+
+fn readable<'b, M: Addressed>(
+    kind: &str,
+    expected: &Expected,
+    buffer: &'b Buffer,
+) -> Result<&'b M, BackendError> {
+    check_type(kind, expected, buffer)?;
+    buffer.memory.as_any().downcast_ref().ok_or_else(|| foreign(kind, expected))
 }
 
 fn writable<'b, M: Addressed>(
