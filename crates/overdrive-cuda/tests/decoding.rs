@@ -16,7 +16,7 @@ use overdrive_ir::{
     Tuning,
 };
 use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Rotary, Span};
+use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
 use support::{gpu, h200};
 use testkit::{Needs, Tolerance, compare};
@@ -27,6 +27,11 @@ const LAYERS: usize = 2;
 
 /// The next token of a small Llama stored in `low`.
 fn step(low: DType) -> Graph {
+    step_of(low, Caches::of_one(CAPACITY))
+}
+
+/// The same of as many sequences as the caches hold.
+fn step_of(low: DType, caches: Caches) -> Graph {
     let llama = Llama {
         vocabulary: 320,
         width: 256,
@@ -55,7 +60,7 @@ fn step(low: DType) -> Graph {
         joint: false,
         tied: false,
     };
-    let graph = llama.build(Span::Step { capacity: CAPACITY }).unwrap();
+    let graph = llama.build(Span::Step { caches }).unwrap();
     let stored = store(&graph, &|_, ty| (ty.rank() > 1).then_some(low)).unwrap();
     let graph = precision(&stored, &Recipe { contractions: low }).unwrap();
     graph.with_initial_values(|name, ty: &TensorType| match ty.rank() {
@@ -128,6 +133,35 @@ fn steps_compute_what_the_definition_says() {
                 let error = distance(&found, expected.floats());
                 assert!(error < 4.0 * unit, "{low} {mode:?} {position}: {error:e}");
             }
+        }
+    }
+}
+
+/// Sequences at positions of their own in one batch, in every mode.
+#[test]
+fn steps_of_several_sequences_compute_what_the_definition_says() {
+    const SEQUENCES: usize = 3;
+    let Some(backend) = gpu() else { return };
+    let unit = 2f64.powi(-8);
+    let graph = step_of(DType::BF16, Caches { sequences: SEQUENCES, capacity: CAPACITY });
+    for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
+        let mut session =
+            backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
+        let mut state = State::initial(&graph, &backend).unwrap();
+        let mut states = States::new();
+        let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
+        for call in 0..12 {
+            let ids: Vec<i128> =
+                (0..SEQUENCES as i128).map(|s| (call * 37 + 90 * s) % 320).collect();
+            let places: Vec<i128> = (0..SEQUENCES as i128).map(|s| call + 5 * s).collect();
+            let ids = Tensor::from_ints(DType::I32, [SEQUENCES, 1], &ids);
+            let places = Tensor::from_ints(DType::I64, [SEQUENCES], &places);
+            let inputs = [&ids, &places].map(|t| backend.upload(t).unwrap());
+            session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+            let expected = eval(&graph, &[&ids, &places].map(Array::from), &mut states).remove(0);
+            let found = backend.download(&outputs[0]).unwrap().to_f64();
+            let error = distance(&found, expected.floats());
+            assert!(error < 4.0 * unit, "{mode:?} {call}: {error:e}");
         }
     }
 }

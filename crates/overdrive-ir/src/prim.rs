@@ -478,6 +478,16 @@ impl Prim {
         )
     }
 
+    /// Where the result is the first operand with another written over a part of it, the index of
+    /// that other one: a back end then writes it where the first lies.
+    pub fn written_part(&self) -> Option<usize> {
+        match self {
+            Prim::DynamicUpdateSlice => Some(1),
+            Prim::Scatter { reducer: None, .. } => Some(2),
+            _ => None,
+        }
+    }
+
     /// The channel of a collective.
     pub fn channel(&self) -> Option<&Channel> {
         match self {

@@ -2,14 +2,31 @@
 //! token.
 //!
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
-//! of those before. They are states `cache.<layer>.key` and `.value`, `[1, Hkv, C, D]`, which the
-//! graphs of a beginning and of a next token declare alike and so share. The new ones are written
-//! in place at a position that is data, so that one executable serves every position. Invariant:
-//! all three spans give the same logits for the same token after the same tokens.
+//! of those before. They are states `cache.<layer>.key` and `.value`, `[S, Hkv, C, D]` for S
+//! sequences, which the graphs of a beginning and of a next token declare alike and so share. The
+//! new ones are written in place at positions that are data, so that one executable serves every
+//! position. Invariant: all three spans give the same logits for the same token after the same
+//! tokens, whatever the other sequences are.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, Tensor, TensorType};
+
+/// Room for keys and values.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Caches {
+    /// S, sequences that are decoded together, at positions of their own.
+    pub sequences: usize,
+    /// C, tokens of each.
+    pub capacity: usize,
+}
+
+impl Caches {
+    /// Room for one sequence.
+    pub const fn of_one(capacity: usize) -> Self {
+        Self { sequences: 1, capacity }
+    }
+}
 
 /// What a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -19,17 +36,18 @@ pub enum Span {
     Whole,
     /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`, which
     /// is that of the last token that counts: what stands behind it in x only fills it up, and is
-    /// overwritten later.
+    /// overwritten later. Of caches for several, `sequence` says whose beginning it is.
     Prefill {
         /// T of x.
         tokens: usize,
-        /// C of the caches, at least `tokens`.
-        capacity: usize,
+        /// Their capacity is at least `tokens`.
+        caches: Caches,
     },
-    /// One more token: x `[1, 1]`, which stands at `position`, to y `[1, V]`.
+    /// One more token of each sequence: x `[S, 1]` to y `[S, V]`. They stand at `position`, a
+    /// scalar for one sequence and else `[S]`.
     Step {
-        /// C of the caches.
-        capacity: usize,
+        /// Where the tokens before are.
+        caches: Caches,
     },
 }
 
@@ -53,38 +71,65 @@ impl Scores {
 /// A span under construction: its inputs, and what depends on it.
 pub(crate) struct Sequence<'b> {
     span: Span,
-    /// Token ids, i32 `[batch, T]`.
+    /// Token ids, i32 `[batch, T]`; the tokens of a step lie along T, so that only attention sees
+    /// that they are of several sequences.
     pub(crate) ids: Expr<'b>,
-    /// Index of each token in the sequence, i32 `[T]`.
+    /// Index of each token in its sequence, i32 `[T]`.
     pub(crate) positions: Expr<'b>,
-    /// i64 scalar; of a whole sequence there is none.
+    /// i64; of a whole sequence there is none.
     position: Option<Expr<'b>>,
-    /// Where new keys and values begin in a cache `[1, Hkv, C, D]`; all layers share it.
-    starts: Option<Expr<'b>>,
+    /// Where new keys and values go in the caches; all layers share it.
+    places: Option<Places<'b>>,
+}
+
+/// Where new keys and values go in a cache `[S, Hkv, C, D]`.
+#[derive(Copy, Clone)]
+enum Places<'b> {
+    /// i64 `[4]`: where the block of one sequence begins.
+    Block(Expr<'b>),
+    /// i64 `[S, 2]`: sequence and position of one token of each.
+    Rows(Expr<'b>),
 }
 
 impl<'b> Sequence<'b> {
-    /// Declares the inputs `x` and, where something is kept, `position`.
+    /// Declares the inputs: `x`, where something is kept `position`, and where it could be
+    /// another's `sequence`.
     pub(crate) fn begin(b: &'b Builder, span: Span) -> Self {
-        let [batch, tokens] = match span {
-            Span::Whole => [Dim::from("batch"), Dim::from("tokens")],
-            Span::Prefill { tokens, .. } => [1.into(), tokens.into()],
-            Span::Step { .. } => [1.into(), 1.into()],
-        };
-        let ids = b.input("x", TensorType::new(DType::I32, [batch, tokens.clone()]));
-        let position =
-            (span != Span::Whole).then(|| b.input("position", TensorType::scalar(DType::I64)));
-        let positions = match (span, position) {
-            (Span::Step { .. }, Some(position)) => position.convert(DType::I32).reshape([1usize]),
-            _ => b.iota(DType::I32, [tokens], 0),
-        };
-        let start = match span {
-            Span::Whole => None,
-            Span::Prefill { .. } => Some(b.constant(Tensor::scalar(DType::I64, 0.0))),
-            Span::Step { .. } => position,
-        };
-        let starts = start.map(|start| start_of(start, 4, 2));
-        Self { span, ids, positions, position, starts }
+        let ids =
+            |batch: Dim, tokens: Dim| b.input("x", TensorType::new(DType::I32, [batch, tokens]));
+        let number = |name: &str| b.input(name, TensorType::scalar(DType::I64));
+        match span {
+            Span::Whole => {
+                let ids = ids("batch".into(), "tokens".into());
+                let positions = b.iota(DType::I32, ["tokens"], 0);
+                Self { span, ids, positions, position: None, places: None }
+            }
+            Span::Prefill { tokens, caches } => {
+                let (ids, position) = (ids(1.into(), tokens.into()), number("position"));
+                let positions = b.iota(DType::I32, [tokens], 0);
+                let (sequence, axis) = match caches.sequences {
+                    1 => (b.constant(Tensor::scalar(DType::I64, 0.0)), 2),
+                    _ => (number("sequence"), 0),
+                };
+                let places = Some(Places::Block(start_of(sequence, 4, axis)));
+                Self { span, ids, positions, position: Some(position), places }
+            }
+            Span::Step { caches: Caches { sequences: 1, .. } } => {
+                let (ids, position) = (ids(1.into(), 1.into()), number("position"));
+                let positions = position.convert(DType::I32).reshape([1usize]);
+                let places = Some(Places::Block(start_of(position, 4, 2)));
+                Self { span, ids, positions, position: Some(position), places }
+            }
+            Span::Step { caches: Caches { sequences, .. } } => {
+                let ids = ids(sequences.into(), 1.into()).reshape([1, sequences]);
+                let position = b.input("position", TensorType::new(DType::I64, [sequences]));
+                let each = b.iota(DType::I64, [sequences], 0);
+                let rows = [each, position].map(|x| x.reshape([sequences, 1]));
+                let positions = position.convert(DType::I32);
+                let places = Some(Places::Rows(b.concat(&rows, 1)));
+                Self { span, ids, positions, position: Some(position), places }
+            }
+        }
     }
 
     /// `[batch, T]` and these.
@@ -112,25 +157,31 @@ impl<'b> Sequence<'b> {
     ) -> Expr<'b> {
         match self.span {
             Span::Whole => causal([q, k, v], scores),
-            Span::Prefill { capacity, .. } => {
-                self.kept(layer, [k, v], capacity);
+            Span::Prefill { caches, .. } => {
+                self.kept(layer, [k, v], caches);
                 causal([q, k, v], scores)
             }
-            Span::Step { capacity } => {
+            Span::Step { caches } => {
                 let position = self.position.expect("a step has a position");
-                one_query(q, self.kept(layer, [k, v], capacity), (position, scores))
+                // A sequence is an entry of the batch here: `[S, H, 1, D]`.
+                let apart = |x: Expr<'b>| match caches.sequences {
+                    1 => x,
+                    _ => x.transpose(&[2, 1, 0, 3]),
+                };
+                let kept = self.kept(layer, [k, v], caches);
+                apart(one_query(apart(q), kept, (position, scores)))
             }
         }
     }
 
-    /// The caches of a layer with these keys and values written.
-    fn kept(&self, layer: usize, [k, v]: [Expr<'b>; 2], capacity: usize) -> [Expr<'b>; 2] {
-        let starts = self.starts.expect("what keeps something knows where");
+    /// The caches of a layer with these keys and values `[1, Hkv, T, D]` written.
+    fn kept(&self, layer: usize, [k, v]: [Expr<'b>; 2], caches: Caches) -> [Expr<'b>; 2] {
+        let places = self.places.expect("what keeps something knows where");
         [("key", k), ("value", v)]
-            .map(|(name, new)| keep(&format!("cache.{layer}.{name}"), new, starts, capacity))
+            .map(|(name, new)| keep(&format!("cache.{layer}.{name}"), new, places, caches))
     }
 
-    /// The rows of h `[batch, T, D]` of which logits are wanted: all, or `[1, D]`.
+    /// The rows of h `[batch, T, D]` of which logits are wanted: all, or `[1, D]`, or `[S, D]`.
     pub(crate) fn wanted(&self, h: Expr<'b>, width: usize) -> Expr<'b> {
         match (self.span, self.position) {
             (Span::Prefill { .. }, Some(position)) => {
@@ -139,7 +190,7 @@ impl<'b> Sequence<'b> {
                     h.builder().op1(Prim::DynamicSlice { sizes: vec![1, 1, width] }, &[h, starts]);
                 row.reshape([1, width])
             }
-            (Span::Step { .. }, _) => h.reshape([1, width]),
+            (Span::Step { caches }, _) => h.reshape([caches.sequences, width]),
             _ => h,
         }
     }
@@ -153,16 +204,24 @@ fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
     position.builder().concat(&parts, 0)
 }
 
-/// Writes `new` `[1, Hkv, T, D]` into the cache of this name at `starts`; the whole cache
-/// `[1, Hkv, C, D]`.
-fn keep<'b>(name: &str, new: Expr<'b>, starts: Expr<'b>, capacity: usize) -> Expr<'b> {
+/// Writes `new` `[1, Hkv, T, D]` into the cache of this name; the whole cache `[S, Hkv, C, D]`.
+fn keep<'b>(name: &str, new: Expr<'b>, places: Places<'b>, caches: Caches) -> Expr<'b> {
     let b = new.builder();
     let mut shape = new.shape();
-    if let Some(tokens) = shape.0.get_mut(2) {
-        *tokens = capacity.into();
+    if let [sequences, _, tokens, _] = &mut shape.0[..] {
+        (*sequences, *tokens) = (caches.sequences.into(), caches.capacity.into());
     }
-    let cache = b.state_named(name, TensorType::new(new.dtype(), shape), Init::ZEROS);
-    let updated = b.op1(Prim::DynamicUpdateSlice, &[cache, new, starts]);
+    let cache = b.state_named(name, TensorType::new(new.dtype(), shape.clone()), Init::ZEROS);
+    let updated = match places {
+        Places::Block(starts) => b.op1(Prim::DynamicUpdateSlice, &[cache, new, starts]),
+        Places::Rows(rows) => {
+            let [sequences, heads, _, depth] = &shape.0[..] else { return new };
+            let new = new.transpose(&[2, 1, 0, 3]);
+            let new = new.reshape([sequences.clone(), heads.clone(), depth.clone()]);
+            let scatter = Prim::Scatter { axes: vec![0, 2], reducer: None };
+            b.op1(scatter, &[cache, rows, new])
+        }
+    };
     b.update(name, updated);
     updated
 }
@@ -183,15 +242,20 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
     q.attention_with([k, v], scores.attention(), regions, &[])[0]
 }
 
-/// Attention of one query `[1, H, 1, D]` over the keys up to `position` of caches `[1, Hkv, C, D]`.
+/// Attention of one query of each sequence, `[S, H, 1, D]`, over the keys up to its `position` of
+/// caches `[S, Hkv, C, D]`.
 fn one_query<'b>(
     q: Expr<'b>,
     [keys, values]: [Expr<'b>; 2],
     (position, scores): (Expr<'b>, Scores),
 ) -> Expr<'b> {
-    let position_ty = TensorType::scalar(DType::I64);
-    let mask = mask_region(&[position_ty], |[_, _, _, k], captures| {
-        let (k, position) = (k.convert(DType::I64), captures[0]);
+    let position_ty = [position.ty()];
+    let mask = mask_region(&position_ty, |[sequence, _, _, k], captures| {
+        let position = match captures[0].rank() {
+            0 => captures[0],
+            _ => captures[0].at(&[sequence]),
+        };
+        let k = k.convert(DType::I64);
         let mut visible = k.compare(Compare::Le, position);
         if let Some(window) = scores.window {
             let first = position - position.constant(window as f64);
@@ -201,8 +265,7 @@ fn one_query<'b>(
     });
     let mask = mask.expect("comparisons of whole numbers are well typed");
     let cap = scores.cap.map(|cap| {
-        let ty = [TensorType::scalar(DType::I64)];
-        let region = score_region(DType::F32, &ty, |score, _, _| capped(score, cap));
+        let region = score_region(DType::F32, &position_ty, |score, _, _| capped(score, cap));
         region.expect("a function of one number is well typed")
     });
     let regions = cap.into_iter().chain([mask]).collect();

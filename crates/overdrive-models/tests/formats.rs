@@ -6,7 +6,7 @@
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, DType, Graph, Init, Tensor, TensorType, verify};
 use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Rotary, Span};
+use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
 
 const CAPACITY: usize = 16;
@@ -71,8 +71,9 @@ fn logits(ids: &[i128], low: DType, is_stored: bool) -> Vec<Vec<f64>> {
         eval(graph, &[x, position], states).remove(0).floats().to_vec()
     };
     let mut states = States::new();
-    let prefill = graph(Span::Prefill { tokens: 3, capacity: CAPACITY }, low, is_stored);
-    let step = graph(Span::Step { capacity: CAPACITY }, low, is_stored);
+    let prefill =
+        graph(Span::Prefill { tokens: 3, caches: Caches::of_one(CAPACITY) }, low, is_stored);
+    let step = graph(Span::Step { caches: Caches::of_one(CAPACITY) }, low, is_stored);
     let mut all = vec![call(&prefill, &ids[..3], 2, &mut states)];
     all.extend((3..ids.len()).map(|at| call(&step, &ids[at..=at], at, &mut states)));
     all
@@ -110,7 +111,7 @@ fn sixteen_bits_move_logits_by_their_rounding() {
 
 #[test]
 fn matrices_and_caches_are_stored_narrow_and_logits_are_wide() {
-    let graph = graph(Span::Step { capacity: CAPACITY }, DType::BF16, true);
+    let graph = graph(Span::Step { caches: Caches::of_one(CAPACITY) }, DType::BF16, true);
     for state in graph.states() {
         let ty = graph.ty(state.value);
         let expected = if ty.rank() > 1 { DType::BF16 } else { DType::F32 };

@@ -37,11 +37,10 @@ pub fn store(
         let low = now.first().map(|ty| ty.dtype).filter(|dtype| *dtype != before[0].dtype);
         let is_shown = place.node.results.iter().any(|v| outputs.contains(v));
         let mut operands = place.operands.clone();
-        match low.filter(|_| !is_shown) {
-            Some(low) if matches!(place.node.op.prim(), Some(Prim::DynamicUpdateSlice)) => {
-                operands[1] = operands[1].convert(low);
-            }
-            Some(_) if moves(&place.node.op, &now, &regions) => {}
+        let part = place.node.op.prim().and_then(Prim::written_part);
+        match (low.filter(|_| !is_shown), part) {
+            (Some(low), Some(part)) => operands[part] = operands[part].convert(low),
+            (Some(_), None) if moves(&place.node.op, &now, &regions) => {}
             _ => operands = place.operands.iter().zip(&before).map(widened).collect(),
         }
         Ok(place.builder.node(place.node.op.clone(), &operands, regions))
@@ -57,7 +56,7 @@ fn widened<'b>((operand, before): (&Expr<'b>, &TensorType)) -> Expr<'b> {
 fn written_in_part(graph: &Graph, state: &StateDecl) -> bool {
     state.update.is_none_or(|update| {
         graph.producer(update).is_some_and(|node| {
-            matches!(node.op.prim(), Some(Prim::DynamicUpdateSlice))
+            node.op.prim().is_some_and(|prim| prim.written_part().is_some())
                 && node.operands[0] == state.value
         })
     })

@@ -443,8 +443,16 @@ pub(crate) struct Generate {
     /// folder that holds one
     pub model: String,
     /// The text to continue
-    #[arg(long, value_name = "TEXT")]
-    pub prompt: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    pub prompt: Option<String>,
+    /// A file with a text to continue on each line; several are decoded together, and as one ends
+    /// the next one joins. Line i is drawn with the seed + i, counted from 0
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub prompts: Option<PathBuf>,
+    /// Most texts that are decoded together [default: 8]
+    #[arg(long, value_name = "N", requires = "prompts",
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Option<u32>,
     /// Most tokens to add
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -1,5 +1,6 @@
 // Updates folded into windows of the result, in the order of their rows, with no atomics on the
-// values.
+// values. Few rows that overwrite are one launch, `few`; all else
+// goes through lists:
 //
 // 1. `count`: rows of each destination. 2. `allocate`: a run of the list for each destination. 3.
 //    `fill`: rows into the runs, in any order. 4. `order`: each run sorted by row. 5. `fold`: a
@@ -112,4 +113,23 @@ extern "C" __global__ void fold(const ELEMENT* updates, ELEMENT* result, Destina
     places.rows.nest.locate(ordered[place + length - 1], row);
     *to = updates[row[1] + at[0]];
 #endif
+}
+
+// For scatters that overwrite. A thread per element of the window walks over all rows, so that rows of one destination meet in
+// their order.
+extern "C" __global__ void few(const INDEX* indices, const ELEMENT* updates, ELEMENT* result,
+                               Destinations places) {
+    after_previous();
+    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= places.window.count) return;
+    i64 at[2], row[2];
+    places.window.locate((u32)i, at);
+    for (u32 r = 0; r < places.rows.nest.count; r++) {
+        places.rows.nest.locate(r, row);
+        i64 to = at[1];
+        for (int a = 0; a < places.rows.axes; a++)
+            to += clamped(saturated(indices[row[0] + a * places.rows.step]),
+                          places.rows.limits[a]) * places.rows.strides[a];
+        result[to] = updates[row[1] + at[0]];
+    }
 }

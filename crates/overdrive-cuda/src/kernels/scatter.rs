@@ -1,6 +1,7 @@
 //! `scatter`: updates folded into windows in the order of their rows, the same bits on every run
 //! (`scatter.cu` says how).
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -16,6 +17,7 @@ use super::source::source;
 use super::transfer::Transfer;
 use crate::Error;
 use crate::compiler::Source;
+use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
@@ -71,6 +73,43 @@ fn sources() -> Vec<Source> {
     [of(&[("INDEX", "i64"), ("ELEMENT", "BitsOf<8>::type")])].into_iter().chain(folded).collect()
 }
 
+/// Most rows of a scatter that overwrites for which each element of a window walks over all of them: one launch, as
+/// for the caches of sequences that are decoded together.
+const FEW_ROWS: u64 = 64;
+
+/// A compiled scatter of few rows.
+struct Few {
+    whole: Transfer,
+    places: Destinations,
+    entry: Entry,
+    /// Operand, indices, updates, result.
+    views: [Place; 4],
+}
+
+impl Launch for Few {
+    fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
+        let [operand, mut indices, mut updates, mut result] =
+            self.views.map(|place| place.of(addresses));
+        if operand != result {
+            // SAFETY: the addresses are those of operand and result.
+            unsafe { self.whole.run(stream, [operand, result])? };
+        }
+        if self.places.window.count == 0 || self.places.rows.nest.count == 0 {
+            return Ok(());
+        }
+        let mut places = self.places;
+        let mut parameters = [
+            (&raw mut indices).cast::<c_void>(),
+            (&raw mut updates).cast(),
+            (&raw mut result).cast(),
+            (&raw mut places).cast(),
+        ];
+        // SAFETY: the parameters are those of the kernel, and clamped indices keep the windows
+        // inside of the result.
+        unsafe { self.entry.launch(stream, &mut parameters) }
+    }
+}
+
 /// Compiles a scatter along `axes`.
 fn compile(
     site: &Site<'_>,
@@ -99,6 +138,14 @@ fn compile(
         }
     }
     let source = source("scatter", TEXT, defines);
+    if reducer.is_none() && rows.nest.count <= FEW_ROWS {
+        return Ok(Box::new(Few {
+            whole: Transfer::new(site, operand, result)?,
+            entry: Entry::new(site.device, (&source, "few"), one_each(window.count)?)?,
+            places: Destinations { rows, window },
+            views: [operand, indices, updates, result].map(Place::new),
+        }));
+    }
     let function = |entry| site.device.function(&source, entry);
     let configs = [
         one_each(rows.nest.count)?,

@@ -2,8 +2,8 @@
 
 use super::PlanError;
 use super::locate::is_dense;
+use overdrive_ir::Graph;
 use overdrive_ir::plan::{Instr, KernelOp, Place, Plan, SlotId, Step, StepKind};
-use overdrive_ir::{Graph, Prim};
 
 /// Lets new values take the place of their states where no byte is read after it is written.
 pub(crate) fn in_place(plan: &mut Plan) {
@@ -64,16 +64,16 @@ fn depends(plan: &Plan, later: usize, earlier: usize) -> bool {
         || meets(&earlier.reads, &later.writes)
 }
 
-/// The first state that a `dynamic_update_slice` replaces and that could not be updated where it
+/// The first state of which a part is written over and that could not be updated where it
 /// is: keeping the old value would silently copy all of it in every call, a cache of a million
 /// tokens for one token.
 pub(crate) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
     graph.states().iter().find_map(|state| {
         let node = graph.producer(state.update?)?;
-        let slice = matches!(node.op.prim(), Some(Prim::DynamicUpdateSlice))
+        let in_part = node.op.prim().is_some_and(|prim| prim.written_part().is_some())
             && node.operands[0] == state.value;
         let (_, old, new) = plan.updates.iter().find(|(name, ..)| *name == state.name)?;
-        if !slice || !matches!(plan.slot(*new).place, Place::Arena { .. }) {
+        if !in_part || !matches!(plan.slot(*new).place, Place::Arena { .. }) {
             return None;
         }
         let writer = plan.steps.iter().position(|s| s.writes.contains(new))?;
@@ -107,9 +107,12 @@ fn overwrites(step: &Step, old: SlotId, new: SlotId) -> bool {
                 })
         }
         StepKind::Kernel(call) => {
-            let updates = matches!(call.op, KernelOp::Prim(Prim::DynamicUpdateSlice, _));
-            let [whole, part, _] = &call.operands[..] else { return false };
-            updates && whole.slot == old && is_dense(whole) && part.slot != old
+            let KernelOp::Prim(prim, _) = &call.op else { return false };
+            let Some((whole, others)) = call.operands.split_first() else { return false };
+            prim.written_part().is_some()
+                && whole.slot == old
+                && is_dense(whole)
+                && others.iter().all(|other| other.slot != old)
         }
         _ => false,
     }

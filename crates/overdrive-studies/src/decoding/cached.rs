@@ -1,16 +1,17 @@
 //! Decoding with a cache of keys and values: one executable per length of prompt, one for every
 //! next token.
 //!
-//! All of them share one `State` by name: weights, and caches that are updated where they are.
-//! Lengths of prompts are rounded up to powers of two, so that few executables serve all; what
-//! fills a prompt up is never seen, because its keys stand behind the last position and are
-//! overwritten one by one. Invariant: no byte of a cache behind the present position reaches a
-//! logit.
+//! All of them share one `State` by name: weights, and caches that are updated where they are. The
+//! caches may be of several sequences, which begin and end as they like and take each step
+//! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all;
+//! what fills a prompt up is never seen, because its keys stand behind the last position and are
+//! overwritten one by one. Invariant: no byte of a cache behind a sequence's present position, and
+//! none of another sequence, reaches its logits.
 
 use super::{DecodeError, Decoder};
 use crate::pretrained::Pretrained;
 use overdrive_ir::{Backend, Buffer, DType, Mode, Session, State, Tensor, Tuning};
-use overdrive_models::Span;
+use overdrive_models::{Caches, Span};
 use std::collections::BTreeMap;
 
 /// The shortest prompt that an executable is made for.
@@ -23,16 +24,16 @@ pub struct CachedDecoder<'a> {
     model: &'a Pretrained,
     format: DType,
     state: State,
-    capacity: usize,
+    caches: Caches,
     compiled: BTreeMap<Span, Compiled>,
-    /// Tokens whose keys are in the caches.
-    seen: usize,
+    /// Tokens of each sequence whose keys are in the caches; none where it has not begun.
+    seen: Vec<usize>,
 }
 
-/// An executable with its buffers: `x`, `position` and `y`.
+/// A session with its buffers: `x`, `position`, of a prompt among several `sequence`; and `y`.
 struct Compiled {
     session: Box<dyn Session>,
-    inputs: [Buffer; 2],
+    inputs: Vec<Buffer>,
     outputs: [Buffer; 1],
 }
 
@@ -42,8 +43,8 @@ fn bucket(tokens: usize, most: usize) -> usize {
 }
 
 impl<'a> CachedDecoder<'a> {
-    /// A decoder in f32 with room for `tokens`, prompt and answer together. The weights move to the
-    /// device.
+    /// A decoder of one sequence in f32 with room for `tokens`, prompt and answer together. The
+    /// weights move to the device.
     ///
     /// # Errors
     /// When the model is no decoder or has a shorter context, or when the device refuses.
@@ -52,10 +53,11 @@ impl<'a> CachedDecoder<'a> {
         model: &'a Pretrained,
         tokens: usize,
     ) -> Result<Self, DecodeError> {
-        Self::in_format(target, model, tokens, DType::F32)
+        Self::in_format(target, model, Caches::of_one(tokens), DType::F32)
     }
 
-    /// The same with weights, keys, values and operands of contractions in `format`: see
+    /// The same of several sequences with room for as many tokens each as the caches are asked to
+    /// hold, and with weights, keys, values and operands of contractions in `format`: see
     /// [`Pretrained::unloaded_in`].
     ///
     /// # Errors
@@ -63,19 +65,19 @@ impl<'a> CachedDecoder<'a> {
     pub fn in_format(
         (backend, mode): (&'a dyn Backend, Mode),
         model: &'a Pretrained,
-        tokens: usize,
+        asked: Caches,
         format: DType,
     ) -> Result<Self, DecodeError> {
-        let context = model.architecture.context();
-        let capacity = bucket(tokens.min(context), context);
+        let (context, tokens) = (model.architecture.context(), asked.capacity);
+        let caches = Caches { capacity: bucket(tokens.min(context), context), ..asked };
         // Before the length is judged, so that a model that is no decoder is told so.
-        let graph = model.graph_in(Span::Step { capacity }, format)?;
+        let graph = model.graph_in(Span::Step { caches }, format)?;
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
         let state = State::initial(&graph, backend)?;
-        let compiled = BTreeMap::new();
-        Ok(Self { backend, mode, model, format, state, capacity, compiled, seen: 0 })
+        let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
+        Ok(Self { backend, mode, model, format, state, caches, compiled, seen })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
@@ -84,41 +86,84 @@ impl<'a> CachedDecoder<'a> {
         }
         let (backend, graph) = (self.backend, self.model.unloaded_in(span, self.format)?);
         let session = backend.compile(&graph, self.mode, &Tuning::default())?.session()?;
-        let [x, position] = [0, 1].map(|i| backend.output(graph.ty(graph.inputs()[i].value)));
+        let inputs = graph.inputs().iter().map(|port| backend.output(graph.ty(port.value)));
+        let inputs = inputs.collect::<Result<_, _>>()?;
         let y = backend.output(graph.ty(graph.outputs()[0].value))?;
-        self.compiled.insert(span, Compiled { session, inputs: [x?, position?], outputs: [y] });
+        self.compiled.insert(span, Compiled { session, inputs, outputs: [y] });
         Ok(())
     }
 
-    fn call(&mut self, span: Span, ids: &[u32], position: usize) -> Result<Vec<f32>, DecodeError> {
+    /// The logits of a call on these integers, an input each.
+    fn call(&mut self, span: Span, given: &[&[usize]]) -> Result<Vec<f32>, DecodeError> {
         self.compile(span)?;
-        let compiled = self.compiled.get_mut(&span).expect("it was compiled above");
-        let ids: Vec<i128> = ids.iter().map(|&id| i128::from(id)).collect();
-        let ids = Tensor::from_ints(DType::I32, [1, ids.len()], &ids);
-        self.backend.write(&mut compiled.inputs[0], &ids)?;
-        self.backend
-            .write(&mut compiled.inputs[1], &Tensor::scalar(DType::I64, position as f64))?;
-        compiled.session.run(self.state.with(&compiled.inputs, &mut compiled.outputs))?.wait()?;
-        self.seen = position + 1;
-        Ok(self.backend.download(&compiled.outputs[0])?.to_f32())
+        let Compiled { session, inputs, outputs } =
+            self.compiled.get_mut(&span).expect("it was compiled above");
+        for (input, values) in inputs.iter_mut().zip(given) {
+            let values: Vec<i128> = values.iter().map(|&value| value as i128).collect();
+            let tensor = Tensor::from_ints(input.ty.dtype, input.ty.shape.clone(), &values);
+            self.backend.write(input, &tensor)?;
+        }
+        session.run(self.state.with(inputs, outputs))?.wait()?;
+        Ok(self.backend.download(&outputs[0])?.to_f32())
     }
 
     /// The span that begins a sequence with so many tokens.
     fn prefill(&self, prompt: usize) -> Result<Span, DecodeError> {
+        let (caches, capacity) = (self.caches, self.caches.capacity);
         match prompt {
             0 => Err(DecodeError::EmptyPrompt),
-            found if found > self.capacity => {
-                Err(DecodeError::Full { capacity: self.capacity, found })
-            }
-            _ => {
-                Ok(Span::Prefill { tokens: bucket(prompt, self.capacity), capacity: self.capacity })
-            }
+            found if found > capacity => Err(DecodeError::Full { capacity, found }),
+            _ => Ok(Span::Prefill { tokens: bucket(prompt, capacity), caches }),
         }
     }
 
-    /// Room for tokens.
+    /// Logits `[V]` after a prompt, with which one of the sequences begins anew; the others stay.
+    ///
+    /// # Errors
+    /// When the prompt is empty or too long, or when the device refuses.
+    pub fn join(&mut self, sequence: usize, prompt: &[u32]) -> Result<Vec<f32>, DecodeError> {
+        let span = self.prefill(prompt.len())?;
+        let Span::Prefill { tokens, .. } = span else { unreachable!("a prompt is a beginning") };
+        let mut ids: Vec<usize> = prompt.iter().map(|&id| id as usize).collect();
+        ids.resize(tokens, 0);
+        let logits = self.call(span, &[&ids, &[prompt.len() - 1], &[sequence]])?;
+        self.seen[sequence] = prompt.len();
+        Ok(logits)
+    }
+
+    /// Logits `[S, V]` after one more token of each sequence that has one; those of others mean
+    /// nothing.
+    ///
+    /// # Errors
+    /// When a sequence has not begun or is full, or when the device refuses.
+    pub fn step(&mut self, tokens: &[Option<u32>]) -> Result<Vec<f32>, DecodeError> {
+        let capacity = self.caches.capacity;
+        for (&seen, _) in self.seen.iter().zip(tokens).filter(|(_, token)| token.is_some()) {
+            if seen == 0 {
+                return Err(DecodeError::EmptyPrompt);
+            }
+            if seen >= capacity {
+                return Err(DecodeError::Full { capacity, found: seen + 1 });
+            }
+        }
+        let ids: Vec<usize> = tokens.iter().map(|token| token.unwrap_or(0) as usize).collect();
+        // What pauses writes where its next token will: nobody looks there before.
+        let positions: Vec<usize> = self.seen.iter().map(|&seen| seen.min(capacity - 1)).collect();
+        let logits = self.call(Span::Step { caches: self.caches }, &[&ids, &positions])?;
+        for (seen, _) in self.seen.iter_mut().zip(tokens).filter(|(_, token)| token.is_some()) {
+            *seen += 1;
+        }
+        Ok(logits)
+    }
+
+    /// Sequences that are decoded together.
+    pub fn sequences(&self) -> usize {
+        self.caches.sequences
+    }
+
+    /// Room for tokens of each sequence.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.caches.capacity
     }
 
     /// How many executables were compiled so far.
@@ -130,24 +175,14 @@ impl<'a> CachedDecoder<'a> {
 impl Decoder for CachedDecoder<'_> {
     fn prepare(&mut self, prompt: usize) -> Result<(), DecodeError> {
         self.compile(self.prefill(prompt)?)?;
-        self.compile(Span::Step { capacity: self.capacity })
+        self.compile(Span::Step { caches: self.caches })
     }
 
     fn begin(&mut self, prompt: &[u32]) -> Result<Vec<f32>, DecodeError> {
-        let span = self.prefill(prompt.len())?;
-        let Span::Prefill { tokens, .. } = span else { unreachable!("a prompt is a beginning") };
-        let mut ids = prompt.to_vec();
-        ids.resize(tokens, 0);
-        self.call(span, &ids, prompt.len() - 1)
+        self.join(0, prompt)
     }
 
     fn next(&mut self, token: u32) -> Result<Vec<f32>, DecodeError> {
-        if self.seen == 0 {
-            return Err(DecodeError::EmptyPrompt);
-        }
-        if self.seen >= self.capacity {
-            return Err(DecodeError::Full { capacity: self.capacity, found: self.seen + 1 });
-        }
-        self.call(Span::Step { capacity: self.capacity }, &[token], self.seen)
+        self.step(&[Some(token)])
     }
 }

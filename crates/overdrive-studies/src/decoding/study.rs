@@ -18,7 +18,7 @@ use overdrive_bench::results::{Note, Results};
 use overdrive_bench::subject::Subject;
 use overdrive_bench::work::{Items, Work};
 use overdrive_ir::{Backend, DType, Mode, State, Tensor, Tuning};
-use overdrive_models::Span;
+use overdrive_models::{Caches, Span};
 use std::ops::Range;
 
 /// Its name.
@@ -144,7 +144,7 @@ impl<'a> Steps<'a> {
         let mut decoder = CachedDecoder::new(target, model, room)?;
         decoder.prepare(prompt.len())?;
         decoder.begin(prompt)?;
-        let graph = model.unloaded(Span::Step { capacity: room })?;
+        let graph = model.unloaded(Span::Step { caches: Caches::of_one(room) })?;
         let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
         let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
         let work = Work { flops: graph.cost().flops, bytes, items };

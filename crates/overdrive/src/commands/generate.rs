@@ -1,37 +1,100 @@
 //! `overdrive generate`: goes on from a text, and says how fast.
 
+mod several;
+
 use crate::cli::Generate;
-use crate::devices;
+use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::{self, note, say};
 use crate::text::{self, Stream};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
+use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{Backend, DType, Mode};
+use overdrive::models::Caches;
 use overdrive::studies::decoding::{
     CachedDecoder, DecodeError, Decoder, Generated, Limits, Sampling, WindowDecoder,
     generate as decode,
 };
+use overdrive::studies::pretrained::Pretrained;
 use overdrive_process::Stop;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
-    let tokenizer = text::tokenizer(&model)?;
-    let prompt = text::encode(tokenizer, &arguments.prompt)?;
-    let opened = devices::open(&arguments.machine)?;
-    let usual = opened.backend.description().fastest_mode();
-    let target = (opened.backend.as_ref(), arguments.mode.map_or(usual, Mode::from));
+    let asked = Asked::new(arguments, &model)?;
+    match (&arguments.prompts, &arguments.prompt) {
+        (Some(file), _) => several::generate(asked, file, stop),
+        (None, Some(prompt)) => one(asked, prompt, stop),
+        (None, None) => unreachable!("one of both is required"),
+    }
+}
+
+/// What both ways need.
+struct Asked<'a> {
+    arguments: &'a Generate,
+    model: &'a Model,
+    tokenizer: &'a Tokenizer,
+    opened: Opened,
+    mode: Mode,
+    /// Of weights, keys and values; none for a model whose graph has formats of its own.
+    format: Option<DType>,
+    sampling: Sampling,
+}
+
+impl<'a> Asked<'a> {
+    fn new(arguments: &'a Generate, model: &'a Model) -> Result<Self, Failure> {
+        let tokenizer = text::tokenizer(model)?;
+        let opened = devices::open(&arguments.machine)?;
+        let usual = opened.backend.description().fastest_mode();
+        let mode = arguments.mode.map_or(usual, Mode::from);
+        let format = format_of(model, arguments, opened.backend.as_ref())?;
+        let sampling = Sampling {
+            temperature: arguments.temperature,
+            top_k: arguments.top_k.map(|k| k as usize),
+            top_p: arguments.top_p,
+            seed: arguments.machine.seed,
+        };
+        Ok(Self { arguments, model, tokenizer, opened, mode, format, sampling })
+    }
+
+    /// A decoder with its caches on the device.
+    fn cached<'m>(
+        &'m self,
+        pretrained: &'m Pretrained,
+        caches: Caches,
+    ) -> Result<CachedDecoder<'m>, Failure> {
+        let target = (self.opened.backend.as_ref(), self.mode);
+        let format = self.format.unwrap_or(DType::F32);
+        CachedDecoder::in_format(target, pretrained, caches, format).map_err(failure)
+    }
+
+    /// Facts of a run that do not depend on its texts.
+    fn facts(&self) -> Value {
+        let Self { arguments, opened, .. } = self;
+        json!({
+            "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
+            "mode": self.mode.name(), "dtype": self.format.map(|dtype| dtype.to_string()),
+        })
+    }
+
+    /// `bf16 weights: `, where they have a format.
+    fn weights(&self) -> String {
+        let codes = matches!(self.model, Model::Pretrained(model) if model.coding.is_some());
+        let codes = if codes { "codes and " } else { "" };
+        self.format.map_or(String::new(), |dtype| format!("{codes}{dtype} weights: "))
+    }
+}
+
+fn one(asked: Asked<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure> {
+    let Asked { arguments, model, tokenizer, .. } = asked;
+    let prompt = text::encode(tokenizer, prompt)?;
     let most = arguments.max_tokens as usize;
-    let format = format_of(&model, arguments, opened.backend.as_ref())?;
-    let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match &model {
+    let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match model {
         Model::Pretrained(pretrained) => {
-            let room = prompt.len().saturating_add(most);
-            let decoder =
-                CachedDecoder::in_format(target, pretrained, room, format.unwrap_or(DType::F32))
-                    .map_err(failure)?;
-            (Box::new(decoder), &pretrained.ends)
+            let caches = Caches::of_one(prompt.len().saturating_add(most));
+            (Box::new(asked.cached(pretrained, caches)?), &pretrained.ends)
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
@@ -39,14 +102,9 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
                 "note: this model keeps no keys and values: its whole window is computed for \
                  every token"
             );
+            let target = (asked.opened.backend.as_ref(), asked.mode);
             (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[])
         }
-    };
-    let sampling = Sampling {
-        temperature: arguments.temperature,
-        top_k: arguments.top_k.map(|k| k as usize),
-        top_p: arguments.top_p,
-        seed: arguments.machine.seed,
     };
     let clock = SystemClock::new();
     let start = clock.now_ns();
@@ -65,27 +123,23 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
         shown.is_ok()
     };
     let limits = Limits { tokens: most, ends };
-    let made = decode(decoder.as_mut(), &prompt, (&sampling, &limits), &clock, &mut |token| {
-        show(stream.push(token)) && !stop.is_requested()
-    });
+    let made =
+        decode(decoder.as_mut(), &prompt, (&asked.sampling, &limits), &clock, &mut |token| {
+            show(stream.push(token)) && !stop.is_requested()
+        });
     let made = made.map_err(failure)?;
     show(stream.finish());
     shown?;
     if arguments.json {
-        let object = json!({
-            "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
-            "mode": target.1.name(), "dtype": format.map(|dtype| dtype.to_string()),
+        let own = json!({
             "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
             "prepare_s": prepare_s,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
         });
-        say!("{object:#}")?;
+        say!("{:#}", joined(asked.facts(), own))?;
     } else {
         say!("")?;
-        let codes = matches!(&model, Model::Pretrained(pretrained) if pretrained.coding.is_some());
-        let codes = if codes { "codes and " } else { "" };
-        let weights = format.map_or(String::new(), |dtype| format!("{codes}{dtype} weights: "));
-        note!("{weights}{}", figures(&made, prompt.len(), prepare_s));
+        note!("{}{}", asked.weights(), figures(&made, prompt.len(), prepare_s));
     }
     if stop.is_requested() {
         return Err(Failure::interrupted(format!(
@@ -94,6 +148,14 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
         )));
     }
     Ok(Exit::Fine)
+}
+
+/// An object with the members of both.
+fn joined(mut first: Value, second: Value) -> Value {
+    if let (Some(first), Value::Object(second)) = (first.as_object_mut(), second) {
+        first.extend(second);
+    }
+    first
 }
 
 /// The number format that was asked for, or the folder's where the device multiplies it as it

@@ -123,3 +123,35 @@ fn eval_and_bench_take_folders_and_text() {
     assert_eq!(workload["dimensions"]["tokens"], 4, "[CLS] cat ##s [SEP]: {workload}");
     folder.line("bench mlp --text cats --trials 5").ends(2, &["`mlp` reads no text"]);
 }
+
+#[test]
+fn lines_of_a_file_are_continued_together_as_each_alone() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("prompts.txt"), "hand\nhand in hand\n\nno\n").unwrap();
+    let model = fixture("qwen3").display().to_string();
+    let made = |rest: &str| {
+        let words = ["generate", &model, "--max-tokens", "7", "--threads", "1"];
+        folder.overdrive(&words.into_iter().chain(rest.split_whitespace()).collect::<Vec<_>>())
+    };
+    let together = json(&made("--prompts prompts.txt --batch 2 --json"));
+    assert_eq!(together["batch"], 2);
+    assert!(together["tokens_per_second"].as_f64().unwrap() > 0.0, "{together}");
+    let texts = together["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), 3, "an empty line is none");
+    for (line, text) in ["hand", "no"].into_iter().zip([&texts[0], &texts[2]]) {
+        let alone = json(&made(&format!("--prompt {line} --json")));
+        assert_eq!(text["tokens"], alone["tokens"], "{line}");
+        assert_eq!(text["text"], alone["text"], "{line}");
+    }
+    let shown = made("--prompts prompts.txt");
+    shown.ends(0, &["3 texts, 3 at a time, 21 tokens made", "tokens/s in all"]);
+    assert!(shown.stdout.contains("[1] hand in hand\n"), "{}", shown.stdout);
+    made("--prompts none.txt").ends(2, &["none.txt"]);
+    std::fs::write(folder.path("empty.txt"), "\n").unwrap();
+    made("--prompts empty.txt").ends(2, &["expected a text on each line"]);
+    made("--prompts prompts.txt --prompt a").ends(2, &["cannot be used with"]);
+    made("").ends(2, &["--prompt"]);
+    folder
+        .line("generate text-transformer --prompts prompts.txt --threads 1")
+        .ends(2, &["expected a model that keeps keys and values"]);
+}

@@ -1,0 +1,101 @@
+//! `overdrive generate --prompts FILE`: goes on from each line of a file, several at a time.
+
+use super::{Asked, failure, joined};
+use crate::failure::Failure;
+use crate::model::Model;
+use crate::terminal::{note, say};
+use crate::text::{self, Stream};
+use overdrive::bench::clock::{Clock, SystemClock};
+use overdrive::bench::exit::Exit;
+use overdrive::files;
+use overdrive::models::Caches;
+use overdrive::studies::decoding::{Decoder, Generated, Limits, generate_all};
+use overdrive_process::Stop;
+use serde_json::json;
+use std::path::Path;
+
+/// Texts that are decoded together where nothing else is asked for.
+const BATCH: usize = 8;
+/// The longest file of prompts, in bytes.
+const LONGEST: u64 = 64 << 20;
+/// Characters of a prompt that name its text.
+const NAMED: usize = 60;
+
+pub(super) fn generate(asked: Asked<'_>, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
+    let Model::Pretrained(pretrained) = asked.model else {
+        return Err(Failure::bad_input(format!(
+            "`--prompts`: expected a model that keeps keys and values, a folder in Hugging Face's \
+             format or a .gguf file; found `{}`; give one text by `--prompt`",
+            asked.arguments.model
+        )));
+    };
+    let lines = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
+    let texts: Vec<&str> = lines.lines().filter(|line| !line.trim().is_empty()).collect();
+    if texts.is_empty() {
+        return Err(Failure::bad_input(format!(
+            "`{}`: expected a text on each line, found none",
+            file.display()
+        )));
+    }
+    let prompts = texts.iter().map(|text| text::encode(asked.tokenizer, text));
+    let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+    let most = asked.arguments.max_tokens as usize;
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let batch = asked.arguments.batch.map_or(BATCH, |batch| batch as usize).min(prompts.len());
+    let caches = Caches { sequences: batch, capacity: longest.saturating_add(most) };
+    let mut decoder = asked.cached(pretrained, caches)?;
+    let clock = SystemClock::new();
+    let start = clock.now_ns();
+    for prompt in &prompts {
+        decoder.prepare(prompt.len()).map_err(failure)?;
+    }
+    let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
+
+    let _texts_so_far = stop.heed();
+    let limits = Limits { tokens: most, ends: &pretrained.ends };
+    let start = clock.now_ns();
+    let drawn = (&asked.sampling, &limits);
+    let made =
+        generate_all(&mut decoder, &prompts, drawn, &clock, &mut |_, _| !stop.is_requested());
+    let made = made.map_err(failure)?;
+    let total_s = (clock.now_ns() - start) as f64 / 1e9;
+    let tokens: usize = made.iter().map(|text| text.tokens.len()).sum();
+    let rate = tokens as f64 / total_s;
+    let written = |prompt: &[u32], made: &Generated| {
+        let mut stream = Stream::after(asked.tokenizer, prompt);
+        let pieces: String = made.tokens.iter().map(|&token| stream.push(token)).collect();
+        pieces + &stream.finish()
+    };
+    let written: Vec<String> = prompts.iter().zip(&made).map(|(p, m)| written(p, m)).collect();
+    if asked.arguments.json {
+        let of_text = |((prompt, made), text): ((&Vec<u32>, &Generated), &String)| {
+            json!({
+                "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
+                "first_token_s": made.first_token_s(),
+                "last_token_s": made.times_ns.last().map(|&ns| ns as f64 / 1e9),
+            })
+        };
+        let texts: Vec<_> = prompts.iter().zip(&made).zip(&written).map(of_text).collect();
+        let own = json!({
+            "batch": batch, "prepare_s": prepare_s, "total_s": total_s,
+            "tokens_per_second": rate, "texts": texts,
+        });
+        say!("{:#}", joined(asked.facts(), own))?;
+    } else {
+        for (index, (prompt, text)) in texts.iter().zip(&written).enumerate() {
+            let name: String = prompt.chars().take(NAMED).collect();
+            let rest = if name.len() < prompt.len() { "..." } else { "" };
+            say!("[{index}] {name}{rest}\n{text}\n")?;
+        }
+        note!(
+            "{}{} texts, {batch} at a time, {tokens} tokens made in {total_s:.2} s: {rate:.1} \
+             tokens/s in all, prompts included; compiled in {prepare_s:.2} s",
+            asked.weights(),
+            made.len()
+        );
+    }
+    if stop.is_requested() {
+        return Err(Failure::interrupted(format!("{tokens} tokens were made")));
+    }
+    Ok(Exit::Fine)
+}
