@@ -112,6 +112,8 @@ fn describe(threads: usize) -> Description {
     Description {
         device: "cpu".to_owned(),
         memory_bytes: available_bytes(),
+        // All memory is main memory: there is nowhere to offload to.
+        spaces: vec![],
         kernels: kernels::KERNELS.iter().map(|kernel| kernel.op).collect(),
         contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
         native_halves: native_halves(),

@@ -71,7 +71,7 @@ impl Direct {
                 .as_any()
                 .downcast_ref::<CudaMemory>()
                 .expect("a buffer of the device");
-            addresses.set(*slot, memory.bytes().address());
+            addresses.set(*slot, memory.block().address());
         }
         let flush = block(2 * device.properties().l2_bytes);
         let direct = Self { device: Arc::clone(device), addresses, flush, _workspace: workspace };

@@ -5,12 +5,12 @@ use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
-use crate::memory::{CudaMemory, DeviceBytes};
+use crate::memory::{Block, CudaMemory, DeviceBytes, copy};
 use crate::{Device, Error, gemm, kernels};
-use overdrive_ir::plan::{Plan, StepKind};
+use overdrive_ir::plan::{Plan, Space, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Choice, DType, Decline, Description, Executable, Graph,
-    Kernel, Mode, Peaks, Target, Tensor, TensorType, Tuning,
+    Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,6 +44,9 @@ impl CudaBackend {
         let memory_bytes = (free as u64).saturating_sub(RESERVE);
         let mut target = Gpu::new(device.properties());
         target.description.memory_bytes = memory_bytes;
+        if let Some(bytes) = device::host_bytes() {
+            target.description.spaces.iter_mut().for_each(|space| space.bytes = bytes);
+        }
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
         Ok(Self { name: format!("cuda:{ordinal}"), target, device, choices })
     }
@@ -73,6 +76,11 @@ impl Gpu {
         let description = Description {
             device: properties.name.clone(),
             memory_bytes: properties.memory_bytes,
+            spaces: vec![MemorySpace {
+                name: "pinned host",
+                bytes: u64::MAX,
+                bytes_per_second: link(architecture),
+            }],
             kernels: kernels::names(architecture),
             contraction_dtypes: gemm::DTYPES.into(),
             // Every architecture that runs here has them, from Ampere on.
@@ -96,6 +104,16 @@ impl Target for Gpu {
     fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline> {
         kernels::answer(call, self.architecture)
     }
+}
+
+/// Bytes per second each way between host and device: what 16 lanes of the PCI Express generation
+/// that such devices come with carry, less an eighth for its packets.
+fn link(architecture: Architecture) -> f64 {
+    let gigabytes = match architecture {
+        Architecture::Sm90a | Architecture::Sm100a => 64.0,
+        Architecture::Sm80 | Architecture::Sm89 | Architecture::Other(_) => 32.0,
+    };
+    gigabytes * 1e9 * 7.0 / 8.0
 }
 
 /// Rates at the highest clock, from the FLOPs that a multiprocessor does in a cycle: NVIDIA's
@@ -193,9 +211,13 @@ impl Backend for CudaBackend {
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
-        let bytes = self.block(tensor.ty())?;
-        self.copy_in(tensor, &bytes)?;
-        Ok(Buffer { ty: tensor.ty().clone(), memory: Box::new(CudaMemory::new(bytes)) })
+        self.upload_to(tensor, Space::MAIN)
+    }
+
+    fn upload_to(&self, tensor: &Tensor, space: Space) -> Result<Buffer, BackendError> {
+        let mut block = self.block(tensor.ty(), space)?;
+        self.copy_in(tensor, &mut block)?;
+        Ok(Buffer { ty: tensor.ty().clone(), memory: Box::new(CudaMemory::new(block)) })
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
@@ -218,10 +240,12 @@ impl Backend for CudaBackend {
     }
 
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
-        let bytes = self.block(ty)?;
+        let allocating = |e: Error| e.during(format!("allocating {ty}"));
+        let bytes = DeviceBytes::new(&self.device, ty.bytes()).map_err(allocating)?;
         // All ones is a NaN in every float format that has one.
         bytes.fill(0xFF).map_err(|e| e.during(format!("filling {ty}")))?;
-        Ok(Buffer { ty: ty.clone(), memory: Box::new(CudaMemory::new(bytes)) })
+        let memory = Box::new(CudaMemory::new(Block::Device(bytes)));
+        Ok(Buffer { ty: ty.clone(), memory })
     }
 
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
@@ -236,7 +260,7 @@ impl Backend for CudaBackend {
         let memory = buffer.memory.as_any_mut().downcast_mut::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(tensor.ty()))?;
         overdrive_ir::plan::Addressed::touch(memory);
-        self.copy_in(tensor, memory.bytes())
+        self.copy_in(tensor, memory.block_mut())
     }
 
     fn copy(&self, from: &Buffer, to: &mut Buffer) -> Result<(), BackendError> {
@@ -253,10 +277,12 @@ impl Backend for CudaBackend {
         let memory = to.memory.as_any_mut().downcast_mut::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(&from.ty))?;
         overdrive_ir::plan::Addressed::touch(memory);
-        memory
-            .bytes()
-            .copy_from(source.bytes())
-            .map_err(|e| e.during(format!("copying {}", from.ty)))
+        let _turn = self.device.turn();
+        let places = (source.block().address(), memory.block().address());
+        // SAFETY: both have the bytes of one type; device memory is freed later in the stream, and
+        // pinned memory once the stream is done.
+        let copied = unsafe { copy(self.device.stream(), places, from.ty.bytes()) };
+        copied.map_err(|e| e.during(format!("copying {}", from.ty)))
     }
 }
 
@@ -301,12 +327,16 @@ impl CudaBackend {
         }
     }
 
-    fn block(&self, ty: &TensorType) -> Result<DeviceBytes, BackendError> {
-        DeviceBytes::new(&self.device, ty.bytes()).map_err(|e| e.during(format!("allocating {ty}")))
+    fn block(&self, ty: &TensorType, space: Space) -> Result<Block, BackendError> {
+        let block = Block::new(&self.device, space, ty.bytes());
+        block.map_err(|e| e.during(format!("allocating {ty}")))
     }
 
-    fn copy_in(&self, tensor: &Tensor, to: &DeviceBytes) -> Result<(), BackendError> {
-        let copied = self.device.upload(tensor.bytes(), to.address());
+    fn copy_in(&self, tensor: &Tensor, to: &mut Block) -> Result<(), BackendError> {
+        let copied = match to {
+            Block::Device(to) => self.device.upload(tensor.bytes(), to.address()),
+            Block::Pinned(to) => to.write(tensor.bytes()),
+        };
         copied.map_err(|e| e.during(format!("uploading {}", tensor.ty())))
     }
 
@@ -314,7 +344,12 @@ impl CudaBackend {
     fn copy_out(&self, buffer: &Buffer, from: usize, to: &mut [u8]) -> Result<(), BackendError> {
         let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
-        let copied = self.device.download(memory.bytes().address() + from as u64, to);
+        let copied = match memory.block() {
+            Block::Device(bytes) => self.device.download(bytes.address() + from as u64, to),
+            Block::Pinned(bytes) => {
+                bytes.read().map(|bytes| to.copy_from_slice(&bytes[from..][..to.len()]))
+            }
+        };
         copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))
     }
 

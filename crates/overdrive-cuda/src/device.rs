@@ -226,6 +226,14 @@ pub fn count() -> Result<usize, Error> {
     }
 }
 
+/// Memory of the host that plans may pin: half of what is free, where the system tells.
+pub(crate) fn host_bytes() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 512)
+}
+
 /// The device's own pool, told to keep what is freed: asking the system costs far more than a
 /// kernel.
 fn keeping_pool(context: &CudaContext) -> Result<Pool, Error> {

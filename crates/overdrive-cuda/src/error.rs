@@ -41,6 +41,12 @@ pub enum Error {
         /// Bytes free.
         available: u64,
     },
+    /// The host has not as much memory left that may be pinned.
+    #[error("{needed} bytes of pinned host memory were asked for and refused")]
+    PinnedMemory {
+        /// Bytes asked for.
+        needed: u64,
+    },
     /// The driver refused.
     #[error("{}", words(*.0))]
     Driver(DriverError),
@@ -112,6 +118,15 @@ impl Error {
                 remedy: format!(
                     "{}: use a smaller batch or sequence, a narrower type, or rematerialization; \
                      or free memory of the device",
+                    step.into()
+                ),
+            },
+            Self::PinnedMemory { needed } => BackendError::OutOfMemory {
+                needed,
+                available: crate::device::host_bytes().unwrap_or(0),
+                remedy: format!(
+                    "{}: pinned host memory was refused; raise `--memory-limit`, so that less is \
+                     kept there, or free memory of the host",
                     step.into()
                 ),
             },

@@ -21,6 +21,7 @@ pub mod libraries;
 pub mod loops;
 pub mod memory;
 mod occupancy;
+pub mod pinned;
 mod staging;
 mod tensor_map;
 pub mod together;

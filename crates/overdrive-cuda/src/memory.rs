@@ -5,16 +5,20 @@
 //! call on nothing reaches the system. Invariants: a block's address never changes; no two writes
 //! in a process have the same stamp.
 
+use crate::pinned::PinnedBytes;
 use crate::{Device, Error};
-use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdeviceptr, CUmemPool_attribute, CUresult};
+use cudarc::driver::{CudaStream, result};
 use overdrive_ir::backend::Memory;
-use overdrive_ir::plan::{Addressed, new_stamp};
+use overdrive_ir::plan::{Addressed, Space, new_stamp};
 use std::any::Any;
 use std::sync::Arc;
 
 /// What every block is aligned to, and the unit of the pool, in bytes.
 pub const BLOCK: usize = 512;
+
+/// Pinned memory of the host, as a memory space of a GPU's plans.
+pub const PINNED: Space = Space(1);
 
 /// Bytes on a device, freed in the order of its stream.
 #[derive(Debug)]
@@ -69,29 +73,6 @@ impl DeviceBytes {
         &self.device
     }
 
-    /// Enqueues a copy of another block of this length.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub(crate) fn copy_from(&self, other: &Self) -> Result<(), Error> {
-        assert_eq!(self.len, other.len, "blocks that are copied have one length");
-        if self.len > 0 && self.address != other.address {
-            let _turn = self.device.turn();
-            let stream = self.device.stream();
-            // SAFETY: both blocks have this many bytes, are apart, and are freed later in the
-            // stream.
-            unsafe {
-                result::memcpy_dtod_async(
-                    self.address,
-                    other.address,
-                    self.len,
-                    stream.cu_stream(),
-                )?
-            };
-        }
-        Ok(())
-    }
-
     /// Enqueues setting every byte.
     ///
     /// # Errors
@@ -111,6 +92,25 @@ impl DeviceBytes {
         }
         Ok(())
     }
+}
+
+/// Enqueues a copy between two places of so many bytes each, in whatever memory they are.
+///
+/// # Safety
+/// Both places have these bytes, are apart, and stay until the copy is done.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) unsafe fn copy(
+    stream: &CudaStream,
+    (from, to): (CUdeviceptr, CUdeviceptr),
+    bytes: usize,
+) -> Result<(), Error> {
+    if bytes > 0 && from != to {
+        // SAFETY: as the caller promised; addresses are unified, so that the driver knows the way.
+        unsafe { sys::cuMemcpyAsync(to, from, bytes, stream.cu_stream()).result()? };
+    }
+    Ok(())
 }
 
 fn allocate(device: &Arc<Device>, len: usize) -> Result<CUdeviceptr, Error> {
@@ -161,22 +161,71 @@ pub(crate) fn pool_use(pool: sys::CUmemoryPool) -> Result<PoolUse, Error> {
     })
 }
 
+/// Bytes in one of the memory spaces of a device.
+#[derive(Debug)]
+pub enum Block {
+    /// Its own memory.
+    Device(DeviceBytes),
+    /// Pinned memory of the host.
+    Pinned(PinnedBytes),
+}
+
+impl Block {
+    /// `len` bytes of a memory space.
+    ///
+    /// # Errors
+    /// As the memory of that space.
+    pub fn new(device: &Arc<Device>, space: Space, len: usize) -> Result<Self, Error> {
+        match space {
+            Space::MAIN => Ok(Self::Device(DeviceBytes::new(device, len)?)),
+            PINNED => Ok(Self::Pinned(PinnedBytes::new(device, len)?)),
+            Space(other) => unreachable!("no plan for a GPU has a memory space {other}"),
+        }
+    }
+
+    /// The first byte.
+    pub fn address(&self) -> CUdeviceptr {
+        match self {
+            Self::Device(bytes) => bytes.address(),
+            Self::Pinned(bytes) => bytes.address(),
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Device(bytes) => bytes.len(),
+            Self::Pinned(bytes) => bytes.len(),
+        }
+    }
+
+    /// True without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// The memory behind this back end's buffers.
 #[derive(Debug)]
 pub struct CudaMemory {
-    bytes: DeviceBytes,
+    block: Block,
     stamp: u64,
 }
 
 impl CudaMemory {
     /// Takes over a block.
-    pub fn new(bytes: DeviceBytes) -> Self {
-        Self { bytes, stamp: new_stamp() }
+    pub fn new(block: Block) -> Self {
+        Self { block, stamp: new_stamp() }
     }
 
     /// The block.
-    pub fn bytes(&self) -> &DeviceBytes {
-        &self.bytes
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The same, to be written by the host.
+    pub(crate) fn block_mut(&mut self) -> &mut Block {
+        &mut self.block
     }
 }
 
@@ -193,7 +242,7 @@ impl Addressed for CudaMemory {
     type Address = CUdeviceptr;
 
     fn address(&self) -> CUdeviceptr {
-        self.bytes.address
+        self.block.address()
     }
 
     fn stamp(&self) -> u64 {

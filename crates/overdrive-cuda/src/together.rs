@@ -6,11 +6,13 @@
 //! `gemm` and `loops` say.
 //! Invariant: the steps gathered read nothing that another of them writes, and share no byte that
 //! one of them writes, so that they may run in any order and at once; but for a step that follows
-//! another, whose launch sees to that order for what the one hands to the other.
+//! another, whose launch sees to that order for what the one hands to the other. Copies that start
+//! between steps are no obstacle where they have nothing to do with them.
 
 use overdrive_ir::plan::{Note, Place, Step, StepKind};
 use overdrive_ir::{Mode, Plan, SlotId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The steps that a step stands for, by its position.
 pub type Together = BTreeMap<usize, Vec<Step>>;
@@ -79,9 +81,11 @@ pub fn gather(
         }
         first += 1;
     }
-    if chained {
+    // Events are those of the steps that there are now.
+    if chained || plan.steps.iter().any(|step| step.stream != 0) {
         overdrive_passes::place(plan);
     }
+    debug_assert_eq!(plan.verify(), Ok(()), "{plan}");
     together
 }
 
@@ -105,13 +109,16 @@ fn name(steps: &[Step], (beside, is_sum): (bool, bool)) -> String {
 /// them as one step; buffers of others stay where they are.
 fn bunched(plan: &Plan, first: usize, bunches: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
     let mut members = vec![first];
-    if plan.steps[first].prepare {
+    if plan.steps[first].prepare || plan.steps[first].stream != 0 {
         return members;
     }
     let fixed = |x: &SlotId, y: &SlotId| x != y && stays(plan, *x, *y);
     for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
-        if step.prepare {
+        if step.prepare || step.stream != 0 {
             continue;
+        }
+        if waits_for_copy(plan, first..at, step) {
+            break;
         }
         let mut all: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
         let meets = all.iter().any(|member| meet(member, step, fixed));
@@ -176,16 +183,17 @@ fn from_afar(
     takes: impl Fn(&[&Step], &[&Step], &Step) -> bool,
 ) -> Vec<usize> {
     let (mut members, mut passed) = (vec![first], Vec::new());
-    if plan.steps[first].prepare {
+    if plan.steps[first].prepare || plan.steps[first].stream != 0 {
         return members;
     }
     for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
-        if step.prepare {
+        if step.prepare || step.stream != 0 {
             continue;
         }
         let known: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
         let waits = || passed.iter().any(|other: &&Step| depends(plan, other, step));
-        if takes(&known, &passed, step) && !waits() {
+        let copied = || waits_for_copy(plan, first..at, step);
+        if takes(&known, &passed, step) && !waits() && !copied() {
             members.push(at);
             continue;
         }
@@ -212,9 +220,10 @@ fn follower(
     follows: impl Fn(&Step, &Step) -> Option<Result<(), String>>,
 ) -> Option<usize> {
     let step = &plan.steps[first];
-    let at = first + 1 + plan.steps[first + 1..].iter().position(|step| !step.prepare)?;
+    let is_work = |step: &Step| !step.prepare && step.stream == 0;
+    let at = first + 1 + plan.steps[first + 1..].iter().position(is_work)?;
     let next = &plan.steps[at];
-    if step.prepare {
+    if step.prepare || step.stream != 0 || waits_for_copy(plan, first..at, next) {
         return None;
     }
     // The arena is laid out again for both as one step; buffers of others stay where they are.
@@ -228,6 +237,13 @@ fn follower(
     let scope = next.scope.clone();
     plan.notes.push(Note::Declined { what, scope, reason });
     None
+}
+
+/// Whether a step has to do with a copy that starts among these steps: it cannot come before then.
+/// Other copies run on beside whatever one launch does.
+fn waits_for_copy(plan: &Plan, among: Range<usize>, step: &Step) -> bool {
+    let mut copies = plan.steps[among].iter().filter(|other| other.stream != 0);
+    copies.any(|copy| depends(plan, copy, step))
 }
 
 /// Whether one of two steps writes bytes that the other touches.

@@ -6,7 +6,7 @@
 //! evaluation, prefill and decoding share it. Invariant: `run` never changes its inputs, and a
 //! state that is replaced keeps its address.
 
-use crate::plan::Step;
+use crate::plan::{Space, Step};
 use crate::{Description, Graph, Plan, Target, Tensor, TensorType, Tuning};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -237,8 +237,11 @@ pub struct MemoryReport {
     pub transient_bytes: u64,
     /// Results of `prepare` steps: packed weights, masks.
     pub persistent_bytes: u64,
-    /// States (parameters and the like).
+    /// States (parameters and the like) in main memory.
     pub state_bytes: u64,
+    /// States and transient memory in other memory spaces of the device.
+    #[serde(default)]
+    pub offloaded_bytes: u64,
     /// Scratch of worker threads and libraries.
     pub workspace_bytes: u64,
     /// What the driver took on the device for the process itself when it was opened, where that can
@@ -398,6 +401,11 @@ pub trait Backend: Send + Sync {
     }
     /// Copies a tensor to the device.
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError>;
+    /// Copies a tensor to a memory space of the device ([`Description::spaces`]).
+    fn upload_to(&self, tensor: &Tensor, space: Space) -> Result<Buffer, BackendError> {
+        assert_eq!(space, Space::MAIN, "a back end with several memory spaces knows them all");
+        self.upload(tensor)
+    }
     /// Copies a buffer back to the host.
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError>;
     /// Copies these entries of the first axis of a buffer back to the host, where the device can

@@ -48,7 +48,9 @@ pub use prim::{
 };
 pub use sample::{Fill, Operand, Sample};
 pub use shape::{Dim, Shape, TensorType, row_major};
-pub use target::{Call, Decline, Described, Description, Kernel, Peaks, Target, WithoutKernels};
+pub use target::{
+    Call, Decline, Described, Description, Kernel, MemorySpace, Peaks, Target, WithoutKernels,
+};
 pub use tensor::{Tensor, WrongLength};
 pub use tuning::{Choice, Tuning};
 pub use verify::verify;

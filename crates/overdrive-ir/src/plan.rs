@@ -2,20 +2,25 @@
 //!
 //! Ordered steps over slots; every buffer, library workspaces included, has its place in one static
 //! arena per memory space, so that the peak is known and an impossible plan is an error with its
-//! size. Back ends share this type, not its contents. Invariant: a step reads only slots that an
-//! earlier step, an input, a state or a constant has written, and two slots whose lives overlap
-//! never overlap in the arena.
+//! size. Back ends share this type, not its contents. Steps of one stream run in order; events order
+//! those of different streams. Invariants, which `Plan::verify` checks: a step reads only slots that
+//! a step before it, an input, a state or a constant has written, and two slots share bytes of an
+//! arena only where every use of the one ends before the other is first used.
 
 mod display;
 mod host;
 mod lives;
+mod order;
 mod prepared;
 mod program;
 mod signature;
 mod step;
+mod timeline;
+mod verify;
 
 pub use host::HostCall;
 pub use lives::Together;
+pub use order::{PartialOrder, Span};
 pub use prepared::{Derived, Deriving, Prepared};
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use signature::{Addressed, Signature, new_stamp};
@@ -25,6 +30,7 @@ pub use step::{
 };
 
 use crate::{Mode, Tensor, TensorType};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Index of a slot in `Plan::slots`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -33,6 +39,11 @@ pub struct SlotId(pub u32);
 /// Index of a memory space of the device: 0 is its main memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Space(pub u8);
+
+impl Space {
+    /// The memory that the device computes on.
+    pub const MAIN: Space = Space(0);
+}
 
 /// How a slot's elements lie in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -133,6 +144,15 @@ pub enum Note {
         /// What that saves.
         reason: String,
     },
+    /// A value that waits outside of main memory until it is needed, to fit a memory limit.
+    Offloaded {
+        /// The state, or the name of the step that computes the value.
+        what: String,
+        /// Scope of the value, empty for a state.
+        scope: String,
+        /// Where it is kept, and what that saves.
+        reason: String,
+    },
     /// A cast that the device needed.
     Cast {
         /// Scope of the value.
@@ -140,6 +160,17 @@ pub enum Note {
         /// From which type to which, and why.
         reason: String,
     },
+}
+
+/// What a memory limit made of a plan; seconds are estimates ([`Plan::seconds`]).
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct Limited {
+    /// Bytes of main memory that the plan would take without the limit.
+    pub free_bytes: u64,
+    /// Seconds of a call of that plan.
+    pub free_seconds: f64,
+    /// Seconds of a call of this one.
+    pub seconds: f64,
 }
 
 /// The whole recipe of one executable.
@@ -160,14 +191,18 @@ pub struct Plan {
     /// For each state that changes: its name, the slot read and the slot that holds the new value
     /// (the same one where the update happens in place).
     pub updates: Vec<(String, SlotId, SlotId)>,
+    /// Memory space of each state that does not lie in main memory.
+    pub offloaded: BTreeMap<String, Space>,
     /// Size of the transient arena of each memory space, in bytes.
     pub arena_bytes: Vec<usize>,
     /// Size of the persistent arena of each memory space, in bytes.
     pub persistent_bytes: Vec<usize>,
-    /// The smallest maximum of live bytes that this order of steps allows: the bound for
-    /// `arena_bytes`.
+    /// The smallest maximum of live bytes in main memory that this order of steps allows: the bound
+    /// for its arena.
     pub live_bytes: usize,
-    /// What was expanded, declined, computed again, cast, and why.
+    /// Where a memory limit changed the plan: what that costs.
+    pub limited: Option<Limited>,
+    /// What was expanded, declined, computed again, moved, cast, and why.
     pub notes: Vec<Note>,
 }
 
@@ -180,11 +215,47 @@ impl Plan {
         &self.slots[id.0 as usize]
     }
 
-    /// Bytes that the plan places itself: its arenas and what outlives calls, without the caller's
-    /// inputs, outputs and states. Saturates, so that an impossible plan is still only too large.
+    /// Bytes of main memory that the plan places itself: its arena and what outlives calls, without
+    /// the caller's inputs, outputs and states. Saturates, so that an impossible plan is still only
+    /// too large.
     pub fn needed_bytes(&self) -> u64 {
-        let sizes = self.arena_bytes.iter().chain(&self.persistent_bytes);
+        let sizes = self.arena_bytes.first().into_iter().chain(self.persistent_bytes.first());
         sizes.fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))
+    }
+
+    /// The memory space that a slot lies in.
+    pub fn space(&self, id: SlotId) -> Space {
+        match &self.slot(id).place {
+            Place::Arena { space, .. } | Place::Persistent { space, .. } => *space,
+            Place::State(name) => self.offloaded.get(name).copied().unwrap_or_default(),
+            Place::Input(_) | Place::Output(_) | Place::Constant(_) => Space::MAIN,
+        }
+    }
+
+    /// Bytes of the states that lie in a memory space.
+    pub fn state_bytes(&self, space: Space) -> u64 {
+        let mut seen = BTreeSet::new();
+        let states = (0..self.slots.len() as u32).map(SlotId).filter(|&id| {
+            matches!(&self.slot(id).place, Place::State(name) if seen.insert(name))
+                && self.space(id) == space
+        });
+        states.map(|id| self.slot(id).bytes() as u64).sum()
+    }
+
+    /// Bytes of a memory space that a call takes: the arenas there, and the states, inputs, outputs
+    /// and constants that lie there. What the driver and libraries take themselves is not in it.
+    pub fn peak_bytes(&self, space: Space) -> u64 {
+        let constants = self.slots.iter().filter(|slot| matches!(slot.place, Place::Constant(_)));
+        let constants = constants.map(Slot::bytes);
+        let passed = self.inputs.iter().chain(&self.outputs).map(|&slot| self.slot(slot).bytes());
+        let callers: Vec<usize> = match space {
+            Space::MAIN => constants.chain(passed).collect(),
+            Space(_) => Vec::new(),
+        };
+        let at = usize::from(space.0);
+        let arenas = [&self.arena_bytes, &self.persistent_bytes].map(|all| all.get(at).copied());
+        let sizes = callers.into_iter().chain(arenas.into_iter().flatten());
+        sizes.fold(self.state_bytes(space), |sum, bytes| sum.saturating_add(bytes as u64))
     }
 
     /// Sum over steps of FLOPs and bytes moved.

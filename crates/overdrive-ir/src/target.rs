@@ -97,8 +97,11 @@ impl Decline {
 pub struct Description {
     /// Name of the device, as in reports.
     pub device: String,
-    /// Memory that one plan may use, in bytes.
+    /// Memory that one plan may use, in bytes: [`Space(0)`](crate::plan::Space).
     pub memory_bytes: u64,
+    /// Further memory spaces, from `Space(1)` on; none where the device computes on all the memory
+    /// that there is.
+    pub spaces: Vec<MemorySpace>,
     /// What has a kernel of its own, by name, for people to read; passes ask [`Target::kernel`].
     pub kernels: Vec<&'static str>,
     /// Input types that contractions take natively; others are converted and the plan says so.
@@ -126,6 +129,17 @@ impl Description {
     pub fn fastest_mode(&self) -> Mode {
         if self.replays { Mode::Graph } else { Mode::Compile }
     }
+}
+
+/// Memory beside the main one: steps do not compute on it, copies go there and back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemorySpace {
+    /// What people call it: `pinned host`.
+    pub name: &'static str,
+    /// Bytes that one plan may use.
+    pub bytes: u64,
+    /// Bytes per second of a copy to or from main memory; both ways at once are as fast as one.
+    pub bytes_per_second: f64,
 }
 
 /// Rates from a data sheet at the highest clock: a time that beats them is a defect of the

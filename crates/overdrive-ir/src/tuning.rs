@@ -1,7 +1,7 @@
 //! What was chosen for a device, as data.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Choices that change how, never what, is computed. Stored with results so that they can be
@@ -12,8 +12,12 @@ pub struct Tuning {
     pub threads: Option<usize>,
     /// Winners of timed candidates by site key.
     pub choices: BTreeMap<String, Choice>,
-    /// Upper limit of transient memory in bytes, for plans that can trade time for it.
+    /// Upper limit of the bytes that a call takes of main memory, states, inputs and outputs
+    /// included. Plans that exceed it compute values again or keep some in other memory.
     pub memory_limit: Option<u64>,
+    /// States that other plans share: they stay in main memory.
+    #[serde(default)]
+    pub shared: BTreeSet<String>,
 }
 
 /// A remembered winner with the timings that made it so.

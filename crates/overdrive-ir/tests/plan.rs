@@ -5,7 +5,8 @@ use overdrive_ir::plan::{
     Space, Step, StepKind, Store,
 };
 use overdrive_ir::{
-    Binary, Cost, DType, Mode, Plan, Precision, Reducer, SlotId, Tensor, TensorType, Unary,
+    Binary, Cost, DType, Description, MemorySpace, Mode, Peaks, Plan, Precision, Reducer, SlotId,
+    Tensor, TensorType, Unary,
 };
 
 fn slot(dims: &[usize], place: Place) -> Slot {
@@ -111,4 +112,56 @@ plan tiny (compile): 2 steps, 2,468 FLOP
   declined loop at fc1: two users
 ";
     assert_eq!(plan.to_string(), expected);
+}
+
+/// A state comes in beside the work, `done` says whether its reader waits, and its end its start.
+fn copied(done: bool) -> Plan {
+    let mut start = step(StepKind::CopyStart, "m in", &[0], &[1]);
+    (start.stream, start.records, start.cost) = (1, Some(0), Cost { flops: 0, bytes: 60 });
+    let mut end = step(StepKind::CopyDone, "m in", &[0], &[1]);
+    (end.waits, end.cost) = (if done { vec![0] } else { vec![] }, Cost::default());
+    let work = |name, reads: &[u32], writes: &[u32]| {
+        let mut work = step(StepKind::Loop(Program::default()), name, reads, writes);
+        work.cost = Cost { flops: 0, bytes: 60 };
+        work
+    };
+    let arena = |offset| Place::Arena { space: Space::MAIN, offset };
+    Plan {
+        steps: vec![start, work("backward", &[], &[2]), end, work("update", &[1, 2], &[3])],
+        slots: vec![
+            slot(&[16], Place::State("m".into())),
+            slot(&[16], arena(0)),
+            slot(&[16], arena(64)),
+            slot(&[16], Place::Output(0)),
+        ],
+        outputs: vec![SlotId(3)],
+        offloaded: [("m".to_owned(), Space(1))].into(),
+        arena_bytes: vec![128],
+        persistent_bytes: vec![0],
+        ..Plan::default()
+    }
+}
+
+#[test]
+fn copies_run_beside_work_and_what_reads_them_must_wait() {
+    let plan = copied(true);
+    assert_eq!(plan.verify(), Ok(()));
+    // 60 bytes are a second of the link, and of the memory at the share of its peak that is
+    // reached: the copy hides behind the backward.
+    let device = Description {
+        spaces: vec![MemorySpace { name: "other", bytes: 64, bytes_per_second: 60.0 }],
+        peaks: Peaks { levels: vec![(1 << 20, 100.0)], ..Peaks::default() },
+        ..Description::default()
+    };
+    assert_eq!(plan.seconds(&device), 2.0);
+    assert_eq!([0, 1].map(|space| plan.peak_bytes(Space(space))), [128 + 64, 64]);
+    let error = copied(false).verify().unwrap_err();
+    assert!(error.contains("`m in`") && error.contains("s1"), "{error}");
+    let mut shared = copied(true);
+    shared.slots[2].place = Place::Arena { space: Space::MAIN, offset: 32 };
+    let error = shared.verify().unwrap_err();
+    assert!(error.contains("s1 and s2 share bytes"), "{error}");
+    let mut outside = copied(true);
+    outside.arena_bytes = vec![64];
+    assert!(outside.verify().unwrap_err().contains("an arena of 64 bytes"));
 }

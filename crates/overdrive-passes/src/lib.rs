@@ -19,6 +19,7 @@ mod lora;
 mod lower;
 mod multiply_codes;
 mod observe;
+mod offload;
 mod pass;
 mod perturb;
 mod plan;

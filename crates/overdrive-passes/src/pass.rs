@@ -8,12 +8,13 @@ use crate::attend::attend;
 use crate::fuse::{groups, node_by_node};
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
+use crate::offload::offload;
 use crate::plan::{PlanError, chains, narrowed, place, steps, updates};
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
 use overdrive_ir::plan::{Note, Plan};
-use overdrive_ir::{Graph, GraphError, Mode, Target};
+use overdrive_ir::{Graph, GraphError, Mode, Target, Tuning};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -40,6 +41,8 @@ impl fmt::Debug for Pass {
 const ALL: &[Mode] = &[Mode::Eager, Mode::Jit, Mode::Compile, Mode::Graph];
 /// Modes that keep each op of the model one step.
 const SINGLE: &[Mode] = &[Mode::Eager, Mode::Jit];
+/// Modes whose memory is an arena.
+const PLANNED: &[Mode] = &[Mode::Jit, Mode::Compile, Mode::Graph];
 /// Modes that fuse.
 const FUSED: &[Mode] = &[Mode::Compile, Mode::Graph];
 
@@ -139,8 +142,17 @@ pub static PASSES: &[Pass] = &[
         },
     },
     Pass {
+        name: "offload",
+        does: "under a memory limit, states and values wait in other memory that the device has",
+        modes: PLANNED,
+        run: |draft| {
+            offload(&mut draft.plan, draft.target.description(), draft.tuning);
+            Ok(())
+        },
+    },
+    Pass {
         name: "place",
-        does: "every buffer gets its place in the arena of its memory space",
+        does: "streams are ordered by events, and every buffer gets its place in an arena",
         modes: ALL,
         run: |draft| {
             place(&mut draft.plan);
@@ -179,6 +191,8 @@ pub(crate) struct Draft<'a> {
     pub graph: Cow<'a, Graph>,
     /// What the device can do.
     pub target: &'a dyn Target,
+    /// What it must fit.
+    pub tuning: &'a Tuning,
     /// What is kept from the forward to the backward.
     pub policy: Rematerialize,
     /// The notes so far; from `steps` on all of it.
@@ -189,10 +203,10 @@ impl<'a> Draft<'a> {
     pub(crate) fn new(
         asked: &'a Graph,
         (mode, target): (Mode, &'a dyn Target),
-        policy: Rematerialize,
+        (tuning, policy): (&'a Tuning, Rematerialize),
     ) -> Self {
         let plan = Plan { name: asked.name().to_owned(), mode, ..Plan::default() };
-        Self { asked, graph: Cow::Borrowed(asked), target, policy, plan }
+        Self { asked, graph: Cow::Borrowed(asked), target, tuning, policy, plan }
     }
 
     /// Runs one pass of graphs.

@@ -10,6 +10,7 @@ pub(crate) mod chains;
 mod contraction;
 mod convolution;
 mod error;
+mod fit;
 mod locate;
 mod movement;
 pub(crate) mod narrowed;
@@ -17,12 +18,12 @@ pub(crate) mod updates;
 
 pub use arena::place;
 pub use error::PlanError;
+use fit::{fit, run_passes};
 
 use crate::fuse::is_cloned;
 use crate::legalize::model_scope;
 use crate::lower::lower;
-use crate::pass::{Change, Draft, PASSES, Pass, Size};
-use crate::rematerialize::{Rematerialize, policies};
+use crate::pass::{Change, Draft, Size};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
     KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
@@ -43,7 +44,7 @@ pub fn plan(
     target: &dyn Target,
     tuning: &Tuning,
 ) -> Result<Plan, PlanError> {
-    run_passes(graph, (mode, target, tuning), &mut |_, _| ())
+    Ok(fit(graph, (mode, target), tuning)?.plan)
 }
 
 /// The plan, and what each pass changed on the way to it.
@@ -56,65 +57,18 @@ pub fn explain(
     target: &dyn Target,
     tuning: &Tuning,
 ) -> Result<(Plan, Vec<Change>), PlanError> {
-    let asked = Size { nodes: graph.nodes().len(), steps: 0 };
-    let (mut changes, mut before, mut noted) = (Vec::new(), asked, 0);
-    let count = PASSES.iter().filter(|pass| pass.modes.contains(&mode)).count();
-    let plan = run_passes(graph, (mode, target, tuning), &mut |pass, draft| {
-        // The list begins again where the plan before exceeded the memory limit.
-        if changes.len() == count {
-            changes.clear();
-            (before, noted) = (asked, 0);
-        }
+    let fitted = fit(graph, (mode, target), tuning)?;
+    let (mut changes, mut noted) = (Vec::new(), 0);
+    let mut before = Size { nodes: graph.nodes().len(), steps: 0 };
+    let draft = Draft::new(graph, (mode, target), (&fitted.tuning, fitted.policy));
+    let mut plan = run_passes(draft, &mut |pass, draft| {
         let after = Size { nodes: draft.graph.nodes().len(), steps: draft.plan.steps.len() };
         let notes = draft.plan.notes[noted..].to_vec();
         changes.push(Change { pass, before, after, notes });
         (before, noted) = (after, draft.plan.notes.len());
     })?;
+    plan.limited = fitted.plan.limited;
     Ok((plan, changes))
-}
-
-/// Runs the passes, and again with values recomputed while the plan exceeds the memory limit;
-/// `see` is shown each pass with what it made.
-fn run_passes(
-    graph: &Graph,
-    (mode, target, tuning): (Mode, &dyn Target, &Tuning),
-    see: &mut dyn FnMut(&'static Pass, &Draft<'_>),
-) -> Result<Plan, PlanError> {
-    let unbound: BTreeSet<String> = graph
-        .values()
-        .flat_map(|v| graph.ty(v).shape.0.clone())
-        .filter_map(|d| if d.size().is_none() { Some(d.to_string()) } else { None })
-        .collect();
-    if !unbound.is_empty() {
-        let names = unbound.into_iter().collect();
-        return Err(PlanError::Unbound { graph: graph.name().to_owned(), names });
-    }
-    let mut attempt = |policy| {
-        let mut draft = Draft::new(graph, (mode, target), policy);
-        for pass in PASSES.iter().filter(|pass| pass.modes.contains(&mode)) {
-            (pass.run)(&mut draft)?;
-            see(pass, &draft);
-        }
-        Ok::<_, PlanError>(draft.plan)
-    };
-    let plan = attempt(Rematerialize::None)?;
-    let Some(limit) = tuning.memory_limit else { return Ok(plan) };
-    let bytes = |plan: &Plan| {
-        plan.arena_bytes.iter().map(|&bytes| bytes as u64).fold(0, u64::saturating_add)
-    };
-    let needed = bytes(&plan);
-    if needed <= limit {
-        return Ok(plan);
-    }
-    let mut least = needed;
-    for policy in policies(graph)? {
-        let plan = attempt(policy)?;
-        if bytes(&plan) <= limit {
-            return Ok(plan);
-        }
-        least = least.min(bytes(&plan));
-    }
-    Err(PlanError::OverLimit { graph: graph.name().to_owned(), needed, least, limit })
 }
 
 /// Turns the nodes of a draft's graph into steps.

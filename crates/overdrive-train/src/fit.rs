@@ -1,5 +1,6 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
+use crate::advice::advised;
 use crate::checkpoint::Writer;
 use crate::data::{Batch, Parts, Shifted, Split, hex};
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Backend, Graph, GraphError, Tuning};
+use overdrive_ir::{Backend, Graph, GraphError, Plan, Tuning};
 use overdrive_passes::{Lora, bind};
 use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
@@ -33,8 +34,8 @@ pub struct Fit<'a> {
     pub resume: Option<&'a Checkpoint>,
     /// The file of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
-    /// Most bytes that a step may take beside its inputs, outputs and states: values are computed
-    /// again to fit it.
+    /// Most bytes of the device's memory that the plan of a step may take, its states included: to
+    /// fit, values are computed again, and moments of the optimizer and values wait in other memory.
     pub memory_limit: Option<u64>,
 }
 
@@ -60,9 +61,10 @@ impl<'a> Fit<'a> {
 
 /// Told how a run goes; may end it.
 pub trait Observer {
-    /// Before the first step: what the plans hold, states included, and the FLOPs of an update.
-    fn planned(&mut self, memory: &MemoryReport, flops: u64) {
-        let _ = (memory, flops);
+    /// Before the first step: its plan, what its plans hold, states included, and the FLOPs of an
+    /// update.
+    fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
+        let _ = (plan, memory, flops);
     }
 
     /// After each step; `Break` ends the run with a checkpoint.
@@ -120,10 +122,11 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
     let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
     let target = run.train.target();
-    let mut trainer =
-        Trainer::new(run.backend, &with_loss(&forward, target)?, recipe, &initial, &tuning)?;
+    let trainer =
+        Trainer::new(run.backend, &with_loss(&forward, target)?, recipe, &initial, &tuning);
+    let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
     drop(initial);
-    observer.planned(&trainer.memory(), trainer.flops());
+    observer.planned(trainer.plan(), &trainer.memory(), trainer.flops());
     let mut evaluator = Evaluator::new(run.backend, &forward, target)?;
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
@@ -208,7 +211,7 @@ fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<Strin
 }
 
 /// The model with its named dimension bound, if it has one.
-fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
+pub(crate) fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
     if model.is_bound() {
         Ok(model.clone())
     } else {

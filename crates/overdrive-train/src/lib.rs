@@ -14,6 +14,7 @@
 //! Everything runs on a `&dyn Backend`. Invariant: what step n does follows from the recipe, the
 //! data and n alone, so that a run that was interrupted goes on bit for bit.
 
+mod advice;
 mod checkpoint;
 pub mod data;
 pub mod diagnose;

@@ -5,8 +5,9 @@ use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
+use overdrive_ir::plan::Space;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Choice, Graph, Init, Session, State, StateDecl, Tensor,
+    Backend, BackendError, Buffer, Choice, Graph, Init, Plan, Session, State, StateDecl, Tensor,
     TensorType, Tuning,
 };
 use overdrive_passes::draw;
@@ -50,16 +51,22 @@ pub fn initial_parameter(state: &StateDecl, ty: &TensorType, seed: u64) -> Tenso
 fn initial_state(
     backend: &dyn Backend,
     model: &Graph,
-    step: &Graph,
+    step: &Compiled,
     initial: &Tensors,
 ) -> Result<State, TrainError> {
     let mut state = State::default();
+    let (step, offloaded) = (step.graph(), &step.plan().offloaded);
     for declared in step.states() {
         let ty = step.ty(declared.value);
+        let space = offloaded.get(&declared.name).copied().unwrap_or_default();
+        let upload = |tensor: &Tensor| match space {
+            Space::MAIN => backend.upload(tensor),
+            other => backend.upload_to(tensor, other),
+        };
         let is_models = model.states().iter().any(|known| known.name == declared.name);
         let buffer = match initial.get(&declared.name) {
-            Some(tensor) if tensor.ty() == ty => backend.upload(tensor)?,
-            None if !is_models => backend.upload(&draw(&declared.init, &declared.name, ty))?,
+            Some(tensor) if tensor.ty() == ty => upload(tensor)?,
+            None if !is_models => upload(&draw(&declared.init, &declared.name, ty))?,
             other => {
                 let found = other.map_or("no tensor".to_owned(), |tensor| tensor.ty().to_string());
                 let expected = format!("`{}` {ty}", declared.name);
@@ -100,6 +107,10 @@ impl Compiled {
 
     pub(crate) fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    fn plan(&self) -> &Plan {
+        self.executable.plan()
     }
 
     fn memory(&self) -> MemoryReport {
@@ -174,17 +185,24 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
+        let step = graph_of(graph, recipe, Role::Update)?;
+        let accumulate = (recipe.accumulate > 1)
+            .then(|| graph_of(graph, recipe, Role::Accumulate))
+            .transpose()?;
+        // What is evaluated, and what other batches add to, is read by other plans too.
         let mut tuning = tuning.clone();
-        let mut compiled = |role| {
-            let graph = graph_of(graph, recipe, role)?;
+        for other in [graph].into_iter().chain(&accumulate) {
+            tuning.shared.extend(other.states().iter().map(|state| state.name.clone()));
+        }
+        let mut compiled = |graph: Graph| {
             if recipe.steps >= STEPS_WORTH_TUNING {
                 backend.tune(&graph, backend.description().fastest_mode(), &mut tuning)?;
             }
             Ok::<_, TrainError>(Compiled::new(backend, graph, &tuning)?)
         };
-        let step = compiled(Role::Update)?;
-        let accumulate = (recipe.accumulate > 1).then(|| compiled(Role::Accumulate)).transpose()?;
-        let state = initial_state(backend, graph, step.graph(), initial)?;
+        let step = compiled(step)?;
+        let accumulate = accumulate.map(compiled).transpose()?;
+        let state = initial_state(backend, graph, &step, initial)?;
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
         let changing = step.graph().states().iter().filter(|state| state.update.is_some());
         let changing = changing.map(|state| state.name.clone()).collect();
@@ -284,6 +302,11 @@ impl<'a> Trainer<'a> {
         self.names.iter().map(|name| self.state.buffers[name].ty.bytes() as u64).sum()
     }
 
+    /// The plan of the step, of its last batch where there are several.
+    pub fn plan(&self) -> &Plan {
+        self.step.plan()
+    }
+
     /// What the plans of a step hold; batches that are accumulated share its states.
     pub fn memory(&self) -> MemoryReport {
         let mut memory = self.step.memory();
@@ -291,6 +314,7 @@ impl<'a> Trainer<'a> {
             memory.transient_bytes += other.transient_bytes;
             memory.persistent_bytes += other.persistent_bytes;
             memory.workspace_bytes += other.workspace_bytes;
+            memory.offloaded_bytes += other.offloaded_bytes;
         }
         memory
     }

@@ -11,6 +11,7 @@ mod engines;
 mod failure;
 mod freeing;
 mod invoked;
+mod limit;
 mod memory;
 mod model;
 mod progress;

@@ -1,6 +1,7 @@
 //! A training run as it is watched: a bar with loss and rate, and in the end a record.
 
 use crate::devices::Opened;
+use crate::limit;
 use crate::progress::{Looks, left, seen};
 use crate::terminal::note;
 use indicatif::ProgressBar;
@@ -9,6 +10,7 @@ use overdrive::bench::digits;
 use overdrive::bench::measurement::{Curve, Measurement};
 use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::Record;
+use overdrive::ir::Plan;
 use overdrive::ir::backend::MemoryReport;
 use overdrive::train::data::Target;
 use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
@@ -129,7 +131,7 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn planned(&mut self, memory: &MemoryReport, flops: u64) {
+    fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
         self.flops = flops;
         let states = digits::bytes(memory.state_bytes);
         let packed = match memory.persistent_bytes {
@@ -137,11 +139,18 @@ impl Observer for Watch {
             count => format!(", {} of packed weights", digits::bytes(count)),
         };
         let transient = digits::bytes(memory.transient_bytes + memory.workspace_bytes);
+        let elsewhere = match memory.offloaded_bytes {
+            0 => String::new(),
+            bytes => format!(", {} in other memory", digits::bytes(bytes)),
+        };
         self.bar.suspend(|| {
             note!(
-                "note: a step holds {states} of parameters and moments{packed}, and {transient} \
-                 while it runs"
+                "note: a step holds {states} of parameters and moments{packed}{elsewhere}, and \
+                 {transient} while it runs"
             );
+            if let Some(told) = limit::told(plan) {
+                note!("note: {told}");
+            }
         });
     }
 

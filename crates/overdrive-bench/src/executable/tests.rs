@@ -154,7 +154,7 @@ fn graph() -> Graph {
 
 fn step(prepare: bool) -> Step {
     Step {
-        kind: StepKind::Copy,
+        kind: StepKind::CopyDone,
         reads: vec![],
         writes: vec![],
         aliases: vec![],

@@ -9,7 +9,7 @@ use testkit::chrome_trace::check;
 fn step(name: &str, stream: u16, reads: &[u32], writes: &[u32]) -> overdrive_ir::plan::Step {
     let ids = |slots: &[u32]| slots.iter().map(|&slot| SlotId(slot)).collect();
     overdrive_ir::plan::Step {
-        kind: StepKind::Copy,
+        kind: StepKind::CopyDone,
         reads: ids(reads),
         writes: ids(writes),
         aliases: vec![],

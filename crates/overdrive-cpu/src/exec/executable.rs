@@ -7,7 +7,7 @@ use std::time::Instant;
 use overdrive_ir::backend::{
     CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile,
 };
-use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, StepKind};
+use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
 use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor};
 
 use super::copy::Copy;
@@ -292,7 +292,8 @@ impl Session for CpuSession {
         MemoryReport {
             transient_bytes: self.storage.peak_bytes() as u64,
             persistent_bytes: (self.kept.len() + constants) as u64,
-            state_bytes: self.signature.state_bytes() as u64,
+            state_bytes: self.plan.state_bytes(Space::MAIN),
+            offloaded_bytes: 0,
             workspace_bytes: (self.pool.scratch_bytes() + own) as u64,
             context_bytes: None,
         }

@@ -35,14 +35,15 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
             gemm::compile_pack(plan, source, [*k, *n], step.writes[0])
         }
         StepKind::PackFilter(call) => kernels::convolution::compile_pack(call, step.writes[0]),
-        StepKind::Copy => Ok(Box::new(Copy::of_step(plan, step))),
+        // One thing after another: a copy has ended when it was started.
+        StepKind::CopyStart => Ok(Box::new(Copy::of_step(plan, step))),
         StepKind::Host(call) => Ok(Box::new(Host::new(plan, call)?)),
         StepKind::CollectiveStart { prim } => {
             alone(prim)?;
             Ok(Box::new(Copy::of_step(plan, step)))
         }
         // One rank has everything as soon as it starts.
-        StepKind::CollectiveDone { .. } => Ok(Box::new(Nothing)),
+        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Box::new(Nothing)),
         StepKind::Kernel(call) => kernels::compile(plan, call),
     }
 }

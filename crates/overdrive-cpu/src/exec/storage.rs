@@ -3,7 +3,7 @@
 //! Invariant: while a step runs, every arena slot that it reads or writes has its address in the
 //! slot table.
 
-use overdrive_ir::plan::Together;
+use overdrive_ir::plan::{Space, Together};
 use overdrive_ir::{BackendError, Mode, Plan};
 
 use super::size_classes::SizeClasses;
@@ -26,8 +26,13 @@ impl Storage {
             return Ok(Self::OnDemand(OnDemand::new(plan)));
         }
         let arena = AlignedBytes::filled(plan.arena_bytes.iter().sum(), 0)?;
-        for (id, offset) in plan.arena_slots() {
-            slots.set(id, arena.start().wrapping_add(offset));
+        // On a processor all memory spaces are one.
+        let mut start = arena.start();
+        for (space, &bytes) in plan.arena_bytes.iter().enumerate() {
+            for (id, offset) in plan.arena_slots(Space(space as u8)) {
+                slots.set(id, start.wrapping_add(offset));
+            }
+            start = start.wrapping_add(bytes);
         }
         Ok(Self::Arena(arena))
     }

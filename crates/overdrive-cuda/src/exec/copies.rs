@@ -6,22 +6,27 @@
 //! with another copy.
 
 use super::executable::CudaSession;
-use super::storage::arena;
+use super::storage::arenas;
 use crate::Error;
 use crate::launch::Addresses;
-use crate::memory::{CudaMemory, DeviceBytes};
+use crate::memory::{Block, CudaMemory, DeviceBytes};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::Place;
 use overdrive_ir::{Arguments, Mode, SlotId};
 use std::collections::BTreeMap;
 
-/// What a caller passed: addresses and sizes of its buffers.
+/// What a caller passed: addresses and sizes of its buffers in device memory. Those of the host are
+/// in no cache that a flush empties.
 pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
     let states = call.state.buffers.values().chain(call.state.weights.values());
     let buffers = call.inputs.iter().chain(&*call.outputs).chain(states);
     let memories = buffers.filter_map(|buffer| buffer.memory.as_any().downcast_ref::<CudaMemory>());
-    memories.map(|memory| (memory.bytes().address(), memory.bytes().len())).collect()
+    let on_device = memories.filter_map(|memory| match memory.block() {
+        Block::Device(bytes) => Some((bytes.address(), bytes.len())),
+        Block::Pinned(_) => None,
+    });
+    on_device.collect()
 }
 
 /// Buffers of a call's own.
@@ -29,7 +34,7 @@ pub(super) struct Copies {
     /// Where each slot is among them.
     pub(super) addresses: Addresses,
     /// Keeps them.
-    _blocks: Vec<DeviceBytes>,
+    _blocks: Vec<Block>,
 }
 
 impl Copies {
@@ -38,7 +43,7 @@ impl Copies {
     pub(super) fn in_place(session: &CudaSession) -> Result<Self, Error> {
         let mut addresses = session.addresses.clone();
         let blocks = match session.plan.mode {
-            Mode::Eager => vec![arena(&session.device, &session.plan, &mut addresses)?],
+            Mode::Eager => arenas(&session.device, &session.plan, &mut addresses)?,
             Mode::Jit | Mode::Compile | Mode::Graph => vec![],
         };
         Ok(Self { addresses, _blocks: blocks })
@@ -53,7 +58,7 @@ impl Copies {
         let device = &session.device;
         let (plan, original) = (&session.plan, &session.addresses);
         let mut addresses = original.clone();
-        let mut blocks = vec![arena(device, plan, &mut addresses)?];
+        let mut blocks = arenas(device, plan, &mut addresses)?;
         let kept = session.kept().map(|block| (block.address(), block.len()));
         let sources: BTreeMap<CUdeviceptr, usize> =
             passed.clone().into_iter().chain(kept).collect();
@@ -83,7 +88,7 @@ impl Copies {
                         };
                     }
                     moved.insert(start, to);
-                    blocks.push(block);
+                    blocks.push(Block::Device(block));
                     to
                 }
             };

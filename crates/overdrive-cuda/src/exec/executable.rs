@@ -1,18 +1,18 @@
 //! `CudaExecutable`: a plan with its constants, and the sessions that run it.
 
 use super::copies::passed;
+use super::queues::Queues;
 use super::replay::Replay;
 use super::sampling::Sampling;
 use super::step::{Copy, Task, compile, gather};
 use super::storage::Storage;
-use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Site};
-use crate::memory::{CudaMemory, DeviceBytes};
+use crate::memory::{CudaMemory, DeviceBytes, PINNED};
 use crate::together::Together;
 use crate::{Device, Error};
-use cudarc::driver::CudaEvent;
+use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
-use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, StepKind};
+use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
 use overdrive_ir::{Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -115,6 +115,7 @@ pub(super) struct CudaSession {
     prepared: Prepared,
     pub(super) addresses: Addresses,
     pub(super) storage: Storage,
+    pub(super) queues: Queues,
     /// Results of prepare steps.
     derived: Arc<DeviceBytes>,
     workspace: DeviceBytes,
@@ -123,10 +124,10 @@ pub(super) struct CudaSession {
     has_run: bool,
 }
 
-/// A step about to be enqueued, and after.
-pub(super) enum Moment {
-    Before(usize),
-    After,
+/// A step about to be enqueued on a stream, and after.
+pub(super) enum Moment<'a> {
+    Before(usize, &'a CudaStream),
+    After(&'a CudaStream),
 }
 
 impl CudaSession {
@@ -150,6 +151,7 @@ impl CudaSession {
         let derived = Arc::new(room_for_derived(&plan, &device).map_err(placing)?);
         place_derived(&plan, &derived, &mut addresses);
         let storage = Storage::new(&device, &plan, &mut addresses).map_err(placing)?;
+        let queues = Queues::new(&device, &plan).map_err(placing)?;
         let replay = (plan.mode == Mode::Graph).then(Replay::default);
         let mut session = Self {
             executable,
@@ -160,6 +162,7 @@ impl CudaSession {
             prepared,
             addresses,
             storage,
+            queues,
             derived,
             workspace,
             replay,
@@ -230,8 +233,9 @@ impl CudaSession {
             let is_stale = self.plan.steps[index].prepare
                 && self.prepared.must_run(index, self.signature.stamps());
             if is_stale {
-                let ran = self.tasks[index].run(&self.device, &self.addresses);
-                ran.and_then(|()| self.settle()).map_err(|e| e.during(self.during(index)))?;
+                let work = self.device.stream();
+                let ran = self.tasks[index].run(&self.device, work, &self.addresses);
+                ran.and_then(|()| self.settle(work)).map_err(|e| e.during(self.during(index)))?;
             }
         }
         deriving.publish(&self.derived);
@@ -239,9 +243,9 @@ impl CudaSession {
     }
 
     /// Waits after each step of the first call, so that a fault has the name of its step.
-    fn settle(&self) -> Result<(), Error> {
+    fn settle(&self, stream: &CudaStream) -> Result<(), Error> {
         if !self.has_run {
-            self.device.stream().synchronize()?;
+            stream.synchronize()?;
         }
         Ok(())
     }
@@ -249,27 +253,33 @@ impl CudaSession {
     /// Enqueues one call to what was entered; `observe` hears of each step.
     pub(super) fn enqueue(
         &mut self,
-        mut observe: impl FnMut(Moment) -> Result<(), Error>,
+        mut observe: impl FnMut(Moment<'_>) -> Result<(), Error>,
     ) -> Result<(), BackendError> {
-        begin_call();
+        let begun = self.queues.begin();
+        begun.map_err(|e| e.during(format!("starting a call of `{}`", self.plan.name)))?;
         for index in 0..self.tasks.len() {
             if self.plan.steps[index].prepare {
                 continue;
             }
             let mut step = |session: &mut Self| {
                 session.storage.before(index, &mut session.addresses)?;
-                observe(Moment::Before(index))?;
-                session.tasks[index].run(&session.device, &session.addresses)?;
-                observe(Moment::After)?;
-                session.settle()
+                let (queues, step) = (&session.queues, &session.plan.steps[index]);
+                let stream = queues.of(step);
+                queues.before(step)?;
+                observe(Moment::Before(index, stream))?;
+                session.tasks[index].run(&session.device, stream, &session.addresses)?;
+                observe(Moment::After(stream))?;
+                queues.after(step)?;
+                session.settle(stream)
             };
             step(self).map_err(|e| e.during(self.during(index)))?;
             self.storage.after(index);
         }
-        let delivered = self
-            .deliveries
-            .iter()
-            .try_for_each(|c| c.launch(self.device.stream(), &self.addresses));
+        let copies = || {
+            let mut copies = self.deliveries.iter();
+            copies.try_for_each(|c| c.launch(self.device.stream(), &self.addresses))
+        };
+        let delivered = self.queues.end().and_then(|()| copies());
         delivered
             .map_err(|e| e.during(format!("delivering the results of `{}`", self.plan.name)))?;
         self.storage.after(self.tasks.len());
@@ -401,7 +411,8 @@ impl Session for CudaSession {
         MemoryReport {
             transient_bytes: self.storage.peak_bytes() as u64,
             persistent_bytes: self.kept().map(|bytes| bytes.len() as u64).sum(),
-            state_bytes: self.signature.state_bytes() as u64,
+            state_bytes: self.plan.state_bytes(Space::MAIN),
+            offloaded_bytes: self.plan.peak_bytes(PINNED),
             workspace_bytes: self.workspace.len() as u64 + graphs,
             context_bytes: self.device.context_bytes(),
         }
@@ -417,18 +428,18 @@ impl Session for CudaSession {
         let mut profiles = StepProfile::of_steps(&self.plan, calls);
         for _ in 0..calls {
             self.enter(call.again())?;
-            let mark = || {
+            let mark = |stream: &CudaStream| {
                 let event = device.event()?;
-                event.record(device.stream())?;
+                event.record(stream)?;
                 Ok::<_, Error>(event)
             };
             let failed = |e: Error| e.during("profiling");
-            let origin = mark().map_err(failed)?;
+            let origin = mark(device.stream()).map_err(failed)?;
             let (mut starts, mut ends) = (Vec::new(), Vec::new());
             self.enqueue(|moment| {
                 match moment {
-                    Moment::Before(index) => starts.push((index, mark()?)),
-                    Moment::After => ends.push(mark()?),
+                    Moment::Before(index, stream) => starts.push((index, mark(stream)?)),
+                    Moment::After(stream) => ends.push(mark(stream)?),
                 }
                 Ok(())
             })?;

@@ -2,7 +2,8 @@
 //! up per call.
 //!
 //! `executable` is the whole; `step` compiles a step into a `Task`; `storage` holds what lives
-//! within a call: one arena, or (eager) blocks taken as the call goes; `replay` captures calls as
+//! within a call: one arena in each memory space, or (eager) blocks taken as the call goes; `queues`
+//! are the streams beside that of work, and the events between them; `replay` captures calls as
 //! graphs; `sampling` takes timed samples by the device's own clock (`gate`, `clocks` and `copies`
 //! under it). Invariant: a call only enqueues, unless a step runs on the host, which the plan
 //! names.
@@ -11,6 +12,7 @@ mod clocks;
 mod copies;
 mod executable;
 mod gate;
+mod queues;
 mod replay;
 mod sampling;
 mod step;

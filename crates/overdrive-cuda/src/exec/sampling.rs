@@ -12,7 +12,6 @@ use super::copies::Copies;
 use super::executable::CudaSession;
 use super::gate::{CAPACITY, Gate};
 use super::replay::Captured;
-use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch};
 use crate::memory::DeviceBytes;
 use crate::{Device, Error};
@@ -303,13 +302,19 @@ fn fits(
 
 /// Enqueues one call whose slots lie at `addresses`, arena slots included.
 fn enqueue_at(session: &CudaSession, addresses: &Addresses) -> Result<(), BackendError> {
-    begin_call();
+    let queues = &session.queues;
+    queues.begin().map_err(|e| e.during("starting a call"))?;
     let steps = session.tasks.iter().zip(&session.plan.steps);
     for (task, step) in steps.filter(|(_, step)| !step.prepare) {
-        let ran = task.run(&session.device, addresses);
-        ran.map_err(|e| e.during(format!("`{}` at {}", step.name, step.scope)))?;
+        let run = || {
+            queues.before(step)?;
+            task.run(&session.device, queues.of(step), addresses)?;
+            queues.after(step)
+        };
+        run().map_err(|e| e.during(format!("`{}` at {}", step.name, step.scope)))?;
     }
     let stream = session.device.stream();
-    let delivered = session.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
+    let copies = || session.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
+    let delivered = queues.end().and_then(|()| copies());
     delivered.map_err(|e| e.during("delivering results"))
 }

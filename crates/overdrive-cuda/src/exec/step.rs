@@ -3,9 +3,9 @@
 use crate::compiler::Architecture;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::together::{self, Together};
-use crate::{Device, Error, gemm, kernels, loops};
-use cudarc::driver::{CudaStream, result};
-use overdrive_ir::plan::{HostCall, Plan, Step, StepKind};
+use crate::{Device, Error, gemm, kernels, loops, memory};
+use cudarc::driver::CudaStream;
+use overdrive_ir::plan::{HostCall, Plan, Space, Step, StepKind};
 use overdrive_ir::{BackendError, Prim, SlotId, Tuning};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,15 +16,20 @@ pub(super) enum Task {
     Launch(Box<dyn Launch>),
     /// Work on the host, which waits for the device before and after.
     Host(HostCall),
-    /// Nothing, with one rank.
+    /// Nothing: the end of a copy, or of a collective of one rank.
     Nothing,
 }
 
 impl Task {
-    /// Enqueues the step; a host step runs it.
-    pub(super) fn run(&self, device: &Device, addresses: &Addresses) -> Result<(), Error> {
+    /// Enqueues the step on a stream; a host step runs it.
+    pub(super) fn run(
+        &self,
+        device: &Device,
+        stream: &Arc<CudaStream>,
+        addresses: &Addresses,
+    ) -> Result<(), Error> {
         match self {
-            Task::Launch(launch) => launch.launch(device.stream(), addresses),
+            Task::Launch(launch) => launch.launch(stream, addresses),
             Task::Host(call) => on_host(call, device, addresses),
             Task::Nothing => Ok(()),
         }
@@ -74,8 +79,7 @@ pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Toget
     let bunches = |steps: &[&Step]| hopper && gemm::bunches(steps) || loops::bunches(steps);
     let adds = |steps: &[&Step], step: &Step| hopper && gemm::adds(steps, step);
     let together = together::gather(plan, bunches, (adds, joins), follows, wanted);
-    let bytes = |plan: &Plan| plan.arena_bytes.iter().map(|&bytes| bytes as u64).sum::<u64>();
-    if tuning.memory_limit.is_none_or(|limit| bytes(plan) <= limit) {
+    if tuning.memory_limit.is_none_or(|limit| plan.peak_bytes(Space::MAIN) <= limit) {
         return together;
     }
     // What one launch does lives at once.
@@ -137,7 +141,7 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
         StepKind::Pack { .. } | StepKind::PackFilter(_) | StepKind::Chain(_) => {
             unreachable!("no plan packs or chains for a device whose capabilities do not say how")
         }
-        StepKind::Copy => {
+        StepKind::CopyStart => {
             Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))
         }
         StepKind::Host(call) => {
@@ -149,6 +153,8 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
         }
         // One rank has everything as soon as it starts.
         StepKind::CollectiveDone { .. } => Ok(Task::Nothing),
+        // The wait for it is the step's event.
+        StepKind::CopyDone => Ok(Task::Nothing),
     }
 }
 
@@ -181,11 +187,8 @@ impl Copy {
 
 impl Launch for Copy {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let (from, to) = (addresses.of(self.from), addresses.of(self.to));
-        if from != to && self.bytes > 0 {
-            // SAFETY: both slots have `bytes` bytes and are apart.
-            unsafe { result::memcpy_dtod_async(to, from, self.bytes, stream.cu_stream())? };
-        }
-        Ok(())
+        let places = (addresses.of(self.from), addresses.of(self.to));
+        // SAFETY: both slots have `bytes` bytes and are apart.
+        unsafe { memory::copy(stream, places, self.bytes) }
     }
 }

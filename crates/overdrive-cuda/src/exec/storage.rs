@@ -5,17 +5,17 @@
 //! the table.
 
 use crate::launch::Addresses;
-use crate::memory::{BLOCK, DeviceBytes};
+use crate::memory::{BLOCK, Block, DeviceBytes};
 use crate::{Device, Error};
-use overdrive_ir::plan::Together;
+use overdrive_ir::plan::{Space, Together};
 use overdrive_ir::{Mode, Plan};
 use std::sync::Arc;
 
 /// Transient memory of an executable.
 #[derive(Debug)]
 pub(super) enum Storage {
-    /// Each slot at the offset that the plan gave it.
-    Arena(DeviceBytes),
+    /// Each slot at the offset that the plan gave it, in the arena of its memory space.
+    Arenas(Vec<Block>),
     /// Each group of slots in a block from its first write to its last use.
     OnDemand(OnDemand),
 }
@@ -30,13 +30,13 @@ impl Storage {
         if plan.mode == Mode::Eager {
             return Ok(Self::OnDemand(OnDemand::new(device, plan)));
         }
-        Ok(Self::Arena(arena(device, plan, addresses)?))
+        Ok(Self::Arenas(arenas(device, plan, addresses)?))
     }
 
     /// Makes the slots that step `step` is the first to touch.
     pub(super) fn before(&mut self, step: usize, addresses: &mut Addresses) -> Result<(), Error> {
         match self {
-            Self::Arena(_) => Ok(()),
+            Self::Arenas(_) => Ok(()),
             Self::OnDemand(blocks) => blocks.before(step, addresses),
         }
     }
@@ -49,26 +49,31 @@ impl Storage {
         }
     }
 
-    /// The most transient bytes of any call so far, in the order of the stream.
+    /// The most transient bytes of device memory of any call so far, in the order of the stream.
     pub(super) fn peak_bytes(&self) -> usize {
         match self {
-            Self::Arena(arena) => arena.len(),
+            Self::Arenas(arenas) => arenas[0].len(),
             Self::OnDemand(blocks) => blocks.peak,
         }
     }
 }
 
-/// An arena with every transient slot of a plan in it.
-pub(super) fn arena(
+/// An arena in each memory space, with the transient slots of a plan in it.
+pub(super) fn arenas(
     device: &Arc<Device>,
     plan: &Plan,
     addresses: &mut Addresses,
-) -> Result<DeviceBytes, Error> {
-    let arena = DeviceBytes::new(device, plan.arena_bytes.iter().sum())?;
-    for (slot, offset) in plan.arena_slots() {
-        addresses.set(slot, arena.address() + offset as u64);
+) -> Result<Vec<Block>, Error> {
+    let mut arenas = Vec::with_capacity(plan.arena_bytes.len());
+    for (space, &bytes) in plan.arena_bytes.iter().enumerate() {
+        let space = Space(space as u8);
+        let arena = Block::new(device, space, bytes)?;
+        for (slot, offset) in plan.arena_slots(space) {
+            addresses.set(slot, arena.address() + offset as u64);
+        }
+        arenas.push(arena);
     }
-    Ok(arena)
+    Ok(arenas)
 }
 
 /// Groups of slots, with when they come and go.

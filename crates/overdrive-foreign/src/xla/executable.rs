@@ -12,7 +12,7 @@ use overdrive_formats::stablehlo;
 use overdrive_ir::backend::{
     CacheState, Heap, MemoryReport, Pending, Protocol, Sample, StepProfile,
 };
-use overdrive_ir::plan::{Layout, Place, Signature, Slot};
+use overdrive_ir::plan::{Layout, Place, Signature, Slot, Space};
 use overdrive_ir::{
     Arguments, BackendError, Buffer, Executable, Graph, Mode, Plan, Port, Session, SlotId,
 };
@@ -250,9 +250,8 @@ impl Session for XlaSession {
         MemoryReport {
             transient_bytes: executable.program.transient_bytes().unwrap_or(0),
             persistent_bytes: ahead.as_ref().map_or(0, |ahead| ahead.bytes),
-            state_bytes: self.signature.state_bytes() as u64,
-            workspace_bytes: 0,
-            context_bytes: None,
+            state_bytes: executable.plan.state_bytes(Space::MAIN),
+            ..MemoryReport::default()
         }
     }
 

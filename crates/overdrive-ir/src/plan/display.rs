@@ -8,7 +8,7 @@
 use super::program::{Access, Instr, Program, Register};
 use super::{
     ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Place, Plan, SlotId,
-    Step, StepKind, View,
+    Space, Step, StepKind, View,
 };
 use crate::{Precision, row_major};
 use serde::Serialize;
@@ -29,11 +29,15 @@ impl Display for Plan {
         writeln!(
             f,
             "  arena {} B (live {} B), persistent {} B, moved {} B",
-            total(&self.arena_bytes),
+            total(&self.arena_bytes[..self.arena_bytes.len().min(1)]),
             grouped(self.live_bytes as u64),
             total(&self.persistent_bytes),
             grouped(cost.bytes)
         )?;
+        for space in 1..self.arena_bytes.len() as u8 {
+            let bytes = grouped(self.peak_bytes(Space(space)));
+            writeln!(f, "  space {space}: {bytes} B with states")?;
+        }
         for (number, slot) in self.inputs.iter().enumerate() {
             writeln!(f, "  input {number}: {}", self.described(*slot))?;
         }
@@ -59,7 +63,10 @@ impl Plan {
         let place = match &slot.place {
             Place::Input(number) => format!("input {number}"),
             Place::Output(number) => format!("output {number}"),
-            Place::State(name) => format!("state {name}"),
+            Place::State(name) => match self.space(id) {
+                Space::MAIN => format!("state {name}"),
+                Space(other) => format!("state {name} of space {other}"),
+            },
             Place::Constant(value) if value.ty().elements() == 1 => {
                 format!("constant {}", value.to_f64()[0])
             }
@@ -75,6 +82,8 @@ impl Plan {
     }
 
     fn print_step(&self, step: &Step, f: &mut Formatter<'_>) -> fmt::Result {
+        // Of a copy both ends are of interest, wherever they are.
+        let is_copy = matches!(step.kind, StepKind::CopyStart);
         let prepare = if step.prepare { "prepare " } else { "" };
         write!(f, "  {prepare}{} {}", kind(&step.kind), step.name)?;
         if !step.scope.is_empty() {
@@ -91,8 +100,12 @@ impl Plan {
         writeln!(f)?;
         let fixed =
             |s: &&SlotId| matches!(self.slot(**s).place, Place::State(_) | Place::Constant(_));
-        for slot in step.reads.iter().filter(fixed) {
+        for slot in step.reads.iter().filter(|slot| is_copy || fixed(slot)) {
             writeln!(f, "      reads {}", self.described(*slot))?;
+        }
+        if matches!(step.kind, StepKind::CopyDone) {
+            let ends = [step.reads[0], step.writes[0]].map(slot_name);
+            return writeln!(f, "      {} is {}", ends[1], ends[0]);
         }
         for slot in &step.writes {
             writeln!(f, "      writes {}", self.described(*slot))?;
@@ -110,9 +123,10 @@ impl Plan {
                 writeln!(f, "      [{k}, {n}] of {source}")
             }
             StepKind::PackFilter(call) => writeln!(f, "      {}", call.kernel),
-            StepKind::Copy | StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } => {
-                Ok(())
-            }
+            StepKind::CopyStart
+            | StepKind::CopyDone
+            | StepKind::CollectiveStart { .. }
+            | StepKind::CollectiveDone { .. } => Ok(()),
         }
     }
 }
@@ -125,9 +139,8 @@ fn kind(kind: &StepKind) -> &'static str {
         StepKind::Chain(_) => "chain",
         StepKind::Pack { .. } | StepKind::PackFilter(_) => "pack",
         StepKind::Kernel(_) => "kernel",
-        StepKind::Copy => "copy",
-        StepKind::CollectiveStart { .. } => "start",
-        StepKind::CollectiveDone { .. } => "done",
+        StepKind::CopyStart | StepKind::CollectiveStart { .. } => "start",
+        StepKind::CopyDone | StepKind::CollectiveDone { .. } => "done",
         StepKind::Host(_) => "host",
     }
 }
@@ -141,6 +154,12 @@ impl Display for Note {
             }
             Note::Recomputed { op, scope, reason } => {
                 write!(f, "recomputed {op} at {scope}: {reason}")
+            }
+            Note::Offloaded { what, scope, reason } if scope.is_empty() => {
+                write!(f, "offloaded {what}: {reason}")
+            }
+            Note::Offloaded { what, scope, reason } => {
+                write!(f, "offloaded {what} at {scope}: {reason}")
             }
             Note::Cast { scope, reason } => write!(f, "cast at {scope}: {reason}"),
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: two groups that live at the same time share no byte of the arena.
 
-use super::{Place, Plan, SlotId};
+use super::{Place, Plan, SlotId, Space};
 use std::collections::BTreeMap;
 
 /// Arena slots that share bytes while they live, an update in place, say, or a part of a whole: one
@@ -20,20 +20,20 @@ pub struct Together {
 }
 
 impl Plan {
-    /// Arena slots and their offsets in bytes.
-    pub fn arena_slots(&self) -> impl Iterator<Item = (SlotId, usize)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot.place {
-            Place::Arena { offset, .. } => Some((SlotId(index as u32), offset)),
+    /// Slots of the arena of a memory space, and their offsets in bytes.
+    pub fn arena_slots(&self, of: Space) -> impl Iterator<Item = (SlotId, usize)> {
+        self.slots.iter().enumerate().filter_map(move |(index, slot)| match slot.place {
+            Place::Arena { space, offset } if space == of => Some((SlotId(index as u32), offset)),
             _ => None,
         })
     }
 
-    /// The plan lets slots overlap in the arena at the same time only on purpose, so such slots
+    /// Those of main memory. The plan lets slots overlap in the arena at the same time only on purpose, so such slots
     /// stay together.
     pub fn groups(&self) -> Vec<Together> {
         let lives = self.lives();
         let mut spans: Vec<(usize, usize, SlotId)> = self
-            .arena_slots()
+            .arena_slots(Space::MAIN)
             .filter(|(id, _)| lives.contains_key(id))
             .map(|(id, offset)| (offset, offset + self.slot(id).bytes(), id))
             .collect();

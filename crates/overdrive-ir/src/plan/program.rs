@@ -108,6 +108,16 @@ impl Program {
         Register(self.instrs.len() as u32 - 1)
     }
 
+    /// Calls `see` with the slot of every access.
+    pub(super) fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
+        for instr in &mut self.instrs {
+            if let Instr::Load(access) = instr {
+                see(&mut access.slot);
+            }
+        }
+        self.stores.iter_mut().for_each(|store| see(&mut store.access.slot));
+    }
+
     /// The instruction behind a register.
     pub fn instr(&self, register: Register) -> &Instr {
         &self.instrs[register.0 as usize]

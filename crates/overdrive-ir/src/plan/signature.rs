@@ -116,11 +116,6 @@ impl Signature {
         self.states.iter().map(|state| state.name.as_str()).collect()
     }
 
-    /// Bytes of all states that the plan touches.
-    pub fn state_bytes(&self) -> usize {
-        self.states.iter().map(|state| state.ty.bytes()).sum()
-    }
-
     /// Stamps of the states at the start of the present call.
     pub fn stamps(&self) -> &[u64] {
         &self.stamps

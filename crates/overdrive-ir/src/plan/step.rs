@@ -14,11 +14,11 @@ pub struct Step {
     pub writes: Vec<SlotId>,
     /// Pairs (read, written) that must share their bytes: state updated in place.
     pub aliases: Vec<(SlotId, SlotId)>,
-    /// Queue it is issued on; 0 on devices with one.
+    /// Queue it is issued on: 0 for work, others for copies between memory spaces.
     pub stream: u16,
-    /// Events to wait for first.
+    /// Events of steps on other streams that end before this one begins.
     pub waits: Vec<u32>,
-    /// Event to record when done.
+    /// Event that other streams learn of its end by. Placing the plan numbers events anew.
     pub records: Option<u32>,
     /// Runs once, and again only when one of its reads (states, constants) changes.
     pub prepare: bool,
@@ -28,6 +28,21 @@ pub struct Step {
     pub name: String,
     /// Scope of the last of them.
     pub scope: String,
+}
+
+impl Step {
+    /// Uses slot `to` wherever it used `from`.
+    pub fn rename(&mut self, from: SlotId, to: SlotId) {
+        let pairs = self.aliases.iter_mut().flat_map(|(old, new)| [old, new]);
+        let own = self.reads.iter_mut().chain(&mut self.writes).chain(pairs);
+        let rename = |slot: &mut SlotId| {
+            if *slot == from {
+                *slot = to;
+            }
+        };
+        own.for_each(rename);
+        self.kind.for_each_slot(&mut |slot| rename(slot));
+    }
 }
 
 /// The kinds of work.
@@ -58,8 +73,12 @@ pub enum StepKind {
     PackFilter(ConvolutionCall),
     /// A kernel that a back end has by name for a composite or a primitive.
     Kernel(KernelCall),
-    /// Plain copy of `reads[0]` to `writes[0]`, of equal bytes.
-    Copy,
+    /// Start of a copy of `reads[0]` to `writes[0]`, of equal bytes and in different memory spaces,
+    /// on a stream of its own.
+    CopyStart,
+    /// Its end, on the stream of work: of the last `CopyStart` before it with the same reads and
+    /// writes. Neither slot may be reused before.
+    CopyDone,
     /// Start of a collective; `Done` with the same channel completes it.
     CollectiveStart {
         /// The collective primitive.
@@ -73,6 +92,41 @@ pub enum StepKind {
     /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node.
     /// Named in the notes, never silent.
     Host(KernelCall),
+}
+
+impl StepKind {
+    /// Calls `see` with every slot that the work names.
+    fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
+        match self {
+            StepKind::Loop(program) => program.for_each_slot(see),
+            StepKind::Gemm(call) => {
+                [&mut call.lhs.slot, &mut call.rhs.slot].into_iter().for_each(&mut *see);
+                call.epilogue.0.for_each_slot(see);
+            }
+            StepKind::Convolution(call) | StepKind::PackFilter(call) => call.for_each_slot(see),
+            StepKind::Chain(calls) => calls.iter_mut().for_each(|call| call.for_each_slot(see)),
+            StepKind::Pack { source, .. } => see(&mut source.slot),
+            StepKind::Kernel(call) | StepKind::Host(call) => {
+                let views = call.operands.iter_mut().chain(call.results.iter_mut().flatten());
+                views.map(|view| &mut view.slot).chain(&mut call.workspace).for_each(&mut *see);
+                if let Some(epilogue) = &mut call.epilogue {
+                    epilogue.0.for_each_slot(see);
+                }
+            }
+            StepKind::CopyStart
+            | StepKind::CopyDone
+            | StepKind::CollectiveStart { .. }
+            | StepKind::CollectiveDone { .. } => {}
+        }
+    }
+}
+
+impl ConvolutionCall {
+    fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
+        let views = [&mut self.input.slot, &mut self.kernel.slot].into_iter();
+        views.chain(&mut self.workspace).for_each(&mut *see);
+        self.epilogue.0.for_each_slot(see);
+    }
 }
 
 /// A two-dimensional view of a slot with outer batch dimensions.

@@ -1,77 +1,135 @@
-//! Placing buffers in the arena: largest first, each at the lowest offset that is free during its
-//! life.
+//! Placing buffers in the arenas of memory spaces: largest first, each at the lowest offset that is
+//! free while it is in use.
 //!
 //! "Greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep neural net
-//! inference", 2020: within a few percent of the live-bytes bound on real models. Invariant:
-//! buffers whose lives overlap never share bytes.
+//! inference", 2020: within a few percent of the live-bytes bound on real models. Two buffers are
+//! apart where every use of the one ends before the other begins, in the partial order of streams
+//! and events, which is settled first. Invariant: buffers that are in use at once never share bytes,
+//! but for what is updated in place.
 
-use overdrive_ir::plan::{Place, Plan, StepKind};
-use std::ops::RangeInclusive;
+use overdrive_ir::plan::{PartialOrder, Place, Plan, Space, Span, Step, StepKind};
 
-/// Gives every arena and persistent slot its offset, and the plan its sizes; again where a back end
-/// has made one step of several, since what the step touches then lives at the same time.
+/// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
+/// its sizes; again where a back end has made one step of several, since what the step touches then
+/// lives at the same time.
 pub fn place(plan: &mut Plan) {
-    let lives = lives(plan);
-    let aligned = |bytes: usize| bytes.next_multiple_of(Plan::ALIGNMENT);
-    let mut order: Vec<usize> = (0..plan.slots.len())
-        .filter(|&i| matches!(plan.slots[i].place, Place::Arena { .. }) && lives[i].is_some())
-        .collect();
-    order.sort_by_key(|&i| std::cmp::Reverse((plan.slots[i].bytes(), usize::MAX - i)));
-    let mut placed: Vec<(usize, usize, RangeInclusive<usize>)> = Vec::new();
-    let mut peak = 0;
-    for i in order {
-        let (bytes, life) =
-            (aligned(plan.slots[i].bytes()), lives[i].clone().expect("filtered above"));
-        let mut busy: Vec<(usize, usize)> = placed
-            .iter()
-            .filter(|(_, _, other)| other.start() <= life.end() && life.start() <= other.end())
-            .map(|(offset, bytes, _)| (*offset, offset + bytes))
-            .collect();
-        busy.sort_unstable();
-        let mut offset = 0;
-        for (start, end) in busy {
-            if start >= offset + bytes {
-                break;
+    order_streams(plan);
+    let spans = PartialOrder::new(plan).spans(plan);
+    let sharing = plan.sharing();
+    let space_of = |i: usize| match plan.slots[i].place {
+        Place::Arena { space, .. } if spans[i].is_some() && sharing[i].0 as usize == i => {
+            Some(space)
+        }
+        _ => None,
+    };
+    let mut order: Vec<(usize, Space)> =
+        (0..plan.slots.len()).filter_map(|i| Some((i, space_of(i)?))).collect();
+    order.sort_by_key(|&(i, _)| std::cmp::Reverse((plan.slots[i].bytes(), usize::MAX - i)));
+    let spaces = order.iter().map(|(_, space)| usize::from(space.0) + 1).fold(1, usize::max);
+    let mut placed: Vec<Vec<Placed<'_>>> = (0..spaces).map(|_| Vec::new()).collect();
+    let mut offsets = vec![0; plan.slots.len()];
+    plan.arena_bytes = vec![0; spaces];
+    for (i, space) in order {
+        let at = usize::from(space.0);
+        let span = spans[i].as_ref().expect("filtered above");
+        let bytes = aligned(plan.slots[i].bytes());
+        let offset = free_offset(&placed[at], bytes, span);
+        plan.arena_bytes[at] = plan.arena_bytes[at].max(offset + bytes);
+        placed[at].push(Placed { offset, bytes, span });
+        offsets[i] = offset;
+    }
+    plan.live_bytes = live_bytes(plan.steps.len(), &placed[0]).into_iter().max().unwrap_or(0);
+    plan.persistent_bytes = vec![0; spaces];
+    for (i, slot) in plan.slots.iter_mut().enumerate() {
+        match slot.place {
+            Place::Arena { space, .. } if spans[i].is_some() => {
+                slot.place = Place::Arena { space, offset: offsets[sharing[i].0 as usize] };
             }
-            offset = offset.max(end);
-        }
-        peak = peak.max(offset + bytes);
-        placed.push((offset, bytes, life));
-        plan.slots[i].place = Place::Arena { space: Default::default(), offset };
-    }
-    plan.arena_bytes = vec![peak];
-    plan.live_bytes = (0..plan.steps.len())
-        .map(|step| {
-            placed.iter().filter(|(_, _, life)| life.contains(&step)).map(|(_, b, _)| b).sum()
-        })
-        .max()
-        .unwrap_or(0);
-    let mut persistent = 0;
-    for slot in &mut plan.slots {
-        if let Place::Persistent { space, .. } = slot.place {
-            slot.place = Place::Persistent { space, offset: persistent };
-            persistent += aligned(slot.bytes());
+            Place::Persistent { space, .. } => {
+                let end = &mut plan.persistent_bytes[usize::from(space.0)];
+                slot.place = Place::Persistent { space, offset: *end };
+                *end += aligned(slot.bytes());
+            }
+            _ => {}
         }
     }
-    plan.persistent_bytes = vec![persistent];
 }
 
-/// First write to last use of each slot, in steps; `None` for slots that nothing touches.
-fn lives(plan: &Plan) -> Vec<Option<RangeInclusive<usize>>> {
-    let mut lives: Vec<Option<RangeInclusive<usize>>> = vec![None; plan.slots.len()];
-    let mut touch = |slot: usize, step: usize| {
-        lives[slot] = Some(match &lives[slot] {
-            None => step..=step,
-            Some(life) => *life.start()..=step,
-        });
-    };
-    for (index, step) in plan.steps.iter().enumerate() {
-        step.reads.iter().chain(&step.writes).for_each(|s| touch(s.0 as usize, index));
-        let packs = matches!(step.kind, StepKind::Pack { .. } | StepKind::PackFilter(_));
-        debug_assert!(!packs || step.prepare, "packing is preparation");
+/// A buffer in an arena.
+struct Placed<'a> {
+    offset: usize,
+    bytes: usize,
+    span: &'a Span,
+}
+
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(Plan::ALIGNMENT)
+}
+
+/// The lowest offset at which so many bytes are free during a span.
+fn free_offset(placed: &[Placed<'_>], bytes: usize, span: &Span) -> usize {
+    let mut busy: Vec<(usize, usize)> = placed
+        .iter()
+        .filter(|other| !other.span.is_apart(span))
+        .map(|other| (other.offset, other.offset + other.bytes))
+        .collect();
+    busy.sort_unstable();
+    let mut offset = 0;
+    for (start, end) in busy {
+        if start >= offset + bytes {
+            break;
+        }
+        offset = offset.max(end);
     }
-    let end = plan.steps.len().saturating_sub(1);
-    let copied_at_the_end = plan.updates.iter().map(|u| u.2);
-    copied_at_the_end.for_each(|s| touch(s.0 as usize, end));
-    lives
+    offset
+}
+
+/// Bytes of main memory that are in use at each step, as the steps stand in the plan.
+fn live_bytes(steps: usize, placed: &[Placed<'_>]) -> Vec<usize> {
+    let mut live = vec![0; steps];
+    for buffer in placed {
+        live[buffer.span.first..=buffer.span.last].iter_mut().for_each(|all| *all += buffer.bytes);
+    }
+    live
+}
+
+/// Numbers the events anew. A copy begins once the work before it in the plan has ended, and the
+/// work after its end waits for it: what a slot holds, and when its bytes may serve another, then
+/// follows from where start and end stand in the plan.
+fn order_streams(plan: &mut Plan) {
+    let mut next = 0;
+    let mut event = || {
+        next += 1;
+        next - 1
+    };
+    for step in &mut plan.steps {
+        step.waits.clear();
+        step.records = None;
+    }
+    let mut work = None;
+    for at in 0..plan.steps.len() {
+        if plan.steps[at].prepare {
+            debug_assert_eq!(plan.steps[at].stream, 0, "preparation is work");
+            continue;
+        }
+        let packs = matches!(plan.steps[at].kind, StepKind::Pack { .. } | StepKind::PackFilter(_));
+        debug_assert!(!packs, "packing is preparation");
+        if plan.steps[at].stream != 0 {
+            let awaited: Option<u32> = work
+                .map(|before: usize| *plan.steps[before].records.get_or_insert_with(&mut event));
+            plan.steps[at].waits.extend(awaited);
+            plan.steps[at].records = Some(event());
+            continue;
+        }
+        if matches!(plan.steps[at].kind, StepKind::CopyDone) {
+            let ends = |step: &Step| (step.reads.clone(), step.writes.clone());
+            let done = ends(&plan.steps[at]);
+            let starts =
+                |step: &&Step| matches!(step.kind, StepKind::CopyStart) && ends(step) == done;
+            let start = plan.steps[..at].iter().rev().find(starts);
+            let awaited = start.expect("a copy ends after its start").records;
+            plan.steps[at].waits.extend(awaited);
+        }
+        work = Some(at);
+    }
 }

@@ -13,18 +13,21 @@ pub enum PlanError {
         /// The names.
         names: Vec<String>,
     },
-    /// Transient memory exceeds `Tuning::memory_limit`.
+    /// Main memory exceeds `Tuning::memory_limit`.
     #[error(
-        "`{graph}` needs {needed} bytes of transient memory, the limit is {limit}; {}: use a \
-         smaller batch, or a limit of at least {least} bytes",
+        "`{graph}` needs {needed} bytes of memory ({} of it states, inputs and outputs), the limit \
+         is {limit}; {}: use a smaller batch, or a limit of at least {least} bytes",
+        needed - arena,
         reached(*needed, *least)
     )]
     OverLimit {
         /// Name of the graph.
         graph: String,
-        /// Bytes of the arena.
+        /// Bytes that it takes without a limit.
         needed: u64,
-        /// Bytes of the smallest arena that was found by computing values again.
+        /// Those of it that live only during a call.
+        arena: u64,
+        /// The fewest bytes that were found by computing values again and moving them away.
         least: u64,
         /// The limit.
         limit: u64,
@@ -70,10 +73,13 @@ impl PlanError {
     }
 }
 
-/// How far computing values again got.
+/// How far the passes got.
 fn reached(needed: u64, least: u64) -> String {
     match least < needed {
-        true => format!("computing values again for the backward gets it down to {least}"),
+        true => format!(
+            "computing values again for the backward, and keeping what can wait in other memory \
+             that the device has, gets it down to {least}"
+        ),
         false => "computing values again saves nothing".to_owned(),
     }
 }

@@ -58,8 +58,9 @@ pub(crate) struct Train {
     /// Learning rate after the warm-up [default: the model's]
     #[arg(long, value_name = "X")]
     pub lr: Option<f64>,
-    /// Most memory that a step may take beside inputs, outputs and states: `512MiB`, `2GiB`, or
-    /// bytes. Values are computed again to fit it
+    /// Most memory of the device that a step may take, parameters and moments included: `512MiB`,
+    /// `4GiB`, or bytes. To fit it, values are computed again, and on a GPU moments and values wait
+    /// in memory of the host. Weights are bit for bit the same
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best

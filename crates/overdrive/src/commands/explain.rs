@@ -2,12 +2,13 @@
 
 use crate::cli::Explain;
 use crate::failure::Failure;
+use crate::limit;
 use crate::subject;
 use crate::terminal::{note, say, tell, width};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::report::{Align, Table, terminal_table};
-use overdrive::ir::plan::{Note, Place, Plan, Step};
+use overdrive::ir::plan::{Note, Place, Plan, Space, Step};
 use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{Change, PASSES};
 use serde_json::{Value, json};
@@ -30,6 +31,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let (plan, changes) =
         overdrive::passes::explain(&graph, mode, opened.backend.target(), &tuning)
             .map_err(Failure::bad_input)?;
+    let spaces = || (0..plan.arena_bytes.len() as u8).map(Space);
     if arguments.json {
         let json = json!({
             "model": name,
@@ -39,6 +41,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
                 .collect::<Vec<_>>(),
             "steps": plan.steps.iter().map(|step| step_json(&plan, step)).collect::<Vec<_>>(),
             "memory": {
+                "peak_bytes": spaces().map(|space| plan.peak_bytes(space)).collect::<Vec<_>>(),
                 "arena_bytes": plan.arena_bytes,
                 "live_bytes": plan.live_bytes,
                 "persistent_bytes": plan.persistent_bytes,
@@ -54,13 +57,26 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     if !plan.notes.is_empty() {
         say!("{}\n", terminal_table(&notes(&plan), width()))?;
     }
-    for (space, (arena, kept)) in plan.arena_bytes.iter().zip(&plan.persistent_bytes).enumerate() {
+    for space in spaces() {
+        let at = usize::from(space.0);
+        let name = at.checked_sub(1).and_then(|other| description.spaces.get(other));
+        let bytes = |all: &[usize]| digits::bytes(all.get(at).copied().unwrap_or(0) as u64);
+        let live = match space {
+            Space::MAIN => format!(" ({} live at once)", digits::bytes(plan.live_bytes as u64)),
+            Space(_) => String::new(),
+        };
+        let name = name.map_or("main", |space| space.name);
+        let (peak, states) = (plan.peak_bytes(space), plan.state_bytes(space));
         say!(
-            "memory space {space}: peak {} (live at once: {}), prepared {}",
-            digits::bytes(*arena as u64),
-            digits::bytes(plan.live_bytes as u64),
-            digits::bytes(*kept as u64),
+            "{name} memory: peak {}, with states of {}",
+            digits::bytes(peak),
+            digits::bytes(states)
         )?;
+        let (arena, kept) = (bytes(&plan.arena_bytes), bytes(&plan.persistent_bytes));
+        say!("  transient {arena}{live}, prepared {kept}")?;
+    }
+    if let Some(told) = limit::told(&plan) {
+        say!("{told}")?;
     }
     let (count, cost) = (plan.steps.len(), plan.cost());
     tell!(
@@ -157,6 +173,7 @@ fn parts(note: &Note) -> (&str, &str, &str, &str) {
         Note::Expanded { op, scope, reason } => ("expanded", op, scope, reason),
         Note::Declined { what, scope, reason } => ("declined", what, scope, reason),
         Note::Recomputed { op, scope, reason } => ("recomputed", op, scope, reason),
+        Note::Offloaded { what, scope, reason } => ("offloaded", what, scope, reason),
         Note::Cast { scope, reason } => ("cast", "contraction", scope, reason),
     }
 }

@@ -60,7 +60,7 @@ fn a_training_step_is_explained_within_a_memory_limit() {
         let for_backward = |note: &&Value| note["reason"].as_str().unwrap().contains("backward");
         notes.iter().filter(|note| note["kind"] == "recomputed").filter(for_backward).count()
     };
-    let arena = |plan: &Value| plan["memory"]["arena_bytes"][0].as_u64().unwrap();
+    let peak = |plan: &Value| plan["memory"]["peak_bytes"][0].as_u64().unwrap();
     let free = plan("");
     assert_eq!(recomputed(&free), 0);
     let refused = folder.line(&format!("{line} --memory-limit 1KiB"));
@@ -68,8 +68,8 @@ fn a_training_step_is_explained_within_a_memory_limit() {
     let words: Vec<&str> = said.split_whitespace().collect();
     let at = words.windows(2).position(|pair| pair == ["at", "least"]).unwrap();
     let least: u64 = words[at + 2].parse().unwrap();
-    assert!(least < arena(&free), "{said}");
+    assert!(least < peak(&free), "{said}");
     let fitting = plan(&format!("--memory-limit {least}"));
-    assert!(recomputed(&fitting) > 0 && arena(&fitting) == least);
+    assert!(recomputed(&fitting) > 0 && peak(&fitting) == least);
     folder.line(&format!("{line} --memory-limit 2GB")).ends(2, &["--memory-limit", "GiB"]);
 }

@@ -1,0 +1,62 @@
+//! Offload: what is not needed for a while waits in other memory of the machine, to fit a limit.
+//!
+//! States come first: the moments of an optimizer are read and written once a call, in the update,
+//! so that they live in pinned host memory, come in before it and go out after it (ZeRO-Offload,
+//! Ren et al., 2021). Then values that the forward hands to the backward: they go out after their
+//! last use in the one and come in before their first use in the other (vDNN, Rhu et al., 2016).
+//! Copies run beside the work, on a stream each way. How early they start follows from the time that
+//! they are estimated to take and from the room that the limit leaves. Invariants: what is computed,
+//! and in which order, stays as it is; without a limit, without other memory or where the plan fits,
+//! nothing changes.
+
+mod copies;
+mod ledger;
+mod states;
+mod values;
+
+use crate::plan::place;
+use copies::Copies;
+use ledger::Ledger;
+use overdrive_ir::plan::{Plan, Space};
+use overdrive_ir::{Description, Tuning};
+
+/// The memory that things wait in: the first beside the main one.
+const OTHER: Space = Space(1);
+
+/// Smaller things stay: a copy of them takes as long as it takes to ask for it.
+const LEAST_BYTES: usize = 256 << 10;
+
+/// Plans that are tried, each with less room than the one before, until one fits: the arena of a
+/// plan is a little larger than what lives at once. The last has none, and moves all that it can, so
+/// that what one limit gets down to is found again as a limit.
+const TRIES: usize = 5;
+
+/// Moves states and values of a plan whose buffers are not yet placed.
+pub(crate) fn offload(plan: &mut Plan, device: &Description, tuning: &Tuning) {
+    let (Some(limit), false) = (tuning.memory_limit, device.spaces.is_empty()) else { return };
+    let mut plain = plan.clone();
+    place(&mut plain);
+    let mut best = (plain.peak_bytes(Space::MAIN), None);
+    let mut room = limit;
+    for left in (0..TRIES).rev() {
+        if best.0 <= limit {
+            break;
+        }
+        let mut tried = plan.clone();
+        let mut copies = Copies::default();
+        let mut ledger = Ledger::new(&plain, device, room);
+        states::move_out(&mut tried, (&mut ledger, &mut copies), tuning);
+        values::move_out(&mut tried, (&mut ledger, &mut copies));
+        copies.insert(&mut tried);
+        let mut placed = tried.clone();
+        place(&mut placed);
+        let peak = placed.peak_bytes(Space::MAIN);
+        if peak < best.0 {
+            best = (peak, Some(tried));
+        }
+        room = if left == 1 { 0 } else { room.saturating_sub(peak.saturating_sub(limit)) };
+    }
+    if let Some(found) = best.1 {
+        *plan = found;
+    }
+}

@@ -1,0 +1,84 @@
+//! What main memory holds at each step, and when each step begins, as far as that can be told
+//! before copies are in the plan.
+
+use overdrive_ir::Description;
+use overdrive_ir::plan::{PartialOrder, Place, Plan, Space};
+use std::ops::Range;
+
+/// Copies take up to so many times as long as their bytes say before work waits for them.
+const SLACK: f64 = 2.0;
+
+/// Bytes and times by step, and the bytes that there may be.
+pub(super) struct Ledger {
+    bytes: Vec<u64>,
+    /// When each step begins, in seconds from the start of a call; one more for the end.
+    begins: Vec<f64>,
+    room: u64,
+    bytes_per_second: f64,
+}
+
+impl Ledger {
+    /// That of a plan whose buffers are placed, all work one after another.
+    pub(super) fn new(plan: &Plan, device: &Description, room: u64) -> Self {
+        let arena = plan.arena_bytes[0] as u64;
+        let mut bytes = vec![plan.peak_bytes(Space::MAIN) - arena; plan.steps.len()];
+        let spans = PartialOrder::new(plan).spans(plan);
+        for (slot, span) in plan.slots.iter().zip(spans) {
+            if let (Place::Arena { .. }, Some(span)) = (&slot.place, span) {
+                let size = slot.bytes().next_multiple_of(Plan::ALIGNMENT) as u64;
+                bytes[span.first..=span.last].iter_mut().for_each(|all| *all += size);
+            }
+        }
+        let mut begins = vec![0.0];
+        for step in &plan.steps {
+            let takes = if step.prepare { 0.0 } else { plan.step_seconds(step, device) };
+            begins.push(begins.last().expect("one from the start") + takes);
+        }
+        Self { bytes, begins, room, bytes_per_second: device.spaces[0].bytes_per_second }
+    }
+
+    /// The end of the call, as a step.
+    pub(super) fn end(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// When a step begins, in seconds.
+    pub(super) fn time(&self, step: usize) -> f64 {
+        self.begins[step]
+    }
+
+    /// Seconds of a copy, with slack.
+    pub(super) fn seconds(&self, bytes: u64) -> f64 {
+        SLACK * bytes as f64 / self.bytes_per_second
+    }
+
+    /// The first step from `first` on that begins at `time` or later, else the end.
+    pub(super) fn not_before(&self, time: f64, first: usize) -> usize {
+        (first..self.end()).find(|&step| self.time(step) >= time).unwrap_or(self.end())
+    }
+
+    /// The last step up to `last` that begins at `time` or earlier, else the first one.
+    pub(super) fn not_after(&self, time: f64, last: usize) -> usize {
+        (0..=last).rev().find(|&step| self.time(step) <= time).unwrap_or(0)
+    }
+
+    /// The step that takes most, where that is more than there may be, and by how much.
+    pub(super) fn worst(&self) -> Option<(usize, u64)> {
+        let most = self.bytes.iter().copied().max()?;
+        let over = most.checked_sub(self.room).filter(|&over| over > 0)?;
+        self.bytes.iter().position(|&bytes| bytes == most).map(|step| (step, over))
+    }
+
+    /// Whether so many bytes more fit at a step.
+    pub(super) fn fits(&self, step: usize, bytes: u64) -> bool {
+        self.bytes[step].saturating_add(bytes) <= self.room
+    }
+
+    pub(super) fn add(&mut self, steps: Range<usize>, bytes: u64) {
+        self.bytes[steps].iter_mut().for_each(|all| *all += bytes);
+    }
+
+    pub(super) fn remove(&mut self, steps: Range<usize>, bytes: u64) {
+        self.bytes[steps].iter_mut().for_each(|all| *all = all.saturating_sub(bytes));
+    }
+}

@@ -1,0 +1,34 @@
+//! What a memory limit made of a plan, in a sentence.
+
+use overdrive::bench::digits;
+use overdrive::ir::Plan;
+use overdrive::ir::plan::{Note, Space};
+
+/// What it takes, what was done for that, and what it should cost; `None` where the limit changed
+/// nothing.
+pub(crate) fn told(plan: &Plan) -> Option<String> {
+    let limited = plan.limited?;
+    let count = |matches: fn(&Note) -> bool| plan.notes.iter().filter(|note| matches(note)).count();
+    let again = count(|note| match note {
+        Note::Recomputed { reason, .. } => reason.contains("for the backward"),
+        _ => false,
+    });
+    let values = count(|note| matches!(note, Note::Offloaded { scope, .. } if !scope.is_empty()));
+    let done = [
+        (again, "values are computed again"),
+        (plan.offloaded.len(), "states wait in other memory between steps"),
+        (values, "values wait there for the backward"),
+    ];
+    let done: Vec<String> = done
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    Some(format!(
+        "to fit the limit, {}; a step takes {} instead of {}, and an estimated {:.0} % more time",
+        done.join(", "),
+        digits::bytes(plan.peak_bytes(Space::MAIN)),
+        digits::bytes(limited.free_bytes),
+        100.0 * (limited.seconds / limited.free_seconds - 1.0).max(0.0),
+    ))
+}
