@@ -87,6 +87,7 @@ fn window(whole: &Strided, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
 pub(super) const GATHER: NamedKernel = NamedKernel {
     op: "gather",
     takes_epilogue: false,
+    takes_regions: false,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
@@ -151,6 +152,7 @@ fn zero(result: &Strided, slots: &SlotTable) {
 pub(super) const SCATTER: NamedKernel = NamedKernel {
     op: "scatter",
     takes_epilogue: false,
+    takes_regions: false,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {

@@ -13,6 +13,7 @@ use crate::gemm::{self, Element};
 /// Every op that has a kernel of its own here.
 pub(crate) const KERNELS: &[NamedKernel] = &[
     attention::KERNEL,
+    attention::GRAD,
     unpack::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,
@@ -24,12 +25,14 @@ pub(crate) const KERNELS: &[NamedKernel] = &[
     sort::KERNEL,
 ];
 
-/// A line of the table: a kernel for an op. None of them computes regions.
+/// A line of the table: a kernel for an op.
 pub(crate) struct NamedKernel {
     /// The op's name.
     pub(crate) op: &'static str,
     /// Whether it hands its result to an epilogue.
     pub(super) takes_epilogue: bool,
+    /// Whether it computes the op's regions too.
+    pub(super) takes_regions: bool,
     /// Why it does not take this form of the op, or operands of these types.
     pub(super) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
     /// Compiles a call.
@@ -58,9 +61,9 @@ pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
 /// How the CPU runs a call.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     match *call {
-        Call::Op { has_regions: true, .. } => Err(Decline::NoKernel),
-        Call::Op { op, operands, .. } => {
-            let kernel = find(&op.name()).ok_or(Decline::NoKernel)?;
+        Call::Op { op, operands, has_regions } => {
+            let kernel = find(&op.name()).filter(|kernel| !has_regions || kernel.takes_regions);
+            let kernel = kernel.ok_or(Decline::NoKernel)?;
             let declined = (kernel.declines)(op, operands);
             let takes_epilogue = kernel.takes_epilogue;
             declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)

@@ -24,6 +24,7 @@ const TASK: usize = 16 << 10;
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "quantize_rows",
     takes_epilogue: false,
+    takes_regions: false,
     declines: takes_all,
     compile: Compile::Composite(compile),
 };

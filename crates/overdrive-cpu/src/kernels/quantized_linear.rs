@@ -24,6 +24,7 @@ use crate::threads::Pool;
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "quantized_linear",
     takes_epilogue: true,
+    takes_regions: false,
     declines,
     compile: Compile::Composite(compile),
 };

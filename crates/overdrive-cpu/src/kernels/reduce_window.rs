@@ -23,6 +23,7 @@ use crate::threads::{Parts, Pool, Worker};
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "reduce_window",
     takes_epilogue: false,
+    takes_regions: false,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])

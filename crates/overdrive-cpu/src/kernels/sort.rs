@@ -18,6 +18,7 @@ use crate::threads::{Parts, Pool, Worker};
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "sort",
     takes_epilogue: false,
+    takes_regions: false,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {

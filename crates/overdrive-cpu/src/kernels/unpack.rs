@@ -21,6 +21,7 @@ const PART: usize = 1 << 14;
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "convert",
     takes_epilogue: false,
+    takes_regions: false,
     declines: |_, operands| {
         let is_code = |ty: &TensorType| ty.dtype.bits() < 8;
         (!operands.first().is_some_and(is_code)).then_some(Decline::NoKernel)
