@@ -1,5 +1,6 @@
 //! The table of kernels, a line each, and how the CPU answers what it is asked to run.
 
+use overdrive_ir::ops::attention::find_score;
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
 use overdrive_ir::{Call, DType, Decline, Kernel, OpRef, Operation, Plan, Prim, TensorType};
 
@@ -61,8 +62,13 @@ pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
 /// How the CPU runs a call.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     match *call {
-        Call::Op { op, operands, has_regions } => {
-            let kernel = find(&op.name()).filter(|kernel| !has_regions || kernel.takes_regions);
+        Call::Op { op, operands, regions } => {
+            // The gradients of a score function have no kernel.
+            let takes = |kernel: &&NamedKernel| {
+                let is_mask = kernel.op != "attention_grad" || find_score(regions).is_none();
+                regions.is_empty() || kernel.takes_regions && is_mask
+            };
+            let kernel = find(&op.name()).filter(takes);
             let kernel = kernel.ok_or(Decline::NoKernel)?;
             let declined = (kernel.declines)(op, operands);
             let takes_epilogue = kernel.takes_epilogue;
