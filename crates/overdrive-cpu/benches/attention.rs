@@ -1,7 +1,8 @@
 //! Attention of 12 heads of 64 channels in f32, and its gradients: GFLOP/s of the products that a
-//! mask leaves, and their share of what this machine's multiply-adds reach, measured here. `plain`
-//! is causal and full, `window` a mask function, `bias` a score function. With `expanded`, each
-//! beside its expansion, in one process, alternating; medians.
+//! mask leaves; those of a second of a processor, which other programs disturb less (Linux), and
+//! their share of what multiply-adds reach, measured here. `plain` is causal and full, `window` a
+//! mask function, `bias` a score function. With `expanded`, each beside its expansion, in one
+//! process, alternating: medians, and means of processors' seconds.
 //!
 //! `cargo bench -p overdrive-cpu --bench attention [-- THREADS] [plain|window|bias] [expanded]
 //! [T...]`
@@ -33,8 +34,8 @@ fn main() {
         _ => vec![512, 1024, 2048, 4096, 8192],
     };
     let backend = CpuBackend::new(Some(threads)).unwrap();
-    let peak = peak() * threads as f64;
-    println!("{threads} thread(s), multiply-adds reach {peak:.0} GFLOP/s");
+    let peak = peak();
+    println!("{threads} thread(s), multiply-adds of one reach {peak:.0} GFLOP/s");
     let forms: &[&str] = match (has("window"), has("bias")) {
         (true, _) => &["window"],
         (_, true) => &["bias"],
@@ -143,15 +144,26 @@ impl Session {
         Self { executable, state, inputs, outputs }
     }
 
-    fn seconds(&mut self) -> f64 {
-        let start = Instant::now();
+    /// Seconds on the wall and of processors.
+    fn seconds(&mut self) -> [f64; 2] {
+        let (start, before) = (Instant::now(), busy());
         self.executable
             .run(&mut self.state, &self.inputs, &mut self.outputs)
             .unwrap()
             .wait()
             .unwrap();
-        start.elapsed().as_secs_f64()
+        [start.elapsed().as_secs_f64(), busy() - before]
     }
+}
+
+/// Seconds that processors have spent on the threads of this process; 0 where nobody counts them.
+fn busy() -> f64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
+    let spent = |path: std::path::PathBuf| -> Option<f64> {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse().ok()
+    };
+    tasks.filter_map(|task| spent(task.ok()?.path())).sum::<f64>() / 1e9
 }
 
 fn measure(backend: &CpuBackend, (form, t): (&str, usize), peak: f64, expanded: bool) {
@@ -177,16 +189,26 @@ fn measure(backend: &CpuBackend, (form, t): (&str, usize), peak: f64, expanded: 
                 }
             }
         }
-        let medians: Vec<f64> = times.into_iter().map(median).collect();
-        let rate = pairs * products * 2.0 * CHANNELS as f64 / medians[0] / 1e9;
+        // Processors are counted by the tick, which single calls may be shorter than.
+        let mean = |times: &[[f64; 2]]| times.iter().map(|t| t[1]).sum::<f64>() / rounds as f64;
+        let wall = |times: &[[f64; 2]]| median(times.iter().map(|t| t[0]).collect());
+        let found: Vec<[f64; 2]> = times.iter().map(|times| [wall(times), mean(times)]).collect();
+        let work = pairs * products * 2.0 * CHANNELS as f64 / 1e9;
+        let [rate, busy_rate] = found[0].map(|seconds| work / seconds);
         print!(
-            "{:>14} {form:>6} {t:>5} {:>9.2} ms {rate:>7.1} GFLOP/s {:>5.1} %",
+            "{:>14} {form:>6} {t:>5} {:>9.2} ms {rate:>6.1} GFLOP/s, of a processor {busy_rate:>6.1}, \
+             {:>4.1} %",
             graph.name(),
-            medians[0] * 1e3,
-            100.0 * rate / peak
+            found[0][0] * 1e3,
+            100.0 * busy_rate / peak
         );
-        match medians.get(1) {
-            Some(expansion) => println!("   expanded {:>9.2} ms", expansion * 1e3),
+        match found.get(1) {
+            Some([wall, busy]) => println!(
+                "   expanded {:>8.2} ms, {:.2}x; of processors {:.2}x",
+                wall * 1e3,
+                wall / found[0][0],
+                busy / found[0][1]
+            ),
             None => println!(),
         }
     }

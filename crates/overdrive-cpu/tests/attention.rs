@@ -195,3 +195,19 @@ fn gradients_through_mask_functions() {
         gradients(DType::BF16, [40, 150], attention, &[documents()]);
     }
 }
+
+#[test]
+fn gradients_through_score_functions() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let score = score_region(dtype.accumulation(), &[], |score, [_, h, q, k], _| {
+            let far = (q - k).convert(score.dtype()) * 0.01 * (h.convert(score.dtype()) + 1.0);
+            let capped = (score * 0.5).tanh() * 2.0 - far;
+            // Keys far ahead are hidden by the score itself.
+            let hidden = (k - q).compare(Compare::Gt, k.constant(60.0));
+            hidden.select(score.constant(f64::NEG_INFINITY), capped)
+        });
+        let score = score.unwrap();
+        gradients(dtype, [150, 140], Attention::FULL, std::slice::from_ref(&score));
+        gradients(dtype, [150, 140], Attention::CAUSAL, &[score, documents()]);
+    }
+}

@@ -49,8 +49,8 @@ pub struct Region {
     pub program: Program,
     /// Where in its capture each load reads.
     pub reads: HashMap<Register, Read>,
-    /// The score, or whether the key is visible.
-    pub result: Register,
+    /// The elements of each output: the score, or whether the key is visible, first.
+    pub outputs: Vec<Vec<Register>>,
 }
 
 impl Region {
@@ -77,11 +77,17 @@ impl Region {
         }
         arguments.extend((0..4).map(|d| scalar(&mut translator, Instr::Index(d), DType::I32)));
         arguments.extend((0..captures.len()).map(Known::Capture));
-        let Known::Elements(result) = &translator.region(region, &arguments)?[0] else {
-            unreachable!("a score or a mask is no captured tensor")
-        };
-        let result = result[0];
-        Ok(Self { program: translator.program, reads: translator.reads, result })
+        let known = translator.region(region, &arguments)?;
+        let outputs = known.into_iter().zip(region.outputs()).map(|(known, port)| match known {
+            Known::Elements(registers) => registers,
+            // A score that is a captured number.
+            Known::Capture(capture) => {
+                let read = Read { capture, index: Vec::new() };
+                vec![translator.read(read, region.ty(port.value).dtype)]
+            }
+        });
+        let outputs = outputs.collect();
+        Ok(Self { program: translator.program, reads: translator.reads, outputs })
     }
 }
 
@@ -101,7 +107,7 @@ fn unsupported(node: &Node) -> String {
 }
 
 impl Translator<'_> {
-    /// The registers of the region's only output.
+    /// What the region's outputs are.
     fn region(&mut self, region: &Graph, arguments: &[Known]) -> Result<Vec<Known>, String> {
         let mut known: Vec<Option<Known>> = vec![None; region.value_count()];
         for (port, argument) in region.inputs().iter().zip(arguments) {

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)] // Raw pointers into packed panels; `simd.rs` says what they point to.
 
 use super::kernel::{Element, Kernel};
-use super::pack;
 use super::panel::{Lines, Panel};
 use super::schedule;
 use super::simd::PackedBlock;
@@ -77,15 +76,6 @@ impl<T: Element> Kernel<T> {
         unsafe { (self.pack)(lines, self.a, to) }
     }
 
-    /// Packs rows of A that are sums, for a kernel that [`takes_sums`](Self::takes_sums).
-    ///
-    /// # Safety
-    /// As for [`pack_a`](Self::pack_a).
-    pub(crate) unsafe fn pack_sums(&self, lines: Lines<T::Acc>, to: *mut u8) {
-        // SAFETY: as the caller promised.
-        unsafe { pack::pack(lines, self.a, to) }
-    }
-
     /// Packs columns of B.
     ///
     /// # Safety
@@ -115,6 +105,17 @@ impl<T: Element> Kernel<T> {
         let b_strides = [self.b.width, b_row];
         // SAFETY: as the caller promised.
         unsafe { (self.multiply)(&PackedBlock { b_strides, ..self.block(product) }) }
+    }
+
+    /// The same where A's rows lie `a_row` elements apart as they are.
+    ///
+    /// # Safety
+    /// As for [`multiply_block`](Self::multiply_block).
+    pub(crate) unsafe fn multiply_lines(&self, product: BlockProduct<T::Acc>, a_row: usize) {
+        debug_assert!(self.takes_sums(), "it reads elements of A one by one");
+        let a_line = a_row * size_of::<T::Acc>();
+        // SAFETY: as the caller promised.
+        unsafe { (self.multiply)(&PackedBlock { a_line, ..self.block(product) }) }
     }
 
     fn block(&self, product: BlockProduct<T::Acc>) -> PackedBlock<T::Acc> {

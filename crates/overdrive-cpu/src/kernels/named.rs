@@ -1,8 +1,7 @@
 //! The table of kernels, a line each, and how the CPU answers what it is asked to run.
 
-use overdrive_ir::ops::attention::find_score;
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
-use overdrive_ir::{Call, DType, Decline, Kernel, OpRef, Operation, Plan, Prim, TensorType};
+use overdrive_ir::{Call, DType, Decline, Graph, Kernel, OpRef, Operation, Plan, Prim, TensorType};
 
 use super::{
     attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
@@ -32,8 +31,8 @@ pub(crate) struct NamedKernel {
     pub(crate) op: &'static str,
     /// Whether it hands its result to an epilogue.
     pub(super) takes_epilogue: bool,
-    /// Whether it computes the op's regions too.
-    pub(super) takes_regions: bool,
+    /// Why it does not compute these regions.
+    pub(super) regions: fn(&[Graph]) -> Option<Decline>,
     /// Why it does not take this form of the op, or operands of these types.
     pub(super) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
     /// Compiles a call.
@@ -54,6 +53,11 @@ pub(super) enum Compile {
     Prim(fn(&Prim, &[&View], &[Option<&View>]) -> Taken),
 }
 
+/// Takes an op without regions.
+pub(super) fn takes_none(regions: &[Graph]) -> Option<Decline> {
+    (!regions.is_empty()).then_some(Decline::NoKernel)
+}
+
 /// Takes every form of an op.
 pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
     None
@@ -63,14 +67,8 @@ pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
 pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     match *call {
         Call::Op { op, operands, regions } => {
-            // The gradients of a score function have no kernel.
-            let takes = |kernel: &&NamedKernel| {
-                let is_mask = kernel.op != "attention_grad" || find_score(regions).is_none();
-                regions.is_empty() || kernel.takes_regions && is_mask
-            };
-            let kernel = find(&op.name()).filter(takes);
-            let kernel = kernel.ok_or(Decline::NoKernel)?;
-            let declined = (kernel.declines)(op, operands);
+            let kernel = find(&op.name()).ok_or(Decline::NoKernel)?;
+            let declined = (kernel.regions)(regions).or_else(|| (kernel.declines)(op, operands));
             let takes_epilogue = kernel.takes_epilogue;
             declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)
         }

@@ -11,7 +11,7 @@ use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, OpRef, Plan};
 
 use super::function::{Block, Functions};
-use super::reach::Reach;
+use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Runnable, Unsupported};
@@ -26,7 +26,7 @@ const TILE: usize = 512;
 /// Tasks that keep the workers of a large machine busy to the end: with fewer, tiles are half as
 /// long.
 const TASKS: usize = 64;
-/// Keys of a block, at most: their scores against a panel of 32 queries fill two thirds of the
+/// Keys of a block, about: their scores against a panel of 32 queries fill two thirds of the
 /// first-level cache.
 const BLOCK: usize = 256;
 
@@ -34,7 +34,7 @@ const BLOCK: usize = 256;
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     op: "attention",
     takes_epilogue: false,
-    takes_regions: true,
+    regions: |_| None,
     declines: takes_all,
     compile: Compile::Composite(compile),
 };
@@ -78,8 +78,7 @@ where
         let tasks = q.sizes[..3].iter().product::<usize>() / TILE;
         let tile = if tasks < TASKS { TILE / 2 } else { TILE };
         let scale = attention.factor(q.sizes[3]);
-        // Whole tiles of the kernel: the rest of one costs more than its share.
-        let block = k.sizes[2].clamp(1, BLOCK / rows * rows);
+        let block = block_of(k.sizes[2], BLOCK, rows);
         let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention is a composite")

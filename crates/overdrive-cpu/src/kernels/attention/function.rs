@@ -11,9 +11,11 @@ use crate::exec::Unsupported;
 use crate::loops::{CompiledTile, Reads};
 use crate::slots::SlotTable;
 
-/// Slots of a task, numbered behind those of the plan: scores or visibility, a [`Position`], and
-/// the row and column of each lane.
-const OWN: usize = 7;
+/// Slots of a task, numbered behind those of the plan: scores or visibility, a [`Position`], the row
+/// and column of each lane, and slopes.
+const OWN: usize = 8;
+/// That of slopes.
+const SLOPES: u32 = 7;
 
 /// Where a block of scores lies in its attention: batch, head, first query, first key.
 pub(super) type Position = [i32; 4];
@@ -91,23 +93,23 @@ impl Functions {
             .unwrap_or(0)
     }
 
-    /// Makes products scores, where there is a score function.
+    /// Makes products scores, where there is a score function, and writes its slopes, where it gives
+    /// them.
     ///
     /// # Safety
-    /// `values` has `lanes` products, `scratch` the bytes, on a 64-byte boundary; the slots hold
-    /// the captures.
+    /// There are as many slopes as products; `scratch` has the bytes, on a 64-byte boundary; the
+    /// slots hold the captures.
     pub(super) unsafe fn score<A>(
         &self,
-        values: &mut [A],
+        (values, slopes): (&mut [A], *mut A),
         at: Position,
         slots: &SlotTable,
         scratch: *mut u8,
     ) {
         if let Some(program) = &self.score {
+            let places = [values.as_mut_ptr().cast(), slopes.cast()];
             // SAFETY: as the caller promised.
-            unsafe {
-                self.run(program, (values.as_mut_ptr().cast(), values.len()), (at, slots), scratch)
-            }
+            unsafe { self.run(program, (places, values.len()), (at, slots), scratch) }
         }
     }
 
@@ -124,7 +126,10 @@ impl Functions {
     ) -> Visible {
         let Some(program) = &self.mask else { return Visible::All };
         // SAFETY: as the caller promised.
-        unsafe { self.run(program, (lanes.as_mut_ptr(), lanes.len()), (at, slots), scratch) };
+        unsafe {
+            let places = [lanes.as_mut_ptr(), std::ptr::null_mut()];
+            self.run(program, (places, lanes.len()), (at, slots), scratch);
+        }
         let (any, all) = lanes.iter().fold((0, 1), |(any, all), &lane| (any | lane, all & lane));
         match (any, all) {
             (0, _) => Visible::None,
@@ -136,7 +141,7 @@ impl Functions {
     unsafe fn run(
         &self,
         program: &CompiledTile,
-        (values, lanes): (*mut u8, usize),
+        ([values, slopes], lanes): ([*mut u8; 2], usize),
         (at, slots): (Position, &SlotTable),
         scratch: *mut u8,
     ) {
@@ -149,6 +154,7 @@ impl Functions {
             start(&at[3..]),
             start(&self.lanes[0]),
             start(&self.lanes[1]),
+            slopes,
         ];
         let address = |slot: SlotId| match slot.0.checked_sub(self.first) {
             Some(number) => own[number as usize],
@@ -217,7 +223,7 @@ impl<'a> Translator<'a> {
         (region, captures): (Region, &[View]),
         scale: f64,
     ) -> Result<CompiledTile, Unsupported> {
-        let result = region.program.dtype(region.result);
+        let result = |output: usize| region.program.dtype(region.outputs[output][0]);
         let mut known: Vec<Register> = Vec::with_capacity(region.program.instrs.len());
         for (at, instr) in region.program.instrs.iter().enumerate() {
             let dtype = region.program.dtypes[at];
@@ -251,10 +257,16 @@ impl<'a> Translator<'a> {
             };
             known.push(self.program.push(instr, dtype));
         }
-        let access = Access { slot: self.own_slot(0), offset: 0, strides: vec![1] };
-        let value = known[region.result.0 as usize];
-        self.program.stores.push(Store { access, value });
-        let own = |number: u32| if number == 0 { result } else { DType::I32 };
+        for (output, number) in (0..region.outputs.len()).zip([0, SLOPES]) {
+            let access = Access { slot: self.own_slot(number), offset: 0, strides: vec![1] };
+            let value = known[region.outputs[output][0].0 as usize];
+            self.program.stores.push(Store { access, value });
+        }
+        let own = |number: u32| match number {
+            0 => result(0),
+            SLOPES => result(1),
+            _ => DType::I32,
+        };
         let plan = self.plan;
         let dtype = |slot: SlotId| match slot.0.checked_sub(plan.slots.len() as u32) {
             Some(number) => own(number),

@@ -15,17 +15,18 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 use overdrive_ir::ops::AttentionGrad;
-use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::ops::attention::{Mask, find_score};
+use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, KernelOp};
-use overdrive_ir::{DType, OpRef, Plan};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
 
 use super::call::{element, store};
 use super::function::{self, Functions};
 use super::grad_task::{Block, Buffers, Shape, Wanted};
-use super::reach::Reach;
+use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::Rows;
-use super::weights::weigh;
+use super::weights::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Lines, Narrow, transpose};
 use crate::kernels::named::{Compile, NamedKernel, takes_all};
@@ -36,21 +37,31 @@ use crate::threads::{Pool, Worker};
 /// Panels of queries of a group. Their number is odd, so that rows of scores share no sets of the
 /// first-level cache.
 const PANELS: usize = 5;
-/// Keys of a block, at most: with a group of queries they fill half of the second-level cache.
+/// Keys of a block, about: with a group of queries they fill half of the second-level cache.
 const BLOCK: usize = 128;
 /// Blocks of a tile: enough that packing a group of queries is a few percent.
 const BLOCKS: usize = 4;
 /// Groups of queries of a task that sums up dq alone.
 const GROUPS: usize = 6;
 
-/// `attention_grad` with a mask function.
+/// `attention_grad` with a mask function, and a score function that captures no floats.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     op: "attention_grad",
     takes_epilogue: false,
-    takes_regions: true,
+    regions: declines,
     declines: takes_all,
     compile: Compile::Composite(compile),
 };
+
+fn declines(regions: &[Graph]) -> Option<Decline> {
+    let score = find_score(regions)?;
+    let is_float = |port: &Port| score.ty(port.value).dtype.is_float();
+    // Their gradients are sums over all pairs.
+    score.inputs()[5..].iter().any(is_float).then(|| {
+        let reason = "the gradients of floats that a score function captures have no kernel";
+        Decline::Because(reason.to_owned())
+    })
+}
 
 fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let views = call.operands.iter().chain(call.results.iter().flatten());
@@ -103,13 +114,19 @@ where
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention_grad is a composite")
         };
-        let block = k.sizes[2].clamp(1, BLOCK / rows * rows);
+        let block = block_of(k.sizes[2], BLOCK, rows);
         let group = q.sizes[2].clamp(1, PANELS * width).next_multiple_of(width);
         let scale = op.attention.factor(q.sizes[3]);
         let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
+        let scored = |region: &Graph| match find_score(std::slice::from_ref(region)) {
+            Some(score) => Slopes::of(score).map(|slopes| slopes.region),
+            None => Ok(region.clone()),
+        };
+        let regions: Result<Vec<Graph>, _> = regions.iter().map(scored).collect();
+        let regions = regions.expect("a score function that captures no floats has slopes");
         let functions = Functions::new(
             plan,
-            (regions, &call.operands[6..]),
+            (&regions, &call.operands[6..]),
             function::Block { rows: block, stride: group, extents },
             scale,
         )?;
@@ -118,6 +135,7 @@ where
             kernel,
             weigh: weigh::<T::Acc>(width),
             hide: passes::<T::Acc>(width).hide,
+            steepen: steepen::<T::Acc>(),
             reach: Reach {
                 queries: q.sizes[2],
                 keys: k.sizes[2],

@@ -17,6 +17,7 @@ pub(super) struct Shape<T: Element> {
     pub(super) kernel: &'static Kernel<T>,
     pub(super) weigh: Weigh,
     pub(super) hide: Entry,
+    pub(super) steepen: Entry,
     pub(super) functions: Functions,
     pub(super) reach: Reach,
     /// Channels of q and k.
@@ -48,9 +49,10 @@ pub(super) struct Buffers<'a, A> {
     group: [*mut u8; 4],
     /// Of each block of a tile: k and v as left operands, and k as that of the gradient of q.
     tile: [*mut u8; 3],
-    /// Scores and slopes, keys by queries.
+    /// Scores and slopes, keys by queries; and the slopes of a score function.
     scores: *mut A,
     slopes: *mut A,
+    steep: *mut A,
     rounded: *mut u8,
     packed: *mut u8,
     packed_slopes: *mut u8,
@@ -65,7 +67,7 @@ pub(super) struct Buffers<'a, A> {
     pub(super) turned: *mut A,
     visible: *mut u8,
     functions: *mut u8,
-    _placed: Placed<'a, 20>,
+    _placed: Placed<'a, 21>,
 }
 
 /// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
@@ -104,7 +106,7 @@ where
             ("scores", matrix * acc),
             ("slopes", matrix * acc),
             ("rounded", only_if(!direct, matrix * size_of::<T>())),
-            ("packed weights", kernel.a_bytes(block, group)),
+            ("packed weights", only_if(!direct, kernel.a_bytes(block, group))),
             ("packed slopes", only_if(!direct, kernel.b_bytes(group, block))),
             ("log-sum-exps", group * acc),
             ("deltas", group * acc),
@@ -112,6 +114,7 @@ where
             ("gradients of keys", keys * depth * acc),
             ("gradients of values", keys * values * acc),
             ("rows of gradients of queries", group * depth * acc),
+            ("slopes of scores", only_if(self.functions.has_score(), matrix * acc)),
             ("visibility", only_if(self.functions.has_mask(), matrix)),
             ("score and mask functions", self.functions.scratch_bytes()),
         ]));
@@ -135,8 +138,9 @@ where
             dk: at[15].cast(),
             dv: at[16].cast(),
             turned: at[17].cast(),
-            visible: at[18],
-            functions: at[19],
+            steep: at[18].cast(),
+            visible: at[19],
+            functions: at[20],
             _placed: placed,
         }
     }
@@ -229,7 +233,7 @@ where
             }
             kernel.multiply_block(product(left, right, scores, self.depth));
             let scored = std::slice::from_raw_parts_mut(scores, lanes);
-            self.functions.score(scored, at, slots, buffers.functions);
+            self.functions.score((scored, buffers.steep), at, slots, buffers.functions);
             let hidden = if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST };
             if visibility == Visible::Some {
                 let (src, hidden) = (visible.as_ptr(), std::ptr::from_ref(&hidden).cast());
@@ -257,6 +261,12 @@ where
             };
             let dst = std::ptr::null_mut();
             weigh(seen, &Operands { dst, src: [source; 3], immediate: 0, ahead: Ahead::NONE });
+            if self.functions.has_score() {
+                let src = [buffers.steep.cast_const().cast(); 3];
+                let operands =
+                    Operands { dst: slopes.cast(), src, immediate: 0, ahead: Ahead::NONE };
+                (self.steepen)(lanes, &operands);
+            }
             if wanted.queries {
                 self.add_queries(buffers, (columns, dq), [keys, seen, width]);
             }
@@ -264,8 +274,8 @@ where
                 for (sums, right, to, channels) in
                     [(scores, drows, dv, self.values), (slopes, rows, dk, self.depth)]
                 {
-                    kernel.multiply_block(BlockProduct {
-                        a: self.packed(buffers, sums, [seen, queries]),
+                    let product = BlockProduct {
+                        a: sums.cast_const().cast(),
                         b: right,
                         c: to,
                         c_stride: channels,
@@ -273,7 +283,13 @@ where
                         cols: channels,
                         k: queries,
                         accumulate: true,
-                    });
+                    };
+                    if kernel.takes_sums() {
+                        kernel.multiply_lines(product, stride);
+                    } else {
+                        let a = self.packed(buffers, sums, [seen, queries]);
+                        kernel.multiply_block(BlockProduct { a, ..product });
+                    }
                 }
             }
         }
@@ -327,19 +343,12 @@ where
         sums: *mut T::Acc,
         [seen, queries]: [usize; 2],
     ) -> *const u8 {
-        let (lines, line_stride, k, k_stride) = (seen, self.group, queries, 1);
         // SAFETY: as the caller promised.
         unsafe {
-            if self.kernel.takes_sums() {
-                let from = sums.cast_const();
-                let lines = Lines { from, lines, line_stride, k, k_stride };
-                self.kernel.pack_sums(lines, buffers.packed);
-            } else {
-                self.round(buffers, sums, [seen, queries]);
-                let from = buffers.rounded.cast_const().cast::<T>();
-                let lines = Lines { from, lines, line_stride, k, k_stride };
-                self.kernel.pack_a(lines, buffers.packed);
-            }
+            self.round(buffers, sums, [seen, queries]);
+            let (from, line_stride) = (buffers.rounded.cast_const().cast::<T>(), self.group);
+            let lines = Lines { from, lines: seen, line_stride, k: queries, k_stride: 1 };
+            self.kernel.pack_a(lines, buffers.packed);
         }
         buffers.packed.cast_const()
     }

@@ -9,6 +9,13 @@ pub(super) struct Reach {
     pub(super) causal: bool,
 }
 
+/// Keys of a block, where one has about `most`: whole tiles of the kernel, of `rows`, and no block
+/// much shorter than the others, which would cost more than its share.
+pub(super) fn block_of(keys: usize, most: usize, rows: usize) -> usize {
+    let blocks = keys.div_ceil(most.next_multiple_of(rows)).max(1);
+    keys.div_ceil(blocks).max(1).next_multiple_of(rows)
+}
+
 /// A block of scores: `seen` rows of keys, `stride` elements apart, by `width` queries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {

@@ -224,7 +224,7 @@ where
                 accumulate: false,
             });
             let values = std::slice::from_raw_parts_mut(scores, seen * width);
-            self.functions.score(values, at, slots, functions);
+            self.functions.score((values, std::ptr::null_mut()), at, slots, functions);
             if visibility == Visible::Some {
                 let (src, hidden) = (visible.as_ptr(), self.hidden());
                 let operands = Operands {

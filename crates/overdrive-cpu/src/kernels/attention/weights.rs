@@ -59,6 +59,31 @@ fn entries<A: Score, const W: usize>() -> Weigh {
     }
 }
 
+/// The pass that multiplies each of `n` slopes at `dst` by the one at `src[0]`, where it is not 0:
+/// the slope of a score that is hidden may be any.
+pub(super) fn steepen<A: Score>() -> Entry {
+    match Level::best() {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => Avx512::entry::<Steepen<A>>(),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => Avx2::entry::<Steepen<A>>(),
+        _ => Portable::entry::<Steepen<A>>(),
+    }
+}
+
+struct Steepen<A>(PhantomData<A>);
+
+impl<A: Score> Kernel for Steepen<A> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
+        // SAFETY: the caller has `n` of both.
+        let (slopes, by) = unsafe { (operands.dst::<A>(n), operands.src::<A>(0, n)) };
+        for (slope, &by) in slopes.iter_mut().zip(by) {
+            *slope = if *slope == A::ZERO { A::ZERO } else { slope.mul(by) };
+        }
+    }
+}
+
 struct Pass<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 
 impl<A: Score, const W: usize, const SCALED: bool> Kernel for Pass<A, W, SCALED> {

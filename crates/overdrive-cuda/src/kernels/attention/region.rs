@@ -66,7 +66,7 @@ pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refu
              q, i32 k CAPTURES) {{\n"
         );
         text += &body(&printed.region.program, &printed);
-        text += &format!("return t{};\n}}\n", printed.region.result.0);
+        text += &format!("return t{};\n}}\n", printed.region.outputs[0][0].0);
     }
     Ok(text)
 }
