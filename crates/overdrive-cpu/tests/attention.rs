@@ -1,14 +1,14 @@
 //! Attention over more keys than a block holds, under scales that turn the order of the scores
-//! around, and with score and mask functions.
+//! around, and with score and mask functions; and its gradients.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 mod support;
 
-use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::plan::StepKind;
-use overdrive_ir::{Array, Binary, Builder, Compare, DType, TensorType};
+use overdrive_ir::ops::{Attention, AttentionGrad};
+use overdrive_ir::plan::{KernelOp, StepKind};
+use overdrive_ir::{Array, Binary, Builder, Compare, DType, Graph, TensorType};
 use support::{MODES, Session, check, random};
 use testkit::Tolerance;
 
@@ -47,7 +47,7 @@ fn hidden_keys_stay_hidden_under_scales_of_every_sign() {
 }
 
 #[test]
-fn score_and_mask_functions_run_here_and_not_in_the_reference() {
+fn score_and_mask_functions_run_in_the_kernel() {
     for (dtype, scores) in
         [(DType::F32, DType::F32), (DType::BF16, DType::F32), (DType::F64, DType::F64)]
     {
@@ -87,11 +87,127 @@ fn score_and_mask_functions_run_here_and_not_in_the_reference() {
                 for mode in MODES {
                     let session = Session::new(&graph, mode, 1, &tensors).unwrap();
                     let plan = session.compiled.plan();
-                    let host =
-                        plan.steps.iter().find(|step| matches!(step.kind, StepKind::Host(_)));
-                    assert!(host.is_none(), "{}, {mode}: {host:?}", graph.name());
+                    assert!(
+                        plan.steps.iter().any(|step| is_kernel(&step.kind, "attention")),
+                        "{}, {mode}: {:?}",
+                        graph.name(),
+                        plan.steps
+                    );
                 }
             }
         }
+    }
+}
+
+fn is_kernel(kind: &StepKind, name: &str) -> bool {
+    let StepKind::Kernel(call) = kind else { return false };
+    matches!(&call.op, KernelOp::Composite(op, _) if op.name() == name)
+}
+
+/// Documents of 100 keys, of which a query sees its own.
+fn documents() -> Graph {
+    mask_region(&[], |[_, _, q, k], _| {
+        let [q, k] = [q, k].map(|i| i.binary(Binary::Div, i.constant(100.0)));
+        q.compare(Compare::Eq, k)
+    })
+    .unwrap()
+}
+
+#[test]
+fn blocks_that_a_mask_function_hides_leave_no_trace() {
+    // Panels whose first block of keys is hidden, or their last; those of the last queries see none.
+    let b = Builder::new("documents");
+    let inputs = [[1, 2, 330, 4], [1, 1, 290, 4], [1, 1, 290, 3]];
+    let inputs: Vec<Array> = (1..).zip(&inputs).map(|(i, s)| random(DType::F32, s, i)).collect();
+    let [q, k, v] = [0, 1, 2].map(|i| b.input(&format!("x{i}"), inputs[i].ty()));
+    let [out, lse] = q.attention_with([k, v], Attention::FULL, vec![documents()], &[]);
+    b.output("out", out);
+    b.output("lse", lse);
+    check(&b.finish().unwrap(), &inputs, Tolerance::new(DType::F32, 100, 8.0));
+}
+
+#[test]
+fn the_largest_negative_number_is_a_score_and_hides_nothing() {
+    let lowest = f64::from(f32::MIN);
+    // All keys of the first queries, and a key of all others.
+    let score = score_region(DType::F32, &[], |score, [_, _, q, k], _| {
+        let early = q.compare(Compare::Lt, q.constant(3.0));
+        let first = k.compare(Compare::Eq, k.constant(0.0));
+        early.binary(Binary::Or, first).select(score.constant(lowest), score)
+    });
+    let inputs: Vec<Array> = (1..4).map(|i| random(DType::F32, &[1, 1, 20, 4], i)).collect();
+    let b = Builder::new("lowest");
+    let [q, k, v] = [0, 1, 2].map(|i| b.input(&format!("x{i}"), inputs[i].ty()));
+    let regions = vec![score.unwrap()];
+    let [out, lse] = q.attention_with([k, v], Attention::FULL, regions, &[]);
+    b.output("out", out);
+    b.output("lse", lse);
+    check(&b.finish().unwrap(), &inputs, Tolerance::new(DType::F32, 20, 8.0));
+}
+
+/// The gradients of two query heads that share a key head.
+fn gradients(dtype: DType, [queries, keys]: [usize; 2], attention: Attention, regions: &[Graph]) {
+    let b = Builder::new(&format!("{dtype} {queries}x{keys} {attention:?} {}", regions.len()));
+    let (rows, shared) = ([1, 2, queries, 4], [1, 1, keys, 4]);
+    let wide = dtype.accumulation();
+    // Rows whose weights add up to about one.
+    let lse = random(wide, &[1, 2, queries], 4);
+    let raised = (keys as f64).ln() + 1.0;
+    let lse = Array::build(wide, &[1, 2, queries], |index| 0.2 * lse.at(index) + raised);
+    let inputs = [
+        random(dtype, &rows, 1),
+        random(dtype, &shared, 2),
+        random(dtype, &[1, 1, keys, 3], 3),
+        lse,
+        random(dtype, &[1, 2, queries, 3], 5),
+        random(wide, &[1, 2, queries], 6),
+    ];
+    let x: Vec<_> =
+        inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
+    let results = b.node(AttentionGrad { attention }, &x, regions.to_vec());
+    ["dq", "dk", "dv"].iter().zip(results).for_each(|(name, result)| b.output(name, result));
+    let graph = b.finish().unwrap();
+    check(&graph, &inputs, Tolerance::new(dtype, queries.max(keys), 8.0));
+    let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
+    let session = Session::new(&graph, MODES[2], 1, &tensors).unwrap();
+    let steps = &session.compiled.plan().steps;
+    assert!(steps.iter().any(|step| is_kernel(&step.kind, "attention_grad")), "{steps:?}");
+}
+
+#[test]
+fn gradients_add_up_over_blocks_and_groups() {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for attention in [Attention::FULL, Attention::CAUSAL] {
+            // More keys than a tile has, more queries than a task of dq has.
+            gradients(dtype, [90, 700], attention, &[]);
+            gradients(dtype, [500, 140], attention, &[]);
+        }
+    }
+    for scale in [-0.75, 0.0] {
+        gradients(DType::F32, [9, 9], Attention { scale: Some(scale), mask: Mask::Causal }, &[]);
+    }
+}
+
+#[test]
+fn gradients_through_mask_functions() {
+    for attention in [Attention::FULL, Attention::CAUSAL] {
+        gradients(DType::F32, [330, 290], attention, &[documents()]);
+        gradients(DType::BF16, [40, 150], attention, &[documents()]);
+    }
+}
+
+#[test]
+fn gradients_through_score_functions() {
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let score = score_region(dtype.accumulation(), &[], |score, [_, h, q, k], _| {
+            let far = (q - k).convert(score.dtype()) * 0.01 * (h.convert(score.dtype()) + 1.0);
+            let capped = (score * 0.5).tanh() * 2.0 - far;
+            // Keys far ahead are hidden by the score itself.
+            let hidden = (k - q).compare(Compare::Gt, k.constant(60.0));
+            hidden.select(score.constant(f64::NEG_INFINITY), capped)
+        });
+        let score = score.unwrap();
+        gradients(dtype, [150, 140], Attention::FULL, std::slice::from_ref(&score));
+        gradients(dtype, [150, 140], Attention::CAUSAL, &[score, documents()]);
     }
 }

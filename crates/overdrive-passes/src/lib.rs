@@ -27,6 +27,7 @@ mod precision;
 mod quantize;
 mod rebuild;
 mod recognise;
+mod region;
 mod rematerialize;
 mod segments;
 mod shard;
@@ -61,6 +62,7 @@ pub use quantize::{
     smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
+pub use region::{At, Read, Region};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use segments::{ModelBlock, block_ends, blocks, segments};
 pub use shard::{ShardError, Sharded, shard};

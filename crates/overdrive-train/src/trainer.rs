@@ -110,7 +110,7 @@ impl Compiled {
     }
 
     fn plan(&self) -> &Plan {
-        self.executable.plan()
+        self.session.plan()
     }
 
     fn memory(&self) -> MemoryReport {

@@ -292,7 +292,7 @@ impl Session for CpuSession {
         MemoryReport {
             transient_bytes: self.storage.peak_bytes() as u64,
             persistent_bytes: (self.kept.len() + constants) as u64,
-            state_bytes: self.plan.state_bytes(Space::MAIN),
+            state_bytes: self.executable.plan.state_bytes(Space::MAIN),
             offloaded_bytes: 0,
             workspace_bytes: (self.pool.scratch_bytes() + own) as u64,
             context_bytes: None,

@@ -91,25 +91,39 @@ impl<T: Element> Kernel<T> {
     /// This CPU supports the kernel; `a` and `b` hold what the packing functions made of `rows` and
     /// `cols` lines over `k`; C has its elements, and nobody else touches them.
     pub(crate) unsafe fn multiply_block(&self, product: BlockProduct<T::Acc>) {
+        // SAFETY: as the caller promised.
+        unsafe { (self.multiply)(&self.block(product)) }
+    }
+
+    /// The same where B's rows lie `b_row` elements apart as they are, which a kernel can read that
+    /// [`takes_sums`](Self::takes_sums).
+    ///
+    /// # Safety
+    /// As for [`multiply_block`](Self::multiply_block); B has whole panels of columns.
+    pub(crate) unsafe fn multiply_rows(&self, product: BlockProduct<T::Acc>, b_row: usize) {
+        debug_assert!(self.takes_sums(), "it reads elements of B one by one");
+        let b_strides = [self.b.width, b_row];
+        // SAFETY: as the caller promised.
+        unsafe { (self.multiply)(&PackedBlock { b_strides, ..self.block(product) }) }
+    }
+
+    /// The same where A's rows lie `a_row` elements apart as they are.
+    ///
+    /// # Safety
+    /// As for [`multiply_block`](Self::multiply_block).
+    pub(crate) unsafe fn multiply_lines(&self, product: BlockProduct<T::Acc>, a_row: usize) {
+        debug_assert!(self.takes_sums(), "it reads elements of A one by one");
+        let a_line = a_row * size_of::<T::Acc>();
+        // SAFETY: as the caller promised.
+        unsafe { (self.multiply)(&PackedBlock { a_line, ..self.block(product) }) }
+    }
+
+    fn block(&self, product: BlockProduct<T::Acc>) -> PackedBlock<T::Acc> {
         let BlockProduct { a, b, c, c_stride, rows, cols, k, accumulate } = product;
         let steps = k.div_ceil(self.a.k_multiple);
         let b_strides = [(steps + self.b.head) * self.b.width, self.b.width];
         let (a_line, next) = (0, std::ptr::null());
-        let block = PackedBlock {
-            a,
-            a_line,
-            b,
-            b_strides,
-            next,
-            c,
-            c_stride,
-            rows,
-            cols,
-            steps,
-            accumulate,
-        };
-        // SAFETY: as the caller promised.
-        unsafe { (self.multiply)(&block) }
+        PackedBlock { a, a_line, b, b_strides, next, c, c_stride, rows, cols, steps, accumulate }
     }
 }
 

@@ -49,8 +49,8 @@ const AHEAD: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct PackedBlock<Acc> {
     pub a: *const u8,
-    /// Bytes from one row of A to the next where a kernel of tiles reads A as the operand lies, 0
-    /// where A is packed.
+    /// Bytes from one row of A to the next where a kernel reads A as the operand lies, 0 where A is
+    /// packed.
     pub a_line: usize,
     pub b: *const u8,
     /// Units from one B panel to the next, and from one step of a panel to the next.
@@ -81,7 +81,10 @@ pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
             // SAFETY: panels follow each other; row and col are inside of C.
             unsafe {
                 tile(Tile {
-                    a: block.a.cast::<S::Unit>().add(row * block.steps),
+                    a: match block.a_line {
+                        0 => block.a.cast::<S::Unit>().add(row * block.steps),
+                        line => block.a.add(row * line).cast::<S::Unit>(),
+                    },
                     b: block.b.cast::<S::Unit>().add(col / nr * block.b_strides[0]),
                     c: block.c.add(row * block.c_stride + col),
                     rows: (block.rows - row).min(MR),
@@ -117,7 +120,7 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
                 S::prefetch(tile.c.wrapping_add(r * stride + v * S::LANES));
             }
         }
-        let (mut a, mut b) = (tile.a, tile.b);
+        let mut b = tile.b;
         let mut start = [S::zero(); NV];
         if S::HEAD {
             for (v, vector) in start.iter_mut().enumerate() {
@@ -125,22 +128,12 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
             }
             b = b.wrapping_add(b_step);
         }
-        let mut acc = [start; R];
-        for _ in 0..tile.block.steps {
-            let mut row = [S::zero(); NV];
-            for (v, vector) in row.iter_mut().enumerate() {
-                *vector = S::load(b.add(v * S::LANES));
-                S::prefetch(b.wrapping_add(AHEAD * b_step + v * S::LANES));
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let x = S::splat(a.add(r));
-                for v in 0..NV {
-                    acc[v] = S::fma(x, row[v], acc[v]);
-                }
-            }
-            a = a.add(MR);
-            b = b.wrapping_add(b_step);
-        }
+        let (steps, line) = (tile.block.steps, tile.block.a_line / size_of::<S::Unit>());
+        // Constant distances of a packed panel cost no registers.
+        let acc = match line {
+            0 => products::<S, R, NV>(start, (tile.a, [1, MR]), (b, b_step), steps),
+            _ => products::<S, R, NV>(start, (tile.a, [line, 1]), (b, b_step), steps),
+        };
         if tile.cols == NV * S::LANES {
             for (r, acc) in acc.iter().enumerate() {
                 for (v, &acc) in acc.iter().enumerate() {
@@ -152,6 +145,37 @@ pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, cons
             store_edge::<S, R, NV>(acc, &tile);
         }
     }
+}
+
+/// Adds `steps` outer products to `start`. A's units lie so far apart from row to row and from step
+/// to step.
+#[inline(always)]
+unsafe fn products<S: Simd, const R: usize, const NV: usize>(
+    start: [S::Vector; NV],
+    (mut a, [a_row, a_step]): (*const S::Unit, [usize; 2]),
+    (mut b, b_step): (*const S::Unit, usize),
+    steps: usize,
+) -> [[S::Vector; NV]; R] {
+    let mut acc = [start; R];
+    for _ in 0..steps {
+        // SAFETY: as the caller promised.
+        unsafe {
+            let mut row = [S::zero(); NV];
+            for (v, vector) in row.iter_mut().enumerate() {
+                *vector = S::load(b.add(v * S::LANES));
+                S::prefetch(b.wrapping_add(AHEAD * b_step + v * S::LANES));
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = S::splat(a.add(r * a_row));
+                for v in 0..NV {
+                    acc[v] = S::fma(x, row[v], acc[v]);
+                }
+            }
+        }
+        a = a.wrapping_add(a_step);
+        b = b.wrapping_add(b_step);
+    }
+    acc
 }
 
 /// Stores a tile that reaches over the right edge of C, by way of a row of memory.

@@ -5,7 +5,7 @@
 use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
-use super::named::{Compile, NamedKernel, takes_all};
+use super::named::{Compile, NamedKernel, takes_all, takes_none};
 use super::place::{Strided, read_index};
 use super::transfer::Transfer;
 use crate::exec::Runnable;
@@ -28,6 +28,7 @@ fn start(whole: &Strided, sizes: &[usize], starts: &Strided, slots: &SlotTable) 
 pub(super) const SLICE: NamedKernel = NamedKernel {
     op: "dynamic_slice",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
@@ -72,6 +73,7 @@ impl Runnable for DynamicSlice {
 pub(super) const UPDATE: NamedKernel = NamedKernel {
     op: "dynamic_update_slice",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {

@@ -10,7 +10,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer};
 
-use super::named::{Compile, NamedKernel, takes_all};
+use super::named::{Compile, NamedKernel, takes_all, takes_none};
 use super::place::{Strided, read_index};
 use super::scalar::{Scalar, for_scalar};
 use super::transfer::{TASK_BYTES, Transfer};
@@ -87,6 +87,7 @@ fn window(whole: &Strided, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
 pub(super) const GATHER: NamedKernel = NamedKernel {
     op: "gather",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
@@ -151,6 +152,7 @@ fn zero(result: &Strided, slots: &SlotTable) {
 pub(super) const SCATTER: NamedKernel = NamedKernel {
     op: "scatter",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {

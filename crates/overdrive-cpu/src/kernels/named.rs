@@ -1,7 +1,7 @@
 //! The table of kernels, a line each, and how the CPU answers what it is asked to run.
 
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
-use overdrive_ir::{Call, DType, Decline, Kernel, OpRef, Operation, Plan, Prim, TensorType};
+use overdrive_ir::{Call, DType, Decline, Graph, Kernel, OpRef, Operation, Plan, Prim, TensorType};
 
 use super::{
     attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
@@ -13,6 +13,7 @@ use crate::gemm::{self, Element};
 /// Every op that has a kernel of its own here.
 pub(crate) const KERNELS: &[NamedKernel] = &[
     attention::KERNEL,
+    attention::GRAD,
     unpack::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,
@@ -24,12 +25,14 @@ pub(crate) const KERNELS: &[NamedKernel] = &[
     sort::KERNEL,
 ];
 
-/// A line of the table: a kernel for an op. None of them computes regions.
+/// A line of the table: a kernel for an op.
 pub(crate) struct NamedKernel {
     /// The op's name.
     pub(crate) op: &'static str,
     /// Whether it hands its result to an epilogue.
     pub(super) takes_epilogue: bool,
+    /// Why it does not compute these regions.
+    pub(super) regions: fn(&[Graph]) -> Option<Decline>,
     /// Why it does not take this form of the op, or operands of these types.
     pub(super) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
     /// Compiles a call.
@@ -50,6 +53,11 @@ pub(super) enum Compile {
     Prim(fn(&Prim, &[&View], &[Option<&View>]) -> Taken),
 }
 
+/// Takes an op without regions.
+pub(super) fn takes_none(regions: &[Graph]) -> Option<Decline> {
+    (!regions.is_empty()).then_some(Decline::NoKernel)
+}
+
 /// Takes every form of an op.
 pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
     None
@@ -58,10 +66,9 @@ pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
 /// How the CPU runs a call.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     match *call {
-        Call::Op { has_regions: true, .. } => Err(Decline::NoKernel),
-        Call::Op { op, operands, .. } => {
+        Call::Op { op, operands, regions } => {
             let kernel = find(&op.name()).ok_or(Decline::NoKernel)?;
-            let declined = (kernel.declines)(op, operands);
+            let declined = (kernel.regions)(regions).or_else(|| (kernel.declines)(op, operands));
             let takes_epilogue = kernel.takes_epilogue;
             declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)
         }

@@ -11,7 +11,7 @@ use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, OpRef, Plan, SlotId};
 
 use super::dense_rows::{DenseRows, Number, is_dense, numbers_at};
-use super::named::{Compile, NamedKernel, takes_all};
+use super::named::{Compile, NamedKernel, takes_all, takes_none};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;
@@ -24,6 +24,7 @@ const TASK: usize = 16 << 10;
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "quantize_rows",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Composite(compile),
 };

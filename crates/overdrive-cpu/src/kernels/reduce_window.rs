@@ -9,7 +9,7 @@ use overdrive_ir::plan::{Dimension, View};
 use overdrive_ir::{Prim, Reducer, Window};
 
 use super::axis::Axis;
-use super::named::{Compile, NamedKernel, takes_all};
+use super::named::{Compile, NamedKernel, takes_all, takes_none};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
 use super::scalar::{Scalar, for_scalar};
@@ -23,6 +23,7 @@ use crate::threads::{Parts, Pool, Worker};
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "reduce_window",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])

@@ -7,7 +7,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Order, Prim};
 
-use super::named::{Compile, NamedKernel, takes_all};
+use super::named::{Compile, NamedKernel, takes_all, takes_none};
 use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;
@@ -18,6 +18,7 @@ use crate::threads::{Parts, Pool, Worker};
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "sort",
     takes_epilogue: false,
+    regions: takes_none,
     declines: takes_all,
     compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {

@@ -8,7 +8,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Array, DType, Decline, Operation, Prim, SlotId, Tensor, TensorType};
 
-use super::named::{Compile, NamedKernel};
+use super::named::{Compile, NamedKernel, takes_none};
 use super::place::Strided;
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
@@ -21,6 +21,7 @@ const PART: usize = 1 << 14;
 pub(super) const KERNEL: NamedKernel = NamedKernel {
     op: "convert",
     takes_epilogue: false,
+    regions: takes_none,
     declines: |_, operands| {
         let is_code = |ty: &TensorType| ty.dtype.bits() < 8;
         (!operands.first().is_some_and(is_code)).then_some(Decline::NoKernel)

@@ -37,7 +37,7 @@ const STREAM_BYTES: i64 = 32 << 20;
 pub(super) struct Body {
     pub nest: Nest,
     direct: Code,
-    after_loads: Code,
+    pub after_loads: Code,
     /// Instead of both, where results are larger than caches.
     streaming: Option<Code>,
     /// For each store, the bytes that it reaches relative to its slot.
@@ -239,19 +239,19 @@ impl CompiledLoop {
                 fence();
             }
         };
-        let bytes = self.scratch_bytes();
+        let (bytes, address) = (self.scratch_bytes(), |slot| slots.get(slot));
         if self.points <= INLINE_POINTS {
             pool.run(1, |_, worker| {
                 // SAFETY: the caller vouches for the addresses, and the worker is this task's.
                 let mut frame =
-                    unsafe { Frame::open(code, nest, slots, worker.scratch.bytes(bytes)) };
+                    unsafe { Frame::open(code, nest, &address, worker.scratch.bytes(bytes)) };
                 (0..tasks).for_each(|i| task(i, &mut frame));
             });
         } else {
             pool.run(tasks, |i, worker| {
                 // SAFETY: the caller vouches for the addresses, and the worker is this task's.
                 task(i, &mut unsafe {
-                    Frame::open(code, nest, slots, worker.scratch.bytes(bytes))
+                    Frame::open(code, nest, &address, worker.scratch.bytes(bytes))
                 });
             });
         }

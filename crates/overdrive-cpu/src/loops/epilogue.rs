@@ -94,8 +94,9 @@ impl CompiledEpilogue {
     pub unsafe fn apply(&self, slots: &SlotTable, tile: Tile, scratch: &mut [u8]) {
         let nest = &self.body.nest;
         // SAFETY: as the caller promised; accumulators are set before each row.
-        let mut frame =
-            unsafe { Frame::open(self.body.code(slots, tile.sums), nest, slots, scratch) };
+        let mut frame = unsafe {
+            Frame::open(self.body.code(slots, tile.sums), nest, &|slot| slots.get(slot), scratch)
+        };
         let batch = nest.outer.len() - 1;
         let mut index = index_at(tile.batch, &nest.outer[..batch]);
         for row in 0..tile.rows {

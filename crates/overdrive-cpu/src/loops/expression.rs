@@ -3,7 +3,9 @@
 //!
 //! Invariant: nodes are in an order in which operands precede their uses.
 
-use overdrive_ir::plan::{Access, Instr, Program};
+use std::collections::HashMap;
+
+use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Unary};
 
 use super::Unsupported;
@@ -32,10 +34,15 @@ pub(super) struct Affine {
 /// A node, by index.
 pub(super) type Reg = usize;
 
+/// For loads at computed places, how many elements behind the access each reads.
+pub(crate) type Reads = HashMap<Register, Register>;
+
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Node {
     /// Reads an element; the accumulator of a contraction is one.
     Load(usize),
+    /// Reads the element of `0` that lies `1` elements behind its first.
+    LoadAt(usize, Reg),
     /// Bits of the class.
     Constant(i64),
     Index(usize),
@@ -72,7 +79,7 @@ impl Node {
     pub(super) fn operands(&self) -> Vec<Reg> {
         match *self {
             Node::Load(_) | Node::Constant(_) | Node::Index(_) => vec![],
-            Node::Unary(_, a) | Node::Reduce(_, a) | Node::Gelu(a) => vec![a],
+            Node::Unary(_, a) | Node::Reduce(_, a) | Node::Gelu(a) | Node::LoadAt(_, a) => vec![a],
             Node::Convert { value, .. } | Node::Bitcast { value, .. } => vec![value],
             Node::RandomBits { seed, .. } => vec![seed],
             Node::Binary(_, a, b)
@@ -120,7 +127,17 @@ impl Expression {
         program: &Program,
         slots: &dyn Fn(SlotId) -> DType,
     ) -> Result<Self, Unsupported> {
-        let mut builder = Builder { program, slots, out: Expression::default(), map: Vec::new() };
+        Self::with_reads(program, slots, &Reads::new())
+    }
+
+    /// The same for a program some of whose loads read at computed places.
+    pub(super) fn with_reads(
+        program: &Program,
+        slots: &dyn Fn(SlotId) -> DType,
+        reads: &Reads,
+    ) -> Result<Self, Unsupported> {
+        let (out, map) = (Expression::default(), Vec::new());
+        let mut builder = Builder { program, slots, reads, out, map };
         for at in 0..program.instrs.len() {
             let reg = builder.node(at)?;
             builder.map.push(reg);
@@ -224,6 +241,7 @@ impl Expression {
 struct Builder<'a> {
     program: &'a Program,
     slots: &'a dyn Fn(SlotId) -> DType,
+    reads: &'a Reads,
     out: Expression,
     /// The node of each register.
     map: Vec<Reg>,
@@ -260,10 +278,14 @@ impl Builder<'_> {
 
     fn node(&mut self, at: usize) -> Result<Reg, Unsupported> {
         let (dtype, rank) = (self.program.dtypes[at], self.program.extents.len());
-        let of = |r: &overdrive_ir::plan::Register| self.map[r.0 as usize];
-        let from = |r: &overdrive_ir::plan::Register| self.program.dtype(*r);
+        let of = |r: &Register| self.map[r.0 as usize];
+        let from = |r: &Register| self.program.dtype(*r);
         let node = match &self.program.instrs[at] {
-            Instr::Load(access) => Node::Load(self.access(access)?),
+            Instr::Load(access) => {
+                let offset = self.reads.get(&Register(at as u32)).map(of);
+                let affine = self.access(access)?;
+                offset.map_or(Node::Load(affine), |offset| Node::LoadAt(affine, offset))
+            }
             Instr::Constant(x) => Node::Constant(Class::of(dtype).bits_of(*x)),
             Instr::Index(dim) => {
                 Node::Index(self.index((0..rank).map(|d| i64::from(d == *dim)).collect()))

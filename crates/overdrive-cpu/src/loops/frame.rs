@@ -6,12 +6,13 @@
 
 use std::ops::Range;
 
+use overdrive_ir::SlotId;
+
 use super::code::{Code, Op, Pass, Place, Request};
 use super::expression::Source;
 use super::fold;
 use super::isa::{Ahead, Operands};
 use super::nest::{Lanes, Nest};
-use crate::slots::SlotTable;
 use crate::threads::{Parts, Placed};
 
 /// Loops around the lanes that a frame can count.
@@ -64,7 +65,7 @@ impl<'a> Frame<'a> {
     pub(super) unsafe fn open(
         code: &'a Code,
         nest: &'a Nest,
-        slots: &SlotTable,
+        slots: &dyn Fn(SlotId) -> *mut u8,
         scratch: &'a mut [u8],
     ) -> Frame<'a> {
         let Layout { parts, unit_bytes, cache_bytes } = Layout::new(code, nest);
@@ -80,7 +81,7 @@ impl<'a> Frame<'a> {
                 Place::Walk(i) => {
                     let walk = &nest.walks[i as usize];
                     let start = match walk.source {
-                        Source::Slot(slot) => slots.get(slot),
+                        Source::Slot(slot) => slots(slot),
                         Source::Index | Source::Accumulator => std::ptr::null_mut(),
                     };
                     let start = start.wrapping_offset(walk.offset as isize);

@@ -127,6 +127,23 @@ impl<S: Stored> Kernel for Load<S> {
     }
 }
 
+/// Elements of source 1 at the offsets of source 0.
+struct LoadAt<S, O>(PhantomData<(S, O)>);
+
+impl<S: Stored, O: Lane> Kernel for LoadAt<S, O> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, o: &Operands) {
+        // SAFETY: as the caller promised; source 1 has an element at each offset.
+        unsafe {
+            let (dst, offsets) = (o.dst::<S::Lane>(n), o.src::<O>(0, n));
+            let from = o.src[1].cast::<S>();
+            for (lane, offset) in dst.iter_mut().zip(offsets) {
+                *lane = (*from.offset(offset.to_i128() as isize)).widen();
+            }
+        }
+    }
+}
+
 struct Store<S>(PhantomData<S>);
 
 impl<S: Stored> Kernel for Store<S> {
@@ -221,54 +238,50 @@ pub(super) fn stream<I: Isa>(class: Class) -> Entry {
     }
 }
 
+/// The entry of a kernel over elements of a type; `None` for types below a byte.
+macro_rules! entry_of {
+    ($dtype:expr, $kernel:ident $(, $more:ty)?) => {
+        Some(match $dtype {
+            DType::F64 => I::entry::<$kernel<f64 $(, $more)?>>(),
+            DType::F32 => I::entry::<$kernel<f32 $(, $more)?>>(),
+            DType::F16 => I::entry::<$kernel<F16 $(, $more)?>>(),
+            DType::BF16 => I::entry::<$kernel<Bf16 $(, $more)?>>(),
+            DType::F8E4M3 => I::entry::<$kernel<Byte<{ DType::F8E4M3 as usize }> $(, $more)?>>(),
+            DType::F8E5M2 => I::entry::<$kernel<Byte<{ DType::F8E5M2 as usize }> $(, $more)?>>(),
+            DType::E8M0 => I::entry::<$kernel<Power $(, $more)?>>(),
+            DType::I64 => I::entry::<$kernel<i64 $(, $more)?>>(),
+            DType::I32 => I::entry::<$kernel<i32 $(, $more)?>>(),
+            DType::I16 => I::entry::<$kernel<i16 $(, $more)?>>(),
+            DType::I8 => I::entry::<$kernel<i8 $(, $more)?>>(),
+            DType::U64 => I::entry::<$kernel<u64 $(, $more)?>>(),
+            DType::U32 => I::entry::<$kernel<u32 $(, $more)?>>(),
+            DType::U16 => I::entry::<$kernel<u16 $(, $more)?>>(),
+            DType::U8 | DType::Bool => I::entry::<$kernel<u8 $(, $more)?>>(),
+            below => {
+                debug_assert!(below.bits() < 8, "{below} has whole bytes and no entry");
+                return None;
+            }
+        })
+    };
+}
+
 /// The entry that reads elements of a type; `None` for types below a byte.
 pub(super) fn load<I: Isa>(dtype: DType) -> Option<Entry> {
-    Some(match dtype {
-        DType::F64 => I::entry::<Load<f64>>(),
-        DType::F32 => I::entry::<Load<f32>>(),
-        DType::F16 => I::entry::<Load<F16>>(),
-        DType::BF16 => I::entry::<Load<Bf16>>(),
-        DType::F8E4M3 => I::entry::<Load<Byte<{ DType::F8E4M3 as usize }>>>(),
-        DType::F8E5M2 => I::entry::<Load<Byte<{ DType::F8E5M2 as usize }>>>(),
-        DType::E8M0 => I::entry::<Load<Power>>(),
-        DType::I64 => I::entry::<Load<i64>>(),
-        DType::I32 => I::entry::<Load<i32>>(),
-        DType::I16 => I::entry::<Load<i16>>(),
-        DType::I8 => I::entry::<Load<i8>>(),
-        DType::U64 => I::entry::<Load<u64>>(),
-        DType::U32 => I::entry::<Load<u32>>(),
-        DType::U16 => I::entry::<Load<u16>>(),
-        DType::U8 | DType::Bool => I::entry::<Load<u8>>(),
-        below => {
-            debug_assert!(below.bits() < 8, "{below} has whole bytes and no entry");
-            return None;
-        }
-    })
+    entry_of!(dtype, Load)
+}
+
+/// The entry that reads elements of a type at offsets of a class; `None` where there is none.
+pub(super) fn load_at<I: Isa>(dtype: DType, offsets: Class) -> Option<Entry> {
+    match offsets {
+        Class::I32 => entry_of!(dtype, LoadAt, i32),
+        Class::I64 => entry_of!(dtype, LoadAt, i64),
+        _ => None,
+    }
 }
 
 /// The entry that writes elements of a type; `None` for types below a byte.
 pub(super) fn store<I: Isa>(dtype: DType) -> Option<Entry> {
-    Some(match dtype {
-        DType::F64 => I::entry::<Store<f64>>(),
-        DType::F32 => I::entry::<Store<f32>>(),
-        DType::F16 => I::entry::<Store<F16>>(),
-        DType::BF16 => I::entry::<Store<Bf16>>(),
-        DType::F8E4M3 => I::entry::<Store<Byte<{ DType::F8E4M3 as usize }>>>(),
-        DType::F8E5M2 => I::entry::<Store<Byte<{ DType::F8E5M2 as usize }>>>(),
-        DType::E8M0 => I::entry::<Store<Power>>(),
-        DType::I64 => I::entry::<Store<i64>>(),
-        DType::I32 => I::entry::<Store<i32>>(),
-        DType::I16 => I::entry::<Store<i16>>(),
-        DType::I8 => I::entry::<Store<i8>>(),
-        DType::U64 => I::entry::<Store<u64>>(),
-        DType::U32 => I::entry::<Store<u32>>(),
-        DType::U16 => I::entry::<Store<u16>>(),
-        DType::U8 | DType::Bool => I::entry::<Store<u8>>(),
-        below => {
-            debug_assert!(below.bits() < 8, "{below} has whole bytes and no entry");
-            return None;
-        }
-    })
+    entry_of!(dtype, Store)
 }
 
 /// The entry that repeats one number.

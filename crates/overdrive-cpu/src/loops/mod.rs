@@ -33,12 +33,15 @@ mod random;
 mod scaled;
 pub(crate) mod small_floats;
 mod stages;
+mod tile;
 mod unsupported;
 mod whole_bytes;
 
 pub(crate) use affine::Affine;
 pub use compiled::CompiledLoop;
 pub use epilogue::{CompiledEpilogue, Tile};
+pub(crate) use expression::Reads;
 pub(crate) use fold::identity;
 pub use isa::Level;
+pub(crate) use tile::CompiledTile;
 pub use unsupported::Unsupported;

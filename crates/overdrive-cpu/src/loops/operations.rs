@@ -134,6 +134,10 @@ impl<I: Isa> Emitter<'_, I> {
                 immediate = if width == Width::One { 1 } else { walk.lane / walk.element };
                 memory::load::<I>(dtype).ok_or_else(missing)?
             }
+            Node::LoadAt(affine, at) => {
+                src[1] = *affine as PlaceId;
+                memory::load_at::<I>(dtype, expression.class(*at)).ok_or_else(missing)?
+            }
             Node::Constant(bits) => {
                 immediate = *bits;
                 memory::constant::<I>(class)

@@ -7,9 +7,11 @@ use std::f64::consts::{LN_2, LOG2_E};
 use half::{bf16, f16};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
-use overdrive_ir::plan::KernelCall;
+use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, OpRef, Plan};
 
+use super::function::{Block, Functions};
+use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Runnable, Unsupported};
@@ -24,29 +26,30 @@ const TILE: usize = 512;
 /// Tasks that keep the workers of a large machine busy to the end: with fewer, tiles are half as
 /// long.
 const TASKS: usize = 64;
-/// Keys of a block, at most: their scores against a panel of 32 queries fill two thirds of the
+/// Keys of a block, about: their scores against a panel of 32 queries fill two thirds of the
 /// first-level cache.
 const BLOCK: usize = 256;
 
-/// `attention` without regions: with score or mask functions it runs as its expansion.
+/// `attention` with its score and mask functions.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     op: "attention",
     takes_epilogue: false,
+    regions: |_| None,
     declines: takes_all,
     compile: Compile::Composite(compile),
 };
 
-fn compile(_: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
+fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let views = call.operands.iter().chain(call.results.iter().flatten());
     if views.flat_map(|view| &view.strides).any(|&stride| stride < 0) {
         return Err(Unsupported::new("attention over views that run backwards has no kernel"));
     }
     let attention = op.downcast::<Attention>().expect("the table is by name");
     Ok(match call.operands[0].ty.dtype {
-        DType::F64 => Box::new(Compiled::<f64>::new(call, attention)),
-        DType::F32 => Box::new(Compiled::<f32>::new(call, attention)),
-        DType::F16 => Box::new(Compiled::<f16>::new(call, attention)),
-        DType::BF16 => Box::new(Compiled::<bf16>::new(call, attention)),
+        DType::F64 => Box::new(Compiled::<f64>::new(plan, call, attention)?),
+        DType::F32 => Box::new(Compiled::<f32>::new(plan, call, attention)?),
+        DType::F16 => Box::new(Compiled::<f16>::new(plan, call, attention)?),
+        DType::BF16 => Box::new(Compiled::<bf16>::new(plan, call, attention)?),
         other => return Err(Unsupported::new(format!("there is no attention of {other}"))),
     })
 }
@@ -67,31 +70,45 @@ impl<T: Format + Narrow> Compiled<T>
 where
     T::Acc: Score,
 {
-    fn new(call: &KernelCall, attention: &Attention) -> Self {
+    fn new(plan: &Plan, call: &KernelCall, attention: &Attention) -> Result<Self, Unsupported> {
         let operands = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
         let [q, k, v] = &operands;
         let kernel = Kernel::<T>::best();
         let [rows, width] = kernel.tile();
         let tasks = q.sizes[..3].iter().product::<usize>() / TILE;
         let tile = if tasks < TASKS { TILE / 2 } else { TILE };
-        let factor = attention.factor(q.sizes[3]) * LOG2_E;
+        let scale = attention.factor(q.sizes[3]);
+        let block = block_of(k.sizes[2], BLOCK, rows);
+        let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
+        let KernelOp::Composite(_, regions) = &call.op else {
+            unreachable!("attention is a composite")
+        };
+        let functions = Functions::new(
+            plan,
+            (regions, &call.operands[3..]),
+            Block { rows: block, stride: width, extents },
+            scale,
+        )?;
+        let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };
         let shape = Shape {
             kernel,
             passes: passes::<T::Acc>(width),
             pairs: T::DTYPE == DType::BF16 && kernel.interleaves() == Some(2),
             depth: q.sizes[3],
             values: v.sizes[3],
-            queries: q.sizes[2],
-            keys: k.sizes[2],
-            causal: attention.mask == Mask::Causal,
+            reach: Reach {
+                queries: q.sizes[2],
+                keys: k.sizes[2],
+                causal: attention.mask == Mask::Causal,
+            },
             factor: if factor == 0.0 { f64::from(f32::MIN_POSITIVE) } else { factor },
             tile: q.sizes[2].clamp(1, tile).next_multiple_of(width),
-            // Whole tiles of the kernel: the rest of one costs more than its share.
-            block: k.sizes[2].clamp(1, BLOCK / rows * rows),
+            block,
+            functions,
         };
         let group = q.sizes[1] / k.sizes[1].max(1);
         let [out, lse] = [0, 1].map(|i| call.results[i].as_ref().map(Strided::new));
-        Self { out, lse, shape, group, operands }
+        Ok(Self { out, lse, shape, group, operands })
     }
 
     fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> Rows<T> {
@@ -107,9 +124,9 @@ where
             [self.rows(0, [b, h], slots), self.rows(1, head, slots), self.rows(2, head, slots)];
         let buffers = self.shape.buffers(worker.scratch);
         // SAFETY: the slots hold their operands; the buffers are this shape's.
-        unsafe { self.shape.run(rows, first, &buffers) };
+        unsafe { self.shape.run(rows, ([b, h], first), (&buffers, slots)) };
         let width = self.shape.kernel.tile()[1];
-        let queries = (self.shape.queries - first).min(self.shape.tile);
+        let queries = (self.shape.reach.queries - first).min(self.shape.tile);
         for panel in (0..queries).step_by(width) {
             // SAFETY: the task has left its panels there.
             let finished = unsafe { self.shape.finished(panel, &buffers) };
@@ -120,10 +137,13 @@ where
                 unsafe {
                     let (max, sum) = (*finished.max.add(column), *finished.sum.add(column));
                     if let Some(lse) = &self.lse {
-                        *element(lse, at, slots) = if sum != T::Acc::ZERO {
-                            max.add(sum.log2()).mul(T::Acc::from_f64(LN_2))
-                        } else {
+                        let ln_2 = T::Acc::from_f64(LN_2);
+                        *element(lse, at, slots) = if sum == T::Acc::ZERO {
                             T::Acc::LOWEST
+                        } else if self.shape.functions.has_score() {
+                            max.add(sum.log2().mul(ln_2))
+                        } else {
+                            max.add(sum.log2()).mul(ln_2)
                         };
                     }
                     if let Some(out) = &self.out {
@@ -139,7 +159,7 @@ where
 }
 
 /// The element of a result at `[b, h, query]`, of its first channel where it has channels.
-fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
+pub(super) fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
     let offset: i64 = at.iter().zip(&place.strides).map(|(&i, &s)| i as i64 * s).sum();
     place.get(slots).cast::<T>().wrapping_offset(offset as isize)
 }
@@ -148,7 +168,7 @@ fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> *mut T {
 ///
 /// # Safety
 /// `to` has the elements, which nobody else touches.
-unsafe fn store<T: Narrow>(row: &[T::Acc], to: *mut T, step: i64) {
+pub(super) unsafe fn store<T: Narrow>(row: &[T::Acc], to: *mut T, step: i64) {
     // SAFETY: as the caller promised.
     unsafe {
         if step == 1 {
@@ -168,7 +188,7 @@ where
 {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         let [batch, heads] = [0, 1].map(|d| self.operands[0].sizes[d]);
-        let tiles = self.shape.queries.div_ceil(self.shape.tile);
+        let tiles = self.shape.reach.queries.div_ceil(self.shape.tile);
         pool.run(batch * heads * tiles, |task, worker| {
             // Tiles from the last on: under a causal mask they take longest, and nobody should wait
             // for them alone.

@@ -86,8 +86,8 @@ pub(super) struct Running<A> {
     pub(super) sum: *mut A,
     /// What the last update multiplied earlier powers by.
     pub(super) shrink: *mut A,
-    /// Scale of the scores times log2(e): e^x costs a multiplication more than 2^x, and this one is
-    /// there anyway.
+    /// What scores are multiplied by to become powers of two: e^x costs a multiplication more than
+    /// 2^x, and the scale's is there anyway.
     pub(super) factor: A,
 }
 
@@ -99,6 +99,11 @@ pub(super) struct Passes {
     pub(super) update: Entry,
     /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
     pub(super) scale: Entry,
+    /// The same, where the maximum is that of the scores themselves: differences are multiplied,
+    /// so that the largest negative numbers do not overflow.
+    pub(super) update_unscaled: Entry,
+    /// Makes each of `n` scores at `dst` the one at `src[1]` where the byte at `src[0]` is 0.
+    pub(super) hide: Entry,
     /// Rounds `pairs` pairs of rows of `W` at `src[0]` to rows of `W` pairs of bf16 at `dst`.
     pub(super) pair: Entry,
 }
@@ -118,7 +123,9 @@ pub(super) fn passes<A: Score>(width: usize) -> Passes {
 fn entries<A: Score, const W: usize>() -> Passes {
     fn on<A: Score, const W: usize, I: Isa>() -> Passes {
         Passes {
-            update: I::entry::<Update<A, W>>(),
+            update: I::entry::<Update<A, W, true>>(),
+            update_unscaled: I::entry::<Update<A, W, false>>(),
+            hide: I::entry::<Hide<A>>(),
             scale: I::entry::<Scale<A, W>>(),
             pair: I::entry::<Pair<A, W>>(),
         }
@@ -136,9 +143,10 @@ fn entries<A: Score, const W: usize>() -> Passes {
 /// waits for the one before: four rows make a fourth of the waiting.
 const FOLD: usize = 4;
 
-struct Update<A, const W: usize>(PhantomData<A>);
+/// `SCALED` says whether maxima are of scores times the factor.
+struct Update<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 
-impl<A: Score, const W: usize> Kernel for Update<A, W> {
+impl<A: Score, const W: usize, const SCALED: bool> Kernel for Update<A, W, SCALED> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller's scores are `rows x W`, and its arrays `W`.
@@ -150,18 +158,23 @@ impl<A: Score, const W: usize> Kernel for Update<A, W> {
         };
         let factor = running.factor;
         let larger = |a: A, b: A| if a > b { a } else { b };
+        let scaled = |score: A| if SCALED { score.mul(factor) } else { score };
+        // What a score less a shift is as a power of two.
+        let power = |score: A, shift: A| {
+            if SCALED { score.mul_sub::<I>(factor, shift) } else { score.sub(shift).mul(factor) }
+        };
         let mut max = before;
         let (folds, rest) = scores.as_chunks::<FOLD>();
         for [a, b, c, d] in folds {
             for j in 0..W {
-                let ab = larger(a[j].mul(factor), b[j].mul(factor));
-                let cd = larger(c[j].mul(factor), d[j].mul(factor));
+                let ab = larger(scaled(a[j]), scaled(b[j]));
+                let cd = larger(scaled(c[j]), scaled(d[j]));
                 max[j] = larger(larger(ab, cd), max[j]);
             }
         }
         for row in rest {
             for j in 0..W {
-                max[j] = larger(row[j].mul(factor), max[j]);
+                max[j] = larger(scaled(row[j]), max[j]);
             }
         }
         // A query that has seen no key has maximum -inf, and -inf - -inf is NaN: any finite shift
@@ -170,20 +183,21 @@ impl<A: Score, const W: usize> Kernel for Update<A, W> {
         let mut shrink = [A::ZERO; W];
         for j in 0..W {
             shift[j] = if max[j] == A::LOWEST { A::ZERO } else { max[j] };
-            shrink[j] = before[j].sub(shift[j]).exp2::<I>();
+            let moved = before[j].sub(shift[j]);
+            shrink[j] = if SCALED { moved } else { moved.mul(factor) }.exp2::<I>();
             sum[j] = sum[j].mul(shrink[j]);
         }
         let (folds, rest) = scores.as_chunks_mut::<FOLD>();
         for [a, b, c, d] in folds {
             for j in 0..W {
-                let power = |score: A| score.mul_sub::<I>(factor, shift[j]).exp2::<I>();
+                let power = |score: A| power(score, shift[j]).exp2::<I>();
                 (a[j], b[j], c[j], d[j]) = (power(a[j]), power(b[j]), power(c[j]), power(d[j]));
                 sum[j] = sum[j].add(a[j].add(b[j]).add(c[j].add(d[j])));
             }
         }
         for row in rest {
             for j in 0..W {
-                row[j] = row[j].mul_sub::<I>(factor, shift[j]).exp2::<I>();
+                row[j] = power(row[j], shift[j]).exp2::<I>();
                 sum[j] = sum[j].add(row[j]);
             }
         }
@@ -192,6 +206,22 @@ impl<A: Score, const W: usize> Kernel for Update<A, W> {
             running.max.cast::<[A; W]>().write(max);
             running.sum.cast::<[A; W]>().write(sum);
             running.shrink.cast::<[A; W]>().write(shrink);
+        }
+    }
+}
+
+struct Hide<A>(PhantomData<A>);
+
+impl<A: Score> Kernel for Hide<A> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
+        // SAFETY: the caller has `n` scores, as many bytes, and one number.
+        let (scores, visible, hidden) = unsafe {
+            let hidden = *operands.src[1].cast::<A>();
+            (operands.dst::<A>(n), operands.src::<u8>(0, n), hidden)
+        };
+        for (score, &visible) in scores.iter_mut().zip(visible) {
+            *score = if visible == 0 { hidden } else { *score };
         }
     }
 }

@@ -1,9 +1,12 @@
 //! One task: a tile of queries of one head against all of its keys.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
+use super::function::{Functions, Position, Visible};
+use super::reach::{Extent, Reach};
 use super::softmax::{Passes, Running, Score};
 use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow, transpose};
 use crate::loops::isa::{Ahead, Operands};
+use crate::slots::SlotTable;
 use crate::threads::{Parts, Placed, Scratch};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
@@ -17,6 +20,18 @@ pub(super) struct Rows<T> {
 }
 
 impl<T> Rows<T> {
+    /// Rows from one on as lines of channels.
+    pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> Lines<T> {
+        let (line_stride, k_stride) = (self.row, self.channel);
+        Lines { from: self.at(first), lines, line_stride, k: channels, k_stride }
+    }
+
+    /// The same rows as columns.
+    pub(super) fn columns(self, first: usize, rows: usize, channels: usize) -> Lines<T> {
+        let (line_stride, k_stride) = (self.channel, self.row);
+        Lines { from: self.at(first), lines: channels, line_stride, k: rows, k_stride }
+    }
+
     fn at(&self, row: usize) -> *const T {
         self.from.wrapping_add(row * self.row)
     }
@@ -33,11 +48,11 @@ pub(super) struct Shape<T: Element> {
     pub(super) depth: usize,
     /// Channels of v.
     pub(super) values: usize,
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-    pub(super) causal: bool,
-    /// What scores are multiplied by to become powers of two; not 0, which would make NaN of hidden
-    /// ones.
+    pub(super) reach: Reach,
+    /// Score and mask functions.
+    pub(super) functions: Functions,
+    /// What products, or what a score function makes of them, are multiplied by to become powers of
+    /// two; not 0, which would make NaN of hidden ones.
     pub(super) factor: f64,
     /// Queries of a task, a multiple of the panel's width.
     pub(super) tile: usize,
@@ -62,7 +77,10 @@ pub(super) struct Buffers<'a, A> {
     out: *mut A,
     /// A panel's, query by channel.
     rows: *mut A,
-    _placed: Placed<'a, 9>,
+    /// Of a panel's scores, whether each is visible, and what the functions need.
+    visible: *mut u8,
+    functions: *mut u8,
+    _placed: Placed<'a, 11>,
 }
 
 /// What a task leaves in scratch: per panel the output, query by channel, and the running state.
@@ -102,69 +120,64 @@ where
             ("running maxima and sums", 3 * self.tile * acc),
             ("outputs", self.values * self.tile * acc),
             ("rows of outputs", self.values * width * acc),
+            ("visibility", only_if(self.functions.has_mask(), self.block * width)),
+            ("score and mask functions", self.functions.scratch_bytes()),
         ]));
-        let [q, k, v, scores, rounded, packed, running, out, rows] = placed.starts;
+        let [q, k, v, scores, rounded, packed, running, out, rows, visible, functions] =
+            placed.starts;
         let [scores, running, out, rows] = [scores, running, out, rows].map(<*mut u8>::cast);
-        Buffers { q, k, v, scores, rounded, packed, running, out, rows, _placed: placed }
-    }
-
-    /// Keys that queries before `end` may see: the last query is aligned with the last key.
-    fn visible(&self, end: usize) -> usize {
-        if self.causal {
-            (end + self.keys).saturating_sub(self.queries).min(self.keys)
-        } else {
-            self.keys
+        Buffers {
+            q,
+            k,
+            v,
+            scores,
+            rounded,
+            packed,
+            running,
+            out,
+            rows,
+            visible,
+            functions,
+            _placed: placed,
         }
     }
 
-    /// Computes the queries `first..first + tile` into scratch.
+    /// Computes the queries `first..first + tile` of a matrix, batch and head, into scratch.
     ///
     /// # Safety
-    /// Every row of q, k and v can be read; the buffers are this shape's.
+    /// Every row of q, k and v can be read; the buffers are this shape's; the slots hold what the
+    /// functions read.
     pub(super) unsafe fn run(
         &self,
         [q, k, v]: [Rows<T>; 3],
-        first: usize,
-        buffers: &Buffers<'_, T::Acc>,
+        (matrix, first): ([usize; 2], usize),
+        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
     ) {
         let width = self.width();
-        let queries = (self.queries - first).min(self.tile);
+        let queries = (self.reach.queries - first).min(self.tile);
         // SAFETY: as the caller promised; `buffers` gave each part its room.
         unsafe {
             let (max, sum, _) = self.running(buffers);
             std::slice::from_raw_parts_mut(max, self.tile).fill(T::Acc::LOWEST);
             std::slice::from_raw_parts_mut(sum, self.tile).fill(T::Acc::ZERO);
-            let lines = |rows: Rows<T>, first: usize, lines: usize| Lines {
-                from: rows.at(first),
-                lines,
-                line_stride: rows.row,
-                k: self.depth,
-                k_stride: rows.channel,
-            };
-            self.kernel.pack_b_block(lines(q, first, queries), buffers.q);
-            let end = self.visible(first + queries);
+            self.kernel.pack_b_block(q.lines(first, queries, self.depth), buffers.q);
+            let end = self.reach.visible(first + queries);
             for key in (0..end).step_by(self.block) {
                 let keys = (end - key).min(self.block);
-                self.kernel.pack_a(lines(k, key, keys), buffers.k);
-                let transposed = Lines {
-                    from: v.at(key),
-                    lines: self.values,
-                    line_stride: v.channel,
-                    k: keys,
-                    k_stride: v.row,
-                };
-                self.kernel.pack_a(transposed, buffers.v);
+                self.kernel.pack_a(k.lines(key, keys, self.depth), buffers.k);
+                self.kernel.pack_a(v.columns(key, keys, self.values), buffers.v);
                 for panel in (0..queries).step_by(width) {
-                    let seen =
-                        self.visible(first + (panel + width).min(queries)).saturating_sub(key);
+                    let last = first + (panel + width).min(queries);
+                    let seen = self.reach.visible(last).saturating_sub(key);
+                    let at = [matrix[0], matrix[1], first + panel, key].map(|i| i as i32);
                     if seen > 0 {
-                        self.panel(buffers, [first, panel, key], [keys, seen.min(keys)]);
+                        self.panel((buffers, slots), (at, panel), [keys, seen.min(keys)]);
                     }
                 }
             }
             // The first block that a panel sees fills its output; where there is none, nothing did.
             for panel in (0..queries).step_by(width) {
-                if self.visible(first + (panel + width).min(queries)) == 0 {
+                if self.reach.visible(first + (panel + width).min(queries)) == 0 {
                     let out = buffers.out.add(self.values * panel);
                     std::slice::from_raw_parts_mut(out, self.values * width).fill(T::Acc::ZERO);
                 }
@@ -172,17 +185,33 @@ where
         }
     }
 
-    /// One panel of queries against `seen` keys of the block of `keys` that begins at `key`.
+    /// One panel of queries, which begins at query `panel` of the tile, against `seen` keys of the
+    /// block of `keys` that begins where it is.
     unsafe fn panel(
         &self,
-        buffers: &Buffers<'_, T::Acc>,
-        [first, panel, key]: [usize; 3],
+        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (at, panel): (Position, usize),
         [keys, seen]: [usize; 2],
     ) {
         let (width, scores) = (self.width(), buffers.scores);
+        let [query, key] = [at[2] as usize, at[3] as usize];
+        let out = buffers.out.wrapping_add(self.values * panel);
         // SAFETY: as the caller promised; each part has its room, and blocks were packed for this
         // kernel.
         unsafe {
+            let visible = std::slice::from_raw_parts_mut(
+                buffers.visible,
+                if self.functions.has_mask() { seen * width } else { 0 },
+            );
+            let functions = buffers.functions;
+            let visibility = self.functions.visible(visible, at, slots, functions);
+            if visibility == Visible::None {
+                if key == 0 {
+                    let out = std::slice::from_raw_parts_mut(out, self.values * width);
+                    out.fill(T::Acc::ZERO);
+                }
+                return;
+            }
             let b = buffers.q.add(self.kernel.b_bytes(panel, self.depth)).cast_const();
             self.kernel.multiply_block(BlockProduct {
                 a: buffers.k.cast_const(),
@@ -194,9 +223,20 @@ where
                 k: self.depth,
                 accumulate: false,
             });
-            if self.causal {
-                self.hide(scores, first + panel, key, seen);
+            let values = std::slice::from_raw_parts_mut(scores, seen * width);
+            self.functions.score((values, std::ptr::null_mut()), at, slots, functions);
+            if visibility == Visible::Some {
+                let (src, hidden) = (visible.as_ptr(), self.hidden());
+                let operands = Operands {
+                    dst: scores.cast(),
+                    src: [src, std::ptr::from_ref(&hidden).cast(), src],
+                    immediate: 0,
+                    ahead: Ahead::NONE,
+                };
+                (self.passes.hide)(seen * width, &operands);
             }
+            let extent = Extent { seen, width, stride: width };
+            self.reach.hide((scores, extent), [query, key], self.hidden());
             let (max, sum, shrink) = self.running(buffers);
             let running = Running {
                 max: max.add(panel),
@@ -205,7 +245,11 @@ where
                 factor: T::Acc::from_f64(self.factor),
             };
             let source = std::ptr::from_ref(&running).cast::<u8>();
-            (self.passes.update)(
+            let update = match self.functions.has_score() {
+                true => self.passes.update_unscaled,
+                false => self.passes.update,
+            };
+            update(
                 seen,
                 &Operands {
                     dst: scores.cast(),
@@ -214,7 +258,6 @@ where
                     ahead: Ahead::NONE,
                 },
             );
-            let out = buffers.out.add(self.values * panel);
             let shrink = std::slice::from_raw_parts(running.shrink, width);
             if key > 0 && shrink.iter().any(|&by| by != T::Acc::ONE) {
                 self.scale(out, running.shrink);
@@ -246,15 +289,9 @@ where
         unsafe { (self.passes.scale)(self.values, &operands) }
     }
 
-    /// Hides each key from the queries of a panel that come before it: the first few of its row.
-    unsafe fn hide(&self, scores: *mut T::Acc, query: usize, key: usize, seen: usize) {
-        let width = self.width();
-        let lowest = if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST };
-        for row in self.visible(query + 1).saturating_sub(key)..seen {
-            let hidden = (key + row + self.queries).saturating_sub(query + self.keys).min(width);
-            // SAFETY: the scores are `seen x width`.
-            unsafe { std::slice::from_raw_parts_mut(scores.add(row * width), hidden) }.fill(lowest);
-        }
+    /// The score of a hidden key.
+    fn hidden(&self) -> T::Acc {
+        if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST }
     }
 
     /// The probabilities as the right operand of the second product.

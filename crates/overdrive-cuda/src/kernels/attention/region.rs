@@ -1,241 +1,21 @@
-//! Score and mask functions as CUDA C++.
-//!
-//! A region is scalar code that reads captured tensors at computed indices. It becomes a `Program`,
-//! which the one printer of scalar expressions prints: values of few elements (an index vector,
-//! say) are so many registers, and a read is an `Instr::Load` whose element is kept beside the
-//! program, because it is not affine.
+//! Score and mask functions as CUDA C++, by the one printer of scalar expressions.
 
-use std::collections::HashMap;
-
-use overdrive_ir::eval::{eval_region, for_each_index};
-use overdrive_ir::plan::{Access, Instr, Program, Register, View};
-use overdrive_ir::{Array, Builder, DType, Graph, Node, Operation, Prim, TensorType, Value};
+use overdrive_ir::plan::{Access, Register, View};
+use overdrive_ir::{DType, Graph};
+use overdrive_passes::{At, Read, Region};
 
 use crate::launch::Refusal;
 use crate::loops::print::{Spelling, body};
 
-/// Elements of an intermediate value of a region, at most.
-const MOST: usize = 256;
-
-/// What a region's value is.
-#[derive(Clone)]
-enum Known {
-    /// All of a captured tensor.
-    Capture(usize),
-    /// These elements, in row-major order.
-    Elements(Vec<Register>),
-}
-
-/// A read of a capture: which, and the index along each of its dimensions.
-struct Read {
-    capture: usize,
-    index: Vec<At>,
-}
-
-/// An index along one dimension.
-#[derive(Clone, Copy)]
-enum At {
-    Fixed(usize),
-    Computed(Register),
-}
-
-/// A region on its way to a program.
-struct Translator<'a> {
+/// A region and what it reads.
+struct Printed<'a> {
+    region: Region,
     captures: &'a [View],
-    program: Program,
-    reads: HashMap<Register, Read>,
 }
 
-fn unsupported(node: &Node) -> Refusal {
-    let reason = format!(
-        "`{}` in a score or mask function; write it with elementwise ops and reads",
-        node.op.name()
-    );
-    Refusal::Unsupported(reason)
-}
-
-impl Translator<'_> {
-    /// The registers of the region's only output.
-    fn region(&mut self, region: &Graph, arguments: &[Known]) -> Result<Vec<Known>, Refusal> {
-        let mut known: Vec<Option<Known>> = vec![None; region.value_count()];
-        for (port, argument) in region.inputs().iter().zip(arguments) {
-            known[port.value.0 as usize] = Some(argument.clone());
-        }
-        let at = |known: &[Option<Known>], v: Value| {
-            known[v.0 as usize].clone().expect("operands precede their node")
-        };
-        for node in region.nodes() {
-            let operands: Vec<Known> = node.operands.iter().map(|&v| at(&known, v)).collect();
-            let types = region.types(&node.operands);
-            let results = match &node.op {
-                Operation::Composite(_) => {
-                    self.region(&node.op.expansion(&types, &node.regions), &operands)?
-                }
-                Operation::Prim(prim) => {
-                    let ty = region.ty(node.results[0]);
-                    vec![Known::Elements(self.prim(node, prim, (&operands, &types), ty)?)]
-                }
-            };
-            for (&value, result) in node.results.iter().zip(results) {
-                known[value.0 as usize] = Some(result);
-            }
-        }
-        Ok(region.outputs().iter().map(|port| at(&known, port.value)).collect())
-    }
-
-    fn prim(
-        &mut self,
-        node: &Node,
-        prim: &Prim,
-        (operands, types): (&[Known], &[TensorType]),
-        ty: &TensorType,
-    ) -> Result<Vec<Register>, Refusal> {
-        let count = ty.elements();
-        if count > MOST {
-            return Err(unsupported(node));
-        }
-        if let (Prim::Gather { axes }, Known::Capture(capture)) =
-            (prim, &operands[..].first().cloned().unwrap_or(Known::Elements(vec![])))
-        {
-            let indices = self.elements(&operands[1], node)?;
-            return Ok(self.gather((*capture, axes), &indices, &types[1].sizes(), ty.dtype));
-        }
-        let elements: Vec<Vec<Register>> = operands
-            .iter()
-            .map(|operand| self.elements(operand, node))
-            .collect::<Result<_, _>>()?;
-        let each = |this: &mut Self, instr: &dyn Fn(usize) -> Instr| -> Vec<Register> {
-            (0..count).map(|i| this.program.push(instr(i), ty.dtype)).collect()
-        };
-        Ok(match prim {
-            Prim::Constant { value } => {
-                let value = Array::from(value);
-                each(self, &|i| Instr::Constant(value.get(i)))
-            }
-            Prim::Iota { shape, axis, .. } => {
-                let sizes = shape.known().ok_or_else(|| unsupported(node))?;
-                let mut indices = Vec::with_capacity(count);
-                for_each_index(&sizes, |index| indices.push(index[*axis] as f64));
-                each(self, &|i| Instr::Constant(indices[i]))
-            }
-            Prim::Unary { kind } => each(self, &|i| Instr::Unary(*kind, elements[0][i])),
-            Prim::Binary { kind } => {
-                each(self, &|i| Instr::Binary(*kind, elements[0][i], elements[1][i]))
-            }
-            Prim::Compare { kind } => {
-                each(self, &|i| Instr::Compare(*kind, elements[0][i], elements[1][i]))
-            }
-            Prim::Select => {
-                each(self, &|i| Instr::Select(elements[0][i], elements[1][i], elements[2][i]))
-            }
-            Prim::Convert { overflow, .. } => {
-                each(self, &|i| Instr::Convert(elements[0][i], *overflow))
-            }
-            Prim::Bitcast { .. } => each(self, &|i| Instr::Bitcast(elements[0][i])),
-            Prim::Reduce { reducer, axes } => {
-                let (from, mut sums) = (types[0].sizes(), vec![None; count]);
-                let kept: Vec<usize> =
-                    (0..from.len()).filter(|axis| !axes.contains(axis)).collect();
-                let mut position = 0;
-                for_each_index(&from, |index| {
-                    let to = kept.iter().fold(0, |at, &axis| at * from[axis] + index[axis]);
-                    let next = elements[0][position];
-                    position += 1;
-                    sums[to] = Some(sums[to].map_or(next, |sum| {
-                        self.program.push(Instr::Binary(reducer.binary(), sum, next), ty.dtype)
-                    }));
-                });
-                let identity = Instr::Constant(reducer.identity());
-                sums.into_iter()
-                    .map(|sum| sum.unwrap_or_else(|| self.program.push(identity.clone(), ty.dtype)))
-                    .collect()
-            }
-            Prim::Broadcast { .. }
-            | Prim::Reshape { .. }
-            | Prim::Transpose { .. }
-            | Prim::Slice { .. }
-            | Prim::Pad { .. }
-            | Prim::Concat { .. } => moved(prim, &elements, types),
-            _ => return Err(unsupported(node)),
-        })
-    }
-
-    /// The elements of a value; of a capture that is small enough.
-    fn elements(&mut self, value: &Known, node: &Node) -> Result<Vec<Register>, Refusal> {
-        match value {
-            Known::Elements(registers) => Ok(registers.clone()),
-            Known::Capture(capture) => {
-                let ty = &self.captures[*capture].ty;
-                if ty.elements() > MOST {
-                    return Err(unsupported(node));
-                }
-                let mut registers = Vec::with_capacity(ty.elements());
-                let (sizes, dtype) = (ty.sizes(), ty.dtype);
-                for_each_index(&sizes, |index| {
-                    let index = index.iter().map(|&i| At::Fixed(i)).collect();
-                    registers.push(self.read(Read { capture: *capture, index }, dtype));
-                });
-                Ok(registers)
-            }
-        }
-    }
-
-    /// Windows of a capture at computed indices.
-    fn gather(
-        &mut self,
-        (capture, axes): (usize, &[usize]),
-        indices: &[Register],
-        shape: &[usize],
-        dtype: DType,
-    ) -> Vec<Register> {
-        let sizes = self.captures[capture].ty.sizes();
-        let window_axes: Vec<usize> =
-            (0..sizes.len()).filter(|axis| !axes.contains(axis)).collect();
-        let window: Vec<usize> = window_axes.iter().map(|&axis| sizes[axis]).collect();
-        let rows: usize = shape[..shape.len() - 1].iter().product();
-        let mut results = Vec::new();
-        for row in 0..rows {
-            for_each_index(&window, |inner| {
-                let mut index = vec![At::Fixed(0); sizes.len()];
-                window_axes.iter().zip(inner).for_each(|(&axis, &i)| index[axis] = At::Fixed(i));
-                axes.iter().enumerate().for_each(|(i, &axis)| {
-                    index[axis] = At::Computed(indices[row * axes.len() + i])
-                });
-                results.push(self.read(Read { capture, index }, dtype));
-            });
-        }
-        results
-    }
-
-    fn read(&mut self, read: Read, dtype: DType) -> Register {
-        let access = Access { slot: self.captures[read.capture].slot, offset: 0, strides: vec![] };
-        let register = self.program.push(Instr::Load(access), dtype);
-        self.reads.insert(register, read);
-        register
-    }
-}
-
-/// Elements that a primitive only moves: what it does to their numbers, by the definition.
-fn moved(prim: &Prim, elements: &[Vec<Register>], types: &[TensorType]) -> Vec<Register> {
-    let b = Builder::new("moved");
-    let inputs: Vec<_> = types
-        .iter()
-        .enumerate()
-        .map(|(i, ty)| b.input(&format!("x{i}"), ty.with_dtype(DType::I64)))
-        .collect();
-    b.output("y", b.op1(prim.clone(), &inputs));
-    let graph = b.finish().expect("the region was well typed");
-    let numbers = |registers: &Vec<Register>, ty: &TensorType| {
-        Array::int(DType::I64, &ty.sizes(), registers.iter().map(|r| i128::from(r.0)).collect())
-    };
-    let numbers: Vec<Array> =
-        elements.iter().zip(types).map(|(registers, ty)| numbers(registers, ty)).collect();
-    eval_region(&graph, &numbers)[0].ints().iter().map(|&number| Register(number as u32)).collect()
-}
-
-impl Spelling for Translator<'_> {
+impl Spelling for Printed<'_> {
     fn load(&self, register: Register, _: &Access) -> String {
-        let Read { capture, index } = &self.reads[&register];
+        let Read { capture, index } = &self.region.reads[&register];
         let view = &self.captures[*capture];
         let mut at = format!("{}", view.offset);
         for ((index, &stride), extent) in index.iter().zip(&view.strides).zip(view.ty.sizes()) {
@@ -274,36 +54,19 @@ pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refu
     let parameters: String = captures.iter().enumerate().map(parameter).collect();
     let names: String = (0..captures.len()).map(|i| format!(", c{i}")).collect();
     let mut text = format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n");
-    if let Some(packed) = captures.iter().map(|view| view.ty.dtype).find(|dtype| dtype.bits() < 8) {
-        return Err(Refusal::Unsupported(format!(
-            "a captured tensor of {packed}, which is less than a byte; convert it"
-        )));
-    }
     for region in regions {
         let output = region.ty(region.outputs()[0].value).dtype;
-        let mut translator =
-            Translator { captures, program: Program::default(), reads: HashMap::new() };
-        let scalar = |translator: &mut Translator<'_>, instr, dtype| {
-            Known::Elements(vec![translator.program.push(instr, dtype)])
-        };
         let is_mask = output == DType::Bool;
-        let mut arguments = Vec::new();
-        if !is_mask {
-            arguments.push(scalar(&mut translator, Instr::Accumulator, output));
-        }
-        arguments.extend((0..4).map(|d| scalar(&mut translator, Instr::Index(d), DType::I32)));
-        arguments.extend((0..captures.len()).map(Known::Capture));
-        let Known::Elements(result) = &translator.region(region, &arguments)?[0] else {
-            unreachable!("a score or a mask is no captured tensor")
-        };
+        let region = Region::new(region, captures).map_err(Refusal::Unsupported)?;
+        let printed = Printed { region, captures };
         let (guard, name, sum) =
             if is_mask { ("MASK", "visible", "") } else { ("SCORE", "score", "Sum sum, ") };
         text += &format!(
             "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}i32 b, i32 h, i32 \
              q, i32 k CAPTURES) {{\n"
         );
-        text += &body(&translator.program, &translator);
-        text += &format!("return t{};\n}}\n", result[0].0);
+        text += &body(&printed.region.program, &printed);
+        text += &format!("return t{};\n}}\n", printed.region.outputs[0][0].0);
     }
     Ok(text)
 }

@@ -1,0 +1,380 @@
+//! `attention_grad`, a block at a time: weights are computed again from the log-sum-exp, for some
+//! keys and some queries, and never exist as a whole.
+//!
+//! A task walks over tiles of keys and groups of queries of a head. For each block it computes `Sᵀ
+//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weights`), and adds `Kᵀ
+//! dSᵀ` to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a
+//! task is a head, and a block is computed once; else tasks of tiles of keys sum dk and dv, and
+//! tasks of tiles of queries dq. Both add up in the same order. Source: Dao et al.,
+//! "FlashAttention", arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number
+//! of threads, and memory beyond operands and results is O(T) for each.
+#![allow(unsafe_code)] // Raw pointers into slots and scratch.
+
+use std::f64::consts::LOG2_E;
+use std::ops::Range;
+
+use half::{bf16, f16};
+use overdrive_ir::ops::AttentionGrad;
+use overdrive_ir::ops::attention::{Mask, find_score};
+use overdrive_ir::ops::attention_grad::Slopes;
+use overdrive_ir::plan::{KernelCall, KernelOp};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
+
+use super::call::{element, store};
+use super::function::{self, Functions};
+use super::grad_task::{Block, Buffers, Shape, Wanted};
+use super::reach::{Reach, block_of};
+use super::softmax::{Score, passes};
+use super::task::Rows;
+use super::weights::{steepen, weigh};
+use crate::exec::{Format, Runnable, Unsupported};
+use crate::gemm::{Element, Kernel, Lines, Narrow, transpose};
+use crate::kernels::named::{Compile, NamedKernel, takes_all};
+use crate::kernels::place::Strided;
+use crate::slots::SlotTable;
+use crate::threads::{Pool, Worker};
+
+/// Panels of queries of a group. Their number is odd, so that rows of scores share no sets of the
+/// first-level cache.
+const PANELS: usize = 5;
+/// Keys of a block, about: with a group of queries they fill half of the second-level cache.
+const BLOCK: usize = 128;
+/// Blocks of a tile: enough that packing a group of queries is a few percent.
+const BLOCKS: usize = 4;
+/// Groups of queries of a task that sums up dq alone.
+const GROUPS: usize = 6;
+
+/// `attention_grad` with a mask function, and a score function that captures no floats.
+pub(crate) const KERNEL: NamedKernel = NamedKernel {
+    op: "attention_grad",
+    takes_epilogue: false,
+    regions: declines,
+    declines: takes_all,
+    compile: Compile::Composite(compile),
+};
+
+fn declines(regions: &[Graph]) -> Option<Decline> {
+    let score = find_score(regions)?;
+    let is_float = |port: &Port| score.ty(port.value).dtype.is_float();
+    // Their gradients are sums over all pairs.
+    score.inputs()[5..].iter().any(is_float).then(|| {
+        let reason = "the gradients of floats that a score function captures have no kernel";
+        Decline::Because(reason.to_owned())
+    })
+}
+
+fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
+    let views = call.operands.iter().chain(call.results.iter().flatten());
+    if views.flat_map(|view| &view.strides).any(|&stride| stride < 0) {
+        return Err(Unsupported::new("attention over views that run backwards has no kernel"));
+    }
+    let op = op.downcast::<AttentionGrad>().expect("the table is by name");
+    Ok(match call.operands[0].ty.dtype {
+        DType::F64 => Box::new(Compiled::<f64>::new(plan, call, op)?),
+        DType::F32 => Box::new(Compiled::<f32>::new(plan, call, op)?),
+        DType::F16 => Box::new(Compiled::<f16>::new(plan, call, op)?),
+        DType::BF16 => Box::new(Compiled::<bf16>::new(plan, call, op)?),
+        other => return Err(Unsupported::new(format!("there is no attention of {other}"))),
+    })
+}
+
+/// Compiled gradients.
+#[derive(Debug)]
+struct Compiled<T: Element> {
+    /// q, k, v, lse, dout, delta.
+    operands: [Strided; 6],
+    /// dq, dk, dv.
+    results: [Option<Strided>; 3],
+    shape: Shape<T>,
+    scale: f64,
+    /// Query heads that share a key head.
+    sharing: usize,
+}
+
+/// What a task computes.
+#[derive(Clone, Debug)]
+struct Work {
+    batch: usize,
+    key_head: usize,
+    heads: Range<usize>,
+    queries: Range<usize>,
+    keys: Range<usize>,
+    wanted: Wanted,
+}
+
+impl<T: Format + Narrow> Compiled<T>
+where
+    T::Acc: Score,
+{
+    fn new(plan: &Plan, call: &KernelCall, op: &AttentionGrad) -> Result<Self, Unsupported> {
+        let operands: [Strided; 6] = std::array::from_fn(|i| Strided::new(&call.operands[i]));
+        let [q, k, v, ..] = &operands;
+        let kernel = Kernel::<T>::best();
+        let [rows, width] = kernel.tile();
+        let KernelOp::Composite(_, regions) = &call.op else {
+            unreachable!("attention_grad is a composite")
+        };
+        let block = block_of(k.sizes[2], BLOCK, rows);
+        let group = q.sizes[2].clamp(1, PANELS * width).next_multiple_of(width);
+        let scale = op.attention.factor(q.sizes[3]);
+        let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
+        let scored = |region: &Graph| match find_score(std::slice::from_ref(region)) {
+            Some(score) => Slopes::of(score).map(|slopes| slopes.region),
+            None => Ok(region.clone()),
+        };
+        let regions: Result<Vec<Graph>, _> = regions.iter().map(scored).collect();
+        let regions = regions.expect("a score function that captures no floats has slopes");
+        let functions = Functions::new(
+            plan,
+            (&regions, &call.operands[6..]),
+            function::Block { rows: block, stride: group, extents },
+            scale,
+        )?;
+        let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };
+        let shape = Shape {
+            kernel,
+            weigh: weigh::<T::Acc>(width),
+            hide: passes::<T::Acc>(width).hide,
+            steepen: steepen::<T::Acc>(),
+            reach: Reach {
+                queries: q.sizes[2],
+                keys: k.sizes[2],
+                causal: op.attention.mask == Mask::Causal,
+            },
+            functions,
+            depth: q.sizes[3],
+            values: v.sizes[3],
+            factor: if factor == 0.0 { f64::from(f32::MIN_POSITIVE) } else { factor },
+            group,
+            block,
+            blocks: BLOCKS,
+        };
+        let results = std::array::from_fn(|i| call.results[i].as_ref().map(Strided::new));
+        let sharing = q.sizes[1] / k.sizes[1].max(1);
+        Ok(Self { results, shape, scale, sharing, operands })
+    }
+
+    fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> Rows<T> {
+        let place = &self.operands[operand];
+        let (row, channel) = (place.strides[2] as usize, place.strides[3] as usize);
+        let from = element::<T>(place, [b, h, 0], slots).cast_const();
+        Rows { from, row, channel }
+    }
+
+    fn task(&self, work: &Work, worker: &mut Worker<'_>, slots: &SlotTable) {
+        let Work { batch, key_head, .. } = *work;
+        let sizes = [work.queries.len(), work.keys.len()];
+        let wanted = |wanted: bool, size: usize| if wanted { size } else { 0 };
+        let sizes = [wanted(work.wanted.queries, sizes[0]), wanted(work.wanted.keys, sizes[1])];
+        let buffers = self.shape.buffers(sizes, worker.scratch);
+        let (depth, values) = (self.shape.depth, self.shape.values);
+        // SAFETY: the parts have the elements; the slots hold their operands; results of tasks are
+        // apart.
+        unsafe {
+            zero(buffers.dk, sizes[1] * depth);
+            zero(buffers.dv, sizes[1] * values);
+            for head in work.heads.clone() {
+                zero(buffers.dq, sizes[0].next_multiple_of(self.shape.group) * depth);
+                self.head(work, head, (&buffers, slots));
+                if let (Some(place), true) = (&self.results[0], work.wanted.queries) {
+                    self.store_queries(
+                        [batch, head],
+                        work.queries.clone(),
+                        (&buffers, slots),
+                        place,
+                    );
+                }
+            }
+            for (sums, result, channels, scale) in
+                [(buffers.dk, 1, depth, self.scale), (buffers.dv, 2, values, 1.0)]
+            {
+                let Some(place) = self.results[result].as_ref().filter(|_| work.wanted.keys) else {
+                    continue;
+                };
+                for (row, key) in work.keys.clone().enumerate() {
+                    let row = std::slice::from_raw_parts_mut(sums.add(row * channels), channels);
+                    store_scaled::<T>(row, scale, (place, [batch, key_head, key]), slots);
+                }
+            }
+        }
+    }
+
+    /// The blocks of a head, tile by tile of keys.
+    unsafe fn head(
+        &self,
+        work: &Work,
+        head: usize,
+        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+    ) {
+        let (shape, matrix) = (&self.shape, [work.batch, head]);
+        let shared = [work.batch, work.key_head];
+        let [k, v] = [1, 2].map(|operand| self.rows(operand, shared, slots));
+        let [q, dout] = [0, 4].map(|operand| self.rows(operand, matrix, slots));
+        for tile in work.keys.clone().step_by(shape.block * shape.blocks) {
+            let end = (tile + shape.block * shape.blocks).min(work.keys.end);
+            for (number, first) in (tile..end).step_by(shape.block).enumerate() {
+                let keys = (end - first).min(shape.block);
+                // SAFETY: as the caller promised.
+                unsafe { shape.pack_keys([k, v], (number, first, keys), buffers) };
+            }
+            for query in work.queries.clone().step_by(shape.group) {
+                let queries = (work.queries.end - query).min(shape.group);
+                let visible = shape.reach.visible(query + queries);
+                if visible <= tile {
+                    continue;
+                }
+                // SAFETY: as the caller promised.
+                unsafe {
+                    shape.pack_queries([q, dout], [query, queries], buffers);
+                    self.numbers(matrix, [query, queries], (buffers, slots));
+                }
+                for (number, first) in (tile..end.min(visible)).step_by(shape.block).enumerate() {
+                    let keys = (end - first).min(shape.block);
+                    let seen = keys.min(visible - first);
+                    let at = [matrix[0], matrix[1], query, first].map(|i| i as i32);
+                    let key = first - work.keys.start;
+                    let sums = [
+                        buffers.dq.wrapping_add((query - work.queries.start) * shape.depth),
+                        buffers.dk.wrapping_add(key * shape.depth),
+                        buffers.dv.wrapping_add(key * shape.values),
+                    ];
+                    let block = Block { number, keys, seen, queries };
+                    // SAFETY: as the caller promised.
+                    unsafe { shape.block((buffers, slots), (at, block), sums, work.wanted) };
+                }
+            }
+        }
+    }
+
+    /// The log-sum-exp and delta of the queries of a group; those of the last stand for what is
+    /// missing.
+    unsafe fn numbers(
+        &self,
+        [b, h]: [usize; 2],
+        [first, queries]: [usize; 2],
+        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+    ) {
+        let factor = if self.shape.functions.has_score() { 1.0 } else { LOG2_E };
+        for lane in 0..self.shape.group {
+            let at = [b, h, first + lane.min(queries - 1)];
+            // SAFETY: the operands have the query.
+            unsafe {
+                let [lse, delta] =
+                    [3, 5].map(|i| *element::<T::Acc>(&self.operands[i], at, slots).cast_const());
+                // A row that sees nothing: its scores are hidden, and any finite shift will do.
+                let unseen = lse == T::Acc::LOWEST;
+                let shift = if unseen { T::Acc::ZERO } else { lse.mul(T::Acc::from_f64(factor)) };
+                *buffers.rows[0].add(lane) = shift;
+                *buffers.rows[1].add(lane) = delta;
+            }
+        }
+    }
+
+    /// Stores the gradients of queries.
+    unsafe fn store_queries(
+        &self,
+        [b, h]: [usize; 2],
+        queries: Range<usize>,
+        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        place: &Strided,
+    ) {
+        let Shape { depth, group, .. } = self.shape;
+        for first in queries.clone().step_by(group) {
+            let from = buffers.dq.wrapping_add((first - queries.start) * depth).cast_const();
+            let lines = Lines { from, lines: depth, line_stride: group, k: group, k_stride: 1 };
+            // SAFETY: the sums of a group are channel by query, and the part has room for them.
+            unsafe { transpose(lines, buffers.turned) };
+            for (row, query) in (first..(first + group).min(queries.end)).enumerate() {
+                // SAFETY: as above; the results have the query.
+                unsafe {
+                    let row =
+                        std::slice::from_raw_parts_mut(buffers.turned.add(row * depth), depth);
+                    store_scaled::<T>(row, self.scale, (place, [b, h, query]), slots);
+                }
+            }
+        }
+    }
+
+    fn wanted(&self) -> Wanted {
+        let [queries, keys, values] = self.results.each_ref().map(Option::is_some);
+        Wanted { queries, keys: keys || values }
+    }
+}
+
+/// Rounds a row times a number to where it belongs.
+///
+/// # Safety
+/// The result has the row, which nobody else touches.
+unsafe fn store_scaled<T: Narrow>(
+    row: &mut [T::Acc],
+    scale: f64,
+    (place, at): (&Strided, [usize; 3]),
+    slots: &SlotTable,
+) where
+    T::Acc: Score,
+{
+    let scale = T::Acc::from_f64(scale);
+    row.iter_mut().for_each(|x| *x = x.mul(scale));
+    // SAFETY: as the caller promised.
+    unsafe { store::<T>(row, element(place, at, slots), place.strides[3]) }
+}
+
+/// # Safety
+/// There are so many elements.
+unsafe fn zero<A>(from: *mut A, len: usize) {
+    // SAFETY: as the caller promised; zeros are numbers.
+    unsafe { from.write_bytes(0, len) }
+}
+
+impl<T: Format + Narrow> Runnable for Compiled<T>
+where
+    T::Acc: Score,
+{
+    fn run(&self, pool: &Pool, slots: &SlotTable) {
+        let [batch, heads] = [0, 1].map(|d| self.operands[0].sizes[d]);
+        let (key_heads, wanted) = (self.operands[1].sizes[1], self.wanted());
+        let Reach { queries, keys, .. } = self.shape.reach;
+        let matrices = batch * key_heads;
+        let shared = |matrix: usize, keys: Range<usize>, wanted| {
+            let (batch, key_head) = (matrix / key_heads, matrix % key_heads);
+            let first = key_head * self.sharing;
+            let heads = first..first + self.sharing;
+            Work { batch, key_head, heads, queries: 0..queries, keys, wanted }
+        };
+        // Apart, blocks take seven products where they take five together.
+        let slots_of_time = matrices.next_multiple_of(pool.threads());
+        if wanted.queries && wanted.keys && 7 * matrices >= 5 * slots_of_time {
+            pool.run(matrices, |task, worker| {
+                self.task(&shared(task, 0..keys, wanted), worker, slots);
+            });
+            return;
+        }
+        let of = |wanted: bool, size: usize, part: usize| {
+            if wanted { size.div_ceil(part) } else { 0 }
+        };
+        let (tile, span) = (self.shape.block * self.shape.blocks, self.shape.group * GROUPS);
+        let key_tasks = matrices * of(wanted.keys, keys, tile);
+        let query_tiles = of(wanted.queries, queries, span);
+        pool.run(key_tasks + batch * heads * query_tiles, |task, worker| {
+            // The first keys and the last queries first: under a causal mask they take longest.
+            let work = if let Some(task) = task.checked_sub(key_tasks) {
+                let (matrix, first) = (task % (batch * heads), task / (batch * heads));
+                let (batch, head) = (matrix / heads, matrix % heads);
+                let first = (query_tiles - 1 - first) * span;
+                Work {
+                    batch,
+                    key_head: head / self.sharing,
+                    heads: head..head + 1,
+                    queries: first..(first + span).min(queries),
+                    keys: 0..keys,
+                    wanted: Wanted { queries: true, keys: false },
+                }
+            } else {
+                let first = task / matrices * tile;
+                let wanted = Wanted { queries: false, keys: true };
+                shared(task % matrices, first..(first + tile).min(keys), wanted)
+            };
+            self.task(&work, worker, slots);
+        });
+    }
+}

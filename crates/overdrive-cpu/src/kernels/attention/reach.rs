@@ -1,0 +1,57 @@
+//! Which keys a query may see before a mask function has its say.
+#![allow(unsafe_code)] // Writes scores in a worker's scratch.
+
+/// Sizes of an attention and its mask.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+    pub(super) causal: bool,
+}
+
+/// Keys of a block, where one has about `most`: whole tiles of the kernel, of `rows`, and no block
+/// much shorter than the others, which would cost more than its share.
+pub(super) fn block_of(keys: usize, most: usize, rows: usize) -> usize {
+    let blocks = keys.div_ceil(most.next_multiple_of(rows)).max(1);
+    keys.div_ceil(blocks).max(1).next_multiple_of(rows)
+}
+
+/// A block of scores: `seen` rows of keys, `stride` elements apart, by `width` queries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) seen: usize,
+    pub(super) width: usize,
+    pub(super) stride: usize,
+}
+
+impl Reach {
+    /// Keys that queries before `end` may see: the last query is aligned with the last key.
+    pub(super) fn visible(&self, end: usize) -> usize {
+        if self.causal {
+            (end + self.keys).saturating_sub(self.queries).min(self.keys)
+        } else {
+            self.keys
+        }
+    }
+
+    /// Hides each key from the queries of a block that come before it: the first few of its row.
+    ///
+    /// # Safety
+    /// The scores have the extent.
+    pub(super) unsafe fn hide<A: Copy>(
+        &self,
+        (scores, extent): (*mut A, Extent),
+        [query, key]: [usize; 2],
+        hidden: A,
+    ) {
+        if !self.causal {
+            return;
+        }
+        let Extent { seen, width, stride } = extent;
+        for row in self.visible(query + 1).saturating_sub(key)..seen {
+            let first = (key + row + self.queries).saturating_sub(query + self.keys).min(width);
+            // SAFETY: as the caller promised.
+            unsafe { std::slice::from_raw_parts_mut(scores.add(row * stride), first) }.fill(hidden);
+        }
+    }
+}
