@@ -60,7 +60,7 @@ impl Layer {
     fn declined(&self, inputs: &[Array]) -> Option<String> {
         let types: Vec<TensorType> = inputs.iter().map(Array::ty).collect();
         let op = Operation::from(self.op());
-        let call = Call::Op { op: &op, operands: &types, has_regions: false };
+        let call = Call::Op { op: &op, operands: &types, regions: &[] };
         answer(&call, Architecture::Sm90a).err().map(|decline| decline.reason("Hopper"))
     }
 

@@ -53,7 +53,7 @@ impl Layer {
     fn declined(&self) -> Option<String> {
         let types: Vec<TensorType> = self.inputs().iter().map(Array::ty).collect();
         let op = Operation::from(SparseLinear);
-        let call = Call::Op { op: &op, operands: &types, has_regions: false };
+        let call = Call::Op { op: &op, operands: &types, regions: &[] };
         answer(&call, Architecture::Sm90a).err().map(|decline| decline.reason("Hopper"))
     }
 }

@@ -4,7 +4,7 @@
 //! same wherever it is made.
 
 use crate::plan::{ConvolutionCall, GemmCall};
-use crate::{Convolution, DType, Mode, Node, Operation, TensorType};
+use crate::{Convolution, DType, Graph, Mode, Node, Operation, TensorType};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A device as passes see it.
@@ -29,8 +29,8 @@ pub enum Call<'a> {
         op: &'a Operation,
         /// Types of its operands; empty asks of any.
         operands: &'a [TensorType],
-        /// Whether it has regions, which the kernel then computes.
-        has_regions: bool,
+        /// Its regions, which the kernel then computes.
+        regions: &'a [Graph],
     },
     /// A product.
     Product(&'a GemmCall),
@@ -52,7 +52,7 @@ pub enum Call<'a> {
 impl<'a> Call<'a> {
     /// The op of a node on operands of these types.
     pub fn of(node: &'a Node, operands: &'a [TensorType]) -> Self {
-        Call::Op { op: &node.op, operands, has_regions: !node.regions.is_empty() }
+        Call::Op { op: &node.op, operands, regions: &node.regions }
     }
 }
 

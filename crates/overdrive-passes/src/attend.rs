@@ -15,8 +15,8 @@ use operand::Operand;
 use overdrive_ir::ops::attention::{Mask, score_region};
 use overdrive_ir::ops::{Attention, Softmax};
 use overdrive_ir::{
-    Binary, Call, Compare, DotGeneral, Expr, Graph, GraphError, Node, Operation, Precision, Prim,
-    Target, Tensor, Value,
+    Binary, Call, Compare, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Precision,
+    Prim, Target, Tensor, Value,
 };
 use std::collections::HashMap;
 
@@ -24,7 +24,8 @@ use std::collections::HashMap;
 /// no kernel for it.
 pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphError> {
     let op = Operation::from(Attention { scale: None, mask: Mask::Full });
-    if target.kernel(&Call::Op { op: &op, operands: &[], has_regions: true }).is_err() {
+    let any = [score_region(DType::F32, &[], |score, _, _| score)?];
+    if target.kernel(&Call::Op { op: &op, operands: &[], regions: &any }).is_err() {
         return Ok(graph.clone());
     }
     let uses = graph.use_counts();

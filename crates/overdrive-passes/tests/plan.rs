@@ -46,7 +46,7 @@ const NONE: Result<Kernel, Decline> = Err(Decline::NoKernel);
 
 /// Whether it is asked for this op, without regions.
 fn is_op(call: &Call<'_>, name: &str) -> bool {
-    matches!(call, Call::Op { op, has_regions: false, .. } if op.name() == name)
+    matches!(call, Call::Op { op, regions: [], .. } if op.name() == name)
 }
 
 fn f32s(shape: impl Into<overdrive_ir::Shape>) -> TensorType {

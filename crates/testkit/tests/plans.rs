@@ -25,7 +25,7 @@ fn device() -> impl Target {
         ..Description::default()
     };
     let answer = |call: &Call<'_>| match call {
-        Call::Op { op, has_regions: false, .. } if KERNELS.contains(&op.name().as_str()) => {
+        Call::Op { op, regions: [], .. } if KERNELS.contains(&op.name().as_str()) => {
             Ok(Kernel::default())
         }
         _ => Err(Decline::NoKernel),

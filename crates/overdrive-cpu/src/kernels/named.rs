@@ -58,7 +58,7 @@ pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
 /// How the CPU runs a call.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     match *call {
-        Call::Op { has_regions: true, .. } => Err(Decline::NoKernel),
+        Call::Op { regions: [_, ..], .. } => Err(Decline::NoKernel),
         Call::Op { op, operands, .. } => {
             let kernel = find(&op.name()).ok_or(Decline::NoKernel)?;
             let declined = (kernel.declines)(op, operands);

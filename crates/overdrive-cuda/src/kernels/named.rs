@@ -32,8 +32,8 @@ pub(crate) struct NamedKernel {
     pub(crate) op: &'static str,
     /// The one architecture that it is for, where it is not for all.
     pub(crate) only: Option<Architecture>,
-    /// Whether it computes the op's regions too.
-    pub(crate) takes_regions: bool,
+    /// Why it does not compute these regions of the op, of which there is at least one.
+    pub(crate) declines_regions: fn(&[Graph]) -> Option<Decline>,
     /// Whether it hands its result to an epilogue.
     pub(crate) takes_epilogue: bool,
     /// Why it does not take this form of the op, or operands of these types.
@@ -50,7 +50,7 @@ impl NamedKernel {
         Self {
             op,
             only: None,
-            takes_regions: false,
+            declines_regions: |_| Some(Decline::NoKernel),
             takes_epilogue: false,
             declines: |_, _| None,
             compile,
@@ -106,12 +106,15 @@ pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {
 /// Why it does not.
 pub fn answer(call: &Call<'_>, architecture: Architecture) -> Result<Kernel, Decline> {
     match *call {
-        Call::Op { op, operands, has_regions } => {
+        Call::Op { op, operands, regions } => {
             let kernel = find(&op.name()).filter(|kernel| kernel.is_for(architecture));
-            let kernel = kernel.filter(|kernel| !has_regions || kernel.takes_regions);
             let kernel = kernel.ok_or(Decline::NoKernel)?;
             let takes_epilogue = kernel.takes_epilogue;
-            let declined = (kernel.declines)(op, operands);
+            let declined = match regions {
+                [] => None,
+                regions => (kernel.declines_regions)(regions),
+            };
+            let declined = declined.or_else(|| (kernel.declines)(op, operands));
             declined.map_or(Ok(Kernel { takes_epilogue, ..Kernel::default() }), Err)
         }
         Call::Product(_) | Call::Convolution(_) => Ok(Kernel::default()),

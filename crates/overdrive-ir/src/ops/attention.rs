@@ -211,8 +211,8 @@ impl Attention {
         Ok(TensorType::new(dtype.accumulation(), Shape(q.shape.0[..3].to_vec())))
     }
 
-    /// The score of one pair by the definition; `None` where it is masked.
-    pub(super) fn score(
+    /// The scaled product of a query and a key by the definition; `None` where it is masked.
+    pub(super) fn product(
         &self,
         [q, k]: [&Array; 2],
         at: [usize; 4],
@@ -223,55 +223,87 @@ impl Attention {
         if self.mask == Mask::Causal && j + queries > i + keys {
             return None;
         }
-        let index = || at.iter().map(|&i| Array::int(DType::I32, &[], vec![i as i128]));
-        let call = |region: &Graph, first: Option<Array>| {
-            let args: Vec<Array> =
-                first.into_iter().chain(index()).chain(captures.iter().cloned()).collect();
-            crate::eval::eval_region(region, &args)[0].get(0)
-        };
-        if find_mask(regions).is_some_and(|mask| call(mask, None) == 0.0) {
+        if find_mask(regions).is_some_and(|mask| call(mask, at, (None, captures))[0].get(0) == 0.0)
+        {
             return None;
         }
         let head = h / (q.shape[1] / k.shape[1]);
         let product: f64 = (0..d).map(|c| q.at(&[b, h, i, c]) * k.at(&[b, head, j, c])).sum();
-        let score = product * self.factor(d);
-        let scalar = || Array::float(q.dtype.accumulation(), &[], vec![score]);
-        Some(find_score(regions).map_or(score, |region| call(region, Some(scalar()))))
+        Some(product * self.factor(d))
     }
 
-    /// All scores `[B, H, Tq, Tk]` in the accumulation type, -∞ where masked.
-    pub(super) fn scores<'b>(
+    /// The score of one pair by the definition; `None` where it is masked.
+    fn score(
         &self,
-        [q, k]: [Expr<'b>; 2],
-        given: (&[Graph], &[Expr<'b>]),
-    ) -> Expr<'b> {
-        let (b, (regions, captures)) = (q.builder(), given);
-        let (queries, keys) = (q.size(2), k.size(2));
-        let grid = [q.size(0), q.size(1), queries, keys];
+        [q, k]: [&Array; 2],
+        at: [usize; 4],
+        given: (&[Graph], &[Array]),
+    ) -> Option<f64> {
+        let product = self.product([q, k], at, given)?;
+        let score = |region| {
+            let product = Array::float(q.dtype.accumulation(), &[], vec![product]);
+            call(region, at, (Some(product), given.1))[0].get(0)
+        };
+        Some(find_score(given.0).map_or(product, score))
+    }
+
+    /// All scaled products `[B, H, Tq, Tk]` in the accumulation type.
+    pub(super) fn products<'b>(&self, [q, k]: [Expr<'b>; 2]) -> Expr<'b> {
+        let grid = [q.size(0), q.size(1), q.size(2), k.size(2)];
         let product =
             by_key_head(q, k).dot_to(k, &[(0, 0), (1, 1)], &[(3, 3)], q.dtype().accumulation());
-        let mut scores = product.reshape(grid) * self.factor(q.size(3));
-        let index = || (0..4).map(|axis| Lane::Each(b.iota(DType::I32, grid, axis)));
-        let call = |region: &Graph, first: Option<Expr<'b>>| {
-            let captures = captures.iter().map(|&capture| Lane::Shared(capture));
-            let lanes: Vec<Lane<'b>> =
-                first.map(Lane::Each).into_iter().chain(index()).chain(captures).collect();
-            b.inline_over(&grid, region, &lanes)[0]
+        product.reshape(grid) * self.factor(q.size(3))
+    }
+
+    /// Scores `[B, H, Tq, Tk]`, -∞ where masked.
+    pub(super) fn masked<'b>(
+        &self,
+        scores: Expr<'b>,
+        (regions, captures): (&[Graph], &[Expr<'b>]),
+    ) -> Expr<'b> {
+        let b = scores.builder();
+        let (queries, keys) = (scores.size(2), scores.size(3));
+        let hide = |visible: Expr<'b>, scores: Expr<'b>| {
+            visible.select(scores, scores.constant(f64::NEG_INFINITY))
         };
-        if let Some(region) = find_score(regions) {
-            scores = call(region, Some(scores));
-        }
+        let mut result = scores;
         if self.mask == Mask::Causal {
             let last = b.iota(DType::I32, [queries, keys], 0);
             let last = last + last.constant(keys as f64 - queries as f64);
             let visible = b.iota(DType::I32, [queries, keys], 1).compare(Compare::Le, last);
-            scores = visible.select(scores, scores.constant(f64::NEG_INFINITY));
+            result = hide(visible, result);
         }
-        if let Some(region) = find_mask(regions) {
-            scores = call(region, None).select(scores, scores.constant(f64::NEG_INFINITY));
+        match find_mask(regions) {
+            Some(region) => hide(call_over(b, &scores.sizes(), region, (None, captures)), result),
+            None => result,
         }
-        scores
     }
+}
+
+/// A score or mask function of one pair of a query and a key, with the arguments that stand before
+/// and after the indices.
+pub(super) fn call(
+    region: &Graph,
+    at: [usize; 4],
+    (product, after): (Option<Array>, &[Array]),
+) -> Vec<Array> {
+    let index = at.iter().map(|&i| Array::int(DType::I32, &[], vec![i as i128]));
+    let arguments: Vec<Array> = product.into_iter().chain(index).chain(after.to_vec()).collect();
+    crate::eval::eval_region(region, &arguments)
+}
+
+/// The same of all pairs `[B, H, Tq, Tk]`.
+pub(super) fn call_over<'b>(
+    b: &'b Builder,
+    grid: &[usize],
+    region: &Graph,
+    (products, captures): (Option<Expr<'b>>, &[Expr<'b>]),
+) -> Expr<'b> {
+    let index = (0..4).map(|axis| Lane::Each(b.iota(DType::I32, grid.to_vec(), axis)));
+    let captures = captures.iter().map(|&capture| Lane::Shared(capture));
+    let lanes: Vec<Lane<'b>> =
+        products.map(Lane::Each).into_iter().chain(index).chain(captures).collect();
+    b.inline_over(grid, region, &lanes)[0]
 }
 
 /// `[B, H, T, X]` as `[B, Hkv, (H / Hkv) T, X]`: the query heads of a group are more rows for their
@@ -326,7 +358,11 @@ impl Op for Attention {
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
         let [q, k, v] = [args[0], args[1], args[2]];
-        let scores = self.scores([q, k], (regions, &args[3..]));
+        let mut scores = self.products([q, k]);
+        if let Some(region) = find_score(regions) {
+            scores = call_over(q.builder(), &scores.sizes(), region, (Some(scores), &args[3..]));
+        }
+        let scores = self.masked(scores, (regions, &args[3..]));
         let none = scores.constant(f64::NEG_INFINITY);
         let max = scores.reduce_keep(Reducer::Max, &[3]);
         // A row that sees nothing has maximum -∞, and -∞ - -∞ is NaN: any finite shift will do
@@ -343,12 +379,8 @@ impl Op for Attention {
         vec![out.convert(q.dtype()), lse.reshape([q.size(0), q.size(1), q.size(2)])]
     }
 
-    /// From the log-sum-exp, without storing the weights (`attention_grad`). Differentiates
-    /// `expand` where a score function has to be differentiated too.
+    /// From the log-sum-exp, without storing the weights (`attention_grad`).
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
-        if find_score(g.regions).is_some() {
-            return None;
-        }
         let [q, k, v] = [g.inputs[0], g.inputs[1], g.inputs[2]];
         let (out, lse) = (g.outputs[0], g.outputs[1]);
         let dout =
@@ -360,10 +392,17 @@ impl Op for Attention {
             delta = delta - dlse;
         }
         let operands = [&[q, k, v, lse, dout, delta], &g.inputs[3..]].concat();
-        let grads =
-            g.builder.node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec());
-        let captures = g.inputs[3..].iter().map(|_| None);
-        Some(grads.into_iter().take(3).map(Some).chain(captures).collect())
+        let mut grads = g
+            .builder
+            .node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec())
+            .into_iter();
+        let mut cotangents: Vec<Option<Expr<'b>>> = grads.by_ref().take(3).map(Some).collect();
+        cotangents.extend(
+            g.inputs[3..]
+                .iter()
+                .map(|capture| if capture.dtype().is_float() { grads.next() } else { None }),
+        );
+        Some(cotangents)
     }
 
     fn cost(&self, operands: &[TensorType], results: &[TensorType]) -> Option<Cost> {

@@ -300,7 +300,7 @@ struct Compiled {
 
 /// `attention` with its score and mask functions.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
-    takes_regions: true,
+    declines_regions: |_| None,
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::AttentionGrad;
-use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::ops::attention::{Mask, find_score};
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
@@ -70,6 +70,11 @@ fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
     None
 }
 
+fn declines_regions(regions: &[Graph]) -> Option<Decline> {
+    let reason = "its kernel takes mask functions, not score functions: scores are stored";
+    find_score(regions).map(|_| Decline::Because(reason.to_owned()))
+}
+
 /// Queries of a step, by registers: both sums of keys, scores, dweights and what is rounded of them
 /// fit just so.
 fn block(widths: [usize; 2]) -> usize {
@@ -121,7 +126,7 @@ fn source(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Resul
 /// `attention_grad` on Hopper's tensor cores.
 pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
     only: Some(Architecture::Sm90a),
-    takes_regions: true,
+    declines_regions,
     declines,
     ..NamedKernel::new("attention_grad", Compile::Composite(compile), Sources::Of(sources_of))
 };
