@@ -40,10 +40,12 @@ enum At {
 }
 
 /// A region on its way to a program.
-struct Translator<'a> {
+pub(super) struct Translator<'a> {
     captures: &'a [View],
-    program: Program,
+    pub(super) program: Program,
     reads: HashMap<Register, Read>,
+    /// Whether weights are rounded to 16 bits, so that faster functions will do.
+    is_loose: bool,
 }
 
 fn unsupported(node: &Node) -> Refusal {
@@ -55,7 +57,7 @@ fn unsupported(node: &Node) -> Refusal {
 }
 
 impl Translator<'_> {
-    /// The registers of the region's only output.
+    /// What the region's outputs are.
     fn region(&mut self, region: &Graph, arguments: &[Known]) -> Result<Vec<Known>, Refusal> {
         let mut known: Vec<Option<Known>> = vec![None; region.value_count()];
         for (port, argument) in region.inputs().iter().zip(arguments) {
@@ -265,45 +267,94 @@ impl Spelling for Translator<'_> {
     fn accumulator(&self) -> String {
         "sum".to_owned()
     }
+
+    fn is_loose(&self, register: Register) -> bool {
+        self.is_loose && self.program.dtype(register) == DType::F32
+    }
 }
 
-/// The functions of the regions as text, each behind its macro, and the parameters of the captures.
-pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refusal> {
+/// A region as a program, and the registers of each of its outputs.
+pub(super) fn translated<'a>(
+    region: &Graph,
+    (captures, is_loose): (&'a [View], bool),
+) -> Result<(Translator<'a>, Vec<Vec<Register>>), Refusal> {
+    let output = region.ty(region.outputs()[0].value).dtype;
+    let mut translator =
+        Translator { captures, program: Program::default(), reads: HashMap::new(), is_loose };
+    let scalar = |translator: &mut Translator<'_>, instr, dtype| {
+        Known::Elements(vec![translator.program.push(instr, dtype)])
+    };
+    let mut arguments = Vec::new();
+    if output != DType::Bool {
+        arguments.push(scalar(&mut translator, Instr::Accumulator, output));
+    }
+    arguments.extend((0..4).map(|d| scalar(&mut translator, Instr::Index(d), DType::I32)));
+    arguments.extend((0..captures.len()).map(Known::Capture));
+    let known = translator.region(region, &arguments)?;
+    let outputs = known.into_iter().zip(region.outputs()).map(|(known, port)| match known {
+        Known::Elements(registers) => registers,
+        // A score that is a captured number.
+        Known::Capture(capture) => {
+            let read = Read { capture, index: Vec::new() };
+            vec![translator.read(read, region.ty(port.value).dtype)]
+        }
+    });
+    let outputs = outputs.collect();
+    Ok((translator, outputs))
+}
+
+/// Parameters of every function.
+pub(super) const INDEX: &str = "i32 b, i32 h, i32 q, i32 k CAPTURES";
+
+/// The parameters of the captures, as macros.
+fn parameters(captures: &[View]) -> Result<String, Refusal> {
     let parameter =
         |(i, view): (usize, &View)| format!(", const {}* __restrict__ c{i}", view.ty.dtype);
     let parameters: String = captures.iter().enumerate().map(parameter).collect();
     let names: String = (0..captures.len()).map(|i| format!(", c{i}")).collect();
-    let mut text = format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n");
     if let Some(packed) = captures.iter().map(|view| view.ty.dtype).find(|dtype| dtype.bits() < 8) {
         return Err(Refusal::Unsupported(format!(
             "a captured tensor of {packed}, which is less than a byte; convert it"
         )));
     }
+    Ok(format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n"))
+}
+
+/// The functions of the regions as text, each behind its macro, and the parameters of the captures.
+/// Weights are rounded to `dtype`.
+pub(super) fn print(regions: &[Graph], captures: &[View], dtype: DType) -> Result<String, Refusal> {
+    let mut text = parameters(captures)?;
     for region in regions {
+        let (translator, outputs) = translated(region, (captures, dtype.bits() == 16))?;
         let output = region.ty(region.outputs()[0].value).dtype;
-        let mut translator =
-            Translator { captures, program: Program::default(), reads: HashMap::new() };
-        let scalar = |translator: &mut Translator<'_>, instr, dtype| {
-            Known::Elements(vec![translator.program.push(instr, dtype)])
+        let (guard, name, sum) = match output {
+            DType::Bool => ("MASK", "visible", ""),
+            _ => ("SCORE", "score", "Sum sum, "),
         };
-        let is_mask = output == DType::Bool;
-        let mut arguments = Vec::new();
-        if !is_mask {
-            arguments.push(scalar(&mut translator, Instr::Accumulator, output));
-        }
-        arguments.extend((0..4).map(|d| scalar(&mut translator, Instr::Index(d), DType::I32)));
-        arguments.extend((0..captures.len()).map(Known::Capture));
-        let Known::Elements(result) = &translator.region(region, &arguments)?[0] else {
-            unreachable!("a score or a mask is no captured tensor")
-        };
-        let (guard, name, sum) =
-            if is_mask { ("MASK", "visible", "") } else { ("SCORE", "score", "Sum sum, ") };
         text += &format!(
-            "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}i32 b, i32 h, i32 \
-             q, i32 k CAPTURES) {{\n"
+            "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}{INDEX}) {{\n"
         );
         text += &body(&translator.program, &translator);
-        text += &format!("return t{};\n}}\n", result[0].0);
+        text += &format!("return t{};\n}}\n", outputs[0][0].0);
     }
     Ok(text)
+}
+
+impl Translator<'_> {
+    /// For each register: does it differ between pairs of a query and a key of one head?
+    pub(super) fn varies(&self) -> Vec<bool> {
+        let mut varies: Vec<bool> = Vec::with_capacity(self.program.instrs.len());
+        for (instr, register) in self.program.instrs.iter().zip(0..) {
+            let differs = |r: &Register| varies[r.0 as usize];
+            let at = |at: &At| matches!(at, At::Computed(r) if differs(r));
+            let own = match instr {
+                Instr::Index(dimension) => *dimension >= 2,
+                Instr::Accumulator => true,
+                Instr::Load(_) => self.reads[&Register(register)].index.iter().any(at),
+                other => other.operands().iter().any(differs),
+            };
+            varies.push(own);
+        }
+        varies
+    }
 }
