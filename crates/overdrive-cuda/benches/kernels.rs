@@ -7,8 +7,8 @@
 use overdrive_cuda::{CudaBackend, gpus};
 use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::eval::philox;
-use overdrive_ir::ops::attention::Mask;
-use overdrive_ir::ops::{Attention, Conv2d};
+use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d};
 use overdrive_ir::{Backend, Builder, DType, Expr, Graph, Mode, State, Tensor, TensorType, Tuning};
 
 const SAMPLES: u32 = 21;
@@ -21,7 +21,8 @@ fn main() {
     }
     let backend = CudaBackend::new(0).unwrap();
     println!("{:>44} {:>10} {:>10}", "kernel", "us", "TFLOP/s");
-    for graph in convolutions().into_iter().chain(attentions()).chain(indexed()) {
+    let attentions = attentions().into_iter().chain(variants());
+    for graph in convolutions().into_iter().chain(attentions).chain(indexed()) {
         if graph.name().contains(&part) {
             measure(&backend, &graph);
         }
@@ -33,10 +34,18 @@ fn graph(
     inputs: &[TensorType],
     f: impl for<'b> FnOnce(&[Expr<'b>]) -> Expr<'b>,
 ) -> Graph {
+    graph_of(name, inputs, |x| vec![f(x)])
+}
+
+fn graph_of(
+    name: &str,
+    inputs: &[TensorType],
+    f: impl for<'b> FnOnce(&[Expr<'b>]) -> Vec<Expr<'b>>,
+) -> Graph {
     let b = Builder::new(name);
     let args: Vec<Expr<'_>> =
         inputs.iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), ty.clone())).collect();
-    b.output("y", f(&args));
+    f(&args).into_iter().enumerate().for_each(|(i, y)| b.output(&format!("y{i}"), y));
     b.finish().unwrap()
 }
 
@@ -82,6 +91,68 @@ fn attentions() -> Vec<Graph> {
     graphs.push(graph("attention f32 8x8x128x64 Causal", &[ty.clone(), ty.clone(), ty], |x| {
         x[0].attention(x[1], x[2], Attention::CAUSAL)[0]
     }));
+    graphs
+}
+
+/// Causal attention with score and mask functions, forward and backward, beside plain ones. All of
+/// a variant's keys are seen, so that its work is that of the plain one.
+fn variants() -> Vec<Graph> {
+    let mut graphs = Vec::new();
+    for [b, h, t, d] in [[4, 16, 4096, 128], [1, 16, 16_384, 128], [2, 16, 8192, 64]] {
+        let heads = TensorType::new(DType::BF16, [b, h, t, d]);
+        let row = TensorType::new(DType::F32, [b, h, t]);
+        let slopes = TensorType::new(DType::F32, [h]);
+        let table = TensorType::new(DType::F32, [h, 2 * t]);
+        let documents = TensorType::new(DType::I32, [b, t]);
+        let capped = score_region(DType::F32, &[], |score, _, _| (score / 50.0).tanh() * 50.0);
+        let alibi = score_region(
+            DType::F32,
+            std::slice::from_ref(&slopes),
+            |score, [_, h, q, k], captures| {
+                score + captures[0].at(&[h]) * (k - q).convert(DType::F32)
+            },
+        );
+        let relative = score_region(
+            DType::F32,
+            std::slice::from_ref(&table),
+            |score, [_, h, q, k], captures| {
+                score + captures[0].at(&[h, k - q + k.constant(t as f64)])
+            },
+        );
+        let same = mask_region(std::slice::from_ref(&documents), |[b, _, q, k], captures| {
+            let document = |at| {
+                let id = captures[0].at(&[b, at]);
+                id / id.constant(50_304.0)
+            };
+            document(q).compare(overdrive_ir::Compare::Eq, document(k))
+        });
+        // The number of results of the gradient, of which more than three are of captures.
+        let variants = [
+            ("plain", None, vec![], 3),
+            ("soft-cap", Some(capped), vec![], 3),
+            ("alibi", Some(alibi.clone()), vec![slopes.clone()], 3),
+            ("learnt alibi", Some(alibi), vec![slopes], 4),
+            ("documents", Some(same), vec![documents], 3),
+            ("learnt relative", Some(relative), vec![table], 4),
+        ];
+        for (name, region, captures, results) in variants {
+            let regions: Vec<Graph> = region.into_iter().map(Result::unwrap).collect();
+            let inputs = [vec![heads.clone(); 3], captures.clone()].concat();
+            let title = |pass: &str| format!("{name}, {pass}, {b}x{h}x{t}x{d}");
+            if results == 3 {
+                graphs.push(graph(&title("forward"), &inputs, |x| {
+                    let [q, k, v] = [x[0], x[1], x[2]];
+                    q.attention_with([k, v], Attention::CAUSAL, regions.clone(), &x[3..])[0]
+                }));
+            }
+            let rows = [heads.clone(), heads.clone(), heads.clone(), row.clone(), heads.clone()];
+            let inputs = [&rows[..], std::slice::from_ref(&row), &captures].concat();
+            graphs.push(graph_of(&title("backward"), &inputs, |x| {
+                let op = AttentionGrad { attention: Attention::CAUSAL };
+                x[0].builder().node(op, x, regions.clone()).into_iter().take(results).collect()
+            }));
+        }
+    }
     graphs
 }
 

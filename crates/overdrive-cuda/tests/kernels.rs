@@ -1,5 +1,7 @@
 //! The named kernels against the f64 definition, at sizes that reach each of their ways: whole and
 //! partial tiles, several blocks, both kernels of attention and of convolution.
+//!
+//! Long because all kernels are held to the definition by one check, on inputs of one kind.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -354,6 +356,67 @@ fn gradients_of_attention_with_mask_functions() {
             check(&format!("masked gradients in {dtype} {shape:?}"), &inputs, |b, x| {
                 gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]))
             });
+        }
+    }
+}
+
+/// Gradients of captured tensors too; these are rounded to 16 bits, since what they are sums of is.
+#[test]
+fn gradients_of_attention_with_score_functions() {
+    type Score = for<'b> fn(Expr<'b>, [Expr<'b>; 4], &[Expr<'b>]) -> Expr<'b>;
+    let functions: [(&str, Score); 4] = [
+        ("soft-cap", |score, _, _| (score / 2.0).tanh() * 2.0),
+        ("alibi", |score, [_, h, q, k], captures| {
+            score + captures[0].at(&[h]) * (k - q).convert(DType::F32)
+        }),
+        // Far keys share the ends of the table.
+        ("relative", |score, [_, h, q, k], captures| {
+            let at = k - q + k.constant(40.0);
+            score * captures[3] + captures[1].at(&[h, at]).convert(DType::F32)
+        }),
+        ("bias and documents", |score, [b, _, q, k], captures| {
+            let same = captures[4].at(&[b, q]).compare(Compare::Eq, captures[4].at(&[b, k]));
+            let biased = score + captures[2].at(&[q]);
+            same.select(biased.tanh(), score.constant(f64::NEG_INFINITY))
+        }),
+    ];
+    for (dtype, shape) in [
+        (DType::BF16, [1, 4, 2, 150, 170, 128, 128]),
+        (DType::F16, [2, 2, 1, 100, 130, 64, 64]),
+        (DType::BF16, [1, 2, 2, 100, 100, 48, 96]),
+        (DType::BF16, [1, 8, 1, 200, 80, 64, 64]),
+    ] {
+        let [batch, heads, _, queries, keys, ..] = shape;
+        let longest = queries.max(keys);
+        let documents = indices(&[batch, longest], 0, 3);
+        let captures = [
+            random(DType::F32, &[heads], 4).map(|x| x.abs() / 16.0),
+            random(DType::BF16, &[heads, 80], 5),
+            random(DType::F32, &[queries], 6),
+            Array::float(DType::F32, &[], vec![0.75]),
+            documents,
+        ]
+        .map(|array| Array::from(&array.to_tensor()));
+        let types: Vec<_> = captures.iter().map(Array::ty).collect();
+        let mask = mask_region(&types, |[b, _, _, k], captures| {
+            let first = captures[4].at(&[b, k.constant(0.0)]);
+            k.compare(Compare::Ge, first * first.constant(7.0))
+        });
+        let mask = mask.unwrap();
+        let inputs = [&gradient_inputs(dtype, shape)[..], &captures].concat();
+        for (name, f) in functions {
+            let score = score_region(DType::F32, &types, f).unwrap();
+            for (attention, regions) in [
+                (Attention::CAUSAL, vec![score.clone()]),
+                (Attention::FULL, vec![score, mask.clone()]),
+            ] {
+                let case = format!("{name} in {dtype} {shape:?} {attention:?}");
+                check(&case, &inputs, |b, x| {
+                    let x4 = [x[0], x[1], x[2], x[3]];
+                    let all = gradients(b, x4, attention, (&regions, &x[4..]));
+                    all.into_iter().map(|y| y.convert(DType::BF16)).collect()
+                });
+            }
         }
     }
 }

@@ -100,14 +100,28 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     }
 }
 
-/// So do its gradients, but for what the warps that copy keep from task to task.
+/// So do its gradients, but for what the warps that copy keep from task to task; those of captured
+/// tensors keep all.
 #[test]
 fn gradients_of_attention_compile_for_hopper_and_spill_little() {
-    let captures = [TensorType::new(DType::I32, [2])];
-    let mask = mask_region(&captures, |[b, _, _, k], captures| {
-        k.compare(Compare::Lt, captures[0].at(&[b]))
+    let captures = [
+        TensorType::new(DType::F32, [4]),
+        TensorType::new(DType::BF16, [4, 500]),
+        TensorType::new(DType::I32, [2, 300]),
+    ];
+    let capped = score_region(DType::F32, &captures, |score, _, _| (score / 50.0).tanh() * 50.0);
+    let alibi = score_region(DType::F32, &captures, |score, [_, h, q, k], captures| {
+        score + captures[0].at(&[h]) * (k - q).convert(DType::F32)
     });
-    let masks = [mask.unwrap()];
+    let biased = score_region(DType::F32, &captures, |score, [_, h, q, k], captures| {
+        let bias = captures[1].at(&[h, k - q + k.constant(200.0)]).convert(DType::F32);
+        ((score + bias) * 0.5).tanh() * 2.0
+    });
+    let same = mask_region(&captures, |[b, _, q, k], captures| {
+        captures[2].at(&[b, q]).compare(Compare::Eq, captures[2].at(&[b, k]))
+    });
+    let [capped, alibi, biased, same] = [capped, alibi, biased, same].map(Result::unwrap);
+    let functions = [vec![same.clone()], vec![capped], vec![alibi], vec![biased, same]];
     for (dtype, [d, values]) in [
         (DType::BF16, [64, 64]),
         (DType::F16, [64, 64]),
@@ -117,9 +131,9 @@ fn gradients_of_attention_compile_for_hopper_and_spill_little() {
         (DType::F16, [32, 128]),
         (DType::BF16, [16, 48]),
     ] {
-        for (attention, regions) in
-            [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[]), (Attention::CAUSAL, &masks)]
-        {
+        let of_functions = functions.iter().map(|regions| (Attention::CAUSAL, &regions[..]));
+        let plain = [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[])];
+        for (attention, regions) in plain.into_iter().chain(of_functions) {
             let b = Builder::new("gradients");
             let input = |name: &str, heads: usize, t, d| {
                 b.input(name, TensorType::new(dtype, [2, heads, t, d]))
@@ -129,20 +143,59 @@ fn gradients_of_attention_compile_for_hopper_and_spill_little() {
             let row = TensorType::new(DType::F32, [2, 4, 300]);
             let [lse, delta] = ["lse", "delta"].map(|name| b.input(name, row.clone()));
             let mut operands = vec![q, k, v, lse, input("dout", 4, 300, values), delta];
-            if !regions.is_empty() {
-                operands.push(b.input("length", captures[0].clone()));
-            }
+            let declared = captures.iter().filter(|_| !regions.is_empty()).enumerate();
+            operands.extend(declared.map(|(i, ty)| b.input(&format!("c{i}"), ty.clone())));
             let results = b.node(AttentionGrad { attention }, &operands, regions.to_vec());
-            for (result, name) in results.into_iter().zip(["dq", "dk", "dv"]) {
-                b.output(name, result);
+            for (i, result) in results.iter().enumerate() {
+                b.output(&format!("y{i}"), *result);
             }
+            let count = results.len();
             let sources = sources_of(&b.finish().unwrap());
-            let [(source, architectures)] = &sources[..] else { panic!("one source, for Hopper") };
-            assert_eq!(*architectures, [Architecture::Sm90a]);
-            let case = format!("{dtype} {d} {values} {attention:?} {}", regions.len());
-            spills_at_most(16, source, &case);
+            let names_of = |graph: &Graph| graph.name().to_owned();
+            let functions: Vec<String> = regions.iter().map(names_of).collect();
+            let case = format!("{dtype} {d} {values} {attention:?} {functions:?}");
+            let expected: &[&str] = match count {
+                3 => &["attention_grad"],
+                _ => &["attention_grad", "attention_captures"],
+            };
+            let names: Vec<&str> = sources.iter().map(|(source, _)| &*source.name).collect();
+            assert_eq!(names, expected, "{case}");
+            for (source, architectures) in &sources {
+                assert_eq!(*architectures, [Architecture::Sm90a]);
+                spills_at_most(
+                    if *source.name == *"attention_grad" { 16 } else { 0 },
+                    source,
+                    &case,
+                );
+            }
         }
     }
+}
+
+/// A capture that a score function reads otherwise than element by element has its gradient
+/// expanded, and the plan says so.
+#[test]
+fn gradients_of_captures_that_are_read_in_rows_are_expanded() {
+    let captures = [TensorType::new(DType::F32, [128, 8])];
+    let score = score_region(DType::F32, &captures, |score, [_, _, q, k], captures| {
+        let rows = [q, k].map(|at| captures[0].gather(at.reshape([1usize]), &[0]));
+        score + (rows[0] * rows[1]).sum(&[0])
+    });
+    let b = Builder::new("rows");
+    let heads = TensorType::new(DType::BF16, [1, 1, 128, 64]);
+    let row = TensorType::new(DType::F32, [1, 1, 128]);
+    let types = [&heads, &heads, &heads, &row, &heads, &row, &captures[0]];
+    let operands: Vec<_> =
+        types.iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), (*ty).clone())).collect();
+    let op = AttentionGrad { attention: Attention::FULL };
+    for (i, y) in b.node(op, &operands, vec![score.unwrap()]).into_iter().enumerate() {
+        b.output(&format!("y{i}"), y);
+    }
+    let graph = b.finish().unwrap();
+    let plan =
+        overdrive_passes::plan(&graph, Mode::Compile, &hopper(), &Tuning::default()).unwrap();
+    let notes = format!("{:?}", plan.notes);
+    assert!(notes.contains("reads of single elements"), "{notes}");
 }
 
 #[test]

@@ -111,6 +111,7 @@ fn fast_unary(kind: Unary) -> &'static str {
         Unary::Exp => "fast_exp",
         Unary::Logistic => "fast_logistic",
         Unary::Reciprocal => "fast_reciprocal",
+        Unary::Tanh => "fast_tanh",
         _ => unary(kind),
     }
 }

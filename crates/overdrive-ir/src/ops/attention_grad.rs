@@ -12,7 +12,7 @@
 use super::attention::{Attention, by_key_head, call, call_over, find_score};
 use crate::gradients::cotangent_type;
 use crate::{
-    Array, Builder, Compare, Cost, DType, Expr, Fill, Graph, Mismatch, Op, Prim, Sample,
+    Array, Builder, Compare, Cost, DType, Expr, Fill, Graph, GraphError, Mismatch, Op, Prim, Sample,
     TensorType, Types, Value, gradients, ops::attention,
 };
 use serde::{Deserialize, Serialize};
@@ -76,9 +76,9 @@ struct Read {
 /// The reads of captures of floats.
 fn reads(score: &Graph) -> Result<Vec<Read>, Mismatch> {
     let ports = score.inputs()[5..].iter().map(|port| port.value).enumerate();
-    let floats: Vec<(usize, Value)> = ports.filter(|(_, v)| score.ty(*v).dtype.is_float()).collect();
-    let (numbers, tensors): (Vec<_>, Vec<_>) =
-        floats.into_iter().partition(|(_, v)| score.ty(*v).rank() == 0);
+    let (numbers, tensors): (Vec<_>, Vec<_>) = ports
+        .filter(|(_, v)| score.ty(*v).dtype.is_float())
+        .partition(|(_, v)| score.ty(*v).rank() == 0);
     let mut reads: Vec<Read> = numbers
         .into_iter()
         .map(|(capture, element)| Read { capture, index: None, element })
@@ -87,8 +87,9 @@ fn reads(score: &Graph) -> Result<Vec<Read>, Mismatch> {
         let read = tensors.iter().find(|(_, v)| node.operands.contains(v));
         let Some(&(capture, tensor)) = read else { continue };
         let (whole, element) = (score.ty(tensor), node.results[0]);
-        let is_read = matches!(node.op.prim(), Some(Prim::Gather { axes }) if axes.len() == whole.rank())
-            && score.ty(element).rank() == 0;
+        let is_gather = matches!(node.op.prim(), Some(Prim::Gather { axes })
+            if axes.len() == whole.rank());
+        let is_read = is_gather && score.ty(element).rank() == 0;
         if !is_read {
             let found = format!("`{}` of capture {capture}, {whole}", node.op.name());
             return Err(Mismatch::new("reads of single elements of captured tensors", found));
@@ -105,14 +106,17 @@ fn inputs_like<'b>(b: &'b Builder, graph: &Graph) -> Vec<Expr<'b>> {
 
 /// A score function with its derivatives by the definition: the score, its derivative to the score
 /// that it was given, and those to every captured tensor of floats.
-fn derivatives(score: &Graph) -> Graph {
+///
+/// # Errors
+/// When what it does to captured tensors has no gradient.
+fn derivatives(score: &Graph) -> Result<Graph, GraphError> {
     let b = Builder::new("derivatives");
     let map = b.inline_values(score, &inputs_like(&b, score));
     let value = map[score.outputs()[0].value.0 as usize];
     b.output("score", value);
     let found = cotangents(score, (&b, &map), value.constant(1.0));
     found.iter().enumerate().for_each(|(i, found)| b.output(&i.to_string(), *found));
-    b.finish().expect("the derivatives of a score function are well typed")
+    b.finish()
 }
 
 /// Cotangents of the first input of `scores` and of its captures of floats, from that of its
@@ -161,6 +165,10 @@ impl Op for AttentionGrad {
             let expected = format!("lse and delta {row}, dout {out}");
             return Err(Mismatch::new(expected, format!("lse {lse}, delta {delta}, dout {dout}")));
         }
+        if let Some(score) = find_score(types.regions).filter(|score| score.is_bound()) {
+            derivatives(score)
+                .map_err(|e| Mismatch::new("a score function with a gradient", e.to_string()))?;
+        }
         let floats = captures.iter().filter(|ty| ty.dtype.is_float()).map(cotangent_type);
         let of_captures = floats.filter(|_| find_score(types.regions).is_some());
         Ok([q, k, v].into_iter().cloned().chain(of_captures).collect())
@@ -172,7 +180,8 @@ impl Op for AttentionGrad {
         };
         let (group, scale) = (q.shape[1] / k.shape[1].max(1), self.attention.factor(q.shape[3]));
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
-        let score = find_score(regions).map(derivatives);
+        let score = find_score(regions)
+            .map(|region| derivatives(region).expect("`infer` saw that it has a gradient"));
         let floats = captures.iter().filter(|x| x.dtype.is_float() && score.is_some());
         let mut dcaptures: Vec<(TensorType, Vec<f64>)> =
             floats.map(|x| (cotangent_type(&x.ty()), vec![0.0; x.len()])).collect();

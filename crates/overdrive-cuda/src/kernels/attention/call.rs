@@ -235,7 +235,8 @@ fn source(
     let text = match design {
         Design::Hopper(tile) => tile.text(dtype, values) + HEADS + include_str!("hopper.cu"),
         Design::Tensor { fragments } => {
-            format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n{}", include_str!("tensor.cu"))
+            let tile = format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n");
+            tile + FRAGMENTS + include_str!("tensor.cu")
         }
         Design::Decode(Cut { rows, split, skips }) => {
             let warps = Cut::WARPS;
@@ -249,32 +250,36 @@ fn source(
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
         }
     };
-    specialised("attention", call, (attention, regions, &call.operands[3..]), &text)
+    let functions = region::print(regions, &call.operands[3..], dtype)?;
+    Ok(specialised("attention", call, (attention, functions), &text))
 }
+
+/// What precedes the text of a kernel on `mma.sync`.
+pub(super) const FRAGMENTS: &str = include_str!("fragments.cuh");
 
 /// What follows the text of a tile on Hopper.
 pub(super) const HEADS: &str = include_str!("heads.cuh");
 
-/// The source of a kernel: types and channels of q, k and v, functions that read `captures`, and
-/// the kernel's own text.
+/// The source of a kernel: types and channels of q, k and v, the printed functions of its regions,
+/// and the kernel's own text.
 pub(super) fn specialised(
     name: &str,
     call: &KernelCall,
-    (attention, regions, captures): (&Attention, &[Graph], &[View]),
+    (attention, functions): (&Attention, String),
     own: &str,
-) -> Result<Source, Refusal> {
+) -> Source {
     let dtype = call.operands[0].ty.dtype;
     let [d, values] = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
     let mut text = String::from("#include \"scalar.cuh\"\n");
     text += &format!("typedef {dtype} Element;\ntypedef {} Sum;\n", dtype.accumulation());
     text += &format!("constexpr int D = {d}, DV = {values};\n");
     text += CLAMPED;
-    text += &region::print(regions, captures)?;
+    text += &functions;
     text += include_str!("shape.cuh");
     text += own;
     let defines =
         if attention.mask == Mask::Causal { vec![("CAUSAL", String::new())] } else { vec![] };
-    Ok(Source { name: name.to_owned().into(), text: text.into(), defines })
+    Source { name: name.to_owned().into(), text: text.into(), defines }
 }
 
 /// What printed reads call.

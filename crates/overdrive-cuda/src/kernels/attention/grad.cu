@@ -41,10 +41,16 @@ struct Grad {
     i32 splits, tasks;
 };
 
-// What a row's exponent is less, in powers of two. A row that sees nothing has -infinity, and its
+// What a row's exponent is less, in powers of two; with a score function, whose values may be the
+// lowest number of all, in units of the scores. A row that sees nothing has -infinity, and its
 // weights are 0 for a shift of +infinity.
 __device__ __forceinline__ f32 shift_of(f32 lse) {
-    return lse == -infinity(0.0f) ? infinity(0.0f) : lse * LOG2E;
+#ifdef SLOPES
+    constexpr f32 UNIT = 1.0f;
+#else
+    constexpr f32 UNIT = LOG2E;
+#endif
+    return lse == -infinity(0.0f) ? infinity(0.0f) : lse * UNIT;
 }
 
 template <int Parts, int Box>
@@ -312,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // Row r of the accumulators is key `thread / 32 * 16 + lane / 4 + 8 r`, columns are queries
         // (channels) `8 j + column` and the next.
         const i32 column = lane % 4 * 2;
-        const f32 scale = (f32)s.factor * LOG2E;
+        [[maybe_unused]] const f32 factor = (f32)s.factor, scale = factor * LOG2E;
         // Where a lane's line of four transposed matrices of 8 x 8 dscores goes.
         const u32 own_dscore = dscore_place + warpgroup * QUERY_BOX +
                                (lane / 16 * 8 + lane % 8) * 128 +
@@ -391,6 +397,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     // The sum of the step before is done too, so that its queries may go.
                     if (lane == 0 && n != begin)
                         barrier_arrive<1>(query_empty + 8 * ((n - 1) % QUERY_STAGES), 0);
+                    const i32 first = place.block * BLOCK_QUERIES;
+                    [[maybe_unused]] const i32 b = t.b;
+#ifdef SLOPES
+                    // Weights go to their products as they are; what becomes dscores is multiplied
+                    // by the slope of the score function.
+#pragma unroll
+                    for (int i = 0; i < BLOCK_QUERIES / 2; i += 2) {
+                        const i32 query = first + i / 4 * 8 + column;
+                        const i32 at = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
+                        const float2 shift = *(const float2*)&shifts[query_stage][query - first];
+                        f32 both[2];
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                            const Scored result = scored(scores[i + e] * factor, b, place.h,
+                                                         query + e, own_key + at CAPTURED);
+                            const f32 less = e ? shift.y : shift.x;
+                            // Of queries past the end nothing is, whatever the function makes of
+                            // them.
+                            bool shown = at < inside && less < infinity(0.0f);
+#ifdef CAUSAL
+                            shown &= at <= query + e + ahead;
+#endif
+#ifdef MASK
+                            shown &= visible(b, place.h, query + e, own_key + at CAPTURED);
+#endif
+                            const f32 weight = power_of_two((result.score - less) * LOG2E);
+                            both[e] = shown ? weight : 0.0f;
+                            scores[i + e] = both[e] != 0.0f ? both[e] * result.slope : 0.0f;
+                        }
+                        weights[i / 2] = pair(both[0], both[1]);
+                    }
+#else
 #pragma unroll
                     for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
                         const float2 shift = *(const float2*)&shifts[query_stage][8 * j + column];
@@ -401,7 +439,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             at[1] = power_of_two(fmaf(at[1], scale, -shift.y));
                         }
                     }
-                    const i32 first = place.block * BLOCK_QUERIES;
 #ifndef MASK
                     // Not all of the warpgroup's keys are there and seen by all of the block.
                     bool is_partial = OWN > inside;
@@ -420,7 +457,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             shown &= at <= query + ahead;
 #endif
 #ifdef MASK
-                            shown &= visible(t.b, place.h, query, own_key + at CAPTURED);
+                            shown &= visible(b, place.h, query, own_key + at CAPTURED);
 #endif
                             scores[i] = shown ? scores[i] : 0.0f;
                         }
@@ -428,6 +465,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                     for (int i = 0; i < BLOCK_QUERIES / 4; i++)
                         weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
+#endif
                     issue_by_row(dvs, weights, descriptor(by_row(QUERY_BOX), douts));
                     // Weights and dscores at once do not fit in registers.
                     products_wait<0>();

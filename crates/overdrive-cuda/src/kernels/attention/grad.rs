@@ -10,18 +10,21 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::AttentionGrad;
-use overdrive_ir::ops::attention::{Mask, find_score};
+use overdrive_ir::ops::attention::{Mask, find_mask, find_score};
+use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
 use super::call::{HEADS, Shape, bunch, specialised};
-use super::hopper::{LINE, OWN, boxes, is_copied};
+use super::captures::{self, Captures};
+use super::homes::{Home, Staging};
+use super::hopper::{LINE, OWN, boxes};
+use super::{region, slopes};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
 use crate::kernels::named::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::Place;
-use crate::kernels::transfer::Transfer;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::memory::DeviceBytes;
 use crate::tensor_map::Maps;
@@ -42,8 +45,6 @@ const HEADS_AT_ONCE: usize = 16;
 const FEWEST_STEPS: usize = 8;
 /// Fewest queries and keys: below, the expansion's matrices are small.
 const FEWEST: usize = 64;
-/// What the scratch of a step is aligned to.
-const ALIGNMENT: usize = 256;
 
 /// Why the op over operands of these types has no kernel; `None` where it has, and of other ops.
 fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
@@ -59,8 +60,8 @@ fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
         )));
     }
     let [least, most] = [sizes[2].min(keys), sizes[2].max(keys)];
-    // The kernel counts halves of blocks of 64 queries.
-    let tasks = (sizes[0] * sizes[1]).saturating_mul(most.div_ceil(OWN / CONSUMERS));
+    // The kernel counts halves of blocks of 32 queries or more.
+    let tasks = (sizes[0] * sizes[1]).saturating_mul(most.div_ceil(16));
     if least < FEWEST || most > 1 << 30 || tasks == 0 || tasks > i32::MAX as usize {
         return Some(Decline::Because(format!(
             "its kernel takes from {FEWEST} queries and keys on, and what one launch has blocks \
@@ -70,48 +71,76 @@ fn declines(_: &Operation, types: &[TensorType]) -> Option<Decline> {
     None
 }
 
+/// Why it does not take these regions.
 fn declines_regions(regions: &[Graph]) -> Option<Decline> {
-    let reason = "its kernel takes mask functions, not score functions: scores are stored";
-    find_score(regions).map(|_| Decline::Because(reason.to_owned()))
+    let mismatch = Slopes::of(find_score(regions)?).err()?;
+    let (expected, found) = (mismatch.expected, mismatch.found);
+    Some(Decline::Because(format!(
+        "its kernel takes {expected} in a score function, not {found}: scores are stored"
+    )))
 }
 
-/// Queries of a step, by registers: both sums of keys, scores, dweights and what is rounded of them
-/// fit just so.
-fn block(widths: [usize; 2]) -> usize {
-    if widths[0].max(widths[1]) <= 64 { 96 } else { 64 }
+/// What a task works on at a time.
+#[derive(Clone, Copy, Debug)]
+struct Tile {
+    /// Channels of q and k, and of v.
+    widths: [usize; 2],
+    /// Queries of a step.
+    queries: usize,
 }
 
-fn widths(call: &KernelCall) -> [usize; 2] {
-    [0, 2].map(|i| call.operands[i].ty.sizes()[3])
+impl Tile {
+    /// By registers: both sums of keys, scores, dweights and what is rounded of them fit just so,
+    /// beside one function; two functions take more.
+    fn of(call: &KernelCall, regions: &[Graph]) -> Self {
+        let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
+        let queries = match (widths[0].max(widths[1]) <= 64, regions.len()) {
+            (true, ..=1) => 96,
+            (true, _) => 64,
+            (false, ..=1) => 64,
+            (false, _) if widths[0] > 64 => 48,
+            (false, _) => 32,
+        };
+        Self { widths, queries }
+    }
+
+    /// Queries of a warpgroup's sum of dq, which has 64 channels.
+    fn sum_queries(self) -> usize {
+        if self.widths[0] > 64 { self.queries } else { self.queries / CONSUMERS }
+    }
+
+    /// Bytes of a warpgroup's sum of dq.
+    fn sum_bytes(self) -> usize {
+        64 * self.sum_queries() * 4
+    }
+
+    fn shared_bytes(self) -> usize {
+        let [line, line_v] = self.widths.map(|n| (n * 2).div_ceil(LINE) * LINE);
+        let own = TILE * (line + line_v);
+        let flight = self.queries * (QUERY_STAGES * line + STAGES * line_v);
+        let dscores = STAGES * CONSUMERS * self.queries * LINE;
+        own + flight + dscores + CONSUMERS * self.sum_bytes()
+    }
 }
 
-/// Queries of a warpgroup's sum of dq, which has 64 channels.
-fn sum_queries([d, values]: [usize; 2]) -> usize {
-    let queries = block([d, values]);
-    if d > 64 { queries } else { queries / CONSUMERS }
-}
-
-/// Bytes of a warpgroup's sum of dq.
-fn sum_bytes(widths: [usize; 2]) -> usize {
-    64 * sum_queries(widths) * 4
-}
-
-fn shared_bytes(widths: [usize; 2]) -> usize {
-    let rows = block(widths);
-    let [line, line_v] = widths.map(|n| (n * 2).div_ceil(LINE) * LINE);
-    let own = TILE * (line + line_v);
-    let flight = rows * (QUERY_STAGES * line + STAGES * line_v);
-    own + flight + STAGES * CONSUMERS * rows * LINE + CONSUMERS * sum_bytes(widths)
+/// The derivatives of the score function; that it has them was asked before it was claimed.
+fn slopes(regions: &[Graph]) -> Option<Slopes> {
+    find_score(regions).map(|score| Slopes::of(score).expect("the kernel takes the function"))
 }
 
 /// The kernel and what rounds its sums, specialised.
 fn source(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Result<Source, Refusal> {
-    let (widths, dtype) = (widths(call), call.operands[0].ty.dtype);
-    let queries = block(widths);
+    let (tile, dtype) = (Tile::of(call, regions), call.operands[0].ty.dtype);
+    let (widths, queries) = (tile.widths, tile.queries);
+    let captures = &call.operands[6..];
+    let mut functions = region::print(find_mask(regions).cloned().as_slice(), captures, dtype)?;
+    if let Some(slopes) = slopes(regions) {
+        functions += &slopes::print_scored(&slopes, captures, dtype)?;
+    }
     let mut text = format!(
         "constexpr int QUERY_STAGES = {QUERY_STAGES}, BLOCK_QUERIES = {queries};\n{}{}",
         wgmma::print("wgmma", queries, [dtype; 2], [true; 2]),
-        wgmma::print("wgmma_of_columns", sum_queries(widths), [dtype; 2], [false, true]),
+        wgmma::print("wgmma_of_columns", tile.sum_queries(), [dtype; 2], [false, true]),
     );
     let [d, values] = widths;
     text += &wgmma::print_of_registers(d, dtype);
@@ -120,7 +149,7 @@ fn source(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Resul
     }
     text += HEADS;
     text += include_str!("grad.cu");
-    specialised("attention_grad", call, (&op.attention, regions, &call.operands[6..]), &text)
+    Ok(specialised("attention_grad", call, (&op.attention, functions), &text))
 }
 
 /// `attention_grad` on Hopper's tensor cores.
@@ -137,77 +166,38 @@ fn gradient_of(op: &OpRef) -> &AttentionGrad {
 }
 
 fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
-    Ok(vec![(source(call, (gradient_of(op), regions))?, &[Architecture::Sm90a])])
+    let op = (gradient_of(op), regions);
+    let of_captures = match slopes(regions) {
+        Some(slopes) => captures::source(call, op, &slopes)?,
+        None => None,
+    };
+    let sources = [source(call, op)?].into_iter().chain(of_captures);
+    Ok(sources.map(|source| (source, &[Architecture::Sm90a][..])).collect())
 }
 
-/// Where the kernels read an operand or write a result.
-enum Home {
-    /// Where the plan has it.
-    There(Place),
-    /// A dense copy so many bytes into the scratch.
-    Scratch(usize),
+/// Gradients of captures: the launches, where they are written, and the offset of their scratch.
+struct OfCaptures {
+    kernels: Captures,
+    results: Vec<Home>,
+    sums: usize,
 }
 
-impl Home {
-    fn of(&self, addresses: &Addresses) -> CUdeviceptr {
-        match self {
-            Self::There(place) => place.of(addresses),
-            Self::Scratch(offset) => addresses.workspace() + *offset as u64,
-        }
-    }
-}
-
-/// A copy between a view of the plan and its dense form in the scratch.
-struct Copy {
-    transfer: Transfer,
-    view: Place,
-    offset: usize,
-}
-
-/// Scratch and copies of views that TMA cannot copy, and results that nobody asked for.
-#[derive(Default)]
-struct Staging {
-    bytes: usize,
-    before: Vec<Copy>,
-    after: Vec<Copy>,
-}
-
-impl Staging {
-    fn room(&mut self, bytes: usize) -> usize {
-        let offset = self.bytes;
-        self.bytes += bytes.next_multiple_of(ALIGNMENT);
-        offset
-    }
-
-    /// Where an operand is read, and the view that it has there.
-    fn operand(&mut self, site: &Site<'_>, view: &View) -> Result<(Home, View), Refusal> {
-        if is_copied(view) {
-            return Ok((Home::There(Place::new(view)), view.clone()));
-        }
-        let (offset, dense) =
-            (self.room(view.ty.bytes()), View::row_major(view.slot, view.ty.clone()));
-        let transfer = Transfer::new(site, view, &dense)?;
-        self.before.push(Copy { transfer, view: Place::new(view), offset });
-        Ok((Home::Scratch(offset), dense))
-    }
-
-    /// Where a result of the type of `like` is written.
-    fn result(
-        &mut self,
-        site: &Site<'_>,
-        view: Option<&View>,
-        like: &View,
-    ) -> Result<(Home, View), Refusal> {
-        if let Some(view) = view.filter(|view| is_copied(view)) {
-            return Ok((Home::There(Place::new(view)), view.clone()));
-        }
-        let (offset, dense) =
-            (self.room(like.ty.bytes()), View::row_major(like.slot, like.ty.clone()));
-        if let Some(view) = view {
-            let transfer = Transfer::new(site, &dense, view)?;
-            self.after.push(Copy { transfer, view: Place::new(view), offset });
-        }
-        Ok((Home::Scratch(offset), dense))
+impl OfCaptures {
+    fn new(
+        (site, call): (&Site<'_>, &KernelCall),
+        op: (&AttentionGrad, &[Graph]),
+        views: [&View; 4],
+        staging: &mut Staging,
+    ) -> Result<Option<Self>, Refusal> {
+        let Some(slopes) = slopes(op.1) else { return Ok(None) };
+        let Some(source) = captures::source(call, op, &slopes)? else { return Ok(None) };
+        let factor = op.0.attention.factor(views[0].ty.sizes()[3]);
+        let kernels = Captures::new(site, (call, factor), views, &source)?;
+        let wanted = kernels.results().filter_map(|i| call.results[i].as_ref());
+        let results = wanted.map(|view| staging.dense_result(site, view));
+        let results = results.collect::<Result<_, _>>()?;
+        let sums = staging.room(kernels.scratch_bytes());
+        Ok(Some(Self { kernels, results, sums }))
     }
 }
 
@@ -238,6 +228,7 @@ struct Compiled {
     shape: Shape,
     grad: Grad,
     captures: Vec<SlotId>,
+    of_captures: Option<OfCaptures>,
     staging: Staging,
 }
 
@@ -270,6 +261,8 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         views.push(staging.result(site, call.results[result].as_ref(), like)?);
     }
     let (homes, views): (Vec<Home>, Vec<View>) = views.into_iter().unzip();
+    let read = [&views[0], &views[2], &views[3], &views[1]];
+    let of_captures = OfCaptures::new((site, call), op, read, &mut staging)?;
     let (sizes, shared) = (q.ty.sizes(), k.ty.sizes());
     let ([batch, heads, queries], [key_heads, keys]) =
         ([sizes[0], sizes[1], sizes[2]], [shared[1], shared[2]]);
@@ -286,14 +279,14 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         factor: op.0.attention.factor(sizes[3]),
         ..Shape::default()
     };
-    let (widths, multiprocessors) =
-        (widths(call), site.device.properties().multiprocessors as usize);
-    let rows = block(widths);
+    let (tile, multiprocessors) =
+        (Tile::of(call, regions), site.device.properties().multiprocessors as usize);
+    let (widths, rows) = (tile.widths, tile.queries);
     let splits = splits(op.0, &shape, rows, multiprocessors);
     let tiles = batch * key_heads * keys.div_ceil(TILE);
     let (tasks, blocks) = (tiles * splits, batch * heads * queries.div_ceil(rows));
     let parts = if splits > 1 { tasks * TILE * (widths[0] + widths[1]) } else { 0 };
-    let sums = [blocks * CONSUMERS * sum_bytes(widths), parts * 4].map(|bytes| staging.room(bytes));
+    let sums = [blocks * CONSUMERS * tile.sum_bytes(), parts * 4].map(|bytes| staging.room(bytes));
     let counters = DeviceBytes::new(site.device, 4 * (1 + blocks * CONSUMERS))?;
     counters.fill(0)?;
     let source = source(call, op)?;
@@ -313,7 +306,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
             "attention_grad",
             tasks.min(multiprocessors),
             (CONSUMERS + 1) * 128,
-            shared_bytes(widths),
+            tile.shared_bytes(),
         )?,
         round: entry("attention_grad_round", round_blocks, CONSUMERS * 128, 0)?,
         maps: Maps::new(boxed.iter().zip(&views).map(|(&rows, view)| boxes(view, rows)).collect()),
@@ -330,6 +323,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         counters,
         shape,
         captures: call.operands[6..].iter().map(|view| view.slot).collect(),
+        of_captures,
         staging,
     }))
 }
@@ -367,6 +361,17 @@ impl Launch for Compiled {
         parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
         // SAFETY: as above; its stores keep to the rows of the shape.
         unsafe { self.round.launch(stream, &mut parameters)? };
+        if let Some(OfCaptures { kernels, results, sums }) = &self.of_captures {
+            let results: Vec<CUdeviceptr> = results.iter().map(|home| home.of(addresses)).collect();
+            let at = captures::At {
+                operands: [homes[0], homes[2], homes[3], homes[1], rows[0], rows[1]],
+                sums: scratch(*sums),
+                captures: &captures,
+                results: &results,
+            };
+            // SAFETY: as above.
+            unsafe { kernels.launch(stream, &at)? };
+        }
         for copy in &self.staging.after {
             let ends = [scratch(copy.offset), copy.view.of(addresses)];
             // SAFETY: as above.

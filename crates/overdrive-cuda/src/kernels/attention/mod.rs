@@ -4,14 +4,18 @@
 //! `hopper.cu` and `tensor.cu` are for 16-bit floats on the tensor cores, of Hopper and of every
 //! GPU, `decode.cu` for few queries in these types, `tiled.cu` for every other case. `region`
 //! prints score and mask functions into all of them, `call` chooses and launches. `grad.cu` has the
-//! gradients on Hopper.
+//! gradients on Hopper,
+//! `captures.cu` those of what a score function captures.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.
 
 mod call;
+mod captures;
 pub(super) mod grad;
+mod homes;
 mod hopper;
 mod region;
+mod slopes;
 
 pub(crate) use call::KERNEL;

@@ -1,6 +1,6 @@
 //! Score and mask functions as CUDA C++, by the one printer of scalar expressions.
 
-use overdrive_ir::plan::{Access, Register, View};
+use overdrive_ir::plan::{Access, Instr, Register, View};
 use overdrive_ir::{DType, Graph};
 use overdrive_passes::{At, Read, Region};
 
@@ -8,9 +8,46 @@ use crate::launch::Refusal;
 use crate::loops::print::{Spelling, body};
 
 /// A region and what it reads.
-struct Printed<'a> {
-    region: Region,
+pub(super) struct Printed<'a> {
+    pub(super) region: Region,
     captures: &'a [View],
+    /// Whether weights are rounded to 16 bits, so that faster functions will do.
+    is_loose: bool,
+}
+
+impl<'a> Printed<'a> {
+    /// A region that reads `captures`, for weights of `dtype`.
+    pub(super) fn new(
+        region: &Graph,
+        captures: &'a [View],
+        dtype: DType,
+    ) -> Result<Self, Refusal> {
+        let region = Region::new(region, captures).map_err(Refusal::Unsupported)?;
+        Ok(Self { region, captures, is_loose: dtype.bits() == 16 })
+    }
+
+    /// Its statements.
+    pub(super) fn body(&self) -> String {
+        body(&self.region.program, self)
+    }
+
+    /// For each register: does it differ between pairs of a query and a key of one head?
+    pub(super) fn varies(&self) -> Vec<bool> {
+        let Region { program, reads, .. } = &self.region;
+        let mut varies: Vec<bool> = Vec::with_capacity(program.instrs.len());
+        for (instr, register) in program.instrs.iter().zip(0..) {
+            let differs = |r: &Register| varies[r.0 as usize];
+            let at = |at: &At| matches!(at, At::Computed(r) if differs(r));
+            let own = match instr {
+                Instr::Index(dimension) => *dimension >= 2,
+                Instr::Accumulator => true,
+                Instr::Load(_) => reads[&Register(register)].index.iter().any(at),
+                other => other.operands().iter().any(differs),
+            };
+            varies.push(own);
+        }
+        varies
+    }
 }
 
 impl Spelling for Printed<'_> {
@@ -45,27 +82,34 @@ impl Spelling for Printed<'_> {
     fn accumulator(&self) -> String {
         "sum".to_owned()
     }
+
+    fn is_loose(&self, register: Register) -> bool {
+        self.is_loose && self.region.program.dtype(register) == DType::F32
+    }
 }
 
+/// Parameters of every function.
+pub(super) const INDEX: &str = "i32 b, i32 h, i32 q, i32 k CAPTURES";
+
 /// The functions of the regions as text, each behind its macro, and the parameters of the captures.
-pub(super) fn print(regions: &[Graph], captures: &[View]) -> Result<String, Refusal> {
+/// Weights are rounded to `dtype`.
+pub(super) fn print(regions: &[Graph], captures: &[View], dtype: DType) -> Result<String, Refusal> {
     let parameter =
         |(i, view): (usize, &View)| format!(", const {}* __restrict__ c{i}", view.ty.dtype);
     let parameters: String = captures.iter().enumerate().map(parameter).collect();
     let names: String = (0..captures.len()).map(|i| format!(", c{i}")).collect();
     let mut text = format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n");
     for region in regions {
+        let printed = Printed::new(region, captures, dtype)?;
         let output = region.ty(region.outputs()[0].value).dtype;
-        let is_mask = output == DType::Bool;
-        let region = Region::new(region, captures).map_err(Refusal::Unsupported)?;
-        let printed = Printed { region, captures };
-        let (guard, name, sum) =
-            if is_mask { ("MASK", "visible", "") } else { ("SCORE", "score", "Sum sum, ") };
+        let (guard, name, sum) = match output {
+            DType::Bool => ("MASK", "visible", ""),
+            _ => ("SCORE", "score", "Sum sum, "),
+        };
         text += &format!(
-            "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}i32 b, i32 h, i32 \
-             q, i32 k CAPTURES) {{\n"
+            "#define {guard}\n__device__ __forceinline__ {output} {name}({sum}{INDEX}) {{\n"
         );
-        text += &body(&printed.region.program, &printed);
+        text += &printed.body();
         text += &format!("return t{};\n}}\n", printed.region.outputs[0][0].0);
     }
     Ok(text)

@@ -1,0 +1,232 @@
+//! Gradients of the captured tensors that a score function reads: the launches of `captures.cu`.
+//!
+//! Invariants: scratch is 8 bytes for each element of a capture; every launch gives the same bits.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaStream, LaunchConfig};
+use overdrive_ir::Graph;
+use overdrive_ir::ops::AttentionGrad;
+use overdrive_ir::ops::attention::find_mask;
+use overdrive_ir::ops::attention_grad::Slopes;
+use overdrive_ir::plan::{KernelCall, View};
+
+use super::call::{FRAGMENTS, Shape, bunch, specialised};
+use super::{region, slopes};
+use crate::Error;
+use crate::compiler::Source;
+use crate::entry::Entry;
+use crate::launch::{Refusal, Site};
+
+/// Queries of a block, and keys of a step.
+const BLOCK: usize = 64;
+/// Threads of a block that walks over pairs, and of one that walks over sums.
+const THREADS: [u32; 2] = [128, 256];
+/// Bits of what terms may add up to.
+const BITS: u32 = 62;
+/// Most bits of a term: more than f32 has, so that small terms keep theirs.
+const TERM_BITS: u32 = 40;
+
+/// A captured tensor whose gradient is wanted: which operand, its result and where its sums begin.
+struct Wanted {
+    capture: usize,
+    result: usize,
+    base: usize,
+    elements: usize,
+}
+
+/// Those of a call.
+fn wanted(call: &KernelCall) -> Vec<Wanted> {
+    let captures = call.operands[6..].iter().enumerate();
+    let floats = captures.filter(|(_, view)| view.ty.dtype.is_float());
+    let (mut wanted, mut base) = (Vec::new(), 0);
+    for ((capture, view), result) in floats.zip(3..) {
+        if call.results.get(result).is_some_and(Option::is_some) {
+            let elements = view.ty.elements();
+            wanted.push(Wanted { capture, result, base, elements });
+            base += elements;
+        }
+    }
+    wanted
+}
+
+/// The kernels, specialised; `None` where no gradient of a capture is wanted.
+pub(super) fn source(
+    call: &KernelCall,
+    (op, regions): (&AttentionGrad, &[Graph]),
+    slopes: &Slopes,
+) -> Result<Option<Source>, Refusal> {
+    let (wanted, captures) = (wanted(call), &call.operands[6..]);
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let mut bases = vec![None; captures.len()];
+    wanted.iter().for_each(|one| bases[one.capture] = Some(one.base));
+    let (dtype, mask) = (call.operands[0].ty.dtype, find_mask(regions).cloned());
+    let mut functions = region::print(mask.as_slice(), captures, dtype)?;
+    functions += &slopes::print_reads(slopes, (captures, &bases), dtype)?;
+    let mut text = format!("constexpr int KEYS = {BLOCK};\n{FRAGMENTS}");
+    text += include_str!("captures.cu");
+    for (i, one) in wanted.iter().enumerate() {
+        let dtype = call.results[one.result].as_ref().map_or(dtype, |view| view.ty.dtype);
+        text += &format!(
+            "extern \"C\" __global__ void __launch_bounds__({}) attention_captures_round{i}(const \
+             i64* sums, const u32* largest, {dtype}* to, i64 count, i32 bits) {{
+    round_captured(sums, largest, to, count, bits);
+}}
+",
+            THREADS[1]
+        );
+    }
+    Ok(Some(specialised("attention_captures", call, (&op.attention, functions), &text)))
+}
+
+/// `Rows` of `captures.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    delta: [i64; 3],
+    bits: i32,
+}
+
+/// The compiled launches.
+pub(super) struct Captures {
+    begin: Entry,
+    largest: Entry,
+    add: Entry,
+    rounds: Vec<(Entry, Wanted)>,
+    shape: Shape,
+    rows: Rows,
+    /// Sums of all captures, 8 bytes each, then the largest term of each.
+    elements: usize,
+}
+
+/// Where a launch finds what it reads and writes.
+pub(super) struct At<'a> {
+    /// q, k, v, dout, log-sum-exp and delta.
+    pub(super) operands: [CUdeviceptr; 6],
+    /// The scratch.
+    pub(super) sums: CUdeviceptr,
+    /// Captured tensors.
+    pub(super) captures: &'a [u64],
+    /// Dense gradients of those that are wanted.
+    pub(super) results: &'a [CUdeviceptr],
+}
+
+impl Captures {
+    /// Compiles the source of a call whose q, k, v and dout are read through these views.
+    pub(super) fn new(
+        site: &Site<'_>,
+        (call, factor): (&KernelCall, f64),
+        views: [&View; 4],
+        source: &Source,
+    ) -> Result<Self, Refusal> {
+        let [q, k, v, dout] = views;
+        let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
+        let matrices = sizes[0] * sizes[1];
+        let four = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
+        let three = |view: &View| -> [i64; 3] { std::array::from_fn(|d| view.strides[d]) };
+        let shape = Shape {
+            heads: sizes[1] as i32,
+            group: (sizes[1] / k.ty.sizes()[1]) as i32,
+            matrices: matrices as i32,
+            together: bunch(matrices, matrices),
+            queries: sizes[2] as i32,
+            keys: keys as i32,
+            q: four(q),
+            k: four(k),
+            v: four(v),
+            out: four(dout),
+            lse: three(&call.operands[3]),
+            factor,
+        };
+        let pairs = matrices.saturating_mul(sizes[2]).saturating_mul(keys);
+        let bits = BITS.saturating_sub(pairs.next_power_of_two().ilog2()).clamp(1, TERM_BITS);
+        let entry = |name: &str, blocks: usize, [threads, bytes]: [usize; 2]| {
+            let config = LaunchConfig {
+                grid_dim: (blocks.max(1) as u32, 1, 1),
+                block_dim: (threads as u32, 1, 1),
+                shared_mem_bytes: bytes as u32,
+            };
+            Entry::new(site.device, (source, name), config)
+        };
+        let wanted = wanted(call);
+        let elements = wanted.iter().map(|one| one.elements).sum();
+        let most = 8 * site.device.properties().multiprocessors as usize;
+        let [walkers, adders] = THREADS.map(|threads| threads as usize);
+        let over = |count: usize| count.div_ceil(adders).min(most);
+        let widths = sizes[3] + v.ty.sizes()[3];
+        let walk = [walkers, 3 * BLOCK * (widths + 16) * 2];
+        let tiles = shape.tasks(BLOCK);
+        let begin = over(Self::words(elements, wanted.len()));
+        let round = |(i, one): (usize, Wanted)| {
+            let name = format!("attention_captures_round{i}");
+            Ok((entry(&name, over(one.elements), [adders, 0])?, one))
+        };
+        Ok(Self {
+            begin: entry("attention_captures_begin", begin, [adders, 0])?,
+            largest: entry("attention_captures_largest", tiles, walk)?,
+            add: entry("attention_captures_add", tiles, walk)?,
+            rounds: wanted.into_iter().enumerate().map(round).collect::<Result<_, Error>>()?,
+            shape,
+            rows: Rows { delta: three(&call.operands[5]), bits: bits as i32 },
+            elements,
+        })
+    }
+
+    /// Numbers of 8 bytes of the scratch.
+    fn words(elements: usize, captures: usize) -> usize {
+        elements + captures.div_ceil(2)
+    }
+
+    /// Bytes of the scratch.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        8 * Self::words(self.elements, self.rounds.len())
+    }
+
+    /// Which results are written, in the order of [`At::results`].
+    pub(super) fn results(&self) -> impl Iterator<Item = usize> {
+        self.rounds.iter().map(|(_, one)| one.result)
+    }
+
+    /// Enqueues all.
+    ///
+    /// # Safety
+    /// The addresses are those of what they are called, for all of it.
+    pub(super) unsafe fn launch(&self, stream: &Arc<CudaStream>, at: &At<'_>) -> Result<(), Error> {
+        let mut operands = at.operands;
+        let mut captures = at.captures.to_vec();
+        let (mut shape, mut rows) = (self.shape, self.rows);
+        let (mut sums, mut largest) = (at.sums, at.sums + 8 * self.elements as u64);
+        let mut words = Self::words(self.elements, self.rounds.len()) as i64;
+        let begin = &mut [pointer(&mut sums), pointer(&mut words)];
+        // SAFETY: the parameters are those of the kernel, and the scratch has so many words.
+        unsafe { self.begin.launch(stream, begin)? };
+        let operands: Vec<*mut c_void> = operands.iter_mut().map(pointer).collect();
+        let walked = [pointer(&mut shape), pointer(&mut rows)];
+        let captures: Vec<*mut c_void> = captures.iter_mut().map(pointer).collect();
+        let (add, most) = (pointer(&mut sums), pointer(&mut largest));
+        let mut parameters = [&operands[..], &[most], &walked, &captures].concat();
+        // SAFETY: as above; reads keep to the rows of the shape and to the captures.
+        unsafe { self.largest.launch(stream, &mut parameters)? };
+        let mut parameters = [&operands[..], &[add, most], &walked, &captures].concat();
+        // SAFETY: as above; sums are of elements of captures.
+        unsafe { self.add.launch(stream, &mut parameters)? };
+        for (i, ((round, one), &to)) in self.rounds.iter().zip(at.results).enumerate() {
+            let mut places = [at.sums + 8 * one.base as u64, largest + 4 * i as u64, to];
+            let (mut count, mut bits) = (one.elements as i64, self.rows.bits);
+            let mut parameters: Vec<*mut c_void> = places.iter_mut().map(pointer).collect();
+            parameters.extend([pointer(&mut count), pointer(&mut bits)]);
+            // SAFETY: as above; the result has so many elements.
+            unsafe { round.launch(stream, &mut parameters)? };
+        }
+        Ok(())
+    }
+}
+
+/// The address of a parameter.
+fn pointer<T>(parameter: &mut T) -> *mut c_void {
+    (&raw mut *parameter).cast()
+}

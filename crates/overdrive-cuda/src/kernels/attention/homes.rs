@@ -1,0 +1,100 @@
+//! Where the gradient's kernels read operands and write results: where the plan has them, or in the
+//! scratch, which copies fill before and empty after.
+
+use cudarc::driver::sys::CUdeviceptr;
+use overdrive_ir::plan::View;
+
+use super::hopper::is_copied;
+use crate::kernels::nest::Place;
+use crate::kernels::transfer::Transfer;
+use crate::launch::{Addresses, Refusal, Site};
+
+/// What the scratch of a step is aligned to.
+const ALIGNMENT: usize = 256;
+
+/// Where the kernels read an operand or write a result.
+pub(super) enum Home {
+    /// Where the plan has it.
+    There(Place),
+    /// A dense copy so many bytes into the scratch.
+    Scratch(usize),
+}
+
+impl Home {
+    pub(super) fn of(&self, addresses: &Addresses) -> CUdeviceptr {
+        match self {
+            Self::There(place) => place.of(addresses),
+            Self::Scratch(offset) => addresses.workspace() + *offset as u64,
+        }
+    }
+}
+
+/// A copy between a view of the plan and its dense form in the scratch.
+pub(super) struct Copy {
+    pub(super) transfer: Transfer,
+    pub(super) view: Place,
+    pub(super) offset: usize,
+}
+
+/// Scratch and copies of views that TMA cannot copy, and results that nobody asked for.
+#[derive(Default)]
+pub(super) struct Staging {
+    pub(super) bytes: usize,
+    pub(super) before: Vec<Copy>,
+    pub(super) after: Vec<Copy>,
+}
+
+impl Staging {
+    pub(super) fn room(&mut self, bytes: usize) -> usize {
+        let offset = self.bytes;
+        self.bytes += bytes.next_multiple_of(ALIGNMENT);
+        offset
+    }
+
+    /// Where an operand is read, and the view that it has there.
+    pub(super) fn operand(
+        &mut self,
+        site: &Site<'_>,
+        view: &View,
+    ) -> Result<(Home, View), Refusal> {
+        if is_copied(view) {
+            return Ok((Home::There(Place::new(view)), view.clone()));
+        }
+        let (offset, dense) =
+            (self.room(view.ty.bytes()), View::row_major(view.slot, view.ty.clone()));
+        let transfer = Transfer::new(site, view, &dense)?;
+        self.before.push(Copy { transfer, view: Place::new(view), offset });
+        Ok((Home::Scratch(offset), dense))
+    }
+
+    /// Where a result of the type of `like` is written.
+    pub(super) fn result(
+        &mut self,
+        site: &Site<'_>,
+        view: Option<&View>,
+        like: &View,
+    ) -> Result<(Home, View), Refusal> {
+        if let Some(view) = view.filter(|view| is_copied(view)) {
+            return Ok((Home::There(Place::new(view)), view.clone()));
+        }
+        let (offset, dense) =
+            (self.room(like.ty.bytes()), View::row_major(like.slot, like.ty.clone()));
+        if let Some(view) = view {
+            let transfer = Transfer::new(site, &dense, view)?;
+            self.after.push(Copy { transfer, view: Place::new(view), offset });
+        }
+        Ok((Home::Scratch(offset), dense))
+    }
+
+    /// Where a result is written that the kernels have dense.
+    pub(super) fn dense_result(&mut self, site: &Site<'_>, view: &View) -> Result<Home, Refusal> {
+        let dense = View::row_major(view.slot, view.ty.clone());
+        if dense.strides == view.strides {
+            return Ok(Home::There(Place::new(view)));
+        }
+        let offset = self.room(view.ty.bytes());
+        let transfer = Transfer::new(site, &dense, view)?;
+        self.after.push(Copy { transfer, view: Place::new(view), offset });
+        Ok(Home::Scratch(offset))
+    }
+}
