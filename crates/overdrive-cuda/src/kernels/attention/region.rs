@@ -17,11 +17,7 @@ pub(super) struct Printed<'a> {
 
 impl<'a> Printed<'a> {
     /// A region that reads `captures`, for weights of `dtype`.
-    pub(super) fn new(
-        region: &Graph,
-        captures: &'a [View],
-        dtype: DType,
-    ) -> Result<Self, Refusal> {
+    pub(super) fn new(region: &Graph, captures: &'a [View], dtype: DType) -> Result<Self, Refusal> {
         let region = Region::new(region, captures).map_err(Refusal::Unsupported)?;
         Ok(Self { region, captures, is_loose: dtype.bits() == 16 })
     }
