@@ -22,9 +22,9 @@ impl From<BackendError> for Failure {
         match error {
             BackendError::Unsupported { .. } => Self::unsupported(error.to_string()),
             BackendError::OutOfMemory { .. } => Self::out_of_memory(error.to_string()),
-            BackendError::Mismatch { .. } | BackendError::Device { .. } => {
-                Self::failed(error.to_string())
-            }
+            BackendError::Mismatch { .. }
+            | BackendError::Device { .. }
+            | BackendError::Ranks(_) => Self::failed(error.to_string()),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Call, DType, Decline, Description, Executable, Graph, Kernel,
-    Mode, Target, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Call, Communicator, DType, Decline, Description, Executable,
+    Graph, Kernel, Mode, Target, Tensor, TensorType, Tuning,
 };
 
 use crate::exec::{CpuExecutable, uploaded};
@@ -43,6 +43,7 @@ pub struct CpuBackend {
     threads: NonZeroUsize,
     /// By number of threads: a `Tuning` may ask for another than the back end's own.
     pools: Mutex<BTreeMap<NonZeroUsize, Arc<Pool>>>,
+    communicator: Option<Arc<dyn Communicator>>,
 }
 
 impl CpuBackend {
@@ -73,9 +74,18 @@ impl CpuBackend {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = at_least_one(threads.unwrap_or_else(cores))?;
         let description = set.during(|| describe(threads.get()));
-        let backend = Self { target: Cpu { description, set }, threads, pools: Mutex::default() };
+        let target = Cpu { description, set };
+        let pools = Mutex::default();
+        let backend = Self { target, threads, pools, communicator: None };
         backend.pool(threads)?;
         Ok(backend)
+    }
+
+    /// The same as one rank of several: it runs graphs with collectives. All ranks compile such a
+    /// graph at the same time.
+    #[must_use]
+    pub fn on(self, communicator: Arc<dyn Communicator>) -> Self {
+        Self { communicator: Some(communicator), ..self }
     }
 
     /// The instruction set that it is limited to.
@@ -169,7 +179,8 @@ impl Backend for CpuBackend {
                 ports.iter().map(|p| p.name.clone()).collect()
             };
             let names = [names(graph.inputs()), names(graph.outputs())];
-            Ok(Arc::new(CpuExecutable::new(plan, pool, names)?) as Arc<dyn Executable>)
+            let ranks = self.communicator.clone();
+            Ok(Arc::new(CpuExecutable::new(plan, pool, names, ranks)?) as Arc<dyn Executable>)
         })
     }
 

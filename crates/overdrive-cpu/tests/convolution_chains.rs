@@ -131,7 +131,7 @@ fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, P
     let pool = Arc::new(Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap());
     let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     let names = [names(graph.inputs()), names(graph.outputs())];
-    let executable = CpuExecutable::new(plan.clone(), pool, names);
+    let executable = CpuExecutable::new(plan.clone(), pool, names, None);
     let session = executable.and_then(|executable| Arc::new(executable).session());
     let mut session = session.map_err(|e| format!("{e}\n{plan}"))?;
     let mut state = State::initial(graph, &backend).unwrap();

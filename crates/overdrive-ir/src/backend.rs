@@ -7,7 +7,7 @@
 //! state that is replaced keeps its address.
 
 use crate::plan::{Space, Step};
-use crate::{Description, Graph, Plan, Target, Tensor, TensorType, Tuning};
+use crate::{Description, Graph, Plan, RankError, Target, Tensor, TensorType, Tuning};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -95,6 +95,9 @@ pub enum BackendError {
         /// The device's own words.
         message: String,
     },
+    /// Ranks that run together cannot go on.
+    #[error(transparent)]
+    Ranks(#[from] RankError),
 }
 
 /// Memory of some device behind a `Buffer`.

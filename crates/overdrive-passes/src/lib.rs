@@ -12,6 +12,7 @@ mod draw;
 mod float8;
 mod fold;
 mod fuse;
+mod in_blocks;
 mod independent_rows;
 mod indices;
 mod legalize;

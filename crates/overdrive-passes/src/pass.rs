@@ -6,6 +6,7 @@
 
 use crate::attend::attend;
 use crate::fuse::{groups, node_by_node};
+use crate::in_blocks::in_blocks;
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
@@ -80,6 +81,12 @@ pub static PASSES: &[Pass] = &[
         does: "contractions on types that the device does not multiply run in a wider type",
         modes: ALL,
         run: |draft| draft.rewrite(widen),
+    },
+    Pass {
+        name: "in_blocks",
+        does: "collectives cut and join along the first axis, in whole blocks",
+        modes: ALL,
+        run: |draft| draft.rewrite(|graph, _, _| in_blocks(graph)),
     },
     Pass {
         name: "node_by_node",

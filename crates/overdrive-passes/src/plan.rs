@@ -7,6 +7,7 @@
 
 mod arena;
 pub(crate) mod chains;
+mod collective;
 mod contraction;
 mod convolution;
 mod error;
@@ -150,7 +151,10 @@ impl<'g> Planner<'g> {
             slots.into_iter().filter(|s| seen.insert(*s)).collect()
         };
         let [reads, writes] = touched.map(unique);
-        let prepare = self.prepares(&reads, &writes);
+        // Ranks meet in every call, whatever each of them has kept from another.
+        let meets =
+            matches!(kind, StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. });
+        let prepare = !meets && self.prepares(&reads, &writes);
         for &slot in &writes {
             if prepare {
                 self.prepared.insert(slot);
@@ -288,22 +292,6 @@ impl<'g> Planner<'g> {
         };
         let cost = self.graph.node_cost(node);
         self.step(kind, touched, About { name: &name, scope: &node.scope, cost });
-    }
-
-    fn collective(&mut self, node: &Node, prim: &Prim) {
-        let operands: Vec<View> = node.operands.iter().map(|&v| self.dense(v, node)).collect();
-        let result = self.destination(node.results[0]);
-        let channel = prim.channel().expect("collectives have a channel").id;
-        let (name, cost) = (prim.name(), self.graph.node_cost(node));
-        let reads: Vec<SlotId> = operands.iter().map(|v| v.slot).collect();
-        let about = |cost| About { name: &name, scope: &node.scope, cost };
-        let start = StepKind::CollectiveStart { prim: prim.clone() };
-        self.step(start, [reads.clone(), vec![result.slot]], about(cost));
-        self.step(
-            StepKind::CollectiveDone { channel },
-            [reads, vec![result.slot]],
-            about(Cost::default()),
-        );
     }
 
     /// A buffer that a later step of each call writes too (the fill under a pad, say) is no

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_ir::eval::{States, eval, eval_ranks, philox};
+use overdrive_ir::eval::{States, eval, eval_ranks};
 use overdrive_ir::ops::{Attention, attention::Mask};
 use overdrive_ir::{
     Array, Axis, Builder, DType, Expr, Graph, Init, Mesh, Sharding, Tensor, TensorType, Value,
@@ -11,7 +11,7 @@ use overdrive_ir::{
 use overdrive_passes::{ShardError, Sharded, differentiate, shard, to_f64};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use testkit::{Tolerance, compare, random_graph, random_inputs};
+use testkit::{Tolerance, compare, meshes, random_graph, random_inputs, random_shardings};
 
 /// Fails unless each rank of the sharded graph has its part of what the whole graph gives.
 fn agrees(
@@ -61,44 +61,6 @@ fn agrees(
         }
     }
     sharded
-}
-
-fn meshes() -> [Mesh; 5] {
-    [
-        Mesh::new([("data", 2)]),
-        Mesh::new([("data", 3)]),
-        Mesh::new([("data", 2), ("tensor", 2)]),
-        Mesh::new([("data", 3), ("tensor", 2)]),
-        Mesh::new([("data", 2), ("tensor", 2), ("sequence", 2)]),
-    ]
-}
-
-/// Random shardings of inputs, states and some other values.
-fn random_shardings(graph: &Graph, mesh: &Mesh, seed: u64) -> BTreeMap<Value, Sharding> {
-    let mut next = 0;
-    let mut below = |n: usize| {
-        next += 1;
-        philox::bits(seed, 5, next) as usize % n
-    };
-    let mut shardings = BTreeMap::new();
-    for value in graph.values() {
-        let is_border = !matches!(graph.origin(value), overdrive_ir::Origin::Node(..));
-        if !is_border && below(8) != 0 {
-            continue;
-        }
-        let sizes = graph.ty(value).sizes();
-        let mut sharding = Sharding::whole(sizes.len());
-        for (axis, ranks) in &mesh.axes {
-            let fits =
-                |&dim: &usize| sizes[dim].is_multiple_of(*ranks) && sharding.split[dim].is_none();
-            let dims: Vec<usize> = (0..sizes.len()).filter(fits).collect();
-            if !dims.is_empty() && below(4) != 0 {
-                sharding.split[dims[below(dims.len())]] = Some(axis.clone());
-            }
-        }
-        shardings.insert(value, sharding);
-    }
-    shardings
 }
 
 /// How many collectives of each name a graph holds.

@@ -107,6 +107,7 @@ fn tuned(backend: &dyn Backend, task: &Task, parts: &Parts, seed: u64) -> Result
         resume: None,
         checkpoint: None,
         memory_limit: None,
+        ranks: None,
     };
     let parameters = fit(&run, &mut ())?.parameters;
     Ok(task

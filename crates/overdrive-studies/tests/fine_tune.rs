@@ -180,6 +180,7 @@ fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
         resume,
         checkpoint,
         memory_limit: None,
+        ranks: None,
     };
     let whole = fit(&run, &mut ()).unwrap();
     let run = Fit { checkpoint: Some(&file), ..run };

@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             resume: None,
             checkpoint: None,
             memory_limit: None,
+            ranks: None,
         };
         let fitted = fit(&run, &mut () as &mut dyn Observer)?;
         let seconds = start.elapsed().as_secs_f64();

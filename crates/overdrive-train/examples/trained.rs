@@ -56,6 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         resume: None,
         checkpoint: None,
         memory_limit: None,
+        ranks: None,
     };
     let start = Instant::now();
     let fitted = fit(&run, &mut Log(start))?;

@@ -2,7 +2,8 @@
 
 use overdrive_files::FileError;
 use overdrive_formats::{FormatError, ParametersError};
-use overdrive_ir::{BackendError, GraphError};
+use overdrive_ir::{BackendError, GraphError, RankError};
+use overdrive_passes::ShardError;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -51,9 +52,24 @@ pub enum TrainError {
     /// A graph that does not hold together.
     #[error(transparent)]
     Graph(Box<GraphError>),
-    /// The device.
+    /// A step that cannot be cut into parts for ranks.
+    #[error(transparent)]
+    Shard(Box<ShardError>),
+    /// The device, or the other ranks.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+impl From<ShardError> for TrainError {
+    fn from(error: ShardError) -> Self {
+        Self::Shard(Box::new(error))
+    }
+}
+
+impl From<RankError> for TrainError {
+    fn from(error: RankError) -> Self {
+        Self::Backend(error.into())
+    }
 }
 
 impl From<ParametersError> for TrainError {
@@ -69,6 +85,11 @@ impl From<GraphError> for TrainError {
 }
 
 impl TrainError {
+    /// Whether it only says that another rank has failed, which has an error of its own.
+    pub fn is_of_another_rank(&self) -> bool {
+        matches!(self, Self::Backend(BackendError::Ranks(_)))
+    }
+
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, action, source }

@@ -3,6 +3,7 @@
 use crate::advice::advised;
 use crate::checkpoint::Writer;
 use crate::data::{Batch, Parts, Shifted, Split, hex};
+use crate::ranks::{Neighbours, Ranks};
 use crate::{
     Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport,
     TrainError, Trainer, initial_parameters, with_loss,
@@ -10,7 +11,7 @@ use crate::{
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Backend, Graph, GraphError, Plan, Tuning};
+use overdrive_ir::{Backend, Communicator, Graph, GraphError, Plan, Tuning};
 use overdrive_passes::{Lora, bind};
 use sha2::{Digest, Sha256};
 use std::ops::ControlFlow;
@@ -37,6 +38,9 @@ pub struct Fit<'a> {
     /// Most bytes of the device's memory that the plan of a step may take, its states included: to
     /// fit, values are computed again, and moments of the optimizer and values wait in other memory.
     pub memory_limit: Option<u64>,
+    /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
+    /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
+    pub ranks: Option<&'a dyn Communicator>,
 }
 
 impl<'a> Fit<'a> {
@@ -55,14 +59,15 @@ impl<'a> Fit<'a> {
             resume: None,
             checkpoint: None,
             memory_limit: None,
+            ranks: None,
         }
     }
 }
 
 /// Told how a run goes; may end it.
 pub trait Observer {
-    /// Before the first step: its plan, what its plans hold, states included, and the FLOPs of an
-    /// update.
+    /// Before the first step: its plan, what the plans of a rank hold, states included, and the FLOPs
+    /// of an update of all ranks.
     fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
         let _ = (plan, memory, flops);
     }
@@ -112,29 +117,34 @@ pub struct Fitted {
 pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainError> {
     let recipe = run.recipe;
     recipe.check()?;
-    let mut forward = at_batch(run.model, recipe.batch)?;
-    if let Some(lora) = recipe.lora {
-        forward = lora.adapted(&forward, &Lora::layers(&forward)?)?;
-    }
+    let ranks = Ranks(run.ranks);
+    let forward = learner(run.model, recipe, recipe.batch)?;
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
     // What was chosen when the run began: its bits depend on it.
     let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
     let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
     let target = run.train.target();
-    let trainer =
-        Trainer::new(run.backend, &with_loss(&forward, target)?, recipe, &initial, &tuning);
+    let done = run.resume.map_or(0, |checkpoint| checkpoint.progress.done);
+    ranks.check(recipe, || trained_by_all(run, (&forward, &initial), (&origin, done)))?;
+    let place = (run.backend, run.ranks);
+    let trainer = Trainer::of_rank(place, &with_loss(&forward, target)?, recipe, &initial, &tuning);
     let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
     drop(initial);
-    observer.planned(trainer.plan(), &trainer.memory(), trainer.flops());
-    let mut evaluator = Evaluator::new(run.backend, &forward, target)?;
+    let flops = trainer.flops().saturating_mul(ranks.count() as u64);
+    observer.planned(trainer.plan(), &trainer.memory(), flops);
+    let judged = learner(run.model, recipe, recipe.batch / ranks.count())?;
+    let mut evaluator = Evaluator::new(run.backend, &judged, target)?;
+    let range = ranks.part(run.validation.len());
+    let validation = Neighbours { split: run.validation, range };
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
         checkpoint.check(recipe, &origin)?;
         trainer.restore(&checkpoint.state, checkpoint.progress.done)?;
         (progress, best) = (checkpoint.progress, checkpoint.best.clone());
     }
-    if let Some(path) = run.checkpoint {
+    let checkpoint = run.checkpoint.filter(|_| ranks.is_first());
+    if let Some(path) = checkpoint {
         // The file before stays until the next one is whole; the model is no larger than either.
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
         overdrive_files::check_room(path, &[trainer.snapshot_bytes() + best; 2])?;
@@ -148,18 +158,20 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     };
     let train = shifted.as_ref().map_or(run.train, |shifted| shifted as &dyn Split);
     let mut ending = Ending::Finished;
-    let mut next = batches(train, recipe, trainer.done());
+    let mut next = part_of_batches(train, recipe, trainer.done(), ranks);
     while trainer.done() < recipe.steps {
         let (now, after) = (next?, trainer.done() + 1);
         // Batches after the last step are drawn and never used.
-        let (report, drawn) = trainer.step_beside(&now, || batches(train, recipe, after))?;
+        let (report, drawn) =
+            trainer.step_beside(&now, || part_of_batches(train, recipe, after, ranks))?;
         next = drawn;
-        let goes_on = observer.stepped(&report).is_continue();
+        let goes_on = ranks.all(observer.stepped(&report).is_continue())?;
         progress.done = trainer.done();
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
         if looks {
-            let evaluation = evaluator.evaluate(trainer.state_mut(), run.validation)?;
+            let own = evaluator.evaluate(trainer.state_mut(), &validation)?;
+            let evaluation = ranks.joined(own)?;
             observer.evaluated(progress.done, &evaluation);
             if !evaluation.loss().is_finite() {
                 let first = format!("the loss on the validation samples is {}", evaluation.loss());
@@ -176,7 +188,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         }
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
-        if let Some(path) = run.checkpoint.filter(|_| looks || early || !goes_on) {
+        if let Some(path) = checkpoint.filter(|_| looks || early || !goes_on) {
             let (state, best) = (trainer.snapshot()?, best.clone());
             writer.write(Checkpoint { state, best, progress, ..kept.clone() }, path)?;
         }
@@ -210,8 +222,43 @@ fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<Strin
     Ok(hex(hash))
 }
 
+/// What all ranks must have the same of, a line each.
+fn trained_by_all(
+    run: &Fit<'_>,
+    (forward, initial): (&Graph, &Tensors),
+    (origin, done): (&str, u64),
+) -> String {
+    /// Bytes of each tensor that tell other weights.
+    const ENOUGH: usize = 4096;
+    let mut weights = Sha256::new();
+    for (name, tensor) in initial {
+        weights.update(name);
+        weights.update(&tensor.bytes()[..tensor.bytes().len().min(ENOUGH)]);
+    }
+    let mut model = Sha256::new();
+    model.update(forward.to_string());
+    let lines = [
+        format!("version {}", env!("CARGO_PKG_VERSION")),
+        format!("recipe {}", serde_json::to_string(run.recipe).expect("a recipe is plain data")),
+        format!("data of SHA-256 {origin}"),
+        format!("model of SHA-256 {}", hex(model)),
+        format!("initial weights of SHA-256 {}", hex(weights)),
+        format!("{done} steps done"),
+    ];
+    lines.join("\n")
+}
+
+/// The model at a batch, with its adapters.
+pub(crate) fn learner(model: &Graph, recipe: &Recipe, batch: usize) -> Result<Graph, GraphError> {
+    let forward = at_batch(model, batch)?;
+    match recipe.lora {
+        Some(lora) => lora.adapted(&forward, &Lora::layers(&forward)?),
+        None => Ok(forward),
+    }
+}
+
 /// The model with its named dimension bound, if it has one.
-pub(crate) fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
+fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
     if model.is_bound() {
         Ok(model.clone())
     } else {
@@ -221,9 +268,20 @@ pub(crate) fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError>
 
 /// The batches of a step: every sample once an epoch, in an order of its own each.
 pub fn batches(split: &dyn Split, recipe: &Recipe, step: u64) -> Result<Vec<Batch>, TrainError> {
+    part_of_batches(split, recipe, step, Ranks(None))
+}
+
+/// A rank's part of each of them.
+fn part_of_batches(
+    split: &dyn Split,
+    recipe: &Recipe,
+    step: u64,
+    ranks: Ranks<'_>,
+) -> Result<Vec<Batch>, TrainError> {
     let (batch, len) = (recipe.batch as u64, split.len());
     let of = |number: u64| {
-        let samples = (number * batch..(number + 1) * batch).map(|place| {
+        let samples = ranks.part(batch).map(|within| {
+            let place = number * batch + within;
             let epoch = place / len;
             let [high, low] = [0, 1]
                 .map(|word| philox::bits(recipe.seed, philox::site_of("epoch"), 2 * epoch + word));

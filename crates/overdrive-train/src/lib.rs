@@ -24,6 +24,7 @@ mod fit;
 mod loss;
 mod optimizer;
 mod quantize_aware;
+mod ranks;
 mod recipe;
 mod recipes;
 mod schedule;

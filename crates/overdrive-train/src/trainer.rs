@@ -1,14 +1,15 @@
 //! `Trainer`: a compiled step with its state on a back end.
 
 use crate::data::Batch;
+use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Choice, Graph, Init, Plan, Session, State, StateDecl, Tensor,
-    TensorType, Tuning,
+    Backend, BackendError, Buffer, Choice, Communicator, Graph, Init, Plan, Session, State,
+    StateDecl, Tensor, TensorType, Tuning,
 };
 use overdrive_passes::draw;
 use std::collections::BTreeMap;
@@ -159,6 +160,7 @@ const STEPS_WORTH_TUNING: u64 = 20_000;
 /// A model in training.
 pub struct Trainer<'a> {
     backend: &'a dyn Backend,
+    ranks: Ranks<'a>,
     recipe: Recipe,
     choices: BTreeMap<String, Choice>,
     step: Compiled,
@@ -184,11 +186,26 @@ impl<'a> Trainer<'a> {
         initial: &Tensors,
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
+        Self::of_rank((backend, None), graph, recipe, initial, tuning)
+    }
+
+    /// The same as one rank of several, each of which is given its part of every batch; `graph` and
+    /// the recipe are of the whole batch, and the back end is on the communicator.
+    ///
+    /// # Errors
+    /// As `new`, and when the ranks do not divide the batch or another rank has failed.
+    pub fn of_rank(
+        (backend, ranks): (&'a dyn Backend, Option<&'a dyn Communicator>),
+        graph: &Graph,
+        recipe: &Recipe,
+        initial: &Tensors,
+        tuning: &Tuning,
+    ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let step = graph_of(graph, recipe, Role::Update)?;
-        let accumulate = (recipe.accumulate > 1)
-            .then(|| graph_of(graph, recipe, Role::Accumulate))
-            .transpose()?;
+        let ranks = Ranks(ranks);
+        let part = |role| ranks.step(graph_of(graph, recipe, role)?);
+        let step = part(Role::Update)?;
+        let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
         // What is evaluated, and what other batches add to, is read by other plans too.
         let mut tuning = tuning.clone();
         for other in [graph].into_iter().chain(&accumulate) {
@@ -197,6 +214,10 @@ impl<'a> Trainer<'a> {
         let mut compiled = |graph: Graph| {
             if recipe.steps >= STEPS_WORTH_TUNING {
                 backend.tune(&graph, backend.description().fastest_mode(), &mut tuning)?;
+                // What every rank computes for itself has the same bits only by the same kernels.
+                let own = serde_json::to_vec(&tuning.choices).expect("choices are plain data");
+                let first = ranks.of_first("the choices of kernels", own)?;
+                tuning.choices = serde_json::from_slice(&first).expect("choices, as written");
             }
             Ok::<_, TrainError>(Compiled::new(backend, graph, &tuning)?)
         };
@@ -207,7 +228,18 @@ impl<'a> Trainer<'a> {
         let changing = step.graph().states().iter().filter(|state| state.update.is_some());
         let changing = changing.map(|state| state.name.clone()).collect();
         let (recipe, choices) = (recipe.clone(), tuning.choices);
-        Ok(Self { backend, recipe, choices, step, accumulate, state, names, changing, done: 0 })
+        Ok(Self {
+            backend,
+            ranks,
+            recipe,
+            choices,
+            step,
+            accumulate,
+            state,
+            names,
+            changing,
+            done: 0,
+        })
     }
 
     /// What was chosen for the step: with it the same step gives the same bits.
@@ -271,6 +303,11 @@ impl<'a> Trainer<'a> {
         let (step, applied) = (self.done, applied == 1.0);
         let overflowed =
             self.recipe.loss_scaling().is_some() && loss.is_finite() && self.loss_scale()? >= 1.0;
+        if !applied && !overflowed && self.ranks.count() > 1 {
+            let first =
+                "the loss or a gradient is not finite (one rank would say where)".to_owned();
+            return Err(TrainError::NonFinite { step, first });
+        }
         if !applied && !overflowed {
             let first = diagnose::first(self.backend, self.step.graph(), &self.state, &given)?;
             let first =
@@ -278,7 +315,7 @@ impl<'a> Trainer<'a> {
             return Err(TrainError::NonFinite { step, first });
         }
         self.done += 1;
-        let positions = last.labels.ty().elements() / self.recipe.batch;
+        let positions = last.labels.ty().elements() / last.x.ty().sizes()[0];
         Ok((StepReport { step, positions, loss, grad_norm, learning_rate, applied }, result))
     }
 
@@ -319,7 +356,8 @@ impl<'a> Trainer<'a> {
         memory
     }
 
-    /// FLOPs of the graphs of an update, before passes fuse them or compute values again.
+    /// FLOPs of the graphs of an update on this rank, before passes fuse them or compute values
+    /// again.
     pub fn flops(&self) -> u64 {
         let earlier = self.accumulate.as_ref().map_or(0, |other| other.graph.cost().flops);
         let batches = self.recipe.accumulate as u64;

@@ -114,6 +114,7 @@ fn training_gains_what_rounding_to_nearest_lost() {
             resume: None,
             checkpoint: None,
             memory_limit: None,
+            ranks: None,
         };
         let tuned = quantize_aware(&run, &find(learnt), &Evidence::default(), &mut ()).unwrap();
         assert_eq!(tuned.progress.done, 60);

@@ -141,6 +141,7 @@ pub(crate) fn failure(error: BackendError) -> Failure {
         BackendError::OutOfMemory { .. } => Failure::bad_input(error),
         BackendError::Unsupported { .. }
         | BackendError::Mismatch { .. }
-        | BackendError::Device { .. } => Failure::harness(error),
+        | BackendError::Device { .. }
+        | BackendError::Ranks(_) => Failure::harness(error),
     }
 }

@@ -8,11 +8,14 @@ use overdrive_ir::backend::{
     CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile,
 };
 use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
-use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor};
+use overdrive_ir::{
+    Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, SlotId, Tensor,
+    agree_on,
+};
 
 use super::copy::Copy;
 use super::runnable::Runnable;
-use super::step::compile;
+use super::step::{Task, compile};
 use super::storage::Storage;
 use crate::isa::InstructionSet;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
@@ -29,6 +32,7 @@ pub struct CpuExecutable {
     slots: SlotTable,
     constants: Vec<AlignedBytes>,
     derived: Derived<AlignedBytes>,
+    communicator: Option<Arc<dyn Communicator>>,
     /// In force while sessions are made and run.
     set: InstructionSet,
 }
@@ -41,18 +45,24 @@ impl std::fmt::Debug for CpuExecutable {
 
 impl CpuExecutable {
     /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
-    /// outputs that users see.
+    /// outputs that users see; the communicator is for steps with other ranks, which must all
+    /// compile such plans at the same time.
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is.
+    /// plan needs more memory than there is; `Ranks` when other ranks do not have the same
+    /// collectives.
     pub fn new(
         mut plan: Plan,
         pool: Arc<Pool>,
         names: [Vec<String>; 2],
+        communicator: Option<Arc<dyn Communicator>>,
     ) -> Result<Self, BackendError> {
         check_memory(&plan)?;
-        let steps = compiled(&plan)?;
+        if let Some(communicator) = &communicator {
+            agree_on(communicator.as_ref(), &plan)?;
+        }
+        let steps = compiled(&plan, communicator.as_ref())?;
         say_what_the_reference_does(&mut plan, &steps);
         let signature = Signature::new(&plan, &names[0], &names[1]);
         let mut slots = SlotTable::new(signature.slot_count());
@@ -64,14 +74,18 @@ impl CpuExecutable {
             slots,
             constants,
             derived: Derived::default(),
+            communicator,
             set: InstructionSet::in_force(),
         })
     }
 }
 
 /// A compiled step for each of a plan.
-fn compiled(plan: &Plan) -> Result<Vec<Box<dyn Runnable>>, BackendError> {
-    plan.steps.iter().map(|step| compile(plan, step)).collect()
+fn compiled(
+    plan: &Plan,
+    communicator: Option<&Arc<dyn Communicator>>,
+) -> Result<Vec<Task>, BackendError> {
+    plan.steps.iter().map(|step| compile(plan, step, communicator)).collect()
 }
 
 /// What calls of an executable work in.
@@ -79,7 +93,7 @@ struct CpuSession {
     executable: Arc<CpuExecutable>,
     pool: Arc<Pool>,
     /// One per step of the plan. They hold scratch, so that no other session has them.
-    steps: Vec<Box<dyn Runnable>>,
+    steps: Vec<Task>,
     /// From where the plan left results to where the caller has them.
     deliveries: Vec<Copy>,
     signature: Signature,
@@ -104,7 +118,8 @@ impl CpuSession {
             )?,
             _ => Arc::clone(&executable.pool),
         };
-        let steps = executable.set.during(|| compiled(plan))?;
+        let communicator = executable.communicator.as_ref();
+        let steps = executable.set.during(|| compiled(plan, communicator))?;
         let [inputs, outputs] = &executable.names;
         let signature = Signature::new(plan, inputs, outputs);
         let prepared = Prepared::new(plan, &signature.state_names());
@@ -131,6 +146,9 @@ impl CpuSession {
     }
 
     /// One call; `observe` is given each step that is not skipped, by index, and runs it.
+    ///
+    /// # Errors
+    /// When what is passed does not fit, memory is short, or another rank has failed.
     fn call(
         &mut self,
         call: Arguments<'_>,
@@ -162,7 +180,9 @@ impl CpuSession {
                 && !self.prepared.must_run(index, self.signature.stamps());
             if !skip {
                 let slots = &self.slots;
-                observe(index, &mut || step.run(pool, slots));
+                let mut ran: Result<(), RankError> = Ok(());
+                observe(index, &mut || ran = step.run(pool, slots));
+                ran?;
             }
             self.storage.after(index);
         }
@@ -183,7 +203,7 @@ impl CpuSession {
 
 /// Kernels that do not know the element types of their step leave it to the reference, as the plan
 /// then says.
-fn say_what_the_reference_does(plan: &mut Plan, steps: &[Box<dyn Runnable>]) {
+fn say_what_the_reference_does(plan: &mut Plan, steps: &[Task]) {
     for (step, compiled) in plan.steps.iter_mut().zip(steps) {
         let StepKind::Kernel(call) = &step.kind else { continue };
         if compiled.is_reference() {
@@ -286,7 +306,7 @@ impl Session for CpuSession {
     }
 
     fn memory(&self) -> MemoryReport {
-        let own: usize = self.steps.iter().map(|step| step.workspace_bytes()).sum();
+        let own: usize = self.steps.iter().map(Task::workspace_bytes).sum();
         let constants = &self.executable.constants;
         let constants: usize = constants.iter().map(AlignedBytes::len).sum();
         MemoryReport {

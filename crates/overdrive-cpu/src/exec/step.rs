@@ -1,23 +1,70 @@
 //! The choice of a step's kernel.
 
 use overdrive_ir::plan::{Step, StepKind};
-use overdrive_ir::{BackendError, Plan, Prim};
+use overdrive_ir::{BackendError, Communicator, Plan, RankError};
+use std::sync::Arc;
 
 use super::copy::Copy;
 use super::gemm;
 use super::host::Host;
 use super::nest::Nest;
 use super::runnable::{Runnable, Unsupported};
-use crate::kernels;
+use crate::kernels::{self, Collective};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
+
+/// A compiled step.
+pub(super) enum Task {
+    /// Work of this rank alone.
+    Own(Box<dyn Runnable>),
+    /// Work with other ranks.
+    Shared(Collective),
+    /// The end of such work or of a copy, which is done when it starts.
+    Done,
+}
+
+impl Task {
+    /// Does the work.
+    pub(super) fn run(&self, pool: &Pool, slots: &SlotTable) -> Result<(), RankError> {
+        match self {
+            Task::Own(step) => step.run(pool, slots),
+            Task::Shared(collective) => collective.run(slots)?,
+            Task::Done => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the f64 reference does it.
+    pub(super) fn is_reference(&self) -> bool {
+        matches!(self, Task::Own(step) if step.is_reference())
+    }
+
+    /// Bytes that the step holds beside what the plan gave it.
+    pub(super) fn workspace_bytes(&self) -> usize {
+        match self {
+            Task::Own(step) => step.workspace_bytes(),
+            Task::Shared(_) | Task::Done => 0,
+        }
+    }
+}
 
 /// Compiles one step of a plan.
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is.
-pub(super) fn compile(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, BackendError> {
-    compile_kind(plan, step).map_err(|unsupported| BackendError::Unsupported {
+pub(super) fn compile(
+    plan: &Plan,
+    step: &Step,
+    communicator: Option<&Arc<dyn Communicator>>,
+) -> Result<Task, BackendError> {
+    let compiled = match &step.kind {
+        StepKind::CollectiveStart { prim } => {
+            Collective::new(plan, (step, prim), communicator).map(Task::Shared)
+        }
+        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Task::Done),
+        _ => compile_kind(plan, step).map(Task::Own),
+    };
+    compiled.map_err(|unsupported| BackendError::Unsupported {
         backend: "cpu".to_owned(),
         op: step.name.clone(),
         scope: step.scope.clone(),
@@ -38,28 +85,9 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
         // One thing after another: a copy has ended when it was started.
         StepKind::CopyStart => Ok(Box::new(Copy::of_step(plan, step))),
         StepKind::Host(call) => Ok(Box::new(Host::new(plan, call)?)),
-        StepKind::CollectiveStart { prim } => {
-            alone(prim)?;
-            Ok(Box::new(Copy::of_step(plan, step)))
-        }
-        // One rank has everything as soon as it starts.
-        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Box::new(Nothing)),
         StepKind::Kernel(call) => kernels::compile(plan, call),
+        StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } | StepKind::CopyDone => {
+            unreachable!("`compile` knows what is shared or done")
+        }
     }
-}
-
-/// Among one rank every collective but `permute` to nobody is the identity.
-fn alone(prim: &Prim) -> Result<(), Unsupported> {
-    match prim.channel() {
-        Some(channel) if channel.ranks() == 1 => Ok(()),
-        _ => Err(Unsupported::new(
-            "this back end is one rank; run ranks as processes on a device that communicates",
-        )),
-    }
-}
-
-struct Nothing;
-
-impl Runnable for Nothing {
-    fn run(&self, _: &Pool, _: &SlotTable) {}
 }

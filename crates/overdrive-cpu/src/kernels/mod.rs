@@ -7,6 +7,7 @@
 
 mod attention;
 mod axis;
+mod collective;
 pub(crate) mod convolution;
 mod dense_rows;
 mod dynamic_slice;
@@ -23,4 +24,5 @@ mod taps;
 mod transfer;
 mod unpack;
 
+pub(crate) use collective::Collective;
 pub(crate) use named::{KERNELS, answer, compile};

@@ -89,7 +89,13 @@ impl XlaExecutable {
             let bytes = part.outputs().iter().map(|port| part.ty(port.value).bytes() as u64).sum();
             let sources: Vec<usize> = part.inputs().iter().map(|port| place(&port.name)).collect();
             let program = client.compile(&text, rounding)?;
-            Ok(Ahead { program, seen: vec![0; sources.len()], sources, values: Vec::new(), bytes })
+            Ok::<_, BackendError>(Ahead {
+                program,
+                seen: vec![0; sources.len()],
+                sources,
+                values: Vec::new(),
+                bytes,
+            })
         });
         let updated = graph.states().iter().filter(|state| state.update.is_some());
         Ok(Self {

@@ -57,6 +57,7 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         resume: earlier.as_ref(),
         checkpoint: Some(&checkpoint),
         memory_limit: arguments.memory_limit,
+        ranks: None,
     };
     let mut fitted =
         fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;

@@ -1,0 +1,138 @@
+//! Collectives: blocks of bytes that ranks show each other, moved or folded.
+//!
+//! Each rank reads what all of its group show and makes its own result of it. Invariant: folds go
+//! in the order of the group, so that all ranks have the same bits, and have them again.
+#![allow(unsafe_code)] // Slices over slots.
+
+use super::scalar::{Scalar, for_scalar};
+use crate::exec::Unsupported;
+use crate::slots::SlotTable;
+use overdrive_ir::plan::Step;
+use overdrive_ir::{
+    Communicator, DType, Exchange, Operation, Plan, Prim, RankError, Reducer, SlotId,
+};
+use std::sync::Arc;
+
+/// A collective along axis 0, as the pass `in_blocks` leaves it.
+#[derive(Debug)]
+pub(crate) struct Collective {
+    communicator: Arc<dyn Communicator>,
+    group: Vec<usize>,
+    /// This rank's position in the group.
+    position: usize,
+    prim: Prim,
+    dtype: DType,
+    operand: (SlotId, usize),
+    result: (SlotId, usize),
+    /// What errors call it.
+    what: String,
+}
+
+impl Collective {
+    /// The collective of a step.
+    ///
+    /// # Errors
+    /// Without a communicator, and for elements that have no bytes of their own or no fold here.
+    pub(crate) fn new(
+        plan: &Plan,
+        (step, prim): (&Step, &Prim),
+        communicator: Option<&Arc<dyn Communicator>>,
+    ) -> Result<Self, Unsupported> {
+        let group = &prim.channel().expect("collectives have a channel").group;
+        let communicator = communicator.ok_or_else(|| {
+            let reason = format!(
+                "it is one rank of {group}, and this back end has no way to the others: open it \
+                 with `on` a communicator"
+            );
+            Unsupported::new(reason)
+        })?;
+        let sized = |slot: SlotId| (slot, plan.slot(slot).bytes());
+        let dtype = plan.slot(step.reads[0]).ty.dtype;
+        let folds = matches!(prim, Prim::AllReduce { .. } | Prim::ReduceScatter { .. });
+        let is_narrow = |dtype: DType| {
+            !dtype.bits().is_multiple_of(8) || dtype.is_float() && dtype.bits() == 8 && folds
+        };
+        if is_narrow(dtype) {
+            let name = Operation::Prim(prim.clone()).name();
+            let reason = format!("no `{name}` on {dtype}; convert to a wider type before it");
+            return Err(Unsupported::new(reason));
+        }
+        let (mesh, rank) = (communicator.mesh(), communicator.rank());
+        let members = mesh.group_of(rank, group);
+        Ok(Self {
+            communicator: Arc::clone(communicator),
+            position: members.iter().position(|&r| r == rank).expect("a rank is in its group"),
+            group: members,
+            prim: prim.clone(),
+            dtype,
+            operand: sized(step.reads[0]),
+            result: sized(step.writes[0]),
+            what: format!("`{}` at {} of `{}`", step.name, step.scope, plan.name),
+        })
+    }
+
+    /// Takes part in it.
+    ///
+    /// # Errors
+    /// When another rank does not.
+    pub(crate) fn run(&self, slots: &SlotTable) -> Result<(), RankError> {
+        // SAFETY: the executor entered both slots, of these sizes, which the plan keeps apart.
+        let (bytes, result) = unsafe {
+            (
+                slots.slice::<u8>(self.operand.0, self.operand.1),
+                slots.slice_mut::<u8>(self.result.0, self.result.1),
+            )
+        };
+        if let Prim::Permute { .. } = self.prim {
+            result.fill(0);
+        }
+        let exchange = Exchange { group: &self.group, what: &self.what, bytes };
+        self.communicator.share(&exchange, &mut |member, shown| self.take(member, shown, result))
+    }
+
+    /// Makes what a member shows a part of the result.
+    fn take(&self, member: usize, shown: &[u8], result: &mut [u8]) {
+        let size = result.len();
+        match &self.prim {
+            Prim::AllReduce { reducer, .. } => self.fold(*reducer, member, (shown, result)),
+            Prim::ReduceScatter { reducer, .. } => {
+                let mine = &shown[self.position * size..][..size];
+                self.fold(*reducer, member, (mine, result));
+            }
+            Prim::AllGather { .. } => {
+                result[member * shown.len()..][..shown.len()].copy_from_slice(shown);
+            }
+            Prim::AllToAll { .. } => {
+                let block = size / self.group.len();
+                let mine = &shown[self.position * block..][..block];
+                result[member * block..][..block].copy_from_slice(mine);
+            }
+            Prim::Permute { pairs, .. } => {
+                if pairs.contains(&(member, self.position)) {
+                    result.copy_from_slice(shown);
+                }
+            }
+            other => unreachable!("`{}` is no collective", Operation::Prim(other.clone()).name()),
+        }
+    }
+
+    fn fold(&self, reducer: Reducer, member: usize, (shown, result): (&[u8], &mut [u8])) {
+        if member == 0 {
+            return result.copy_from_slice(shown);
+        }
+        for_scalar!(self.dtype, self.fold_in(reducer, shown, result))
+    }
+
+    fn fold_in<T: Scalar>(&self, reducer: Reducer, shown: &[u8], result: &mut [u8]) {
+        let size = size_of::<T>();
+        for (to, from) in result.chunks_exact_mut(size).zip(shown.chunks_exact(size)) {
+            // SAFETY: both have the bytes of one element, at any address; bools are 0 or 1 on all
+            // ranks.
+            unsafe {
+                let (to, from) = (to.as_mut_ptr().cast::<T>(), from.as_ptr().cast::<T>());
+                let (a, b) = (to.read_unaligned().widen(), from.read_unaligned().widen());
+                to.write_unaligned(T::narrow(T::combine(reducer, a, b)));
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `Communicator`: one rank's way to the others of a run (docs/decisions/0014).
+//!
+//! A transport does one thing: ranks of a group show each other bytes. What collectives mean is
+//! written once, by those who use it. Invariant: all ranks make the same exchanges in the same
+//! order, and one that does not is named by an error on every rank.
+
+use crate::plan::{Plan, StepKind};
+use crate::{BackendError, Mesh};
+use std::fmt;
+
+/// Why ranks cannot go on together. Every rank is told the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RankError {
+    /// A rank ended early.
+    #[error(
+        "rank {rank} ended, while others were at {what}: expected all ranks to stay until the end; \
+         what it said itself tells why"
+    )]
+    Gone {
+        /// The rank.
+        rank: usize,
+        /// What the others were at.
+        what: String,
+    },
+    /// A rank lives, but does not come.
+    #[error(
+        "rank {rank} did not come to {what} in {seconds} s: expected every rank there; look into \
+         that process, then start all ranks again"
+    )]
+    Late {
+        /// The rank.
+        rank: usize,
+        /// What it is waited for at.
+        what: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// Two ranks do not do the same.
+    #[error(
+        "rank {rank}: expected {expected}, as rank {other} has, found {found}; start all ranks \
+         with the same version, model, data and options"
+    )]
+    Differs {
+        /// The rank that differs.
+        rank: usize,
+        /// The rank that it was compared with.
+        other: usize,
+        /// What the other rank has.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+    /// The way to a rank is broken, in the words of the transport.
+    #[error("cannot reach rank {rank}: {message}")]
+    Unreachable {
+        /// The rank.
+        rank: usize,
+        /// What happened, and how to mend it.
+        message: String,
+    },
+}
+
+/// What one rank shows the others.
+#[derive(Copy, Clone, Debug)]
+pub struct Exchange<'a> {
+    /// The ranks that take part, in their order; the caller's is among them.
+    pub group: &'a [usize],
+    /// What it is for, the same on all of them.
+    pub what: &'a str,
+    /// The caller's bytes.
+    pub bytes: &'a [u8],
+}
+
+/// One rank's way to the others. Dropped without [`leave`](Self::leave), it tells them that this
+/// rank has failed.
+pub trait Communicator: fmt::Debug + Send + Sync {
+    /// This rank, below `mesh().ranks()`.
+    fn rank(&self) -> usize;
+
+    /// All ranks.
+    fn mesh(&self) -> &Mesh;
+
+    /// Calls `read` with each member's position in the group and its bytes, in their order, once
+    /// all have come.
+    ///
+    /// # Errors
+    /// When a member is gone, comes too late, or is at something else. No later exchange succeeds
+    /// then.
+    fn share(
+        &self,
+        exchange: &Exchange<'_>,
+        read: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), RankError>;
+
+    /// Errs once a rank is known to have failed: for those who wait for a device meanwhile.
+    ///
+    /// # Errors
+    /// With the rank that has.
+    fn check(&self) -> Result<(), RankError>;
+
+    /// Says that this rank is done, so that its end is no failure.
+    fn leave(&self);
+}
+
+/// Errs where a rank does not have the same `text` as rank 0.
+///
+/// # Errors
+/// With the first rank that differs and what both have; or as `share`.
+pub fn agree(communicator: &dyn Communicator, what: &str, text: &str) -> Result<(), RankError> {
+    let group: Vec<usize> = (0..communicator.mesh().ranks()).collect();
+    let mut all: Vec<String> = vec![];
+    let exchange = Exchange { group: &group, what, bytes: text.as_bytes() };
+    communicator
+        .share(&exchange, &mut |_, bytes| all.push(String::from_utf8_lossy(bytes).into_owned()))?;
+    let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
+    let mut lines = all[0].lines().zip(all[rank].lines());
+    let differs = lines.find(|(expected, found)| expected != found);
+    // One has more lines than the other.
+    let [first, other] =
+        [&all[0], &all[rank]].map(|text| format!("{} lines", text.lines().count()));
+    let (expected, found) =
+        differs.map_or((first, other), |(expected, found)| (expected.into(), found.into()));
+    let [expected, found] = [expected, found].map(|line: String| format!("{what} `{line}`"));
+    Err(RankError::Differs { rank, other: 0, expected, found })
+}
+
+/// Errs where the ranks' plans do not have the same collectives in the same order, or these are not
+/// of the communicator's mesh. A plan without collectives asks nobody.
+///
+/// # Errors
+/// `Mismatch` for a mesh, `Ranks` with the first collective that differs.
+pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), BackendError> {
+    let mut text = String::new();
+    for step in &plan.steps {
+        let StepKind::CollectiveStart { prim } = &step.kind else { continue };
+        let group = &prim.channel().expect("collectives have a channel").group;
+        if !communicator.mesh().has_group(group) {
+            return Err(BackendError::Mismatch {
+                what: format!("mesh of `{}`", plan.name),
+                expected: format!("one with {group}"),
+                found: communicator.mesh().to_string(),
+            });
+        }
+        text += &format!("{prim:?} of {}\n", plan.slot(step.reads[0]).ty);
+    }
+    if text.is_empty() {
+        return Ok(());
+    }
+    Ok(agree(communicator, &format!("collectives of `{}`", plan.name), &text)?)
+}

@@ -1,0 +1,30 @@
+//! Steps of collectives: a start and what ends it.
+
+use super::{About, Planner, locate};
+use overdrive_ir::plan::{StepKind, View};
+use overdrive_ir::{Cost, Node, Prim};
+
+impl Planner<'_> {
+    /// Collectives read and write whole slots in row-major order.
+    pub(super) fn collective(&mut self, node: &Node, prim: &Prim) {
+        let mut operand = self.dense(node.operands[0], node);
+        if self.plan.slot(operand.slot).bytes() != operand.ty.bytes() {
+            operand = self.materialize(&operand, "copy");
+        }
+        let wanted = self.destination(node.results[0]);
+        let result = match locate::is_dense(&wanted) {
+            true => wanted.clone(),
+            false => View::row_major(self.arena_slot(&wanted.ty), wanted.ty.clone()),
+        };
+        let channel = prim.channel().expect("collectives have a channel").id;
+        let (name, cost) = (prim.name(), self.graph.node_cost(node));
+        let touched = || [vec![operand.slot], vec![result.slot]];
+        let about = |cost| About { name: &name, scope: &node.scope, cost };
+        let start = StepKind::CollectiveStart { prim: prim.clone() };
+        self.step(start, touched(), about(cost));
+        self.step(StepKind::CollectiveDone { channel }, touched(), about(Cost::default()));
+        if result != wanted {
+            self.copy(&result, &wanted, "transpose");
+        }
+    }
+}

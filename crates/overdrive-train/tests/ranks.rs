@@ -1,0 +1,222 @@
+//! Data parallel training: several ranks learn what one learns from the same batches.
+
+#![allow(clippy::unwrap_used)]
+
+use overdrive_cpu::CpuBackend;
+use overdrive_formats::Tensors;
+use overdrive_ir::{Communicator, DType, Graph, Mesh};
+use overdrive_models::find;
+use overdrive_ranks::run;
+use overdrive_train::data::{Dataset, Parts, books, digits};
+use overdrive_train::{
+    Checkpoint, Ending, Evaluation, Fit, Fitted, Observer, Recipe, StepReport, TrainError, fit,
+};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longer than any test waits.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a run learns from.
+struct Task {
+    model: Graph,
+    parts: Parts,
+    recipe: Recipe,
+}
+
+fn of_digits() -> Task {
+    let model = (find("digits-mlp").unwrap().build)().unwrap();
+    let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();
+    let recipe = Recipe { steps: 6, batch: 24, evaluate_every: 3, ..Recipe::default() };
+    Task { model, parts, recipe }
+}
+
+/// Losses of steps and of looks at the validation samples; ends the run after some steps.
+#[derive(Default)]
+struct Watch {
+    losses: Vec<f64>,
+    validation: Vec<Evaluation>,
+    last: Option<u64>,
+}
+
+impl Observer for Watch {
+    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
+        self.losses.push(report.loss);
+        match self.last {
+            Some(last) if report.step >= last => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn evaluated(&mut self, _: u64, evaluation: &Evaluation) {
+        self.validation.push(evaluation.clone());
+    }
+}
+
+type Outcome = Result<(Fitted, Watch), TrainError>;
+
+/// What a run has beside its task.
+#[derive(Copy, Clone, Default)]
+struct Beside<'a> {
+    resume: Option<&'a Checkpoint>,
+    checkpoint: Option<&'a Path>,
+    memory_limit: Option<u64>,
+    last: Option<u64>,
+}
+
+/// The run as one rank sees it.
+fn of_rank(task: &Task, ranks: Option<Arc<dyn Communicator>>, beside: Beside<'_>) -> Outcome {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let backend = match &ranks {
+        Some(communicator) => backend.on(Arc::clone(communicator)),
+        None => backend,
+    };
+    let Beside { resume, checkpoint, memory_limit, last } = beside;
+    let mut watch = Watch { last, ..Watch::default() };
+    let run = Fit::anew((&backend, &task.model), &task.recipe, &task.parts);
+    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), ..run };
+    let fitted = fit(&run, &mut watch)?;
+    Ok((fitted, watch))
+}
+
+fn mesh(ranks: usize) -> Mesh {
+    Mesh::new([("data", ranks)])
+}
+
+fn alone(task: &Task) -> (Fitted, Watch) {
+    of_rank(task, None, Beside::default()).unwrap()
+}
+
+fn together(task: &Task, ranks: usize) -> Vec<(Fitted, Watch)> {
+    let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(task, Some(rank), Beside::default()));
+    all.into_iter().map(|result| result.unwrap_or_else(|e| panic!("{e}"))).collect()
+}
+
+fn close(name: &str, expected: &[f64], found: &[f64], within: f64) {
+    assert_eq!(expected.len(), found.len(), "{name}");
+    for (a, b) in expected.iter().zip(found) {
+        assert!((a - b).abs() <= within * (1.0 + a.abs()), "{name}: expected {a}, found {b}");
+    }
+}
+
+fn same(expected: &Tensors, found: &Tensors, within: f64) {
+    assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>());
+    for (name, tensor) in expected {
+        close(name, &tensor.to_f64(), &found[name].to_f64(), within);
+    }
+}
+
+/// Adam divides by the root of squares: a gradient's last bits move a weight by far less than a
+/// step of `lr`, here 1e-3, but by more than its own last bits.
+const ROUNDING: f64 = 2e-5;
+
+#[test]
+fn ranks_learn_what_one_learns_from_the_same_batches() {
+    let task = of_digits();
+    let (expected, watched) = alone(&task);
+    for ranks in [2, 3, 8] {
+        let all = together(&task, ranks);
+        for (fitted, watch) in &all {
+            assert!(fitted.parameters == all[0].0.parameters, "all ranks have the same bits");
+            same(&expected.parameters, &fitted.parameters, ROUNDING);
+            close("loss", &watched.losses, &watch.losses, 1e-5);
+            for (one, of_all) in watched.validation.iter().zip(&watch.validation) {
+                close("validation", &one.losses, &of_all.losses, 1e-3);
+                assert_eq!(one.positions, of_all.positions);
+            }
+            assert_eq!(watch.validation.len(), 2);
+        }
+    }
+    let [first, again] = [together(&task, 4), together(&task, 4)];
+    assert!(first[0].0 == again[0].0, "ranks of the same mesh give the same bits again");
+}
+
+#[test]
+fn so_they_do_of_text_in_bf16_with_several_batches_a_step() {
+    let model = (find("text-transformer").unwrap().build)().unwrap();
+    let parts = Dataset::Text(books()).parts(&model, 0).unwrap();
+    let recipe = Recipe {
+        steps: 2,
+        batch: 4,
+        accumulate: 2,
+        evaluate_every: 10,
+        precision: DType::BF16,
+        ..Recipe::default()
+    };
+    // A look at all of the validation text would take longer than the steps.
+    let validation = overdrive_train::data::Subset::evenly(parts.validation, 8);
+    let parts = Parts { validation: Arc::new(validation), ..parts };
+    let task = Task { model, parts, recipe };
+    let (_, watched) = alone(&task);
+    for (_, watch) in together(&task, 2) {
+        close("loss", &watched.losses, &watch.losses, 1e-3);
+    }
+}
+
+/// A checkpoint holds whole states: any number of ranks goes on from it.
+#[test]
+fn a_checkpoint_of_some_ranks_goes_on_with_others() {
+    let task = of_digits();
+    let (expected, _) = alone(&task);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint.safetensors");
+    let file: &Path = &file;
+    let stopped = run(&mesh(4), PATIENCE, |rank| {
+        // One rank is asked to end: all do, after the same step.
+        let last = (rank.rank() == 2).then_some(3);
+        of_rank(&task, Some(rank), Beside { checkpoint: Some(file), last, ..Beside::default() })
+    });
+    for result in stopped {
+        let (fitted, _) = result.unwrap();
+        assert_eq!((fitted.ending, fitted.progress.done), (Ending::Interrupted, 4));
+    }
+    let kept = Checkpoint::read(file).unwrap();
+    let beside = Beside { resume: Some(&kept), ..Beside::default() };
+    let (fitted, _) = of_rank(&task, None, beside).unwrap();
+    same(&expected.parameters, &fitted.parameters, ROUNDING);
+    let resumed = run(&mesh(2), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+    for result in resumed {
+        same(&expected.parameters, &result.unwrap().0.parameters, ROUNDING);
+    }
+}
+
+fn errors(ranks: usize, of: impl Fn(Arc<dyn Communicator>) -> Outcome + Sync) -> Vec<TrainError> {
+    run(&mesh(ranks), PATIENCE, of).into_iter().map(|result| result.err().unwrap()).collect()
+}
+
+#[test]
+fn what_cannot_be_trained_together_is_said_before_the_first_step() {
+    let task = of_digits();
+    for error in errors(5, |rank| of_rank(&task, Some(rank), Beside::default())) {
+        let text = error.to_string();
+        assert!(text.contains("batch: expected a multiple of the 5 ranks, found 24"), "{text}");
+        assert!(text.contains("one of 1, 2, 3, 4, 6, 8, 12, 24"), "{text}");
+    }
+    let other = Task { recipe: Recipe { seed: 2, ..task.recipe.clone() }, ..of_digits() };
+    let of_another = |rank: Arc<dyn Communicator>| {
+        let task = if rank.rank() == 1 { &other } else { &task };
+        of_rank(task, Some(rank), Beside::default())
+    };
+    for error in errors(3, of_another) {
+        assert!(error.is_of_another_rank());
+        let text = error.to_string();
+        assert!(text.starts_with("rank 1: expected what is trained `recipe"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_run_of_all() {
+    let task = of_digits();
+    let late = |rank: Arc<dyn Communicator>| {
+        // No plan of rank 1 fits.
+        let memory_limit = (rank.rank() == 1).then_some(1);
+        of_rank(&task, Some(rank), Beside { memory_limit, ..Beside::default() })
+    };
+    let found = errors(3, late);
+    assert!(!found[1].is_of_another_rank(), "{}", found[1]);
+    for error in [&found[0], &found[2]] {
+        assert!(error.to_string().starts_with("rank 1 ended"), "{error}");
+    }
+}
