@@ -49,7 +49,7 @@ fn results(graph: &Graph, plan: &Plan, backend: &CpuBackend) -> Vec<Tensor> {
     let pool = Arc::new(Pool::new(NonZeroUsize::new(2).unwrap()).unwrap());
     let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     let names = [names(graph.inputs()), names(graph.outputs())];
-    let executable = CpuExecutable::new(plan.clone(), pool, names).unwrap();
+    let executable = CpuExecutable::new(plan.clone(), pool, names, None).unwrap();
     let mut session = Arc::new(executable).session().unwrap();
     let mut state = State::initial(graph, backend).unwrap();
     let input = |(index, port): (usize, &Port)| {
