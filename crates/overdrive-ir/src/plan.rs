@@ -2,10 +2,10 @@
 //!
 //! Ordered steps over slots; every buffer, library workspaces included, has its place in one static
 //! arena per memory space, so that the peak is known and an impossible plan is an error with its
-//! size. Back ends share this type, not its contents. Steps of one stream run in order; events order
-//! those of different streams. Invariants, which `Plan::verify` checks: a step reads only slots that
-//! a step before it, an input, a state or a constant has written, and two slots share bytes of an
-//! arena only where every use of the one ends before the other is first used.
+//! size. Back ends share this type, not its contents. Steps of one stream run in order; events
+//! order those of different streams. Invariants, which `Plan::verify` checks: a step reads only
+//! slots that a step before it, an input, a state or a constant has written, and two slots share
+//! bytes of an arena only where every use of the one ends before the other is first used.
 
 mod display;
 mod host;

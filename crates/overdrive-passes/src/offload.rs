@@ -4,10 +4,10 @@
 //! so that they live in pinned host memory, come in before it and go out after it (ZeRO-Offload,
 //! Ren et al., 2021). Then values that the forward hands to the backward: they go out after their
 //! last use in the one and come in before their first use in the other (vDNN, Rhu et al., 2016).
-//! Copies run beside the work, on a stream each way. How early they start follows from the time that
-//! they are estimated to take and from the room that the limit leaves. Invariants: what is computed,
-//! and in which order, stays as it is; without a limit, without other memory or where the plan fits,
-//! nothing changes.
+//! Copies run beside the work, on a stream each way. How early they start follows from the time
+//! that they are estimated to take and from the room that the limit leaves. Invariants: what is
+//! computed, and in which order, stays as it is; without a limit, without other memory or where the
+//! plan fits, nothing changes.
 
 mod copies;
 mod ledger;
@@ -27,8 +27,8 @@ const OTHER: Space = Space(1);
 const LEAST_BYTES: usize = 256 << 10;
 
 /// Plans that are tried, each with less room than the one before, until one fits: the arena of a
-/// plan is a little larger than what lives at once. The last has none, and moves all that it can, so
-/// that what one limit gets down to is found again as a limit.
+/// plan is a little larger than what lives at once. The last has none, and moves all that it can,
+/// so that what one limit gets down to is found again as a limit.
 const TRIES: usize = 5;
 
 /// Moves states and values of a plan whose buffers are not yet placed.

@@ -36,7 +36,8 @@ pub struct Fit<'a> {
     /// The file of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
     /// Most bytes of the device's memory that the plan of a step may take, its states included: to
-    /// fit, values are computed again, and moments of the optimizer and values wait in other memory.
+    /// fit, values are computed again, and moments of the optimizer and values wait in other
+    /// memory.
     pub memory_limit: Option<u64>,
     /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
     /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
@@ -66,8 +67,8 @@ impl<'a> Fit<'a> {
 
 /// Told how a run goes; may end it.
 pub trait Observer {
-    /// Before the first step: its plan, what the plans of a rank hold, states included, and the FLOPs
-    /// of an update of all ranks.
+    /// Before the first step: its plan, what the plans of a rank hold, states included, and the
+    /// FLOPs of an update of all ranks.
     fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
         let _ = (plan, memory, flops);
     }

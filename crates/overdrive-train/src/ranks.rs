@@ -1,9 +1,9 @@
 //! Data parallel training: each rank learns from its part of every batch and keeps the whole model.
 //!
 //! The step is sharded from that of the whole batch, so that the loss, the norm of gradients and
-//! the update are those of one rank. Everything that decides how a run goes on is shared: a request to
-//! stop, and what each rank judged of the validation samples. Invariant: after each step all ranks
-//! have the same parameters and have taken the same decisions.
+//! the update are those of one rank. Everything that decides how a run goes on is shared: a request
+//! to stop, and what each rank judged of the validation samples. Invariant: after each step all
+//! ranks have the same parameters and have taken the same decisions.
 
 use crate::data::{Batch, Split, Target};
 use crate::{Evaluation, Recipe, TrainError};

@@ -4,8 +4,8 @@
 //! "Greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep neural net
 //! inference", 2020: within a few percent of the live-bytes bound on real models. Two buffers are
 //! apart where every use of the one ends before the other begins, in the partial order of streams
-//! and events, which is settled first. Invariant: buffers that are in use at once never share bytes,
-//! but for what is updated in place.
+//! and events, which is settled first. Invariant: buffers that are in use at once never share
+//! bytes, but for what is updated in place.
 
 use overdrive_ir::plan::{PartialOrder, Place, Plan, Space, Span, Step, StepKind};
 

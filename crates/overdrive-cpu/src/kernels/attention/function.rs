@@ -11,8 +11,8 @@ use crate::exec::Unsupported;
 use crate::loops::{CompiledTile, Reads};
 use crate::slots::SlotTable;
 
-/// Slots of a task, numbered behind those of the plan: scores or visibility, a [`Position`], the row
-/// and column of each lane, and slopes.
+/// Slots of a task, numbered behind those of the plan: scores or visibility, a [`Position`], the
+/// row and column of each lane, and slopes.
 const OWN: usize = 8;
 /// That of slopes.
 const SLOPES: u32 = 7;
@@ -93,8 +93,8 @@ impl Functions {
             .unwrap_or(0)
     }
 
-    /// Makes products scores, where there is a score function, and writes its slopes, where it gives
-    /// them.
+    /// Makes products scores, where there is a score function, and writes its slopes, where it
+    /// gives them.
     ///
     /// # Safety
     /// There are as many slopes as products; `scratch` has the bytes, on a 64-byte boundary; the
