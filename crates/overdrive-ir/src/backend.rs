@@ -5,6 +5,8 @@
 //! end. `State` is keyed by stable name and lives outside any session, so that training and
 //! evaluation, prefill and decoding share it. Invariant: `run` never changes its inputs, and a
 //! state that is replaced keeps its address.
+//!
+//! Long because the types of one contract stand together.
 
 use crate::plan::{Space, Step};
 use crate::{Description, Graph, Plan, RankError, Target, Tensor, TensorType, Tuning};

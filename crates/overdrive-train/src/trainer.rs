@@ -1,4 +1,6 @@
 //! `Trainer`: a compiled step with its state on a back end.
+//!
+//! Long because a step, what it changes and what a checkpoint keeps of it are one thing.
 
 use crate::data::Batch;
 use crate::ranks::Ranks;

@@ -119,8 +119,8 @@ where
             ("score and mask functions", self.functions.scratch_bytes()),
         ]));
         let at = placed.starts;
-        // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow
-        // ones. SAFETY: the parts have the elements.
+        // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow.
+        // SAFETY: the parts have the elements.
         unsafe {
             at[7].cast::<T::Acc>().write_bytes(0, matrix);
             at[8].cast::<T::Acc>().write_bytes(0, matrix);
