@@ -193,8 +193,8 @@ fn measure(backend: &CpuBackend, (form, t): (&str, usize), peak: f64, expanded: 
         let work = pairs * products * 2.0 * CHANNELS as f64 / 1e9;
         let [rate, busy_rate] = found[0].map(|seconds| work / seconds);
         print!(
-            "{:>14} {form:>6} {t:>5} {:>9.2} ms {rate:>6.1} GFLOP/s, of a processor {busy_rate:>6.1}, \
-             {:>4.1} %",
+            "{:>14} {form:>6} {t:>5} {:>9.2} ms {rate:>6.1} GFLOP/s, of a processor \
+             {busy_rate:>6.1}, {:>4.1} %",
             graph.name(),
             found[0][0] * 1e3,
             100.0 * busy_rate / peak

@@ -169,7 +169,8 @@ impl Device {
         Ok(())
     }
 
-    /// The stream's use by this thread alone, as long as the guard lives. A thread may hold several.
+    /// The stream's use by this thread alone, as long as the guard lives. A thread may hold
+    /// several.
     pub(crate) fn turn(&self) -> ReentrantMutexGuard<'_, ()> {
         self.turn.lock()
     }

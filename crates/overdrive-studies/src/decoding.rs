@@ -1,9 +1,9 @@
 //! Decoding: the next token again and again, from executables that are compiled once.
 //!
 //! [`CachedDecoder`] keeps keys and values, [`WindowDecoder`] computes a model of fixed context
-//! anew for every token; both are a [`Decoder`], for which [`generate`] samples. [`generate_all`] decodes several prompts
-//! together. Invariant: with
-//! and without a cache the logits are the same within rounding, which a test compares step by step.
+//! anew for every token; both are a [`Decoder`], for which [`generate`] samples. [`generate_all`]
+//! decodes several prompts together. Invariant: with and without a cache the logits are the same
+//! within rounding, which a test compares step by step.
 
 mod batch;
 mod cached;

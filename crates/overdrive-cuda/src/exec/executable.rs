@@ -1,4 +1,6 @@
 //! `CudaExecutable`: a plan with its constants, and the sessions that run it.
+//!
+//! Long because what an executable and a session hold, and a call through both, are one story.
 
 use super::copies::passed;
 use super::queues::Queues;

@@ -115,8 +115,8 @@ extern "C" __global__ void fold(const ELEMENT* updates, ELEMENT* result, Destina
 #endif
 }
 
-// For scatters that overwrite. A thread per element of the window walks over all rows, so that rows of one destination meet in
-// their order.
+// For scatters that overwrite. A thread per element of the window walks over all rows, so that rows
+// of one destination meet in their order.
 extern "C" __global__ void few(const INDEX* indices, const ELEMENT* updates, ELEMENT* result,
                                Destinations places) {
     after_previous();

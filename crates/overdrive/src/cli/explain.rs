@@ -35,8 +35,8 @@ pub(crate) struct Explain {
     #[command(flatten)]
     pub subject: Subject,
     /// Most memory of the device that the plan may take, states included: `512MiB`, `4GiB`, or
-    /// bytes. To fit it, a training step computes values again, and on a GPU moments and values wait
-    /// in memory of the host
+    /// bytes. To fit it, a training step computes values again, and on a GPU moments and values
+    /// wait in memory of the host
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// Passes, steps, memory and notes as JSON on standard output
