@@ -20,8 +20,8 @@ use crate::compiler::Source;
 use crate::entry::Entry;
 use crate::launch::{Refusal, Site};
 
-/// Queries of a block, and keys of a step.
-const BLOCK: usize = 64;
+/// Queries of a block: `QUERIES` of `captures.cu`.
+const QUERIES: usize = 64;
 /// Threads of a block that walks over pairs, and of one that walks over sums.
 const THREADS: [u32; 2] = [128, 256];
 /// Bits of what terms may add up to.
@@ -52,6 +52,12 @@ fn wanted(call: &KernelCall) -> Vec<Wanted> {
     wanted
 }
 
+/// Keys of a step, by registers: queries and dout stay in them, beside scores and dweights.
+fn keys(call: &KernelCall) -> usize {
+    let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
+    if widths[0].max(widths[1]) <= 64 { 64 } else { 32 }
+}
+
 /// The kernels, specialised; `None` where no gradient of a capture is wanted.
 pub(super) fn source(
     call: &KernelCall,
@@ -67,7 +73,7 @@ pub(super) fn source(
     let (dtype, mask) = (call.operands[0].ty.dtype, find_mask(regions).cloned());
     let mut functions = region::print(mask.as_slice(), captures, dtype)?;
     functions += &slopes::print_reads(slopes, (captures, &bases), dtype)?;
-    let mut text = format!("constexpr int KEYS = {BLOCK};\n{FRAGMENTS}");
+    let mut text = format!("constexpr int KEYS = {};\n{FRAGMENTS}", keys(call));
     text += include_str!("captures.cu");
     for (i, one) in wanted.iter().enumerate() {
         let dtype = call.results[one.result].as_ref().map_or(dtype, |view| view.ty.dtype);
@@ -158,8 +164,9 @@ impl Captures {
         let [walkers, adders] = THREADS.map(|threads| threads as usize);
         let over = |count: usize| count.div_ceil(adders).min(most);
         let widths = sizes[3] + v.ty.sizes()[3];
-        let walk = [walkers, 3 * BLOCK * (widths + 16) * 2];
-        let tiles = shape.tasks(BLOCK);
+        // `Queries` and two of `Block`.
+        let walk = [walkers, (QUERIES + 2 * self::keys(call)) * (widths + 16) * 2];
+        let tiles = shape.tasks(QUERIES);
         let begin = over(Self::words(elements, wanted.len()));
         let round = |(i, one): (usize, Wanted)| {
             let name = format!("attention_captures_round{i}");
