@@ -116,7 +116,18 @@ impl Translator<'_> {
         let at = |known: &[Option<Known>], v: Value| {
             known[v.0 as usize].clone().expect("operands precede their node")
         };
+        // Derivatives come with nodes that nobody reads, such as those of a captured tensor.
+        let mut live = vec![false; region.value_count()];
+        region.outputs().iter().for_each(|port| live[port.value.0 as usize] = true);
+        for node in region.nodes().iter().rev() {
+            if node.results.iter().any(|v| live[v.0 as usize]) {
+                node.operands.iter().for_each(|v| live[v.0 as usize] = true);
+            }
+        }
         for node in region.nodes() {
+            if node.results.iter().all(|v| !live[v.0 as usize]) {
+                continue;
+            }
             let operands: Vec<Known> = node.operands.iter().map(|&v| at(&known, v)).collect();
             let types = region.types(&node.operands);
             let results = match &node.op {

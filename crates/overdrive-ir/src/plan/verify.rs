@@ -132,7 +132,8 @@ impl Plan {
             if end > size {
                 return Err(format!("s{index} ends at {end} of an arena of {size} bytes"));
             }
-            if sharing[index] == id {
+            // A slot of no bytes shares none, wherever it is.
+            if sharing[index] == id && slot.bytes() > 0 {
                 spaces.entry(space.0).or_default().push(Placed {
                     slot: id,
                     start: *offset,
