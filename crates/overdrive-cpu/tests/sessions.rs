@@ -1,5 +1,7 @@
 //! Several sessions of one executable, on as many threads.
 
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
 mod support;
 
 use overdrive_cpu::CpuBackend;
