@@ -2,45 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+mod support;
+
 use overdrive_bench::clock::SystemClock;
-use overdrive_cpu::CpuBackend;
 use overdrive_ir::{Backend, DType, Mode};
 use overdrive_models::Caches;
 use overdrive_studies::decoding::{
     CachedDecoder, Decoder, Limits, Sampling, generate, generate_all,
 };
-use overdrive_studies::pretrained::Pretrained;
-use std::path::Path;
-
-/// Tiny random models, as in `pretrained.rs`.
-const DECODERS: [&str; 17] = [
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt2",
-    "llama",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "phi",
-    "phi3",
-    "phi_norms",
-    "qwen2",
-    "qwen2_window",
-    "qwen3",
-    "qwen3_moe",
-    "smollm3",
-    "yarn",
-];
-
-fn model(name: &str) -> Pretrained {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name);
-    Pretrained::read(&folder).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
-
-fn backend() -> CpuBackend {
-    CpuBackend::new(Some(1)).unwrap()
-}
+use support::{DECODERS, backend, model};
 
 /// Sequences of other lengths beside it, which join and leave between its steps, in every format of
 /// the caches.

@@ -8,8 +8,9 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+mod support;
+
 use overdrive_bench::clock::SystemClock;
-use overdrive_cpu::CpuBackend;
 use overdrive_formats::{Tensors, npz, safetensors};
 use overdrive_ir::{Backend, Dim, Mode, Port, State, Tensor, Tuning};
 use overdrive_studies::decoding::{
@@ -18,39 +19,13 @@ use overdrive_studies::decoding::{
 use overdrive_studies::pretrained::Pretrained;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use support::{DECODERS, backend, folder, model};
 
-const DECODERS: [&str; 17] = [
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt2",
-    "llama",
-    "mistral",
-    "mixtral",
-    "olmo2",
-    "phi",
-    "phi3",
-    "phi_norms",
-    "qwen2",
-    "qwen2_window",
-    "qwen3",
-    "qwen3_moe",
-    "smollm3",
-    "yarn",
-];
 const ENCODERS: [&str; 4] = ["bert", "distilbert", "roberta", "sentence"];
 const CLASSIFIERS: [&str; 3] = ["bert_classifier", "distilbert_regression", "roberta_classifier"];
 /// Models of images and of sound.
 const OTHERS: [&str; 4] = ["clip", "vit", "vit_hidden", "whisper"];
-
-fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name)
-}
-
-fn model(name: &str) -> Pretrained {
-    Pretrained::read(&folder(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-}
 
 fn expected(name: &str) -> Tensors {
     npz::read(&folder(name).join("expected.npz")).unwrap()
@@ -58,10 +33,6 @@ fn expected(name: &str) -> Tensors {
 
 fn ids(tensor: &Tensor) -> Vec<u32> {
     tensor.to_ints().iter().map(|&id| id as u32).collect()
-}
-
-fn backend() -> CpuBackend {
-    CpuBackend::new(Some(1)).unwrap()
 }
 
 /// The outputs of a model, of whole sequences, for the inputs of these names.

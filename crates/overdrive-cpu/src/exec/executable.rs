@@ -1,7 +1,7 @@
 //! `CpuExecutable`: a plan with its constants, and the sessions that run it.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use overdrive_ir::backend::{
@@ -32,6 +32,8 @@ pub struct CpuExecutable {
     slots: SlotTable,
     constants: Vec<AlignedBytes>,
     derived: Derived<AlignedBytes>,
+    /// What the first session has its steps from: they were compiled to see that they can be.
+    compiled: Mutex<Option<Vec<Task>>>,
     communicator: Option<Arc<dyn Communicator>>,
     /// In force while sessions are made and run.
     set: InstructionSet,
@@ -74,6 +76,7 @@ impl CpuExecutable {
             slots,
             constants,
             derived: Derived::default(),
+            compiled: Mutex::new(Some(steps)),
             communicator,
             set: InstructionSet::in_force(),
         })
@@ -118,8 +121,12 @@ impl CpuSession {
             )?,
             _ => Arc::clone(&executable.pool),
         };
+        let ready = executable.compiled.lock().unwrap_or_else(PoisonError::into_inner).take();
         let communicator = executable.communicator.as_ref();
-        let steps = executable.set.during(|| compiled(plan, communicator))?;
+        let steps = match ready {
+            Some(steps) => steps,
+            None => executable.set.during(|| compiled(plan, communicator))?,
+        };
         let [inputs, outputs] = &executable.names;
         let signature = Signature::new(plan, inputs, outputs);
         let prepared = Prepared::new(plan, &signature.state_names());

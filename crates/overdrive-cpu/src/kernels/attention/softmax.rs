@@ -110,14 +110,7 @@ pub(super) struct Passes {
 
 /// The passes over panels of `width`.
 pub(super) fn passes<A: Score>(width: usize) -> Passes {
-    match width {
-        32 => entries::<A, 32>(),
-        16 => entries::<A, 16>(),
-        12 => entries::<A, 12>(),
-        8 => entries::<A, 8>(),
-        6 => entries::<A, 6>(),
-        other => unreachable!("no kernel has tiles of {other} columns"),
-    }
+    for_width!(width, entries::<A>())
 }
 
 fn entries<A: Score, const W: usize>() -> Passes {

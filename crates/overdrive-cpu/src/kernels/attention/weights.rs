@@ -36,14 +36,7 @@ pub(super) struct Weigh {
 
 /// The pass over panels of `width`.
 pub(super) fn weigh<A: Score>(width: usize) -> Weigh {
-    match width {
-        32 => entries::<A, 32>(),
-        16 => entries::<A, 16>(),
-        12 => entries::<A, 12>(),
-        8 => entries::<A, 8>(),
-        6 => entries::<A, 6>(),
-        other => unreachable!("no kernel has tiles of {other} columns"),
-    }
+    for_width!(width, entries::<A>())
 }
 
 fn entries<A: Score, const W: usize>() -> Weigh {

@@ -34,6 +34,26 @@ __device__ __forceinline__ f32 unit(u32 largest, i32 bits) {
     return __uint_as_float((u32)(min(127, bits + 126 - (i32)(largest >> 23)) + 127) << 23);
 }
 
+// Adds the products of the warp's queries with the rows of a block.
+template <int WIDTH>
+__device__ __forceinline__ void multiply_rows(f32 (&sums)[KEYS / 8][4],
+                                              const u32 (&left)[WIDTH / 16][4],
+                                              const Element (&rows)[KEYS][WIDTH + SKEW]) {
+    // Quarters (key, c), (key, c + 8), (key + 8, c), (key + 8, c + 8).
+    const int lane = threadIdx.x % 32, at_key = lane % 8 + lane / 16 * 8;
+    const int at_channel = lane / 8 % 2 * 8;
+#pragma unroll
+    for (int c = 0; c < WIDTH / 16; c++) {
+#pragma unroll
+        for (int j = 0; j < KEYS / 16; j++) {
+            u32 right[4];
+            load(right, &rows[j * 16 + at_key][c * 16 + at_channel]);
+            multiply(sums[2 * j], left[c], right[0], right[1]);
+            multiply(sums[2 * j + 1], left[c], right[2], right[3]);
+        }
+    }
+}
+
 // `take(read, term, place)` of all pairs of a tile of queries.
 template <class Take>
 __device__ __forceinline__ void walk(const Element* q, const Element* k, const Element* v,
@@ -96,28 +116,8 @@ __device__ __forceinline__ void walk(const Element* q, const Element* k, const E
         }
         const Block& block = blocks[step % 2];
         f32 scores[KEYS / 8][4] = {}, dweights[KEYS / 8][4] = {};
-        // Quarters (key, c), (key, c + 8), (key + 8, c), (key + 8, c + 8).
-        const int at_key = lane % 8 + lane / 16 * 8, at_channel = lane / 8 % 2 * 8;
-#pragma unroll
-        for (int c = 0; c < D / 16; c++) {
-#pragma unroll
-            for (int j = 0; j < KEYS / 16; j++) {
-                u32 right[4];
-                load(right, &block.k[j * 16 + at_key][c * 16 + at_channel]);
-                multiply(scores[2 * j], left[c], right[0], right[1]);
-                multiply(scores[2 * j + 1], left[c], right[2], right[3]);
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < DV / 16; c++) {
-#pragma unroll
-            for (int j = 0; j < KEYS / 16; j++) {
-                u32 right[4];
-                load(right, &block.v[j * 16 + at_key][c * 16 + at_channel]);
-                multiply(dweights[2 * j], left_dout[c], right[0], right[1]);
-                multiply(dweights[2 * j + 1], left_dout[c], right[2], right[3]);
-            }
-        }
+        multiply_rows<D>(scores, left, block.k);
+        multiply_rows<DV>(dweights, left_dout, block.v);
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i++) {
             const int r = i / 2 % 2;

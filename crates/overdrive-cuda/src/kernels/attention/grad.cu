@@ -399,6 +399,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         barrier_arrive<1>(query_empty + 8 * ((n - 1) % QUERY_STAGES), 0);
                     const i32 first = place.block * BLOCK_QUERIES;
                     [[maybe_unused]] const i32 b = t.b;
+                    [[maybe_unused]] i32 first_key = own_key;
+                    // What a function makes of the keys alone, kept over all blocks of queries,
+                    // would take registers that are not there.
+                    asm volatile("" : "+r"(first_key));
 #ifdef SLOPES
                     // Weights go to their products as they are; what becomes dscores is multiplied
                     // by the slope of the score function.
@@ -411,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
                             const Scored result = scored(scores[i + e] * factor, b, place.h,
-                                                         query + e, own_key + at CAPTURED);
+                                                         query + e, first_key + at CAPTURED);
                             const f32 less = e ? shift.y : shift.x;
                             // Of queries past the end nothing is, whatever the function makes of
                             // them.
@@ -420,7 +424,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             shown &= at <= query + e + ahead;
 #endif
 #ifdef MASK
-                            shown &= visible(b, place.h, query + e, own_key + at CAPTURED);
+                            shown &= visible(b, place.h, query + e, first_key + at CAPTURED);
 #endif
                             const f32 weight = power_of_two((result.score - less) * LOG2E);
                             both[e] = shown ? weight : 0.0f;
@@ -457,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             shown &= at <= query + ahead;
 #endif
 #ifdef MASK
-                            shown &= visible(b, place.h, query, own_key + at CAPTURED);
+                            shown &= visible(b, place.h, query, first_key + at CAPTURED);
 #endif
                             scores[i] = shown ? scores[i] : 0.0f;
                         }
