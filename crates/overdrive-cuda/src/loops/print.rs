@@ -72,7 +72,14 @@ pub(super) fn value(program: &Program, register: Register, spelling: &dyn Spelli
             format!("{function}({})", operand(a))
         }
         Instr::Binary(Binary::Div, a, b) if spelling.is_loose(register) => {
-            format!("fast_div({}, {})", operand(a), operand(b))
+            match program.instr(*b) {
+                // The compiler does not see through `fast_div`: a known divisor is a factor.
+                Instr::Constant(by) if ((1.0 / by) as f32).is_normal() => {
+                    let factor = constant(1.0 / by, dtype);
+                    format!("{}({}, {factor})", binary(Binary::Mul), operand(a))
+                }
+                _ => format!("fast_div({}, {})", operand(a), operand(b)),
+            }
         }
         Instr::Binary(kind, a, b) => format!("{}({}, {})", binary(*kind), operand(a), operand(b)),
         Instr::Compare(kind, a, b) => format!("{}({}, {})", compare(*kind), plain(a), plain(b)),

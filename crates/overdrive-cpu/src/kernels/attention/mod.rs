@@ -14,20 +14,6 @@
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
 //! memory is O(tile), whatever the length.
 
-/// `$entries::<$score, W>()` for panels of so many columns as the micro-kernels have.
-macro_rules! for_width {
-    ($width:expr, $entries:ident::<$score:ty>()) => {
-        match $width {
-            32 => $entries::<$score, 32>(),
-            16 => $entries::<$score, 16>(),
-            12 => $entries::<$score, 12>(),
-            8 => $entries::<$score, 8>(),
-            6 => $entries::<$score, 6>(),
-            other => unreachable!("no kernel has tiles of {other} columns"),
-        }
-    };
-}
-
 mod call;
 mod function;
 mod grad;

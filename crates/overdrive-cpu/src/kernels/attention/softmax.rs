@@ -108,6 +108,21 @@ pub(super) struct Passes {
     pub(super) pair: Entry,
 }
 
+/// `$entries::<$score, W>()` for panels of so many columns as the micro-kernels have.
+macro_rules! for_width {
+    ($width:expr, $entries:ident::<$score:ty>()) => {
+        match $width {
+            32 => $entries::<$score, 32>(),
+            16 => $entries::<$score, 16>(),
+            12 => $entries::<$score, 12>(),
+            8 => $entries::<$score, 8>(),
+            6 => $entries::<$score, 6>(),
+            other => unreachable!("no kernel has tiles of {other} columns"),
+        }
+    };
+}
+pub(super) use for_width;
+
 /// The passes over panels of `width`.
 pub(super) fn passes<A: Score>(width: usize) -> Passes {
     for_width!(width, entries::<A>())

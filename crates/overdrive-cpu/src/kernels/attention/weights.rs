@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use super::softmax::Score;
+use super::softmax::{Score, for_width};
 #[cfg(target_arch = "x86_64")]
 use crate::loops::isa::{Avx2, Avx512};
 use crate::loops::isa::{Entry, Isa, Kernel, Level, Operands, Portable};

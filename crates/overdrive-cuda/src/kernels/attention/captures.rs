@@ -53,10 +53,7 @@ fn wanted(call: &KernelCall) -> Vec<Wanted> {
 }
 
 /// Keys of a step, by registers: queries and dout stay in them, beside scores and dweights.
-fn keys(call: &KernelCall) -> usize {
-    let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
-    if widths[0].max(widths[1]) <= 64 { 64 } else { 32 }
-}
+const KEYS: usize = 32;
 
 /// The kernels, specialised; `None` where no gradient of a capture is wanted.
 pub(super) fn source(
@@ -73,7 +70,7 @@ pub(super) fn source(
     let (dtype, mask) = (call.operands[0].ty.dtype, find_mask(regions).cloned());
     let mut functions = region::print(mask.as_slice(), captures, dtype)?;
     functions += &slopes::print_reads(slopes, (captures, &bases), dtype)?;
-    let mut text = format!("constexpr int KEYS = {};\n{FRAGMENTS}", keys(call));
+    let mut text = format!("constexpr int KEYS = {KEYS};\n{FRAGMENTS}");
     text += include_str!("captures.cu");
     for (i, one) in wanted.iter().enumerate() {
         let dtype = call.results[one.result].as_ref().map_or(dtype, |view| view.ty.dtype);
@@ -165,7 +162,7 @@ impl Captures {
         let over = |count: usize| count.div_ceil(adders).min(most);
         let widths = sizes[3] + v.ty.sizes()[3];
         // `Queries` and two of `Block`.
-        let walk = [walkers, (QUERIES + 2 * self::keys(call)) * (widths + 16) * 2];
+        let walk = [walkers, (QUERIES + 2 * KEYS) * (widths + 16) * 2];
         let tiles = shape.tasks(QUERIES);
         let begin = over(Self::words(elements, wanted.len()));
         let round = |(i, one): (usize, Wanted)| {
