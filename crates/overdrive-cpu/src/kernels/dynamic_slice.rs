@@ -5,7 +5,7 @@
 use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
-use super::named::{Compile, NamedKernel, takes_all, takes_none};
+use super::named::{Compile, NamedKernel};
 use super::place::{Strided, read_index};
 use super::transfer::Transfer;
 use crate::exec::Runnable;
@@ -25,18 +25,15 @@ fn start(whole: &Strided, sizes: &[usize], starts: &Strided, slots: &SlotTable) 
 }
 
 /// `dynamic_slice`.
-pub(super) const SLICE: NamedKernel = NamedKernel {
-    op: "dynamic_slice",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+pub(super) const SLICE: NamedKernel = NamedKernel::new(
+    "dynamic_slice",
+    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
             Some(Box::new(DynamicSlice::new([operand, starts], result)))
         }
         _ => None,
     }),
-};
+);
 
 /// Compiled `dynamic_slice`.
 #[derive(Debug)]
@@ -70,18 +67,15 @@ impl Runnable for DynamicSlice {
 }
 
 /// `dynamic_update_slice`.
-pub(super) const UPDATE: NamedKernel = NamedKernel {
-    op: "dynamic_update_slice",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+pub(super) const UPDATE: NamedKernel = NamedKernel::new(
+    "dynamic_update_slice",
+    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {
             Some(Box::new(DynamicUpdateSlice::new([operand, update, starts], result)))
         }
         _ => None,
     }),
-};
+);
 
 /// Compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
 /// the update moves.

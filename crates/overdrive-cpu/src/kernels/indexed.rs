@@ -10,7 +10,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer};
 
-use super::named::{Compile, NamedKernel, takes_all, takes_none};
+use super::named::{Compile, NamedKernel};
 use super::place::{Strided, read_index};
 use super::scalar::{Scalar, for_scalar};
 use super::transfer::{TASK_BYTES, Transfer};
@@ -84,18 +84,15 @@ fn window(whole: &Strided, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
 }
 
 /// `gather`.
-pub(super) const GATHER: NamedKernel = NamedKernel {
-    op: "gather",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+pub(super) const GATHER: NamedKernel = NamedKernel::new(
+    "gather",
+    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
             Some(Box::new(Gather::new([operand, indices], result, axes)))
         }
         _ => None,
     }),
-};
+);
 
 /// Compiled `gather`.
 #[derive(Debug)]
@@ -149,18 +146,15 @@ fn zero(result: &Strided, slots: &SlotTable) {
 }
 
 /// `scatter`.
-pub(super) const SCATTER: NamedKernel = NamedKernel {
-    op: "scatter",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+pub(super) const SCATTER: NamedKernel = NamedKernel::new(
+    "scatter",
+    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
             Some(Box::new(Scatter::new([operand, indices, updates], result, (axes, *reducer))))
         }
         _ => None,
     }),
-};
+);
 
 /// Compiled `scatter`.
 #[derive(Debug)]

@@ -39,6 +39,14 @@ pub(crate) struct NamedKernel {
     pub(super) compile: Compile,
 }
 
+impl NamedKernel {
+    /// Takes every form of an op without regions, and hands its result to no epilogue.
+    pub(super) const fn new(op: &'static str, compile: Compile) -> Self {
+        let regions = |regions: &[Graph]| (!regions.is_empty()).then_some(Decline::NoKernel);
+        Self { op, takes_epilogue: false, regions, declines: |_, _| None, compile }
+    }
+}
+
 /// A compiled call, or why there is none.
 type Compiled = Result<Box<dyn Runnable>, Unsupported>;
 /// A compiled call, where the kernel takes its form.
@@ -51,16 +59,6 @@ pub(super) enum Compile {
     Composite(fn(&Plan, &KernelCall, &OpRef) -> Compiled),
     /// A primitive of these operands and results; `None` for a form that the reference computes.
     Prim(fn(&Prim, &[&View], &[Option<&View>]) -> Taken),
-}
-
-/// Takes an op without regions.
-pub(super) fn takes_none(regions: &[Graph]) -> Option<Decline> {
-    (!regions.is_empty()).then_some(Decline::NoKernel)
-}
-
-/// Takes every form of an op.
-pub(super) fn takes_all(_: &Operation, _: &[TensorType]) -> Option<Decline> {
-    None
 }
 
 /// How the CPU runs a call.

@@ -11,7 +11,7 @@ use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, OpRef, Plan, SlotId};
 
 use super::dense_rows::{DenseRows, Number, is_dense, numbers_at};
-use super::named::{Compile, NamedKernel, takes_all, takes_none};
+use super::named::{Compile, NamedKernel};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;
@@ -21,13 +21,8 @@ use crate::threads::{Apart, Pool};
 const TASK: usize = 16 << 10;
 
 /// `quantize_rows`.
-pub(super) const KERNEL: NamedKernel = NamedKernel {
-    op: "quantize_rows",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Composite(compile),
-};
+pub(super) const KERNEL: NamedKernel =
+    NamedKernel::new("quantize_rows", Compile::Composite(compile));
 
 fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let op = op.downcast::<QuantizeRows>().expect("the table is by name");

@@ -12,7 +12,7 @@ use overdrive_ir::plan::{Epilogue, KernelCall, View};
 use overdrive_ir::{DType, Decline, OpRef, Operation, Plan, SlotId, TensorType, row_major};
 
 use super::dense_rows::{DenseRows, Number, numbers_at};
-use super::named::{Compile, NamedKernel, takes_none};
+use super::named::{Compile, NamedKernel};
 use crate::exec::{Parts, Runnable, Sums, Unsupported};
 use crate::memory::AlignedBytes;
 use crate::quantized::{Numbers, Weights, linear, room_floats};
@@ -22,11 +22,9 @@ use crate::threads::Pool;
 /// `quantized_linear` with float activations. With codes on both sides it is a product of those,
 /// with an epilogue.
 pub(super) const KERNEL: NamedKernel = NamedKernel {
-    op: "quantized_linear",
     takes_epilogue: true,
-    regions: takes_none,
     declines,
-    compile: Compile::Composite(compile),
+    ..NamedKernel::new("quantized_linear", Compile::Composite(compile))
 };
 
 fn declines(op: &Operation, operands: &[TensorType]) -> Option<Decline> {

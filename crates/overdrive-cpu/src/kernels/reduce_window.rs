@@ -9,7 +9,7 @@ use overdrive_ir::plan::{Dimension, View};
 use overdrive_ir::{Prim, Reducer, Window};
 
 use super::axis::Axis;
-use super::named::{Compile, NamedKernel, takes_all, takes_none};
+use super::named::{Compile, NamedKernel};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
 use super::scalar::{Scalar, for_scalar};
@@ -20,12 +20,9 @@ use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool, Worker};
 
 /// `reduce_window`; one without windows is the reference's.
-pub(super) const KERNEL: NamedKernel = NamedKernel {
-    op: "reduce_window",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+    "reduce_window",
+    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])
             if !windows.is_empty() =>
         {
@@ -33,7 +30,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel {
         }
         _ => None,
     }),
-};
+);
 
 fn compile(
     operand: &View,

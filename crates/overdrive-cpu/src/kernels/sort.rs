@@ -7,7 +7,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Order, Prim};
 
-use super::named::{Compile, NamedKernel, takes_all, takes_none};
+use super::named::{Compile, NamedKernel};
 use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;
@@ -15,18 +15,15 @@ use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool, Worker};
 
 /// `sort`.
-pub(super) const KERNEL: NamedKernel = NamedKernel {
-    op: "sort",
-    takes_epilogue: false,
-    regions: takes_none,
-    declines: takes_all,
-    compile: Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+    "sort",
+    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
             Some(Box::new(Sort::new(operand, [values, indices], *axis, *order)))
         }
         _ => None,
     }),
-};
+);
 
 /// Compiled `sort`.
 #[derive(Debug)]

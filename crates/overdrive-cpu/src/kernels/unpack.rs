@@ -8,7 +8,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Array, DType, Decline, Operation, Prim, SlotId, Tensor, TensorType};
 
-use super::named::{Compile, NamedKernel, takes_none};
+use super::named::{Compile, NamedKernel};
 use super::place::Strided;
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
@@ -19,17 +19,17 @@ const PART: usize = 1 << 14;
 
 /// `convert` of codes of fewer than 8 bits; conversions of whole bytes are loops.
 pub(super) const KERNEL: NamedKernel = NamedKernel {
-    op: "convert",
-    takes_epilogue: false,
-    regions: takes_none,
     declines: |_, operands| {
         let is_code = |ty: &TensorType| ty.dtype.bits() < 8;
         (!operands.first().is_some_and(is_code)).then_some(Decline::NoKernel)
     },
-    compile: Compile::Prim(|prim, operands, results| match (operands, results) {
-        (&[operand], &[Some(result)]) => Some(Box::new(Unpack::new(prim, operand, result)?)),
-        _ => None,
-    }),
+    ..NamedKernel::new(
+        "convert",
+        Compile::Prim(|prim, operands, results| match (operands, results) {
+            (&[operand], &[Some(result)]) => Some(Box::new(Unpack::new(prim, operand, result)?)),
+            _ => None,
+        }),
+    )
 };
 
 /// A compiled conversion.

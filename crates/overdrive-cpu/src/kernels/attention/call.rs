@@ -16,7 +16,7 @@ use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Narrow};
-use crate::kernels::named::{Compile, NamedKernel, takes_all};
+use crate::kernels::named::{Compile, NamedKernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
@@ -31,13 +31,8 @@ const TASKS: usize = 64;
 const BLOCK: usize = 256;
 
 /// `attention` with its score and mask functions.
-pub(crate) const KERNEL: NamedKernel = NamedKernel {
-    op: "attention",
-    takes_epilogue: false,
-    regions: |_| None,
-    declines: takes_all,
-    compile: Compile::Composite(compile),
-};
+pub(crate) const KERNEL: NamedKernel =
+    NamedKernel { regions: |_| None, ..NamedKernel::new("attention", Compile::Composite(compile)) };
 
 fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let views = call.operands.iter().chain(call.results.iter().flatten());

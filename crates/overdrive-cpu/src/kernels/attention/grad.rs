@@ -29,7 +29,7 @@ use super::task::Rows;
 use super::weights::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, Kernel, Lines, Narrow, transpose};
-use crate::kernels::named::{Compile, NamedKernel, takes_all};
+use crate::kernels::named::{Compile, NamedKernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
 use crate::threads::{Pool, Worker};
@@ -46,11 +46,8 @@ const GROUPS: usize = 6;
 
 /// `attention_grad` with a mask function, and a score function that captures no floats.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
-    op: "attention_grad",
-    takes_epilogue: false,
     regions: declines,
-    declines: takes_all,
-    compile: Compile::Composite(compile),
+    ..NamedKernel::new("attention_grad", Compile::Composite(compile))
 };
 
 fn declines(regions: &[Graph]) -> Option<Decline> {
