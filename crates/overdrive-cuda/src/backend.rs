@@ -6,8 +6,8 @@ use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
 use crate::memory::{Block, CudaMemory, DeviceBytes, copy};
-use crate::{Device, Error, gemm, kernels};
-use overdrive_ir::plan::{Plan, Space, StepKind};
+use crate::{Device, Error, gemm, joined, kernels};
+use overdrive_ir::plan::{Plan, Space, Step, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Choice, DType, Decline, Description, Executable, Graph,
     Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
@@ -169,43 +169,22 @@ impl Backend for CudaBackend {
     }
 
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
-        let mut plan = self.plan(graph, mode, tuning)?;
+        let plan = self.plan(graph, mode, tuning)?;
         let _turn = self.device.turn();
-        for step in &plan.steps {
+        let device = &self.device;
+        for step in plan.steps.iter().flat_map(Step::parts) {
             let StepKind::Gemm(call) = &step.kind else { continue };
-            let site = Site { plan: &plan, step, device: &self.device, tuning, mode };
-            if let Some((key, choice)) =
-                self.choose(&site, gemm::key(call), || gemm::tune(&site, call))?
-            {
-                tuning.choices.insert(key, choice);
-            }
+            let site = Site { plan: &plan, step, device, tuning, mode };
+            let timed = self.choose(&site, gemm::key(call), || gemm::tune(&site, call))?;
+            tuning.choices.extend(timed);
         }
-        // One by one is what running together is held against, so it comes second.
-        for (&at, steps) in &crate::exec::gather(&mut plan, &self.device, tuning) {
-            if gemm::bunches(&steps.iter().collect::<Vec<_>>()) {
-                continue;
-            }
-            let site =
-                Site { plan: &plan, step: &plan.steps[at], device: &self.device, tuning, mode };
-            let chosen = match (&steps[0].kind, gemm::calls_following(steps)) {
-                (_, Some((call, program))) => {
-                    let both = (&call, &program);
-                    let key = gemm::key_following(&call, &program);
-                    self.choose(&site, key, || gemm::tune_following(&site, both))?
-                }
-                (StepKind::Gemm(_), None) if let Some(calls) = gemm::summands(steps) => self
-                    .choose(&site, gemm::key_summed(&calls), || gemm::tune_summed(&site, &calls))?,
-                (StepKind::Gemm(_), None) => {
-                    let calls = &gemm::calls(steps);
-                    self.choose(&site, gemm::key_together(calls), || {
-                        gemm::tune_together(&site, calls)
-                    })?
-                }
-                _ => None,
-            };
-            if let Some((key, choice)) = chosen {
-                tuning.choices.insert(key, choice);
-            }
+        // One by one is what a launch of several is held against, so it comes second.
+        for step in &plan.steps {
+            let StepKind::Joined(bond, steps) = &step.kind else { continue };
+            let Some(key) = joined::key(*bond, &steps.iter().collect::<Vec<_>>()) else { continue };
+            let site = Site { plan: &plan, step, device, tuning, mode };
+            let timed = self.choose(&site, key, || joined::tune(&site, *bond, steps))?;
+            tuning.choices.extend(timed);
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod entry;
 pub mod error;
 mod exec;
 pub mod gemm;
+mod joined;
 pub mod kernels;
 pub mod launch;
 pub mod libraries;
@@ -24,7 +25,6 @@ mod occupancy;
 pub mod pinned;
 mod staging;
 mod tensor_map;
-pub mod together;
 mod wgmma;
 
 pub use backend::{CudaBackend, Gpu, gpus};

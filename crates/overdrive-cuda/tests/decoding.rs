@@ -5,7 +5,6 @@
 mod support;
 
 use overdrive_cuda::compiler::{Architecture, resources};
-use overdrive_cuda::together::{Together, gather};
 use overdrive_cuda::{Error, Gpu, gemm, loops};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Attention;
@@ -18,7 +17,7 @@ use overdrive_ir::{
 use overdrive_models::llama::{Llama, Norms, QkNorm};
 use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
-use support::{gpu, h200};
+use support::{gpu, h200, joined};
 use testkit::{Needs, Tolerance, compare};
 
 /// Room in the caches: more than a block of attention takes at once.
@@ -73,12 +72,10 @@ fn step_of(low: DType, caches: Caches) -> Graph {
     })
 }
 
-fn gathered(graph: &Graph) -> (Plan, Together) {
-    let mut plan =
+fn gathered(graph: &Graph) -> (Plan, Vec<Vec<Step>>) {
+    let plan =
         overdrive_passes::plan(graph, Mode::Graph, &Gpu::new(&h200()), &Tuning::default()).unwrap();
-    let bunches = |steps: &[&Step]| gemm::bunches(steps) || loops::bunches(steps);
-    let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
-    let together = gather(&mut plan, bunches, (gemm::adds, joins), gemm::follows, |_| true);
+    let together = joined(&plan);
     (plan, together)
 }
 
@@ -94,7 +91,7 @@ fn a_layer_is_six_launches() {
 #[test]
 fn launches_of_several_steps_compile_and_spill_nothing() {
     let (_, together) = gathered(&step(DType::F16));
-    for steps in together.values() {
+    for steps in &together {
         let all: Vec<&Step> = steps.iter().collect();
         let source = match loops::bunches(&all) {
             true => loops::source_bunch(steps),
@@ -200,10 +197,10 @@ fn bunch([m, k]: [usize; 2], transposed: bool) -> Graph {
 fn products_of_few_rows_are_one_launch_with_their_norm() {
     for m in [1, 3, 8] {
         let (plan, together) = gathered(&bunch([m, 512], true));
-        assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [6], "{m}: {plan}");
+        assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [6], "{m}: {plan}");
     }
     let (plan, together) = gathered(&bunch([9, 512], true));
-    assert!(together.values().all(|steps| steps.len() < 6), "{plan}");
+    assert!(together.iter().all(|steps| steps.len() < 6), "{plan}");
 }
 
 /// A norm and a gate of a billion parameters' layer: 46 MB of weights, which no block has ahead.

@@ -32,7 +32,8 @@ fn models_plan_to_these_steps() {
             let plan =
                 plan(&graph, mode, &gpu, &Tuning::default()).unwrap_or_else(|e| panic!("{e}"));
             let count = |matches: fn(&StepKind) -> bool| {
-                plan.steps.iter().filter(|step| matches(&step.kind)).count()
+                let parts = plan.steps.iter().flat_map(Step::parts);
+                parts.filter(|step| matches(&step.kind)).count()
             };
             let on_host = count(|kind| matches!(kind, StepKind::Host(_)));
             assert_eq!(on_host, 0, "{} in {mode} waits for the host", model.name);

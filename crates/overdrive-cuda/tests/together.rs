@@ -6,17 +6,16 @@
 mod support;
 
 use overdrive_cuda::compiler::{Architecture, compile};
-use overdrive_cuda::together::{Together, gather};
-use overdrive_cuda::{gemm, kernels, loops};
+use overdrive_cuda::{Gpu, loops};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::AdamW;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Step};
 use overdrive_ir::{
-    Array, Backend, Binary, Builder, Call, DType, Described, Description, Expr, Graph, Mode, Plan,
-    State, Tensor, TensorType, Tuning,
+    Array, Backend, Binary, Builder, DType, Expr, Graph, Mode, Plan, State, Tensor, TensorType,
+    Tuning,
 };
-use support::gpu;
+use support::{gpu, h200, joined};
 use testkit::{Tolerance, compare};
 
 const SHAPE: [usize; 3] = [320, 264, 192];
@@ -43,20 +42,11 @@ fn layers_of(dtype: DType, count: usize, chained: bool) -> Graph {
     b.finish().expect("the graph is well-formed")
 }
 
-fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
-    let description = Description {
-        memory_bytes: 1 << 36,
-        contraction_dtypes: gemm::DTYPES.into(),
-        loop_dtypes: DType::ALL.into(),
-        flops_per_byte: 100.0,
-        ..Description::default()
-    };
-    let answer = |call: &Call<'_>| kernels::answer(call, Architecture::Sm80);
-    let device = Described { description, answer };
-    let mut plan = overdrive_passes::plan(graph, mode, &device, &Tuning::default())
+/// The plan for a Hopper GPU, and the steps of each launch of several.
+fn gathered(graph: &Graph, mode: Mode) -> (Plan, Vec<Vec<Step>>) {
+    let plan = overdrive_passes::plan(graph, mode, &Gpu::new(&h200()), &Tuning::default())
         .expect("the graph is bound");
-    let joins = |all: &[&Step], step: &Step| gemm::joins(all, step) || loops::joins(all, step);
-    let together = gather(&mut plan, |_| false, (gemm::adds, joins), gemm::follows, |_| true);
+    let together = joined(&plan);
     (plan, together)
 }
 
@@ -64,7 +54,7 @@ fn gathered(graph: &Graph, mode: Mode) -> (Plan, Together) {
 fn equal_products_of_one_operand_are_gathered_and_dependent_ones_are_not() {
     let (plan, together) = gathered(&layers(3, false), Mode::Compile);
     assert_eq!(plan.steps.len(), 1, "{plan}");
-    assert_eq!(together[&0].len(), 3);
+    assert_eq!(together[0].len(), 3);
     assert!(plan.steps[0].name.starts_with("3 x "), "{plan}");
     assert_eq!(plan.steps[0].writes.len(), 3, "{plan}");
 
@@ -97,7 +87,7 @@ fn handed_back(count: usize) -> Graph {
 #[test]
 fn products_that_are_added_up_are_gathered_and_so_are_those_between_them() {
     let (plan, together) = gathered(&handed_back(3), Mode::Graph);
-    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [3, 3], "{plan}");
+    assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3], "{plan}");
     let names: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["sum of 3 x dot_general", "3 x dot_general"], "{plan}");
     assert_eq!(plan.steps[0].writes.len(), 1, "sums on the way are nowhere: {plan}");
@@ -156,10 +146,10 @@ fn updates_of_many_parameters_are_one_launch() {
     let shapes = LENGTHS.map(|n| vec![n]);
     let (plan, together) = gathered(&updates(&shapes, false), Mode::Graph);
     // The last has neighbours that are missing at its end, which is another text.
-    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [5], "{plan}");
+    assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [5], "{plan}");
     // The first two compute what depends on step and rate alone, once for all.
     assert!(plan.steps.len() == 4 && plan.steps[2].writes.len() == 15, "{plan}");
-    let source = loops::source_together(&together[&2]);
+    let source = loops::source_together(&together[0]);
     for architecture in Architecture::DECLARED {
         match compile(&source, architecture) {
             Err(missing @ overdrive_cuda::Error::Missing { .. }) => {
@@ -170,7 +160,7 @@ fn updates_of_many_parameters_are_one_launch() {
     }
     let same = [vec![4096], vec![4096], vec![4096]];
     let (plan, together) = gathered(&updates(&same, true), Mode::Graph);
-    let updates = together.values().flatten().filter(|step| step.writes.len() == 3);
+    let updates = together.iter().flatten().filter(|step| step.writes.len() == 3);
     assert_eq!(updates.count(), 0, "each reads what the one before it writes: {plan}");
 }
 
@@ -186,7 +176,7 @@ fn products_together_compute_what_each_does() {
 #[test]
 fn products_of_f32_beside_each_other_compute_what_each_does() {
     let (plan, together) = gathered(&layers_of(DType::F32, 3, false), Mode::Graph);
-    assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [3], "{plan}");
+    assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [3], "{plan}");
     let tolerance = Tolerance::new(DType::F32, SHAPE[2], (SHAPE[2] as f64).sqrt() + 4.0);
     agrees(&layers_of(DType::F32, 3, false), tolerance);
 }
@@ -253,7 +243,7 @@ fn normed([m, n, k]: [usize; 3]) -> Graph {
 fn a_norm_runs_in_the_launch_of_the_product_before_it_where_a_cluster_holds_its_rows() {
     for columns in [64, 128, 256, 512] {
         let (plan, together) = gathered(&normed([192, columns, 128]), Mode::Compile);
-        assert_eq!(together.values().map(Vec::len).collect::<Vec<_>>(), [2], "{columns}: {plan}");
+        assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [2], "{columns}: {plan}");
     }
     // Tiles that do not divide a row, more than eight of them, and large ones that leave most of
     // the device idle.
@@ -286,7 +276,7 @@ fn query_key_and_value_of_every_block_are_one_launch() {
     let recipe = overdrive_passes::Recipe { contractions: DType::BF16 };
     let half = overdrive_passes::precision(&graph, &recipe).unwrap();
     let (plan, together) = gathered(&half, Mode::Graph);
-    let counts: Vec<usize> = together.values().map(Vec::len).collect();
+    let counts: Vec<usize> = together.iter().map(Vec::len).collect();
     assert_eq!(counts.iter().filter(|&&count| count == 3).count(), 6, "{plan}");
     // Each norm but the first follows a residual.
     assert_eq!(counts.iter().filter(|&&count| count == 2).count(), 11, "{plan}");

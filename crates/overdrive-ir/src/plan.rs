@@ -25,7 +25,7 @@ pub use prepared::{Derived, Deriving, Prepared};
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use signature::{Addressed, Signature, new_stamp};
 pub use step::{
-    ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step,
+    Bond, ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step,
     StepKind, View,
 };
 

@@ -3,8 +3,8 @@
 //! All that passes and `plan` may know of a device. Asking touches no device, so that a plan is the
 //! same wherever it is made.
 
-use crate::plan::{ConvolutionCall, GemmCall};
-use crate::{Convolution, DType, Graph, Mode, Node, Operation, TensorType};
+use crate::plan::{Bond, ConvolutionCall, GemmCall, Step};
+use crate::{Convolution, DType, Graph, Mode, Node, Operation, TensorType, Tuning};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A device as passes see it.
@@ -47,6 +47,11 @@ pub enum Call<'a> {
     },
     /// Convolutions, each the only reader of the one before, as one step.
     Chain(&'a [ConvolutionCall]),
+    /// Steps as one launch. They are asked for one by one: without the last, they were not declined.
+    Joined(Bond, &'a [&'a Step]),
+    /// Whether one launch should do such steps: declined where timing has shown that they are
+    /// faster apart.
+    Faster(Bond, &'a [&'a Step], &'a Tuning),
 }
 
 impl<'a> Call<'a> {

@@ -10,7 +10,7 @@ use crate::in_blocks::in_blocks;
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
-use crate::plan::{PlanError, chains, narrowed, place, steps, updates};
+use crate::plan::{PlanError, chains, join, narrowed, place, steps, updates};
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
@@ -154,6 +154,15 @@ pub static PASSES: &[Pass] = &[
         modes: PLANNED,
         run: |draft| {
             offload(&mut draft.plan, draft.target.description(), draft.tuning);
+            Ok(())
+        },
+    },
+    Pass {
+        name: "join",
+        does: "steps that the device does in one launch become one step",
+        modes: FUSED,
+        run: |draft| {
+            join::join(&mut draft.plan, draft.target, draft.tuning);
             Ok(())
         },
     },

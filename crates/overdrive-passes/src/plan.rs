@@ -12,6 +12,7 @@ mod contraction;
 mod convolution;
 mod error;
 mod fit;
+pub(crate) mod join;
 mod locate;
 mod movement;
 pub(crate) mod narrowed;

@@ -89,5 +89,6 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
         StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } | StepKind::CopyDone => {
             unreachable!("`compile` knows what is shared or done")
         }
+        StepKind::Joined(..) => unreachable!("no plan joins steps for a device that declines it"),
     }
 }

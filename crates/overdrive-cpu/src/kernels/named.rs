@@ -85,6 +85,7 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
             convolution::takes_chain(calls).map_err(Decline::Because)?;
             Ok(Kernel::default())
         }
+        Call::Joined(..) | Call::Faster(..) => Err(Decline::NoKernel),
     }
 }
 

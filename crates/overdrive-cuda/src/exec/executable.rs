@@ -6,11 +6,10 @@ use super::copies::passed;
 use super::queues::Queues;
 use super::replay::Replay;
 use super::sampling::Sampling;
-use super::step::{Copy, Task, compile, gather};
+use super::step::{Copy, Task, compile};
 use super::storage::Storage;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};
-use crate::together::Together;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
@@ -25,8 +24,6 @@ pub(crate) struct CudaExecutable {
     tuning: Tuning,
     /// Names of inputs and outputs that users see.
     names: [Vec<String>; 2],
-    /// Steps that are launched with the one at this index.
-    together: Together,
     /// What the first session has its steps from, which are dear to compile.
     compiled: Mutex<Option<Vec<Task>>>,
     /// Addresses of the constants, and of nothing else.
@@ -54,11 +51,10 @@ impl CudaExecutable {
         tuning: &Tuning,
         names: [Vec<String>; 2],
     ) -> Result<Self, BackendError> {
-        let together = gather(&mut plan, device, tuning);
         let placing = |e: Error| e.during(format!("placing `{}`", plan.name));
         device.context().bind_to_thread().map_err(|e| placing(e.into()))?;
         check_memory(&plan, device).map_err(placing)?;
-        let tasks = compiled(&plan, device, tuning, &together)?;
+        let tasks = compiled(&plan, device, tuning)?;
         let signature = Signature::new(&plan, &names[0], &names[1]);
         let mut addresses = Addresses::new(signature.slot_count(), 0);
         let constants = place_constants(&plan, device, &mut addresses).map_err(placing)?;
@@ -68,7 +64,6 @@ impl CudaExecutable {
             plan: Arc::new(plan),
             tuning: tuning.clone(),
             names,
-            together,
             compiled: Mutex::new(Some(tasks)),
             addresses,
             constants,
@@ -78,15 +73,10 @@ impl CudaExecutable {
 }
 
 /// A task for each step of a plan.
-fn compiled(
-    plan: &Plan,
-    device: &Arc<Device>,
-    tuning: &Tuning,
-    together: &Together,
-) -> Result<Vec<Task>, BackendError> {
-    let compiled = plan.steps.iter().enumerate().map(|(at, step)| {
+fn compiled(plan: &Plan, device: &Arc<Device>, tuning: &Tuning) -> Result<Vec<Task>, BackendError> {
+    let compiled = plan.steps.iter().map(|step| {
         let site = Site { plan, step, device, tuning, mode: plan.mode };
-        compile(&site, together.get(&at).map(Vec::as_slice))
+        compile(&site)
     });
     compiled.collect()
 }
@@ -140,7 +130,7 @@ impl CudaSession {
         let ready = executable.compiled.lock().unwrap_or_else(PoisonError::into_inner).take();
         let tasks = match ready {
             Some(tasks) => tasks,
-            None => compiled(&plan, &device, &executable.tuning, &executable.together)?,
+            None => compiled(&plan, &device, &executable.tuning)?,
         };
         let signature = Signature::new(&plan, &executable.names[0], &executable.names[1]);
         let prepared = Prepared::new(&plan, &signature.state_names());

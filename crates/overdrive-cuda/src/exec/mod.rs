@@ -19,4 +19,3 @@ mod step;
 mod storage;
 
 pub(crate) use executable::CudaExecutable;
-pub(crate) use step::gather;

@@ -1,12 +1,10 @@
 //! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
 
-use crate::compiler::Architecture;
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::together::{self, Together};
-use crate::{Device, Error, gemm, kernels, loops, memory};
+use crate::{Device, Error, gemm, joined, kernels, loops, memory};
 use cudarc::driver::CudaStream;
-use overdrive_ir::plan::{HostCall, Plan, Space, Step, StepKind};
-use overdrive_ir::{BackendError, Prim, SlotId, Tuning};
+use overdrive_ir::plan::{HostCall, Plan, StepKind};
+use overdrive_ir::{BackendError, Prim, SlotId};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -60,59 +58,13 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     })
 }
 
-/// Gathers what runs together: loops that are alike, and products, beside each other, added up or
-/// with a loop over their rows, but for those that are known to be faster apart.
-pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Together {
-    let joins =
-        |steps: &[&Step], step: &Step| gemm::joins(steps, step) || loops::joins(steps, step);
-    let hopper = device.architecture() == Architecture::Sm90a;
-    let follows = |step: &Step, next: &Step| gemm::follows(step, next).filter(|_| hopper);
-    let wanted = |steps: &[Step]| match (&steps[0].kind, gemm::calls_following(steps)) {
-        (_, Some((call, program))) => gemm::run_following(device, tuning, (&call, &program)),
-        (StepKind::Gemm(_), _) => match gemm::summands(steps) {
-            Some(calls) => gemm::run_summed(device, tuning, &calls),
-            None => gemm::run_together(device, tuning, &gemm::calls(steps)),
-        },
-        _ => true,
-    };
-    let apart = plan.clone();
-    let bunches = |steps: &[&Step]| hopper && gemm::bunches(steps) || loops::bunches(steps);
-    let adds = |steps: &[&Step], step: &Step| hopper && gemm::adds(steps, step);
-    let together = together::gather(plan, bunches, (adds, joins), follows, wanted);
-    if tuning.memory_limit.is_none_or(|limit| plan.peak_bytes(Space::MAIN) <= limit) {
-        return together;
-    }
-    // What one launch does lives at once.
-    *plan = apart;
-    together::gather(plan, |_| false, (adds, joins), |_, _| None, wanted)
-}
-
-/// Compiles the step of `site`, which may stand for several.
+/// Compiles the step of `site`.
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
-pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task, BackendError> {
+pub(super) fn compile(site: &Site<'_>) -> Result<Task, BackendError> {
     let step = site.step;
-    let compiled = match (together, &step.kind) {
-        (Some(steps), _) if gemm::bunches(&steps.iter().collect::<Vec<_>>()) => {
-            gemm::compile_bunch(site, steps).map(Task::Launch)
-        }
-        (Some(steps), _) if loops::bunches(&steps.iter().collect::<Vec<_>>()) => {
-            loops::compile_bunch(site, steps).map(Task::Launch)
-        }
-        (Some(steps), StepKind::Gemm(_)) => match gemm::calls_following(steps) {
-            Some((call, program)) => {
-                gemm::compile_following(site, (&call, &program)).map(Task::Launch)
-            }
-            None => match gemm::summands(steps) {
-                Some(calls) => gemm::compile_summed(site, &calls).map(Task::Launch),
-                None => gemm::compile_together(site, &gemm::calls(steps)).map(Task::Launch),
-            },
-        },
-        (Some(steps), _) => loops::compile_together(site, steps).map(Task::Launch),
-        (None, _) => compile_kind(site),
-    };
-    compiled.map_err(|refusal| match refusal {
+    compile_kind(site).map_err(|refusal| match refusal {
         Refusal::Unsupported(reason) => BackendError::Unsupported {
             backend: "cuda".to_owned(),
             op: step.name.clone(),
@@ -128,6 +80,7 @@ pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task
 fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
+        StepKind::Joined(bond, steps) => joined::compile(site, *bond, steps).map(Task::Launch),
         StepKind::Loop(program) => loops::compile(site, program).map(Task::Launch),
         StepKind::Gemm(call) => gemm::compile(site, call).map(Task::Launch),
         StepKind::Convolution(call) => kernels::convolution::compile(site, call).map(Task::Launch),

@@ -126,7 +126,7 @@ pub fn bunches(steps: &[&Step]) -> bool {
 ///
 /// # Errors
 /// As `compile` of one.
-pub fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launch>, Refusal> {
+pub(crate) fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launch>, Refusal> {
     let bunch = Bunch::of(&steps.iter().collect::<Vec<_>>());
     let multiprocessors = site.device.properties().multiprocessors;
     let cut = bunch.as_ref().and_then(|bunch| bunch.cut(multiprocessors));

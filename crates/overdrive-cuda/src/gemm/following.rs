@@ -9,46 +9,42 @@
 use super::candidate::TILES;
 use super::compile::{key, renumbered};
 use super::hopper::{self, Tile, Work};
-use super::together::APART;
-use crate::Device;
-use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use crate::loops::Following;
-use overdrive_ir::Tuning;
+use overdrive_ir::Decline;
 use overdrive_ir::plan::{GemmCall, Program, Step, StepKind};
 
-/// Whether one launch can do a product and the loop after it; `None` where the loop folds nothing
-/// of its result.
+/// Whether one launch can do a product and the loop after it; not where the loop folds nothing of
+/// its result.
 ///
 /// # Errors
 /// Why it cannot.
-pub fn follows(step: &Step, next: &Step) -> Option<Result<(), String>> {
-    let (call, program) = calls(&[step.clone(), next.clone()])?;
+pub(crate) fn follows(step: &Step, next: &Step) -> Result<bool, Decline> {
+    let Some((call, program)) = followed(&[step, next]) else { return Ok(false) };
     let result = call.epilogue.0.stores[0].access.slot;
     let reads = next.reads.iter().any(|slot| step.writes.contains(slot));
     if !reads || program.reduced == 0 || program.points() == 0 {
-        return None;
+        return Ok(false);
     }
     let others = next.reads.iter().any(|slot| *slot != result && step.writes.contains(slot));
-    let refusal = match following(&call, &program) {
+    let refusal = match following(call, program) {
         Err(reason) => reason,
         Ok(_) if others || !call.batch.is_empty() => "it reads more than one matrix of the product",
         Ok(_) if !next.aliases.is_empty() => "it takes the place of an operand",
-        Ok(_) if tiles(&call).is_empty() => {
+        Ok(_) if tiles(call).is_empty() => {
             "no cluster of at most eight blocks holds a row of 16-bit floats, fp8 or i8 in tiles \
              that cost less than a launch"
         }
-        Ok(_) => return Some(Ok(())),
+        Ok(_) => return Ok(true),
     };
-    Some(Err(refusal.to_owned()))
+    Err(Decline::Because(refusal.to_owned()))
 }
 
-/// A product and the loop after it.
-pub fn calls(steps: &[Step]) -> Option<(GemmCall, Program)> {
-    match steps {
-        [Step { kind: StepKind::Gemm(call), .. }, Step { kind: StepKind::Loop(program), .. }] => {
-            Some((call.clone(), program.clone()))
-        }
+/// A product and the loop after it, if steps are these.
+pub(crate) fn followed<'a>(steps: &[&'a Step]) -> Option<(&'a GemmCall, &'a Program)> {
+    let &[step, next] = steps else { return None };
+    match (&step.kind, &next.kind) {
+        (StepKind::Gemm(call), StepKind::Loop(program)) => Some((call, program)),
         _ => None,
     }
 }
@@ -84,20 +80,9 @@ fn tiles(call: &GemmCall) -> Vec<Tile> {
 }
 
 /// What a `Tuning` remembers a product with its loop by.
-pub fn key_following(call: &GemmCall, program: &Program) -> String {
+pub(crate) fn key_following(call: &GemmCall, program: &Program) -> String {
     let program = renumbered(program).to_string();
     format!("{} then {}", key(call), program.split_whitespace().collect::<Vec<_>>().join(" "))
-}
-
-/// Whether a product with its loop is not known to be faster apart.
-pub fn run_following(
-    device: &Device,
-    tuning: &Tuning,
-    (call, program): (&GemmCall, &Program),
-) -> bool {
-    let chosen = tuning.choices.get(&key_following(call, program));
-    device.architecture() == Architecture::Sm90a
-        && chosen.is_none_or(|choice| choice.candidate != APART)
 }
 
 /// Candidates by name, ready to run.
@@ -122,7 +107,7 @@ pub(super) fn candidates(
 ///
 /// # Errors
 /// As `compile` of one.
-pub fn compile_following(
+pub(crate) fn compile_following(
     site: &Site<'_>,
     (call, program): (&GemmCall, &Program),
 ) -> Result<Box<dyn Launch>, Refusal> {

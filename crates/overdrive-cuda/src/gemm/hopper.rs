@@ -129,6 +129,11 @@ pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> V
     tiles
 }
 
+/// Whether some tile takes a call, whatever the number of multiprocessors.
+pub(super) fn takes(call: &GemmCall) -> bool {
+    !tiles(call, 1, 1).is_empty()
+}
+
 /// Whether sums leave the tensor core's narrow accumulator of fp8 after each tile.
 fn promotes(call: &GemmCall) -> bool {
     call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8

@@ -33,16 +33,15 @@ mod together;
 mod tune;
 mod vendor;
 
-pub use bunch::{bunches, compile_bunch, source_bunch};
+pub(crate) use bunch::compile_bunch;
+pub use bunch::{bunches, source_bunch};
 pub use candidate::{Candidate, DTYPES, UnknownCandidate};
 pub use compile::{compile, key};
-pub use following::{
-    calls as calls_following, compile_following, follows, key_following, run_following,
-};
+pub(crate) use following::{compile_following, followed, follows, key_following};
 pub use peak::peak;
 pub(crate) use sources::TEXT;
 pub use sources::sources;
-pub use summed::{adds, compile_summed, key_summed, run_summed, summands};
-pub(crate) use together::key_together;
-pub use together::{calls, compile_together, joins, run_together};
-pub use tune::{tune, tune_following, tune_summed, tune_together};
+pub(crate) use summed::{adds, compile_summed, key_summed};
+pub(crate) use together::{APART, calls, compile_together, joins, key_together};
+pub use tune::tune;
+pub(crate) use tune::{tune_following, tune_summed, tune_together};

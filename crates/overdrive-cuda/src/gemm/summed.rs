@@ -8,19 +8,16 @@
 use super::compile::key;
 use super::following::Ready;
 use super::hopper::{self, Tile, Work};
-use super::together::APART;
-use crate::Device;
-use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::plan::{Access, GemmCall, Instr, Program, Register, Step, StepKind};
-use overdrive_ir::{Binary, DType, Tuning};
+use overdrive_ir::{Binary, DType};
 
 /// Most products of one launch: their tensor maps are its parameters.
 const MOST: usize = 8;
 
 /// Whether a step does nothing but add its product to what the last of some steps stores, which are
 /// such products themselves.
-pub fn adds(steps: &[&Step], step: &Step) -> bool {
+pub(crate) fn adds(steps: &[&Step], step: &Step) -> bool {
     let (Some(before), Some(call)) = (alone(steps[steps.len() - 1]), alone(step)) else {
         return false;
     };
@@ -37,6 +34,7 @@ pub fn adds(steps: &[&Step], step: &Step) -> bool {
         && alike(call, before)
         && ![call.lhs.slot, call.rhs.slot].contains(&to.slot)
         && steps.len() < MOST
+        && hopper::takes(call)
 }
 
 /// The product of a step that takes no operand's place and stores one result.
@@ -83,13 +81,6 @@ fn added(program: &Program) -> Option<Option<(&Access, DType)>> {
     }
 }
 
-/// The products of steps that were gathered as a sum; none where they are something else.
-pub fn summands(steps: &[Step]) -> Option<Vec<GemmCall>> {
-    let all: Vec<&Step> = steps.iter().collect();
-    let is_sum = steps.len() > 1 && (1..all.len()).all(|at| adds(&all[..at], all[at]));
-    is_sum.then(|| super::calls(steps))
-}
-
 /// The first product, where the last one stores.
 fn whole(calls: &[GemmCall]) -> GemmCall {
     let mut whole = calls[0].clone();
@@ -98,17 +89,8 @@ fn whole(calls: &[GemmCall]) -> GemmCall {
 }
 
 /// What a `Tuning` remembers a sum of products by.
-pub fn key_summed(calls: &[GemmCall]) -> String {
+pub(crate) fn key_summed(calls: &[GemmCall]) -> String {
     format!("sum of {} x {}", calls.len(), key(&calls[0]))
-}
-
-/// Whether products that can be summed should be: a tile takes them, and one by one is not known to
-/// be faster.
-pub fn run_summed(device: &Device, tuning: &Tuning, calls: &[GemmCall]) -> bool {
-    let chosen = tuning.choices.get(&key_summed(calls));
-    device.architecture() == Architecture::Sm90a
-        && chosen.is_none_or(|choice| choice.candidate != APART)
-        && !tiles(calls, device.properties().multiprocessors).is_empty()
 }
 
 /// The tiles that a sum can be computed in, by the time that it is expected to take.
@@ -141,7 +123,10 @@ pub(super) fn candidates(
 ///
 /// # Errors
 /// As `compile` of one.
-pub fn compile_summed(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Launch>, Refusal> {
+pub(crate) fn compile_summed(
+    site: &Site<'_>,
+    calls: &[GemmCall],
+) -> Result<Box<dyn Launch>, Refusal> {
     let chosen = site.tuning.choices.get(&key_summed(calls));
     if let Some(tile) = chosen.and_then(|choice| choice.candidate.parse().ok()) {
         let whole = [whole(calls)];

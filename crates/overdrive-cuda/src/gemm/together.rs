@@ -7,32 +7,31 @@
 use super::beside::{self, BESIDE};
 use super::compile::key;
 use super::hopper::{self, Tile, Work};
-use crate::Device;
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
-use overdrive_ir::Tuning;
 use overdrive_ir::plan::{GemmCall, Step, StepKind};
 
 /// Most products of one launch: their tensor maps are its parameters.
 const MOST: usize = 8;
 
 /// The choice to launch products one by one.
-pub(super) const APART: &str = "apart";
+pub(crate) const APART: &str = "apart";
 
 /// Whether one launch can do a step beside others: products equal to the last detail, of the same
-/// left operand.
-pub fn joins(steps: &[&Step], step: &Step) -> bool {
+/// left operand, which some tile takes, or which are better beside each other.
+pub(crate) fn joins(steps: &[&Step], step: &Step, architecture: Architecture) -> bool {
     let (StepKind::Gemm(of), StepKind::Gemm(other)) = (&steps[0].kind, &step.kind) else {
         return false;
     };
     let equal = other.lhs.slot == of.lhs.slot && key(other) == key(of);
     let plain = of.batch.is_empty() && steps[0].aliases.is_empty() && step.aliases.is_empty();
-    equal && plain && steps.len() < MOST
+    let has_tile = architecture == Architecture::Sm90a && hopper::takes(of);
+    equal && plain && steps.len() < MOST && (has_tile || beside::takes(of))
 }
 
-/// The products of steps that were gathered; none where they are something else.
-pub fn calls(steps: &[Step]) -> Vec<GemmCall> {
-    let call = |step: &Step| match &step.kind {
+/// The products among steps.
+pub(crate) fn calls(steps: &[&Step]) -> Vec<GemmCall> {
+    let call = |step: &&Step| match &step.kind {
         StepKind::Gemm(call) => Some(call.clone()),
         _ => None,
     };
@@ -49,20 +48,14 @@ pub(super) fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<Tile> {
     hopper::tiles(&calls[0], calls.len(), multiprocessors)
 }
 
-/// Whether products that can be gathered should be: some tile takes them, or they are better beside
-/// each other, and one by one is not known to be faster.
-pub fn run_together(device: &Device, tuning: &Tuning, calls: &[GemmCall]) -> bool {
-    let chosen = tuning.choices.get(&key_together(calls));
-    let has_tile = device.architecture() == Architecture::Sm90a
-        && !tiles(calls, device.properties().multiprocessors).is_empty();
-    chosen.is_none_or(|choice| choice.candidate != APART) && (has_tile || beside::takes(&calls[0]))
-}
-
 /// Compiles products that were gathered: as remembered, else in the best guess.
 ///
 /// # Errors
 /// As `compile` of one.
-pub fn compile_together(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Launch>, Refusal> {
+pub(crate) fn compile_together(
+    site: &Site<'_>,
+    calls: &[GemmCall],
+) -> Result<Box<dyn Launch>, Refusal> {
     let chosen = site.tuning.choices.get(&key_together(calls));
     if beside::takes(&calls[0]) || chosen.is_some_and(|choice| choice.candidate == BESIDE) {
         return beside::compile(site, calls);

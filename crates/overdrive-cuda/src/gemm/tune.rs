@@ -47,7 +47,7 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
 ///
 /// # Errors
 /// As `tune`.
-pub fn tune_together(
+pub(crate) fn tune_together(
     site: &Site<'_>,
     calls: &[GemmCall],
 ) -> Result<Option<(String, Choice)>, Refusal> {
@@ -75,7 +75,7 @@ pub fn tune_together(
 ///
 /// # Errors
 /// As `tune`.
-pub fn tune_following(
+pub(crate) fn tune_following(
     site: &Site<'_>,
     (call, program): (&GemmCall, &Program),
 ) -> Result<Option<(String, Choice)>, Refusal> {
@@ -94,7 +94,7 @@ pub fn tune_following(
 ///
 /// # Errors
 /// As `tune`.
-pub fn tune_summed(
+pub(crate) fn tune_summed(
     site: &Site<'_>,
     calls: &[GemmCall],
 ) -> Result<Option<(String, Choice)>, Refusal> {

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::compiler::{Architecture, Source};
 use crate::gemm::sparse_linear;
+use crate::joined;
 use crate::launch::{Launch, Refusal, Site};
 
 /// Every op that has a kernel of its own here.
@@ -119,6 +120,8 @@ pub fn answer(call: &Call<'_>, architecture: Architecture) -> Result<Kernel, Dec
         }
         Call::Product(_) | Call::Convolution(_) => Ok(Kernel::default()),
         Call::Lying { .. } | Call::Chain(_) => Err(Decline::NoKernel),
+        Call::Joined(bond, steps) => joined::answer(bond, steps, architecture),
+        Call::Faster(bond, steps, tuning) => joined::is_faster(bond, steps, tuning),
     }
 }
 

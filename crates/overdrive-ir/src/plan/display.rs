@@ -113,21 +113,27 @@ impl Plan {
         for (old, new) in &step.aliases {
             writeln!(f, "      {} is {}", slot_name(*new), slot_name(*old))?;
         }
-        match &step.kind {
-            StepKind::Loop(program) => program.fmt(f),
-            StepKind::Gemm(call) => call.fmt(f),
-            StepKind::Convolution(call) => call.fmt(f),
-            StepKind::Chain(calls) => calls.iter().try_for_each(|call| call.fmt(f)),
-            StepKind::Kernel(call) | StepKind::Host(call) => call.fmt(f),
-            StepKind::Pack { source, k, n } => {
-                writeln!(f, "      [{k}, {n}] of {source}")
-            }
-            StepKind::PackFilter(call) => writeln!(f, "      {}", call.kernel),
-            StepKind::CopyStart
-            | StepKind::CopyDone
-            | StepKind::CollectiveStart { .. }
-            | StepKind::CollectiveDone { .. } => Ok(()),
+        print_work(&step.kind, f)
+    }
+}
+
+/// What a step does.
+fn print_work(kind: &StepKind, f: &mut Formatter<'_>) -> fmt::Result {
+    match kind {
+        StepKind::Loop(program) => program.fmt(f),
+        StepKind::Gemm(call) => call.fmt(f),
+        StepKind::Convolution(call) => call.fmt(f),
+        StepKind::Chain(calls) => calls.iter().try_for_each(|call| call.fmt(f)),
+        StepKind::Kernel(call) | StepKind::Host(call) => call.fmt(f),
+        StepKind::Pack { source, k, n } => {
+            writeln!(f, "      [{k}, {n}] of {source}")
         }
+        StepKind::PackFilter(call) => writeln!(f, "      {}", call.kernel),
+        StepKind::CopyStart
+        | StepKind::CopyDone
+        | StepKind::CollectiveStart { .. }
+        | StepKind::CollectiveDone { .. } => Ok(()),
+        StepKind::Joined(_, steps) => steps.iter().try_for_each(|step| print_work(&step.kind, f)),
     }
 }
 
@@ -142,6 +148,7 @@ fn kind(kind: &StepKind) -> &'static str {
         StepKind::CopyStart | StepKind::CollectiveStart { .. } => "start",
         StepKind::CopyDone | StepKind::CollectiveDone { .. } => "done",
         StepKind::Host(_) => "host",
+        StepKind::Joined(..) => "joined",
     }
 }
 

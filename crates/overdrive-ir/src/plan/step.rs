@@ -33,15 +33,25 @@ pub struct Step {
 impl Step {
     /// Uses slot `to` wherever it used `from`.
     pub fn rename(&mut self, from: SlotId, to: SlotId) {
-        let pairs = self.aliases.iter_mut().flat_map(|(old, new)| [old, new]);
-        let own = self.reads.iter_mut().chain(&mut self.writes).chain(pairs);
-        let rename = |slot: &mut SlotId| {
+        self.for_each_slot(&mut |slot| {
             if *slot == from {
                 *slot = to;
             }
-        };
-        own.for_each(rename);
-        self.kind.for_each_slot(&mut |slot| rename(slot));
+        });
+    }
+
+    /// The steps that it stands for: itself, or those that one launch does.
+    pub fn parts(&self) -> &[Step] {
+        match &self.kind {
+            StepKind::Joined(_, steps) => steps,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
+        let pairs = self.aliases.iter_mut().flat_map(|(old, new)| [old, new]);
+        self.reads.iter_mut().chain(&mut self.writes).chain(pairs).for_each(&mut *see);
+        self.kind.for_each_slot(see);
     }
 }
 
@@ -92,6 +102,27 @@ pub enum StepKind {
     /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node.
     /// Named in the notes, never silent.
     Host(KernelCall),
+    /// Steps that one launch does, as if in this order, and what holds them together. What one hands
+    /// to another that nobody else reads need not be in memory.
+    Joined(Bond, Vec<Step>),
+}
+
+/// Why a device can do several steps in one launch.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Bond {
+    /// They are small, and read one operand or each other at the same element.
+    Small,
+    /// Each adds its product to what the one before it gives.
+    Sum,
+    /// They are alike, and none has to do with another.
+    Alike,
+    /// A product, and the step over the rows of its result.
+    Rows,
+}
+
+impl Bond {
+    /// All of them, in the order in which they are looked for.
+    pub const ALL: [Bond; 4] = [Bond::Small, Bond::Sum, Bond::Alike, Bond::Rows];
 }
 
 impl StepKind {
@@ -112,6 +143,9 @@ impl StepKind {
                 if let Some(epilogue) = &mut call.epilogue {
                     epilogue.0.for_each_slot(see);
                 }
+            }
+            StepKind::Joined(_, steps) => {
+                steps.iter_mut().for_each(|step| step.for_each_slot(see));
             }
             StepKind::CopyStart
             | StepKind::CopyDone

@@ -59,6 +59,7 @@ fn multiplied(kind: &StepKind) -> Option<DType> {
         StepKind::Convolution(call) => Some(call.input.ty.dtype),
         StepKind::Chain(calls) => calls.first().map(|call| call.input.ty.dtype),
         StepKind::Kernel(call) => call.operands.first().map(|view| view.ty.dtype),
+        StepKind::Joined(_, steps) => steps.iter().find_map(|step| multiplied(&step.kind)),
         _ => None,
     }
 }

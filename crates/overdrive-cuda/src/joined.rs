@@ -1,0 +1,96 @@
+//! Several steps as one launch: what a device answers, compiles and times, by what holds them
+//! together.
+
+use crate::compiler::Architecture;
+use crate::launch::{Launch, Refusal, Site};
+use crate::{gemm, loops};
+use overdrive_ir::plan::{Bond, GemmCall, Program, Step, StepKind};
+use overdrive_ir::{Choice, Decline, Kernel, Tuning};
+
+/// Whether one launch does these steps, where it does them without the last.
+pub(crate) fn answer(
+    bond: Bond,
+    steps: &[&Step],
+    architecture: Architecture,
+) -> Result<Kernel, Decline> {
+    let hopper = architecture == Architecture::Sm90a;
+    let [before @ .., last] = steps else { return Err(Decline::NoKernel) };
+    let can = match bond {
+        Bond::Small => hopper && gemm::bunches(steps) || loops::bunches(steps),
+        Bond::Sum => hopper && gemm::adds(before, last),
+        Bond::Alike => gemm::joins(before, last, architecture) || loops::joins(before, last),
+        Bond::Rows => match before {
+            [step] if hopper => gemm::follows(step, last)?,
+            _ => false,
+        },
+    };
+    if can { Ok(Kernel::default()) } else { Err(Decline::NoKernel) }
+}
+
+/// Whether one launch should do these steps, which it can.
+pub(crate) fn is_faster(bond: Bond, steps: &[&Step], tuning: &Tuning) -> Result<Kernel, Decline> {
+    let chosen = key(bond, steps).and_then(|key| tuning.choices.get(&key));
+    match chosen.is_some_and(|choice| choice.candidate == gemm::APART) {
+        true => Err(Decline::Because("they were timed, and are faster apart".to_owned())),
+        false => Ok(Kernel::default()),
+    }
+}
+
+/// What a `Tuning` remembers steps by; `None` where there is nothing to choose.
+pub(crate) fn key(bond: Bond, steps: &[&Step]) -> Option<String> {
+    let calls = gemm::calls(steps);
+    match bond {
+        Bond::Sum => Some(gemm::key_summed(&calls)),
+        Bond::Alike if !calls.is_empty() => Some(gemm::key_together(&calls)),
+        Bond::Rows => {
+            let (call, program) = gemm::followed(steps)?;
+            Some(gemm::key_following(call, program))
+        }
+        Bond::Small | Bond::Alike => None,
+    }
+}
+
+/// Compiles the launch.
+///
+/// # Errors
+/// As `compile` of one step.
+pub(crate) fn compile(
+    site: &Site<'_>,
+    bond: Bond,
+    steps: &[Step],
+) -> Result<Box<dyn Launch>, Refusal> {
+    let all: Vec<&Step> = steps.iter().collect();
+    match bond {
+        Bond::Small if gemm::calls(&all).is_empty() => loops::compile_bunch(site, steps),
+        Bond::Small => gemm::compile_bunch(site, steps),
+        Bond::Sum => gemm::compile_summed(site, &gemm::calls(&all)),
+        Bond::Alike => match steps[0].kind {
+            StepKind::Gemm(_) => gemm::compile_together(site, &gemm::calls(&all)),
+            _ => loops::compile_together(site, steps),
+        },
+        Bond::Rows => gemm::compile_following(site, followed(&all)),
+    }
+}
+
+/// Times the launch against its steps one by one; `None` where there is nothing to choose.
+///
+/// # Errors
+/// As `compile`, and what CUDA says while candidates run.
+pub(crate) fn tune(
+    site: &Site<'_>,
+    bond: Bond,
+    steps: &[Step],
+) -> Result<Option<(String, Choice)>, Refusal> {
+    let all: Vec<&Step> = steps.iter().collect();
+    match bond {
+        Bond::Sum => gemm::tune_summed(site, &gemm::calls(&all)),
+        Bond::Alike => gemm::tune_together(site, &gemm::calls(&all)),
+        Bond::Rows => gemm::tune_following(site, followed(&all)),
+        Bond::Small => Ok(None),
+    }
+}
+
+/// The product and the loop of steps that were joined by the rows between them.
+fn followed<'a>(steps: &[&'a Step]) -> (&'a GemmCall, &'a Program) {
+    gemm::followed(steps).expect("only a product and a loop after it are joined by rows")
+}

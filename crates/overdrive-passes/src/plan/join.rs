@@ -1,0 +1,264 @@
+//! Steps that a plan has in a row, as one launch.
+//!
+//! Each of them alone pays for a launch, a first read of far memory and a last wave: products of
+//! one left operand (query, key and value), also with the norm before them, the optimizer's updates
+//! of a hundred parameters, or a product and the norm of its rows. Which steps one launch can do,
+//! and which it should, the device says.
+//! Invariant: the steps of a launch read nothing that another of them writes, and share no byte
+//! that one of them writes, so that they may run in any order and at once; but for a step that
+//! follows another, whose launch sees to that order for what the one hands to the other. Copies
+//! that start between steps are no obstacle where they have nothing to do with them.
+
+use super::place;
+use overdrive_ir::plan::{Bond, Note, Place, Plan, SlotId, Space, Step, StepKind};
+use overdrive_ir::{Call, Decline, Target, Tuning};
+use std::ops::Range;
+
+/// Most steps between a product and another that runs as early as it does.
+const FAR: usize = 16;
+
+/// Brings steps into one launch where the device can and should. What one launch does lives at
+/// once: where a memory limit has no room for that, only what hands nothing on is brought together.
+pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
+    let Some(limit) = tuning.memory_limit else {
+        return gather(plan, (target, tuning), &Bond::ALL);
+    };
+    let mut all = plan.clone();
+    gather(&mut all, (target, tuning), &Bond::ALL);
+    let mut placed = all.clone();
+    place(&mut placed);
+    if placed.peak_bytes(Space::MAIN) <= limit {
+        *plan = all;
+    } else {
+        let what = "small steps, and steps over the rows of a product, into one launch".to_owned();
+        let reason = format!("what one launch does lives at once, in more than {limit} bytes");
+        plan.notes.push(Note::Declined { what, scope: String::new(), reason });
+        gather(plan, (target, tuning), &[Bond::Sum, Bond::Alike]);
+    }
+}
+
+fn gather(plan: &mut Plan, (target, tuning): (&dyn Target, &Tuning), bonds: &[Bond]) {
+    let can = |bond: Bond, steps: &[&Step]| target.kernel(&Call::Joined(bond, steps)).is_ok();
+    let mut first = 0;
+    while first < plan.steps.len() {
+        let found = bonds.iter().find_map(|&bond| {
+            let members = match bond {
+                Bond::Small => small(plan, first, |steps| can(bond, steps)),
+                Bond::Sum => summands(plan, first, |steps| can(bond, steps)),
+                Bond::Alike => alike(plan, first, |steps| can(bond, steps)),
+                Bond::Rows => follower(plan, first, target),
+            };
+            (members.len() > 1).then_some((bond, members))
+        });
+        if let Some((bond, members)) = found {
+            let steps: Vec<&Step> = members.iter().map(|&step| &plan.steps[step]).collect();
+            if target.kernel(&Call::Faster(bond, &steps, tuning)).is_ok() {
+                unite(plan, bond, &members);
+            }
+        }
+        first += 1;
+    }
+}
+
+/// Makes one step of several, in the place of the first.
+fn unite(plan: &mut Plan, bond: Bond, members: &[usize]) {
+    let gone = members[1..].iter().rev().map(|&step| plan.steps.remove(step));
+    let mut steps: Vec<Step> = gone.collect();
+    let first = members[0];
+    steps.push(plan.steps[first].clone());
+    steps.reverse();
+    let head = &mut plan.steps[first];
+    for step in &steps[1..] {
+        head.reads.extend(&step.reads);
+        head.writes.extend(&step.writes);
+        head.aliases.extend(&step.aliases);
+        head.cost.flops += step.cost.flops;
+        head.cost.bytes += step.cost.bytes;
+    }
+    head.reads.sort_unstable();
+    head.reads.dedup();
+    if bond != Bond::Alike {
+        // What the one hands to the other is not read from memory.
+        head.reads.retain(|slot| {
+            !steps.iter().any(|step| step.writes.contains(slot)) || steps[0].reads.contains(slot)
+        });
+    }
+    if bond == Bond::Sum {
+        head.writes = steps[steps.len() - 1].writes.clone();
+    }
+    head.name = name(bond, &steps);
+    head.kind = StepKind::Joined(bond, steps);
+}
+
+/// What several steps are called as one.
+fn name(bond: Bond, steps: &[Step]) -> String {
+    let several = |steps: &[Step]| match steps {
+        [one] => one.name.clone(),
+        _ => format!("{} x {}", steps.len(), steps[0].name),
+    };
+    let are_products = steps.iter().all(|step| matches!(step.kind, StepKind::Gemm(_)));
+    match bond {
+        Bond::Sum => format!("sum of {}", several(steps)),
+        Bond::Alike => several(steps),
+        Bond::Small if are_products => several(steps),
+        Bond::Small | Bond::Rows => format!("{} then {}", steps[0].name, several(&steps[1..])),
+    }
+}
+
+/// Small steps that one launch does with `first`, itself included.
+fn small(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
+    let mut members = vec![first];
+    if plan.steps[first].prepare || plan.steps[first].stream != 0 {
+        return members;
+    }
+    let fixed = |x: &SlotId, y: &SlotId| x != y && is_one_state(plan, *x, *y);
+    for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
+        if step.prepare || step.stream != 0 {
+            continue;
+        }
+        if waits_for_copy(plan, first..at, step) {
+            break;
+        }
+        let mut all: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
+        let meets = all.iter().any(|member| meet(member, step, fixed));
+        all.push(step);
+        if meets || !can(&all) {
+            break;
+        }
+        members.push(at);
+    }
+    let all = || members.iter().map(|&member| &plan.steps[member]);
+    // Loops that are alike have a launch without that limit of units.
+    if all().all(|step| matches!(step.kind, StepKind::Loop(_))) {
+        return vec![first];
+    }
+    // What one step hands to another exists in no other launch.
+    let takes = |step: &Step, slot: &SlotId| match &step.kind {
+        StepKind::Gemm(call) => call.lhs.slot == *slot,
+        StepKind::Kernel(call) => call.operands.get(1).is_some_and(|view| view.slot == *slot),
+        _ => false,
+    };
+    let mut handed = all().flat_map(|step| &step.writes);
+    let private = handed.all(|slot| {
+        let mut steps = plan.steps.iter().enumerate();
+        let known = |(at, s): (usize, &Step)| members.contains(&at) || !s.reads.contains(slot);
+        !all().any(|step| takes(step, slot)) || in_arena(plan, *slot) && steps.all(known)
+    });
+    if private { members } else { vec![first] }
+}
+
+/// The steps that are as `first` is and have nothing to do with it, itself included.
+fn alike(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
+    let far = if matches!(plan.steps[first].kind, StepKind::Gemm(_)) { FAR } else { 0 };
+    from_afar(plan, (first, far), |known, step| {
+        !known.iter().any(|other| depends(plan, other, step)) && can(&[known, &[step]].concat())
+    })
+}
+
+/// The steps that add to what `first` gives, itself included. What one step hands to another exists
+/// in no other launch.
+fn summands(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
+    from_afar(plan, (first, FAR), |known, step| {
+        let handed = &known[known.len() - 1].writes;
+        let readers = |slot: &SlotId| plan.steps.iter().filter(|s| s.reads.contains(slot)).count();
+        let becomes_state = |slot: &SlotId| plan.updates.iter().any(|(_, _, new)| new == slot);
+        let only_step = |s: &SlotId| in_arena(plan, *s) && readers(s) == 1 && !becomes_state(s);
+        let fixed = |x: &SlotId, y: &SlotId| x != y && is_one_state(plan, *x, *y);
+        can(&[known, &[step]].concat())
+            && handed.iter().all(only_step)
+            && !known.iter().any(|other| meet(other, step, fixed))
+    })
+}
+
+/// `first` and the steps after it that `takes` agrees to, given those there are; at most `far` are
+/// passed over, and none that has to do with a step that comes before it then.
+fn from_afar(
+    plan: &Plan,
+    (first, far): (usize, usize),
+    takes: impl Fn(&[&Step], &Step) -> bool,
+) -> Vec<usize> {
+    let (mut members, mut passed) = (vec![first], Vec::new());
+    if plan.steps[first].prepare || plan.steps[first].stream != 0 {
+        return members;
+    }
+    for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
+        if step.prepare || step.stream != 0 {
+            continue;
+        }
+        let known: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
+        let waits = || passed.iter().any(|other: &&Step| depends(plan, other, step));
+        let copied = || waits_for_copy(plan, first..at, step);
+        if takes(&known, step) && !waits() && !copied() {
+            members.push(at);
+            continue;
+        }
+        passed.push(step);
+        if passed.len() > far {
+            break;
+        }
+    }
+    members
+}
+
+/// `first` and the step that one launch can do after it, which reads its results and shares no byte
+/// with what else it touches. The plan notes why not where the device has a reason.
+fn follower(plan: &mut Plan, first: usize, target: &dyn Target) -> Vec<usize> {
+    let step = &plan.steps[first];
+    let is_work = |step: &Step| !step.prepare && step.stream == 0;
+    let next = plan.steps[first + 1..].iter().position(is_work).map(|after| first + 1 + after);
+    let Some(at) = next.filter(|_| is_work(step)) else { return vec![first] };
+    let next = &plan.steps[at];
+    if waits_for_copy(plan, first..at, next) {
+        return vec![first];
+    }
+    let reason = match target.kernel(&Call::Joined(Bond::Rows, &[step, next])) {
+        Err(Decline::NoKernel) => return vec![first],
+        Err(Decline::Because(reason)) => reason,
+        Ok(_) => {
+            let meets = |slot: &SlotId| {
+                next.writes.iter().any(|&w| w == *slot || is_one_state(plan, w, *slot))
+            };
+            if !step.reads.iter().chain(&step.writes).any(meets) {
+                return vec![first, at];
+            }
+            "its result lies where the other's operands do".to_owned()
+        }
+    };
+    let what = format!("{} into the launch of {}", next.name, step.name);
+    let scope = next.scope.clone();
+    plan.notes.push(Note::Declined { what, scope, reason });
+    vec![first]
+}
+
+/// Whether a step has to do with a copy that starts among these steps: it cannot come before then.
+/// Other copies run on beside whatever one launch does.
+fn waits_for_copy(plan: &Plan, among: Range<usize>, step: &Step) -> bool {
+    let mut copies = plan.steps[among].iter().filter(|other| other.stream != 0);
+    copies.any(|copy| depends(plan, copy, step))
+}
+
+/// Whether one of two steps writes what the other touches.
+fn depends(plan: &Plan, a: &Step, b: &Step) -> bool {
+    meet(a, b, |x, y| x == y || is_one_state(plan, *x, *y))
+}
+
+fn in_arena(plan: &Plan, slot: SlotId) -> bool {
+    matches!(plan.slot(slot).place, Place::Arena { .. })
+}
+
+/// Whether one of two steps writes a slot that is, by `same`, one that the other touches.
+fn meet(a: &Step, b: &Step, same: impl Fn(&SlotId, &SlotId) -> bool) -> bool {
+    let touches = |writer: &[SlotId], other: &[SlotId]| {
+        writer.iter().any(|w| other.iter().any(|o| same(w, o)))
+    };
+    touches(&a.writes, &b.reads) || touches(&a.writes, &b.writes) || touches(&b.writes, &a.reads)
+}
+
+/// Whether two slots are one state: what it was, and what it becomes. Places in an arena come later
+/// and keep apart what must be.
+fn is_one_state(plan: &Plan, a: SlotId, b: SlotId) -> bool {
+    match (&plan.slot(a).place, &plan.slot(b).place) {
+        (Place::State(one), Place::State(other)) => one == other,
+        _ => false,
+    }
+}
