@@ -47,7 +47,7 @@ pub enum Call<'a> {
     },
     /// Convolutions, each the only reader of the one before, as one step.
     Chain(&'a [ConvolutionCall]),
-    /// Steps as one launch. They are asked for one by one: without the last, they were not declined.
+    /// Steps as one launch. They are asked for one by one: without the last, they were taken.
     Joined(Bond, &'a [&'a Step]),
     /// Whether one launch should do such steps: declined where timing has shown that they are
     /// faster apart.

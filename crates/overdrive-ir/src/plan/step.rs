@@ -102,8 +102,8 @@ pub enum StepKind {
     /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node.
     /// Named in the notes, never silent.
     Host(KernelCall),
-    /// Steps that one launch does, as if in this order, and what holds them together. What one hands
-    /// to another that nobody else reads need not be in memory.
+    /// Steps that one launch does, as if in this order, and what holds them together. What one
+    /// hands to another, and nobody else reads, need not be in memory.
     Joined(Bond, Vec<Step>),
 }
 
