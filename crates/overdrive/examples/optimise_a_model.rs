@@ -4,13 +4,13 @@
 //! `cargo run --release --example optimise_a_model`
 
 use overdrive::bench::clock::SystemClock;
-use overdrive::bench::report::terminal;
 use overdrive::bench::results::Results;
 use overdrive::bench::rules::Rules;
 use overdrive::bench::runner::Stop;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{DType, Mode};
 use overdrive::passes::{Recipe, precision};
+use overdrive::report::terminal;
 use overdrive::studies::{
     Allowance, Context, Device, Entry, PEER_MODES, Progress, Workload, measure,
 };

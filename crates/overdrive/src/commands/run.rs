@@ -4,23 +4,22 @@ mod brought;
 
 use super::{output, resume};
 use crate::cli::Run;
-use crate::devices;
-use crate::energy;
 use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::say;
+use crate::{devices, energy};
 use brought::Brought;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
-use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results, Variant};
 use overdrive::bench::rules::Rules;
 use overdrive::files::Existing;
 use overdrive::ir::Backend;
 use overdrive::passes::{MODES, QuantizationMode};
+use overdrive::report::markdown;
 use overdrive::studies::{
     Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES,
     Study, ceilings,

@@ -1,0 +1,139 @@
+//! Which configuration takes least room: its file, or the memory of a call where no file was
+//! written.
+
+use super::super::findings::FILE_BYTES;
+use super::super::judged::Compared;
+use super::super::witness::{Witness, witness};
+use super::{Card, Question};
+use crate::quality;
+use overdrive_bench::digits;
+use overdrive_bench::quality::{Difference, Metric, metrics};
+
+const TITLE: &str = "Smallest";
+
+/// How room is counted.
+pub(super) struct Size {
+    /// `bytes on disk`, or `device memory of a call`.
+    pub(super) name: String,
+    witness: Option<Witness>,
+}
+
+impl Size {
+    pub(super) fn of(&self, row: &Compared<'_>) -> Option<u64> {
+        let measurement = row.measurement()?;
+        match self.witness {
+            Some(witness) => (witness.bytes)(measurement.memory.as_ref()?),
+            None => measurement.quantities.get(FILE_BYTES).map(|bytes| *bytes as u64),
+        }
+    }
+
+    /// The first row that takes least.
+    pub(super) fn least<'j, 'r>(&self, question: &Question<'j, 'r>) -> Option<&'j Compared<'r>> {
+        let sized = right(question).into_iter().filter_map(|row| Some((self.of(row)?, row)));
+        sized.min_by_key(|(bytes, _)| *bytes).map(|(_, row)| row)
+    }
+}
+
+/// The rows whose outputs agree, or whose quality stands beside their size.
+fn right<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j Compared<'r>> {
+    let is_right = |row: &&&Compared<'r>| {
+        row.measurement().is_some_and(|measurement| {
+            let agrees = measurement.agreement.as_ref().is_some_and(|agreement| agreement.holds());
+            agrees || metrics().any(|metric| metric.read(measurement).is_some())
+        })
+    };
+    question.rows.iter().filter(is_right).copied().collect()
+}
+
+/// Bytes on disk where any row has them, else the memory that all of them have.
+pub(super) fn size(question: &Question<'_, '_>) -> Option<Size> {
+    let rows = right(question);
+    let on_disk = Size { name: "bytes on disk".to_owned(), witness: None };
+    if rows.iter().any(|row| on_disk.of(row).is_some()) {
+        return Some(on_disk);
+    }
+    let witness = witness(&rows)?;
+    Some(Size { name: format!("{} of a call", witness.name), witness: Some(witness) })
+}
+
+pub(super) fn card(question: &Question<'_, '_>) -> Card {
+    let rows = right(question);
+    let found = size(question).and_then(|size| size.least(question).map(|least| (size, least)));
+    let Some((size, least)) = found else {
+        return Card::open(
+            TITLE,
+            "no claim",
+            "neither a file nor the memory of a call was counted",
+        );
+    };
+    let bytes = |row: &Compared<'_>| size.of(row);
+    let sized: Vec<&Compared<'_>> = rows.into_iter().filter(|row| bytes(row).is_some()).collect();
+    let most = sized.iter().copied().max_by_key(|row| bytes(row)).unwrap_or(least);
+    let figure = |row: &Compared<'_>| digits::bytes(bytes(row).unwrap_or(0));
+    let alike: Vec<&Compared<'_>> =
+        sized.iter().copied().filter(|row| bytes(row) == bytes(least)).collect();
+    let card = match best(&alike) {
+        None if alike.len() == sized.len() => {
+            let detail = format!("{}: all {} take the same", size.name, sized.len());
+            Card::open(TITLE, figure(least), detail)
+        }
+        None => {
+            let (count, names) = (alike.len(), named(&alike));
+            let detail =
+                format!("{}: {names} take the same; {count} of {}", size.name, sized.len());
+            Card::open(TITLE, figure(least), detail)
+        }
+        Some(least) => {
+            let most = match most.id == least.id {
+                true => "the only one that was counted".to_owned(),
+                false => format!("`{}` takes {}", name(most), figure(most)),
+            };
+            let others: Vec<&Compared<'_>> =
+                alike.iter().copied().filter(|row| row.id != least.id).collect();
+            let same = match others.as_slice() {
+                [] => String::new(),
+                others => format!("; no better at that size: {}", named(others)),
+            };
+            let beside = question.has(least).into_iter();
+            Card {
+                detail: format!("{}, exact; {most}{same}", size.name),
+                beside: beside.filter(|part| *part != figure(least)).collect(),
+                gives_up: [question.slower(least), question.worse(least)]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+                ..Card::won(TITLE, least, figure(least))
+            }
+        }
+    };
+    card.resting_on(&sized)
+}
+
+/// Of rows of one size the one that is better than every other, by the first quality that all have
+/// and that tells them apart; the only one.
+fn best<'j, 'r>(rows: &[&'j Compared<'r>]) -> Option<&'j Compared<'r>> {
+    let of = |metric: &Metric| {
+        let beats = |row: &&&'j Compared<'r>| {
+            let mut others = rows.iter().filter(|other| other.id != row.id);
+            others.all(|other| quality::difference(metric, row, other) == Some(Difference::Better))
+        };
+        rows.iter().find(beats).copied()
+    };
+    match rows {
+        [only] => Some(only),
+        _ => metrics().find_map(of),
+    }
+}
+
+/// Two of the rows, and how many more.
+fn named(rows: &[&Compared<'_>]) -> String {
+    let names: Vec<String> = rows.iter().map(|row| format!("`{}`", name(row))).collect();
+    match names.as_slice() {
+        [first, second, _, ..] => format!("{first}, {second} and {} more", names.len() - 2),
+        _ => names.join(" and "),
+    }
+}
+
+fn name(row: &Compared<'_>) -> String {
+    row.label.clone()
+}
