@@ -1,13 +1,17 @@
 //! Results as one page that needs nothing but itself: data, styles, scripts and typeface are
 //! inside, so that it opens from a file, from an archive, in ten years.
 //!
-//! The results stand in it as JSON and can be read back with [`results_of_page`]. Text from records
+//! The results stand in it as JSON and can be read back with
+//! [`results_of_page`](overdrive_bench::json::results_of_page). Text from records
 //! is escaped by the template; what stands inside a script element is escaped by `inert`.
 
 mod decided;
+mod tabled;
 mod view;
 
 use std::collections::BTreeMap;
+
+pub use view::Stills;
 
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, HtmlEscape, context};
@@ -15,17 +19,12 @@ use minijinja::{Environment, HtmlEscape, context};
 use super::charts::{Chart, ECHARTS, SCRIPT};
 use super::files::Report;
 use super::machines;
-use overdrive_bench::json::{JsonError, from_json};
-use overdrive_bench::results::Results;
+use overdrive_bench::date::utc;
 
 const TEMPLATE: &str = include_str!("html/page.html");
 const STYLE: &str = include_str!("html/style.css");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
 const FACES: &str = include_str!("../assets/roboto.css");
-
-/// Still pictures of the charts by [`Chart::id`](super::charts::Chart::id), as SVG in the light
-/// palette. A chart without one is drawn only where there is JavaScript.
-pub type Stills = BTreeMap<String, String>;
 
 /// The page.
 pub fn html(report: &Report<'_>, stills: &Stills) -> String {
@@ -41,7 +40,7 @@ pub fn html(report: &Report<'_>, stills: &Stills) -> String {
     let page = context! {
         title => title(report),
         files => served(&files),
-        matrix => served(report.matrix.as_ref().map(view::table)),
+        matrix => served(report.matrix.as_ref().map(tabled::table)),
         counted => machines::counted(report.results),
         lost => served(&report.lost),
         hardware => served(report.hardware.as_ref().map(|chart| view::chart_view(chart, stills))),

@@ -1,7 +1,7 @@
 //! A measured ladder as a table.
 
+use super::captioned::Captioned;
 use super::judged::Judged;
-use super::section::Captioned;
 use overdrive_bench::digits;
 use overdrive_bench::ladder::{Ladder, LadderKey};
 use overdrive_bench::record::Record;

@@ -8,6 +8,7 @@
 //!   these into files.
 
 mod anchor;
+mod captioned;
 pub mod charts;
 mod decision;
 #[cfg(feature = "plots")]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::captioned::Captioned;
 use super::judged::{Compared, Judged};
 use super::ladders::table as ladder;
 use super::overview::word;
@@ -19,12 +20,6 @@ pub(super) struct Section {
     pub(super) tables: Vec<Captioned>,
     pub(super) ladders: Vec<Captioned>,
     pub(super) remarks: Vec<String>,
-}
-
-/// A table and the line above it.
-pub(super) struct Captioned {
-    pub(super) caption: String,
-    pub(super) table: Table,
 }
 
 /// The section of `study`.

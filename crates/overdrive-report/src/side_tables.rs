@@ -1,8 +1,8 @@
 //! What stands beside a study's main table: costs paid once, memory, copies, energy, exact
 //! quantities.
 
+use super::captioned::Captioned;
 use super::judged::{Compared, Judged};
-use super::section::Captioned;
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::memory::Peak;

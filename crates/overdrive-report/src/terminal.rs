@@ -1,8 +1,9 @@
 //! The results for a terminal in detail: each study's main table and what must be said beside it.
 
+use super::captioned::Captioned;
 use super::findings::Finding;
 use super::judged::Judged;
-use super::section::{Captioned, section};
+use super::section::section;
 use super::side_tables::PAID_ONCE;
 use super::{findings, overview};
 use overdrive_bench::results::Results;

@@ -30,6 +30,14 @@ pub use compilation::compilation;
 pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
 pub use peers::{PEER_MODES, Peer};
 pub use session::{Entry, measure};
-pub use study::{STUDIES, Study};
+pub use study::Study;
 pub use template::Template;
 pub use workload::Workload;
+
+/// Every study, in the order in which `overdrive run` takes them.
+pub static STUDIES: &[&dyn Study] = &[
+    &kernels::Kernels,
+    &compilation::Compilation,
+    &quantization::Quantization,
+    &cumulative::Cumulative,
+];

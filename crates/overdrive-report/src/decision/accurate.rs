@@ -2,7 +2,8 @@
 //! outputs lie from the reference.
 
 use super::super::judged::Compared;
-use super::{Card, Question};
+use super::card::Card;
+use super::question::Question;
 use crate::quality;
 use overdrive_bench::measurement::Agreement;
 use overdrive_bench::quality::{Difference, Metric, metrics, samples};

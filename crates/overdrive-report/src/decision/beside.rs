@@ -3,7 +3,8 @@
 
 use super::super::judged::Compared;
 use super::super::leaders::believed;
-use super::{Card, Question, fastest, smallest};
+use super::card::Card;
+use super::question::{Question, size, time};
 use overdrive_bench::digits;
 use overdrive_bench::quality::metrics;
 use overdrive_bench::speedup::Speedup;
@@ -34,7 +35,7 @@ pub(super) fn table(
     if rows.len() < 2 {
         return None;
     }
-    let size = smallest::size(question);
+    let size = size(question);
     let metric = metrics().find(|metric| {
         rows.iter().any(|(row, _)| row.measurement().is_some_and(|m| metric.read(m).is_some()))
     });
@@ -57,7 +58,7 @@ pub(super) fn table(
         table.push(vec![
             row.label.clone(),
             titles.join(", ").to_lowercase(),
-            fastest::time(row),
+            time(row),
             match gain {
                 _ if row.id == baseline.id => unknown(),
                 Ok(gain) => gain.figure(),

@@ -3,7 +3,8 @@
 use super::super::judged::{Compared, Judged};
 use super::super::leaders::{Lead, believed};
 use super::super::side_tables::pays_back;
-use super::{Card, Question};
+use super::card::Card;
+use super::question::{Question, median, time};
 use overdrive_bench::digits;
 use overdrive_bench::series::Depth;
 use overdrive_bench::speedup::Speedup;
@@ -112,14 +113,4 @@ fn given_up(question: &Question<'_, '_>, winner: &Compared<'_>) -> Vec<String> {
         format!("{} at the start, paid back after {calls} calls", digits::time(start as f64, None))
     });
     [question.worse(winner), question.larger(winner), paid].into_iter().flatten().collect()
-}
-
-/// The time without its interval.
-pub(super) fn median(row: &Compared<'_>) -> String {
-    time(row).split(" [").next().unwrap_or_default().to_owned()
-}
-
-pub(super) fn time(row: &Compared<'_>) -> String {
-    let series = row.measurement().and_then(|measurement| measurement.latency.as_ref());
-    series.map_or(String::new(), |series| digits::time_of(&series.summary))
 }

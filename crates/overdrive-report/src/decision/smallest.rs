@@ -1,60 +1,14 @@
 //! Which configuration takes least room: its file, or the memory of a call where no file was
 //! written.
 
-use super::super::findings::FILE_BYTES;
 use super::super::judged::Compared;
-use super::super::witness::{Witness, witness};
-use super::{Card, Question};
+use super::card::Card;
+use super::question::{Question, right, size};
 use crate::quality;
 use overdrive_bench::digits;
 use overdrive_bench::quality::{Difference, Metric, metrics};
 
 const TITLE: &str = "Smallest";
-
-/// How room is counted.
-pub(super) struct Size {
-    /// `bytes on disk`, or `device memory of a call`.
-    pub(super) name: String,
-    witness: Option<Witness>,
-}
-
-impl Size {
-    pub(super) fn of(&self, row: &Compared<'_>) -> Option<u64> {
-        let measurement = row.measurement()?;
-        match self.witness {
-            Some(witness) => (witness.bytes)(measurement.memory.as_ref()?),
-            None => measurement.quantities.get(FILE_BYTES).map(|bytes| *bytes as u64),
-        }
-    }
-
-    /// The first row that takes least.
-    pub(super) fn least<'j, 'r>(&self, question: &Question<'j, 'r>) -> Option<&'j Compared<'r>> {
-        let sized = right(question).into_iter().filter_map(|row| Some((self.of(row)?, row)));
-        sized.min_by_key(|(bytes, _)| *bytes).map(|(_, row)| row)
-    }
-}
-
-/// The rows whose outputs agree, or whose quality stands beside their size.
-fn right<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j Compared<'r>> {
-    let is_right = |row: &&&Compared<'r>| {
-        row.measurement().is_some_and(|measurement| {
-            let agrees = measurement.agreement.as_ref().is_some_and(|agreement| agreement.holds());
-            agrees || metrics().any(|metric| metric.read(measurement).is_some())
-        })
-    };
-    question.rows.iter().filter(is_right).copied().collect()
-}
-
-/// Bytes on disk where any row has them, else the memory that all of them have.
-pub(super) fn size(question: &Question<'_, '_>) -> Option<Size> {
-    let rows = right(question);
-    let on_disk = Size { name: "bytes on disk".to_owned(), witness: None };
-    if rows.iter().any(|row| on_disk.of(row).is_some()) {
-        return Some(on_disk);
-    }
-    let witness = witness(&rows)?;
-    Some(Size { name: format!("{} of a call", witness.name), witness: Some(witness) })
-}
 
 pub(super) fn card(question: &Question<'_, '_>) -> Card {
     let rows = right(question);

@@ -3,8 +3,7 @@
 
 use serde::Serialize;
 
-use super::view;
-use super::view::TableView;
+use super::tabled::{self, TableView};
 use crate::decision::{Card, Subject};
 use crate::files::File;
 
@@ -65,7 +64,7 @@ fn subject(file: &File<'_>, subject: &Subject) -> SubjectView {
         study: subject.study.clone(),
         workload: subject.workload.clone(),
         cards: subject.cards.iter().map(|card| self::card(file, card)).collect(),
-        beside: subject.beside.as_ref().map(view::table),
+        beside: subject.beside.as_ref().map(tabled::table),
         more: false,
     }
 }

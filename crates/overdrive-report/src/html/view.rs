@@ -3,15 +3,20 @@
 
 use serde::Serialize;
 
-use super::decided::DecisionView;
-use super::{Stills, decided};
+use super::decided::{self, DecisionView};
+use super::tabled::{TableView, table};
 use crate::charts::{Chart, SCRIPT, Switch};
 use crate::files::{File, Report};
 use crate::findings::Finding;
 use crate::judged::Compared;
 use crate::{findings, markdown, overview, section};
 use overdrive_bench::speedup::{Speedup, Verdict};
-use overdrive_bench::table::{Align, Table, UNKNOWN};
+use overdrive_bench::table::UNKNOWN;
+use std::collections::BTreeMap;
+
+/// Still pictures of the charts by [`Chart::id`](crate::charts::Chart::id), as SVG in the light
+/// palette. A chart without one is drawn only where there is JavaScript.
+pub type Stills = BTreeMap<String, String>;
 
 #[derive(Serialize)]
 pub(super) struct FileView {
@@ -103,18 +108,6 @@ struct StudyView {
 struct SideView {
     caption: String,
     table: TableView,
-}
-
-#[derive(Serialize)]
-pub(super) struct TableView {
-    columns: Vec<ColumnView>,
-    rows: Vec<Vec<String>>,
-}
-
-#[derive(Serialize)]
-struct ColumnView {
-    title: String,
-    right: bool,
 }
 
 #[derive(Serialize)]
@@ -292,14 +285,6 @@ impl Scale {
 
 fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
-}
-
-pub(super) fn table(table: &Table) -> TableView {
-    let column = |column: &overdrive_bench::table::Column| ColumnView {
-        title: column.title.to_string(),
-        right: column.align == Align::Right,
-    };
-    TableView { columns: table.columns.iter().map(column).collect(), rows: table.rows.clone() }
 }
 
 pub(super) fn chart_view(chart: &Chart, stills: &Stills) -> ChartView {

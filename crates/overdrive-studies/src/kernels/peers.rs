@@ -1,6 +1,6 @@
 //! Products by other libraries, called directly, in one session with ours.
 
-use super::NAME;
+use super::case::NAME;
 use crate::tolerance::tolerance;
 use crate::{Context, Entry, Workload, measure};
 use overdrive_bench::case::{Case, Configuration};

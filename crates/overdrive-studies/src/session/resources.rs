@@ -2,7 +2,7 @@
 //!
 //! Invariant: none of it is measured in a call whose time counts.
 
-use super::{Entry, Ready};
+use super::entry::{Entry, Ready};
 use crate::Context;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::energy::EnergyUse;

@@ -1,6 +1,6 @@
 //! `overdrive bench` as a call.
 
-use super::Model;
+use super::model::Model;
 use crate::bench::clock::SystemClock;
 use crate::bench::failure::Failure;
 use crate::bench::results::Results;
@@ -21,8 +21,15 @@ pub struct Bench<'a> {
     seed: u64,
 }
 
+impl Model {
+    /// `overdrive bench`: every mode on this device, unless the answer is told otherwise.
+    pub fn bench(&self) -> Bench<'_> {
+        Bench::of(self)
+    }
+}
+
 impl<'a> Bench<'a> {
-    pub(super) fn of(model: &'a Model) -> Self {
+    fn of(model: &'a Model) -> Self {
         let modes = vec![Mode::Eager, Mode::Jit, Mode::Compile];
         Self { model, modes, precisions: vec![DType::F32], rules: Rules::full(), seed: 1 }
     }

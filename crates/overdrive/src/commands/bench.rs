@@ -78,7 +78,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         allowance: &Allowance::default(),
         seed: arguments.machine.seed,
         stop: stop.clone(),
-        heap: Some(&crate::HEAP),
+        heap: Some(&crate::memory::HEAP),
         energy: None,
         command: command_line(),
         progress: &spinner,

@@ -4,11 +4,14 @@
 //! the graph in memory bit for bit before a figure is printed; those of a file of ONNX, but for
 //! rounding.
 
+mod chosen;
 mod file;
+mod judged;
 mod mixed;
 mod peers;
 mod published;
 mod samples;
+mod sized;
 mod subject;
 mod tables;
 mod text;
@@ -21,35 +24,27 @@ use crate::failure::Failure;
 use crate::model;
 use crate::progress;
 use crate::terminal::{note, say, tell};
+use chosen::{Chosen, compared, harness, refused, rules};
+pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::rules::Rules;
 use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
-use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
+use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
-    Conditions, Footprint, Judge, Metric, agreement, latency, latency_of_blocks, outputs_told,
-    same_class, trained_as_long, tune,
+    Conditions, Footprint, agreement, latency, latency_of_blocks, same_class, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 use overdrive_process::Stop;
-pub(super) use samples::{Asked, Samples, samples};
+pub(super) use published::Head;
+pub(super) use samples::samples;
 use std::path::Path;
-pub(super) use subject::{Head, Subject};
+pub(super) use subject::Subject;
 use times::Found;
 use written::Written;
-
-/// A mode, or a mix of modes, with the model that it made.
-struct Chosen {
-    name: String,
-    quantization: Quantization,
-    made: Quantized,
-    /// Of a mode that learns: the float model after as many steps on the same samples.
-    trained_as_long: Option<Graph>,
-}
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
     let modes = modes(arguments)?;
@@ -306,40 +301,12 @@ fn recipe(arguments: &Quantize, subject: &Subject) -> Recipe {
     Recipe { seed: arguments.machine.seed, steps, schedule, ..recipe }
 }
 
-/// How long to sample latencies.
-fn rules(arguments: &Quantize) -> Rules {
-    match arguments.trials {
-        Some(trials) => Rules::full().with_trials(5, trials as usize),
-        None => Rules::full(),
-    }
-}
-
 /// The quantization with groups of another size, where it has groups.
 fn with_group(mut quantization: Quantization, group: Option<u32>) -> Quantization {
     if let (Some(size), Granularity::Group(_)) = (group, quantization.scheme.weights.block) {
         quantization.scheme.weights.block = Granularity::Group(size as usize);
     }
     quantization
-}
-
-fn refused(reason: overdrive::bench::failure::Failure) -> Failure {
-    Failure::bad_input(reason.reason)
-}
-
-fn harness(reason: overdrive::bench::failure::Failure) -> Failure {
-    Failure::harness(reason.reason)
-}
-
-/// The outputs of a model on held-out batches, with how far that is.
-fn compared(
-    backend: &dyn Backend,
-    (name, graph): (&str, &Graph),
-    batches: &[Vec<Tensor>],
-) -> Result<Vec<Vec<Tensor>>, Failure> {
-    progress::over(&format!("outputs of the {name} model"), |done| {
-        outputs_told(backend, graph, batches, done)
-    })
-    .map_err(harness)
 }
 
 /// How many outputs are NaN or infinite, if any.

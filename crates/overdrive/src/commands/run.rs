@@ -5,7 +5,7 @@ mod brought;
 use super::{output, resume};
 use crate::cli::Run;
 use crate::engines::Contestants;
-use crate::failure::Failure;
+use crate::failure::{Failure, unknown};
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::say;
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         allowance: &allowance,
         seed: arguments.machine.seed,
         stop: stop.clone(),
-        heap: Some(&crate::HEAP),
+        heap: Some(&crate::memory::HEAP),
         energy: Some(&probes),
         command: rerun(arguments),
         progress: &spinner,
@@ -240,17 +240,6 @@ pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static dyn Study>, Failur
             })
         })
         .collect()
-}
-
-/// `unknown study `x`: expected one of ...; did you mean `y`?`
-fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let nearest = known.iter().max_by(|a, b| {
-        let similarity = |k: &&str| strsim::jaro_winkler(name, k);
-        similarity(a).total_cmp(&similarity(b))
-    });
-    let hint = nearest.filter(|k| strsim::jaro_winkler(name, k) > 0.7);
-    let hint = hint.map_or(String::new(), |k| format!("; did you mean `{k}`?"));
-    format!("unknown {what} `{name}`: expected one of {}{hint}", known.join(", "))
 }
 
 /// Other frameworks on the device that figures are about.

@@ -6,7 +6,7 @@
 
 use crate::cli::Run;
 use crate::commands::quantize::{Asked, Head, Samples, Subject, samples};
-use crate::failure::Failure;
+use crate::failure::{Failure, unknown};
 use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
@@ -65,9 +65,7 @@ impl Brought {
         }
         let find = |name: &String| {
             let found = STUDIES.into_iter().find(|study| study == name);
-            found.ok_or_else(|| {
-                Failure::bad_input(super::unknown("study of a model", name, &STUDIES))
-            })
+            found.ok_or_else(|| Failure::bad_input(unknown("study of a model", name, &STUDIES)))
         };
         names.iter().map(find).collect()
     }
