@@ -6,9 +6,7 @@
 //! A difference between two models is one only where an interval excludes 0: the paired one, or two
 //! that lie apart.
 
-mod lost;
-
-pub use lost::{interval, lost, lost_quantity};
+pub mod lost;
 
 use crate::measurement::Measurement;
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use overdrive_bench::digits;
 use overdrive_bench::hardware::Hardware;
 use overdrive_bench::measurement::Measurement;
-use overdrive_bench::quality::lost;
+use overdrive_bench::quality::lost::lost;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
 use overdrive_bench::speedup::{NoClaim, Speedup, Verdict};

@@ -25,10 +25,10 @@ pub use prepared::{Derived, Deriving, Prepared};
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use signature::{Addressed, Signature, new_stamp};
 pub use step::{
-    ConvolutionCall, Dimension, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step,
-    StepKind, View,
+    ConvolutionCall, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind, View,
 };
 
+pub use crate::dimension::Dimension;
 use crate::{Mode, Tensor, TensorType};
 use std::collections::{BTreeMap, BTreeSet};
 

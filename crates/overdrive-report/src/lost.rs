@@ -1,7 +1,7 @@
 //! Quality that fell from one results file to the next.
 
 use super::machines;
-use overdrive_bench::quality::lost;
+use overdrive_bench::quality::lost::lost;
 use overdrive_bench::results::Results;
 
 /// Every loss from a file to the next that holds the same case, oldest first. A file that does not

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use overdrive_bench::hardware::Hardware;
-use overdrive_bench::quality;
+use overdrive_bench::quality::lost;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
 use overdrive_bench::series::Depth;
@@ -77,7 +77,7 @@ impl Entry {
             let reported =
                 measurement.reported.as_ref().map(|reported| bare(REPORTED, reported.mean_ns));
             let exact = measurement.quantities.iter().map(|(name, value)| Self {
-                interval: quality::interval(record, name),
+                interval: lost::interval(record, name),
                 ..bare(name, *value)
             });
             time.into_iter().chain(reported).chain(exact).collect()

@@ -4,7 +4,7 @@ use super::series::{Change, HistorySeries, Point};
 use crate::history::entry::{LATENCY, REPORTED};
 use overdrive_bench::date::utc;
 use overdrive_bench::digits;
-use overdrive_bench::quality::lost_quantity;
+use overdrive_bench::quality::lost::lost_quantity;
 use overdrive_bench::table::{Align, Table, cell, indented, terminal_table};
 
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
