@@ -6,7 +6,7 @@ use overdrive_bench::verdicts::{Change, Exact};
 use super::metric::{Better, Metric, Scale};
 
 /// Judges `current` beside `baseline`.
-pub(super) fn exact(name: &str, metric: &Metric, [baseline, current]: [f64; 2]) -> Exact {
+pub(super) fn judged(name: &str, metric: &Metric, [baseline, current]: [f64; 2]) -> Exact {
     let allowed = match metric.scale {
         Scale::Ratio => metric.exact_share * baseline.abs(),
         Scale::Difference(allowed) => allowed,
@@ -30,7 +30,7 @@ mod tests {
     use crate::metric::metric;
 
     fn change(name: &str, baseline: f64, current: f64) -> Change {
-        exact(name, &metric(name).unwrap(), [baseline, current]).change
+        judged(name, &metric(name).unwrap(), [baseline, current]).change
     }
 
     #[test]
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn what_changed_is_told() {
         let said =
-            |name: &str, from, to| exact(name, &metric(name).unwrap(), [from, to]).sentence();
+            |name: &str, from, to| judged(name, &metric(name).unwrap(), [from, to]).sentence();
         assert_eq!(
             said("file_bytes", 1000.0, 1100.0).unwrap(),
             "`file_bytes` grew from 1000 to 1100, by more than 10"

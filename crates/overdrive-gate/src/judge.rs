@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::block::contrast;
-use super::exact::exact;
+use super::exact;
 use super::judgement::{
     Objection, blocks_to_decide, estimate, is_bounded_tail, minimum_detectable, verdict,
 };
@@ -15,8 +15,8 @@ use overdrive_bench::failure::{Failure, FailureKind};
 use overdrive_bench::statistics::Sorted;
 use overdrive_bench::status::{StatusKind, THROTTLED_SHARE};
 use overdrive_bench::verdicts::{
-    Block, CaseVerdict, Change, Compared, Control, Estimate, Evidence, Exact, Figure, Finding,
-    Flagged, MEDIAN, Observed, Side, UNCLEAR, Verdict,
+    Block, CaseVerdict, Change, Compared, Control, Evidence, Figure, Finding, Flagged, MEDIAN,
+    Observed, Side, UNCLEAR, Verdict,
 };
 
 /// A clock this far below the median clock of the case's processes is low.
@@ -84,7 +84,7 @@ fn compared(evidence: &Evidence, case: &str, sampled: &[&Sampled<'_>]) -> Compar
     for (name, metric) in names(evidence, case) {
         let values = values(evidence, case, name);
         if let Some(both) = steady(&values, name) {
-            let found = exact(name, &metric, both);
+            let found = exact::judged(name, &metric, both);
             verdicts.extend(match found.change {
                 Change::Worse => Some(Verdict::Regressed),
                 Change::Unclear => Some(Verdict::Undecided),

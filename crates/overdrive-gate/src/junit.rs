@@ -2,7 +2,7 @@
 //! failed test, doubt is a skipped one.
 
 use super::table::detectable;
-use overdrive_bench::verdicts::{CaseVerdict, Compared, Finding, Verdicts};
+use overdrive_bench::verdicts::{CaseVerdict, Compared, Exact, Finding, Verdicts};
 
 /// The whole document.
 pub fn junit(verdicts: &Verdicts) -> String {
@@ -35,8 +35,7 @@ enum Kind {
 }
 
 fn kind(verdicts: &Verdicts, case: &CaseVerdict) -> Kind {
-    let is_exactly_worse =
-        |compared: &Compared| compared.exact.iter().any(super::exact::Exact::is_worse);
+    let is_exactly_worse = |compared: &Compared| compared.exact.iter().any(Exact::is_worse);
     match (&case.finding, case.word().as_str()) {
         (Finding::WrongOutputs(_), _) => Kind::Failure,
         (Finding::Compared(compared), "REGRESSED")

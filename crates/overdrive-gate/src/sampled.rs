@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::block::contrast;
+use super::holm::holm;
 use super::metric::{Better, Metric, metric};
 use super::sequential::{Course, Look, Seen, see};
-use overdrive_bench::statistics::holm;
 use overdrive_bench::verdicts::{Block, Evidence, MEAN, MEDIAN, Observed, P95, P99, Side};
 
 /// A figure whose blocks have an interval.

@@ -6,7 +6,7 @@
 //! of a whole session errs is below the level, for every length of the session (alpha spending, Lan
 //! and DeMets 1983). The look at which time is up spends the rest.
 
-use overdrive_bench::statistics::{SignedRank, reach};
+use super::signed_rank::{SignedRank, reach};
 
 /// The chance of any error over all looks of a session, two-sided.
 pub const ALPHA: f64 = 0.01;

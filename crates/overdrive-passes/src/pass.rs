@@ -11,7 +11,7 @@ use crate::in_blocks::in_blocks;
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
-use crate::plan::{PlanError, chains, narrowed, place, steps, updates};
+use crate::plan::{chains, narrowed, place, steps, updates};
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;

@@ -7,7 +7,7 @@ use super::findings::Finding;
 use super::judged::Judged;
 use super::{charts, decision, findings, lost, machines, markdown, matrix};
 use overdrive_bench::results::Results;
-use overdrive_bench::table::Table;
+use overdrive_bench::table::{Table, markdown_table};
 
 /// A report before it is written.
 pub struct Report<'r> {
@@ -85,7 +85,7 @@ impl<'r> Report<'r> {
                 format!(
                     "# Overdrive results: {}\n\nTimes are shown, never judged.\n\n{lost}\n{}\n{}",
                     machines::counted(self.results),
-                    markdown::table(matrix),
+                    markdown_table(matrix),
                     pages.join("\n")
                 )
             }

@@ -7,7 +7,7 @@ use super::section::section;
 use super::side_tables::PAID_ONCE;
 use super::{findings, overview};
 use overdrive_bench::results::Results;
-use overdrive_bench::table::{indented, table};
+use overdrive_bench::table::{indented, terminal_table};
 
 /// The columns that a terminal has room for; the page has them all.
 const COLUMNS: [&str; 7] = [
@@ -30,12 +30,12 @@ pub fn terminal(results: &Results, width: u16) -> String {
     for study in studies {
         let section = section(&judged, study);
         text += &format!("{}\n", section.title);
-        text += &format!("{}\n", table(&section.tables[0].table.only(&COLUMNS), width));
+        text += &format!("{}\n", terminal_table(&section.tables[0].table.only(&COLUMNS), width));
         text += &section.remarks.iter().map(|remark| told(remark, width)).collect::<String>();
         // One study alone leaves room for what its configurations cost before the first call.
         let overhead = section.tables.iter().find(|t| t.caption == PAID_ONCE).filter(|_| alone);
         if let Some(Captioned { caption, table: costs }) = overhead {
-            text += &format!("\n{caption}\n{}\n", table(costs, width));
+            text += &format!("\n{caption}\n{}\n", terminal_table(costs, width));
         }
         text.push('\n');
     }

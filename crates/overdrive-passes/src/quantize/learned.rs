@@ -21,8 +21,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantize::code;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Binary, BlockFormat, BlockIndex, Builder, Compare, DType, Encoded, Expr, Graph, GraphError,
-    Init, Overflow, Prim, Symmetry, Tensor, TensorType,
+    Binary, BlockIndex, Builder, Compare, DType, Encoded, Expr, Graph, GraphError, Init, Overflow,
+    Prim, Symmetry, Tensor, TensorType,
 };
 use std::collections::BTreeMap;
 

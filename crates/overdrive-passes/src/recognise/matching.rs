@@ -6,9 +6,7 @@ use super::pattern::{Candidate, Patterns};
 use super::scene::Scene;
 use super::sketch::{self, unmoved};
 use super::terms::{commutes, leaves, splits};
-use overdrive_ir::{
-    Binary, DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value,
-};
+use overdrive_ir::{DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value};
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
 

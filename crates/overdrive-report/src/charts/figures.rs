@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use super::bars::{Bar, PARTS, Piece, Row};
 use super::plane::INKS;
 use crate::judged::Compared;
-use crate::section;
 use overdrive_bench::case::Configuration;
 use overdrive_bench::digits;
+use overdrive_bench::measurement::Measurement;
 use overdrive_bench::series::Series;
 
 /// What each row is called among the others: the parts of its configuration in which they differ.

@@ -10,6 +10,7 @@ use crate::files::{File, Report};
 use crate::findings::Finding;
 use crate::judged::Compared;
 use crate::{findings, markdown, overview, section};
+use overdrive_bench::measurement::Measurement;
 use overdrive_bench::speedup::{Speedup, Verdict};
 use overdrive_bench::table::UNKNOWN;
 use std::collections::BTreeMap;

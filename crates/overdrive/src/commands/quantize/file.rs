@@ -9,7 +9,6 @@ use super::subject::Subject;
 use crate::failure::Failure;
 use crate::freeing::Freed;
 use crate::model::{self, Model};
-use crate::terminal::note;
 use overdrive::formats::onnx::{self, Binding};
 use overdrive::ir::ops::quantized_linear::Activations;
 use overdrive::ir::{Backend, Graph, Tensor};
