@@ -12,7 +12,7 @@ use crate::measurement::Measurement;
 
 /// A measure of quality.
 #[derive(Debug)]
-pub struct Metric {
+pub struct Measure {
     /// Its quantity, with unit.
     pub quantity: &'static str,
     /// Its name in a sentence.
@@ -38,8 +38,8 @@ pub enum Better {
 }
 
 /// Agreement with the truth or the original: higher is better.
-pub const ACCURACIES: [Metric; 2] = [
-    Metric {
+pub const ACCURACIES: [Measure; 2] = [
+    Measure {
         quantity: "top1_percent",
         title: "top-1 accuracy",
         word: "top-1",
@@ -48,7 +48,7 @@ pub const ACCURACIES: [Metric; 2] = [
         unit: " %",
         decimals: 2,
     },
-    Metric {
+    Measure {
         quantity: "cosine",
         title: "cosine similarity to the original",
         word: "cosine",
@@ -60,7 +60,7 @@ pub const ACCURACIES: [Metric; 2] = [
 ];
 
 /// The share of right answers as other programs report it, mostly without saying of how many.
-pub const REPORTED: Metric = Metric {
+pub const REPORTED: Measure = Measure {
     quantity: "accuracy",
     title: "accuracy",
     word: "accuracy",
@@ -71,8 +71,8 @@ pub const REPORTED: Metric = Metric {
 };
 
 /// Error: lower is better.
-pub const LOSSES: [Metric; 2] = [
-    Metric {
+pub const LOSSES: [Measure; 2] = [
+    Measure {
         quantity: "perplexity",
         title: "perplexity",
         word: "perplexity",
@@ -81,7 +81,7 @@ pub const LOSSES: [Metric; 2] = [
         unit: "",
         decimals: 2,
     },
-    Metric {
+    Measure {
         quantity: "loss",
         title: "loss",
         word: "loss",
@@ -123,12 +123,12 @@ pub enum Difference {
 }
 
 /// Every metric, the most telling first.
-pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    static REPORTED_ONE: [Metric; 1] = [REPORTED];
+pub fn metrics() -> impl Iterator<Item = &'static Measure> {
+    static REPORTED_ONE: [Measure; 1] = [REPORTED];
     ACCURACIES.iter().chain(&REPORTED_ONE).chain(&LOSSES)
 }
 
-impl Metric {
+impl Measure {
     /// How a reading differs from a reference that it was not compared with in pairs.
     pub fn between(&self, found: &Reading, reference: &Reading) -> Difference {
         if let (Some((a, b)), Some((c, d))) = (found.interval, reference.interval) {

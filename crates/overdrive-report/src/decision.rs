@@ -15,7 +15,7 @@ mod tests;
 
 pub(crate) use card::Card;
 
-use super::judged::{Compared, Judged};
+use super::judged::{Judged, JudgedRow};
 use super::{leaders, overview};
 use overdrive_bench::table::{Align, Table};
 use question::Question;
@@ -44,16 +44,16 @@ pub(super) struct Subject {
 
 /// Works out every card, in the order of the records.
 pub(super) fn decide(judged: &Judged<'_>) -> Decision {
-    let mut groups: Vec<Vec<&Compared<'_>>> = Vec::new();
+    let mut groups: Vec<Vec<&JudgedRow<'_>>> = Vec::new();
     for row in &judged.rows {
-        let workload = |row: &Compared<'_>| row.record.case.workload.clone();
+        let workload = |row: &JudgedRow<'_>| row.record.case.workload.clone();
         match groups.iter_mut().find(|group| workload(group[0]) == workload(row)) {
             Some(group) => group.push(row),
             None => groups.push(vec![row]),
         }
     }
     groups.retain(|group| group.iter().any(|row| row.measurement().is_some()));
-    let subject = |rows: Vec<&Compared<'_>>| {
+    let subject = |rows: Vec<&JudgedRow<'_>>| {
         let workload = rows[0].record.case.workload.clone();
         let mut studies: Vec<String> = Vec::new();
         for row in rows.iter().filter(|row| row.measurement().is_some()) {

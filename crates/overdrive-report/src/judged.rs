@@ -14,7 +14,7 @@ use overdrive_bench::speedup::{NoClaim, Speedup};
 pub(super) struct Judged<'r> {
     pub(super) results: &'r Results,
     /// In the order of the records.
-    pub(super) rows: Vec<Compared<'r>>,
+    pub(super) rows: Vec<JudgedRow<'r>>,
     by_id: BTreeMap<String, usize>,
     /// What no label says, since it holds for all.
     pub(super) common: Common,
@@ -22,7 +22,7 @@ pub(super) struct Judged<'r> {
 
 /// A record with its comparison, if it was to be compared.
 #[derive(Clone)]
-pub(super) struct Compared<'r> {
+pub(super) struct JudgedRow<'r> {
     pub(super) record: &'r Record,
     pub(super) id: String,
     pub(super) anchor: String,
@@ -37,7 +37,7 @@ pub(super) struct Compared<'r> {
     pub(super) is_baseline: bool,
 }
 
-impl<'r> Compared<'r> {
+impl<'r> JudgedRow<'r> {
     pub(super) fn measurement(&self) -> Option<&'r Measurement> {
         self.record.outcome.measurement()
     }
@@ -55,14 +55,14 @@ impl<'r> Judged<'r> {
         let by_id: BTreeMap<String, usize> = ids.iter().cloned().zip(0..).collect();
         let common = Common::of(results.records.iter().map(|record| &record.case.configuration));
         let label = |record: &Record| record.case.configuration.label(&common);
-        let mut rows: Vec<Compared<'r>> = results
+        let mut rows: Vec<JudgedRow<'r>> = results
             .records
             .iter()
             .zip(ids)
             .map(|(record, id)| {
                 let at = record.baseline.as_ref().and_then(|id| by_id.get(id));
                 let baseline = at.map(|&at| &results.records[at]);
-                Compared {
+                JudgedRow {
                     record,
                     anchor: anchor(&id),
                     id,
@@ -83,23 +83,23 @@ impl<'r> Judged<'r> {
     }
 
     /// The record with this id.
-    pub(super) fn find(&self, id: &str) -> Option<&Compared<'r>> {
+    pub(super) fn find(&self, id: &str) -> Option<&JudgedRow<'r>> {
         self.by_id.get(id).map(|&at| &self.rows[at])
     }
 
     /// What the variant of a row is, where the run recorded it.
-    pub(super) fn variant(&self, row: &Compared<'_>) -> Option<&'r Variant> {
+    pub(super) fn variant(&self, row: &JudgedRow<'_>) -> Option<&'r Variant> {
         let name = row.record.case.configuration.variant.as_ref()?;
         self.results.variants.iter().find(|variant| variant.name == *name)
     }
 
     /// The study's records by workload, baselines first.
-    pub(super) fn study(&self, study: &str) -> Vec<&Compared<'r>> {
-        let mut rows: Vec<&Compared<'r>> =
+    pub(super) fn study(&self, study: &str) -> Vec<&JudgedRow<'r>> {
+        let mut rows: Vec<&JudgedRow<'r>> =
             self.rows.iter().filter(|row| row.record.case.study == study).collect();
         rows.sort_by(|a, b| {
             let (x, y) = (&a.record.case, &b.record.case);
-            let key = |row: &Compared<'_>| row.baseline.is_some();
+            let key = |row: &JudgedRow<'_>| row.baseline.is_some();
             x.workload
                 .cmp(&y.workload)
                 .then_with(|| key(a).cmp(&key(b)))

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::judged::{Compared, Judged};
+use super::judged::{Judged, JudgedRow};
 use super::section;
 use overdrive_bench::quality::metrics;
 use overdrive_bench::table::{Align, Column, Table, cell};
 
 /// The cases that at least two of the files hold, in the order of the first, each with its row in
 /// every file.
-pub(super) fn shared<'j, 'r>(files: &[&'j Judged<'r>]) -> Vec<Vec<Option<&'j Compared<'r>>>> {
+pub(super) fn shared<'j, 'r>(files: &[&'j Judged<'r>]) -> Vec<Vec<Option<&'j JudgedRow<'r>>>> {
     let mut seen = BTreeMap::new();
     for row in files.iter().flat_map(|judged| &judged.rows) {
         *seen.entry(row.id.as_str()).or_insert(0) += 1;
@@ -44,7 +44,7 @@ pub(super) fn table(files: &[&Judged<'_>], machines: &[String]) -> Option<Table>
     Some(table)
 }
 
-fn figure(row: &Compared<'_>) -> String {
+fn figure(row: &JudgedRow<'_>) -> String {
     match (row.record.outcome.failure(), row.measurement()) {
         (Some(failure), _) => failure.to_string(),
         (None, Some(measurement)) => {

@@ -1,13 +1,13 @@
 //! How two rows of a report differ in a measure of quality, and how a chart writes it.
 
-use super::judged::Compared;
-use overdrive_bench::quality::{Better, Difference, Metric, Reading};
+use super::judged::JudgedRow;
+use overdrive_bench::quality::{Better, Difference, Measure, Reading};
 
 /// How `row` differs from `other` in this metric; `None` where one of them does not have it.
 pub(super) fn difference(
-    metric: &Metric,
-    row: &Compared<'_>,
-    other: &Compared<'_>,
+    metric: &Measure,
+    row: &JudgedRow<'_>,
+    other: &JudgedRow<'_>,
 ) -> Option<Difference> {
     let (mine, its) = (row.measurement()?, other.measurement()?);
     let (found, reference) = (metric.read(mine)?, metric.read(its)?);
@@ -25,17 +25,17 @@ pub(super) fn difference(
 }
 
 /// Less is better: the value of a row with its sign, last of all where it has none.
-pub(super) fn rank(metric: &Metric, row: &Compared<'_>) -> f64 {
+pub(super) fn rank(metric: &Measure, row: &JudgedRow<'_>) -> f64 {
     let reading = row.measurement().and_then(|measurement| metric.read(measurement));
     reading.map_or(f64::INFINITY, |reading| -metric.sign() * reading.value)
 }
 
 /// `rose by 0.31 % [0.21, 0.41]: 20.11 to 20.17`, where a row was compared with its baseline
-/// sample by sample; else [`Metric::course`].
+/// sample by sample; else [`Measure::course`].
 pub(super) fn course(
-    metric: &Metric,
-    row: &Compared<'_>,
-    baseline: &Compared<'_>,
+    metric: &Measure,
+    row: &JudgedRow<'_>,
+    baseline: &JudgedRow<'_>,
 ) -> Option<String> {
     let (now, before) = (metric.read(row.measurement()?)?, metric.read(baseline.measurement()?)?);
     let change =
@@ -55,6 +55,6 @@ pub(super) fn course(
 }
 
 /// How `charts.js` writes its figures.
-pub(super) fn format(metric: &Metric) -> &'static str {
+pub(super) fn format(metric: &Measure) -> &'static str {
     if metric.unit == " %" { "percent" } else { "plain" }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::captioned::Captioned;
-use super::judged::{Compared, Judged};
+use super::judged::{Judged, JudgedRow};
 use super::ladders::table as ladder;
 use super::overview::word;
 use super::side_tables;
@@ -56,7 +56,7 @@ pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
 }
 
 /// The cases with their times; `origin` is where they were imported from, if they were.
-fn main_table(compared: &[&Compared<'_>], origin: Option<&str>) -> Captioned {
+fn main_table(compared: &[&JudgedRow<'_>], origin: Option<&str>) -> Captioned {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -71,7 +71,7 @@ fn main_table(compared: &[&Compared<'_>], origin: Option<&str>) -> Captioned {
         ("Status", Left),
     ]);
     for row in compared {
-        let Compared { record, gain, .. } = row;
+        let JudgedRow { record, gain, .. } = row;
         let measurement = record.outcome.measurement();
         let (figure, said) = match gain {
             Some(Ok(gain)) => (gain.figure(), word(gain.verdict()).to_owned()),
@@ -148,7 +148,7 @@ pub(super) fn status(record: &Record) -> String {
 }
 
 /// A geometric mean for each pair of configurations that was compared on several workloads.
-fn means(compared: &[&Compared<'_>]) -> Vec<String> {
+fn means(compared: &[&JudgedRow<'_>]) -> Vec<String> {
     let mut pairs: BTreeMap<(String, String), Vec<Option<f64>>> = BTreeMap::new();
     for row in compared {
         let Some(over) = &row.over else { continue };
@@ -176,7 +176,7 @@ fn means(compared: &[&Compared<'_>]) -> Vec<String> {
 }
 
 /// Why a comparison that was asked for gave no figure.
-fn refusal(compared: &Compared<'_>) -> Option<String> {
+fn refusal(compared: &JudgedRow<'_>) -> Option<String> {
     let refused = compared.gain.as_ref()?.as_ref().err()?;
     // A case without a figure has said why in its row.
     compared.record.outcome.measurement()?;

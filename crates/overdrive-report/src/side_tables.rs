@@ -2,7 +2,7 @@
 //! quantities.
 
 use super::captioned::Captioned;
-use super::judged::{Compared, Judged};
+use super::judged::{Judged, JudgedRow};
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::memory::Peak;
@@ -12,10 +12,10 @@ use overdrive_bench::table::{Align, Table, cell};
 pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
 
 /// What the variants are, each once.
-pub(super) fn variants(judged: &Judged<'_>, compared: &[&Compared<'_>]) -> Option<Captioned> {
+pub(super) fn variants(judged: &Judged<'_>, compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     let mut table = Table::new(&[("Variant", Align::Left), ("What it is", Align::Left)]);
     for variant in &judged.results.variants {
-        let is_it = |row: &&&Compared<'_>| judged.variant(row) == Some(variant);
+        let is_it = |row: &&&JudgedRow<'_>| judged.variant(row) == Some(variant);
         if compared.iter().any(|row| is_it(&row)) {
             table.push(vec![variant.name.clone(), variant.about.clone()]);
         }
@@ -25,7 +25,7 @@ pub(super) fn variants(judged: &Judged<'_>, compared: &[&Compared<'_>]) -> Optio
 }
 
 /// What is paid once, and after how many calls it is paid back.
-pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
+pub(super) fn overhead(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -64,7 +64,7 @@ pub(super) fn overhead(compared: &[&Compared<'_>]) -> Option<Captioned> {
 
 /// After how many calls the variant has saved what it cost more at the start, where it is shown to
 /// be faster.
-pub(super) fn pays_back(row: &Compared<'_>) -> Option<u64> {
+pub(super) fn pays_back(row: &JudgedRow<'_>) -> Option<u64> {
     row.speedup().filter(|gain| gain.interval().low > 1.0)?;
     break_even(row.baseline?.outcome.measurement()?, row.measurement()?)
 }
@@ -80,7 +80,7 @@ fn break_even(baseline: &Measurement, variant: &Measurement) -> Option<u64> {
     (saving > 0.0).then(|| (extra.max(0.0) / saving).ceil() as u64)
 }
 
-pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
+pub(super) fn memory(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -96,7 +96,7 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
             format!("{} / {}", digits::bytes(p.added_bytes()), digits::bytes(p.before_bytes))
         })
     };
-    for Compared { record, label, .. } in compared {
+    for JudgedRow { record, label, .. } in compared {
         let Some(memory) = record.outcome.measurement().and_then(|m| m.memory.as_ref()) else {
             continue;
         };
@@ -120,7 +120,7 @@ pub(super) fn memory(compared: &[&Compared<'_>]) -> Option<Captioned> {
 }
 
 /// What a caller on the host pays beside a call.
-pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
+pub(super) fn copies(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -128,7 +128,7 @@ pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("To the device", Right),
         ("Back", Right),
     ]);
-    for Compared { record, label, .. } in compared {
+    for JudgedRow { record, label, .. } in compared {
         let Some(copies) = record.outcome.measurement().and_then(|m| m.copies) else { continue };
         let way =
             |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
@@ -147,7 +147,7 @@ pub(super) fn copies(compared: &[&Compared<'_>]) -> Option<Captioned> {
     })
 }
 
-pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
+pub(super) fn energy(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -157,7 +157,7 @@ pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("Idle power", Right),
         ("Counter", Left),
     ]);
-    for Compared { record, label, .. } in compared {
+    for JudgedRow { record, label, .. } in compared {
         let Some(energy) = record.outcome.measurement().and_then(|m| m.energy.as_ref()) else {
             continue;
         };
@@ -177,7 +177,7 @@ pub(super) fn energy(compared: &[&Compared<'_>]) -> Option<Captioned> {
 }
 
 /// The study's own exact quantities, a row for each.
-pub(super) fn quantities(compared: &[&Compared<'_>]) -> Option<Captioned> {
+pub(super) fn quantities(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("Workload", Left),
@@ -185,7 +185,7 @@ pub(super) fn quantities(compared: &[&Compared<'_>]) -> Option<Captioned> {
         ("Quantity", Left),
         ("Value", Right),
     ]);
-    for Compared { record, label, .. } in compared {
+    for JudgedRow { record, label, .. } in compared {
         let quantities = record.outcome.measurement().map(|m| &m.quantities);
         for (name, value) in quantities.into_iter().flatten() {
             table.push(vec![

@@ -1,6 +1,6 @@
 //! Who saw the memory of a call: exact counts alone, the same for every row that is compared.
 
-use super::judged::Compared;
+use super::judged::JudgedRow;
 use overdrive_bench::memory::{MemoryUse, Peak};
 
 /// A witness of memory.
@@ -32,13 +32,13 @@ const WITNESSES: [Witness; 3] = [
 ];
 
 /// The first that has seen every one of the rows.
-pub(super) fn witness(rows: &[&Compared<'_>]) -> Option<Witness> {
+pub(super) fn witness(rows: &[&JudgedRow<'_>]) -> Option<Witness> {
     let sees =
         |witness: &Witness| rows.iter().all(|row| memory(row).and_then(witness.bytes).is_some());
     WITNESSES.into_iter().filter(|_| !rows.is_empty()).find(sees)
 }
 
 /// What is known of the memory of a row's call.
-pub(super) fn memory<'r>(row: &Compared<'r>) -> Option<&'r MemoryUse> {
+pub(super) fn memory<'r>(row: &JudgedRow<'r>) -> Option<&'r MemoryUse> {
     row.measurement()?.memory.as_ref()
 }

@@ -37,14 +37,14 @@ impl Study for Kernels {
             false => &host::CASES,
         };
         for &(name, case) in cases {
-            if let Some(reason) = context.over() {
+            if let Some(reason) = context.sampling.over() {
                 results.notes.push(Note {
                     study: NAME.to_owned(),
                     text: format!("{name}: skipped, {reason}"),
                 });
                 continue;
             }
-            context.progress.workload(name);
+            context.journal.progress.workload(name);
             if let Err(error) = case(context, results) {
                 results
                     .notes

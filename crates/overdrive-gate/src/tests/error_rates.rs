@@ -5,7 +5,7 @@ use super::invented::{Machine, session};
 use crate::derive;
 use overdrive_bench::exit::Exit;
 use overdrive_bench::statistics::geometric_mean;
-use overdrive_bench::verdicts::{Compared, Estimate, Verdicts};
+use overdrive_bench::verdicts::{Compared, Estimate, Side, Verdicts};
 
 /// Words of the cases that are called `a`.
 fn word(found: &Verdicts) -> String {
@@ -126,8 +126,8 @@ fn no_side_is_favoured() {
         let mut found = session(&mut noisy(1.12));
         for (side, _) in found.evidence.blocks.iter_mut().flat_map(|block| &mut block.runs) {
             *side = match *side {
-                crate::block::Side::Baseline => crate::block::Side::Current,
-                crate::block::Side::Current => crate::block::Side::Baseline,
+                Side::Baseline => Side::Current,
+                Side::Current => Side::Baseline,
                 control => control,
             };
         }

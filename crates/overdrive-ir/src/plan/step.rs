@@ -1,6 +1,7 @@
 //! Steps: the closed list of what a plan can ask of a device.
 
-use super::{Access, Program, SlotId};
+use super::program::{Access, Program};
+use super::slot::SlotId;
 use crate::dimension::Dimension;
 use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 

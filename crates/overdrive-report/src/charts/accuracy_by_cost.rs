@@ -6,11 +6,11 @@ use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{names, tip};
 use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
 use super::size_waterfall::FILE_BYTES;
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use crate::leaders::believed;
 use crate::quality;
 use overdrive_bench::digits;
-use overdrive_bench::quality::{ACCURACIES, Difference, LOSSES, Metric, Reading};
+use overdrive_bench::quality::{ACCURACIES, Difference, LOSSES, Measure, Reading};
 
 /// What is paid for quality.
 struct Cost {
@@ -19,7 +19,7 @@ struct Cost {
     axis: &'static str,
     /// How `charts.js` writes it.
     format: &'static str,
-    of: fn(&Judged<'_>, &Compared<'_>) -> Option<f64>,
+    of: fn(&Judged<'_>, &JudgedRow<'_>) -> Option<f64>,
     text: fn(f64) -> String,
 }
 
@@ -52,16 +52,16 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
 fn chart(
     judged: &Judged<'_>,
     study: &Study<'_>,
-    (group, cost, metric): (&[&Compared<'_>], &Cost, &Metric),
+    (group, cost, metric): (&[&JudgedRow<'_>], &Cost, &Measure),
 ) -> Option<Chart> {
-    let known: Vec<(&Compared<'_>, f64, Reading)> = group
+    let known: Vec<(&JudgedRow<'_>, f64, Reading)> = group
         .iter()
         .filter_map(|row| Some((*row, (cost.of)(judged, row)?, metric.read(row.measurement()?)?)))
         .collect();
     if known.len() < 2 {
         return None;
     }
-    let rows: Vec<&Compared<'_>> = known.iter().map(|(row, ..)| *row).collect();
+    let rows: Vec<&JudgedRow<'_>> = known.iter().map(|(row, ..)| *row).collect();
     let gain = |a: &Reading, b: &Reading| metric.sign() * (a.value - b.value);
     let (mut frontier, mut alike, mut dominated) = (Vec::new(), Vec::new(), Vec::new());
     for ((row, paid_here, reading), name) in known.iter().zip(names(&rows)) {
@@ -74,13 +74,13 @@ fn chart(
         };
         let others =
             || known.iter().filter(|(other, paid, _)| other.id != row.id && paid <= paid_here);
-        let is_shown = |(other, ..): &(&Compared<'_>, f64, Reading)| {
+        let is_shown = |(other, ..): &(&JudgedRow<'_>, f64, Reading)| {
             matches!(
                 quality::difference(metric, row, other),
                 Some(Difference::Worse | Difference::FarWorse)
             )
         };
-        let is_beaten = |(_, paid, other): &(&Compared<'_>, f64, Reading)| {
+        let is_beaten = |(_, paid, other): &(&JudgedRow<'_>, f64, Reading)| {
             gain(other, reading) >= 0.0 && (paid < paid_here || gain(other, reading) > 0.0)
         };
         if others().any(is_shown) {

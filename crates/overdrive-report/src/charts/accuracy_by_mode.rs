@@ -2,8 +2,8 @@
 
 use super::chart::{Chart, Study};
 use super::loss_by_mode::{by_mode, paired};
-use crate::judged::Compared;
-use overdrive_bench::quality::{ACCURACIES, Metric, Reading};
+use crate::judged::JudgedRow;
+use overdrive_bench::quality::{ACCURACIES, Measure, Reading};
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     ACCURACIES
@@ -13,7 +13,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
 }
 
 /// `(-0.31)`: points against the baseline, with the interval of pairs where it was taken so.
-fn difference(metric: &Metric, row: &Compared<'_>, reading: &Reading) -> Option<String> {
+fn difference(metric: &Measure, row: &JudgedRow<'_>, reading: &Reading) -> Option<String> {
     if let Some(change) = row.measurement().and_then(|measurement| metric.change(measurement)) {
         return Some(format!("   ({:+.2}{})", change.value, paired(&change)));
     }

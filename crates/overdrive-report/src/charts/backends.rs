@@ -4,16 +4,16 @@
 use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, series, summary, time_row};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 
 /// In the chart's id, behind the study's name.
 pub(crate) const TIME_PER_CALL: &str = "time-per-call";
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     let has_figure =
-        |row: &&Compared<'_>| series(row).is_some() || row.record.outcome.failure().is_some();
-    let drawn = |group: &&[&Compared<'_>]| group.len() > 1 && group.iter().any(has_figure);
-    let groups: Vec<&[&Compared<'_>]> = study.workloads().filter(drawn).collect();
+        |row: &&JudgedRow<'_>| series(row).is_some() || row.record.outcome.failure().is_some();
+    let drawn = |group: &&[&JudgedRow<'_>]| group.len() > 1 && group.iter().any(has_figure);
+    let groups: Vec<&[&JudgedRow<'_>]> = study.workloads().filter(drawn).collect();
     if groups.is_empty() {
         return Vec::new();
     }
@@ -58,7 +58,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
 }
 
 /// One slot for a group of which nothing ran, all for one reason.
-fn all_alike(group: &[&Compared<'_>]) -> Option<Row> {
+fn all_alike(group: &[&JudgedRow<'_>]) -> Option<Row> {
     let failure = group[0].record.outcome.failure()?;
     let alike = group.iter().all(|row| row.record.outcome.failure() == Some(failure));
     alike.then(|| Row::Slot { name: names(group).join(", "), reason: failure.to_string() })

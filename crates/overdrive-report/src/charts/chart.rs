@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 
 /// Width in which a chart is drawn to a file, in CSS pixels; the live one takes the width that it
 /// is given.
@@ -52,12 +52,12 @@ pub enum Switch {
 pub(super) struct Study<'a> {
     pub(super) name: &'a str,
     /// By workload, baselines first.
-    pub(super) rows: &'a [&'a Compared<'a>],
+    pub(super) rows: &'a [&'a JudgedRow<'a>],
 }
 
 impl<'a> Study<'a> {
     /// The rows of each workload, in order.
-    pub(super) fn workloads(&self) -> impl Iterator<Item = &'a [&'a Compared<'a>]> {
+    pub(super) fn workloads(&self) -> impl Iterator<Item = &'a [&'a JudgedRow<'a>]> {
         self.rows.chunk_by(|a, b| a.record.case.workload == b.record.case.workload)
     }
 
@@ -70,7 +70,7 @@ impl<'a> Study<'a> {
 }
 
 /// Each anchor once, in order.
-pub(super) fn anchors<'a>(rows: impl IntoIterator<Item = &'a Compared<'a>>) -> Vec<String> {
+pub(super) fn anchors<'a>(rows: impl IntoIterator<Item = &'a JudgedRow<'a>>) -> Vec<String> {
     let mut anchors = Vec::new();
     for row in rows {
         if !anchors.contains(&row.anchor) {

@@ -4,7 +4,7 @@
 use super::bars::{Bar, PARTS, Piece, Row, Rows};
 use super::chart::{Chart, Study, anchors};
 use super::figures::{interval, series, summary, tip};
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use overdrive_bench::digits;
 use overdrive_bench::ladder::{Ladder, LadderKey};
 
@@ -16,7 +16,7 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
 /// The chart of one ladder of this study; none where a step is missing, which the text beside it
 /// says.
 fn chart(judged: &Judged<'_>, study: &Study<'_>, index: usize, key: &LadderKey) -> Option<Chart> {
-    let steps: Vec<&Compared<'_>> =
+    let steps: Vec<&JudgedRow<'_>> =
         key.rungs.iter().map(|rung| judged.find(&rung.case)).collect::<Option<_>>()?;
     if steps.first()?.record.case.study != study.name {
         return None;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::names;
 use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::measurement::Curve;
 
 /// What the curves that have a chart are of.
@@ -44,8 +44,8 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     groups().flat_map(|group| KINDS.iter().filter_map(|kind| chart(study, group, kind))).collect()
 }
 
-fn chart(study: &Study<'_>, group: &[&Compared<'_>], kind: &Kind) -> Option<Chart> {
-    let of_kind = |row: &Compared<'_>| -> Vec<Curve> {
+fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &Kind) -> Option<Chart> {
+    let of_kind = |row: &JudgedRow<'_>| -> Vec<Curve> {
         let curves = row.measurement().map_or(&[][..], |m| &m.curves);
         curves
             .iter()
@@ -53,7 +53,7 @@ fn chart(study: &Study<'_>, group: &[&Compared<'_>], kind: &Kind) -> Option<Char
             .cloned()
             .collect()
     };
-    let rows: Vec<&Compared<'_>> =
+    let rows: Vec<&JudgedRow<'_>> =
         group.iter().filter(|row| !of_kind(row).is_empty()).copied().collect();
     let mut lines = Vec::new();
     for ((row, name), ink) in rows.iter().zip(names(&rows)).zip(INKS.iter().cycle()) {

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 
 use super::bars::{Bar, PARTS, Piece, Row};
 use super::plane::INKS;
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::case::Configuration;
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::series::Series;
 
 /// What each row is called among the others: the parts of its configuration in which they differ.
-pub(super) fn names(rows: &[&Compared<'_>]) -> Vec<String> {
+pub(super) fn names(rows: &[&JudgedRow<'_>]) -> Vec<String> {
     let parts: [fn(&Configuration) -> String; 6] = [
         |c| c.backend.clone(),
         |c| if c.device == c.backend { String::new() } else { c.device.clone() },
@@ -39,7 +39,7 @@ pub(super) fn names(rows: &[&Compared<'_>]) -> Vec<String> {
 
 /// A colour for each name, the same wherever the name recurs: grey for a baseline, then the palette
 /// in order.
-pub(super) fn ink(name: &str, row: &Compared<'_>, known: &mut Vec<String>) -> &'static str {
+pub(super) fn ink(name: &str, row: &JudgedRow<'_>, known: &mut Vec<String>) -> &'static str {
     if row.is_baseline {
         return INKS[0];
     }
@@ -50,7 +50,7 @@ pub(super) fn ink(name: &str, row: &Compared<'_>, known: &mut Vec<String>) -> &'
     INKS[1 + at % (INKS.len() - 1)]
 }
 
-pub(super) fn series<'r>(row: &Compared<'r>) -> Option<&'r Series> {
+pub(super) fn series<'r>(row: &JudgedRow<'r>) -> Option<&'r Series> {
     row.measurement()?.latency.as_ref()
 }
 
@@ -67,7 +67,7 @@ pub(super) fn time(series: &Series) -> String {
 }
 
 /// Case, figure, gain, statuses.
-pub(super) fn tip(row: &Compared<'_>) -> String {
+pub(super) fn tip(row: &JudgedRow<'_>) -> String {
     let case = &row.record.case;
     let mut lines = vec![case.workload.to_string(), row.label.clone()];
     lines.extend(series(row).map(|series| {
@@ -82,7 +82,7 @@ pub(super) fn tip(row: &Compared<'_>) -> String {
 }
 
 /// The row of a chart of times; a case without a time is a slot with its reason.
-pub(super) fn time_row(row: &Compared<'_>, name: String, ink: &'static str) -> Row {
+pub(super) fn time_row(row: &JudgedRow<'_>, name: String, ink: &'static str) -> Row {
     let Some(series) = series(row) else {
         let reason = match row.record.outcome.failure() {
             Some(failure) => failure.to_string(),
@@ -105,7 +105,7 @@ pub(super) fn time_row(row: &Compared<'_>, name: String, ink: &'static str) -> R
 }
 
 /// `8 of 9 cases ran. The slowest: ...`: the figures themselves stand in the tables.
-pub(super) fn summary(title: &str, rows: &[&Compared<'_>]) -> String {
+pub(super) fn summary(title: &str, rows: &[&JudgedRow<'_>]) -> String {
     let ran = rows.iter().filter(|row| row.measurement().is_some()).count();
     let figures = rows.iter().take(6).filter_map(|row| {
         Some(format!("{} {}: {}", row.record.case.workload, row.label, time(series(row)?)))

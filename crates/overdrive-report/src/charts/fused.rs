@@ -3,14 +3,14 @@
 use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{summary, time_row};
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use overdrive_bench::case::Configuration;
 
 /// Words of a variant or a mode that name the two sides.
 const SIDES: [(&str, &str); 3] = [("unfused", "fused"), ("expanded", "tiled"), ("jit", "compile")];
 
 pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
-    let pairs: Vec<(&Compared<'_>, &Compared<'_>)> =
+    let pairs: Vec<(&JudgedRow<'_>, &JudgedRow<'_>)> =
         study.rows.iter().filter_map(|row| Some((pair(judged, row)?, *row))).collect();
     // Modes of whole models are the chart of times per call; this one is about what fusing itself
     // gives.
@@ -49,7 +49,7 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
 }
 
 /// What `row` is the fused form of.
-fn pair<'j>(judged: &'j Judged<'_>, row: &Compared<'_>) -> Option<&'j Compared<'j>> {
+fn pair<'j>(judged: &'j Judged<'_>, row: &JudgedRow<'_>) -> Option<&'j JudgedRow<'j>> {
     let baseline = judged.find(row.record.baseline.as_ref()?)?;
     let words = (word(&baseline.record.case.configuration), word(&row.record.case.configuration));
     SIDES.iter().any(|(slow, fast)| words.0 == *slow && words.1 == *fast).then_some(baseline)

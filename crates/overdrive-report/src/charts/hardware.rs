@@ -5,7 +5,7 @@ use super::bars::{Row, Rows};
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
 use super::figures::{series, summary, time_row};
 use super::plane::INKS;
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use crate::matrix;
 
 /// A row for each machine under each case that several of `files` hold; none where they share no
@@ -13,7 +13,7 @@ use crate::matrix;
 pub(crate) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Option<Chart> {
     let shared = matrix::shared(files);
     let most = MOST_ROWS / (files.len() + 1);
-    let (mut rows, mut drawn): (Vec<Row>, Vec<&Compared<'_>>) = (Vec::new(), Vec::new());
+    let (mut rows, mut drawn): (Vec<Row>, Vec<&JudgedRow<'_>>) = (Vec::new(), Vec::new());
     for cells in shared.iter().take(most.max(1)) {
         let any = cells.iter().flatten().next().expect("a shared case has records");
         rows.push(Row::Heading(format!(
@@ -53,8 +53,8 @@ pub(crate) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Option<Chart>
 
 /// The row without the gain over its baseline on its own machine, which is not what this chart is
 /// about.
-fn alone(row: &Compared<'_>, machine: String, ink: &'static str) -> Row {
-    let bare = Compared { gain: None, ..row.clone() };
+fn alone(row: &JudgedRow<'_>, machine: String, ink: &'static str) -> Row {
+    let bare = JudgedRow { gain: None, ..row.clone() };
     if series(row).is_none() {
         return time_row(row, machine, ink);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{ink, interval, names, series, summary, tip};
 use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::case::Workload;
 use overdrive_bench::series::Series;
 
@@ -15,20 +15,20 @@ pub(super) struct Family<'a> {
     pub(super) name: String,
     /// What the size is: `T`, `m = n = k`.
     pub(super) dimension: String,
-    pub(super) members: Vec<(f64, &'a Compared<'a>)>,
+    pub(super) members: Vec<(f64, &'a JudgedRow<'a>)>,
 }
 
 /// Workloads of one name that differ in one dimension alone, or in several that are equal (a square
 /// product), at two sizes or more.
 pub(super) fn families<'a>(study: &Study<'a>) -> Vec<Family<'a>> {
-    let mut by_name: BTreeMap<&str, Vec<&'a Compared<'a>>> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, Vec<&'a JudgedRow<'a>>> = BTreeMap::new();
     for row in study.rows {
         by_name.entry(&row.record.case.workload.name).or_default().push(row);
     }
     by_name.into_iter().filter_map(|(name, rows)| family(name, &rows)).collect()
 }
 
-fn family<'a>(name: &str, rows: &[&'a Compared<'a>]) -> Option<Family<'a>> {
+fn family<'a>(name: &str, rows: &[&'a JudgedRow<'a>]) -> Option<Family<'a>> {
     let first = &rows[0].record.case.workload.dimensions;
     let same_names = |w: &Workload| w.dimensions.keys().eq(first.keys());
     if !rows.iter().all(|row| same_names(&row.record.case.workload)) {
@@ -38,7 +38,7 @@ fn family<'a>(name: &str, rows: &[&'a Compared<'a>]) -> Option<Family<'a>> {
         rows.iter().any(|row| row.record.case.workload.dimensions[*key] != first[*key])
     };
     let varying: Vec<&String> = first.keys().filter(varies).collect();
-    let size = |row: &Compared<'_>| {
+    let size = |row: &JudgedRow<'_>| {
         let sizes: Vec<u64> =
             varying.iter().map(|key| row.record.case.workload.dimensions[*key]).collect();
         sizes.iter().all(|size| *size == sizes[0]).then(|| sizes[0] as f64)
@@ -55,9 +55,9 @@ impl Family<'_> {
     /// One line for each configuration that has `value` at two sizes or more.
     pub(super) fn lines(
         &self,
-        value: impl Fn(&Compared<'_>) -> Option<(f64, Option<(f64, f64)>)>,
+        value: impl Fn(&JudgedRow<'_>) -> Option<(f64, Option<(f64, f64)>)>,
     ) -> Vec<Line> {
-        let rows: Vec<&Compared<'_>> = self.members.iter().map(|(_, row)| *row).collect();
+        let rows: Vec<&JudgedRow<'_>> = self.members.iter().map(|(_, row)| *row).collect();
         let mut lines: Vec<Line> = Vec::new();
         let mut inks = Vec::new();
         for ((size, row), name) in self.members.iter().zip(names(&rows)) {
@@ -131,7 +131,7 @@ fn chart(
         lines,
         level: None,
     };
-    let rows: Vec<&Compared<'_>> = family.members.iter().map(|(_, row)| *row).collect();
+    let rows: Vec<&JudgedRow<'_>> = family.members.iter().map(|(_, row)| *row).collect();
     Some(Chart {
         id: study.id(&format!("{}-{what}-by-size", family.name)),
         caption: "Medians with their 95 % intervals, both axes logarithmic; FLOPs are the graph's \

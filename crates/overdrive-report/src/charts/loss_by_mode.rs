@@ -4,15 +4,15 @@
 use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, tip};
-use crate::judged::Compared;
-use overdrive_bench::quality::{LOSSES, Metric, Reading};
+use crate::judged::JudgedRow;
+use overdrive_bench::quality::{LOSSES, Measure, Reading};
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     LOSSES.iter().filter_map(|metric| by_mode(study, metric, "Loss by mode", increase)).collect()
 }
 
 /// `+1.2 %` over the baseline, with the interval of pairs where it was taken so.
-fn increase(metric: &Metric, row: &Compared<'_>, reading: &Reading) -> Option<String> {
+fn increase(metric: &Measure, row: &JudgedRow<'_>, reading: &Reading) -> Option<String> {
     if let Some(change) = row.measurement().and_then(|measurement| metric.change(measurement)) {
         return Some(format!("   {:+.2} %{}", change.value, paired(&change)));
     }
@@ -27,18 +27,18 @@ pub(super) fn paired(change: &Reading) -> String {
 }
 
 /// What stands behind a figure: its change against the baseline.
-type Change = fn(&Metric, &Compared<'_>, &Reading) -> Option<String>;
+type Change = fn(&Measure, &JudgedRow<'_>, &Reading) -> Option<String>;
 
 /// Rows of every case of the study that has `metric`, and a slot for each that failed beside one
 /// that has it.
 pub(super) fn by_mode(
     study: &Study<'_>,
-    metric: &Metric,
+    metric: &Measure,
     title: &str,
     change: Change,
 ) -> Option<Chart> {
-    let has = |row: &Compared<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
-    let groups: Vec<&[&Compared<'_>]> = study
+    let has = |row: &JudgedRow<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
+    let groups: Vec<&[&JudgedRow<'_>]> = study
         .workloads()
         .filter(|group| group.len() > 1 && group.iter().any(|row| has(row)))
         .collect();
@@ -86,8 +86,8 @@ pub(super) fn by_mode(
 }
 
 fn bar(
-    metric: &Metric,
-    row: &Compared<'_>,
+    metric: &Measure,
+    row: &JudgedRow<'_>,
     reading: &Reading,
     (name, ink, change): (String, &'static str, String),
 ) -> Bar {

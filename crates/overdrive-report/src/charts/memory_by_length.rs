@@ -5,7 +5,7 @@ use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::summary;
 use super::latency_by_size::families;
 use super::plane::{Axis, Plane, Scale};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::memory::MemoryUse;
 
 /// The dimension that is a sequence's length.
@@ -22,7 +22,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
             return None;
         }
         let title = format!("{}: memory against {LENGTH}", family.name);
-        let rows: Vec<&Compared<'_>> = family.members.iter().map(|(_, row)| *row).collect();
+        let rows: Vec<&JudgedRow<'_>> = family.members.iter().map(|(_, row)| *row).collect();
         let plane = Plane {
             x: Axis { title: "T · sequence length".into(), scale: Scale::Log, format: "plain" },
             y: Axis {

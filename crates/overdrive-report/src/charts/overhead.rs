@@ -4,7 +4,7 @@
 use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::names;
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use crate::side_tables::pays_back;
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
@@ -20,8 +20,8 @@ const STAGES: [(&str, &str); 5] = [
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     let known =
-        |row: &&&Compared<'_>| row.measurement().is_some_and(|m| m.overhead.stages().count() > 1);
-    let groups: Vec<Vec<&Compared<'_>>> = study
+        |row: &&&JudgedRow<'_>| row.measurement().is_some_and(|m| m.overhead.stages().count() > 1);
+    let groups: Vec<Vec<&JudgedRow<'_>>> = study
         .workloads()
         .map(|group| group.iter().filter(known).copied().collect::<Vec<_>>())
         .filter(|group| !group.is_empty())
@@ -67,11 +67,11 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     }]
 }
 
-fn has(row: &Compared<'_>, stage: &str) -> bool {
+fn has(row: &JudgedRow<'_>, stage: &str) -> bool {
     row.measurement().is_some_and(|m| m.overhead.stages().any(|(name, _)| name == stage))
 }
 
-fn bar(row: &Compared<'_>, measurement: &Measurement, name: String) -> Bar {
+fn bar(row: &JudgedRow<'_>, measurement: &Measurement, name: String) -> Bar {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut words = Vec::new();
     for (stage, ink) in STAGES {

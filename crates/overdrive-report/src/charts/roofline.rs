@@ -6,7 +6,7 @@ use super::chart::{Chart, Study, WIDTH, anchors};
 use super::figures::{series, summary, tip};
 use super::latency_by_size::rate;
 use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
 
 /// How far above the roof a point may lie before it is an error: ceilings have intervals of their
@@ -26,7 +26,7 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     };
     let (compute, bandwidth) = (best(CeilingKind::Compute)?, best(CeilingKind::Bandwidth)?);
     let roof = |intensity: f64| (intensity * bandwidth.per_second()).min(compute.per_second());
-    let rows: Vec<&Compared<'_>> = study
+    let rows: Vec<&JudgedRow<'_>> = study
         .rows
         .iter()
         .filter(|row| row.record.case.configuration.threads == threads)
@@ -109,7 +109,7 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
 }
 
 /// FLOP per byte and FLOPs of a call.
-fn work(row: &Compared<'_>) -> Option<(f64, u64)> {
+fn work(row: &JudgedRow<'_>) -> Option<(f64, u64)> {
     let work = row.measurement()?.work.as_ref().filter(|work| work.flops > 0 && work.bytes > 0)?;
     Some((work.flops as f64 / work.bytes as f64, work.flops))
 }

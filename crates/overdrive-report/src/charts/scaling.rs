@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::chart::{Chart, Study, WIDTH, anchors};
 use super::figures::{series, summary, tip};
 use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::case::{Configuration, Workload};
 use overdrive_bench::statistics::ratio_of_medians;
 
@@ -18,7 +18,7 @@ pub(super) const RANKS: &str = "ranks";
 const MOST_LINES: usize = 7;
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    let mut families: BTreeMap<(Workload, Configuration), Vec<(f64, &Compared<'_>)>> =
+    let mut families: BTreeMap<(Workload, Configuration), Vec<(f64, &JudgedRow<'_>)>> =
         BTreeMap::new();
     for row in study.rows.iter().filter(|row| series(row).is_some()) {
         let mut configuration = row.record.case.configuration.clone();
@@ -38,7 +38,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         members.sort_by(|a, b| a.0.total_cmp(&b.0));
         members.windows(2).any(|pair| pair[0].0 < pair[1].0)
     });
-    let drawn: Vec<&Compared<'_>> =
+    let drawn: Vec<&JudgedRow<'_>> =
         families.values().take(MOST_LINES).flatten().map(|(_, row)| *row).collect();
     if drawn.is_empty() {
         return Vec::new();
@@ -81,12 +81,12 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
 }
 
 fn line(
-    ((workload, configuration), members): (&(Workload, Configuration), &Vec<(f64, &Compared<'_>)>),
+    ((workload, configuration), members): (&(Workload, Configuration), &Vec<(f64, &JudgedRow<'_>)>),
     ink: &'static str,
 ) -> Option<Line> {
     let (fewest, first) = members.first()?;
     let base = series(first)?.sorted_ns();
-    let point = |(workers, row): &(f64, &Compared<'_>)| {
+    let point = |(workers, row): &(f64, &JudgedRow<'_>)| {
         let scale = fewest / workers;
         let ratio = ratio_of_medians(&base, &series(row)?.sorted_ns(), row.record.seed)?;
         Some(Point {

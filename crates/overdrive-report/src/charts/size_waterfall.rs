@@ -4,7 +4,7 @@
 use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors};
 use super::figures::names;
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 
@@ -15,7 +15,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     study.workloads().filter_map(|group| chart(study, group)).collect()
 }
 
-fn chart(study: &Study<'_>, group: &[&Compared<'_>]) -> Option<Chart> {
+fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>]) -> Option<Chart> {
     let mut rows = Vec::new();
     let mut off = Vec::new();
     let mut drawn = Vec::new();

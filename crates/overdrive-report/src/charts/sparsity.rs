@@ -3,9 +3,9 @@
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::tip;
 use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use crate::quality;
-use overdrive_bench::quality::{ACCURACIES, LOSSES, Metric};
+use overdrive_bench::quality::{ACCURACIES, LOSSES, Measure};
 
 /// Quantity: share of zeros among the weights or the scores, in per cent.
 const SPARSITY: &str = "sparsity_percent";
@@ -19,7 +19,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     speed.into_iter().chain(quality).collect()
 }
 
-fn quality(study: &Study<'_>, metric: &Metric) -> Option<Chart> {
+fn quality(study: &Study<'_>, metric: &Measure) -> Option<Chart> {
     let mut chart = chart(study, metric.quantity, |row| {
         let reading = metric.read(row.measurement()?)?;
         Some((reading.value, reading.interval))
@@ -43,9 +43,9 @@ type Value = (f64, Option<(f64, f64)>);
 fn chart(
     study: &Study<'_>,
     what: &str,
-    value: impl Fn(&Compared<'_>) -> Option<Value>,
+    value: impl Fn(&JudgedRow<'_>) -> Option<Value>,
 ) -> Option<Chart> {
-    let drawn: Vec<&Compared<'_>> = study
+    let drawn: Vec<&JudgedRow<'_>> = study
         .rows
         .iter()
         .filter(|row| sparsity(row).is_some() && value(row).is_some())
@@ -78,13 +78,13 @@ fn chart(
     })
 }
 
-fn sparsity(row: &Compared<'_>) -> Option<f64> {
+fn sparsity(row: &JudgedRow<'_>) -> Option<f64> {
     row.measurement()?.quantities.get(SPARSITY).copied()
 }
 
 /// A line for each workload, over its sparsities.
-fn lines(study: &Study<'_>, value: impl Fn(&Compared<'_>) -> Option<Value>) -> Vec<Line> {
-    let line = |(group, ink): (&[&Compared<'_>], &&'static str)| {
+fn lines(study: &Study<'_>, value: impl Fn(&JudgedRow<'_>) -> Option<Value>) -> Vec<Line> {
+    let line = |(group, ink): (&[&JudgedRow<'_>], &&'static str)| {
         let mut points: Vec<Point> = group
             .iter()
             .filter_map(|row| {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::chart::{Chart, Study, anchors, left_out};
 use super::figures::{interval, names, series, summary, tip};
 use super::plane::{INKS, log_ticks};
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use overdrive_bench::digits;
 use overdrive_bench::statistics::Sorted;
 
@@ -23,7 +23,7 @@ const MOST_IN_PANEL: usize = 8;
 const ROW: usize = 40;
 
 pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
-    let groups: Vec<Vec<&Compared<'_>>> = study
+    let groups: Vec<Vec<&JudgedRow<'_>>> = study
         .workloads()
         .map(|group| {
             group
@@ -39,7 +39,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         return Vec::new();
     }
     let panels = &groups[..groups.len().min(MOST_PANELS)];
-    let drawn: Vec<&Compared<'_>> = panels.iter().flatten().copied().collect();
+    let drawn: Vec<&JudgedRow<'_>> = panels.iter().flatten().copied().collect();
     let (option, height) = option(panels);
     let title = "Where the samples lie".to_owned();
     vec![Chart {
@@ -58,7 +58,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     }]
 }
 
-fn option(panels: &[Vec<&Compared<'_>>]) -> (Value, u32) {
+fn option(panels: &[Vec<&JudgedRow<'_>>]) -> (Value, u32) {
     let (mut grids, mut xs, mut ys, mut titles, mut marks) =
         (vec![], vec![], vec![], vec![], vec![]);
     let mut top = 0;
@@ -93,7 +93,7 @@ fn option(panels: &[Vec<&Compared<'_>>]) -> (Value, u32) {
     (option, top as u32)
 }
 
-fn x_axis(panel: &[&Compared<'_>], at: usize) -> Value {
+fn x_axis(panel: &[&JudgedRow<'_>], at: usize) -> Value {
     let summaries = panel.iter().filter_map(|row| Some(&series(row)?.summary));
     let (low, high) = summaries
         .fold((f64::INFINITY, 0.0_f64), |(low, high), s| (low.min(s.min_ns), high.max(s.max_ns)));
@@ -122,7 +122,7 @@ fn column(words: &[String], at: usize, position: &str, ink: &str) -> Value {
             "overflow": "break", "lineHeight": 12, "color": ink}})
 }
 
-fn panel_marks(panel: &[&Compared<'_>], at: usize) -> Vec<Value> {
+fn panel_marks(panel: &[&JudgedRow<'_>], at: usize) -> Vec<Value> {
     let (mut shapes, mut inks, mut violins, mut points, mut intervals, mut medians) =
         (vec![], vec![], vec![], vec![], vec![], vec![]);
     for (index, row) in panel.iter().enumerate() {

@@ -1,19 +1,20 @@
 //! Which configuration is right most often, by an interval; where no quality was measured, how far
 //! outputs lie from the reference.
 
-use super::super::judged::Compared;
+use super::super::judged::JudgedRow;
 use super::card::Card;
 use super::question::Question;
 use crate::quality;
 use overdrive_bench::measurement::Agreement;
-use overdrive_bench::quality::{Difference, Metric, metrics, samples};
+use overdrive_bench::quality::{Difference, Measure, metrics, samples};
 
 const TITLE: &str = "Most accurate";
 
 pub(super) fn card(question: &Question<'_, '_>) -> Card {
     let measured = metrics().find_map(|metric| {
-        let has = |row: &&Compared<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
-        let rows: Vec<&Compared<'_>> = question.rows.iter().copied().filter(has).collect();
+        let has =
+            |row: &&JudgedRow<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
+        let rows: Vec<&JudgedRow<'_>> = question.rows.iter().copied().filter(has).collect();
         (rows.len() > 1).then_some((metric, rows))
     });
     match measured {
@@ -22,13 +23,13 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
     }
 }
 
-fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_>]) -> Card {
-    let reading = |row: &Compared<'_>| row.measurement().and_then(|m| metric.read(m));
+fn by_quality(question: &Question<'_, '_>, metric: &Measure, rows: &[&JudgedRow<'_>]) -> Card {
+    let reading = |row: &JudgedRow<'_>| row.measurement().and_then(|m| metric.read(m));
     let figure =
-        |row: &Compared<'_>| reading(row).map_or(String::new(), |found| metric.figure(&found));
+        |row: &JudgedRow<'_>| reading(row).map_or(String::new(), |found| metric.figure(&found));
     let difference =
-        |row: &Compared<'_>, other: &Compared<'_>| quality::difference(metric, row, other);
-    let better = |row: &Compared<'_>, other: &Compared<'_>| {
+        |row: &JudgedRow<'_>, other: &JudgedRow<'_>| quality::difference(metric, row, other);
+    let better = |row: &JudgedRow<'_>, other: &JudgedRow<'_>| {
         row.id == other.id || difference(row, other) == Some(Difference::Better)
     };
     if let Some(winner) = rows.iter().find(|row| rows.iter().all(|other| better(row, other))) {
@@ -66,11 +67,11 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
         .resting_on(rows);
     }
     // Everybody whom nobody beats by an interval.
-    let worse = |row: &Compared<'_>, other: &Compared<'_>| {
+    let worse = |row: &JudgedRow<'_>, other: &JudgedRow<'_>| {
         row.id != other.id
             && matches!(difference(row, other), Some(Difference::Worse | Difference::FarWorse))
     };
-    let (beaten, alike): (Vec<&Compared<'_>>, Vec<&Compared<'_>>) =
+    let (beaten, alike): (Vec<&JudgedRow<'_>>, Vec<&JudgedRow<'_>>) =
         rows.iter().partition(|row| rows.iter().any(|other| worse(row, other)));
     let shown: Vec<String> =
         alike.iter().take(2).map(|row| format!("`{}` {}", row.label, figure(row))).collect();
@@ -91,15 +92,15 @@ fn by_quality(question: &Question<'_, '_>, metric: &Metric, rows: &[&Compared<'_
 /// The row that `row` is likened to, where `metric` is likeness.
 fn original<'j, 'r>(
     question: &Question<'j, 'r>,
-    metric: &Metric,
-    row: &Compared<'r>,
-) -> Option<&'j Compared<'r>> {
+    metric: &Measure,
+    row: &JudgedRow<'r>,
+) -> Option<&'j JudgedRow<'r>> {
     let baseline = row.record.baseline.as_deref().filter(|_| metric.is_likeness)?;
     question.judged.find(baseline)
 }
 
 fn by_agreement(question: &Question<'_, '_>) -> Card {
-    let mut checked: Vec<(&Compared<'_>, &Agreement)> = question
+    let mut checked: Vec<(&JudgedRow<'_>, &Agreement)> = question
         .rows
         .iter()
         .filter_map(|row| Some((*row, row.measurement()?.agreement.as_ref()?)))
@@ -116,14 +117,14 @@ fn by_agreement(question: &Question<'_, '_>) -> Card {
         );
     };
     let all = if checked.len() == ran { "all".to_owned() } else { format!("{} of", checked.len()) };
-    let name = |row: &Compared<'_>| row.label.clone();
+    let name = |row: &JudgedRow<'_>| row.label.clone();
     let errors = if checked.len() == 1 {
         format!("largest error {:.1e}", error(first))
     } else {
         let (low, high) = (error(first), error(last));
         format!("largest errors {low:.1e} (`{}`) to {high:.1e} (`{}`)", name(least), name(most))
     };
-    let rows: Vec<&Compared<'_>> = checked.iter().map(|(row, _)| *row).collect();
+    let rows: Vec<&JudgedRow<'_>> = checked.iter().map(|(row, _)| *row).collect();
     let against = format!("with the reference ({})", first.reference);
     let detail =
         format!("{against}; {errors}; no data set was given, so accuracy itself is unknown");

@@ -1,7 +1,7 @@
 //! The winners beside the baseline and what other engines take, in one table: what a reader weighs
 //! against each other stands in one column, and is compared with one thing.
 
-use super::super::judged::Compared;
+use super::super::judged::JudgedRow;
 use super::super::leaders::believed;
 use super::card::Card;
 use super::question::{Question, size, time};
@@ -13,10 +13,10 @@ use overdrive_bench::table::{Align, Table, UNKNOWN};
 /// The table of a workload; `None` where it would have one row.
 pub(super) fn table(
     question: &Question<'_, '_>,
-    baseline: &Compared<'_>,
+    baseline: &JudgedRow<'_>,
     cards: &[Card; 3],
 ) -> Option<Table> {
-    let mut rows: Vec<(&Compared<'_>, Vec<&str>)> = vec![(baseline, vec!["baseline"])];
+    let mut rows: Vec<(&JudgedRow<'_>, Vec<&str>)> = vec![(baseline, vec!["baseline"])];
     for card in cards {
         let Some(id) = &card.id else { continue };
         let Some(row) = question.rows.iter().copied().find(|row| row.id == *id) else { continue };
@@ -27,7 +27,7 @@ pub(super) fn table(
     }
     // Of every other engine what is soonest.
     for row in soonest(question) {
-        let engine = |row: &Compared<'_>| row.record.case.configuration.backend.clone();
+        let engine = |row: &JudgedRow<'_>| row.record.case.configuration.backend.clone();
         if rows.iter().all(|(other, _)| engine(other) != engine(row)) {
             rows.push((row, vec!["fastest of its engine"]));
         }
@@ -74,7 +74,7 @@ pub(super) fn table(
 }
 
 /// What the fastest is compared with, else the first that was timed and is compared with nothing.
-pub(super) fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j Compared<'r>> {
+pub(super) fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j JudgedRow<'r>> {
     let of_lead = || {
         let id = question.lead.as_ref()?.winner.record.baseline.as_deref()?;
         question.rows.iter().copied().find(|row| row.id == id)
@@ -84,8 +84,8 @@ pub(super) fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j Compar
 }
 
 /// The rows whose times are believed, the soonest first.
-fn soonest<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j Compared<'r>> {
-    let mut timed: Vec<(f64, &'j Compared<'r>)> = question
+fn soonest<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j JudgedRow<'r>> {
+    let mut timed: Vec<(f64, &'j JudgedRow<'r>)> = question
         .timed
         .iter()
         .filter_map(|row| {

@@ -1,6 +1,6 @@
 //! The answer to one of a reader's questions.
 
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use overdrive_bench::results::Variant;
 
 /// The answer to one question.
@@ -28,7 +28,7 @@ pub(crate) struct Card {
 
 impl Card {
     /// A winner among `rows`.
-    pub(super) fn won(title: &'static str, winner: &Compared<'_>, figure: String) -> Self {
+    pub(super) fn won(title: &'static str, winner: &JudgedRow<'_>, figure: String) -> Self {
         let (id, winner) = (Some(winner.id.clone()), Some(winner.label.clone()));
         Self { title, winner, id, ..Self::open(title, figure, String::new()) }
     }
@@ -63,7 +63,7 @@ impl Card {
         }
     }
 
-    pub(super) fn resting_on(mut self, rows: &[&Compared<'_>]) -> Self {
+    pub(super) fn resting_on(mut self, rows: &[&JudgedRow<'_>]) -> Self {
         self.anchors = rows.iter().map(|row| row.anchor.clone()).collect();
         self
     }

@@ -1,6 +1,6 @@
 //! Which configuration answers soonest, and what it costs.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::super::leaders::{Lead, believed};
 use super::super::side_tables::pays_back;
 use super::card::Card;
@@ -14,10 +14,10 @@ const TITLE: &str = "Fastest";
 /// The rows whose times may be recommended, of full measurements where there are any.
 pub(super) fn candidates<'j, 'r>(
     judged: &Judged<'r>,
-    rows: &[&'j Compared<'r>],
-) -> Vec<&'j Compared<'r>> {
+    rows: &[&'j JudgedRow<'r>],
+) -> Vec<&'j JudgedRow<'r>> {
     let of = |depth: Depth| {
-        let at = |row: &&&'j Compared<'r>| {
+        let at = |row: &&&'j JudgedRow<'r>| {
             believed(judged, row).is_some_and(|(_, series)| series.conditions.depth == depth)
         };
         rows.iter().filter(at).copied().collect::<Vec<_>>()
@@ -67,9 +67,9 @@ fn untimed(question: &Question<'_, '_>) -> String {
     }
 }
 
-fn undecided(candidates: &[&Compared<'_>]) -> Card {
+fn undecided(candidates: &[&JudgedRow<'_>]) -> Card {
     let mut sorted = candidates.to_vec();
-    let median = |row: &Compared<'_>| {
+    let median = |row: &JudgedRow<'_>| {
         let series = row.measurement().and_then(|m| m.latency.as_ref());
         series.map_or(f64::INFINITY, |series| series.summary.median_ns)
     };
@@ -82,30 +82,30 @@ fn undecided(candidates: &[&Compared<'_>]) -> Card {
 
 /// The gain over the baseline, or over the slowest that is told apart; and over the best of the
 /// other engines.
-fn against(lead: &Lead<'_, '_>, candidates: &[&Compared<'_>]) -> String {
+fn against(lead: &Lead<'_, '_>, candidates: &[&JudgedRow<'_>]) -> String {
     let winner = lead.winner;
-    let backend = |row: &Compared<'_>| row.record.case.configuration.backend.clone();
-    let beaten: Vec<(&Compared<'_>, Speedup)> = candidates
+    let backend = |row: &JudgedRow<'_>| row.record.case.configuration.backend.clone();
+    let beaten: Vec<(&JudgedRow<'_>, Speedup)> = candidates
         .iter()
         .filter_map(|row| Some((*row, Speedup::between(row.record, winner.record).ok()?)))
         .filter(|(_, gain)| gain.interval().low > 1.0)
         .collect();
-    let by_ratio = |(_, a): &&(&Compared<'_>, Speedup), (_, b): &&(&Compared<'_>, Speedup)| {
+    let by_ratio = |(_, a): &&(&JudgedRow<'_>, Speedup), (_, b): &&(&JudgedRow<'_>, Speedup)| {
         a.ratio().total_cmp(&b.ratio())
     };
-    let is_baseline = |row: &Compared<'_>| winner.record.baseline.as_ref() == Some(&row.id);
+    let is_baseline = |row: &JudgedRow<'_>| winner.record.baseline.as_ref() == Some(&row.id);
     let first =
         beaten.iter().find(|(row, _)| is_baseline(row)).or_else(|| beaten.iter().max_by(by_ratio));
     let others = beaten.iter().filter(|(row, _)| backend(row) != backend(winner));
     let rival =
         others.min_by(by_ratio).filter(|(row, _)| first.is_none_or(|(one, _)| one.id != row.id));
-    let over = |(row, gain): &(&Compared<'_>, Speedup)| {
+    let over = |(row, gain): &(&JudgedRow<'_>, Speedup)| {
         format!("{} over `{}` ({})", gain.figure(), row.label, median(row))
     };
     first.into_iter().chain(rival).map(over).collect::<Vec<_>>().join("; ")
 }
 
-fn given_up(question: &Question<'_, '_>, winner: &Compared<'_>) -> Vec<String> {
+fn given_up(question: &Question<'_, '_>, winner: &JudgedRow<'_>) -> Vec<String> {
     let start: u64 = winner
         .measurement()
         .map_or(0, |measurement| measurement.overhead.stages().map(|(_, ns)| ns).sum());

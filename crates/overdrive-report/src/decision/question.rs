@@ -1,7 +1,7 @@
 //! The rows of a workload, and how one stands beside the others: in time, quality and size.
 
 use crate::findings::FILE_BYTES;
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 use crate::leaders::Lead;
 use crate::quality;
 use crate::witness::{Witness, witness};
@@ -15,16 +15,16 @@ const NOTHING: u64 = 100;
 /// The rows of a workload, to ask questions of.
 pub(super) struct Question<'j, 'r> {
     pub(super) judged: &'j Judged<'r>,
-    pub(super) rows: Vec<&'j Compared<'r>>,
+    pub(super) rows: Vec<&'j JudgedRow<'r>>,
     /// Those whose times may be recommended, and who of them is first: worked out once, for it
     /// takes a bootstrap for each.
-    pub(super) timed: Vec<&'j Compared<'r>>,
+    pub(super) timed: Vec<&'j JudgedRow<'r>>,
     pub(super) lead: Option<Lead<'j, 'r>>,
 }
 
 impl Question<'_, '_> {
     /// `cosine 0.9994`, `54.4 MiB`, `63 ms`: what a row has beside what it won by.
-    pub(super) fn has(&self, row: &Compared<'_>) -> Vec<String> {
+    pub(super) fn has(&self, row: &JudgedRow<'_>) -> Vec<String> {
         let quality = metrics().find_map(|metric| {
             let reading = metric.read(row.measurement()?)?;
             Some(format!("{} {}", metric.word, metric.short(&reading)))
@@ -34,13 +34,13 @@ impl Question<'_, '_> {
     }
 
     /// `63 ms`, of a row that is not the fastest.
-    fn times(&self, row: &Compared<'_>) -> Option<String> {
+    fn times(&self, row: &JudgedRow<'_>) -> Option<String> {
         self.lead.as_ref().filter(|lead| lead.winner.id != row.id)?;
         Some(median(row)).filter(|time| !time.is_empty())
     }
 
     /// The time that `row` takes more than the fastest, where an interval shows it.
-    pub(super) fn slower(&self, row: &Compared<'_>) -> Option<String> {
+    pub(super) fn slower(&self, row: &JudgedRow<'_>) -> Option<String> {
         let lead = self.lead.as_ref()?;
         let fastest = lead.winner;
         if fastest.id == row.id || lead.alike.iter().any(|other| other.id == row.id) {
@@ -57,13 +57,13 @@ impl Question<'_, '_> {
     }
 
     /// The quality that `row` lost against the model it was made from, or against the best.
-    pub(super) fn worse(&self, row: &Compared<'_>) -> Option<String> {
+    pub(super) fn worse(&self, row: &JudgedRow<'_>) -> Option<String> {
         metrics().find_map(|metric| {
             let mine = metric.read(row.measurement()?)?;
             let baseline = row.record.baseline.as_deref().and_then(|id| self.judged.find(id));
             let others = self.rows.iter().copied().filter(|other| other.id != row.id);
             // How sure it is that `other` is better.
-            let lost = |other: &Compared<'_>| match quality::difference(metric, row, other)? {
+            let lost = |other: &JudgedRow<'_>| match quality::difference(metric, row, other)? {
                 Difference::Worse => Some(""),
                 Difference::FarWorse => Some(FAR),
                 Difference::Better | Difference::Unknown => None,
@@ -77,11 +77,11 @@ impl Question<'_, '_> {
             let best = others
                 .filter(|other| lost(other).is_some())
                 .min_by(|a, b| quality::rank(metric, a).total_cmp(&quality::rank(metric, b)));
-            let fell = |before: &Compared<'_>| {
+            let fell = |before: &JudgedRow<'_>| {
                 let doubt = lost(before)?;
                 Some(format!("{title} {}{doubt}", quality::course(metric, row, before)?))
             };
-            let beside = |other: &Compared<'_>| {
+            let beside = |other: &JudgedRow<'_>| {
                 let doubt = lost(other)?;
                 let name = other.label.clone();
                 let theirs = metric.read(other.measurement()?)?;
@@ -93,7 +93,7 @@ impl Question<'_, '_> {
     }
 
     /// The bytes that `row` takes more than the smallest.
-    pub(super) fn larger(&self, row: &Compared<'_>) -> Option<String> {
+    pub(super) fn larger(&self, row: &JudgedRow<'_>) -> Option<String> {
         let size = size(self)?;
         let smallest = size.least(self)?;
         let (mine, least) = (size.of(row)?, size.of(smallest)?);
@@ -111,7 +111,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    pub(super) fn of(&self, row: &Compared<'_>) -> Option<u64> {
+    pub(super) fn of(&self, row: &JudgedRow<'_>) -> Option<u64> {
         let measurement = row.measurement()?;
         match self.witness {
             Some(witness) => (witness.bytes)(measurement.memory.as_ref()?),
@@ -120,15 +120,15 @@ impl Size {
     }
 
     /// The first row that takes least.
-    pub(super) fn least<'j, 'r>(&self, question: &Question<'j, 'r>) -> Option<&'j Compared<'r>> {
+    pub(super) fn least<'j, 'r>(&self, question: &Question<'j, 'r>) -> Option<&'j JudgedRow<'r>> {
         let sized = right(question).into_iter().filter_map(|row| Some((self.of(row)?, row)));
         sized.min_by_key(|(bytes, _)| *bytes).map(|(_, row)| row)
     }
 }
 
 /// The rows whose outputs agree, or whose quality stands beside their size.
-pub(super) fn right<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j Compared<'r>> {
-    let is_right = |row: &&&Compared<'r>| {
+pub(super) fn right<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j JudgedRow<'r>> {
+    let is_right = |row: &&&JudgedRow<'r>| {
         row.measurement().is_some_and(|measurement| {
             let agrees = measurement.agreement.as_ref().is_some_and(|agreement| agreement.holds());
             agrees || metrics().any(|metric| metric.read(measurement).is_some())
@@ -149,12 +149,12 @@ pub(super) fn size(question: &Question<'_, '_>) -> Option<Size> {
 }
 
 /// The time without its interval.
-pub(super) fn median(row: &Compared<'_>) -> String {
+pub(super) fn median(row: &JudgedRow<'_>) -> String {
     time(row).split(" [").next().unwrap_or_default().to_owned()
 }
 
 /// The time with its interval; nothing where it has none.
-pub(super) fn time(row: &Compared<'_>) -> String {
+pub(super) fn time(row: &JudgedRow<'_>) -> String {
     let series = row.measurement().and_then(|measurement| measurement.latency.as_ref());
     series.map_or(String::new(), |series| digits::time_of(&series.summary))
 }

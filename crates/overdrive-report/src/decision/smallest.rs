@@ -1,12 +1,12 @@
 //! Which configuration takes least room: its file, or the memory of a call where no file was
 //! written.
 
-use super::super::judged::Compared;
+use super::super::judged::JudgedRow;
 use super::card::Card;
 use super::question::{Question, right, size};
 use crate::quality;
 use overdrive_bench::digits;
-use overdrive_bench::quality::{Difference, Metric, metrics};
+use overdrive_bench::quality::{Difference, Measure, metrics};
 
 const TITLE: &str = "Smallest";
 
@@ -20,11 +20,11 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
             "neither a file nor the memory of a call was counted",
         );
     };
-    let bytes = |row: &Compared<'_>| size.of(row);
-    let sized: Vec<&Compared<'_>> = rows.into_iter().filter(|row| bytes(row).is_some()).collect();
+    let bytes = |row: &JudgedRow<'_>| size.of(row);
+    let sized: Vec<&JudgedRow<'_>> = rows.into_iter().filter(|row| bytes(row).is_some()).collect();
     let most = sized.iter().copied().max_by_key(|row| bytes(row)).unwrap_or(least);
-    let figure = |row: &Compared<'_>| digits::bytes(bytes(row).unwrap_or(0));
-    let alike: Vec<&Compared<'_>> =
+    let figure = |row: &JudgedRow<'_>| digits::bytes(bytes(row).unwrap_or(0));
+    let alike: Vec<&JudgedRow<'_>> =
         sized.iter().copied().filter(|row| bytes(row) == bytes(least)).collect();
     let card = match best(&alike) {
         None if alike.len() == sized.len() => {
@@ -42,7 +42,7 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
                 true => "the only one that was counted".to_owned(),
                 false => format!("`{}` takes {}", name(most), figure(most)),
             };
-            let others: Vec<&Compared<'_>> =
+            let others: Vec<&JudgedRow<'_>> =
                 alike.iter().copied().filter(|row| row.id != least.id).collect();
             let same = match others.as_slice() {
                 [] => String::new(),
@@ -65,9 +65,9 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
 
 /// Of rows of one size the one that is better than every other, by the first quality that all have
 /// and that tells them apart; the only one.
-fn best<'j, 'r>(rows: &[&'j Compared<'r>]) -> Option<&'j Compared<'r>> {
-    let of = |metric: &Metric| {
-        let beats = |row: &&&'j Compared<'r>| {
+fn best<'j, 'r>(rows: &[&'j JudgedRow<'r>]) -> Option<&'j JudgedRow<'r>> {
+    let of = |metric: &Measure| {
+        let beats = |row: &&&'j JudgedRow<'r>| {
             let mut others = rows.iter().filter(|other| other.id != row.id);
             others.all(|other| quality::difference(metric, row, other) == Some(Difference::Better))
         };
@@ -80,7 +80,7 @@ fn best<'j, 'r>(rows: &[&'j Compared<'r>]) -> Option<&'j Compared<'r>> {
 }
 
 /// Two of the rows, and how many more.
-fn named(rows: &[&Compared<'_>]) -> String {
+fn named(rows: &[&JudgedRow<'_>]) -> String {
     let names: Vec<String> = rows.iter().map(|row| format!("`{}`", name(row))).collect();
     match names.as_slice() {
         [first, second, _, ..] => format!("{first}, {second} and {} more", names.len() - 2),
@@ -88,6 +88,6 @@ fn named(rows: &[&Compared<'_>]) -> String {
     }
 }
 
-fn name(row: &Compared<'_>) -> String {
+fn name(row: &JudgedRow<'_>) -> String {
     row.label.clone()
 }

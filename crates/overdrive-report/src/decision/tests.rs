@@ -3,7 +3,7 @@
 use super::*;
 use crate::gallery::gallery;
 use overdrive_bench::record::Record;
-use overdrive_bench::results::Results;
+use overdrive_bench::results::{Results, Variant};
 use overdrive_bench::series::Depth;
 use overdrive_bench::testing::{example, record, results};
 

@@ -1,6 +1,6 @@
 //! What the samples say against being believed.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::finding::{Finding, Topic};
 use super::group::{by, listed, named};
 use overdrive_bench::status::{Exclusion, StatusKind};
@@ -12,7 +12,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     for kind in KINDS {
         let groups = by(judged, |row| detail(row, kind).map(|_| row.record.case.study.clone()));
         found.extend(groups.into_iter().map(|(study, rows)| {
-            let said = |row: &&Compared<'_>| {
+            let said = |row: &&JudgedRow<'_>| {
                 format!("{} ({})", named(row), detail(row, kind).unwrap_or_default())
             };
             let items: Vec<String> = rows.iter().map(said).collect();
@@ -40,7 +40,7 @@ const KINDS: [StatusKind; 9] = [
     StatusKind::Unsettled,
 ];
 
-fn detail<'r>(row: &Compared<'r>, kind: StatusKind) -> Option<&'r str> {
+fn detail<'r>(row: &JudgedRow<'r>, kind: StatusKind) -> Option<&'r str> {
     let statuses = &row.measurement()?.statuses;
     statuses.iter().find(|status| status.kind == kind).map(|status| status.detail.as_str())
 }

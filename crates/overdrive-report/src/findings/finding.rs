@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::judged::{Compared, Judged};
+use crate::judged::{Judged, JudgedRow};
 
 /// A sentence and the records behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -68,7 +68,7 @@ impl Finding {
     pub(super) fn new<'r, 'a: 'r>(
         topic: Topic,
         sentence: String,
-        rows: impl IntoIterator<Item = &'r Compared<'a>>,
+        rows: impl IntoIterator<Item = &'r JudgedRow<'a>>,
     ) -> Self {
         let mut records: Vec<String> = rows.into_iter().map(|row| row.id.clone()).collect();
         let mut seen = std::collections::BTreeSet::new();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 
 /// How many of a list are spelt out.
 pub(super) const SHOWN: usize = 3;
@@ -10,9 +10,9 @@ pub(super) const SHOWN: usize = 3;
 /// Rows by key, those without one left out; keys ascending, rows in the order of the records.
 pub(super) fn by<'j, 'r, K: Ord>(
     judged: &'j Judged<'r>,
-    key: impl Fn(&Compared<'r>) -> Option<K>,
-) -> BTreeMap<K, Vec<&'j Compared<'r>>> {
-    let mut groups: BTreeMap<K, Vec<&Compared<'r>>> = BTreeMap::new();
+    key: impl Fn(&JudgedRow<'r>) -> Option<K>,
+) -> BTreeMap<K, Vec<&'j JudgedRow<'r>>> {
+    let mut groups: BTreeMap<K, Vec<&JudgedRow<'r>>> = BTreeMap::new();
     for row in &judged.rows {
         if let Some(key) = key(row) {
             groups.entry(key).or_default().push(row);
@@ -22,7 +22,7 @@ pub(super) fn by<'j, 'r, K: Ord>(
 }
 
 /// `configuration` on `workload`.
-pub(super) fn named(row: &Compared<'_>) -> String {
+pub(super) fn named(row: &JudgedRow<'_>) -> String {
     format!("`{}` on `{}`", row.label, row.record.case.workload)
 }
 

@@ -1,6 +1,6 @@
 //! Which configuration answers soonest.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::super::leaders::{believed, fastest};
 use super::finding::{Finding, Topic};
 use super::group::by;
@@ -19,7 +19,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     sentences(Topic::Latency, "the fastest is", groups.into_values().filter_map(win).collect())
 }
 
-fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
+fn win<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
     let lead = fastest(&candidates)?;
     let winner = lead.winner;
     let summary = &winner.measurement()?.latency.as_ref()?.summary;

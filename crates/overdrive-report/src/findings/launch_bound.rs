@@ -1,6 +1,6 @@
 //! Devices that wait for their launches.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::finding::{Finding, Topic};
 use super::group::{by, listed, named};
 use overdrive_bench::digits;
@@ -13,10 +13,10 @@ const LAUNCH_BOUND: f64 = 0.5;
 /// Cases whose device works less than half of the time, the emptiest first.
 pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| share(row).map(|_| row.record.case.study.clone()));
-    let sentence = |(study, mut rows): (String, Vec<&Compared<'_>>)| {
-        let busy = |row: &Compared<'_>| share(row).map_or(1.0, |(device, host)| device / host);
+    let sentence = |(study, mut rows): (String, Vec<&JudgedRow<'_>>)| {
+        let busy = |row: &JudgedRow<'_>| share(row).map_or(1.0, |(device, host)| device / host);
         rows.sort_by(|a, b| busy(a).total_cmp(&busy(b)));
-        let said = |row: &&Compared<'_>| {
+        let said = |row: &&JudgedRow<'_>| {
             let (device, host) = share(row).unwrap_or_default();
             let times = (digits::time(device, None), digits::time(host, None));
             format!("{} works {} of {} end to end", named(row), times.0, times.1)
@@ -32,7 +32,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 /// Medians a call of device and host, where the first is under half of the second.
-fn share(row: &Compared<'_>) -> Option<(f64, f64)> {
+fn share(row: &JudgedRow<'_>) -> Option<(f64, f64)> {
     let series = row.measurement()?.latency.as_ref()?;
     let (device, host) = (series.summary.median_ns, host_median_ns(series)?);
     (series.conditions.basis == Basis::Device && device < LAUNCH_BOUND * host)

@@ -1,6 +1,6 @@
 //! Which configuration needs least memory.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::super::witness::{memory, witness};
 use super::finding::{Finding, Topic};
 use super::group::by;
@@ -16,9 +16,9 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
     sentences(Topic::Memory, "the least memory has", groups.into_values().filter_map(win).collect())
 }
 
-fn win<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
+fn win<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
     let witness = witness(&candidates)?;
-    let added = |row: &Compared<'_>| memory(row).and_then(witness.bytes).unwrap_or(u64::MAX);
+    let added = |row: &JudgedRow<'_>| memory(row).and_then(witness.bytes).unwrap_or(u64::MAX);
     let winner = least(&candidates, |row| added(row) as f64);
     let most = least(&candidates, |row| -(added(row) as f64));
     (added(winner) < added(most)).then(|| {

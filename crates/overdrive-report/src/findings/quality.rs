@@ -3,13 +3,13 @@
 //! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes
 //! 0.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::finding::{Finding, Topic};
 use super::group::{by, listed};
 use super::win::{Win, least, sentences};
 use crate::quality;
 use overdrive_bench::digits;
-use overdrive_bench::quality::{Difference, FAR, Metric, metrics};
+use overdrive_bench::quality::{Difference, FAR, Measure, metrics};
 
 /// The quantity that says how large a model is on disk.
 pub(crate) const FILE_BYTES: &str = "file_bytes";
@@ -25,9 +25,9 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 /// Who is better than every other by an interval.
-fn best(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
+fn best(judged: &Judged<'_>, metric: &Measure) -> Vec<Finding> {
     let wins = candidates(judged, metric.quantity).filter_map(|candidates| {
-        let better = |row: &Compared<'_>, other: &Compared<'_>| {
+        let better = |row: &JudgedRow<'_>, other: &JudgedRow<'_>| {
             row.id == other.id
                 || quality::difference(metric, row, other) == Some(Difference::Better)
         };
@@ -41,8 +41,8 @@ fn best(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
 }
 
 /// The smallest file, with its quality beside it.
-fn smallest<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
-    let bytes = |row: &Compared<'_>| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY);
+fn smallest<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
+    let bytes = |row: &JudgedRow<'_>| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY);
     let winner = least(&candidates, bytes);
     let largest = least(&candidates, |row| -bytes(row));
     let alone = candidates.iter().filter(|row| bytes(row) == bytes(winner)).count() == 1;
@@ -51,15 +51,15 @@ fn smallest<'j, 'r>(candidates: Vec<&'j Compared<'r>>) -> Option<Win<'j, 'r>> {
     let quality = quality
         .map(|(metric, reading)| format!(" at {} {}", metric.title, metric.figure(&reading)))
         .unwrap_or_default();
-    let size = |row: &Compared<'_>| digits::bytes(bytes(row) as u64);
+    let size = |row: &JudgedRow<'_>| digits::bytes(bytes(row) as u64);
     let figure =
         format!("{}, least of {} up to {}{quality}", size(winner), candidates.len(), size(largest));
     alone.then_some(Win { winner, candidates, figure, weight: 0.0 })
 }
 
 /// What is worse than its baseline: by an interval, or by far where nobody recorded one.
-fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
-    let told = |row: &Compared<'_>| {
+fn lost(judged: &Judged<'_>, metric: &Measure) -> Vec<Finding> {
+    let told = |row: &JudgedRow<'_>| {
         let baseline = judged.find(row.record.baseline.as_deref()?)?;
         let doubt = match quality::difference(metric, row, baseline)? {
             Difference::Worse => "",
@@ -73,8 +73,8 @@ fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
         Some((baseline, text))
     };
     let groups = by(judged, |row| told(row).map(|_| row.record.case.study.clone()));
-    let sentence = |(study, rows): (String, Vec<&Compared<'_>>)| {
-        let (baselines, items): (Vec<&Compared<'_>>, Vec<String>) =
+    let sentence = |(study, rows): (String, Vec<&JudgedRow<'_>>)| {
+        let (baselines, items): (Vec<&JudgedRow<'_>>, Vec<String>) =
             rows.iter().filter_map(|row| told(row)).unzip();
         let text = format!("{study}: {}.", listed(&items));
         Finding::new(Topic::QualityLost, text, rows.into_iter().chain(baselines))
@@ -86,7 +86,7 @@ fn lost(judged: &Judged<'_>, metric: &Metric) -> Vec<Finding> {
 fn candidates<'j, 'r>(
     judged: &'j Judged<'r>,
     name: &str,
-) -> impl Iterator<Item = Vec<&'j Compared<'r>>> + use<'j, 'r> {
+) -> impl Iterator<Item = Vec<&'j JudgedRow<'r>>> + use<'j, 'r> {
     let groups = by(judged, |row| {
         quantity(row, name)?;
         Some((row.record.case.study.clone(), row.record.case.workload.clone()))
@@ -95,6 +95,6 @@ fn candidates<'j, 'r>(
 }
 
 /// A quantity of a row.
-pub(super) fn quantity(row: &Compared<'_>, name: &str) -> Option<f64> {
+pub(super) fn quantity(row: &JudgedRow<'_>, name: &str) -> Option<f64> {
     row.measurement()?.quantities.get(name).copied()
 }

@@ -1,7 +1,7 @@
 //! Cases that the regression gate found worse: its verdict in words, beside the figures of the same
 //! case.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::finding::{Finding, Topic};
 use overdrive_bench::verdicts::{CaseVerdict, Figure, MEDIAN, Verdict};
 
@@ -15,7 +15,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         ""
     };
     let finding = |case: &CaseVerdict| {
-        let row: &Compared<'_> = judged.find(&case.case)?;
+        let row: &JudgedRow<'_> = judged.find(&case.case)?;
         let compared = case.compared()?;
         let mut said: Vec<String> = compared.figures.iter().filter_map(figure).collect();
         said.extend(

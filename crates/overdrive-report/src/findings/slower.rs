@@ -1,6 +1,6 @@
 //! Variants that are slower than what they were compared with.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::finding::{Finding, Topic};
 use super::group::{by, listed};
 
@@ -14,10 +14,10 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         Some((case.study.clone(), row.label.clone(), over))
     });
     let sentence =
-        |((study, variant, over), mut rows): ((String, String, String), Vec<&Compared<'_>>)| {
-            let ratio = |row: &Compared<'_>| row.speedup().map_or(1.0, |gain| gain.ratio());
+        |((study, variant, over), mut rows): ((String, String, String), Vec<&JudgedRow<'_>>)| {
+            let ratio = |row: &JudgedRow<'_>| row.speedup().map_or(1.0, |gain| gain.ratio());
             rows.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-            let said = |row: &&Compared<'_>| {
+            let said = |row: &&JudgedRow<'_>| {
                 let gain = row.speedup().map(ToString::to_string).unwrap_or_default();
                 format!("on `{}` {gain}", row.record.case.workload)
             };

@@ -1,6 +1,6 @@
 //! What gave no figure, and why.
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::finding::{Finding, Topic};
 use super::group::{by, listed, named};
 
@@ -10,7 +10,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let failure = row.record.outcome.failure()?;
         Some((row.record.case.study.clone(), failure.kind, failure.reason.clone()))
     });
-    let sentence = |((study, kind, reason), rows): ((String, _, String), Vec<&Compared<'_>>)| {
+    let sentence = |((study, kind, reason), rows): ((String, _, String), Vec<&JudgedRow<'_>>)| {
         let items: Vec<String> = rows.iter().map(|row| named(row)).collect();
         let text = format!("{study}: {kind}, no figure: {}: {reason}", listed(&items));
         Finding::new(Topic::Stopped, text, rows)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::judged::{Compared, Judged};
+use super::super::judged::{Judged, JudgedRow};
 use super::super::leaders::{believed, busiest};
 use super::super::section;
 use super::finding::{Finding, Topic};
@@ -20,7 +20,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
         let clock = (series.conditions.basis.to_string(), format!("{:?}", series.conditions.depth));
         Some((case.study.clone(), case.workload.name.clone(), items.name.clone(), clock))
     });
-    let distinct = |candidates: &[&Compared<'_>], of: fn(&Compared<'_>) -> String| {
+    let distinct = |candidates: &[&JudgedRow<'_>], of: fn(&JudgedRow<'_>) -> String| {
         candidates.iter().map(|row| of(row)).collect::<BTreeSet<_>>().len()
     };
     let wins = groups.into_values().filter_map(|candidates| {

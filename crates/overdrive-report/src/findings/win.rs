@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::super::judged::Compared;
+use super::super::judged::JudgedRow;
 use super::finding::{Finding, Topic};
 use super::group::{SHOWN, counted};
 
 /// The best of several on one workload.
 pub(super) struct Win<'j, 'r> {
     /// Who.
-    pub(super) winner: &'j Compared<'r>,
+    pub(super) winner: &'j JudgedRow<'r>,
     /// Among whom; the winner is one of them.
-    pub(super) candidates: Vec<&'j Compared<'r>>,
+    pub(super) candidates: Vec<&'j JudgedRow<'r>>,
     /// With which figure: `1.01 ms, fastest of 3`.
     pub(super) figure: String,
     /// The larger, the earlier it is named.
@@ -20,9 +20,9 @@ pub(super) struct Win<'j, 'r> {
 
 /// The first of the smallest by `amount`.
 pub(super) fn least<'j, 'r>(
-    candidates: &[&'j Compared<'r>],
-    amount: impl Fn(&Compared<'r>) -> f64,
-) -> &'j Compared<'r> {
+    candidates: &[&'j JudgedRow<'r>],
+    amount: impl Fn(&JudgedRow<'r>) -> f64,
+) -> &'j JudgedRow<'r> {
     let least = candidates.iter().min_by(|a, b| amount(a).total_cmp(&amount(b)));
     least.expect("there are candidates")
 }

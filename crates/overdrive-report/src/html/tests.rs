@@ -4,6 +4,8 @@
 use super::*;
 use crate::gallery::gallery;
 use overdrive_bench::failure::Failure;
+use overdrive_bench::json::results_of_page;
+use overdrive_bench::results::Results;
 use overdrive_bench::testing::example;
 
 const HOSTILE: &str = "</script><script>alert(1)</script><!-- \" ' & \u{2028} {{ 7*7 }} {% x %} \

@@ -8,7 +8,7 @@ use super::tabled::{TableView, table};
 use crate::charts::{Chart, SCRIPT, Switch};
 use crate::files::{File, Report};
 use crate::findings::Finding;
-use crate::judged::Compared;
+use crate::judged::JudgedRow;
 use crate::{findings, markdown, overview, section};
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::speedup::{Speedup, Verdict};
@@ -130,7 +130,7 @@ pub(super) fn files(report: &Report<'_>, stills: &Stills) -> Vec<FileView> {
 
 fn view(file: &File<'_>, stills: &Stills) -> FileView {
     let judged = &file.judged;
-    let scale = scale(judged.rows.iter().filter_map(Compared::speedup));
+    let scale = scale(judged.rows.iter().filter_map(JudgedRow::speedup));
     let rows: Vec<RowView> =
         judged.rows.iter().enumerate().map(|(i, row)| self::row(file, i, row, scale)).collect();
     let kinds = [
@@ -210,7 +210,7 @@ fn study(file: &File<'_>, name: &str, stills: &Stills) -> StudyView {
     }
 }
 
-fn row(file: &File<'_>, index: usize, row: &Compared<'_>, scale: Option<Scale>) -> RowView {
+fn row(file: &File<'_>, index: usize, row: &JudgedRow<'_>, scale: Option<Scale>) -> RowView {
     let measurement = row.measurement();
     let series = measurement.and_then(|m| m.latency.as_ref());
     let gain = row.speedup();
@@ -244,7 +244,7 @@ fn row(file: &File<'_>, index: usize, row: &Compared<'_>, scale: Option<Scale>) 
 }
 
 /// The class of a row, by which it is coloured and filtered, and its word.
-fn judgement(row: &Compared<'_>) -> (&'static str, &'static str) {
+fn judgement(row: &JudgedRow<'_>) -> (&'static str, &'static str) {
     if row.measurement().is_none() {
         return ("failed", UNKNOWN);
     }

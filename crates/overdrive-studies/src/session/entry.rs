@@ -70,7 +70,7 @@ pub(crate) struct Ready {
 /// Tunes, compiles and gives a session of an entry.
 pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
     let backend: &dyn Backend = entry.device.backend;
-    let clock = context.clock;
+    let clock = context.sampling.clock;
     let (needed, available) = (entry.workload.least_bytes(), backend.description().memory_bytes);
     if needed > available {
         let reason = format!(
@@ -105,6 +105,6 @@ pub(crate) fn prepare<'a>(
 ) -> Result<Calls<'a>, Failure> {
     let Ready { session, state, .. } = ready;
     let target = Target { backend: entry.device.backend, session: session.as_mut(), state };
-    let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.seed))?;
-    Calls::new(target, oracle, limit, context.seed)
+    let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.sampling.seed))?;
+    Calls::new(target, oracle, limit, context.sampling.seed)
 }

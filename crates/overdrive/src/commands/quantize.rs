@@ -34,7 +34,8 @@ use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
-    Conditions, Footprint, agreement, latency, latency_of_blocks, same_class, trained_as_long, tune,
+    Conditions, Estimate, Footprint, Metric, Rival, agreement, latency, latency_of_blocks,
+    same_class, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
@@ -43,7 +44,7 @@ pub(super) use published::Head;
 pub(super) use samples::samples;
 use std::path::Path;
 pub(super) use subject::Subject;
-use times::Found;
+use times::{Found, Slowdown};
 use written::Written;
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
@@ -125,17 +126,7 @@ fn finish(
     peers: &[Peer],
 ) -> Result<Exit, Failure> {
     let (made, template) = (&chosen.made, &subject.template);
-    for skipped in &made.skipped {
-        tell!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
-    }
-    for simplified in &made.simplified {
-        tell!("note: `{}`: {}", simplified.layer, simplified.reason)?;
-    }
-    if made.layers.is_empty() {
-        let (model, mode) = (&arguments.model, &chosen.name);
-        let text = format!("no layer of `{model}` can take mode `{mode}`; nothing was written");
-        return Err(Failure::bad_input(text));
-    }
+    remark(arguments, chosen)?;
     let graph = bind(&made.graph, &template.dimensions).map_err(Failure::harness)?;
     let float_graph = bind(&template.graph, &template.dimensions).map_err(Failure::harness)?;
     let float = compared(backend, ("float", &float_graph), &samples.compared)?;
@@ -164,26 +155,8 @@ fn finish(
             note!("warning: {count} outputs of the {model} model on {source} are NaN or infinite");
         }
     }
-    if let Some(limit) = arguments.max_loss {
-        let (metric, unit) = (judge.metric.name(), judge.metric.unit_of_loss());
-        if !lost.value.is_finite() {
-            let lost = lost.value;
-            say!("{metric}: {lost} {unit} lost is within no --max-loss: nothing was written")?;
-            return Ok(Exit::WrongOutputs);
-        }
-        if lost.value > limit {
-            say!(
-                "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
-                lost.value
-            )?;
-            return Ok(Exit::WrongOutputs);
-        }
-        if lost.high > limit || lost.high.is_nan() {
-            tell!(
-                "note: within --max-loss {limit}, but the interval reaches {:.5} {unit}",
-                lost.high
-            )?;
-        }
+    if let Some(exit) = beyond(arguments, judge.metric, &lost)? {
+        return Ok(exit);
     }
     let _whole = stop.heed();
     let output = place.path().to_owned();
@@ -228,24 +201,7 @@ fn finish(
             "the model is whole in `{place}`, and was not timed"
         )));
     }
-    let slowdown = match timed.map_err(Failure::harness)? {
-        Found::Blocks(blocks) => {
-            tell!("\n{}", tables::blocks(&blocks))?;
-            times::slowdown_of_blocks(&blocks)
-        }
-        Found::Whole(timed) => {
-            tell!("\n{}", tables::times(&timed))?;
-            if !rivals.is_empty() {
-                tell!("\n{}", tables::rivals(&rivals, &timed))?;
-            }
-            for (rival, seen) in rivals.iter().zip(&timed[2..]) {
-                if let Some(failure) = seen.outcome.failure() {
-                    say!("note: {}: {}", rival.name, failure.reason)?;
-                }
-            }
-            times::slowdown_of(&timed[..2])
-        }
-    };
+    let slowdown = tell_times(&timed.map_err(Failure::harness)?, &rivals)?;
     if let Some(found) = slowdown {
         tell!("{}", found.against_float())?;
     }
@@ -258,6 +214,67 @@ fn finish(
     };
     say!("`{}` is a model: {commands} take it", output.display())?;
     Ok(Exit::Fine)
+}
+
+/// Tells which layers stay as they are or are rounded more simply; errs where none has codes.
+fn remark(arguments: &Quantize, chosen: &Chosen) -> Result<(), Failure> {
+    let made = &chosen.made;
+    for skipped in &made.skipped {
+        tell!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
+    }
+    for simplified in &made.simplified {
+        tell!("note: `{}`: {}", simplified.layer, simplified.reason)?;
+    }
+    if made.layers.is_empty() {
+        let (model, mode) = (&arguments.model, &chosen.name);
+        let text = format!("no layer of `{model}` can take mode `{mode}`; nothing was written");
+        return Err(Failure::bad_input(text));
+    }
+    Ok(())
+}
+
+/// The exit where more was lost than `--max-loss` allows; tells a loss that may be more.
+fn beyond(arguments: &Quantize, metric: Metric, lost: &Estimate) -> Result<Option<Exit>, Failure> {
+    let Some(limit) = arguments.max_loss else { return Ok(None) };
+    let (metric, unit) = (metric.name(), metric.unit_of_loss());
+    if !lost.value.is_finite() {
+        let lost = lost.value;
+        say!("{metric}: {lost} {unit} lost is within no --max-loss: nothing was written")?;
+        return Ok(Some(Exit::WrongOutputs));
+    }
+    if lost.value > limit {
+        say!(
+            "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
+            lost.value
+        )?;
+        return Ok(Some(Exit::WrongOutputs));
+    }
+    if lost.high > limit || lost.high.is_nan() {
+        tell!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
+    }
+    Ok(None)
+}
+
+/// Tells what was timed; gives the slowdown, where an interval shows one or excludes it.
+fn tell_times(timed: &Found, rivals: &[Rival<'_>]) -> Result<Option<Slowdown>, Failure> {
+    Ok(match timed {
+        Found::Blocks(blocks) => {
+            tell!("\n{}", tables::blocks(blocks))?;
+            times::slowdown_of_blocks(blocks)
+        }
+        Found::Whole(timed) => {
+            tell!("\n{}", tables::times(timed))?;
+            if !rivals.is_empty() {
+                tell!("\n{}", tables::rivals(rivals, timed))?;
+            }
+            for (rival, seen) in rivals.iter().zip(&timed[2..]) {
+                if let Some(failure) = seen.outcome.failure() {
+                    say!("note: {}: {}", rival.name, failure.reason)?;
+                }
+            }
+            times::slowdown_of(&timed[..2])
+        }
+    })
 }
 
 /// The modes that were asked for: one, or for a search those that layers may take.

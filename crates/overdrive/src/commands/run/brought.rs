@@ -100,7 +100,7 @@ impl Brought {
     ) -> Result<(), Failure> {
         let backend = context.device().backend;
         let (subject, data) = (&self.subject, arguments.data.as_deref());
-        let asked = Asked { data, metric: None, batches: BATCHES, seed: context.seed };
+        let asked = Asked { data, metric: None, batches: BATCHES, seed: context.sampling.seed };
         let given: Samples<'_> = samples(asked, (backend, &subject.template), subject.published())?;
         let source = format!("{}: judged on {}", self.workload.key.name, given.source);
         results.notes.push(Note { study: "quantization".to_owned(), text: source });
