@@ -11,7 +11,7 @@ COPY . .
 RUN cargo build --release --locked --package overdrive \
     && strip --strip-all target/release/overdrive \
     && mkdir /licences \
-    && cp LICENSE-* crates/overdrive-bench/assets/*.LICENSE* crates/overdrive-bench/assets/*.NOTICE /licences/
+    && cp LICENSE-* crates/overdrive-report/assets/*.LICENSE* crates/overdrive-report/assets/*.NOTICE /licences/
 
 # The runtime image has NVRTC and cuBLASLt; the NVIDIA Container Toolkit brings libcuda at `--gpus`.
 FROM nvidia/cuda:13.0.1-runtime-ubuntu24.04 AS cuda

@@ -17,12 +17,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use archive::Member;
-use target::Target;
+use target::{FOLDER, Target};
 
 use crate::workspace::Workspace;
-
-/// Where everything goes, from the root of the workspace.
-const FOLDER: &str = "dist";
 
 /// The licences of the crates inside, which `pyproject.toml` names too.
 const LICENCES: &str = "LICENCES-OF-CRATES.txt";

@@ -24,7 +24,7 @@ pub(crate) const GENERATED: &[Generated] = &[
         path: "crates/overdrive-formats/src/onnx/proto.rs",
         produce: crate::protobuf::onnx,
     },
-    Generated { path: "docs/gate.schema.json", produce: overdrive_bench::gate::verdicts::schema },
+    Generated { path: "docs/gate.schema.json", produce: overdrive_bench::verdicts::schema },
     Generated { path: "docs/results.schema.json", produce: overdrive_bench::results::schema },
 ];
 

@@ -18,8 +18,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::workspace::Workspace;
-use case::{Case, Ending, Entry};
+use case::{Ending, Entry};
 use exported::Judge;
+use page::Case;
 
 const PAGE: &str = "docs/onnx-tests.md";
 

@@ -76,7 +76,7 @@ impl Configuration {
     }
 
     /// What a label says.
-    pub(crate) fn shown(&self) -> Self {
+    pub fn shown(&self) -> Self {
         match self.backend.starts_with("cuda:") {
             true => Self { device: self.backend.clone(), threads: 0, ..self.clone() },
             false => self.clone(),

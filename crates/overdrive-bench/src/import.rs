@@ -19,7 +19,7 @@ pub use error::ImportError;
 
 use std::path::Path;
 
-use crate::report::{from_json, html};
+use crate::json::{from_json, results_of_page};
 use crate::results::Results;
 use format::Format;
 
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<Vec<Results>, ImportError> {
         String::from_utf8(bytes).map_err(|_| ImportError::NotText { path: path.to_owned() })?;
     if text.trim_start().starts_with('<') {
         let refused = |reason| ImportError::Page { path: path.to_owned(), reason };
-        return html::results_of_page(&text).map_err(refused);
+        return results_of_page(&text).map_err(refused);
     }
     let beside = match Format::of(&text) {
         Some(Format::CriterionSample | Format::CriterionEstimates) => criterion::beside(path),

@@ -6,7 +6,7 @@
 
 mod derived;
 mod inconsistency;
-pub(crate) mod physics;
+pub mod physics;
 mod sessions;
 #[cfg(test)]
 mod tests;

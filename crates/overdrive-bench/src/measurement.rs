@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::deviation::Deviation;
+use crate::digits;
 use crate::energy::EnergyUse;
 use crate::memory::MemoryUse;
 use crate::reported::Reported;
@@ -70,6 +71,18 @@ impl Measurement {
     pub fn reported(reported: Reported) -> Self {
         let statuses = reported.gate();
         Self { reported: Some(reported), statuses, ..Self::default() }
+    }
+
+    /// The time per call as text: the median with its interval, or the mean that was imported from
+    /// another tool.
+    pub fn printed_time(&self) -> Option<String> {
+        match (&self.latency, &self.reported) {
+            (Some(series), _) => Some(digits::time_of(&series.summary)),
+            (None, Some(reported)) => {
+                Some(format!("{} (mean, imported)", digits::time(reported.mean_ns, None)))
+            }
+            (None, None) => None,
+        }
     }
 
     /// What keeps this measurement out of any ratio.

@@ -8,7 +8,7 @@ use serde_json::Value;
 const TOLERANCE: f64 = 1e-9;
 
 /// Whether two values are written alike, up to [`close`] numbers.
-pub(crate) fn nearly_equal(a: &impl Serialize, b: &impl Serialize, floor: f64) -> bool {
+pub fn nearly_equal(a: &impl Serialize, b: &impl Serialize, floor: f64) -> bool {
     let value = |of: Result<Value, serde_json::Error>| of.expect("plain data");
     alike(&value(serde_json::to_value(a)), &value(serde_json::to_value(b)), floor)
 }
@@ -32,6 +32,6 @@ fn alike(a: &Value, b: &Value, floor: f64) -> bool {
 
 /// Whether two numbers differ in their last bits only; smaller ones than `floor` are held to its
 /// bits.
-pub(crate) fn close(a: f64, b: f64, floor: f64) -> bool {
+pub fn close(a: f64, b: f64, floor: f64) -> bool {
     (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(floor)
 }

@@ -9,10 +9,10 @@ use crate::ceilings::Ceiling;
 use crate::environment::{Environment, Revision};
 use crate::exit::Exit;
 use crate::failure::FailureKind;
-use crate::gate::Verdicts;
 use crate::ladder::LadderKey;
 use crate::record::Record;
 use crate::series::Series;
+use crate::verdicts::Verdicts;
 
 /// Version of the results' schema. Raised whenever a field changes its meaning, disappears, or is
 /// needed to check the others: since version 2 a series records its session.

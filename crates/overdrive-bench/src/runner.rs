@@ -7,6 +7,7 @@
 //! wrong or takes too long leaves the session with its reason; the others go on.
 
 mod lane;
+mod setting;
 mod warmup;
 
 pub use overdrive_process::Stop;
@@ -16,41 +17,36 @@ use crate::environment::context_switches;
 use crate::outcome::Outcome;
 use crate::rules::Rules;
 use crate::subject::Subject;
-use lane::Lane;
+use lane::{Alternation, Lane};
+use setting::Setting;
 
 /// A ratio of medians beyond which a second method must confirm it.
 pub const SUSPECT_RATIO: f64 = 10.0;
 
 /// Measures subjects.
-pub struct Runner<'a> {
-    clock: &'a dyn Clock,
-    timer: Timer,
-    rules: Rules,
-    seed: u64,
-    stop: Stop,
-}
+pub struct Runner<'a>(Setting<'a>);
 
 impl<'a> Runner<'a> {
     /// A runner on `clock`, whose cost and grain it measures now. `seed` is the first of the seeds
     /// on which outputs are compared.
     pub fn new(clock: &'a dyn Clock, rules: Rules, seed: u64) -> Self {
-        Self { clock, timer: Timer::measure(clock), rules, seed, stop: Stop::default() }
+        Self(Setting { clock, timer: Timer::measure(clock), rules, seed, stop: Stop::default() })
     }
 
     /// Ends early, between two samples, once `stop` is asked for.
     #[must_use]
     pub fn with_stop(self, stop: Stop) -> Self {
-        Self { stop, ..self }
+        Self(Setting { stop, ..self.0 })
     }
 
     /// The rules that are obeyed.
     pub fn rules(&self) -> &Rules {
-        &self.rules
+        &self.0.rules
     }
 
     /// The clock's cost and grain.
     pub fn timer(&self) -> &Timer {
-        &self.timer
+        &self.0.timer
     }
 
     /// Measures one subject.
@@ -63,7 +59,7 @@ impl<'a> Runner<'a> {
     pub fn compare(&self, subjects: &mut [&mut dyn Subject]) -> Vec<Outcome> {
         let rivals = subjects.len().saturating_sub(1);
         let mut lanes: Vec<Lane<'_>> =
-            subjects.iter_mut().map(|subject| Lane::new(self, &mut **subject, rivals)).collect();
+            subjects.iter_mut().map(|subject| Lane::new(&self.0, &mut **subject, rivals)).collect();
         for lane in &mut lanes {
             lane.attempt(Lane::first_call);
             lane.attempt(Lane::verify);
@@ -86,12 +82,12 @@ impl<'a> Runner<'a> {
     /// Samples in rounds, each in the opposite order of the one before, until every subject is
     /// precise.
     fn alternate(&self, lanes: &mut [Lane<'_>]) -> Alternation {
-        let limit = self.rules.sampling_max_ns.saturating_mul(lanes.len() as u64);
-        let start = self.clock.now_ns();
+        let limit = self.0.rules.sampling_max_ns.saturating_mul(lanes.len() as u64);
+        let start = self.0.clock.now_ns();
         let (mut round, mut index) = (0, 0);
         let mut span_ns = 0;
-        for &look in &self.rules.looks {
-            while round < look && self.clock.now_ns() - start < limit {
+        for &look in &self.0.rules.looks {
+            while round < look && self.0.clock.now_ns() - start < limit {
                 let count = lanes.len();
                 for position in 0..count {
                     let turn = if round % 2 == 0 { position } else { count - 1 - position };
@@ -99,7 +95,7 @@ impl<'a> Runner<'a> {
                     index += 1;
                 }
                 round += 1;
-                span_ns = self.clock.now_ns() - start;
+                span_ns = self.0.clock.now_ns() - start;
             }
             for lane in lanes.iter_mut() {
                 lane.attempt(Lane::verify_last);
@@ -110,14 +106,6 @@ impl<'a> Runner<'a> {
         }
         Alternation { began_ns: start, span_ns, rounds: round as u32 }
     }
-}
-
-/// A session in which subjects alternated, as a whole.
-struct Alternation {
-    began_ns: u64,
-    /// To the end of the last sample.
-    span_ns: u64,
-    rounds: u32,
 }
 
 /// Whether two medians of the session lie so far apart that one of them needs a second method.

@@ -70,7 +70,7 @@ pub enum Reason {
     #[error("{side} {failure}")]
     DidNotRun {
         /// Which.
-        side: Side,
+        side: Role,
         /// How it ended.
         failure: Failure,
     },
@@ -78,13 +78,13 @@ pub enum Reason {
     #[error("{side} was not timed")]
     NotTimed {
         /// Which.
-        side: Side,
+        side: Role,
     },
     /// Another tool timed one of the two.
     #[error("{side} is what {tool} reports ({kept})")]
     OnlyReported {
         /// Which.
-        side: Side,
+        side: Role,
         /// The tool.
         tool: String,
         /// What it kept of its samples.
@@ -94,13 +94,13 @@ pub enum Reason {
     #[error("{side}'s outputs were not compared with a reference")]
     NotVerified {
         /// Which.
-        side: Side,
+        side: Role,
     },
     /// The status gate blocks one of the two.
     #[error("{side} is {status}")]
     Blocked {
         /// Which.
-        side: Side,
+        side: Role,
         /// By what.
         status: Status,
     },
@@ -114,7 +114,7 @@ pub enum Reason {
     #[error("{side} found its data in the cache and the other did not")]
     DifferentCaches {
         /// Which was warm.
-        side: Side,
+        side: Role,
     },
     /// Too few samples for an interval.
     #[error("{counts:?} samples are too few for an interval")]
@@ -140,14 +140,14 @@ pub enum Reason {
 
 /// One side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum Role {
     /// What is compared with.
     Baseline,
     /// What is compared.
     Variant,
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Baseline => "the baseline",
@@ -220,8 +220,8 @@ impl Speedup {
                 variant: variant.case.workload.to_string(),
             });
         }
-        let old = evidence(baseline, Side::Baseline, &mut reasons);
-        let new = evidence(variant, Side::Variant, &mut reasons);
+        let old = evidence(baseline, Role::Baseline, &mut reasons);
+        let new = evidence(variant, Role::Variant, &mut reasons);
         let (Some((old, old_series)), Some((new, new_series))) = (old, new) else {
             return Err(reasons);
         };
@@ -240,7 +240,7 @@ impl Speedup {
         };
         if crosses_clocks {
             // What blocks by the clock of the record itself is among the reasons already.
-            for (series, side) in alike.iter().zip([Side::Baseline, Side::Variant]) {
+            for (series, side) in alike.iter().zip([Role::Baseline, Role::Variant]) {
                 let blocks = gate(series)
                     .into_iter()
                     .filter(|status| status.kind.exclusion() == Exclusion::Ratio);
@@ -256,7 +256,7 @@ impl Speedup {
             |m: &Measurement| m.statuses.iter().any(|status| status.kind == StatusKind::Warm);
         // By the host's clock both were called back to back.
         if !crosses_clocks && is_warm(old) != is_warm(new) {
-            let side = if is_warm(old) { Side::Baseline } else { Side::Variant };
+            let side = if is_warm(old) { Role::Baseline } else { Role::Variant };
             reasons.push(Reason::DifferentCaches { side });
         }
         let counts = [old_series.summary.count, new_series.summary.count];
@@ -269,7 +269,7 @@ impl Speedup {
         };
         if ratio.interval.contains(1.0) {
             // What the settled samples do not decide, a cold one cannot.
-            let cold = [(Side::Baseline, old_cold), (Side::Variant, new_cold)].into_iter();
+            let cold = [(Role::Baseline, old_cold), (Role::Variant, new_cold)].into_iter();
             reasons.extend(
                 cold.filter_map(|(side, cold)| Some(Reason::Blocked { side, status: cold? })),
             );
@@ -368,7 +368,7 @@ impl fmt::Display for Speedup {
 /// What one side has to show, its shortcomings added to `reasons`.
 fn evidence<'r>(
     record: &'r Record,
-    side: Side,
+    side: Role,
     reasons: &mut Vec<Reason>,
 ) -> Option<(&'r Measurement, &'r Series)> {
     let measurement = match record.outcome.failure() {

@@ -7,20 +7,14 @@
 
 mod aggregate;
 mod bootstrap;
-mod holm;
-mod normal;
 mod order;
-mod signed_rank;
 mod spread;
 mod student;
 mod summary;
 
 pub use aggregate::{GeometricMean, geometric_mean};
 pub use bootstrap::{Ratio, ratio_of_medians};
-pub(crate) use holm::holm;
-pub(crate) use order::CONFIDENCE;
-pub use order::{Interval, Sorted};
-pub(crate) use signed_rank::{SignedRank, reach};
+pub use order::{CONFIDENCE, Interval, Sorted};
 pub use spread::Fence;
 pub(crate) use spread::MAD_TO_SIGMA;
 pub use student::student_quantile;

@@ -1,5 +1,9 @@
-//! Synthetic clocks, subjects and samples for this crate's own tests: time passes only where a test
-//! says so.
+//! Synthetic clocks, subjects, samples and results, for the tests of this crate and of those that
+//! read its records: time passes only where a test says so.
+
+mod example;
+
+pub use example::example;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,11 +23,12 @@ use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Stopped,
 use crate::subject::Subject;
 
 /// A clock that stands still until it is advanced.
-#[derive(Clone, Default)]
-pub(crate) struct SyntheticClock(Arc<AtomicU64>);
+#[derive(Debug, Clone, Default)]
+pub struct SyntheticClock(Arc<AtomicU64>);
 
 impl SyntheticClock {
-    pub(crate) fn advance(&self, ns: u64) {
+    /// Lets this much time pass.
+    pub fn advance(&self, ns: u64) {
         self.0.fetch_add(ns, Ordering::Relaxed);
     }
 }
@@ -40,16 +45,23 @@ impl Clock for SyntheticClock {
 
 /// A subject whose every call takes the time that `cost_ns` says, given the number of calls made
 /// before it.
-pub(crate) struct Synthetic<F> {
-    pub(crate) clock: SyntheticClock,
-    pub(crate) cost_ns: F,
-    pub(crate) made: u64,
-    pub(crate) prepared: Vec<Range<u64>>,
-    pub(crate) deviation: Option<Deviation>,
+#[derive(Debug)]
+pub struct Synthetic<F> {
+    /// The clock that its calls advance.
+    pub clock: SyntheticClock,
+    /// The time of a call.
+    pub cost_ns: F,
+    /// Calls made so far.
+    pub made: u64,
+    /// Every range of calls that was asked to be prepared.
+    pub prepared: Vec<Range<u64>>,
+    /// What [`verify`](Subject::verify) answers.
+    pub deviation: Option<Deviation>,
 }
 
 impl<F: FnMut(u64) -> u64> Synthetic<F> {
-    pub(crate) fn new(clock: &SyntheticClock, cost_ns: F) -> Self {
+    /// A subject on this clock whose outputs agree.
+    pub fn new(clock: &SyntheticClock, cost_ns: F) -> Self {
         let deviation =
             Some(Deviation { values: 1, absolute: 0.0, relative: 0.0, share_of_tolerance: 0.0 });
         Self { clock: clock.clone(), cost_ns, made: 0, prepared: Vec::new(), deviation }
@@ -75,7 +87,7 @@ impl<F: FnMut(u64) -> u64> Subject for Synthetic<F> {
 }
 
 /// Conditions of a full measurement of one call per sample on the synthetic clock.
-pub(crate) fn conditions() -> Conditions {
+pub fn conditions() -> Conditions {
     Conditions {
         depth: Depth::Full,
         timer: Timer { clock: "synthetic".into(), overhead_ns: 0, tick_ns: 1 },
@@ -91,7 +103,7 @@ pub(crate) fn conditions() -> Conditions {
 }
 
 /// Samples of one process with these spans on the host.
-pub(crate) fn samples(spans_ns: &[u64]) -> Vec<Sample> {
+pub fn samples(spans_ns: &[u64]) -> Vec<Sample> {
     let sample = |(index, &host_ns)| Sample {
         process: 0,
         index: index as u32,
@@ -106,7 +118,7 @@ pub(crate) fn samples(spans_ns: &[u64]) -> Vec<Sample> {
 }
 
 /// A record of `study: work x=1` in mode `mode` with these spans and verified outputs.
-pub(crate) fn record(mode: &str, spans_ns: &[u64]) -> Record {
+pub fn record(mode: &str, spans_ns: &[u64]) -> Record {
     let mut series = Series::new(conditions(), samples(spans_ns)).expect("the spans are positive");
     if series.summary.relative_half_width().is_none_or(|width| width > 0.01) {
         series.conditions.stopped = Stopped::Limit;
@@ -124,7 +136,7 @@ pub(crate) fn record(mode: &str, spans_ns: &[u64]) -> Record {
 }
 
 /// The key of [`record`].
-pub(crate) fn case(mode: &str) -> Case {
+pub fn case(mode: &str) -> Case {
     Case {
         study: "study".into(),
         workload: Workload { name: "work".into(), dimensions: BTreeMap::from([("x".into(), 1)]) },
@@ -140,7 +152,7 @@ pub(crate) fn case(mode: &str) -> Case {
 }
 
 /// Results without a record, from no machine in particular.
-pub(crate) fn results() -> Results {
+pub fn results() -> Results {
     Results {
         schema_version: SCHEMA_VERSION,
         imported: None,

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use overdrive_bench::exit::Exit;
 use overdrive_bench::failure::FailureKind;
 use overdrive_bench::import::{ImportError, parse, read};
+use overdrive_bench::json::{from_json, to_json};
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::record::Record;
-use overdrive_bench::report::{from_json, markdown, terminal, to_json};
 use overdrive_bench::reported::Kept;
 use overdrive_bench::results::Results;
 use overdrive_bench::status::StatusKind;
+use overdrive_report::{markdown, terminal};
 use proptest::prelude::*;
 
 /// Every fixture that is a file of its own.

@@ -62,7 +62,7 @@ pub enum FileError {
         "{}: expected {expected}, as {} says, found {found}; the file was damaged or changed: \
          write the folder again, \
          or delete the list where the change was meant",
-        path.display(), crate::MANIFEST
+        path.display(), crate::contents::MANIFEST
     )]
     Changed {
         /// The file.

@@ -7,8 +7,10 @@
 mod about;
 mod checksum;
 mod claim;
+mod contents;
 mod error;
 mod leaf;
+mod ledger;
 mod lock;
 mod manifest;
 mod occupant;
@@ -21,9 +23,9 @@ mod staging;
 
 pub use about::{About, about, worked_on};
 pub use claim::give_up_places;
+pub use contents::{Contents, MANIFEST};
 pub use error::FileError;
-pub use manifest::MANIFEST;
 pub use open::{RESULTS, SETTINGS, TEXT, UNBOUNDED, beginning, open, read, read_text};
-pub use place::{Contents, Existing, Place, Request};
+pub use place::{Existing, Place, Request};
 pub use room::check_room;
 pub use snapshot::{is_folder_of, recovered, snapshot};

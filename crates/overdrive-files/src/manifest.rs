@@ -1,13 +1,11 @@
 //! `overdrive-files.json`: which files of a folder are ours, and what they must be.
 
 use crate::checksum::Checksum;
+use crate::contents::MANIFEST;
 use crate::{FileError, SETTINGS, read_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// The name of the manifest in its folder.
-pub const MANIFEST: &str = "overdrive-files.json";
 
 /// Version of the manifest. Raised whenever older programs could misread it.
 const VERSION: u32 = 1;

@@ -1,8 +1,9 @@
 //! What is at a place already, and whether it may be replaced.
 
+use crate::contents::{Contents, Kind};
 use crate::leaf::leaves;
 use crate::manifest::Manifest;
-use crate::place::{Contents, Existing, Kind, Place};
+use crate::place::{Existing, Place};
 use crate::{FileError, MANIFEST};
 use std::fs;
 

@@ -2,9 +2,10 @@
 //! it is known before the work, and filled when the work is done.
 
 use crate::claim::{Claim, locked};
+use crate::contents::{Contents, Kind};
+use crate::ledger::Ledger;
 use crate::lock::{Lock, NoLock};
 use crate::manifest::Manifest;
-use crate::put::Ledger;
 use crate::staging::{Staging, beside, keep, put_in_place, recover};
 use crate::{FileError, MANIFEST};
 use std::fs;
@@ -21,18 +22,6 @@ pub enum Existing {
     Replace,
 }
 
-/// What a folder of ours is.
-#[derive(Copy, Clone, Debug)]
-pub struct Contents {
-    /// In the manifest and in messages: `a model`.
-    pub name: &'static str,
-    /// Whether the writer makes a file of this path; of a folder, with a `/` behind, whether it has
-    /// files in it.
-    pub writes: fn(&str) -> bool,
-    /// Whether a folder without a manifest is ours, from before there were manifests.
-    pub is_ours: fn(&Path) -> bool,
-}
-
 /// What a user asked for.
 #[derive(Copy, Clone, Debug)]
 pub struct Request<'a> {
@@ -44,26 +33,6 @@ pub struct Request<'a> {
     pub existing: Existing,
     /// What the command reads: not to be replaced by mistake.
     pub inputs: &'a [&'a Path],
-}
-
-/// How a place is filled.
-#[derive(Copy, Clone, Debug)]
-pub(crate) enum Kind {
-    /// With one file.
-    File,
-    /// With a folder that appears whole.
-    Folder(Contents),
-    /// With files that appear one by one, among which others may lie.
-    Files(Contents),
-}
-
-impl Kind {
-    fn contents(self) -> Contents {
-        match self {
-            Self::File => Contents { name: "a file", writes: |_| false, is_ours: |_| false },
-            Self::Folder(contents) | Self::Files(contents) => contents,
-        }
-    }
 }
 
 /// A place that is claimed. It is given up, and left as it was, when this is dropped before it is

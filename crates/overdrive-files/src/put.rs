@@ -1,33 +1,16 @@
 //! Files that appear one by one in a folder, each whole, each listed before it is there.
 
 use crate::checksum::Checksum;
+use crate::contents::Kind;
 use crate::leaf::leaves;
+use crate::ledger::Ledger;
 use crate::manifest::Manifest;
-use crate::place::{Contents, Kind, Place};
+use crate::place::Place;
 use crate::{FileError, MANIFEST, UNBOUNDED, read};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::MutexGuard;
-
-/// What a folder's manifest is to say at the end, and what it says now.
-#[derive(Debug)]
-pub(crate) struct Ledger {
-    manifest: Manifest,
-    written: Manifest,
-}
-
-impl Ledger {
-    /// Of a folder with this manifest. Files that will be written are without a checksum until they
-    /// are.
-    pub(crate) fn new(found: Option<Manifest>, contents: Contents) -> Self {
-        let written = found.unwrap_or_else(|| Manifest::new(contents.name));
-        let mut manifest = written.clone();
-        let writes = |(name, _): &(&String, &mut Option<Checksum>)| (contents.writes)(name);
-        manifest.files.iter_mut().filter(writes).for_each(|(_, sum)| *sum = None);
-        Self { manifest, written }
-    }
-}
 
 impl Place {
     /// Writes a file of the folder, in place of the one of this name.

@@ -27,6 +27,9 @@ pub mod xla;
 pub use engine::{Engine, Found, Missing, OriginalFile, Place, Places, Request};
 pub use gemm_crate::gemm_matmul;
 pub use install::{Installed, install};
-pub use matmul::{MATMULS, Matmul};
+pub use matmul::Matmul;
 pub use registry::{ENGINES, LEFT_OUT, find};
 pub use rten::rten_matmul;
+
+/// Every library with a product in f32, by its crate's name.
+pub static MATMULS: &[(&str, Matmul)] = &[("gemm", gemm_matmul), ("rten-gemm", rten_matmul)];

@@ -1,12 +1,7 @@
-//! The products of other libraries under one signature.
-
-use crate::{gemm_matmul, rten_matmul};
+//! The one signature of products of other libraries.
 
 /// A product `c = a b` in f32: a `[m, k]`, b `[k, n]`, c `[m, n]`, row-major, on `threads` threads.
 pub type Matmul = fn(threads: usize, a: &[f32], b: &[f32], c: &mut [f32], shape: [usize; 3]);
-
-/// Every library with a product in f32, by its crate's name.
-pub const MATMULS: &[(&str, Matmul)] = &[("gemm", gemm_matmul), ("rten-gemm", rten_matmul)];
 
 /// Panics unless the slices hold the matrices of `[m, n, k]`.
 pub(crate) fn check([a, b, c]: [usize; 3], [m, n, k]: [usize; 3]) {
@@ -19,7 +14,7 @@ pub(crate) fn check([a, b, c]: [usize; 3], [m, n, k]: [usize; 3]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::MATMULS;
 
     #[test]
     fn every_library_computes_the_product() {

@@ -8,6 +8,7 @@
 mod gpu;
 mod library;
 mod plugin;
+mod provider;
 mod session;
 mod values;
 
@@ -17,23 +18,9 @@ use crate::engine::{Engine, Found, Missing, Place, Places, Request};
 use gpu::Gpu;
 use library::Library;
 use overdrive_ir::{Backend, Mode};
+pub(crate) use provider::Provider;
 use session::Sessions;
 use std::sync::Arc;
-
-/// Who runs the nodes of a graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Provider {
-    /// MLAS, part of every build of the library.
-    Cpu,
-    /// Intel's compiler, on the processor.
-    OpenVino,
-    /// Kernels, cuBLAS and cuDNN.
-    Cuda,
-    /// NVIDIA's compiler.
-    TensorRt,
-    /// Its edition for RTX cards, in a library of its own.
-    TensorRtRtx,
-}
 
 impl Provider {
     /// The package of Python whose library has it.

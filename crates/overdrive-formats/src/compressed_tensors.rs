@@ -29,6 +29,7 @@ pub use config::{Words, quantization_config};
 
 use crate::safetensors::can_hold;
 use crate::{FormatError, Tensors};
+use config::COMPRESSED;
 use overdrive_ir::{DType, Graph, Tensor, TensorType};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -41,8 +42,7 @@ const SCALE: &str = "_scale";
 const TENSOR_SCALE: &str = "_tensor_scale";
 const GLOBAL_SCALE: &str = "_global_scale";
 const INPUTS: [&str; 2] = [".input_scale", ".input_zero_point"];
-const COMPRESSED: &str = ".compressed";
-/// And its mask.
+/// How the mask ends that stands beside a compressed weight.
 const BITMASK: &str = ".bitmask";
 const SPARSE_SHAPE: &str = ".shape";
 

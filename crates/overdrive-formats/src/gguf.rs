@@ -10,6 +10,7 @@ mod blocks;
 mod config;
 mod file;
 mod k_blocks;
+mod keys;
 mod names;
 mod rotary;
 mod tokenizer;

@@ -17,10 +17,12 @@ mod parameters;
 pub mod pytorch;
 pub mod safetensors;
 pub mod stablehlo;
+mod tensor_file;
 mod tensors;
 pub mod triton;
 
 pub use error::FormatError;
 pub use folder::{Columns, ModelConfig, ModelFolder, states_file_bytes};
 pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};
-pub use tensors::{Tensors, check_name, read, write};
+pub use tensor_file::{check_name, read, write};
+pub use tensors::Tensors;

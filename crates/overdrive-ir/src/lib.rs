@@ -10,12 +10,14 @@ mod block_format;
 mod blocks;
 mod codes;
 mod communicator;
+mod dimension;
 mod dtype;
 pub mod eval;
 mod float_format;
 mod gradients;
 mod graph;
 mod mesh;
+mod mode;
 mod op;
 pub mod ops;
 pub mod plan;
@@ -29,7 +31,7 @@ pub mod text;
 mod tuning;
 mod verify;
 
-pub use backend::{Arguments, Backend, BackendError, Buffer, Executable, Mode, Session, State};
+pub use backend::{Arguments, Backend, BackendError, Buffer, Executable, Session, State};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
 pub use codes::{Codes, Placement};
 pub use communicator::{Communicator, Exchange, RankError, agree, agree_on};
@@ -42,6 +44,7 @@ pub use graph::{
     StateDecl, Value,
 };
 pub use mesh::{Axis, BadMesh, Mesh, Sharding};
+pub use mode::Mode;
 pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};
 pub use prim::{

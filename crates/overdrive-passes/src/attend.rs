@@ -11,7 +11,7 @@
 mod operand;
 
 use crate::rebuild::{rebuild, regions};
-use operand::Operand;
+use operand::{Operand, constant};
 use overdrive_ir::ops::attention::{Mask, score_region};
 use overdrive_ir::ops::{Attention, Softmax};
 use overdrive_ir::{
@@ -199,16 +199,6 @@ fn product(graph: &Graph, value: Value) -> Option<Value> {
 fn is_elementwise(prim: &Prim) -> bool {
     use Prim::{Binary, Compare, Convert, Select, Unary};
     matches!(prim, Unary { .. } | Binary { .. } | Compare { .. } | Select | Convert { .. })
-}
-
-/// The one number that a value consists of.
-fn constant(graph: &Graph, value: Value) -> Option<&Tensor> {
-    let node = graph.producer(value)?;
-    match node.op.prim()? {
-        Prim::Constant { value } if value.ty().rank() == 0 => Some(value),
-        Prim::Broadcast { .. } => constant(graph, node.operands[0]),
-        _ => None,
-    }
 }
 
 /// Reads the scores back to their product.

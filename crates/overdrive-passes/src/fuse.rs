@@ -11,6 +11,7 @@ mod grouping;
 mod region;
 
 pub use grouping::groups;
+use region::is_loop;
 pub(crate) use region::{cut_one, is_cloned, split_at};
 
 use crate::legalize::{must_expand, primitives, takes_epilogue, types};
@@ -18,14 +19,6 @@ use crate::lower::{contraction, folds_space, is_contraction, lower};
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Instr, Note, Program, SlotId, Store, View};
 use overdrive_ir::{Expr, Graph, GraphError, Node, Prim, Target, Value};
-
-/// True for primitives that are computed element by element or by folding, or that cost nothing in
-/// a loop.
-fn is_loop(prim: &Prim) -> bool {
-    prim.is_elementwise()
-        || matches!(prim, Prim::Reduce { .. } | Prim::RandomBits { .. } | Prim::Iota { .. })
-        || matches!(prim, Prim::Constant { value } if value.ty().elements() == 1)
-}
 
 /// True for a bare primitive that is a loop or a contraction by itself, and for a composite that is
 /// one to the device.

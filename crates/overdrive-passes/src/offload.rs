@@ -20,12 +20,6 @@ use ledger::Ledger;
 use overdrive_ir::plan::{Plan, Space};
 use overdrive_ir::{Description, Tuning};
 
-/// The memory that things wait in: the first beside the main one.
-const OTHER: Space = Space(1);
-
-/// Smaller things stay: a copy of them takes as long as it takes to ask for it.
-const LEAST_BYTES: usize = 256 << 10;
-
 /// Plans that are tried, each with less room than the one before, until one fits: the arena of a
 /// plan is a little larger than what lives at once. The last has none, and moves all that it can,
 /// so that what one limit gets down to is found again as a limit.

@@ -4,7 +4,8 @@
 //! together with all that it started. So it is never ended in the middle of something that we still
 //! wait for.
 
-use crate::Stop;
+use crate::group::{Force, signal};
+use crate::stop::Stop;
 use std::io;
 use std::process::{Child, Command};
 
@@ -14,15 +15,6 @@ pub struct Running {
     /// The process, for its pipes and for waiting.
     pub child: Child,
     stop: Stop,
-}
-
-/// How a child is told to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Force {
-    /// It may keep what it has.
-    Asked,
-    /// It is gone.
-    Killed,
 }
 
 impl Stop {
@@ -60,23 +52,6 @@ impl Drop for Running {
         self.stop.remove(self.child.id());
     }
 }
-
-/// Tells a whole process group; one that is gone is no error.
-#[cfg(unix)]
-pub(crate) fn signal(group: u32, force: Force) {
-    use rustix::process::{Pid, Signal, kill_process_group};
-    let signal = match force {
-        Force::Asked => Signal::TERM,
-        Force::Killed => Signal::KILL,
-    };
-    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, signal);
-    }
-}
-
-/// Systems without process groups end their children through [`Running::kill`] alone.
-#[cfg(not(unix))]
-pub(crate) fn signal(_group: u32, _force: Force) {}
 
 #[cfg(test)]
 #[cfg(unix)]

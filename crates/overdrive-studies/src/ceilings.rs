@@ -36,7 +36,7 @@ impl Extent {
 pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
     let context = &context.with_one_seed();
     let mut found = Vec::new();
-    for device in context.devices {
+    for device in context.parties.devices {
         let mut kinds =
             vec![None, Some((DType::F32, Precision::Exact)), Some((DType::BF16, Precision::Exact))];
         if device.is_accelerator() {
@@ -113,5 +113,5 @@ fn ceiling(
     let oracle = workload.oracle(context);
     let mut compiled = ready(context, &entry)?;
     let mut calls = prepare(context, &entry, &oracle, &mut compiled)?;
-    Ceiling::measure(&context.runner(), probe, &mut [(device.backend.name(), &mut calls)])
+    Ceiling::measure(&context.sampling.runner(), probe, &mut [(device.backend.name(), &mut calls)])
 }

@@ -78,10 +78,10 @@ pub fn compilation(context: &Context<'_>, results: &mut Results, workloads: &[Wo
         (HOST_MODES, &[DType::F32][..])
     };
     for workload in workloads {
-        context.progress.workload(&workload.key.name);
+        context.journal.progress.workload(&workload.key.name);
         let entries = match entries(workload, device, (modes, dtypes)) {
             Ok(mut entries) => {
-                let engines = context.engines.iter();
+                let engines = context.parties.engines.iter();
                 entries.extend(engines.map(|engine| Entry::plain(workload, engine, Mode::Compile)));
                 entries
             }
@@ -92,7 +92,7 @@ pub fn compilation(context: &Context<'_>, results: &mut Results, workloads: &[Wo
             }
         };
         let cases: Vec<_> = entries.iter().map(|entry| entry.case(study)).collect();
-        if !context.wants(&cases) {
+        if !context.journal.wants(&cases) {
             continue;
         }
         // First call, warm-up, samples and checks of every mode, and the f64 reference at about a
@@ -108,12 +108,13 @@ pub fn compilation(context: &Context<'_>, results: &mut Results, workloads: &[Wo
                  model{depth}"
             )
         };
-        if let Some(reason) = context.over().or_else(|| (seconds > limit_s).then(too_long)) {
+        if let Some(reason) = context.sampling.over().or_else(|| (seconds > limit_s).then(too_long))
+        {
             let skipped = |entry: &Entry<'_>| Record {
                 case: entry.case(study),
                 baseline: None,
-                seed: context.seed,
-                command: context.command_of(study),
+                seed: context.sampling.seed,
+                command: context.journal.command_of(study),
                 outcome: Outcome::Failure(Failure::skipped(reason.clone())),
             };
             context.add(results, entries.iter().map(skipped).collect());

@@ -26,9 +26,9 @@ impl Study for Cumulative {
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
         let name = context.quick_or("quick-inference", "transformer");
-        context.progress.workload(name);
+        context.journal.progress.workload(name);
         let note = |text: String| Note { study: "cumulative".to_owned(), text };
-        if let Some(reason) = context.over() {
+        if let Some(reason) = context.sampling.over() {
             return results.notes.push(note(format!("skipped, {reason}")));
         }
         let model = overdrive_models::find(name).expect("a built-in model");

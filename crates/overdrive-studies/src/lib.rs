@@ -27,9 +27,20 @@ mod workload;
 pub use allowance::Allowance;
 pub use ceilings::ceilings;
 pub use compilation::compilation;
-pub use context::{Context, Device, EnergyProbes, Matmul, MatmulPeer, Progress};
-pub use peers::{PEER_MODES, Peer};
+pub use context::{
+    Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES, Parties, Probes,
+    Progress, Sampling,
+};
+pub use peers::Peer;
 pub use session::{Entry, measure};
-pub use study::{STUDIES, Study};
+pub use study::Study;
 pub use template::Template;
 pub use workload::Workload;
+
+/// Every study, in the order in which `overdrive run` takes them.
+pub static STUDIES: &[&dyn Study] = &[
+    &kernels::Kernels,
+    &compilation::Compilation,
+    &quantization::Quantization,
+    &cumulative::Cumulative,
+];

@@ -22,8 +22,6 @@ use overdrive_ir::DType;
 use process::Known;
 pub(crate) use timed::{Given, HeldTo, Timed, Way};
 
-/// How a peer may run a workload.
-pub const PEER_MODES: [&str; 4] = ["eager", "jit", "compile", "graph"];
 /// What a peer takes part with in a session: the case and, if the peer could make it ready, the
 /// subject.
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
@@ -39,22 +37,24 @@ pub(crate) fn entrants<'a>(
 ) -> Vec<Entrant<'a>> {
     // Before anything is written for it: a large workload that nobody takes part in costs nothing.
     let knows = |peer| Peer::knows(peer, workload).map(|known| (peer, known));
-    let taking_part: Vec<(&Peer, Known)> = context.peers.iter().filter_map(knows).collect();
+    let taking_part: Vec<(&Peer, Known)> = context.parties.peers.iter().filter_map(knows).collect();
     if taking_part.is_empty() {
         return vec![];
     }
-    let limit = tolerance(dtype, &workload.graph, (oracle, context.seed));
+    let limit = tolerance(dtype, &workload.graph, (oracle, context.sampling.seed));
     let mut entrants = Vec::new();
     for (peer, known) in taking_part {
-        let given = Given::new(peer, workload, &|seed| oracle.inputs(seed), context.seed);
-        let modes = context.peer_modes.iter().map(|&mode| (mode, None));
+        let given = Given::new(peer, workload, &|seed| oracle.inputs(seed), context.sampling.seed);
+        let modes = context.parties.peer_modes.iter().map(|&mode| (mode, None));
         let variants = known.variants.iter().map(|variant| ("eager", Some(variant.as_str())));
         for (mode, variant) in modes.chain(variants) {
             let way = Way { mode, variant, dtype, layers: &[] };
             let opened = match (&given, &limit) {
                 (Ok(given), Ok(limit)) => {
                     let held_to = HeldTo::Oracle(oracle, *limit);
-                    context.at_own_expense(peer.name(), || Timed::open(peer, held_to, given, way))
+                    context
+                        .sampling
+                        .at_own_expense(peer.name(), || Timed::open(peer, held_to, given, way))
                 }
                 (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
             };
@@ -85,7 +85,7 @@ pub(crate) fn taken_earlier(context: &Context<'_>, cases: &[Case]) -> Vec<Record
         let same =
             |case: &Case| case.study == record.case.study && case.workload == record.case.workload;
         let is_theirs = |peer: &Peer| record.case.configuration.backend == peer.name();
-        context.peers.iter().any(is_theirs) && cases.iter().any(same)
+        context.parties.peers.iter().any(is_theirs) && cases.iter().any(same)
     };
-    context.earlier.iter().filter(beside).cloned().collect()
+    context.journal.earlier.iter().filter(beside).cloned().collect()
 }

@@ -14,6 +14,7 @@ mod architecture;
 mod bert;
 mod clip;
 mod coding;
+mod error;
 mod facts;
 mod fields;
 mod gpt2;
@@ -30,6 +31,7 @@ mod writer;
 
 pub use architecture::Architecture;
 pub use coding::Coding;
+pub use error::PretrainedError;
 pub use facts::Task;
 pub use labels::{Labels, Problem};
 
@@ -75,29 +77,6 @@ pub struct Pretrained {
     pub ends: Vec<u32>,
     /// What was converted, renamed or left out, in sentences.
     pub notes: Vec<String>,
-}
-
-/// Why a folder is no model that we can run.
-#[derive(Debug, thiserror::Error)]
-pub enum PretrainedError {
-    /// A file is absent or damaged, or the weights are not those of the architecture.
-    #[error(transparent)]
-    Parameters(#[from] Box<ParametersError>),
-    /// Sizes in the config do not fit together.
-    #[error("config.json describes no model that can be built: {0}")]
-    Graph(#[from] GraphError),
-}
-
-impl From<ParametersError> for PretrainedError {
-    fn from(error: ParametersError) -> Self {
-        Box::new(error).into()
-    }
-}
-
-impl From<FormatError> for PretrainedError {
-    fn from(error: FormatError) -> Self {
-        ParametersError::from(error).into()
-    }
 }
 
 impl Pretrained {

@@ -1,132 +1,38 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
+mod entry;
 mod resources;
+
+pub use entry::Entry;
+pub(crate) use entry::{prepare, ready};
 
 use crate::drawn::Drawn;
 use crate::peers::{self, Entrant};
-use crate::tolerance::tolerance;
-use crate::{Context, Device, Workload};
-use overdrive_bench::case::{Case, Configuration};
+use crate::{Context, Workload};
+use entry::Ready;
+use overdrive_bench::case::Case;
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
-use overdrive_bench::executable::{Calls, Target};
+use overdrive_bench::executable::Calls;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::measurement::{CeilingShare, Measurement, Overhead};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::Outcome;
 use overdrive_bench::record::Record;
+use overdrive_bench::runner::Stop;
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
 use overdrive_bench::work::Work;
-use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tuning};
 use resources::{Resources, resources};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// One configuration of a workload.
-pub struct Entry<'a> {
-    /// What is computed.
-    pub workload: &'a Workload,
-    /// Where.
-    pub device: &'a Device<'a>,
-    /// How.
-    pub mode: Mode,
-    /// The number format that contractions run in.
-    pub dtype: DType,
-    /// The graph to compile: the workload's, or what passes made of it.
-    pub graph: Graph,
-    /// What else sets it apart.
-    pub variant: Option<&'a str>,
-    /// Time that reading the model took before there was a graph to compile, where that is part of
-    /// the comparison.
-    pub load_ns: Option<u64>,
-}
-
-impl<'a> Entry<'a> {
-    /// The workload as it is.
-    pub fn plain(workload: &'a Workload, device: &'a Device<'a>, mode: Mode) -> Self {
-        let graph = workload.graph.clone();
-        Self { workload, device, mode, dtype: DType::F32, graph, variant: None, load_ns: None }
-    }
-
-    /// The same with values in place of their description, those of `workload` among them.
-    fn valued<'w>(&self, workload: &'w Workload, drawn: &Drawn) -> Entry<'w>
-    where
-        'a: 'w,
-    {
-        let described: &Entry<'w> = self;
-        Entry { workload, graph: drawn.graph(&self.graph), ..*described }
-    }
-
-    /// The key of its record.
-    pub fn case(&self, study: &str) -> Case {
-        let configuration = Configuration {
-            backend: self.device.backend.name().to_owned(),
-            device: self.device.backend.description().device.clone(),
-            mode: self.mode.name().to_owned(),
-            dtype: self.dtype.name().to_owned(),
-            threads: self.device.threads,
-            variant: self.variant.map(str::to_owned),
-        };
-        Case { study: study.to_owned(), workload: self.workload.key.clone(), configuration }
-    }
-}
-
-/// A compiled entry with its state.
-pub(crate) struct Ready {
-    session: Box<dyn Session>,
-    state: State,
-    /// What was paid for it.
-    paid: Overhead,
-}
-
-pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
-    let backend: &dyn Backend = entry.device.backend;
-    let clock = context.clock;
-    let (needed, available) = (entry.workload.least_bytes(), backend.description().memory_bytes);
-    if needed > available {
-        let reason = format!(
-            "parameters, inputs and outputs alone need {needed} bytes, the device has {available}"
-        );
-        return Err(Failure::out_of_memory(reason));
-    }
-    let known = context.tuning.borrow().clone();
-    let mut tuning = Tuning { threads: Some(entry.device.threads as usize), ..known.clone() };
-    let start = clock.now_ns();
-    backend.tune(&entry.graph, entry.mode, &mut tuning)?;
-    let autotune_ns = (tuning.choices != known.choices).then(|| clock.now_ns() - start);
-    context.tuning.borrow_mut().choices.clone_from(&tuning.choices);
-    let start = clock.now_ns();
-    let executable = backend.compile(&entry.graph, entry.mode, &tuning)?;
-    let spent_ns = clock.now_ns() - start;
-    // What an engine is handed in its own format counts as reading the model, not as its compiling.
-    let translation_ns = executable.translation_ns().min(spent_ns);
-    let load_ns = if translation_ns > 0 { Some(translation_ns) } else { entry.load_ns };
-    let compile_ns = Some(spent_ns - translation_ns);
-    let paid = Overhead { load_ns, compile_ns, autotune_ns, ..Overhead::default() };
-    let session = executable.session()?;
-    Ok(Ready { session, state: State::initial(&entry.graph, backend)?, paid })
-}
-
-/// Calls of a compiled entry, judged by its oracle.
-pub(crate) fn prepare<'a>(
-    context: &Context<'_>,
-    entry: &Entry<'a>,
-    oracle: &'a Oracle<'a>,
-    ready: &'a mut Ready,
-) -> Result<Calls<'a>, Failure> {
-    let Ready { session, state, .. } = ready;
-    let target = Target { backend: entry.device.backend, session: session.as_mut(), state };
-    let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.seed))?;
-    Calls::new(target, oracle, limit, context.seed)
-}
 
 /// Turns a panic of a back end into a failure, so that the other cases go on. After a request to
 /// end nothing begins.
 fn guarded<T>(
-    context: &Context<'_>,
+    stop: &Stop,
     what: &str,
     call: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    if context.stop.is_requested() {
+    if stop.is_requested() {
         return Err(Failure::skipped("interrupted before it was complete"));
     }
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
@@ -147,14 +53,14 @@ pub fn measure(
 ) -> Vec<Record> {
     let own = entries.iter().map(|entry| entry.case(study));
     let cases: Vec<Case> = own.chain(extra.iter().map(|(case, _)| case.clone())).collect();
-    if !context.wants(&cases) {
+    if !context.journal.wants(&cases) {
         return vec![];
     }
     if let Some(mut records) = context.taken_earlier(&cases) {
         records.extend(peers::taken_earlier(context, &cases));
         return records;
     }
-    context.progress.stage("drawing parameters");
+    context.journal.progress.stage("drawing parameters");
     let drawn = Drawn::on(context.reference.description().memory_bytes);
     let known = distinct(entries);
     let workloads: Vec<Workload> = known.iter().map(|workload| drawn.workload(workload)).collect();
@@ -165,47 +71,27 @@ pub fn measure(
     let entries: Vec<Entry<'_>> =
         entries.iter().map(|entry| entry.valued(of_drawn(entry), &drawn)).collect();
     let entries = &entries[..];
-    context.progress.stage("choosing who computes the reference");
+    context.journal.progress.stage("choosing who computes the reference");
     let oracles: Vec<Oracle<'_>> = oracles(context, entries);
     let oracle_of = |entry: &Entry<'_>| {
         let position = distinct(entries).iter().position(|w| std::ptr::eq(*w, entry.workload));
         &oracles[position.expect("every entry's workload has its oracle")]
     };
-    let mut entrants: Vec<Entrant<'_>> = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.device.threads == context.device().threads) {
-        let known = |(case, _): &Entrant<'_>| {
-            case.workload == entry.workload.key && case.configuration.dtype == entry.dtype.name()
-        };
-        if !entrants.iter().any(known) {
-            entrants.extend(peers::entrants(
-                context,
-                (study, entry.workload),
-                entry.dtype,
-                oracle_of(entry),
-            ));
-        }
-    }
-    let is_guest =
-        |entry: &Entry<'_>| context.engines.iter().any(|e| std::ptr::eq(e, entry.device));
-    context.progress.stage("compiling");
-    let compile = |entry: &Entry<'_>| guarded(context, "compiling", || ready(context, entry));
-    let compiled = entries.iter().map(|entry| match is_guest(entry) {
-        true => context.at_own_expense(entry.device.backend.name(), || compile(entry)),
-        false => compile(entry),
-    });
-    let mut compiled: Vec<Result<Ready, Failure>> = compiled.collect();
+    let mut entrants = entrants(context, study, entries, &oracle_of);
+    context.journal.progress.stage("compiling");
+    let mut compiled = compiled(context, entries);
     let paid: Vec<Option<Overhead>> =
         compiled.iter().map(|c| c.as_ref().ok().map(|ready| ready.paid.clone())).collect();
     let keeps_time: Vec<bool> =
         compiled.iter().flatten().map(|ready| ready.session.keeps_time()).collect();
     let clocks_differ = keeps_time.contains(&true) && keeps_time.contains(&false);
-    context.progress.stage("computing the reference");
+    context.journal.progress.stage("computing the reference");
     let mut subjects: Vec<Result<Calls<'_>, Failure>> = entries
         .iter()
         .zip(&mut compiled)
         .map(|(entry, compiled)| {
             let compiled = compiled.as_mut().map_err(|failure| failure.clone())?;
-            let calls = guarded(context, "preparing", || {
+            let calls = guarded(&context.sampling.stop, "preparing", || {
                 prepare(context, entry, oracle_of(entry), compiled)
             })?;
             Ok(if clocks_differ { calls.beside_host_clocks() } else { calls })
@@ -216,8 +102,8 @@ pub fn measure(
     running.extend(extra.iter_mut().map(|(_, subject)| &mut **subject as &mut dyn Subject));
     let timed = entrants.iter_mut().filter_map(|(_, opened)| opened.as_mut().ok());
     running.extend(timed.map(|timed| timed as &mut dyn Subject));
-    context.progress.stage("calls that are checked, and timed");
-    let mut measured = context.runner().compare(&mut running).into_iter();
+    context.journal.progress.stage("calls that are checked, and timed");
+    let mut measured = context.sampling.runner().compare(&mut running).into_iter();
     let outcomes: Vec<Outcome> = subjects
         .into_iter()
         .map(|subject| match subject {
@@ -225,28 +111,18 @@ pub fn measure(
             Err(failure) => Outcome::Failure(failure),
         })
         .collect();
-    context.progress.stage("memory, copies and energy");
+    context.journal.progress.stage("memory, copies and energy");
     let baseline = entries.first().map(|entry| entry.case(study));
     let mut records = Vec::new();
     for (i, (entry, outcome)) in entries.iter().zip(outcomes).enumerate() {
         let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
         if let Some(measurement) = record.outcome.measurement_mut() {
-            let first_call_ns = measurement.overhead.first_call_ns;
-            measurement.overhead =
-                Overhead { first_call_ns, ..paid[i].clone().unwrap_or_default() };
-            let work = entry.workload.work();
-            measurement.statuses.extend(impossible(entry, &work, measurement));
-            measurement.ceiling_shares = shares(context, entry, &work, measurement);
-            measurement.work = Some(work);
-            // What cannot be seen is absent; the case ran all the same.
-            if let Some(Ok(Resources { memory, copies, energy })) = compiled[i]
-                .as_mut()
-                .ok()
-                .map(|ready| resources(context, (entry, oracle_of(entry)), ready))
-            {
-                (measurement.memory, measurement.copies) = (Some(memory), copies);
-                measurement.energy = energy;
-            }
+            let ready = compiled[i].as_mut().ok();
+            measurement.overhead = Overhead {
+                first_call_ns: measurement.overhead.first_call_ns,
+                ..paid[i].clone().unwrap_or_default()
+            };
+            complete(context, (entry, oracle_of(entry)), ready, measurement);
         }
         records.push(record);
     }
@@ -272,6 +148,60 @@ pub fn measure(
     records
 }
 
+/// Other frameworks on the workloads of the entries with all threads, each once.
+fn entrants<'a>(
+    context: &'a Context<'_>,
+    study: &str,
+    entries: &[Entry<'a>],
+    oracle_of: &dyn Fn(&Entry<'a>) -> &'a Oracle<'a>,
+) -> Vec<Entrant<'a>> {
+    let mut entrants: Vec<Entrant<'a>> = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.device.threads == context.device().threads) {
+        let known = |(case, _): &Entrant<'_>| {
+            case.workload == entry.workload.key && case.configuration.dtype == entry.dtype.name()
+        };
+        if !entrants.iter().any(known) {
+            let workload = (study, entry.workload);
+            entrants.extend(peers::entrants(context, workload, entry.dtype, oracle_of(entry)));
+        }
+    }
+    entrants
+}
+
+/// Every entry compiled, engines at their own expense.
+fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<Ready, Failure>> {
+    let is_guest = |entry: &Entry<'_>| {
+        context.parties.engines.iter().any(|engine| std::ptr::eq(engine, entry.device))
+    };
+    let compile =
+        |entry: &Entry<'_>| guarded(&context.sampling.stop, "compiling", || ready(context, entry));
+    let compiled = entries.iter().map(|entry| match is_guest(entry) {
+        true => context.sampling.at_own_expense(entry.device.backend.name(), || compile(entry)),
+        false => compile(entry),
+    });
+    compiled.collect()
+}
+
+/// Adds to a latency what stands beside it: work, shares of ceilings, memory, copies, energy.
+fn complete(
+    context: &Context<'_>,
+    (entry, oracle): (&Entry<'_>, &Oracle<'_>),
+    ready: Option<&mut Ready>,
+    measurement: &mut Measurement,
+) {
+    let work = entry.workload.work();
+    measurement.statuses.extend(impossible(entry, &work, measurement));
+    measurement.ceiling_shares = shares(&context.probes.ceilings, entry, &work, measurement);
+    measurement.work = Some(work);
+    // What cannot be seen is absent; the case ran all the same.
+    if let Some(Ok(Resources { memory, copies, energy })) =
+        ready.map(|ready| resources(context, (entry, oracle), ready))
+    {
+        (measurement.memory, measurement.copies) = (Some(memory), copies);
+        measurement.energy = energy;
+    }
+}
+
 /// The distinct workloads, in order.
 fn distinct<'a>(entries: &[Entry<'a>]) -> Vec<&'a Workload> {
     let mut workloads: Vec<&Workload> = Vec::new();
@@ -292,13 +222,13 @@ fn oracles<'a>(context: &'a Context<'_>, entries: &[Entry<'a>]) -> Vec<Oracle<'a
 fn record(context: &Context<'_>, case: Case, baseline: Option<&Case>, outcome: Outcome) -> Record {
     let comparable = baseline.filter(|b| b.workload == case.workload && **b != case);
     let baseline = comparable.map(Case::id);
-    let command = context.command_of(&case.study);
-    Record { case, baseline, seed: context.seed, command, outcome }
+    let command = context.journal.command_of(&case.study);
+    Record { case, baseline, seed: context.sampling.seed, command, outcome }
 }
 
 /// Rates as shares of the ceilings of the same device: bandwidth, and products in the entry's type.
 fn shares(
-    context: &Context<'_>,
+    ceilings: &[Ceiling],
     entry: &Entry<'_>,
     work: &Work,
     measurement: &Measurement,
@@ -310,7 +240,7 @@ fn shares(
             && (c.kind == CeilingKind::Bandwidth || c.name.contains(&dtype))
     };
     let share = |c: &Ceiling| c.share(work, latency.summary.median_ns);
-    context.ceilings.iter().filter(applies).map(share).collect()
+    ceilings.iter().filter(applies).map(share).collect()
 }
 
 /// The status of a time that the device's data sheet rules out, where the device tells its peaks.

@@ -1,7 +1,6 @@
-//! What a study is, and the list of them.
+//! What a study is.
 
 use crate::Context;
-use crate::{compilation, cumulative, kernels, quantization};
 use overdrive_bench::results::Results;
 
 /// A set of cases with one question behind them.
@@ -15,11 +14,3 @@ pub trait Study: Sync {
     /// Measures; appends records, ladders and notes.
     fn run(&self, context: &Context<'_>, results: &mut Results);
 }
-
-/// Every study, in the order in which `overdrive run` takes them.
-pub const STUDIES: &[&dyn Study] = &[
-    &kernels::Kernels,
-    &compilation::Compilation,
-    &quantization::Quantization,
-    &cumulative::Cumulative,
-];

@@ -96,6 +96,16 @@ impl Template {
     }
 }
 
+impl Workload {
+    /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
+    ///
+    /// # Errors
+    /// When a size does not fit the model.
+    pub fn of_model(model: &Model, sizes: &BTreeMap<String, usize>) -> Result<Self, GraphError> {
+        Template::built_in(model)?.bind(sizes)
+    }
+}
+
 /// One sample, and of everything else a few.
 fn small(sizes: &BTreeMap<String, usize>) -> BTreeMap<String, usize> {
     let least = |name: &str| if name == "batch" { 1 } else { 8 };

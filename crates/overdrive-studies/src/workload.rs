@@ -1,30 +1,20 @@
 //! A workload: a bound graph, its inputs by seed, and the f64 outputs that every variant is held
 //! against.
 
-use crate::referee::Referee;
-use crate::reference::{Place, Reference};
-use crate::tolerance::{perturbed, rounds_to_codes, with_perturbed_states};
-use crate::{Context, Template};
+mod oracle;
+
 use overdrive_bench::case;
-use overdrive_bench::oracle::{Oracle, normal_inputs};
+use overdrive_bench::oracle::normal_inputs;
 use overdrive_bench::work::{Items, Work};
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
-use overdrive_models::Model;
 use overdrive_passes::Indices;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-/// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself
-/// tested against the evaluator; below it the evaluator itself.
-const EVALUATOR_FLOPS: u64 = 1_000_000_000;
 /// Above this many FLOPs the reference computes some samples of a batch, as many as come to this:
 /// seconds on two threads.
 const SAMPLED_FLOPS: u64 = 100_000_000_000;
-/// The same as the first where codes are multiplied: the definition looks a scale up for every
-/// product, and twins are evaluated too.
-const EVALUATOR_FLOPS_OF_CODES: u64 = 10_000_000;
 
 /// What is computed, whoever computes it.
 pub struct Workload {
@@ -92,14 +82,6 @@ impl Workload {
             sampled: None,
             probe: None,
         }
-    }
-
-    /// A built-in model, its named dimensions bound to `sizes` where given, else to its defaults.
-    ///
-    /// # Errors
-    /// When a size does not fit the model.
-    pub fn of_model(model: &Model, sizes: &BTreeMap<String, usize>) -> Result<Self, GraphError> {
-        Template::built_in(model)?.bind(sizes)
     }
 
     /// The same, compared with the reference on some of the rows of its first `inputs` inputs: the
@@ -228,67 +210,5 @@ impl Workload {
             Tensor::from_ints(ty.dtype, ty.shape.clone(), &ids.collect::<Vec<_>>())
         };
         self.graph.inputs().iter().zip(normal_inputs(&self.graph, seed)).map(draw).collect()
-    }
-
-    /// The oracle of this workload, by the device that is measured where its f64 is quicker than
-    /// the host's.
-    pub fn oracle<'a>(&'a self, context: &'a Context<'_>) -> Oracle<'a> {
-        self.oracle_of_many(context, 1)
-    }
-
-    /// The same of one of several workloads, whose references share what the device has room for.
-    pub(crate) fn oracle_of_many<'a>(
-        &'a self,
-        context: &'a Context<'_>,
-        workloads: usize,
-    ) -> Oracle<'a> {
-        let device = Some(context.device().backend);
-        self.judged_by(Referee { device, workloads, ..Referee::host(context.reference) })
-    }
-
-    /// The oracle whose larger evaluations the referee sees to.
-    pub(crate) fn judged_by<'a>(&'a self, referee: Referee<'a>) -> Oracle<'a> {
-        let graph = self.sampled.as_ref().map_or(&self.graph, |sampled| &sampled.graph);
-        let has_codes = rounds_to_codes(graph);
-        let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
-        let is_small = self.sampled.is_none() && self.work().flops <= limit;
-        let place = match is_small {
-            true => Place::Evaluator,
-            false => Place::On(referee.choosing(graph, self.probe.as_ref().filter(|_| !has_codes))),
-        };
-        let name = match &self.sampled {
-            Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),
-            None => place.to_string(),
-        };
-        let part = |tensors: &[Tensor]| {
-            let mut part = tensors.to_vec();
-            if let Some(sampled) = &self.sampled {
-                part[..sampled.inputs].iter_mut().for_each(|tensor| *tensor = sampled.of(tensor));
-            }
-            part
-        };
-        let reference = Rc::new(Reference::new(graph, place));
-        let plain = Rc::clone(&reference);
-        let oracle =
-            Oracle::new(name, |seed| self.inputs(seed), move |inputs| plain.outputs(&part(inputs)));
-        let oracle = if has_codes {
-            oracle.with_twins(move |inputs, by| {
-                reference
-                    .of(&with_perturbed_states(graph, by))
-                    .outputs(&perturbed(&part(inputs), by))
-            })
-        } else if reference.is_perturbable() {
-            oracle.with_sensitivities(move |inputs, expected| {
-                reference.sensitivities(&part(inputs), expected)
-            })
-        } else {
-            oracle
-        };
-        let oracle = oracle
-            .of_types(graph.outputs().iter().map(|port| graph.ty(port.value).clone()).collect());
-        match &self.sampled {
-            Some(sampled) => oracle.of_rows(sampled.picked.clone(), |output| sampled.of(output)),
-            None => oracle,
-        }
     }
 }

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // ANCHOR: bench
     let results = model.bench().modes(&[Mode::Eager, Mode::Compile]).trials(20).run()?;
-    println!("{}", overdrive::bench::report::terminal(&results, 100));
+    println!("{}", overdrive::report::terminal(&results, 100));
     // ANCHOR_END: bench
 
     // ANCHOR: profile

@@ -4,54 +4,31 @@
 //! `cargo run --release --example optimise_a_model`
 
 use overdrive::bench::clock::SystemClock;
-use overdrive::bench::report::terminal;
 use overdrive::bench::results::Results;
 use overdrive::bench::rules::Rules;
-use overdrive::bench::runner::Stop;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{DType, Mode};
 use overdrive::passes::{Recipe, precision};
+use overdrive::report::terminal;
 use overdrive::studies::{
-    Allowance, Context, Device, Entry, PEER_MODES, Progress, Workload, measure,
+    Allowance, Context, Device, Entry, Journal, Parties, Probes, Sampling, Workload, measure,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::error::Error;
 
-struct Silent;
-
-impl Progress for Silent {
-    fn study(&self, _: &str) {}
-    fn workload(&self, _: &str) {}
-}
-
 fn main() -> Result<(), Box<dyn Error>> {
     let cpu = CpuBackend::new(Some(1))?;
     let devices = [Device { backend: &cpu, threads: 1 }];
     let clock = SystemClock::new();
-    let tuning = RefCell::default();
+    let (tuning, allowance) = (RefCell::default(), Allowance::default());
     let context = Context {
-        devices: &devices,
+        parties: Parties::alone(&devices),
         reference: &cpu,
         tuning: &tuning,
-        matmul_peers: &[],
-        engines: &[],
-        peers: &[],
-        peer_modes: &PEER_MODES,
-        ceilings: vec![],
-        clock: &clock,
-        rules: Rules::quick(),
-        deadline_ns: None,
-        allowance: &Allowance::default(),
-        seed: 1,
-        stop: Stop::default(),
-        heap: None,
-        energy: None,
-        command: "cargo run --release --example optimise_a_model".to_owned(),
-        progress: &Silent,
-        only: &[],
-        earlier: &[],
-        keep: &|_| (),
+        sampling: Sampling::new(&clock, Rules::quick(), &allowance),
+        probes: Probes::default(),
+        journal: Journal::silent("cargo run --release --example optimise_a_model"),
     };
     let model = overdrive::models::find("quick-inference")?;
     let workload = Workload::of_model(model, &BTreeMap::new())?;
@@ -62,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Entry::plain(&workload, device, Mode::Compile),
         Entry { graph: half, dtype: DType::BF16, ..Entry::plain(&workload, device, Mode::Compile) },
     ];
-    let mut results = Results::begin(context.command.clone(), context.seed);
+    let mut results = Results::begin(context.journal.command.clone(), context.sampling.seed);
     results.records = measure(&context, "example", &entries, &mut []);
     println!("{}", terminal(&results, 140));
     Ok(())

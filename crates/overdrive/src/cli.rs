@@ -5,18 +5,20 @@
 mod examples;
 mod explain;
 mod quantize;
+mod shared;
 mod train;
+mod values;
 
 pub(crate) use explain::{Explain, Subject};
 pub(crate) use quantize::{MetricName, Quantize};
+pub(crate) use shared::{Isa, Machine, Replacing};
 pub(crate) use train::Train;
+pub(crate) use values::{ModeName, Precision};
 
 use crate::terminal::Volume;
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use overdrive::cpu::InstructionSet;
-use overdrive::files::Existing;
-use overdrive::ir::{DType, Mode};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use std::path::PathBuf;
+use values::{library, named_size, probability, tolerance};
 
 /// Makes deep-learning models faster, smaller and cheaper to train, and proves it.
 #[derive(Parser, Debug)]
@@ -105,53 +107,6 @@ pub(crate) enum Command {
         /// Which shell
         shell: clap_complete::Shell,
     },
-}
-
-/// Machine and seed, shared by everything that measures.
-#[derive(Args, Debug, Clone)]
-pub(crate) struct Machine {
-    /// Device: `auto` (a GPU if there is one that works), `cpu` or `cuda:N`
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    pub device: String,
-    /// Worker threads, at least 1 [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
-    /// The processor's instruction set.
-    #[command(flatten)]
-    pub isa: Isa,
-    /// Seed of inputs, of the order of cases, and of drawn tokens
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
-}
-
-/// `--force`, of every command that writes.
-#[derive(Args, Debug, Clone, Copy)]
-pub(crate) struct Replacing {
-    /// Replaces what an earlier command wrote there; nothing else, whatever it is, is ever replaced
-    #[arg(long)]
-    pub force: bool,
-}
-
-impl From<Replacing> for Existing {
-    fn from(replacing: Replacing) -> Self {
-        if replacing.force { Existing::Replace } else { Existing::Keep }
-    }
-}
-
-/// What the back end of the processor is limited to.
-#[derive(Args, Debug, Clone, Copy)]
-pub(crate) struct Isa {
-    /// Uses no instructions of the processor beyond these; `overdrive info` lists what it has
-    /// [default: the best]
-    #[arg(long = "isa", value_name = "NAME")]
-    pub set: Option<InstructionSet>,
-}
-
-impl Isa {
-    /// The set to use.
-    pub(crate) fn set(self) -> InstructionSet {
-        self.set.unwrap_or_else(InstructionSet::best)
-    }
 }
 
 /// Arguments of `run`.
@@ -514,73 +469,6 @@ pub(crate) struct Json {
     /// As JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Execution modes by name.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum ModeName {
-    Eager,
-    Jit,
-    Compile,
-    Graph,
-}
-
-impl From<ModeName> for Mode {
-    fn from(name: ModeName) -> Self {
-        match name {
-            ModeName::Eager => Mode::Eager,
-            ModeName::Jit => Mode::Jit,
-            ModeName::Compile => Mode::Compile,
-            ModeName::Graph => Mode::Graph,
-        }
-    }
-}
-
-/// Formats of contractions by name.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum Precision {
-    F32,
-    Bf16,
-    F16,
-}
-
-impl From<Precision> for DType {
-    fn from(precision: Precision) -> Self {
-        match precision {
-            Precision::F32 => DType::F32,
-            Precision::Bf16 => DType::BF16,
-            Precision::F16 => DType::F16,
-        }
-    }
-}
-
-fn probability(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x > 0.0 && x <= 1.0 => Ok(x),
-        _ => Err("expected a number above 0 and at most 1".to_owned()),
-    }
-}
-
-fn library(text: &str) -> Result<(String, PathBuf), String> {
-    let parsed = text.split_once('=').filter(|(name, file)| !name.is_empty() && !file.is_empty());
-    parsed
-        .map(|(name, file)| (name.to_owned(), PathBuf::from(file)))
-        .ok_or_else(|| "expected ENGINE=FILE".to_owned())
-}
-
-fn named_size(text: &str) -> Result<(String, usize), String> {
-    let parsed =
-        text.split_once('=').and_then(|(name, size)| Some((name.to_owned(), size.parse().ok()?)));
-    parsed.filter(|(name, _)| !name.is_empty()).ok_or_else(|| "expected NAME=SIZE".to_owned())
-}
-
-fn tolerance(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
-        _ => Err("expected a number of at least 0".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -55,3 +55,14 @@ impl fmt::Display for Failure {
         }
     }
 }
+
+/// `unknown study `x`: expected one of ...; did you mean `y`?`
+pub(crate) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let nearest = known.iter().max_by(|a, b| {
+        let similarity = |k: &&str| strsim::jaro_winkler(name, k);
+        similarity(a).total_cmp(&similarity(b))
+    });
+    let hint = nearest.filter(|k| strsim::jaro_winkler(name, k) > 0.7);
+    let hint = hint.map_or(String::new(), |k| format!("; did you mean `{k}`?"));
+    format!("unknown {what} `{name}`: expected one of {}{hint}", known.join(", "))
+}

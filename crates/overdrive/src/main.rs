@@ -23,13 +23,8 @@ mod training;
 
 use clap::Parser;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::memory::CountingAllocator;
 use overdrive_process::Stop;
 use std::process::ExitCode;
-
-/// Counts what models allocate, for the memory columns; a relaxed counter per allocation.
-#[global_allocator]
-static HEAP: CountingAllocator = CountingAllocator::guarded(memory::guard);
 
 fn main() -> ExitCode {
     let stop = Stop::default();

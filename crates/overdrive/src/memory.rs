@@ -6,10 +6,14 @@
 
 use crate::terminal::beside_without_memory;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::memory::Request;
+use overdrive::bench::memory::{CountingAllocator, Request};
 use overdrive::cpu::memory::available_bytes;
 use overdrive::files::worked_on;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Counts what models allocate, for the memory columns; a relaxed counter per allocation.
+#[global_allocator]
+pub(crate) static HEAP: CountingAllocator = CountingAllocator::guarded(guard);
 
 /// Ends the process where a request is more than there is, or was refused.
 pub(crate) fn guard(request: Request) {

@@ -24,7 +24,7 @@ struct Crate {
 
 /// Whether a file of the checkout is the licence of an asset of reports.
 pub(super) fn is_of_assets(path: &str) -> bool {
-    let name = path.strip_prefix("crates/overdrive-bench/assets/").unwrap_or_default();
+    let name = path.strip_prefix("crates/overdrive-report/assets/").unwrap_or_default();
     name.contains(".LICENSE") || name.ends_with(".NOTICE")
 }
 

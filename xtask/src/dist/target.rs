@@ -5,6 +5,9 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 
+/// Where everything goes, from the root of the workspace.
+pub(super) const FOLDER: &str = "dist";
+
 /// A triple of rustc, and for glibc the oldest version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {

@@ -3,8 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::FOLDER;
-use super::target::Target;
+use super::target::{FOLDER, Target};
 use crate::workspace::Workspace;
 
 /// Makes the wheel of a target.

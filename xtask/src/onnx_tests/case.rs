@@ -8,8 +8,6 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::exported::Exported;
-
 /// A case as its folder lists it.
 pub(crate) struct Entry {
     pub(crate) folder: PathBuf,
@@ -34,16 +32,6 @@ pub(crate) enum Ending {
     Constant,
     /// Why not.
     Fails(String),
-}
-
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) kind: String,
-    /// Whether ONNX Runtime passes it.
-    pub(crate) runtime: bool,
-    pub(crate) ending: Ending,
-    /// What became of it written again, if it passes.
-    pub(crate) exported: Option<Exported>,
 }
 
 pub(crate) fn run(binary: &Path, entry: &Entry) -> Ending {

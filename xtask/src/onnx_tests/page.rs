@@ -2,8 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::case::{Case, Ending};
+use super::case::Ending;
 use super::exported::Exported;
+
+/// What became of a case.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    /// Whether ONNX Runtime passes it.
+    pub(crate) runtime: bool,
+    pub(crate) ending: Ending,
+    /// What became of it written again, if it passes.
+    pub(crate) exported: Option<Exported>,
+}
 
 const HEAD: &str = "\
 # ONNX models in, and out again

@@ -5,10 +5,12 @@
 
 mod architecture;
 mod book;
+mod circles;
 mod columns;
 mod declarations;
 mod files;
 mod header;
+mod imports;
 mod layers;
 mod manifest;
 mod names;

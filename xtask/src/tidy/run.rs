@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use super::rule::Rule;
 use super::tree::Tree;
 use super::{
-    architecture, book, columns, declarations, files, header, layers, manifest, names, prints,
-    purity, size, unsafety, words,
+    architecture, book, circles, columns, declarations, files, header, layers, manifest, names,
+    prints, purity, size, unsafety, words,
 };
 use crate::workspace::Workspace;
 
@@ -24,6 +24,7 @@ const RULES: &[Rule] = &[
     files::RULE,
     manifest::RULE,
     layers::RULE,
+    circles::RULE,
     architecture::RULE,
     book::RULE,
 ];

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use overdrive_files::FileError;
 
 use super::format::Format;
-use crate::report::JsonError;
+use crate::json::JsonError;
 
 /// A file that cannot be imported. Nothing was taken from it.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use crate::gate::Verdicts;
+use crate::verdicts::Verdicts;
 
 /// The kinds of file that are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -58,7 +58,7 @@ fn bounds(environment: &Environment, case: &Case) -> Option<Physics> {
 }
 
 /// Why a measurement is faster than the recorded machine can be, if it is.
-pub(crate) fn exceeded(
+pub fn exceeded(
     environment: &Environment,
     case: &Case,
     measurement: &Measurement,

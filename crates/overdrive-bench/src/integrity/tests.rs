@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
+use crate::json::{JsonError, from_json, to_json};
 use crate::measurement::Measurement;
 use crate::record::Record;
-use crate::report::{JsonError, from_json, to_json};
 use crate::results::Results;
 use crate::rules::Rules;
 use crate::runner::Runner;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Profile;
 use crate::digits;
-use crate::report::{Align, Table, terminal_table};
+use crate::table::{Align, Table, terminal_table};
 
 /// The table of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]

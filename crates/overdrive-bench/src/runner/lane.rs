@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Alternation, Runner, warmup};
+use super::setting::Setting;
+use super::warmup;
 use crate::deviation::Deviation;
 use crate::failure::Failure;
 use crate::measurement::{Agreement, Measurement, Overhead};
@@ -23,8 +24,17 @@ const MAX_CALLS_PER_SAMPLE: u64 = 1 << 24;
 /// Calls of the second method, at least.
 const SUSTAINED_MIN_CALLS: u64 = 5;
 
+/// A session in which subjects alternated, as a whole.
+pub(super) struct Alternation {
+    pub(super) began_ns: u64,
+    /// To the end of the last sample.
+    pub(super) span_ns: u64,
+    pub(super) rounds: u32,
+}
+
+/// A subject and what the session has seen of it.
 pub(super) struct Lane<'a> {
-    runner: &'a Runner<'a>,
+    setting: &'a Setting<'a>,
     subject: &'a mut dyn Subject,
     rivals: usize,
     failure: Option<Failure>,
@@ -43,9 +53,13 @@ pub(super) struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    pub(super) fn new(runner: &'a Runner<'a>, subject: &'a mut dyn Subject, rivals: usize) -> Self {
+    pub(super) fn new(
+        setting: &'a Setting<'a>,
+        subject: &'a mut dyn Subject,
+        rivals: usize,
+    ) -> Self {
         Self {
-            runner,
+            setting,
             subject,
             rivals,
             failure: None,
@@ -70,11 +84,11 @@ impl<'a> Lane<'a> {
         if self.failure.is_some() {
             return;
         }
-        let start = self.runner.clock.now_ns();
-        self.deadline_ns = start + self.runner.rules.case_max_ns.saturating_sub(self.spent_ns);
+        let start = self.setting.clock.now_ns();
+        self.deadline_ns = start + self.setting.rules.case_max_ns.saturating_sub(self.spent_ns);
         // A lane whose step panicked is never run again; what it holds is only dropped.
         let result = catch_unwind(AssertUnwindSafe(|| self.guard().and_then(|()| step(self))));
-        self.spent_ns += self.runner.clock.now_ns() - start;
+        self.spent_ns += self.setting.clock.now_ns() - start;
         self.failure = match result {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => Some(failure),
@@ -90,8 +104,8 @@ impl<'a> Lane<'a> {
     }
 
     pub(super) fn verify(&mut self) -> Result<(), Failure> {
-        for offset in 0..self.runner.rules.seeds {
-            let seed = self.runner.seed.wrapping_add(u64::from(offset));
+        for offset in 0..self.setting.rules.seeds {
+            let seed = self.setting.seed.wrapping_add(u64::from(offset));
             if let Some(deviation) = self.subject.verify(seed)? {
                 self.accept(deviation, &format!("on seed {seed}"))?;
                 self.seeds += 1;
@@ -125,13 +139,13 @@ impl<'a> Lane<'a> {
     /// Chooses how many calls make a sample and warms up by the rule. Cold calls are slow, so the
     /// number is corrected once they are warm.
     pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
-        let start = self.runner.clock.now_ns();
+        let start = self.setting.clock.now_ns();
         self.size_samples()?;
         let first = self.warmup.len() - 1;
         self.settling = loop {
-            let elapsed = self.runner.clock.now_ns() - start;
+            let elapsed = self.setting.clock.now_ns() - start;
             if let Some(settling) =
-                warmup::verdict(&self.runner.rules, &self.warmup[first..], elapsed)
+                warmup::verdict(&self.setting.rules, &self.warmup[first..], elapsed)
             {
                 break settling;
             }
@@ -157,7 +171,7 @@ impl<'a> Lane<'a> {
     }
 
     fn shortest_sample_ns(&self) -> u64 {
-        self.runner.timer.shortest_sample_ns(self.runner.rules.sample_min_ns)
+        self.setting.timer.shortest_sample_ns(self.setting.rules.sample_min_ns)
     }
 
     /// One sample, at place `index` of the session that began at `began_ns`.
@@ -168,11 +182,11 @@ impl<'a> Lane<'a> {
         let calls = self.next_calls(untimed + self.calls_per_sample)?;
         let timed_from = calls.start + untimed;
         if untimed > 0 {
-            self.subject.sample(calls.start..timed_from, self.runner.clock)?;
+            self.subject.sample(calls.start..timed_from, self.setting.clock)?;
         }
-        let elapsed = || Some(self.runner.clock.now_ns() - began_ns);
+        let elapsed = || Some(self.setting.clock.now_ns() - began_ns);
         let start_ns = elapsed();
-        let reading = self.subject.sample(timed_from..calls.end, self.runner.clock)?;
+        let reading = self.subject.sample(timed_from..calls.end, self.setting.clock)?;
         let end_ns = elapsed();
         self.calls_sampled = calls.end;
         self.samples.push(Sample {
@@ -191,7 +205,7 @@ impl<'a> Lane<'a> {
     /// The second method: one long span of calls.
     pub(super) fn sustain(&mut self) -> Result<(), Failure> {
         let per_call = self.summary().map_or(f64::INFINITY, |summary| summary.median_ns);
-        let calls = (self.runner.rules.sustained_ns as f64 / per_call).ceil() as u64;
+        let calls = (self.setting.rules.sustained_ns as f64 / per_call).ceil() as u64;
         self.sustained = Some(self.span(calls.max(SUSTAINED_MIN_CALLS))?);
         Ok(())
     }
@@ -200,7 +214,7 @@ impl<'a> Lane<'a> {
     /// alone at the first look asks for another look, which says whether such samples recur.
     pub(super) fn is_done(&self) -> bool {
         let is_first_look =
-            self.runner.rules.looks.first().is_some_and(|&look| self.samples.len() <= look);
+            self.setting.rules.looks.first().is_some_and(|&look| self.samples.len() <= look);
         let is_precise = self.stopped() == Stopped::Precise;
         self.failure.is_some()
             || (is_precise && !(is_first_look && has_lone_slow_sample(&self.times_ns())))
@@ -220,8 +234,8 @@ impl<'a> Lane<'a> {
         }
         let basis = self.basis();
         let conditions = Conditions {
-            depth: self.runner.rules.depth,
-            timer: self.runner.timer.clone(),
+            depth: self.setting.rules.depth,
+            timer: self.setting.timer.clone(),
             basis,
             launches_per_call: self.subject.launches_per_call().filter(|_| basis == Basis::Device),
             calls_per_sample: self.calls_per_sample,
@@ -253,7 +267,7 @@ impl<'a> Lane<'a> {
     fn stopped(&self) -> Stopped {
         let width = self.summary().and_then(|summary| summary.relative_half_width());
         match width {
-            Some(width) if width <= self.runner.rules.relative_half_width => Stopped::Precise,
+            Some(width) if width <= self.setting.rules.relative_half_width => Stopped::Precise,
             _ => Stopped::Limit,
         }
     }
@@ -288,7 +302,7 @@ impl<'a> Lane<'a> {
     fn span(&mut self, calls: u64) -> Result<TimedCalls, Failure> {
         self.guard()?;
         let range = self.next_calls(calls)?;
-        let reading = self.subject.sample(range, self.runner.clock)?;
+        let reading = self.subject.sample(range, self.setting.clock)?;
         self.guard()?;
         Ok(TimedCalls { calls, host_ns: reading.host_ns })
     }
@@ -302,11 +316,11 @@ impl<'a> Lane<'a> {
 
     /// Refuses to go on after a stop or beyond the limit of a case.
     fn guard(&self) -> Result<(), Failure> {
-        if self.runner.stop.is_requested() {
+        if self.setting.stop.is_requested() {
             return Err(Failure::skipped("interrupted before it was complete"));
         }
-        if self.runner.clock.now_ns() > self.deadline_ns {
-            let limit = self.runner.rules.case_max_ns as f64 * 1e-9;
+        if self.setting.clock.now_ns() > self.deadline_ns {
+            let limit = self.setting.rules.case_max_ns as f64 * 1e-9;
             return Err(Failure::timeout(format!(
                 "it ran past its limit of {limit:.0} s with {} samples taken",
                 self.samples.len()

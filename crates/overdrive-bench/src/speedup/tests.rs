@@ -76,13 +76,13 @@ fn one_huge_first_sample_is_flagged_and_decides_nothing() {
     // The rest decides nothing between equals, and then the first sample is a reason against a
     // claim.
     let equal = reasons(&slow, &record("compile", &spans(77_000_000)));
-    assert!(matches!(equal[..], [Reason::Blocked { side: Side::Baseline, .. }]), "{equal:?}");
+    assert!(matches!(equal[..], [Reason::Blocked { side: Role::Baseline, .. }]), "{equal:?}");
     let equal = reasons(&record("compile", &spans(77_000_000)), &slow);
-    assert!(matches!(equal[..], [Reason::Blocked { side: Side::Variant, .. }]), "{equal:?}");
+    assert!(matches!(equal[..], [Reason::Blocked { side: Role::Variant, .. }]), "{equal:?}");
     let mut compiled = spans(77_000_000);
     compiled[7] = 6_920_000_000;
     let blocked = reasons(&record("eager", &compiled), &record("compile", &spans(50_000_000)));
-    assert!(matches!(blocked[..], [Reason::Blocked { side: Side::Baseline, .. }]), "{blocked:?}");
+    assert!(matches!(blocked[..], [Reason::Blocked { side: Role::Baseline, .. }]), "{blocked:?}");
 }
 
 /// The older suite printed 0.00 ms for a back end that had failed, and made it the fastest.
@@ -103,11 +103,11 @@ fn unproven_and_unlike_records_are_refused() {
     let ran = record("eager", &spans(1_000_000));
     let mut unverified = record("compile", &spans(1_000_000));
     measurement(&mut unverified).agreement = None;
-    assert_eq!(reasons(&ran, &unverified), [Reason::NotVerified { side: Side::Variant }]);
+    assert_eq!(reasons(&ran, &unverified), [Reason::NotVerified { side: Role::Variant }]);
 
     let mut wrong = record("compile", &spans(1_000_000));
     measurement(&mut wrong).agreement.as_mut().unwrap().worst.share_of_tolerance = 1.5;
-    assert_eq!(reasons(&ran, &wrong), [Reason::NotVerified { side: Side::Variant }]);
+    assert_eq!(reasons(&ran, &wrong), [Reason::NotVerified { side: Role::Variant }]);
 
     let mut other = record("compile", &spans(1_000_000));
     other.case.workload = Workload::new("other", []);
@@ -115,7 +115,7 @@ fn unproven_and_unlike_records_are_refused() {
 
     let mut untimed = record("compile", &spans(1_000_000));
     measurement(&mut untimed).latency = None;
-    assert_eq!(reasons(&untimed, &ran), [Reason::NotTimed { side: Side::Baseline }]);
+    assert_eq!(reasons(&untimed, &ran), [Reason::NotTimed { side: Role::Baseline }]);
 
     assert_eq!(
         reasons(&ran, &record("few", &[1_000_000; 5])),
@@ -210,8 +210,8 @@ fn a_warm_graph_is_not_held_against_a_cold_one() {
     series.samples.iter_mut().skip(1).for_each(|sample| sample.flags.push(Flag::Warm));
     let agreement = found.agreement.clone();
     *found = Measurement { agreement, ..Measurement::timed(series) };
-    assert_eq!(reasons(&cold, &warm), [Reason::DifferentCaches { side: Side::Variant }]);
-    assert_eq!(reasons(&warm, &cold), [Reason::DifferentCaches { side: Side::Baseline }]);
+    assert_eq!(reasons(&cold, &warm), [Reason::DifferentCaches { side: Role::Variant }]);
+    assert_eq!(reasons(&warm, &cold), [Reason::DifferentCaches { side: Role::Baseline }]);
     assert!(Speedup::between(&warm, &warm).is_ok());
 }
 
@@ -240,12 +240,12 @@ fn clocks_that_differ_meet_on_the_host() {
     let series = measurement(&mut device).latency.as_mut().unwrap();
     series.samples.iter_mut().enumerate().for_each(|(i, s)| s.host_ns *= 1 + i as u64 % 4);
     let refused = reasons(&device, &engine);
-    assert!(matches!(refused[..], [Reason::Blocked { side: Side::Baseline, .. }]), "{refused:?}");
+    assert!(matches!(refused[..], [Reason::Blocked { side: Role::Baseline, .. }]), "{refused:?}");
 
     // What has the host's clock alone is not blamed twice.
     let scattered: Vec<u64> = (0..20).map(|i| 50_000 * (1 + i % 4)).collect();
     let refused = reasons(&record("compile", &scattered), &device);
     let of_baseline =
-        |reason: &&Reason| matches!(reason, Reason::Blocked { side: Side::Baseline, .. });
+        |reason: &&Reason| matches!(reason, Reason::Blocked { side: Role::Baseline, .. });
     assert_eq!(refused.iter().filter(of_baseline).count(), 1, "{refused:?}");
 }

@@ -29,7 +29,7 @@ impl Interval {
 }
 
 /// The confidence that every interval of this crate aims at.
-pub(crate) const CONFIDENCE: f64 = 0.95;
+pub const CONFIDENCE: f64 = 0.95;
 
 impl Sorted {
     /// Sorts a copy of `values`; `None` if there are none, or one is not finite.

@@ -5,7 +5,7 @@
 use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use super::place::{Strided, read_index};
 use super::transfer::Transfer;
 use crate::exec::Runnable;

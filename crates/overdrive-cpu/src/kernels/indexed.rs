@@ -10,7 +10,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer};
 
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use super::place::{Strided, read_index};
 use super::scalar::{Scalar, for_scalar};
 use super::transfer::{TASK_BYTES, Transfer};

@@ -12,6 +12,7 @@ pub(crate) mod convolution;
 mod dense_rows;
 mod dynamic_slice;
 mod indexed;
+mod line;
 mod named;
 mod place;
 mod planes;

@@ -11,7 +11,7 @@ use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, OpRef, Plan, SlotId};
 
 use super::dense_rows::{DenseRows, Number, is_dense, numbers_at};
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;

@@ -12,7 +12,7 @@ use overdrive_ir::plan::{Epilogue, KernelCall, View};
 use overdrive_ir::{DType, Decline, OpRef, Operation, Plan, SlotId, TensorType, row_major};
 
 use super::dense_rows::{DenseRows, Number, numbers_at};
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use crate::exec::{Parts, Runnable, Sums, Unsupported};
 use crate::memory::AlignedBytes;
 use crate::quantized::{Numbers, Weights, linear, room_floats};

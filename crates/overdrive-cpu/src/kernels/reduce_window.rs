@@ -9,7 +9,7 @@ use overdrive_ir::plan::{Dimension, View};
 use overdrive_ir::{Prim, Reducer, Window};
 
 use super::axis::Axis;
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
 use super::scalar::{Scalar, for_scalar};

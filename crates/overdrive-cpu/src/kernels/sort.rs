@@ -7,7 +7,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Order, Prim};
 
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;

@@ -8,7 +8,7 @@
 use overdrive_ir::plan::View;
 use overdrive_ir::{Array, DType, Decline, Operation, Prim, SlotId, Tensor, TensorType};
 
-use super::named::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel};
 use super::place::Strided;
 use crate::exec::Runnable;
 use crate::slots::SlotTable;

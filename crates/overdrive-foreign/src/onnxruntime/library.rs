@@ -1,7 +1,7 @@
 //! The shared library of ONNX Runtime: where it is, and that this process holds one only.
 #![allow(unsafe_code)] // A function of the library is asked for its version.
 
-use super::Provider;
+use super::provider::Provider;
 use crate::engine::Places;
 use crate::{install, python};
 use ort::environment::Environment;

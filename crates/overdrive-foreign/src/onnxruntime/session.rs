@@ -6,9 +6,9 @@
 // Values of the library are made around our bytes, and it writes its results into them.
 #![allow(unsafe_code)]
 
-use super::Provider;
 use super::library::Library;
 use super::plugin;
+use super::provider::Provider;
 use super::values::{MemoryInfo, Placed, RunOptions};
 use crate::call::{HostEngine, Model, Prepared, unsupported};
 use crate::device::Device;

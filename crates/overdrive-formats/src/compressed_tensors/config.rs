@@ -4,12 +4,14 @@
 //! from a good one. Invariant: none where a layer has codes that the ecosystem has no words for
 //! (six bits, zero points that are no codes).
 
-use super::COMPRESSED;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
 use overdrive_ir::ops::{Linear, SparseLinear, Unpack24};
 use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
+
+/// How the name of a weight ends of which two in four are kept.
+pub(super) const COMPRESSED: &str = ".compressed";
 
 /// What compressed-tensors calls integers that are packed into i32.
 const PACKED_FORMAT: &str = "pack-quantized";

@@ -1,8 +1,8 @@
 //! How a header stretches the angles of positions, as the `rope_scaling` of a config.json that
 //! `transformers` takes too.
 
-use super::config::Keys;
 use super::file::Value;
+use super::keys::Keys;
 use crate::FormatError;
 use serde_json::{Value as Json, json};
 use std::f64::consts::TAU;

@@ -27,7 +27,7 @@ struct At {
 
 /// When a slot is in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Span {
+pub struct LiveRange {
     /// Per stream, the number of the last step that has ended before any use.
     begun: Vec<u32>,
     /// Per stream, the number of the last step that uses it.
@@ -76,12 +76,12 @@ impl PartialOrder {
     /// When each slot is in use; `None` for slots that no step touches. What holds a result at the
     /// end of a call is in use until then. Slots of an arena that must share their bytes have one
     /// span.
-    pub fn spans(&self, plan: &Plan) -> Vec<Option<Span>> {
-        let mut spans: Vec<Option<Span>> = vec![None; plan.slots.len()];
+    pub fn spans(&self, plan: &Plan) -> Vec<Option<LiveRange>> {
+        let mut spans: Vec<Option<LiveRange>> = vec![None; plan.slots.len()];
         let together = plan.sharing();
         let mut touch = |slot: SlotId, step: usize| {
             let span = &mut spans[together[slot.0 as usize].0 as usize];
-            let span = span.get_or_insert_with(|| Span {
+            let span = span.get_or_insert_with(|| LiveRange {
                 begun: vec![u32::MAX; self.streams],
                 ended: vec![0; self.streams],
                 first: step,
@@ -106,14 +106,14 @@ impl PartialOrder {
     }
 }
 
-impl Span {
+impl LiveRange {
     /// Whether every use has ended when `other` is first used.
-    pub fn precedes(&self, other: &Span) -> bool {
+    pub fn precedes(&self, other: &LiveRange) -> bool {
         self.ended.iter().zip(&other.begun).all(|(own, others)| own <= others)
     }
 
     /// Whether two slots may share bytes.
-    pub fn is_apart(&self, other: &Span) -> bool {
+    pub fn is_apart(&self, other: &LiveRange) -> bool {
         self.precedes(other) || other.precedes(self)
     }
 }

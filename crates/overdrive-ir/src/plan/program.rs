@@ -11,7 +11,7 @@
 //! precede their uses; a `Reduce` operand is element-level; every store's value is row-level when
 //! its strides over reduced dimensions are all zero.
 
-use super::SlotId;
+use super::slot::SlotId;
 use crate::prim::{Binary, Compare, Reducer, Unary};
 use crate::{DType, Overflow};
 

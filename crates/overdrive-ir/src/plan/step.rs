@@ -1,6 +1,8 @@
 //! Steps: the closed list of what a plan can ask of a device.
 
-use super::{Access, Program, SlotId};
+use super::program::{Access, Program};
+use super::slot::SlotId;
+use crate::dimension::Dimension;
 use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 
 /// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.
@@ -220,21 +222,6 @@ impl Epilogue {
             _ => None,
         }
     }
-}
-
-/// Geometry of one spatial dimension of a convolution.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Dimension {
-    /// Step between windows.
-    pub stride: usize,
-    /// Zeros before the first element (negative crops).
-    pub pad_low: i64,
-    /// Zeros after the last element (negative crops).
-    pub pad_high: i64,
-    /// Distance between elements of the input after inserting zeros (1 inserts none).
-    pub input_dilation: usize,
-    /// Distance between taps of the kernel.
-    pub kernel_dilation: usize,
 }
 
 /// An arbitrarily strided view of a slot: transposes, slices and broadcasts cost no step of their

@@ -4,7 +4,7 @@
 //! forgotten wait is found without a device. Everything is looked at by the bytes behind slots: a
 //! state is one thing under all its slots, and so is what is updated in place.
 
-use super::{Place, Plan, SlotId, Span};
+use super::{LiveRange, Place, Plan, SlotId};
 use crate::plan::PartialOrder;
 use std::collections::{HashMap, HashSet};
 
@@ -119,7 +119,7 @@ impl Plan {
             slot: SlotId,
             start: usize,
             end: usize,
-            span: &'a Span,
+            span: &'a LiveRange,
         }
         let (spans, sharing) = (order.spans(self), self.sharing());
         let mut spaces: HashMap<u8, Vec<Placed<'_>>> = HashMap::new();

@@ -4,7 +4,6 @@
 //! there, and outside they would be buffers. Invariant: region inputs are values that exist before
 //! the group runs.
 
-use super::is_loop;
 use crate::legalize::expanded_from;
 use crate::lower::index::is_view;
 use overdrive_ir::{Builder, Expr, Graph, Node, NodeId, Origin, Prim, Value};
@@ -18,6 +17,14 @@ pub(crate) struct Cut {
     pub(crate) inputs: Vec<Value>,
     /// What it gives, in region-output order.
     pub(crate) outputs: Vec<Value>,
+}
+
+/// True for primitives that are computed element by element or by folding, or that cost nothing in
+/// a loop.
+pub(super) fn is_loop(prim: &Prim) -> bool {
+    prim.is_elementwise()
+        || matches!(prim, Prim::Reduce { .. } | Prim::RandomBits { .. } | Prim::Iota { .. })
+        || matches!(prim, Prim::Constant { value } if value.ty().elements() == 1)
 }
 
 /// True for nodes that are copied into their users' groups.

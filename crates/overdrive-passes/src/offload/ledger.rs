@@ -5,6 +5,12 @@ use overdrive_ir::Description;
 use overdrive_ir::plan::{PartialOrder, Place, Plan, Space};
 use std::ops::Range;
 
+/// The memory that things wait in: the first beside the main one.
+pub(super) const OTHER: Space = Space(1);
+
+/// Smaller things stay: a copy of them takes as long as it takes to ask for it.
+pub(super) const LEAST_BYTES: usize = 256 << 10;
+
 /// Copies take up to so many times as long as their bytes say before work waits for them.
 const SLACK: f64 = 2.0;
 

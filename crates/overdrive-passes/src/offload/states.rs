@@ -5,7 +5,7 @@
 
 use super::copies::{Copies, Copy, Way};
 use super::ledger::Ledger;
-use super::{LEAST_BYTES, OTHER};
+use super::ledger::{LEAST_BYTES, OTHER};
 use overdrive_ir::Tuning;
 use overdrive_ir::plan::{Layout, Note, Place, Plan, Slot, SlotId, Space};
 use std::ops::Range;

@@ -7,7 +7,7 @@
 //! and events, which is settled first. Invariant: buffers that are in use at once never share
 //! bytes, but for what is updated in place.
 
-use overdrive_ir::plan::{PartialOrder, Place, Plan, Space, Span, Step, StepKind};
+use overdrive_ir::plan::{LiveRange, PartialOrder, Place, Plan, Space, Step, StepKind};
 
 /// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
 /// its sizes; again where a back end has made one step of several, since what the step touches then
@@ -59,7 +59,7 @@ pub fn place(plan: &mut Plan) {
 struct Placed<'a> {
     offset: usize,
     bytes: usize,
-    span: &'a Span,
+    span: &'a LiveRange,
 }
 
 fn aligned(bytes: usize) -> usize {
@@ -67,7 +67,7 @@ fn aligned(bytes: usize) -> usize {
 }
 
 /// The lowest offset at which so many bytes are free during a span.
-fn free_offset(placed: &[Placed<'_>], bytes: usize, span: &Span) -> usize {
+fn free_offset(placed: &[Placed<'_>], bytes: usize, span: &LiveRange) -> usize {
     let mut busy: Vec<(usize, usize)> = placed
         .iter()
         .filter(|other| !other.span.is_apart(span))

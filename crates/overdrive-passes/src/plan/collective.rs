@@ -1,6 +1,6 @@
 //! Steps of collectives: a start and what ends it.
 
-use super::{About, Planner, locate};
+use super::steps::{About, Planner, is_dense};
 use overdrive_ir::plan::{StepKind, View};
 use overdrive_ir::{Cost, Node, Prim};
 
@@ -12,7 +12,7 @@ impl Planner<'_> {
             operand = self.materialize(&operand, "copy");
         }
         let wanted = self.destination(node.results[0]);
-        let result = match locate::is_dense(&wanted) {
+        let result = match is_dense(&wanted) {
             true => wanted.clone(),
             false => View::row_major(self.arena_slot(&wanted.ty), wanted.ty.clone()),
         };

@@ -5,8 +5,8 @@
 //! copy is a step of its own.
 
 use super::convolution::takes_channels_last;
-use super::locate::{is_dense, view_of};
-use super::{About, Planner};
+use super::locate::view_of;
+use super::steps::{About, Planner, is_dense};
 use crate::lower::{contraction, lower};
 use overdrive_ir::plan::{
     ConvolutionCall, Epilogue, GemmCall, Instr, KernelCall, KernelOp, Layout, MatrixView, Note,

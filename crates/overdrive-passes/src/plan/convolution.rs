@@ -1,7 +1,7 @@
 //! What a plan decides for convolutions alone: kernels that are packed ahead, activations with
 //! channels innermost, and room for folds of parts of an image.
 
-use super::{About, Planner};
+use super::steps::{About, Planner};
 use crate::lower::contraction;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{ConvolutionCall, Instr, Layout, Place, SlotId, StepKind, View};

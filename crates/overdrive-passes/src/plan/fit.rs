@@ -1,7 +1,8 @@
 //! Fit: the passes, again and again with other policies, until a plan keeps the memory limit.
 
-use super::PlanError;
-use crate::pass::{Draft, PASSES, Pass};
+use super::error::PlanError;
+use crate::draft::{Draft, Pass};
+use crate::pass::PASSES;
 use crate::rematerialize::{Rematerialize, policies};
 use overdrive_ir::plan::{Limited, Plan, Space};
 use overdrive_ir::{Graph, MemorySpace, Mode, Target, Tuning};

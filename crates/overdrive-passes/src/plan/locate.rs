@@ -1,10 +1,10 @@
 //! Where values live: views on demand, destinations chosen for their readers.
 
-use super::Planner;
+use super::steps::{Planner, is_dense};
 use crate::lower::index::reshape_strides;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{Place, View};
-use overdrive_ir::{Builder, Graph, Node, NodeId, Origin, Prim, TensorType, Value, row_major};
+use overdrive_ir::{Builder, Graph, Node, NodeId, Origin, Prim, TensorType, Value};
 
 /// The region that hands its only input on: a copy when lowered.
 pub(super) fn identity(ty: &TensorType) -> Graph {
@@ -164,15 +164,4 @@ pub(super) fn view_of(prim: &Prim, operand: &View, ty: &TensorType) -> Option<Vi
         _ => unreachable!("`{}` is no view", prim.name()),
     };
     Some(View { slot: operand.slot, ty: ty.clone(), offset, strides })
-}
-
-/// True when a view is its whole slot in row-major order.
-pub(super) fn is_dense(view: &View) -> bool {
-    let sizes = view.ty.sizes();
-    view.offset == 0
-        && row_major(&sizes)
-            .iter()
-            .zip(&sizes)
-            .zip(&view.strides)
-            .all(|((&r, &n), &s)| n <= 1 || r as i64 == s)
 }

@@ -1,7 +1,7 @@
 //! Copies, pad and concat: loops that only move elements, several of them writing one buffer.
 
 use super::locate::identity;
-use super::{About, Planner};
+use super::steps::{About, Planner};
 use overdrive_ir::plan::View;
 use overdrive_ir::{Builder, Cost, Graph, Node, Pad, TensorType};
 

@@ -1,7 +1,7 @@
 //! State updates in place: where the step that computes the new value may overwrite the old one.
 
-use super::PlanError;
-use super::locate::is_dense;
+use super::error::PlanError;
+use super::steps::is_dense;
 use overdrive_ir::Graph;
 use overdrive_ir::plan::{Instr, KernelOp, Place, Plan, SlotId, Step, StepKind};
 

@@ -8,7 +8,8 @@
 //! the Gram matrix G of the calibration rows, so that no sample has to be kept. Source: Lin et al.,
 //! "AWQ", arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
-use super::layers::{Layer, LayerKind, Skipped, layers};
+use super::held::LayerKind;
+use super::layers::{Layer, Skipped, layers};
 use super::rescale::rescale;
 use super::streams::{Moved, NO_MAKER, streams};
 use crate::{Evidence, Statistic};

@@ -1,6 +1,7 @@
 //! A layer's products in the graph of codes: the states that they read, and the nodes.
 
-use super::layers::{Layer, LayerKind};
+use super::held::LayerKind;
+use super::layers::Layer;
 use super::scheme::{Rounding, Scheme};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::block_scale::ScaleFormat;

@@ -1,9 +1,17 @@
 //! How a state holds the weight of a layer: transposed or not, and which rows of it a product
 //! reads.
 
-use super::LayerKind;
 use overdrive_ir::{Graph, Operation, Origin, Prim, Value};
 use std::ops::Range;
+
+/// How a layer contracts.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LayerKind {
+    /// `x w`, w `[K, N]`.
+    Linear,
+    /// A convolution with w `[O, C/groups, kernel]`: N is O, K the rest.
+    Convolution,
+}
 
 /// Which axis of a state is K, the one that is summed over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

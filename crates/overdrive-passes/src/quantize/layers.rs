@@ -5,22 +5,13 @@
 //! input with parts of one state are one layer. Invariant: a layer's weight is a state that this
 //! layer alone reads and nothing updates, so that nobody else misses it.
 
-use super::held::{Held, Order, Weight};
+use super::held::{Held, LayerKind, Order, Weight};
 use crate::bind::dimension_names;
 use crate::{bind, sites};
 use overdrive_ir::ops::{Conv2d, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node, NodeId, StateDecl, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-
-/// How a layer contracts.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum LayerKind {
-    /// `x w`, w `[K, N]`.
-    Linear,
-    /// A convolution with w `[O, C/groups, kernel]`: N is O, K the rest.
-    Convolution,
-}
 
 /// A layer with weights.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,9 +12,8 @@
 //! size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
 
 use super::coded::{LayerProduct, rounded, rows_of, shared};
-use super::gptq::best_grid;
-use super::held::Order;
-use super::layers::{LayerKind, Skipped};
+use super::held::{LayerKind, Order};
+use super::layers::Skipped;
 use super::rewrite::{Prepared, Quantized, conclude, prepare, rebuild};
 use super::{Quantization, Scheme};
 use crate::Evidence;
@@ -22,8 +21,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantize::code;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Binary, BlockFormat, BlockIndex, Builder, Compare, DType, Encoded, Expr, Graph, GraphError,
-    Init, Overflow, Prim, Symmetry, Tensor, TensorType,
+    Binary, BlockIndex, Builder, Compare, DType, Encoded, Expr, Graph, GraphError, Init, Overflow,
+    Prim, Symmetry, Tensor, TensorType,
 };
 use std::collections::BTreeMap;
 
@@ -147,20 +146,6 @@ fn encoded(prepared: &Prepared, float: &Graph, factor: &Tensor) -> Encoded {
         zero: None,
         tensor_scale: None,
     }
-}
-
-/// Codes whose steps err least: where learning begins.
-pub(super) fn start(values: &[f64], shape: [usize; 2], format: &BlockFormat) -> Encoded {
-    let counts = format.block.counts(shape).expect("the caller has encoded with this format");
-    let index = BlockIndex::new(shape, counts);
-    let mut members = vec![Vec::new(); counts[0] * counts[1]];
-    values.iter().enumerate().for_each(|(i, &w)| members[index.at(i)].push(w));
-    let tensor_scale = format.tensor_scale(values);
-    let grids: Vec<_> =
-        members.iter().map(|block| best_grid(block, format, tensor_scale.unwrap_or(1.0))).collect();
-    let codes: Vec<f64> =
-        values.iter().enumerate().map(|(i, &w)| format.code(w, grids[index.at(i)])).collect();
-    format.assemble(&codes, &grids, shape, tensor_scale)
 }
 
 /// A step in the graph.

@@ -6,7 +6,8 @@
 //! it meant.
 
 use super::coded::shared;
-use super::layers::{Layer, LayerKind, layers};
+use super::held::LayerKind;
+use super::layers::{Layer, layers};
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor};
 use std::collections::BTreeMap;
 

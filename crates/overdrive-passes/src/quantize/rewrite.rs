@@ -1,8 +1,10 @@
 //! The pass itself: weights to codes, and the nodes that read them.
 
 use super::coded::{Coded, LayerProduct};
-use super::layers::{Layer, LayerKind, Skipped, layers};
-use super::{Additions, Quantization, Rounding, Scheme, activation_range, gptq, hqq, learned};
+use super::held::LayerKind;
+use super::layers::{Layer, Skipped, layers};
+use super::least_error::least_error;
+use super::{Additions, Quantization, Rounding, Scheme, activation_range, gptq, hqq};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
@@ -241,7 +243,7 @@ fn round(
             Ok(gptq::gptq(rows, layer.shape, format, factor))
         }
         Rounding::Hqq => Ok(hqq::hqq(&rows, layer.shape, format)),
-        Rounding::Learned => Ok(learned::start(&rows, layer.shape, format)),
+        Rounding::Learned => Ok(least_error(&rows, layer.shape, format)),
     }
 }
 

@@ -4,7 +4,8 @@
 //! `f_k = max|x_k|^α / max|w_k|^(1 - α)` for each input channel k. Source: Xiao et al.,
 //! arXiv:2211.10438, equation 4.
 
-use super::layers::{Layer, LayerKind, Skipped, layers};
+use super::held::LayerKind;
+use super::layers::{Layer, Skipped, layers};
 use super::rescale::rescale;
 use super::streams::{Moved, NO_MAKER, streams};
 use crate::{Evidence, Statistic};

@@ -5,7 +5,8 @@
 //! SmoothQuant folds into norms (arXiv:2211.10438, section 4), AWQ into norms and into the other
 //! half of a gated layer (arXiv:2306.00978, its program).
 
-use super::layers::{Layer, LayerKind};
+use super::held::LayerKind;
+use super::layers::Layer;
 use overdrive_ir::ops::{LayerNorm, Linear, RmsNorm};
 use overdrive_ir::{Binary, Graph, Init, Node, Operation, Origin, Prim, Tensor, Value};
 use std::collections::BTreeMap;

@@ -3,10 +3,10 @@
 //! type.
 
 use super::pattern::{Candidate, Patterns};
+use super::scene::Scene;
 use super::sketch::{self, unmoved};
-use overdrive_ir::{
-    Binary, DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value,
-};
+use super::terms::{commutes, leaves, splits};
+use overdrive_ir::{DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value};
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
 
@@ -18,31 +18,9 @@ pub(super) struct Match {
     pub(super) interior: HashSet<Value>,
 }
 
-/// Operands of one sum or product that are matched in any order.
-const MOST_TERMS: usize = 5;
-
 /// How far apart two numbers are, over the number, that stand for one of f32: a few of its last
 /// bits.
 const ROUNDING: f64 = 2.5e-7;
-
-/// A graph that is searched, and what every match in it asks.
-pub(super) struct Scene<'g> {
-    pub(super) graph: &'g Graph,
-    /// Values that depend on no input and no state: constants may be shared with others.
-    free: Vec<bool>,
-    uses: Vec<usize>,
-}
-
-impl<'g> Scene<'g> {
-    pub(super) fn of(graph: &'g Graph) -> Self {
-        Self { graph, free: free(graph), uses: graph.use_counts() }
-    }
-
-    /// Whether a value depends on no input and no state.
-    pub(super) fn is_free(&self, value: Value) -> bool {
-        self.free[value.0 as usize]
-    }
-}
 
 /// The template's op at `result`, if that is what computes it; `sketch` is the template's.
 pub(super) fn find(
@@ -221,57 +199,4 @@ impl<'g> Matching<'g> {
         let private = |v: &Value| *v == result || scene.uses[v.0 as usize] == uses[v];
         interior.iter().all(private).then(|| Match { op: op.clone(), operands, interior })
     }
-}
-
-/// As the field of the same name says.
-fn free(graph: &Graph) -> Vec<bool> {
-    let mut free = vec![false; graph.value_count()];
-    for node in graph.nodes() {
-        let pure = !matches!(node.op.prim(), Some(Prim::RankIndex { .. }));
-        let known = pure && node.operands.iter().all(|v| free[v.0 as usize]);
-        node.results.iter().for_each(|v| free[v.0 as usize] = known);
-    }
-    free
-}
-
-pub(super) fn commutes(kind: Binary) -> bool {
-    matches!(kind, Binary::Add | Binary::Mul | Binary::Max | Binary::Min | Binary::And | Binary::Or)
-}
-
-/// The operands of a value that is a sum (or product...).
-fn terms_of(graph: &Graph, value: Value, kind: Binary) -> Option<[Value; 2]> {
-    let node = graph.producer(value)?;
-    let same = matches!(node.op.prim(), Some(Prim::Binary { kind: found }) if *found == kind);
-    same.then(|| [node.operands[0], node.operands[1]])
-}
-
-/// The terms of the whole sum (or product...) that ends in `node`.
-pub(super) fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
-    let mut pending = vec![node.operands[1], node.operands[0]];
-    let mut leaves = Vec::new();
-    while let Some(value) = pending.pop() {
-        match terms_of(graph, value, kind)
-            .filter(|_| pending.len() + leaves.len() + 2 <= MOST_TERMS)
-        {
-            Some([a, b]) => pending.extend([b, a]),
-            None => leaves.push(value),
-        }
-    }
-    leaves
-}
-
-/// The ways to read `value` as a sum (or product...) of `count` terms.
-pub(super) fn splits(graph: &Graph, value: Value, kind: Binary, count: usize) -> Vec<Vec<Value>> {
-    if count == 1 {
-        return vec![vec![value]];
-    }
-    let Some([a, b]) = terms_of(graph, value, kind) else { return vec![] };
-    let mut ways = Vec::new();
-    for left in 1..count {
-        let right = splits(graph, b, kind, count - left);
-        for first in splits(graph, a, kind, left) {
-            ways.extend(right.iter().map(|second| [&first[..], second].concat()));
-        }
-    }
-    ways
 }

@@ -5,7 +5,8 @@
 //! build it at all of them. Its sketch is built once, at the types of a sample: what agrees with it
 //! names the values that the operands could be.
 
-use super::matching::{Scene, commutes, leaves, splits};
+use super::scene::Scene;
+use super::terms::{commutes, leaves, splits};
 use overdrive_ir::{Graph, Node, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};

@@ -76,14 +76,14 @@ pub fn study(
     let fastest = device.backend.description().fastest_mode();
     wanted.extend(coded_modes.iter().map(|name| (fastest, Some(*name))));
     let cases: Vec<Case> = wanted.iter().map(|&(mode, variant)| case(mode, variant)).collect();
-    if !context.wants(&cases) {
+    if !context.journal.wants(&cases) {
         return Ok(());
     }
     if let Some(records) = context.taken_earlier(&cases) {
         context.add(results, records);
         return Ok(());
     }
-    context.progress.workload(&name);
+    context.journal.progress.workload(&name);
     let on_codes: Vec<Option<Pretrained>> =
         wanted.iter().map(|(_, variant)| variant.and_then(coded)).collect();
     let mut steps = Vec::new();
@@ -107,7 +107,7 @@ pub fn study(
     }
     let mut subjects: Vec<&mut dyn Subject> =
         steps.iter_mut().map(|step| step as &mut dyn Subject).collect();
-    let outcomes = context.runner().compare(&mut subjects);
+    let outcomes = context.sampling.runner().compare(&mut subjects);
     let eager = ready.first().map(Case::id);
     let float = ready.iter().rfind(|case| case.configuration.variant.is_none()).map(Case::id);
     let record = |((case, step), mut outcome): ((Case, &Steps<'_>), Outcome)| {
@@ -116,7 +116,13 @@ pub fn study(
         }
         let against = if case.configuration.variant.is_some() { &float } else { &eager };
         let baseline = against.clone().filter(|baseline| *baseline != case.id());
-        Record { case, baseline, seed: context.seed, command: context.command_of(STUDY), outcome }
+        Record {
+            case,
+            baseline,
+            seed: context.sampling.seed,
+            command: context.journal.command_of(STUDY),
+            outcome,
+        }
     };
     let records = ready.into_iter().zip(&steps).zip(outcomes).map(record).collect();
     context.add(results, records);

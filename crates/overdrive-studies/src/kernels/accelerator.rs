@@ -3,10 +3,10 @@
 //! Sizes are those for which other stacks publish figures. References of what is large are computed
 //! on sampled rows.
 
+use super::case::{Build, Case, NAME, beside_copy, relate, transformer};
 use super::graphs::{
     attention, chain, cross_entropy, layer_norm, linear, linear_gelu, matmul, rms_norm, softmax,
 };
-use super::{Build, Case, NAME, beside_copy, relate, transformer};
 use crate::{Context, Entry, Workload, measure};
 use overdrive_bench::results::Results;
 use overdrive_ir::{DType, GraphError, Mode};

@@ -1,6 +1,6 @@
 //! Products by other libraries, called directly, in one session with ours.
 
-use super::NAME;
+use super::case::NAME;
 use crate::tolerance::tolerance;
 use crate::{Context, Entry, Workload, measure};
 use overdrive_bench::case::{Case, Configuration};
@@ -19,16 +19,18 @@ pub(super) fn measure_with_peers(
 ) -> Vec<Record> {
     let threads = entries[0].device.threads;
     let own: Vec<Case> = entries.iter().map(|entry| entry.case(NAME)).collect();
-    if !context.wants(&own) {
+    if !context.journal.wants(&own) {
         return vec![];
     }
     let oracle = workload.oracle(context);
     // A reference that fails is met again, and told, by the entries' own session.
-    let limit = tolerance(overdrive_ir::DType::F32, &workload.graph, (&oracle, context.seed))
-        .unwrap_or(Tolerance::ulps(overdrive_ir::DType::F32, 1.0));
-    let tensors = workload.inputs(context.seed);
+    let limit =
+        tolerance(overdrive_ir::DType::F32, &workload.graph, (&oracle, context.sampling.seed))
+            .unwrap_or(Tolerance::ulps(overdrive_ir::DType::F32, 1.0));
+    let tensors = workload.inputs(context.sampling.seed);
     let [a, b] = [0, 1].map(|i| tensors[i].to_f32());
-    let peers: Vec<_> = context.matmul_peers.iter().filter(|p| p.threads == threads).collect();
+    let peers: Vec<_> =
+        context.parties.matmul_peers.iter().filter(|p| p.threads == threads).collect();
     let outputs: Vec<RefCell<Vec<f32>>> =
         peers.iter().map(|_| RefCell::new(vec![f32::NAN; shape[0] * shape[1]])).collect();
     let mut functions: Vec<(Case, Box<dyn Subject + '_>)> = peers

@@ -6,7 +6,7 @@
 //! (GPT-2's) has its codes in that order too. Invariant: both say the same, or the folder is
 //! refused.
 
-use super::PretrainedError;
+use super::error::PretrainedError;
 use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};

@@ -58,7 +58,7 @@ pub fn brought(
         .chain(modes.iter().copied().map(Some))
         .map(|mode| case(context, model.workload, mode))
         .collect();
-    if !context.wants(&cases) {
+    if !context.journal.wants(&cases) {
         return Ok(());
     }
     if let Some(records) = context.taken_earlier(&cases) {
@@ -77,14 +77,14 @@ pub fn brought(
     )?];
     let mut left_out: Vec<Record> = Vec::new();
     for mode in modes {
-        if let Some(reason) = context.over() {
+        if let Some(reason) = context.sampling.over() {
             let case = case(context, model.workload, Some(mode));
-            let (seed, command) = (context.seed, context.command_of(&case.study));
+            let (seed, command) = (context.sampling.seed, context.journal.command_of(&case.study));
             let outcome = Outcome::Failure(Failure::skipped(reason));
             left_out.push(Record { case, baseline: None, seed, command, outcome });
             continue;
         }
-        context.progress.workload(&format!("{name}, {}", mode.name));
+        context.journal.progress.workload(&format!("{name}, {}", mode.name));
         let attempt = || -> Result<Made, Failure> {
             let Quantized { graph, layers, skipped, simplified } = (model.make)(mode)?;
             if layers.is_empty() {

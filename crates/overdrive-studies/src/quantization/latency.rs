@@ -2,6 +2,7 @@
 
 use super::rivals::Rival;
 use super::streamed::outputs;
+use super::times::{BlockTimes, Timed};
 use crate::tolerance::tolerance;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::executable::{Calls, Target};
@@ -27,24 +28,6 @@ pub struct Conditions<'a> {
     pub seed: u64,
     /// Looked at between samples.
     pub stop: &'a Stop,
-}
-
-/// What the session saw of a graph.
-pub struct Timed {
-    /// Its latency, or why there is none.
-    pub outcome: Outcome,
-    /// Bytes that stay on the device between calls: states, and what was packed of them.
-    pub resident_bytes: u64,
-}
-
-/// What a block takes in each graph.
-pub struct BlockTimes {
-    /// Its name in the first graph.
-    pub name: String,
-    /// How often the model has one that does the same.
-    pub times: usize,
-    /// One for each graph.
-    pub timed: Vec<Timed>,
 }
 
 /// What the blocks of graphs of one model take, each distinct one in a session of its own, so that

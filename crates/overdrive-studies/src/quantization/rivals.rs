@@ -1,7 +1,7 @@
 //! Quantized models of other frameworks beside ours: the same weights, the same layers, the same
 //! inputs, timed in the same session, and compared with the same float outputs.
 
-use super::latency::Timed;
+use super::times::Timed;
 use super::{Agreement, agreement};
 use crate::Workload;
 use crate::peers::{self, Given, HeldTo, Peer, Way};

@@ -74,7 +74,7 @@ impl Study for Quantization {
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
         for name in MODELS {
-            context.progress.workload(name);
+            context.journal.progress.workload(name);
             if let Err(failure) = model(context, results, name) {
                 note(results, format!("{name}: {}", failure.reason));
             }
@@ -88,14 +88,14 @@ pub(super) fn note(results: &mut Results, text: String) {
 
 /// The modes that there is time for.
 pub(super) fn modes(context: &Context<'_>) -> impl Iterator<Item = &'static QuantizationMode> {
-    let is_quick = context.is_quick();
+    let is_quick = context.sampling.is_quick();
     MODES.iter().filter(move |mode| !is_quick || QUICK.contains(&mode.name))
 }
 
 /// The trained models that judge: that of the program, and in full every fold of the digits with
 /// each seed.
 fn trials(context: &Context<'_>, metric: Metric) -> Vec<Trial> {
-    if context.is_quick() || metric == Metric::Perplexity {
+    if context.sampling.is_quick() || metric == Metric::Perplexity {
         return vec![Trial::CARRIED];
     }
     let seeds = |fold| (1..=SEEDS).map(move |seed| Trial { fold, seed });
@@ -117,7 +117,7 @@ fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(),
         .iter()
         .flat_map(|w| subjects.iter().map(move |s| case(context, w, s.mode)))
         .collect();
-    if !context.wants(&cases) {
+    if !context.journal.wants(&cases) {
         return Ok(());
     }
     if let Some(records) = context.taken_earlier(&cases) {
@@ -127,7 +127,7 @@ fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(),
     let trials = trials(context, metric);
     let mut first = None;
     for (index, trial) in trials.iter().enumerate() {
-        if let Some(reason) = context.over() {
+        if let Some(reason) = context.sampling.over() {
             note(
                 results,
                 format!("{name}: {index} of {} trained models were judged: {reason}", trials.len()),
@@ -140,7 +140,7 @@ fn model(context: &Context<'_>, results: &mut Results, name: &str) -> Result<(),
             *trial,
             [context.quick_or(2, CALIBRATION), BATCH],
         )?;
-        if context.is_quick() {
+        if context.sampling.is_quick() {
             task.held_out = Arc::new(Subset::evenly(task.held_out, most(metric)));
         }
         judge(context, results, (metric, &task), &mut subjects)?;
@@ -296,10 +296,10 @@ pub(super) fn timed(
     exact: Vec<Quantities>,
 ) -> Result<Vec<Record>, Failure> {
     let conditions = Conditions {
-        clock: context.clock,
-        rules: context.rules.clone(),
-        seed: context.seed,
-        stop: &context.stop,
+        clock: context.sampling.clock,
+        rules: context.sampling.rules.clone(),
+        seed: context.sampling.seed,
+        stop: &context.sampling.stop,
     };
     let bound: Vec<&Graph> = graphs.iter().map(|(_, graph)| graph).collect();
     let found = latency(context.device().backend, &bound, &mut [], draw, conditions)?;
@@ -314,8 +314,8 @@ pub(super) fn timed(
         Record {
             case: case(context, workload, *mode),
             baseline: mode.map(|_| baseline.clone()),
-            seed: context.seed,
-            command: context.command_of(STUDY),
+            seed: context.sampling.seed,
+            command: context.journal.command_of(STUDY),
             outcome,
         }
     };

@@ -2,7 +2,7 @@
 //!
 //! Invariant: none of it is measured in a call whose time counts.
 
-use super::{Entry, Ready};
+use super::entry::{Entry, Ready};
 use crate::Context;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::energy::EnergyUse;
@@ -29,7 +29,7 @@ pub(super) fn resources(
 ) -> Result<Resources, Failure> {
     let backend = entry.device.backend;
     let device = &backend.description().device;
-    let tensors = oracle.inputs(context.seed);
+    let tensors = oracle.inputs(context.sampling.seed);
     let mut inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
     let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
     let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
@@ -39,17 +39,21 @@ pub(super) fn resources(
         false => {
             // The first call puts the buffers where the engine wants them.
             session.run(state.with(&inputs, &mut outputs))?.wait()?;
-            Some(copies(context.clock, backend, (&tensors, &mut inputs), &outputs)?)
+            Some(copies(context.sampling.clock, backend, (&tensors, &mut inputs), &outputs)?)
         }
     };
     drop(tensors);
     let mut call =
         || -> Result<(), Failure> { Ok(session.run(state.with(&inputs, &mut outputs))?.wait()?) };
-    let (ran, mut memory) = peak_during(context.heap, &mut call);
+    let (ran, mut memory) = peak_during(context.probes.heap, &mut call);
     ran?;
-    let probe =
-        context.energy.and_then(|probes| probes.get(device)).filter(|_| !context.is_quick());
-    let energy = probe.and_then(|probe| probe.borrow_mut().of_calls(context.clock, call).ok());
+    let probe = context
+        .probes
+        .energy
+        .and_then(|probes| probes.get(device))
+        .filter(|_| !context.sampling.is_quick());
+    let energy =
+        probe.and_then(|probe| probe.borrow_mut().of_calls(context.sampling.clock, call).ok());
     let report = ready.session.memory();
     // Engines plan no arena that we would know of.
     let is_planned = !ready.session.plan().arena_bytes.is_empty();

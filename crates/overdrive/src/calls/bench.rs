@@ -1,15 +1,16 @@
 //! `overdrive bench` as a call.
 
-use super::Model;
+use super::model::Model;
 use crate::bench::clock::SystemClock;
 use crate::bench::failure::Failure;
 use crate::bench::results::Results;
 use crate::bench::rules::Rules;
-use crate::bench::runner::Stop;
 use crate::cpu::CpuBackend;
 use crate::ir::{DType, Mode};
 use crate::passes::{Recipe, precision};
-use crate::studies::{Allowance, Context, Device, Entry, PEER_MODES, Progress, measure};
+use crate::studies::{
+    Allowance, Context, Device, Entry, Journal, Parties, Probes, Sampling, measure,
+};
 use std::cell::RefCell;
 
 /// What is measured: all of it in one session, in alternation, checked against the f64 reference.
@@ -21,8 +22,15 @@ pub struct Bench<'a> {
     seed: u64,
 }
 
+impl Model {
+    /// `overdrive bench`: every mode on this device, unless the answer is told otherwise.
+    pub fn bench(&self) -> Bench<'_> {
+        Bench::of(self)
+    }
+}
+
 impl<'a> Bench<'a> {
-    pub(super) fn of(model: &'a Model) -> Self {
+    fn of(model: &'a Model) -> Self {
         let modes = vec![Mode::Eager, Mode::Jit, Mode::Compile];
         Self { model, modes, precisions: vec![DType::F32], rules: Rules::full(), seed: 1 }
     }
@@ -63,27 +71,12 @@ impl<'a> Bench<'a> {
         let (clock, tuning, allowance) =
             (SystemClock::new(), RefCell::default(), Allowance::default());
         let context = Context {
-            devices: &devices,
-            engines: &[],
+            parties: Parties::alone(&devices),
             reference: &reference,
             tuning: &tuning,
-            matmul_peers: &[],
-            peers: &[],
-            peer_modes: &PEER_MODES,
-            ceilings: vec![],
-            clock: &clock,
-            rules: self.rules,
-            deadline_ns: None,
-            allowance: &allowance,
-            seed: self.seed,
-            stop: Stop::default(),
-            heap: None,
-            energy: None,
-            command: "overdrive::calls::Bench".to_owned(),
-            progress: &Silent,
-            only: &[],
-            earlier: &[],
-            keep: &|_| (),
+            sampling: Sampling { seed: self.seed, ..Sampling::new(&clock, self.rules, &allowance) },
+            probes: Probes::default(),
+            journal: Journal::silent("overdrive::calls::Bench"),
         };
         let mut entries = Vec::new();
         for &dtype in &self.precisions {
@@ -94,15 +87,8 @@ impl<'a> Bench<'a> {
                 Entry { dtype, graph, ..Entry::plain(&workload, context.device(), mode) }
             }));
         }
-        let mut results = Results::begin(context.command.clone(), context.seed);
+        let mut results = Results::begin(context.journal.command.clone(), context.sampling.seed);
         results.records = measure(&context, "bench", &entries, &mut []);
         Ok(results)
     }
-}
-
-struct Silent;
-
-impl Progress for Silent {
-    fn study(&self, _: &str) {}
-    fn workload(&self, _: &str) {}
 }

@@ -1,6 +1,5 @@
 //! A model, and the commands that take one.
 
-use super::Bench;
 use crate::bench::clock::SystemClock;
 use crate::bench::executable::Target;
 use crate::bench::failure::Failure;
@@ -117,11 +116,6 @@ impl Model {
         session.run(state.with(&buffers, &mut outputs))?.wait()?;
         let named = graph.outputs().iter().zip(&outputs);
         named.map(|(port, buffer)| Ok((port.name.clone(), backend.download(buffer)?))).collect()
-    }
-
-    /// `overdrive bench`: every mode on this device, unless the answer is told otherwise.
-    pub fn bench(&self) -> Bench<'_> {
-        Bench::of(self)
     }
 
     /// `overdrive profile`: operators by their own time, over so many calls.

@@ -1,6 +1,7 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
-use super::{Machine, ModeName, Precision, named_size};
+use super::shared::Machine;
+use super::values::{ModeName, Precision, named_size};
 use clap::Args;
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.

@@ -1,6 +1,7 @@
 //! Arguments of `quantize`.
 
-use super::{Machine, Replacing, named_size, tolerance};
+use super::shared::{Machine, Replacing};
+use super::values::{named_size, tolerance};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Arguments of `train`.
 
 use super::explain::size;
-use super::{Machine, Replacing};
+use super::shared::{Machine, Replacing};
 use clap::{Args, ValueEnum};
 use overdrive::ir::DType;
 use overdrive::ir::ops::Float8Linear;

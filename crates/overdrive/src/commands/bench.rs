@@ -3,24 +3,28 @@
 use super::eval::given;
 use super::output;
 use super::run::start_peers;
-use crate::cli::Bench;
-use crate::devices;
+use crate::cli::{Bench, Precision};
 use crate::engines::{Contestants, Whose};
 use crate::failure::Failure;
 use crate::invoked::command_line;
-use crate::model;
+use crate::model::{self, Model};
 use crate::progress::Spinner;
 use crate::terminal::{Volume, say, tell, volume};
-use crate::text;
+use crate::{devices, text};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::report::{result_line, to_json};
+use overdrive::bench::json::to_json;
 use overdrive::bench::results::{Note, Results};
 use overdrive::bench::rules::Rules;
-use overdrive::formats;
+use overdrive::files::Place;
+use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::passes::{Recipe, precision};
-use overdrive::studies::{Allowance, Context, Device, Entry, PEER_MODES, Peer, Progress, measure};
+use overdrive::report::result_line;
+use overdrive::studies::{
+    Allowance, Context, Device, Entry, Journal, PEER_MODES, Parties, Peer, Probes, Progress,
+    Sampling, Workload, measure,
+};
 use overdrive_foreign::OriginalFile;
 use overdrive_process::Stop;
 use std::cell::RefCell;
@@ -63,29 +67,22 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         arguments.modes.as_ref().map(|modes| modes.iter().map(|&mode| mode.into()).collect());
     let peer_modes: Option<Vec<&str>> =
         modes.as_ref().map(|modes| modes.iter().map(|m| m.name()).collect());
-    let tuning = RefCell::default();
+    let (tuning, allowance) = (RefCell::default(), Allowance::default());
     let context = Context {
-        devices: measured,
-        engines: &[],
+        parties: Parties {
+            peers: &peers,
+            peer_modes: peer_modes.as_deref().unwrap_or(&PEER_MODES),
+            ..Parties::alone(measured)
+        },
         reference: &reference,
         tuning: &tuning,
-        matmul_peers: &[],
-        peers: &peers,
-        peer_modes: peer_modes.as_deref().unwrap_or(&PEER_MODES),
-        ceilings: vec![],
-        clock: &clock,
-        rules,
-        deadline_ns: None,
-        allowance: &Allowance::default(),
-        seed: arguments.machine.seed,
-        stop: stop.clone(),
-        heap: Some(&crate::HEAP),
-        energy: None,
-        command: command_line(),
-        progress: &spinner,
-        only: &[],
-        earlier: &[],
-        keep: &|_| (),
+        sampling: Sampling {
+            seed: arguments.machine.seed,
+            stop: stop.clone(),
+            ..Sampling::new(&clock, rules, &allowance)
+        },
+        probes: Probes { heap: Some(&crate::memory::HEAP), ..Probes::default() },
+        journal: Journal { progress: &spinner, ..Journal::silent(command_line()) },
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     devices::describe_all(&mut results.environment, contestants.own(), &arguments.machine);
@@ -106,29 +103,8 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
         if let Some(ids) = ids.as_ref().filter(|_| model.has_dimension("tokens")) {
             sizes.insert("tokens".to_owned(), ids.len());
         }
-        let start = clock.now_ns();
-        let mut workload = match &inputs {
-            Some(inputs) => model.workload_of(inputs)?,
-            None => model.bind(&sizes)?,
-        };
-        if inputs.is_some() {
-            let named = workload.key.dimensions.iter();
-            sizes = named.map(|(name, &size)| (name.clone(), size as usize)).collect();
-        }
-        let load_ns = model.file().map(|_| clock.now_ns() - start);
-        let original = model.file().map(|path| OriginalFile {
-            path: path.to_owned(),
-            sizes,
-            graph: workload.graph.clone(),
-        });
-        if let Some(ids) = &ids {
-            workload.given = text::inputs(&workload.graph, ids)?;
-        }
-        if let Some(inputs) = &inputs {
-            let given = given(&workload.graph, inputs)?;
-            let names = workload.graph.inputs().iter().map(|port| port.name.clone());
-            workload.given = names.zip(given).collect();
-        }
+        let given = (inputs.as_ref(), ids.as_deref());
+        let Read { workload, load_ns, original } = read(&model, sizes, given, &clock)?;
         spinner.next();
         spinner.workload(&workload.key.to_string());
         let gpu = contestants
@@ -137,49 +113,114 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             .map(|own| own.backend.description());
         let started = contestants.start(original.as_ref(), (reference.description(), gpu))?;
         let devices = contestants.devices(&started);
-        let mut entries = Vec::new();
-        for &dtype in &arguments.dtype {
-            let dtype = DType::from(dtype);
-            let graph = precision(&workload.graph, &Recipe { contractions: dtype })
-                .map_err(Failure::harness)?;
-            for (whose, device) in &devices {
-                let [modes, absent] = whose.modes(modes.as_deref());
-                if !absent.is_empty() {
-                    let names: Vec<&str> = absent.iter().map(|mode| mode.name()).collect();
-                    let text =
-                        format!("{}: no mode {} there", device.backend.name(), names.join(", "));
-                    let note = Note { study: "bench".to_owned(), text };
-                    if !results.notes.contains(&note) {
-                        results.notes.push(note);
-                    }
-                }
-                let load_ns = load_ns.filter(|_| *whose == Whose::Ours);
-                for mode in modes {
-                    let entry = Entry::plain(&workload, device, mode);
-                    entries.push(Entry { dtype, graph: graph.clone(), load_ns, ..entry });
-                }
-            }
-        }
+        let timed = (&devices[..], modes.as_deref(), load_ns);
+        let entries = entries(&arguments.dtype, &workload, timed, &mut results.notes)?;
         results.records.extend(measure(&context, "bench", &entries, &mut []));
-        if context.stop.is_requested() {
+        if context.sampling.stop.is_requested() {
             break;
         }
     }
     spinner.finish();
-    if stop.is_requested() && !output::has_measurements(&results) {
+    told(arguments, place.as_ref(), &results, stop)
+}
+
+/// A model at given sizes.
+struct Read {
+    workload: Workload,
+    /// What reading its file took.
+    load_ns: Option<u64>,
+    /// Its file, for engines that read it themselves.
+    original: Option<OriginalFile>,
+}
+
+/// Reads the model at these sizes, or at those of the inputs that are given: tensors, or ids of
+/// tokens.
+fn read(
+    model: &Model,
+    mut sizes: BTreeMap<String, usize>,
+    (inputs, ids): (Option<&Tensors>, Option<&[u32]>),
+    clock: &SystemClock,
+) -> Result<Read, Failure> {
+    let start = clock.now_ns();
+    let mut workload = match inputs {
+        Some(inputs) => model.workload_of(inputs)?,
+        None => model.bind(&sizes)?,
+    };
+    if inputs.is_some() {
+        let named = workload.key.dimensions.iter();
+        sizes = named.map(|(name, &size)| (name.clone(), size as usize)).collect();
+    }
+    let load_ns = model.file().map(|_| clock.now_ns() - start);
+    let original = model.file().map(|path| OriginalFile {
+        path: path.to_owned(),
+        sizes,
+        graph: workload.graph.clone(),
+    });
+    if let Some(ids) = ids {
+        workload.given = text::inputs(&workload.graph, ids)?;
+    }
+    if let Some(inputs) = inputs {
+        let given = given(&workload.graph, inputs)?;
+        let names = workload.graph.inputs().iter().map(|port| port.name.clone());
+        workload.given = names.zip(given).collect();
+    }
+    Ok(Read { workload, load_ns, original })
+}
+
+/// The workload on every device, in every mode and number format; modes that a device lacks are
+/// noted.
+fn entries<'a>(
+    dtypes: &[Precision],
+    workload: &'a Workload,
+    (devices, modes, load_ns): (&'a [(Whose, Device<'a>)], Option<&[Mode]>, Option<u64>),
+    notes: &mut Vec<Note>,
+) -> Result<Vec<Entry<'a>>, Failure> {
+    let mut entries = Vec::new();
+    for &dtype in dtypes {
+        let dtype = DType::from(dtype);
+        let graph = precision(&workload.graph, &Recipe { contractions: dtype })
+            .map_err(Failure::harness)?;
+        for (whose, device) in devices {
+            let [modes, absent] = whose.modes(modes);
+            if !absent.is_empty() {
+                let names: Vec<&str> = absent.iter().map(|mode| mode.name()).collect();
+                let text = format!("{}: no mode {} there", device.backend.name(), names.join(", "));
+                let note = Note { study: "bench".to_owned(), text };
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
+            let load_ns = load_ns.filter(|_| *whose == Whose::Ours);
+            for mode in modes {
+                let entry = Entry::plain(workload, device, mode);
+                entries.push(Entry { dtype, graph: graph.clone(), load_ns, ..entry });
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// Writes and tells the results of a session, whole or interrupted.
+fn told(
+    arguments: &Bench,
+    place: Option<&Place>,
+    results: &Results,
+    stop: &Stop,
+) -> Result<Exit, Failure> {
+    if stop.is_requested() && !output::has_measurements(results) {
         return Err(Failure::interrupted("nothing was measured by then"));
     }
-    let written = place.as_ref().map_or(Ok(()), |place| output::write(place, &results));
+    let written = place.map_or(Ok(()), |place| output::write(place, results));
     if arguments.json {
-        say!("{}", to_json(&results))?;
+        say!("{}", to_json(results))?;
     } else {
-        output::tell(&results)?;
+        output::tell(results)?;
     }
     written?;
-    match &place {
+    match place {
         _ if arguments.json => {}
         Some(place) => output::lies_in(place.path())?,
-        None if volume() == Volume::Quiet => say!("{}", result_line(&results))?,
+        None if volume() == Volume::Quiet => say!("{}", result_line(results))?,
         None => tell!("report: none, -o DIR keeps one")?,
     }
     if stop.is_requested() {

@@ -4,9 +4,9 @@ use super::output;
 use crate::cli::Compare;
 use crate::failure::Failure;
 use crate::terminal::{say, width, write};
-use overdrive::bench::compare;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::results::Results;
+use overdrive::gate::compare;
 use std::path::Path;
 
 pub(crate) fn compare(arguments: &Compare) -> Result<Exit, Failure> {

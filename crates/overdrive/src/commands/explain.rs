@@ -2,12 +2,11 @@
 
 use crate::cli::Explain;
 use crate::failure::Failure;
-use crate::limit;
-use crate::subject;
 use crate::terminal::{note, say, tell, width};
+use crate::{limit, subject};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::report::{Align, Table, terminal_table};
+use overdrive::bench::table::{Align, Table, terminal_table};
 use overdrive::ir::plan::{Note, Place, Plan, Space, Step};
 use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{Change, PASSES};

@@ -5,7 +5,7 @@ use crate::cli::History;
 use crate::failure::Failure;
 use crate::terminal::{note, say, width, write};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::history::{Entry, HistorySeries, append, history_table, read, series};
+use overdrive::gate::history::{Entry, HistorySeries, append, history_table, read, series};
 use overdrive_process::Stop;
 use std::path::Path;
 use std::time::UNIX_EPOCH;

@@ -4,7 +4,7 @@ use crate::cli::Json;
 use crate::failure::Failure;
 use crate::terminal::{say, width};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::report::{Align, Table, terminal_table};
+use overdrive::bench::table::{Align, Table, terminal_table};
 use overdrive::models::MODELS;
 use overdrive::studies::Workload;
 use overdrive::train::trained;

@@ -2,11 +2,13 @@
 
 use crate::failure::Failure;
 use crate::terminal::{Volume, besides, say, volume, width};
+use overdrive::bench::date::utc;
 use overdrive::bench::import;
-use overdrive::bench::report::html::{Stills, alone, html};
-use overdrive::bench::report::{Report, summary, terminal, to_json, utc};
+use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{self, Contents, Existing, FileError, Place, Request};
+use overdrive::report::html::{Stills, alone, html};
+use overdrive::report::{Report, summary, terminal};
 use std::path::{Path, PathBuf};
 
 /// The file that everything else in the folder is drawn from.
@@ -150,7 +152,7 @@ fn kept(error: &FileError, results: &Results) -> Failure {
 #[cfg(feature = "plots")]
 fn write_plots(place: &Place, report: &Report<'_>) -> Result<Stills, Failure> {
     let charts: Vec<_> = report.charts().cloned().collect();
-    let pictures = overdrive::bench::drawing::draw(&charts).map_err(Failure::harness)?;
+    let pictures = overdrive::report::drawing::draw(&charts).map_err(Failure::harness)?;
     let mut stills = Stills::new();
     for (chart, picture) in charts.iter().zip(pictures) {
         let page = alone(chart, &picture.svg);

@@ -4,11 +4,14 @@
 //! the graph in memory bit for bit before a figure is printed; those of a file of ONNX, but for
 //! rounding.
 
+mod chosen;
 mod file;
+mod judged;
 mod mixed;
 mod peers;
 mod published;
 mod samples;
+mod sized;
 mod subject;
 mod tables;
 mod text;
@@ -21,35 +24,28 @@ use crate::failure::Failure;
 use crate::model;
 use crate::progress;
 use crate::terminal::{note, say, tell};
+use chosen::{Chosen, compared, harness, refused, rules};
+pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::rules::Rules;
 use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
-use overdrive::passes::{MODES, Quantization, QuantizationMode, Quantized, bind};
+use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
-    Conditions, Footprint, Judge, Metric, agreement, latency, latency_of_blocks, outputs_told,
+    Conditions, Estimate, Footprint, Metric, Rival, agreement, latency, latency_of_blocks,
     same_class, trained_as_long, tune,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 use overdrive_process::Stop;
-pub(super) use samples::{Asked, Samples, samples};
+pub(super) use published::Head;
+pub(super) use samples::samples;
 use std::path::Path;
-pub(super) use subject::{Head, Subject};
-use times::Found;
+pub(super) use subject::Subject;
+use times::{Found, Slowdown};
 use written::Written;
-
-/// A mode, or a mix of modes, with the model that it made.
-struct Chosen {
-    name: String,
-    quantization: Quantization,
-    made: Quantized,
-    /// Of a mode that learns: the float model after as many steps on the same samples.
-    trained_as_long: Option<Graph>,
-}
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
     let modes = modes(arguments)?;
@@ -130,17 +126,7 @@ fn finish(
     peers: &[Peer],
 ) -> Result<Exit, Failure> {
     let (made, template) = (&chosen.made, &subject.template);
-    for skipped in &made.skipped {
-        tell!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
-    }
-    for simplified in &made.simplified {
-        tell!("note: `{}`: {}", simplified.layer, simplified.reason)?;
-    }
-    if made.layers.is_empty() {
-        let (model, mode) = (&arguments.model, &chosen.name);
-        let text = format!("no layer of `{model}` can take mode `{mode}`; nothing was written");
-        return Err(Failure::bad_input(text));
-    }
+    remark(arguments, chosen)?;
     let graph = bind(&made.graph, &template.dimensions).map_err(Failure::harness)?;
     let float_graph = bind(&template.graph, &template.dimensions).map_err(Failure::harness)?;
     let float = compared(backend, ("float", &float_graph), &samples.compared)?;
@@ -169,26 +155,8 @@ fn finish(
             note!("warning: {count} outputs of the {model} model on {source} are NaN or infinite");
         }
     }
-    if let Some(limit) = arguments.max_loss {
-        let (metric, unit) = (judge.metric.name(), judge.metric.unit_of_loss());
-        if !lost.value.is_finite() {
-            let lost = lost.value;
-            say!("{metric}: {lost} {unit} lost is within no --max-loss: nothing was written")?;
-            return Ok(Exit::WrongOutputs);
-        }
-        if lost.value > limit {
-            say!(
-                "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
-                lost.value
-            )?;
-            return Ok(Exit::WrongOutputs);
-        }
-        if lost.high > limit || lost.high.is_nan() {
-            tell!(
-                "note: within --max-loss {limit}, but the interval reaches {:.5} {unit}",
-                lost.high
-            )?;
-        }
+    if let Some(exit) = beyond(arguments, judge.metric, &lost)? {
+        return Ok(exit);
     }
     let _whole = stop.heed();
     let output = place.path().to_owned();
@@ -233,24 +201,7 @@ fn finish(
             "the model is whole in `{place}`, and was not timed"
         )));
     }
-    let slowdown = match timed.map_err(Failure::harness)? {
-        Found::Blocks(blocks) => {
-            tell!("\n{}", tables::blocks(&blocks))?;
-            times::slowdown_of_blocks(&blocks)
-        }
-        Found::Whole(timed) => {
-            tell!("\n{}", tables::times(&timed))?;
-            if !rivals.is_empty() {
-                tell!("\n{}", tables::rivals(&rivals, &timed))?;
-            }
-            for (rival, seen) in rivals.iter().zip(&timed[2..]) {
-                if let Some(failure) = seen.outcome.failure() {
-                    say!("note: {}: {}", rival.name, failure.reason)?;
-                }
-            }
-            times::slowdown_of(&timed[..2])
-        }
-    };
+    let slowdown = tell_times(&timed.map_err(Failure::harness)?, &rivals)?;
     if let Some(found) = slowdown {
         tell!("{}", found.against_float())?;
     }
@@ -263,6 +214,67 @@ fn finish(
     };
     say!("`{}` is a model: {commands} take it", output.display())?;
     Ok(Exit::Fine)
+}
+
+/// Tells which layers stay as they are or are rounded more simply; errs where none has codes.
+fn remark(arguments: &Quantize, chosen: &Chosen) -> Result<(), Failure> {
+    let made = &chosen.made;
+    for skipped in &made.skipped {
+        tell!("note: `{}` stays as it is: {}", skipped.layer, skipped.reason)?;
+    }
+    for simplified in &made.simplified {
+        tell!("note: `{}`: {}", simplified.layer, simplified.reason)?;
+    }
+    if made.layers.is_empty() {
+        let (model, mode) = (&arguments.model, &chosen.name);
+        let text = format!("no layer of `{model}` can take mode `{mode}`; nothing was written");
+        return Err(Failure::bad_input(text));
+    }
+    Ok(())
+}
+
+/// The exit where more was lost than `--max-loss` allows; tells a loss that may be more.
+fn beyond(arguments: &Quantize, metric: Metric, lost: &Estimate) -> Result<Option<Exit>, Failure> {
+    let Some(limit) = arguments.max_loss else { return Ok(None) };
+    let (metric, unit) = (metric.name(), metric.unit_of_loss());
+    if !lost.value.is_finite() {
+        let lost = lost.value;
+        say!("{metric}: {lost} {unit} lost is within no --max-loss: nothing was written")?;
+        return Ok(Some(Exit::WrongOutputs));
+    }
+    if lost.value > limit {
+        say!(
+            "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
+            lost.value
+        )?;
+        return Ok(Some(Exit::WrongOutputs));
+    }
+    if lost.high > limit || lost.high.is_nan() {
+        tell!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
+    }
+    Ok(None)
+}
+
+/// Tells what was timed; gives the slowdown, where an interval shows one or excludes it.
+fn tell_times(timed: &Found, rivals: &[Rival<'_>]) -> Result<Option<Slowdown>, Failure> {
+    Ok(match timed {
+        Found::Blocks(blocks) => {
+            tell!("\n{}", tables::blocks(blocks))?;
+            times::slowdown_of_blocks(blocks)
+        }
+        Found::Whole(timed) => {
+            tell!("\n{}", tables::times(timed))?;
+            if !rivals.is_empty() {
+                tell!("\n{}", tables::rivals(rivals, timed))?;
+            }
+            for (rival, seen) in rivals.iter().zip(&timed[2..]) {
+                if let Some(failure) = seen.outcome.failure() {
+                    say!("note: {}: {}", rival.name, failure.reason)?;
+                }
+            }
+            times::slowdown_of(&timed[..2])
+        }
+    })
 }
 
 /// The modes that were asked for: one, or for a search those that layers may take.
@@ -306,40 +318,12 @@ fn recipe(arguments: &Quantize, subject: &Subject) -> Recipe {
     Recipe { seed: arguments.machine.seed, steps, schedule, ..recipe }
 }
 
-/// How long to sample latencies.
-fn rules(arguments: &Quantize) -> Rules {
-    match arguments.trials {
-        Some(trials) => Rules::full().with_trials(5, trials as usize),
-        None => Rules::full(),
-    }
-}
-
 /// The quantization with groups of another size, where it has groups.
 fn with_group(mut quantization: Quantization, group: Option<u32>) -> Quantization {
     if let (Some(size), Granularity::Group(_)) = (group, quantization.scheme.weights.block) {
         quantization.scheme.weights.block = Granularity::Group(size as usize);
     }
     quantization
-}
-
-fn refused(reason: overdrive::bench::failure::Failure) -> Failure {
-    Failure::bad_input(reason.reason)
-}
-
-fn harness(reason: overdrive::bench::failure::Failure) -> Failure {
-    Failure::harness(reason.reason)
-}
-
-/// The outputs of a model on held-out batches, with how far that is.
-fn compared(
-    backend: &dyn Backend,
-    (name, graph): (&str, &Graph),
-    batches: &[Vec<Tensor>],
-) -> Result<Vec<Vec<Tensor>>, Failure> {
-    progress::over(&format!("outputs of the {name} model"), |done| {
-        outputs_told(backend, graph, batches, done)
-    })
-    .map_err(harness)
 }
 
 /// How many outputs are NaN or infinite, if any.

@@ -10,14 +10,13 @@ use crate::failure::Failure;
 use crate::invoked::command_line;
 use crate::terminal::{note, say, tell, width};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::gate::checkout::{CheckoutError, Commit, Repository};
-use overdrive::bench::gate::command::{Invocation, Programs};
-use overdrive::bench::gate::evidence::Evidence;
-use overdrive::bench::gate::finding::Control;
-use overdrive::bench::gate::verdicts::{GATE_VERSION, Program, Verdicts};
-use overdrive::bench::gate::{Session, junit, markdown, terminal};
 use overdrive::bench::results::Results;
+use overdrive::bench::verdicts::{Control, Evidence, GATE_VERSION, Program, Verdicts};
 use overdrive::files::{Contents, Place};
+use overdrive::gate;
+use overdrive::gate::checkout::{CheckoutError, Commit, Repository};
+use overdrive::gate::command::{Invocation, Programs};
+use overdrive::gate::{Session, junit, markdown, terminal};
 use overdrive_process::Stop;
 use progress::GateProgress;
 use std::time::{Duration, Instant};
@@ -166,7 +165,7 @@ fn measured(line: &str) -> Result<Vec<String>, Failure> {
 }
 
 fn verdicts(evidence: Evidence, begun: Results, [baseline, current]: [Program; 2]) -> Verdicts {
-    Verdicts {
+    gate::derive(Verdicts {
         gate_version: GATE_VERSION,
         started_unix_s: begun.started_unix_s,
         command: begun.command,
@@ -178,8 +177,7 @@ fn verdicts(evidence: Evidence, begun: Results, [baseline, current]: [Program; 2
         cases: Vec::new(),
         evidence,
         notes: Vec::new(),
-    }
-    .derive()
+    })
 }
 
 fn write(place: &Place, verdicts: &Verdicts, arguments: &Regress) -> Result<(), Failure> {

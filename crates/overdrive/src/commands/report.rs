@@ -5,10 +5,10 @@ use crate::cli;
 use crate::failure::Failure;
 use crate::terminal::tell;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::gate::Verdicts;
-use overdrive::bench::report::{Report, counted};
 use overdrive::bench::results::Results;
-use overdrive::files;
+use overdrive::bench::verdicts::Verdicts;
+use overdrive::report::{Report, counted};
+use overdrive::{files, gate};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ fn verdicts(path: &Path) -> Result<Option<Verdicts>, Failure> {
     }
     let text = files::read_text(path, files::RESULTS).map_err(Failure::bad_input)?;
     let failed = |error| Failure::bad_input(format!("`{}`: {error}", path.display()));
-    Verdicts::from_json(&text).map(Some).map_err(failed)
+    gate::from_json(&text).map(Some).map_err(failed)
 }
 
 /// Puts verdicts beside the results that they are about.

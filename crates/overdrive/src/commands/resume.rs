@@ -2,7 +2,7 @@
 
 use super::output::RESULTS;
 use crate::failure::Failure;
-use overdrive::bench::report::from_json;
+use overdrive::bench::json::from_json;
 use overdrive::bench::results::Results;
 use overdrive::files;
 use std::path::Path;

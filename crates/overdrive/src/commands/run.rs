@@ -4,26 +4,25 @@ mod brought;
 
 use super::{output, resume};
 use crate::cli::Run;
-use crate::devices;
-use crate::energy;
 use crate::engines::Contestants;
-use crate::failure::Failure;
+use crate::failure::{Failure, unknown};
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::say;
+use crate::{devices, energy};
 use brought::Brought;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
-use overdrive::bench::report::markdown;
 use overdrive::bench::results::{Note, Results, Variant};
 use overdrive::bench::rules::Rules;
-use overdrive::files::Existing;
+use overdrive::files::{Existing, Place};
 use overdrive::ir::Backend;
 use overdrive::passes::{MODES, QuantizationMode};
+use overdrive::report::markdown;
 use overdrive::studies::{
-    Allowance, Context, Device, EnergyProbes, MatmulPeer, PEER_MODES, Peer, Progress, STUDIES,
-    Study, ceilings,
+    Allowance, Context, Device, EnergyProbes, Journal, MatmulPeer, PEER_MODES, Parties, Peer,
+    Probes, Progress, STUDIES, Sampling, Study, ceilings,
 };
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
@@ -102,34 +101,44 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     // What cannot be written now is told when the run ends.
     let keep = |results: &Results| drop(output::write_results(&place, results));
     let mut context = Context {
-        devices: &devices,
-        engines: &engines,
+        parties: Parties {
+            devices: &devices,
+            engines: &engines,
+            matmul_peers: &matmul_peers,
+            peers: &peers,
+            peer_modes: &PEER_MODES,
+        },
         reference: &reference,
         tuning: &tuning,
-        matmul_peers: &matmul_peers,
-        peers: &peers,
-        peer_modes: &PEER_MODES,
-        ceilings: vec![],
-        clock: &clock,
-        rules: if arguments.quick { Rules::quick() } else { Rules::full() },
-        deadline_ns: None,
-        allowance: &allowance,
-        seed: arguments.machine.seed,
-        stop: stop.clone(),
-        heap: Some(&crate::HEAP),
-        energy: Some(&probes),
-        command: rerun(arguments),
-        progress: &spinner,
-        only: &arguments.case,
-        earlier: earlier.as_ref().map_or(&[], |earlier| &earlier.records),
-        keep: &keep,
+        sampling: Sampling {
+            seed: arguments.machine.seed,
+            stop: stop.clone(),
+            ..Sampling::new(
+                &clock,
+                if arguments.quick { Rules::quick() } else { Rules::full() },
+                &allowance,
+            )
+        },
+        probes: Probes {
+            ceilings: vec![],
+            heap: Some(&crate::memory::HEAP),
+            energy: Some(&probes),
+        },
+        journal: Journal {
+            command: rerun(arguments),
+            progress: &spinner,
+            only: &arguments.case,
+            earlier: earlier.as_ref().map_or(&[], |earlier| &earlier.records),
+            keep: &keep,
+        },
     };
-    results.harness_overhead = harness::overhead(&context.runner()).ok();
+    results.harness_overhead = harness::overhead(&context.sampling.runner()).ok();
     spinner.study("ceilings");
-    context.ceilings = earlier.as_ref().map_or_else(|| ceilings(&context), |e| e.ceilings.clone());
-    results.ceilings.clone_from(&context.ceilings);
+    context.probes.ceilings =
+        earlier.as_ref().map_or_else(|| ceilings(&context), |e| e.ceilings.clone());
+    results.ceilings.clone_from(&context.probes.ceilings);
     for (name, quick_seconds) in job.studies() {
-        if context.stop.is_requested() {
+        if context.sampling.stop.is_requested() {
             let text = "interrupted: what had been measured by then is kept".to_owned();
             results.notes.push(Note { study: name.to_owned(), text });
             break;
@@ -137,7 +146,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         spinner.next();
         spinner.study(name);
         let share_ns = quick_seconds * 1_000_000_000;
-        context.deadline_ns = is_limited.then(|| clock.now_ns() + share_ns);
+        context.sampling.deadline_ns = is_limited.then(|| clock.now_ns() + share_ns);
         allowance.renew();
         match &job {
             Job::Studies(studies) => {
@@ -148,16 +157,21 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         }
     }
     spinner.finish();
-    if stop.is_requested() && !output::has_measurements(&results) {
+    results.variants = variants(&results, arguments);
+    told(arguments, &place, &results, stop)
+}
+
+/// Writes and tells the results of a run, whole or interrupted.
+fn told(arguments: &Run, place: &Place, results: &Results, stop: &Stop) -> Result<Exit, Failure> {
+    if stop.is_requested() && !output::has_measurements(results) {
         return Err(Failure::interrupted("nothing was measured by then"));
     }
-    results.variants = variants(&results, arguments);
     let folder = place.path();
-    let written = output::write(&place, &results);
+    let written = output::write(place, results);
     if arguments.ci {
-        say!("{}", markdown(&results))?;
+        say!("{}", markdown(results))?;
     } else {
-        output::tell(&results)?;
+        output::tell(results)?;
     }
     written?;
     if !arguments.ci {
@@ -241,17 +255,6 @@ pub(super) fn chosen(names: &[String]) -> Result<Vec<&'static dyn Study>, Failur
             })
         })
         .collect()
-}
-
-/// `unknown study `x`: expected one of ...; did you mean `y`?`
-fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let nearest = known.iter().max_by(|a, b| {
-        let similarity = |k: &&str| strsim::jaro_winkler(name, k);
-        similarity(a).total_cmp(&similarity(b))
-    });
-    let hint = nearest.filter(|k| strsim::jaro_winkler(name, k) > 0.7);
-    let hint = hint.map_or(String::new(), |k| format!("; did you mean `{k}`?"));
-    format!("unknown {what} `{name}`: expected one of {}{hint}", known.join(", "))
 }
 
 /// Other frameworks on the device that figures are about.

@@ -6,15 +6,14 @@ mod task;
 
 use super::output;
 use crate::cli::Train;
-use crate::devices;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
-use crate::model;
 use crate::terminal::say;
 use crate::training::{Watch, record};
+use crate::{devices, model};
 use learnt::{ADAPTER, Learnt, Scores, score};
 use overdrive::bench::exit::Exit;
-use overdrive::bench::report::to_json;
+use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelFolder, huggingface};

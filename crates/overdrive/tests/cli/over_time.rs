@@ -1,7 +1,7 @@
 //! `compare` and `history`: results beside results, and files that are none.
 
 use crate::invocation::Folder;
-use overdrive::bench::report::{from_json, to_json};
+use overdrive::bench::json::{from_json, to_json};
 
 /// A folder with `a/results.json` of a quick bench, and its text.
 fn measured() -> (Folder, String) {

@@ -3,8 +3,7 @@
 use crate::invocation::Folder;
 use overdrive::bench::environment::Revision;
 use overdrive::bench::failure::FailureKind;
-use overdrive::bench::report::html::results_of_page;
-use overdrive::bench::report::{from_json, to_json};
+use overdrive::bench::json::{from_json, results_of_page, to_json};
 use overdrive::bench::results::Results;
 
 #[test]

@@ -7,7 +7,7 @@ use std::ops::Range;
 use overdrive_ir::Plan;
 use overdrive_ir::plan::{ConvolutionCall, Program};
 
-use super::fold::{self, Fold, Rows};
+use super::fold::{self, Fold, TileRows};
 use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
@@ -56,7 +56,7 @@ impl Finish {
             }
         };
         let each = fold::each(whole, &merged).map(compiled).transpose()?;
-        let fold = Fold::new(plan, call, (&merged, Rows::Channels))?;
+        let fold = Fold::new(plan, call, (&merged, TileRows::Channels))?;
         Ok(Self { each, fold, line, pixels: whole.extents[2..].iter().product() })
     }
 
@@ -84,7 +84,7 @@ impl Finish {
             }),
             None => None,
         };
-        let fold = Fold::new(plan, call, (&merged, Rows::Pixels)).ok()?;
+        let fold = Fold::new(plan, call, (&merged, TileRows::Pixels)).ok()?;
         let complete = fold.is_some() || whole.reduced == 0;
         complete.then_some(Self { each, fold, line, pixels })
     }

@@ -80,7 +80,7 @@ fn reduction(program: &Program) -> Option<(&Reduction, DType)> {
 
 /// How the rows and columns of a tile lie in space.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(super) enum TileRows {
     /// Rows are output channels, columns are pixels.
     Channels,
     /// The reverse.
@@ -94,7 +94,7 @@ impl Fold {
     pub(super) fn new(
         plan: &Plan,
         call: &ConvolutionCall,
-        (merged, rows): (&Program, Rows),
+        (merged, rows): (&Program, TileRows),
     ) -> Result<Option<Self>, Unsupported> {
         let whole = &call.epilogue.0;
         let (Some((reduction, dtype)), Some(slot)) = (reduction(whole), call.workspace) else {
@@ -105,13 +105,13 @@ impl Fold {
         let dtypes: Vec<DType> = plan.slots.iter().map(|slot| slot.ty.dtype).collect();
         let of = |slot: SlotId| dtypes[slot.0 as usize];
         let tile = match rows {
-            Rows::Channels => Affine::of(&program, &of),
-            Rows::Pixels => Affine::of_columns(&program, &of),
+            TileRows::Channels => Affine::of(&program, &of),
+            TileRows::Pixels => Affine::of_columns(&program, &of),
         };
         let tile = match (tile, rows) {
             (Some(affine), _) => TileEpilogue::Affine(Box::new(affine)),
-            (None, Rows::Pixels) => return Ok(None),
-            (None, Rows::Channels) => {
+            (None, TileRows::Pixels) => return Ok(None),
+            (None, TileRows::Channels) => {
                 let compiled = CompiledEpilogue::new(&program, &of);
                 TileEpilogue::Program(Box::new(
                     compiled.map_err(|e| Unsupported::new(e.to_string()))?,
@@ -196,7 +196,7 @@ impl Fold {
 fn of_tiles(
     merged: &Program,
     (reduction, dtype): (&Reduction, DType),
-    (parts, rows): (Parts, Rows),
+    (parts, rows): (Parts, TileRows),
 ) -> Program {
     let mut program = before(merged);
     let batch = program.extents.len() - 2;
@@ -206,8 +206,8 @@ fn of_tiles(
         let mut strides = vec![0; batch];
         strides[0] = image;
         strides.extend(match rows {
-            Rows::Channels => [part, channel, 0],
-            Rows::Pixels => [part, 0, channel],
+            TileRows::Channels => [part, channel, 0],
+            TileRows::Pixels => [part, 0, channel],
         });
         strides
     });

@@ -4,7 +4,7 @@
 
 use super::call::{Buffers, Convolution, Pixels, Work};
 use super::shares::Shares;
-use super::table::{Rows, Table};
+use super::table::{PanelRows, Table};
 use crate::exec::Format;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
@@ -63,8 +63,8 @@ impl<T: Format> Convolution<T> {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);
         let rows = match self.kernel.interleaves() {
-            Some(_) => Rows { to: panels, panel: panel_bytes, width },
-            None => Rows { to: buffers.panel, panel: depth * width * size_of::<T>(), width },
+            Some(_) => PanelRows { to: panels, panel: panel_bytes, width },
+            None => PanelRows { to: buffers.panel, panel: depth * width * size_of::<T>(), width },
         };
         let columns = images * table.pixels_and_images()[0];
         // SAFETY: as the caller promised.

@@ -63,7 +63,7 @@ pub(super) struct Table {
 
 /// Rows of panels: where the first begins, bytes from a panel to the next, columns of one.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct PanelRows {
     pub(super) to: *mut u8,
     pub(super) panel: usize,
     pub(super) width: usize,
@@ -150,7 +150,7 @@ impl Table {
         &self,
         (from, images): (*const u8, usize),
         (first, count): (usize, usize),
-        rows: Rows,
+        rows: PanelRows,
         run: *mut u8,
     ) {
         let columns = (images * self.pixels).next_multiple_of(rows.width);
@@ -166,7 +166,7 @@ impl Table {
                     self.stage((from, images), channel * self.channels.interleaved, run.add(ZEROS));
                     staged = Some(channel);
                 }
-                let to = Rows { to: rows.to.add(row * rows.width * self.unit()), ..rows };
+                let to = PanelRows { to: rows.to.add(row * rows.width * self.unit()), ..rows };
                 #[cfg(target_arch = "x86_64")]
                 if !self.pieces.is_empty() {
                     self.vectors(run, tap, columns, to);
@@ -209,7 +209,7 @@ impl Table {
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
-    unsafe fn units<U: Copy>(&self, run: *const u8, tap: usize, columns: usize, row: Rows) {
+    unsafe fn units<U: Copy>(&self, run: *const u8, tap: usize, columns: usize, row: PanelRows) {
         let places = &self.places[tap * self.columns..][..columns];
         for (panel, places) in places.chunks(row.width).enumerate() {
             let to = row.to.wrapping_add(panel * row.panel).cast::<U>();
@@ -228,7 +228,7 @@ impl Table {
     /// As for [`fill`](Self::fill), on a CPU with AVX-512F.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    unsafe fn vectors(&self, run: *const u8, tap: usize, columns: usize, row: Rows) {
+    unsafe fn vectors(&self, run: *const u8, tap: usize, columns: usize, row: PanelRows) {
         use std::arch::x86_64::*;
         let places = &self.places[tap * self.columns..][..columns];
         let pieces = &self.pieces[tap * self.columns / LANES..];

@@ -205,33 +205,11 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
             peepholes: if gates == 4 { c.maybe(7)?.map(|p| pick(p, d)).transpose()? } else { None },
             activations: named.iter().skip(d * per).take(per).cloned().collect(),
         };
-        let backwards = direction == "reverse" || d == 1;
-        // All steps' input gates in one product.
-        let inputs = state.input_gates(x)?;
-        sizes(inputs)?;
-        let mut outputs = vec![None; steps];
-        for t in 0..steps {
-            let at = if backwards { steps - 1 - t } else { t };
-            let now = inputs.slice_axis(0, at, at + 1).reshape([batch, rows]);
-            let [h, cell] = step(&state, now, &settings)?;
-            let h = h.ok_or(Fault::Built)?;
-            let (mut output, mut next, mut next_cell) = (h, h, cell);
-            if let Some(lengths) = lengths {
-                // Past a sequence's end its output is 0 and its state stays.
-                let inside = lengths.compare(Compare::Gt, super::conv::integer(c, at as i64));
-                let inside = inside.broadcast_in(&Shape::from([batch, hidden]), &[0]);
-                output = inside.select(h, h.constant(0.0));
-                next = inside.select(h, state.h);
-                next_cell = cell.zip(state.c).map(|(new, old)| inside.select(new, old));
-            }
-            outputs[at] = Some(output.reshape([1, 1, batch, hidden]));
-            (state.h, state.c) = (next, next_cell);
+        let mut order: Vec<usize> = (0..steps).collect();
+        if direction == "reverse" || d == 1 {
+            order.reverse();
         }
-        let all: Vec<Expr<'b>> = outputs.into_iter().flatten().collect();
-        sequences.push(match all.is_empty() {
-            true => c.b.full(x.dtype(), [0, 1, batch, hidden], 0.0),
-            false => c.b.concat(&all, 0),
-        });
+        sequences.push(unrolled(c, step, (&mut state, &settings), (x, lengths), &order)?);
         ends[0].push(state.h.reshape([1, batch, hidden]));
         ends[1].extend(state.c.map(|cell| cell.reshape([1, batch, hidden])));
     }
@@ -241,4 +219,41 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     results
         .extend(ends.iter().filter(|e| !e.is_empty()).map(|e| Value::from(swap(c.b.concat(e, 0)))));
     Ok(results)
+}
+
+/// The outputs `[T, 1, B, H]` of one direction, whose steps are taken in this order; `state` ends as
+/// that after the last. Past the end of a sequence of `lengths` its outputs are 0 and its state
+/// stays.
+fn unrolled<'b>(
+    c: &Call<'_, 'b>,
+    step: Step<'b>,
+    (state, settings): (&mut Direction<'b>, &Settings),
+    (x, lengths): (Expr<'b>, Option<Expr<'b>>),
+    order: &[usize],
+) -> Result<Expr<'b>, Fault> {
+    // All steps' input gates in one product.
+    let inputs = state.input_gates(x)?;
+    let [_, batch, rows] = exactly(inputs, "gates")?;
+    let hidden = settings.hidden;
+    let mut outputs = vec![None; order.len()];
+    for &at in order {
+        let now = inputs.slice_axis(0, at, at + 1).reshape([batch, rows]);
+        let [h, cell] = step(state, now, settings)?;
+        let h = h.ok_or(Fault::Built)?;
+        let (mut output, mut next, mut next_cell) = (h, h, cell);
+        if let Some(lengths) = lengths {
+            let inside = lengths.compare(Compare::Gt, super::conv::integer(c, at as i64));
+            let inside = inside.broadcast_in(&Shape::from([batch, hidden]), &[0]);
+            output = inside.select(h, h.constant(0.0));
+            next = inside.select(h, state.h);
+            next_cell = cell.zip(state.c).map(|(new, old)| inside.select(new, old));
+        }
+        outputs[at] = Some(output.reshape([1, 1, batch, hidden]));
+        (state.h, state.c) = (next, next_cell);
+    }
+    let all: Vec<Expr<'b>> = outputs.into_iter().flatten().collect();
+    Ok(match all.is_empty() {
+        true => c.b.full(x.dtype(), [0, 1, batch, hidden], 0.0),
+        false => c.b.concat(&all, 0),
+    })
 }

@@ -1,6 +1,6 @@
 //! `overdrive generate --prompts FILE`: goes on from each line of a file, several at a time.
 
-use super::{Asked, failure, joined};
+use super::asked::{Asked, failure, joined};
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::{note, say};

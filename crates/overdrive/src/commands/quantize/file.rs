@@ -4,10 +4,11 @@
 //! sizes the layers are declared anew and begin as the states of the same names. Invariant: the
 //! file that was written is read back, and computes what was judged but for rounding.
 
-use super::{Chosen, Failure, Subject, harness};
+use super::chosen::{Chosen, harness};
+use super::subject::Subject;
+use crate::failure::Failure;
 use crate::freeing::Freed;
 use crate::model::{self, Model};
-use crate::terminal::note;
 use overdrive::formats::onnx::{self, Binding};
 use overdrive::ir::ops::quantized_linear::Activations;
 use overdrive::ir::{Backend, Graph, Tensor};
@@ -20,9 +21,6 @@ use std::path::Path;
 /// Name of the file in a folder that holds the model in our format too.
 pub(super) const NAME: &str = "model.onnx";
 
-/// Samples of a batch, unless the user says otherwise.
-const BATCH: usize = 8;
-
 /// The most that outputs of the file may be away from ours, relative to their size: both multiply
 /// the same codes, and add in another order. Where activations are rounded as they come, that order
 /// may decide a rounding; the file is then no further away than the float model is.
@@ -31,29 +29,6 @@ const NEAR: f64 = 1e-3;
 /// Whether the user wants one file.
 pub(super) fn is_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "onnx")
-}
-
-/// The model of a file at the sizes that calibrate and judge.
-pub(super) fn template(
-    model: &Model,
-    shapes: &[(String, usize)],
-) -> Result<(Template, BTreeMap<String, usize>), Failure> {
-    let mut sizes: BTreeMap<String, usize> = shapes.iter().cloned().collect();
-    if let Some(batch) = model.batch_dimension()?.filter(|batch| !sizes.contains_key(batch)) {
-        note!("note: calibrated on batches of {BATCH}; --shape {batch}=N takes another size");
-        sizes.insert(batch, BATCH);
-    }
-    let graph = model.built(|build| build(&sizes))??;
-    let template = Template {
-        name: model.name()?,
-        graph,
-        dimensions: BTreeMap::new(),
-        limits: BTreeMap::new(),
-        vocabulary: None,
-        config: None,
-        columns: None,
-    };
-    Ok((template, sizes))
 }
 
 /// The quantized model as a file whose dimensions are free, as far as they can be.

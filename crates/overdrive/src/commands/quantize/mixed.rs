@@ -1,10 +1,13 @@
 //! `--sensitivity` and `--search`: what each layer costs alone, and which layer should take which
 //! mode.
 
-use super::samples::Samples;
+use super::chosen::{Chosen, harness, refused, rules};
+use super::judged::Samples;
+use super::subject::Subject;
+use super::tables;
 use super::times::slowdown;
-use super::{Chosen, Failure, Subject, harness, refused, rules, tables};
 use crate::cli::Quantize;
+use crate::failure::Failure;
 use crate::terminal::{say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::passes::QuantizationMode;

@@ -1,8 +1,8 @@
 //! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder
 //! that it writes.
 
-use super::subject::Head;
-use super::{Chosen, Failure};
+use super::chosen::Chosen;
+use crate::failure::Failure;
 use crate::progress;
 use crate::terminal::{note, tell};
 use overdrive::bench::failure::Failure as Unable;
@@ -14,6 +14,13 @@ use overdrive::studies::quantization::apply_in_parts;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Whether the output layer of a published decoder is quantized too.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(in crate::commands) enum Head {
+    Float,
+    Quantized,
+}
 
 /// A model that has weights and no codes yet, with a head of its own where that is to be quantized.
 pub(super) fn open(

@@ -1,7 +1,8 @@
-//! Samples to calibrate on and samples to judge by: labelled ones, the user's inputs, or random
-//! ones.
+//! Where samples come from: a data set with labels, a text, the user's inputs, or random ones.
 
-use super::{Judge, Metric, refused, text};
+use super::chosen::refused;
+use super::judged::{Asked, Samples, judged_by_labels};
+use super::text;
 use crate::cli::MetricName;
 use crate::failure::Failure;
 use crate::terminal::note;
@@ -9,47 +10,14 @@ use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
 use overdrive::passes::Indices;
 use overdrive::studies::pretrained::{Pretrained, Task};
-use overdrive::studies::quantization::{batch_of, calibration};
+use overdrive::studies::quantization::Judge;
 use overdrive::studies::{Template, Workload};
-use overdrive::train::data::{Parts, Reading, Split, Target, open_as};
+use overdrive::train::data::{Reading, open_as};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Seeds of random batches that judge begin this far after those that calibrate.
 const HELD_OUT: u64 = 1000;
-
-/// What the user says of them.
-#[derive(Copy, Clone)]
-pub(in crate::commands) struct Asked<'a> {
-    /// `--data`.
-    pub data: Option<&'a str>,
-    /// `--metric`.
-    pub metric: Option<MetricName>,
-    /// `--batches`.
-    pub batches: u32,
-    /// `--seed`.
-    pub seed: u64,
-}
-
-/// What calibrates, what chooses, what judges and what is timed.
-pub(in crate::commands) struct Samples<'a> {
-    /// Batches of inputs that calibration sees.
-    pub seen: Vec<Vec<Tensor>>,
-    /// Judges while a search chooses; where there are labels, other samples than those of the final
-    /// judge.
-    pub chooser: Judge<'a>,
-    /// The final judge; neither calibration nor a search saw its samples.
-    pub judge: Judge<'a>,
-    /// Held-out batches on which outputs are compared.
-    pub compared: Vec<Vec<Tensor>>,
-    /// Inputs of timed calls by seed.
-    pub draw: Box<dyn Fn(u64) -> Vec<Tensor> + 'a>,
-    /// Where they are from, in words.
-    pub source: &'static str,
-    /// What a mode that learns learns from; `None` without labels.
-    pub parts: Option<Parts>,
-}
 
 /// The samples that the command line asks for, in batches of the template's own size.
 pub(in crate::commands) fn samples<'a>(
@@ -122,64 +90,6 @@ fn labelled<'a>(
     let set = open_as(data, &reading).map_err(Failure::bad_input)?;
     let parts = set.parts(&template.graph, 0).map_err(Failure::bad_input)?;
     judged_by_labels(asked, (backend, template), parts)
-}
-
-/// What judges samples of these labels, unless the user asks for something else that can.
-fn metric(asked: Option<MetricName>, test: &Arc<dyn Split>) -> Result<Metric, Failure> {
-    let text = test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
-    match (asked, test.target()) {
-        (Some(MetricName::Mse) | None, Target::Quantity) => Ok(Metric::SquaredError),
-        (Some(MetricName::Top1), Target::Classes) => Ok(Metric::Top1),
-        (Some(MetricName::Perplexity), Target::Classes) => Ok(Metric::Perplexity),
-        (Some(MetricName::Cosine), Target::Classes) => Ok(Metric::Cosine),
-        (None, Target::Classes) if text => Ok(Metric::Perplexity),
-        (None, Target::Classes) => Ok(Metric::Top1),
-        (Some(name), Target::Quantity) => Err(Failure::bad_input(format!(
-            "--metric {}: the labels are quantities: expected mse, or no --metric",
-            name.name()
-        ))),
-        (Some(MetricName::Mse), Target::Classes) => Err(Failure::bad_input(
-            "--metric mse: the labels are classes: expected top1, perplexity or cosine, or no \
-             --metric",
-        )),
-    }
-}
-
-/// Samples of a data set in three parts: the first calibrates, the others judge.
-pub(super) fn judged_by_labels<'a>(
-    asked: Asked<'_>,
-    (backend, template): (&'a dyn Backend, &'a Template),
-    parts: Parts,
-) -> Result<Samples<'a>, Failure> {
-    let metric = metric(asked.metric, &parts.test)?;
-    of_parts(asked, (backend, template), parts, (metric, "test samples"), Arc::clone)
-}
-
-/// Calibrates on what trains and judges by the rest, of which `judged` says which samples.
-pub(super) fn of_parts<'a>(
-    asked: Asked<'_>,
-    (backend, template): (&'a dyn Backend, &'a Template),
-    parts: Parts,
-    (metric, source): (Metric, &'static str),
-    judged: impl Fn(&Arc<dyn Split>) -> Arc<dyn Split>,
-) -> Result<Samples<'a>, Failure> {
-    let batch = batch_of(template);
-    let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
-    let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
-    let compared = calibration(&parts.test, batch, few).map_err(refused)?;
-    let judge = |split: &Arc<dyn Split>| {
-        Judge::labelled((backend, template), metric, judged(split)).map_err(refused)
-    };
-    let timed = compared.clone();
-    Ok(Samples {
-        seen,
-        chooser: judge(&parts.validation)?,
-        judge: judge(&parts.test)?,
-        compared,
-        draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
-        source,
-        parts: Some(parts),
-    })
 }
 
 fn by_outputs<'a>(

@@ -1,6 +1,7 @@
 //! What is quantized: a built-in model, a folder or a file, at given sizes.
 
-use super::{file, published};
+use super::published::{self, Head};
+use super::sized::template;
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use overdrive::bench::failure::Failure as Unable;
@@ -10,13 +11,6 @@ use overdrive::studies::Template;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::apply;
 use std::collections::BTreeMap;
-
-/// Whether the output layer of a published decoder is quantized too.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(in crate::commands) enum Head {
-    Float,
-    Quantized,
-}
 
 /// The model.
 pub(in crate::commands) struct Subject {
@@ -42,7 +36,7 @@ impl Subject {
             other => other,
         };
         if let Model::Onnx(_) = &model {
-            let (template, sizes) = file::template(&model, shapes)?;
+            let (template, sizes) = template(&model, shapes)?;
             return Ok(Self { model, template, sizes, stays: Vec::new() });
         }
         let mut template = model.template()?;

@@ -4,7 +4,7 @@ use super::times::{slowdown, sum_of_blocks};
 use crate::terminal::width;
 use overdrive::bench::digits;
 use overdrive::bench::outcome::Outcome;
-use overdrive::bench::report::{Align, Table, terminal_table};
+use overdrive::bench::table::{Align, Table, terminal_table};
 use overdrive::ir::Graph;
 use overdrive::studies::quantization::{
     Agreement, BlockTimes, Candidate, Estimate, Footprint, Metric, Rival, Scores, Sensitivity,

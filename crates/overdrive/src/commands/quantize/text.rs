@@ -1,8 +1,8 @@
 //! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the
 //! cosine of its outputs an encoder, labels a classifier that is given some.
 
-use super::samples::{Asked, Samples, judged_by_labels, of_parts};
-use super::{Judge, Metric, refused};
+use super::chosen::refused;
+use super::judged::{Asked, Samples, judged_by_labels, of_parts};
 use crate::cli::MetricName;
 use crate::commands::texts;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use crate::terminal::note;
 use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{Pretrained, Problem, Task};
-use overdrive::studies::quantization::{batch_of, calibration};
+use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
 use overdrive::train::data::{Dataset, Parts, Split, Subset, Texts, open};
 use std::sync::Arc;
 

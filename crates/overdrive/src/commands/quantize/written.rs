@@ -1,6 +1,9 @@
 //! The model that `quantize` writes, read back before a figure is printed.
 
-use super::{Chosen, Samples, Subject, compared, file, published};
+use super::chosen::{Chosen, compared};
+use super::judged::Samples;
+use super::subject::Subject;
+use super::{file, published};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::tell;

@@ -2,7 +2,8 @@
 
 use crate::progress::{Looks, minutes, seen};
 use indicatif::ProgressBar;
-use overdrive::bench::gate::session::{self, Step};
+use overdrive::gate::session;
+use overdrive::gate::session::Step;
 
 /// Progress of one session.
 pub(super) struct GateProgress {

@@ -6,7 +6,7 @@
 
 use crate::cli::Run;
 use crate::commands::quantize::{Asked, Head, Samples, Subject, samples};
-use crate::failure::Failure;
+use crate::failure::{Failure, unknown};
 use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
@@ -65,9 +65,7 @@ impl Brought {
         }
         let find = |name: &String| {
             let found = STUDIES.into_iter().find(|study| study == name);
-            found.ok_or_else(|| {
-                Failure::bad_input(super::unknown("study of a model", name, &STUDIES))
-            })
+            found.ok_or_else(|| Failure::bad_input(unknown("study of a model", name, &STUDIES)))
         };
         names.iter().map(find).collect()
     }
@@ -102,7 +100,7 @@ impl Brought {
     ) -> Result<(), Failure> {
         let backend = context.device().backend;
         let (subject, data) = (&self.subject, arguments.data.as_deref());
-        let asked = Asked { data, metric: None, batches: BATCHES, seed: context.seed };
+        let asked = Asked { data, metric: None, batches: BATCHES, seed: context.sampling.seed };
         let given: Samples<'_> = samples(asked, (backend, &subject.template), subject.published())?;
         let source = format!("{}: judged on {}", self.workload.key.name, given.source);
         results.notes.push(Note { study: "quantization".to_owned(), text: source });

@@ -1,0 +1,50 @@
+//! Blocks of six fresh processes, which are the unit of a session.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::observation::{Observations, Observed};
+
+/// What a process of a block is.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// What is compared with: A.
+    Baseline,
+    /// What is judged: B.
+    Current,
+    /// The baseline once more, judged as if it were the current: whatever it shows is false.
+    Control,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Baseline => "baseline",
+            Self::Current => "current",
+            Self::Control => "control",
+        })
+    }
+}
+
+/// What the processes of a block said, in the order in which they ran; fewer than six after an
+/// interruption.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Block {
+    /// Side and observations of each process.
+    pub runs: Vec<(Side, Observations)>,
+}
+
+impl Block {
+    /// What each process said of `case`, in order, with its side; a process without a figure is
+    /// left out.
+    pub fn observed<'b>(&'b self, case: &str) -> impl Iterator<Item = (Side, &'b Observed)> {
+        self.runs
+            .iter()
+            .filter_map(move |(side, said)| Some((*side, said.get(case)?.as_ref().ok()?)))
+    }
+}

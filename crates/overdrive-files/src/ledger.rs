@@ -1,0 +1,24 @@
+//! What the manifest of a folder says while files appear in it.
+
+use crate::checksum::Checksum;
+use crate::contents::Contents;
+use crate::manifest::Manifest;
+
+/// What a folder's manifest is to say at the end, and what it says now.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) manifest: Manifest,
+    pub(crate) written: Manifest,
+}
+
+impl Ledger {
+    /// Of a folder with this manifest. Files that will be written are without a checksum until they
+    /// are.
+    pub(crate) fn new(found: Option<Manifest>, contents: Contents) -> Self {
+        let written = found.unwrap_or_else(|| Manifest::new(contents.name));
+        let mut manifest = written.clone();
+        let writes = |(name, _): &(&String, &mut Option<Checksum>)| (contents.writes)(name);
+        manifest.files.iter_mut().filter(writes).for_each(|(_, sum)| *sum = None);
+        Self { manifest, written }
+    }
+}

@@ -1,0 +1,16 @@
+//! The providers that run nodes of a graph.
+
+/// Who runs the nodes of a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Provider {
+    /// MLAS, part of every build of the library.
+    Cpu,
+    /// Intel's compiler, on the processor.
+    OpenVino,
+    /// Kernels, cuBLAS and cuDNN.
+    Cuda,
+    /// NVIDIA's compiler.
+    TensorRt,
+    /// Its edition for RTX cards, in a library of its own.
+    TensorRtRtx,
+}

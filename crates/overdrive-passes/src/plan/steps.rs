@@ -1,0 +1,301 @@
+//! From nodes to steps over slots: where each value is, what is computed once, and the step of each
+//! node.
+
+use crate::draft::Draft;
+use crate::fuse::is_cloned;
+use crate::legalize::model_scope;
+use crate::lower::lower;
+use overdrive_ir::ops::Fused;
+use overdrive_ir::plan::{
+    KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
+};
+use overdrive_ir::{
+    Cost, Graph, Mode, Node, NodeId, Operation, Prim, Target, TensorType, Value, row_major,
+};
+use std::collections::{BTreeSet, HashMap};
+
+/// Turns the nodes of a draft's graph into steps.
+pub(crate) fn steps(draft: &mut Draft<'_>) {
+    let graph = &draft.graph;
+    let mut planner = Planner::new(graph, draft.plan.mode, draft.target);
+    planner.plan.notes = std::mem::take(&mut draft.plan.notes);
+    for index in 0..graph.nodes().len() as u32 {
+        planner.node(NodeId(index));
+    }
+    planner.finish();
+    planner.settle_prepared();
+    draft.plan = planner.plan;
+}
+
+/// The state of planning.
+pub(super) struct Planner<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) target: &'g dyn Target,
+    pub(super) plan: Plan,
+    /// Where each value is, once it is computed.
+    pub(super) located: HashMap<Value, View>,
+    /// Nodes that read each value.
+    pub(super) readers: HashMap<Value, Vec<NodeId>>,
+    /// Output number of values that are outputs, and whether anything else (a second output, an
+    /// update) is too.
+    pub(super) results: HashMap<Value, Vec<Option<usize>>>,
+    /// Buffers that only `prepare` steps write.
+    pub(super) prepared: BTreeSet<SlotId>,
+    /// Packed forms already made: (matrix, k, n) by their printed key.
+    pub(super) packed: HashMap<String, SlotId>,
+}
+
+impl<'g> Planner<'g> {
+    fn new(graph: &'g Graph, mode: Mode, target: &'g dyn Target) -> Self {
+        let mut readers: HashMap<Value, Vec<NodeId>> = HashMap::new();
+        for (index, node) in graph.nodes().iter().enumerate() {
+            node.operands
+                .iter()
+                .for_each(|&v| readers.entry(v).or_default().push(NodeId(index as u32)));
+        }
+        let mut results: HashMap<Value, Vec<Option<usize>>> = HashMap::new();
+        for (i, port) in graph.outputs().iter().enumerate() {
+            results.entry(port.value).or_default().push(Some(i));
+        }
+        for update in graph.states().iter().filter_map(|s| s.update) {
+            results.entry(update).or_default().push(None);
+        }
+        let plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
+        let (located, packed, prepared) = (HashMap::new(), HashMap::new(), BTreeSet::new());
+        let mut planner =
+            Planner { graph, target, plan, located, readers, results, prepared, packed };
+        for (i, port) in graph.inputs().iter().enumerate() {
+            let slot = planner.slot(graph.ty(port.value), Place::Input(i));
+            planner.plan.inputs.push(slot);
+            planner.located.insert(port.value, View::row_major(slot, graph.ty(port.value).clone()));
+        }
+        for state in graph.states() {
+            let slot = planner.slot(graph.ty(state.value), Place::State(state.name.clone()));
+            planner
+                .located
+                .insert(state.value, View::row_major(slot, graph.ty(state.value).clone()));
+        }
+        planner
+    }
+
+    pub(super) fn slot(&mut self, ty: &TensorType, place: Place) -> SlotId {
+        self.plan.slots.push(Slot { ty: ty.clone(), layout: Default::default(), place });
+        SlotId(self.plan.slots.len() as u32 - 1)
+    }
+
+    pub(super) fn arena_slot(&mut self, ty: &TensorType) -> SlotId {
+        self.slot(ty, Place::Arena { space: Default::default(), offset: 0 })
+    }
+
+    pub(super) fn step(&mut self, kind: StepKind, touched: [Vec<SlotId>; 2], about: About<'_>) {
+        let unique = |slots: Vec<SlotId>| -> Vec<SlotId> {
+            let mut seen = BTreeSet::new();
+            slots.into_iter().filter(|s| seen.insert(*s)).collect()
+        };
+        let [reads, writes] = touched.map(unique);
+        // Ranks meet in every call, whatever each of them has kept from another.
+        let meets =
+            matches!(kind, StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. });
+        let prepare = !meets && self.prepares(&reads, &writes);
+        for &slot in &writes {
+            if prepare {
+                self.prepared.insert(slot);
+                self.plan.slots[slot.0 as usize].place =
+                    Place::Persistent { space: Default::default(), offset: 0 };
+            } else {
+                self.prepared.remove(&slot);
+            }
+        }
+        self.plan.steps.push(Step {
+            kind,
+            reads,
+            writes,
+            aliases: vec![],
+            stream: 0,
+            waits: vec![],
+            records: None,
+            prepare,
+            cost: about.cost,
+            name: about.name.to_owned(),
+            scope: model_scope(about.scope).to_owned(),
+        });
+    }
+
+    /// Steps that read only what never changes run once: packing, casts of weights, masks. Mode
+    /// eager has none.
+    fn prepares(&self, reads: &[SlotId], writes: &[SlotId]) -> bool {
+        let own = |s: &SlotId| {
+            matches!(self.plan.slot(*s).place, Place::Arena { .. } | Place::Persistent { .. })
+        };
+        self.plan.mode != Mode::Eager
+            && reads.iter().all(|&s| self.is_fixed(s))
+            && writes.iter().all(own)
+    }
+
+    /// True for buffers that hold the same bytes in every call until somebody replaces a state.
+    pub(super) fn is_fixed(&self, slot: SlotId) -> bool {
+        match &self.plan.slot(slot).place {
+            Place::Constant(_) => true,
+            Place::State(name) => {
+                let changes = |s: &overdrive_ir::StateDecl| s.name == *name && s.update.is_some();
+                !self.graph.states().iter().any(changes)
+            }
+            Place::Persistent { .. } => self.prepared.contains(&slot),
+            _ => false,
+        }
+    }
+
+    fn node(&mut self, id: NodeId) {
+        let graph = self.graph;
+        let node = graph.node(id);
+        // Views, scalars and iotas are located when somebody needs them as a buffer.
+        if is_cloned(graph, node) || node.results.iter().all(|&v| !self.is_used(v)) {
+            return;
+        }
+        if let Some(fused) = node.op.composite::<Fused>() {
+            let operands: Vec<View> = node.operands.iter().map(|&v| self.locate(v)).collect();
+            self.region(&node.regions[0], &operands, &node.results, (&fused.label, node));
+            return;
+        }
+        match &node.op {
+            op if crate::fuse::is_step_of_its_own(graph, node, self.target) => {
+                let cut = crate::fuse::cut_one(graph, id);
+                let operands: Vec<View> = cut.inputs.iter().map(|&v| self.locate(v)).collect();
+                self.region(&cut.region, &operands, &node.results, (&op.name(), node));
+            }
+            Operation::Prim(Prim::Reshape { .. } | Prim::Constant { .. }) => {
+                node.results.iter().for_each(|&v| drop(self.locate(v)));
+            }
+            Operation::Prim(Prim::Pad { pads }) => self.pad(node, pads),
+            Operation::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
+            Operation::Prim(prim) if prim.channel().is_some_and(|c| c.ranks() > 1) => {
+                self.collective(node, prim)
+            }
+            op => self.kernel(node, op),
+        }
+    }
+
+    /// A fused region: one contraction with its epilogue, or one loop nest.
+    fn region(
+        &mut self,
+        region: &Graph,
+        operands: &[View],
+        values: &[Value],
+        (name, node): (&str, &Node),
+    ) {
+        if crate::lower::contraction(region).is_some() {
+            self.contraction(region, operands, values, (name, node));
+            return;
+        }
+        let results: Vec<View> = values.iter().map(|&v| self.destination(v)).collect();
+        let cost = self.region_cost(region, operands, &results);
+        self.loop_step(region, operands, &results, About { name, scope: &node.scope, cost });
+    }
+
+    pub(super) fn region_cost(&self, region: &Graph, operands: &[View], results: &[View]) -> Cost {
+        let bytes = operands.iter().chain(results).map(|v| v.ty.bytes() as u64).sum();
+        Cost { flops: region.cost().flops, bytes }
+    }
+
+    pub(super) fn loop_step(
+        &mut self,
+        region: &Graph,
+        operands: &[View],
+        results: &[View],
+        about: About<'_>,
+    ) {
+        let program = lower(region, operands, results).unwrap_or_else(|reason| {
+            panic!("`{}` was fused because it lowers: {reason}", about.name)
+        });
+        let touched = [operands, results].map(|views| views.iter().map(|v| v.slot).collect());
+        self.step(StepKind::Loop(program), touched, about);
+    }
+
+    pub(super) fn kernel(&mut self, node: &Node, op: &Operation) {
+        let operands: Vec<View> = node.operands.iter().map(|&v| self.locate(v)).collect();
+        let results: Vec<Option<View>> =
+            node.results.iter().map(|&v| self.is_used(v).then(|| self.destination(v))).collect();
+        let touched = [
+            operands.iter().map(|v| v.slot).collect(),
+            results.iter().flatten().map(|v| v.slot).collect(),
+        ];
+        let (name, regions) = (op.name(), node.regions.clone());
+        let kernel_op = match op {
+            Operation::Prim(prim) => KernelOp::Prim(prim.clone(), regions),
+            Operation::Composite(op) => KernelOp::Composite(op.clone(), regions),
+        };
+        let call = KernelCall { op: kernel_op, operands, results, epilogue: None, workspace: None };
+        let types: Vec<_> = node.operands.iter().map(|&v| self.graph.ty(v).clone()).collect();
+        let asked = self.target.kernel(&overdrive_ir::Call::of(node, &types));
+        let kind = if asked.is_ok() {
+            StepKind::Kernel(call)
+        } else {
+            let reason = format!(
+                "{} has no kernel for it: the f64 reference runs on the host",
+                self.target.description().device
+            );
+            let scope = node.scope.to_string();
+            self.plan.notes.push(Note::Declined { what: name.clone(), scope, reason });
+            StepKind::Host(call)
+        };
+        let cost = self.graph.node_cost(node);
+        self.step(kind, touched, About { name: &name, scope: &node.scope, cost });
+    }
+
+    /// A buffer that a later step of each call writes too (the fill under a pad, say) is no
+    /// preparation.
+    fn settle_prepared(&mut self) {
+        for step in &mut self.plan.steps {
+            if step.prepare && !step.writes.iter().all(|slot| self.prepared.contains(slot)) {
+                step.prepare = false;
+                for &slot in &step.writes {
+                    self.prepared.remove(&slot);
+                    self.plan.slots[slot.0 as usize].place =
+                        Place::Arena { space: Default::default(), offset: 0 };
+                }
+            }
+        }
+    }
+
+    /// Outputs that are not yet in their slots, and the list of updates.
+    fn finish(&mut self) {
+        let graph = self.graph;
+        for (i, port) in graph.outputs().iter().enumerate() {
+            let view = self.locate(port.value);
+            let own = self.plan.slot(view.slot).place == Place::Output(i);
+            let slot = if own { view.slot } else { self.slot(&view.ty, Place::Output(i)) };
+            if !own {
+                self.copy(&view, &View::row_major(slot, view.ty.clone()), "copy");
+            }
+            self.plan.outputs.push(slot);
+        }
+        for state in graph.states() {
+            let Some(update) = state.update else { continue };
+            let (old, new) = (self.locate(state.value).slot, self.locate(update));
+            let dense = is_dense(&new)
+                && self.plan.slot(new.slot).ty == new.ty
+                && matches!(self.plan.slot(new.slot).place, Place::Arena { .. } | Place::Output(_));
+            let slot = if dense { new.slot } else { self.materialize(&new, "copy").slot };
+            self.plan.updates.push((state.name.clone(), old, slot));
+        }
+    }
+}
+
+/// What a step says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct About<'a> {
+    pub(super) name: &'a str,
+    pub(super) scope: &'a str,
+    pub(super) cost: Cost,
+}
+
+/// True when a view is its whole slot in row-major order.
+pub(super) fn is_dense(view: &View) -> bool {
+    let sizes = view.ty.sizes();
+    view.offset == 0
+        && row_major(&sizes)
+            .iter()
+            .zip(&sizes)
+            .zip(&view.strides)
+            .all(|((&r, &n), &s)| n <= 1 || r as i64 == s)
+}

@@ -1,0 +1,98 @@
+//! What the records say, in words: which back end, mode and precision to take for what, and what
+//! not to believe.
+//!
+//! A finding is derived by a rule and names the records that it rests on. The invariant, which the
+//! tests hold every rule to: these records alone give the same sentence, and without any one of
+//! them it is not said. Ratios are [`Speedup`](overdrive_bench::speedup::Speedup)s or are not there. What is
+//! recommended rests on exact counts, or on figures whose intervals decide and against whose
+//! samples nothing speaks; energy has no interval and is never recommended.
+
+mod doubts;
+mod finding;
+mod group;
+mod latency;
+mod launch_bound;
+mod memory;
+mod not_compressed;
+mod quality;
+mod regressed;
+mod slower;
+mod stopped;
+#[cfg(test)]
+mod tests;
+mod throughput;
+mod win;
+
+pub use finding::{Finding, Topic};
+pub(super) use quality::FILE_BYTES;
+
+use super::judged::Judged;
+use overdrive_bench::results::Results;
+
+/// Findings that a report shows at once; the others are a drawer away.
+const IN_SIGHT: usize = 5;
+
+/// Topics by how much a reader would miss them. The cards of a report say who is best, so that what
+/// speaks against a figure comes first.
+const ALARM: [Topic; 11] = [
+    Topic::Regressed,
+    Topic::QualityLost,
+    Topic::NotCompressed,
+    Topic::Doubt,
+    Topic::Stopped,
+    Topic::Slower,
+    Topic::LaunchBound,
+    Topic::Latency,
+    Topic::Quality,
+    Topic::Memory,
+    Topic::Throughput,
+];
+
+/// Those that speak against a figure.
+pub(super) const AGAINST: &[Topic] = ALARM.split_at(7).0;
+
+/// One kind of finding.
+type Rule = fn(&Judged<'_>) -> Vec<Finding>;
+
+/// Every rule, in the order of the topics.
+const RULES: [Rule; 10] = [
+    latency::rule,
+    throughput::rule,
+    memory::rule,
+    quality::rule,
+    not_compressed::rule,
+    regressed::rule,
+    slower::rule,
+    launch_bound::rule,
+    doubts::rule,
+    stopped::rule,
+];
+
+/// Everything that the records say.
+pub fn findings(results: &Results) -> Vec<Finding> {
+    of(&Judged::new(results))
+}
+
+/// The same of results whose comparisons are known.
+pub(super) fn of(judged: &Judged<'_>) -> Vec<Finding> {
+    let origin = if judged.results.imported.is_some() { "imported, " } else { "" };
+    let found = RULES.iter().flat_map(|rule| rule(judged));
+    found
+        .map(|finding| Finding { sentence: format!("{origin}{}", finding.sentence), ..finding })
+        .collect()
+}
+
+/// The findings to show at once, one of each topic before a second of any, and all others in their
+/// order.
+pub(super) fn in_sight(findings: &[Finding]) -> (Vec<&Finding>, Vec<&Finding>) {
+    let rank = |(at, finding): &(usize, &Finding)| {
+        let earlier = findings[..*at].iter().filter(|other| other.topic == finding.topic).count();
+        (earlier, ALARM.iter().position(|topic| *topic == finding.topic))
+    };
+    let mut ranked: Vec<(usize, &Finding)> = findings.iter().enumerate().collect();
+    ranked.sort_by_key(rank);
+    let mut rest = ranked.split_off(ranked.len().min(IN_SIGHT));
+    rest.sort_by_key(|(at, _)| *at);
+    let bare = |(_, finding)| finding;
+    (ranked.into_iter().map(bare).collect(), rest.into_iter().map(bare).collect())
+}

@@ -1,0 +1,200 @@
+//! What stands beside a study's main table: costs paid once, memory, copies, energy, exact
+//! quantities.
+
+use super::captioned::Captioned;
+use super::judged::{Judged, JudgedRow};
+use overdrive_bench::digits;
+use overdrive_bench::measurement::Measurement;
+use overdrive_bench::memory::Peak;
+use overdrive_bench::table::{Align, Table, cell};
+
+/// The caption of what is paid once.
+pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
+
+/// What the variants are, each once.
+pub(super) fn variants(judged: &Judged<'_>, compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+    let mut table = Table::new(&[("Variant", Align::Left), ("What it is", Align::Left)]);
+    for variant in &judged.results.variants {
+        let is_it = |row: &&&JudgedRow<'_>| judged.variant(row) == Some(variant);
+        if compared.iter().any(|row| is_it(&row)) {
+            table.push(vec![variant.name.clone(), variant.about.clone()]);
+        }
+    }
+    let caption = "What the variants are.".to_owned();
+    (!table.rows.is_empty()).then_some(Captioned { caption, table })
+}
+
+/// What is paid once, and after how many calls it is paid back.
+pub(super) fn overhead(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Load", Right),
+        ("Compile", Right),
+        ("Autotune", Right),
+        ("Capture", Right),
+        ("First call", Right),
+        ("Pays back after", Right),
+    ]);
+    for row in compared {
+        let Some(measurement) = row.record.outcome.measurement() else { continue };
+        let overhead = &measurement.overhead;
+        if overhead.is_empty() {
+            continue;
+        }
+        let stages = [
+            overhead.load_ns,
+            overhead.compile_ns,
+            overhead.autotune_ns,
+            overhead.capture_ns,
+            overhead.first_call_ns,
+        ];
+        let case = &row.record.case;
+        let mut cells = vec![case.workload.to_string(), row.label.clone()];
+        cells.extend(stages.map(|stage| cell(stage.map(|ns| digits::time(ns as f64, None)))));
+        cells.push(cell(pays_back(row).map(|calls| format!("{calls} calls"))));
+        table.push(cells);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: PAID_ONCE.to_owned(),
+        table: table.without_unknown_columns(),
+    })
+}
+
+/// After how many calls the variant has saved what it cost more at the start, where it is shown to
+/// be faster.
+pub(super) fn pays_back(row: &JudgedRow<'_>) -> Option<u64> {
+    row.speedup().filter(|gain| gain.interval().low > 1.0)?;
+    break_even(row.baseline?.outcome.measurement()?, row.measurement()?)
+}
+
+/// Calls after which what the variant costs more at the start is saved.
+fn break_even(baseline: &Measurement, variant: &Measurement) -> Option<u64> {
+    let steady = |measurement: &Measurement| Some(measurement.latency.as_ref()?.summary.median_ns);
+    let start = |measurement: &Measurement| {
+        measurement.overhead.stages().map(|(_, ns)| ns as f64).sum::<f64>()
+    };
+    let saving = steady(baseline)? - steady(variant)?;
+    let extra = (start(variant) - steady(variant)?) - (start(baseline) - steady(baseline)?);
+    (saving > 0.0).then(|| (extra.max(0.0) / saving).ceil() as u64)
+}
+
+pub(super) fn memory(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Planned arena", Right),
+        ("Heap added / before", Right),
+        ("Allocations", Right),
+        ("Resident added / before", Right),
+        ("Device added / before", Right),
+    ]);
+    let peak = |peak: Option<Peak>| {
+        peak.map(|p| {
+            format!("{} / {}", digits::bytes(p.added_bytes()), digits::bytes(p.before_bytes))
+        })
+    };
+    for JudgedRow { record, label, .. } in compared {
+        let Some(memory) = record.outcome.measurement().and_then(|m| m.memory.as_ref()) else {
+            continue;
+        };
+        table.push(vec![
+            record.case.workload.to_string(),
+            label.clone(),
+            cell(memory.planned_arena_bytes.map(digits::bytes)),
+            cell(peak(memory.heap)),
+            cell(memory.allocations.map(|count| count.to_string())),
+            cell(peak(memory.resident)),
+            cell(peak(memory.device)),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption:
+            "Memory of one call, in a pass that was not timed: what it added, and what was there \
+             before."
+                .to_owned(),
+        table: table.without_unknown_columns(),
+    })
+}
+
+/// What a caller on the host pays beside a call.
+pub(super) fn copies(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("To the device", Right),
+        ("Back", Right),
+    ]);
+    for JudgedRow { record, label, .. } in compared {
+        let Some(copies) = record.outcome.measurement().and_then(|m| m.copies) else { continue };
+        let way =
+            |bytes, ns| format!("{} in {}", digits::bytes(bytes), digits::time(ns as f64, None));
+        table.push(vec![
+            record.case.workload.to_string(),
+            label.clone(),
+            way(copies.in_bytes, copies.in_ns),
+            way(copies.out_bytes, copies.out_ns),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: "Copies of inputs to the device and of outputs back, in a pass of their own: no \
+                  part of a latency."
+            .to_owned(),
+        table,
+    })
+}
+
+pub(super) fn energy(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Energy per call", Right),
+        ("Calls", Right),
+        ("Idle power", Right),
+        ("Counter", Left),
+    ]);
+    for JudgedRow { record, label, .. } in compared {
+        let Some(energy) = record.outcome.measurement().and_then(|m| m.energy.as_ref()) else {
+            continue;
+        };
+        table.push(vec![
+            record.case.workload.to_string(),
+            label.clone(),
+            format!("{:.3e} J", energy.joules_per_call()),
+            energy.calls.to_string(),
+            format!("{:.1} W", energy.idle_watts),
+            energy.source.clone(),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Captioned {
+        caption: "Energy, the idle machine's included; its power stands beside it.".to_owned(),
+        table,
+    })
+}
+
+/// The study's own exact quantities, a row for each.
+pub(super) fn quantities(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("Workload", Left),
+        ("Configuration", Left),
+        ("Quantity", Left),
+        ("Value", Right),
+    ]);
+    for JudgedRow { record, label, .. } in compared {
+        let quantities = record.outcome.measurement().map(|m| &m.quantities);
+        for (name, value) in quantities.into_iter().flatten() {
+            table.push(vec![
+                record.case.workload.to_string(),
+                label.clone(),
+                name.clone(),
+                value.to_string(),
+            ]);
+        }
+    }
+    (!table.rows.is_empty()).then(|| Captioned { caption: "Exact quantities.".to_owned(), table })
+}

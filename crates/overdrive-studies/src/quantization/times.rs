@@ -1,0 +1,21 @@
+//! What a session saw of a graph, and of each of its blocks.
+
+use overdrive_bench::outcome::Outcome;
+
+/// What the session saw of a graph.
+pub struct Timed {
+    /// Its latency, or why there is none.
+    pub outcome: Outcome,
+    /// Bytes that stay on the device between calls: states, and what was packed of them.
+    pub resident_bytes: u64,
+}
+
+/// What a block takes in each graph.
+pub struct BlockTimes {
+    /// Its name in the first graph.
+    pub name: String,
+    /// How often the model has one that does the same.
+    pub times: usize,
+    /// One for each graph.
+    pub timed: Vec<Timed>,
+}

@@ -1,0 +1,52 @@
+//! Options that several commands have: the machine, what may be replaced, instruction sets.
+
+use clap::Args;
+use overdrive::cpu::InstructionSet;
+use overdrive::files::Existing;
+
+/// Machine and seed, shared by everything that measures.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Machine {
+    /// Device: `auto` (a GPU if there is one that works), `cpu` or `cuda:N`
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+    /// Worker threads, at least 1 [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// The processor's instruction set.
+    #[command(flatten)]
+    pub isa: Isa,
+    /// Seed of inputs, of the order of cases, and of drawn tokens
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}
+
+/// `--force`, of every command that writes.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Replacing {
+    /// Replaces what an earlier command wrote there; nothing else, whatever it is, is ever replaced
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl From<Replacing> for Existing {
+    fn from(replacing: Replacing) -> Self {
+        if replacing.force { Existing::Replace } else { Existing::Keep }
+    }
+}
+
+/// What the back end of the processor is limited to.
+#[derive(Args, Debug, Clone, Copy)]
+pub(crate) struct Isa {
+    /// Uses no instructions of the processor beyond these; `overdrive info` lists what it has
+    /// [default: the best]
+    #[arg(long = "isa", value_name = "NAME")]
+    pub set: Option<InstructionSet>,
+}
+
+impl Isa {
+    /// The set to use.
+    pub(crate) fn set(self) -> InstructionSet {
+        self.set.unwrap_or_else(InstructionSet::best)
+    }
+}

@@ -1,0 +1,72 @@
+//! Values of options: modes, number formats, sizes by name, tolerances.
+
+use clap::ValueEnum;
+use overdrive::ir::{DType, Mode};
+use std::path::PathBuf;
+
+/// Execution modes by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum ModeName {
+    Eager,
+    Jit,
+    Compile,
+    Graph,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Self {
+        match name {
+            ModeName::Eager => Mode::Eager,
+            ModeName::Jit => Mode::Jit,
+            ModeName::Compile => Mode::Compile,
+            ModeName::Graph => Mode::Graph,
+        }
+    }
+}
+
+/// Formats of contractions by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum Precision {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl From<Precision> for DType {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::BF16,
+            Precision::F16 => DType::F16,
+        }
+    }
+}
+
+pub(super) fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x <= 1.0 => Ok(x),
+        _ => Err("expected a number above 0 and at most 1".to_owned()),
+    }
+}
+
+pub(super) fn library(text: &str) -> Result<(String, PathBuf), String> {
+    let parsed = text.split_once('=').filter(|(name, file)| !name.is_empty() && !file.is_empty());
+    parsed
+        .map(|(name, file)| (name.to_owned(), PathBuf::from(file)))
+        .ok_or_else(|| "expected ENGINE=FILE".to_owned())
+}
+
+pub(super) fn named_size(text: &str) -> Result<(String, usize), String> {
+    let parsed =
+        text.split_once('=').and_then(|(name, size)| Some((name.to_owned(), size.parse().ok()?)));
+    parsed.filter(|(name, _)| !name.is_empty()).ok_or_else(|| "expected NAME=SIZE".to_owned())
+}
+
+pub(super) fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
+        _ => Err("expected a number of at least 0".to_owned()),
+    }
+}

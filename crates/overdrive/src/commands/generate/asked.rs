@@ -1,0 +1,119 @@
+//! What both ways to generate need: the model, its tokens, the device and how it samples.
+
+use crate::cli::Generate;
+use crate::devices::{self, Opened};
+use crate::failure::Failure;
+use crate::model::Model;
+use crate::terminal::note;
+use crate::text;
+use overdrive::formats::huggingface::Tokenizer;
+use overdrive::ir::{Backend, DType, Mode};
+use overdrive::models::Caches;
+use overdrive::studies::decoding::{CachedDecoder, DecodeError, Sampling};
+use overdrive::studies::pretrained::Pretrained;
+use serde_json::{Value, json};
+
+/// What both ways need.
+pub(super) struct Asked<'a> {
+    pub(super) arguments: &'a Generate,
+    pub(super) model: &'a Model,
+    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) opened: Opened,
+    pub(super) mode: Mode,
+    /// Of weights, keys and values; none for a model whose graph has formats of its own.
+    pub(super) format: Option<DType>,
+    pub(super) sampling: Sampling,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(arguments: &'a Generate, model: &'a Model) -> Result<Self, Failure> {
+        let tokenizer = text::tokenizer(model)?;
+        let opened = devices::open(&arguments.machine)?;
+        let usual = opened.backend.description().fastest_mode();
+        let mode = arguments.mode.map_or(usual, Mode::from);
+        let format = format_of(model, arguments, opened.backend.as_ref())?;
+        let sampling = Sampling {
+            temperature: arguments.temperature,
+            top_k: arguments.top_k.map(|k| k as usize),
+            top_p: arguments.top_p,
+            seed: arguments.machine.seed,
+        };
+        Ok(Self { arguments, model, tokenizer, opened, mode, format, sampling })
+    }
+
+    /// A decoder with its caches on the device.
+    pub(super) fn cached<'m>(
+        &'m self,
+        pretrained: &'m Pretrained,
+        caches: Caches,
+    ) -> Result<CachedDecoder<'m>, Failure> {
+        let target = (self.opened.backend.as_ref(), self.mode);
+        let format = self.format.unwrap_or(DType::F32);
+        CachedDecoder::in_format(target, pretrained, caches, format).map_err(failure)
+    }
+
+    /// Facts of a run that do not depend on its texts.
+    pub(super) fn facts(&self) -> Value {
+        let Self { arguments, opened, .. } = self;
+        json!({
+            "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
+            "mode": self.mode.name(), "dtype": self.format.map(|dtype| dtype.to_string()),
+        })
+    }
+
+    /// `bf16 weights: `, where they have a format.
+    pub(super) fn weights(&self) -> String {
+        let codes = matches!(self.model, Model::Pretrained(model) if model.coding.is_some());
+        let codes = if codes { "codes and " } else { "" };
+        self.format.map_or(String::new(), |dtype| format!("{codes}{dtype} weights: "))
+    }
+}
+
+/// An object with the members of both.
+pub(super) fn joined(mut first: Value, second: Value) -> Value {
+    if let (Some(first), Value::Object(second)) = (first.as_object_mut(), second) {
+        first.extend(second);
+    }
+    first
+}
+
+/// The number format that was asked for, or the folder's where the device multiplies it as it
+/// lies; says why a folder of 16 bits is widened. None for a model whose graph has formats of its
+/// own.
+fn format_of(
+    model: &Model,
+    arguments: &Generate,
+    backend: &dyn Backend,
+) -> Result<Option<DType>, Failure> {
+    let asked = arguments.dtype.map(DType::from);
+    let Model::Pretrained(pretrained) = model else {
+        return match asked {
+            None => Ok(None),
+            Some(found) => Err(Failure::bad_input(format!(
+                "`--dtype {found}`: expected a folder in Hugging Face's format, found `{}`, whose \
+                 graph has its own formats; leave out `--dtype`",
+                arguments.model
+            ))),
+        };
+    };
+    let stored = pretrained.stored_half();
+    let native = stored.filter(|half| backend.description().native_halves.contains(half));
+    if let (None, Some(half), None) = (asked, stored, native) {
+        note!(
+            "note: {half} weights are widened to f32: this device has no instructions for products \
+             of {half}; `--dtype {half}` keeps them"
+        );
+    }
+    Ok(Some(asked.or(native).unwrap_or(DType::F32)))
+}
+
+pub(super) fn failure(error: DecodeError) -> Failure {
+    match error {
+        DecodeError::Backend(error) => devices::failure(error),
+        DecodeError::NoNumber(_) => Failure::harness(error),
+        DecodeError::EmptyPrompt
+        | DecodeError::Full { .. }
+        | DecodeError::NotText(_)
+        | DecodeError::Graph(_) => Failure::bad_input(error),
+    }
+}

@@ -1,0 +1,48 @@
+//! What was chosen, and the calls that every way to choose it makes.
+
+use crate::cli::Quantize;
+use crate::failure::Failure;
+use crate::progress;
+use overdrive::bench::rules::Rules;
+use overdrive::ir::{Backend, Graph, Tensor};
+use overdrive::passes::{Quantization, Quantized};
+use overdrive::studies::quantization::outputs_told;
+
+/// A mode, or a mix of modes, with the model that it made.
+pub(super) struct Chosen {
+    pub(super) name: String,
+    pub(super) quantization: Quantization,
+    pub(super) made: Quantized,
+    /// Of a mode that learns: the float model after as many steps on the same samples.
+    pub(super) trained_as_long: Option<Graph>,
+}
+
+/// How long to sample latencies.
+pub(super) fn rules(arguments: &Quantize) -> Rules {
+    match arguments.trials {
+        Some(trials) => Rules::full().with_trials(5, trials as usize),
+        None => Rules::full(),
+    }
+}
+
+/// What a study refuses, as bad input.
+pub(super) fn refused(reason: overdrive::bench::failure::Failure) -> Failure {
+    Failure::bad_input(reason.reason)
+}
+
+/// What fails in a study, as a fault of ours.
+pub(super) fn harness(reason: overdrive::bench::failure::Failure) -> Failure {
+    Failure::harness(reason.reason)
+}
+
+/// The outputs of a model on held-out batches, with how far that is.
+pub(super) fn compared(
+    backend: &dyn Backend,
+    (name, graph): (&str, &Graph),
+    batches: &[Vec<Tensor>],
+) -> Result<Vec<Vec<Tensor>>, Failure> {
+    progress::over(&format!("outputs of the {name} model"), |done| {
+        outputs_told(backend, graph, batches, done)
+    })
+    .map_err(harness)
+}
