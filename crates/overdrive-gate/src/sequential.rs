@@ -1,10 +1,10 @@
 //! When a session looks at its blocks, and how much of the error each look may spend.
 //!
 //! Looking again and again until a test rejects makes any fixed level worthless. Looks are
-//! therefore fixed in advance, at 10, 13, 17, 22, ... blocks, and the shares 1/2, 1/6, 1/12, 1/20,
-//! ... of the level that they spend sum to one: by Bonferroni's inequality the chance that any look
-//! of a whole session errs is below the level, for every length of the session (alpha spending, Lan
-//! and DeMets 1983). The look at which time is up spends the rest.
+//! therefore fixed in advance, at 10, 13, 17, 22, ... blocks. They spend the shares 1/2, 1/6, 1/12,
+//! 1/20, ... of the level, which sum to one. By Bonferroni's inequality, the chance that any look
+//! of a whole session errs is then below the level. This holds for every length of the session
+//! (alpha spending, Lan and DeMets 1983). The look at which time is up spends the rest.
 
 use super::signed_rank::{SignedRank, reach};
 

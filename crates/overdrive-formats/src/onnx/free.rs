@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use sum::Sum;
 
-/// Two sizes for each dimension in turn: none is another's, none is 1 or 2, which graphs treat as
-/// they treat no other size, and the two of a pair are apart by a prime, so that no quotient of
+/// Two sizes for each dimension in turn. No size occurs twice, and none is 1 or 2, which graphs
+/// treat as they treat no other size. The two of a pair differ by a prime, so that no quotient of
 /// theirs looks like a whole number.
 const PAIRS: [[usize; 2]; 4] = [[3, 8], [4, 11], [5, 12], [7, 18]];
 /// Sizes of the witness, where the usual ones are among those above or are not known.

@@ -1,11 +1,11 @@
-//! Formats that opset 23, or the engines that read it, lack: scales that are powers of two, floats
-//! of 4 and 6 bits.
+//! Formats that opset 23, or the engines that read it, lack: scales that are powers of two, and
+//! floats of 4 and 6 bits.
 //!
 //! A scale of type e8m0 is written as the f32 that it is. Codes of the small floats are whole
-//! multiples of their smallest one, so they are written as these integers, and the step goes into
-//! their scale: e2m1 and e2m3 as i8, e3m2 as i16, which DequantizeLinear takes in blocks and
-//! engines run (none of them runs float4 on a processor). Invariant: numbers are the same to the
-//! last bit; only the bytes of a 4- or 6-bit code are more.
+//! multiples of their smallest one. They are written as these integers, and the step goes into
+//! their scale. e2m1 and e2m3 become i8, and e3m2 becomes i16. DequantizeLinear takes these types
+//! in blocks, and engines run them; no engine runs float4 on a processor. Invariant: the numbers
+//! are the same to the last bit, but a code of 4 or 6 bits takes more bytes.
 
 use super::signature::Signature;
 use super::writer::{Unsaid, Writer, int};

@@ -221,8 +221,8 @@ impl Pair {
         ))
     }
 
-    /// The zero point, said even where it is 0 for a whole tensor of bytes: engines that fuse ops
-    /// of codes take one that is left out for one of u8, whatever the codes are.
+    /// The zero point, written even where it is 0 for a whole tensor of bytes. Engines that fuse
+    /// ops of codes take a missing zero point for one of u8, whatever the codes are.
     fn zero_of(&self, w: &mut Writer, codes: DType) -> Option<String> {
         match &self.zero {
             Some((name, _)) => Some(name.clone()),
