@@ -356,12 +356,13 @@ pub trait Backend: Send + Sync {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Arc<dyn Executable>, BackendError>;
-    /// Times the candidates of every step of `graph` that has several and for which `tuning` holds
-    /// no choice yet, and adds the winners, so that `compile` with this tuning needs no clock and
-    /// is reproducible. A back end whose steps have one implementation each has nothing to add.
+    /// Times the candidates of steps of `graph` and adds the winners to `tuning`. A step is timed
+    /// where it has several candidates and `tuning` holds no choice for it yet. `compile` with this
+    /// tuning then needs no clock and is reproducible. A back end whose steps have one
+    /// implementation each has nothing to add.
     ///
     /// # Errors
-    /// As `compile`, and what the device says while candidates run.
+    /// As `compile`, and the device's own errors while candidates run.
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
         let _ = (graph, mode, tuning);
         Ok(())

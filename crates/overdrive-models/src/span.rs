@@ -34,9 +34,10 @@ pub enum Span {
     /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing
     /// is kept.
     Whole,
-    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`, which
-    /// is that of the last token that counts: what stands behind it in x only fills it up, and is
-    /// overwritten later. Of caches for several, `sequence` says whose beginning it is.
+    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`.
+    /// `position` is that of the last token that counts. The tokens behind it in x are padding, and
+    /// are overwritten later. With caches for several sequences, `sequence` says whose beginning it
+    /// is.
     Prefill {
         /// T of x.
         tokens: usize,

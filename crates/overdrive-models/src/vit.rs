@@ -1,5 +1,5 @@
-//! Vision transformer: an image is cut into patches, each a token, and a token in front that
-//! gathers what the image shows.
+//! Vision transformer: an image is cut into patches, and each becomes a token. One more token, in
+//! front, gathers what the image shows.
 //!
 //! x is an image `[batch, C, H, W]`, scaled as the checkpoint was trained (`pixel_values` of
 //! `transformers`). y is the logits of classes `[batch, classes]`, or without classes the last

@@ -66,9 +66,9 @@ pub enum StepKind {
     Gemm(GemmCall),
     /// A convolution with an epilogue.
     Convolution(ConvolutionCall),
-    /// Convolutions of which each but the first reads what the one before stores, and nobody else
-    /// does: a device runs them band by band, and of the slots between them, which have no place in
-    /// the plan, holds only what it is at.
+    /// A chain of convolutions, each the only reader of the one before. A device runs them band by
+    /// band. The slots between them have no place in the plan: the device holds only the present
+    /// band of each.
     Chain(Vec<ConvolutionCall>),
     /// Rearranges the right operand of later GEMMs into `Layout::Packed`: `reads[0]` to
     /// `writes[0]`.
