@@ -1,9 +1,11 @@
 //! Constant folding and algebraic identities, to a fixed point.
 //!
-//! Shape arithmetic, masks and scalar factors of a bound model are known before it runs; gradients
-//! leave sums with zero and products with one; imported and rewritten graphs move the same data
-//! twice. Only identities that hold in floating point are used: `x * 0` stays, since it is NaN for
-//! infinite x, and nothing is reassociated; the sign of a zero may change in `x + 0`. Invariant:
+//! Much is known before a bound model runs. Its shape arithmetic, masks and scalar factors are
+//! constants. Gradients leave sums with zero and products with one. Imported and rewritten graphs
+//! move the same data twice.
+//!
+//! Only identities that hold in floating point are used. `x * 0` stays, since it is NaN for
+//! infinite x. Nothing is reassociated. The sign of a zero may change in `x + 0`. Invariant:
 //! folding never makes a value larger than the limit, so that a broadcast stays a broadcast.
 
 mod constants;

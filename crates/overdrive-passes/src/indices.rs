@@ -1,10 +1,10 @@
-//! Which inputs of a graph are indices, and whether given ones exist: an index out of range is
-//! clamped by `gather`, and would give the row of another token without a word.
+//! Finds the inputs of a graph that are indices, and checks whether given ones exist. `gather`
+//! clamps an index out of range, and would silently give the row of another token.
 //!
 //! The part of the graph that makes indices of integer inputs is cut out as a graph of its own and
-//! evaluated, so that what the model does to them on the way counts: ONNX's negative indices wrap,
-//! a clamp of the model's own makes every value right, an offset moves the bound. Invariant: only
-//! indices that follow from inputs and constants through integers are judged; those that a network
+//! evaluated. The steps of the model on the way therefore count. ONNX's negative indices wrap, a
+//! clamp of the model's own makes every value right, and an offset moves the bound. Invariant: only
+//! indices that follow from inputs and constants through integers are judged. Those that a network
 //! computes are its own affair.
 
 use crate::dce::dce;

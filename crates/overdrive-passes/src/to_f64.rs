@@ -26,9 +26,9 @@ pub fn to_f64(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// The same, but inputs and states keep their types and are widened where they are read: nobody
-/// holds the parameters of a large model in f64 on the host, and a device widens them faster.
-/// States are updated in their own types.
+/// Like [`to_f64`], but inputs and states keep their types and are widened where they are read.
+/// Nobody holds the parameters of a large model in f64 on the host, and a device widens them
+/// faster. States are updated in their own types.
 ///
 /// # Errors
 /// As [`to_f64`].

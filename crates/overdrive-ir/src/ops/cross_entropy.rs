@@ -7,9 +7,9 @@
 //! - the log-sum-exp, from which backward recomputes the softmax, so that no second `[..., V]` is
 //!   stored.
 //!
-//! Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs",
-//! 1990. Source of the log-sum-exp: Wijmans et al., "Cut your losses in large-vocabulary language
-//! models", arXiv:2411.09009.
+//! Source: Bridle (1990), "Probabilistic interpretation of feedforward classification network
+//! outputs". Source of the log-sum-exp: Wijmans et al., "Cut your losses in large-vocabulary
+//! language models", arXiv:2411.09009.
 
 use crate::{
     Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample,
