@@ -85,8 +85,8 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
 }
 
 impl Decision {
-    /// The workload to decide by and the other ones, where all are of one model: the first is the
-    /// one that most is known of, since studies of the whole model come before those of a part.
+    /// The workload to decide by and the other ones, where all are of one model. Most is known of
+    /// the first, since studies of the whole model come before those of a part.
     pub(super) fn of_one_model(&self) -> Option<(&Subject, &[Subject])> {
         let (first, others) = self.subjects.split_first()?;
         others.iter().all(|other| other.model == first.model).then_some((first, others))

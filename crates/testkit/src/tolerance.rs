@@ -19,9 +19,9 @@ impl Tolerance {
     /// in at least f32.
     ///
     /// The result is rounded once to its own type, and what it was made from a few times. A sum of
-    /// n terms errs by at most (n - 1) units of the accumulator and by about √n in practice (Higham
-    /// and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput.
-    /// 2019): √n with a margin of four.
+    /// n terms errs by at most (n - 1) units of the accumulator, and by about √n in practice. The
+    /// tolerance is √n with a margin of four. Source: Higham and Mary, "A new approach to
+    /// probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019.
     pub fn new(dtype: DType, length: usize, magnitude: f64) -> Self {
         let sum = 4.0 * (length.max(1) as f64).sqrt() * dtype.accumulation().epsilon();
         let unit = 4.0 * dtype.epsilon();

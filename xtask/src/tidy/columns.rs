@@ -1,7 +1,10 @@
 //! Lines of code, comments and docs end at 100 columns, so that two files fit beside each other.
 //!
-//! Free are lines that cannot be broken: a single word (an address, a link), a row of a table, an
-//! image, and a line of a fenced block of Markdown, which is copied whole.
+//! Lines that cannot be broken are free:
+//! - a single word (an address, a link);
+//! - a row of a table;
+//! - an image;
+//! - a line of a fenced block of Markdown, which is copied whole.
 
 use super::rule::{Finding, Rule};
 use super::tree::{File, Tree};

@@ -1,7 +1,8 @@
-//! What a folder's preprocessor makes of images or of sound before the model sees them: read so
-//! that a user knows what to feed, and so that a preprocessor of another model is told.
+//! The steps that a folder's preprocessor applies to images or sound before the model sees them.
+//! They are read so that a user knows what to feed, and is told where a preprocessor is of another
+//! model.
 //!
-//! Files are preprocessor_config.json, or of newer folders a section of processor_config.json.
+//! The file is preprocessor_config.json, or in newer folders a section of processor_config.json.
 //! Nothing is decoded here. Invariant: what is said stands in the file, or is the default of
 //! `transformers`.
 

@@ -18,8 +18,8 @@ const LINES: &str = "a line is numbers with commas between, and a label";
 /// Reads samples from CSV text; `place` is what errors call it.
 ///
 /// # Errors
-/// With the line, where a line has another number of fields, a field is no number or a label no
-/// class; when names repeat, or are not those that a model has learnt from.
+/// Names the line where it has another number of fields, a field is no number, or a label is no
+/// class. Errs too where names repeat, or are not those that a model has learnt from.
 pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samples, TrainError> {
     let mut reader =
         ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);

@@ -104,8 +104,8 @@ fn models_that_read_more_than_text_take_codes_in_every_linear_layer() {
     }
 }
 
-/// A layer whose rows do not divide into the groups that the user asks for is left as it is: by the
-/// name that the files have, and by that of `transformers` 5.
+/// A layer stays as it is where its rows do not divide into the groups that the user asks for. It
+/// is listed by its name in the files, and by that of `transformers` 5.
 #[test]
 fn modules_are_listed_by_the_names_of_both_ages() {
     let folder = Folder::new();

@@ -24,8 +24,9 @@ pub(super) const STUDIES: [&str; 3] = ["compilation", "quantization", "decoding"
 pub(super) const QUICK_SECONDS: u64 = 60;
 /// Batches that calibrate; of inputs without labels as many judge.
 const BATCHES: u32 = 4;
-/// Modes that need no data, in which a decoder is timed too: of 8 bits the one in which whole
-/// sequences are fastest, of 4 bits codes as GPTQ makes them too, whose time is the same.
+/// Modes that need no data, in which a decoder is timed too. The first is the mode of 8 bits in
+/// which whole sequences are fastest. The second has codes of 4 bits as GPTQ makes them too, whose
+/// time is the same.
 const DECODED: [&str; 2] = ["int8-dynamic", "int4-rtn"];
 /// What a decoder goes on from, as many tokens of it as the model's own length has room for.
 const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and";
