@@ -1,9 +1,9 @@
 //! Result files of other programs as [`Results`], told apart by what is in them and judged by our
 //! gate.
 //!
-//! What a foreign file does not tell stays absent: no sample is made up from a mean, no machine
-//! from a name, and a time of zero is a failure. Nothing that was measured elsewhere can take part
-//! in a speed-up, since nobody compared its outputs with a reference (see
+//! A fact that a foreign file does not tell stays absent: no sample is made up from a mean, and no
+//! machine from a name. A time of zero is a failure. Nothing that was measured elsewhere can take
+//! part in a speed-up, since nobody compared its outputs with a reference (see
 //! [`Reported`](crate::reported::Reported)).
 
 mod criterion;

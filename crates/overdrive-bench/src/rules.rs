@@ -1,7 +1,7 @@
 //! The numbers of the protocol: how long to warm up, how much to sample, when to stop.
 //!
-//! Sampling stops on precision, never on effect, and looks only at sample counts fixed in advance:
-//! a rule that may look whenever it likes finds what it looks for.
+//! Sampling stops on precision, never on effect. It looks only at sample counts fixed in advance,
+//! because a rule that may look whenever it likes finds what it looks for.
 
 use crate::series::Depth;
 

@@ -28,7 +28,7 @@ pub trait Subject {
     fn call(&mut self, index: u64) -> Result<(), Failure>;
 
     /// Runs on inputs drawn from `seed` and compares the output with a reference of higher
-    /// precision; the output buffer is filled with NaN before and the inputs are found unchanged
+    /// precision. The output buffer is filled with NaN before, and the inputs are found unchanged
     /// after. `None` says that there is no reference, and then nothing may be claimed.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! The verdicts of a session of the regression gate, as data: on each case, on the machine by its
-//! control, the grounds of both, and the exit code.
+//! The verdicts of a session of the regression gate, as data. They are on each case and on the
+//! machine by its control, with the grounds of both and the exit code.
 //!
 //! Results carry verdicts into a report. The crate `overdrive-gate` derives them from the evidence.
 

@@ -41,7 +41,7 @@ impl Claim {
     }
 }
 
-/// Gives up every place that this process has claimed and not filled, just before it ends: whoever
+/// Gives up every place that this process has claimed and not filled, just before it ends. Whoever
 /// claims or fills a place from now on waits for that end.
 pub fn give_up_places() {
     let held = locked(&HELD);

@@ -1,5 +1,5 @@
-//! A place to write to: claimed when a command begins, so that everything that could be wrong with
-//! it is known before the work, and filled when the work is done.
+//! A place to write to. It is claimed when a command begins, so that everything that could be wrong
+//! with it is known before the work. It is filled when the work is done.
 
 use crate::claim::{Claim, locked};
 use crate::contents::{Contents, Kind};

@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// The promise that everything rests on, at 5,000 sessions of blocks with two modes, wild
-    /// values and no effect: under 1 % are wrong at any of ten looks.
+    /// values and no effect. Under 1 % are wrong at any of ten looks.
     #[test]
     fn an_interval_of_any_look_seldom_misses() {
         let mut rng = fastrand::Rng::with_seed(1);

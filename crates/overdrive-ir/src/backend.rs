@@ -285,7 +285,7 @@ pub trait Executable: Send + Sync {
     /// What a call will do.
     fn plan(&self) -> &Plan;
     /// Time of `compile` that went into writing the graph down in the format of another program, in
-    /// ns: it is paid once like the rest, but is not that program's own.
+    /// ns. It is paid once like the rest, but is not that program's own.
     fn translation_ns(&self) -> u64 {
         0
     }

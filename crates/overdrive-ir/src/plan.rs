@@ -59,8 +59,8 @@ pub enum Note {
         /// Why it was refused.
         reason: String,
     },
-    /// A value that is computed again and not kept: for the backward, to fit a memory limit, or by
-    /// the steps that read it, where that moves fewer bytes.
+    /// A value that is computed again and not kept. The backward computes it again to fit a memory
+    /// limit; the steps that read it do so where that moves fewer bytes.
     Recomputed {
         /// Name of the op that computes it.
         op: String,

@@ -55,8 +55,8 @@ pub enum Kin {
         /// Rows of the table of segments.
         segments: usize,
     },
-    /// RoBERTa: positions count the tokens that do not fill a row up, from the one behind the
-    /// filling token's id on; what fills up stands at that id.
+    /// RoBERTa: positions count the tokens that are no padding, from the one behind the padding
+    /// token's id on. Padding stands at that id.
     Roberta {
         /// Rows of the table of segments.
         segments: usize,

@@ -69,8 +69,8 @@ impl Rotary {
     }
 }
 
-/// Turns x `[batch, H, T, D]`. Of a rotation of all channels it is a product with 2x2 matrices, one
-/// sum of two terms for each channel, which fuses with what stands around it.
+/// Turns x `[batch, H, T, D]`. A rotation of all channels is a product with 2x2 matrices. Each
+/// channel is one sum of two terms, which fuses with what stands around it.
 pub(crate) fn rotated<'b>(x: Expr<'b>, rotation: Rotation<'b>) -> Expr<'b> {
     match rotation {
         Rotation::All(matrices) if x.is_poison() || matrices.is_poison() => x,

@@ -3,10 +3,10 @@
 //!
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
 //! of those before. They are states `cache.<layer>.key` and `.value`, `[S, Hkv, C, D]` for S
-//! sequences, which the graphs of a beginning and of a next token declare alike and so share. The
-//! new ones are written in place at positions that are data, so that one executable serves every
-//! position. Invariant: all three spans give the same logits for the same token after the same
-//! tokens, whatever the other sequences are.
+//! sequences. The graphs of a beginning and of a next token declare them alike, and so share them.
+//! The new ones are written in place at positions that are data, so that one executable serves
+//! every position. Invariant: all three spans give the same logits for the same token after the
+//! same tokens, whatever the other sequences are.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};

@@ -112,7 +112,7 @@ impl Indices {
         self.exist(&self.inputs.iter().map(|(at, _)| inputs[*at].clone()).collect::<Vec<_>>())
     }
 
-    /// The inputs that are indices, each with a bound: every element may be any number from 0 on
+    /// The inputs that are indices, each with a bound. Every element may be any number from 0 on
     /// that is below it, while the other inputs are 0.
     pub fn bounds(&self) -> BTreeMap<String, usize> {
         let zeros: Vec<Tensor> =

@@ -27,8 +27,8 @@ pub enum Statistic {
     /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel;
     /// where channels have groups there is none.
     Gram,
-    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32: bins as wide as 1/32 of what they
-    /// hold, so that they need no range beforehand and those of two batches add up.
+    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32. The bins are as wide as 1/32 of what
+    /// they hold. They therefore need no range beforehand, and those of two batches add up.
     Histogram,
 }
 

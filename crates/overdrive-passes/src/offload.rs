@@ -23,7 +23,7 @@ use ledger::Ledger;
 use overdrive_ir::plan::{Plan, Space};
 use overdrive_ir::{Description, Tuning};
 
-/// Plans that are tried, each with less room than the one before, until one fits: the arena of a
+/// Plans that are tried, each with less room than the one before, until one fits. The arena of a
 /// plan is a little larger than what lives at once. The last has none, and moves all that it can,
 /// so that what one limit gets down to is found again as a limit.
 const TRIES: usize = 5;

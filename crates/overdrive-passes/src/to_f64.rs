@@ -1,6 +1,6 @@
 //! `to_f64` gives every float of a graph f64: the reference run of a model on a back end.
 //!
-//! It is what the graph would compute without rounding: conversions between float formats vanish,
+//! It is what the graph would compute without rounding. Conversions between float formats vanish,
 //! so that the distance of the original's results from these is all its rounding.
 
 use crate::rebuild::{rebuild, regions};

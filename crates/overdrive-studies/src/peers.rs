@@ -2,7 +2,7 @@
 //!
 //! The process answers one JSON line for each that it is sent (`peers/overdrive_peer.py` says
 //! which). We draw inputs and parameters and write them as safetensors, or the graph as ONNX for
-//! whoever reads that; the process makes a workload ready and reads the clocks. So a peer is one
+//! whoever reads that. The process makes a workload ready and reads the clocks. So a peer is one
 //! more [`Subject`](overdrive_bench::subject::Subject): it alternates with ours in one session,
 //! under the same rules of sampling. Its outputs are held against the same f64 reference.
 

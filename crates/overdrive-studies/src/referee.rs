@@ -2,9 +2,9 @@
 //! device that is measured.
 //!
 //! A GPU has units for f64 that are tens of times as fast as a processor's, and the parameters are
-//! there already. Its f64 runs other kernels than what is judged, node by node, and is held against
-//! the host first: on the same model at small sizes, each distinct block of it. Invariant: a
-//! reference comes from the host, or from a device that agreed with the host in this run.
+//! there already. Its f64 runs other kernels than those that are judged, node by node. It is held
+//! against the host first: on the same model at small sizes, each distinct block of it. Invariant:
+//! a reference comes from the host, or from a device that agreed with the host in this run.
 
 use crate::reference::{Place, Reference, SHARE};
 use overdrive_bench::failure::Failure;

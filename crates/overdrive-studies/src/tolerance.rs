@@ -30,8 +30,8 @@ const OVER_RMS: f64 = 1.5;
 ///
 /// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32)
 /// sqrt(k)` of the root of what is summed. How such errors add up from op to op the oracle knows
-/// for each element. Of a graph that rounds to codes it does not: there errors of contractions that
-/// follow one another add up as their root, on the scale of a typical output.
+/// for each element. For a graph that rounds to codes it does not. There, errors of contractions
+/// that follow one another add up as their root, on the scale of a typical output.
 ///
 /// # Errors
 /// Those of the reference.

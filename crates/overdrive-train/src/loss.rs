@@ -5,7 +5,7 @@ use overdrive_ir::{Builder, Compare, DType, Expr, Graph, GraphError, Reducer, Sh
 
 /// The graph with an input `labels` and a scalar output `loss`; `y` stays an output.
 ///
-/// Of classes, `labels` are i32 of the shape of `y` without its last dimension, and the loss is the
+/// For classes, `labels` are i32 of the shape of `y` without its last dimension. The loss is the
 /// mean over all rows of the cross entropy of `y` with them. Of a quantity, `labels` are f32 of
 /// that shape, `y` has one output a row, and the loss is the mean of the squared difference.
 ///

@@ -1,7 +1,7 @@
 //! How far a result may lie from the f64 definition.
 //!
 //! Invariant: a tolerance is computed from the element type, the length of the longest sum and the
-//! magnitude of what is summed, and never tuned until a test passes.
+//! magnitude of what is summed. It is never tuned until a test passes.
 
 use overdrive_ir::{Array, DType};
 

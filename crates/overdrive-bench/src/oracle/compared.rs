@@ -11,8 +11,8 @@ use std::borrow::Cow;
 /// Elements of an output that are compared, about.
 const COMPARED: usize = 1 << 23;
 
-/// The rows of the last axis that are compared, of a type with more elements than all of them can
-/// be: the first, the last, and one drawn from each stretch between.
+/// The rows of the last axis that are compared, of a type with too many elements to compare all.
+/// They are the first, the last, and one drawn from each stretch between.
 pub fn compared_rows(ty: &TensorType) -> Option<Vec<usize>> {
     let width = ty.sizes().last().copied().filter(|width| *width > 0)?;
     let rows = ty.elements() / width;

@@ -2,7 +2,7 @@
 //! another type.
 //!
 //! Composites become the standard op where opset 23 has it, else a local function whose body is
-//! their expansion; every attribute is written, since readers differ in their defaults. States are
+//! their expansion. Every attribute is written, since readers differ in their defaults. States are
 //! initializers. Invariant: the file says the same as the graph, or there is an error that lists
 //! all that ONNX cannot say.
 

@@ -2,9 +2,9 @@
 //!
 //! A bound graph has its sizes in shapes all over. Written at several sizes, the same model gives
 //! files that differ in just those numbers. Each such number is a sum of products of the free
-//! dimensions, so that it can be computed from the shape of an input when the model runs.
-//! Invariant: the file says at one more choice of sizes, the witness, what was written there; what
-//! differs in any other way is an error that names the node.
+//! dimensions. It can therefore be computed from the shape of an input when the model runs.
+//! Invariant: the file says at one more choice of sizes, the witness, what was written there. Any
+//! other difference is an error that names the node.
 //!
 //! Long because every part of a file is merged by the same rule, and errors name the part.
 

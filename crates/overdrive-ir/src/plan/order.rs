@@ -1,7 +1,7 @@
 //! `PartialOrder`: which steps have surely ended when another begins.
 //!
-//! Steps of one stream run in the order of the plan; a step begins after those whose events it
-//! waits for; a call begins when the one before it has ended. Nothing else orders steps, however
+//! Steps of one stream run in the order of the plan. A step begins after those whose events it
+//! waits for. A call begins when the one before it has ended. Nothing else orders steps, however
 //! they stand in the plan. Kept as vector clocks: for each step, how many steps of each stream it
 //! comes after. Invariant: it only orders earlier steps before later ones.
 

@@ -32,8 +32,8 @@ impl Plan {
         format!("step {step} `{}`", found.name)
     }
 
-    /// Each event is recorded once, before anything waits for it; steps of other streams than that
-    /// of work are copies, and one ahead of a call is no part of it.
+    /// Each event is recorded once, before anything waits for it. Steps of other streams than that
+    /// of work are copies. A step ahead of a call is no part of it.
     fn verify_events(&self) -> Result<(), String> {
         let mut recorded = HashSet::new();
         for (index, step) in self.steps.iter().enumerate() {

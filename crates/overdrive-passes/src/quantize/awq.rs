@@ -2,12 +2,12 @@
 //! the activations as much.
 //!
 //! The factors are `f_k = (mean |x_k|²)^(α/2)`, scaled so that the geometric mean of the smallest
-//! and the largest is 1. α is the one of a grid whose rounded layer errs least on what was seen.
-//! Then each group of a row is cut off at a share of its largest weight. This share, too, is the
-//! one of a grid, down to a half, that errs least. The few weights that are cut lose less than the
-//! finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G of the
-//! calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ", arXiv:2306.00978,
-//! with its published program: the grids, the normalisation, the clipping.
+//! and the largest is 1. The exponent's α is the one of a grid whose rounded layer errs least on
+//! what was seen. Then each group of a row is cut off at a share of its largest weight. This share,
+//! too, is the one of a grid, down to a half, that errs least. The few weights that are cut lose
+//! less than the finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G
+//! of the calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ",
+//! arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};

@@ -93,8 +93,8 @@ impl Columns<'_> {
         }
     }
 
-    /// The end of the columns that are rounded together from `from` on: whole groups, or a part of
-    /// one, so that a group is up to date when its grid is chosen.
+    /// The end of the columns that are rounded together from `from` on. They are whole groups, or a
+    /// part of one, so that a group is up to date when its grid is chosen.
     fn end(&self, from: usize) -> usize {
         let end = match self.group < COLUMNS {
             true => from + COLUMNS / self.group * self.group,

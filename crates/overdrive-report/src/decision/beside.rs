@@ -1,5 +1,5 @@
-//! The winners beside the baseline and what other engines take, in one table: what a reader weighs
-//! against each other stands in one column, and is compared with one thing.
+//! The winners beside the baseline and beside other engines, in one table. Things that a reader
+//! weighs against each other stand in one column, and are compared with one thing.
 
 use super::super::judged::JudgedRow;
 use super::super::leaders::believed;

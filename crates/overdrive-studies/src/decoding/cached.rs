@@ -56,8 +56,8 @@ impl<'a> CachedDecoder<'a> {
         Self::in_format(target, model, Caches::of_one(tokens), DType::F32)
     }
 
-    /// The same of several sequences with room for as many tokens each as the caches are asked to
-    /// hold, and with weights, keys, values and operands of contractions in `format`: see
+    /// The same for several sequences, with room for as many tokens each as the caches are asked to
+    /// hold. Weights, keys, values and operands of contractions are in `format`: see
     /// [`Pretrained::unloaded_in`].
     ///
     /// # Errors

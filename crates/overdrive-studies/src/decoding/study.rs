@@ -1,7 +1,7 @@
 //! The study of decoding: what the next token of a published decoder takes, in each mode of the
 //! device, and on codes.
 //!
-//! A call is one token with a cache of keys and values, at positions that follow each other; where
+//! A call is one token with a cache of keys and values, at positions that follow each other. Where
 //! the cache is full, the prompt is read again before the next sample. Invariant: the logits of a
 //! step are held against those of the whole sequence computed at once.
 

@@ -1,9 +1,9 @@
 //! CSV: a sample a line, a column of labels, all others features.
 //!
 //! A first line without a single number is a line of names. Labels are quantities where all are
-//! numbers and some has a fraction, unless the reading says otherwise; else classes: numbers from 0
-//! stay what they are, anything else is a name. Invariant: nothing is guessed of a field; one that
-//! is no number is an error with its line and column.
+//! numbers and some has a fraction, unless the reading says otherwise. Else they are classes:
+//! numbers from 0 stay what they are, anything else is a name. Invariant: nothing is guessed of a
+//! field; one that is no number is an error with its line and column.
 
 use super::{Reading, Samples, Target, Targets};
 use crate::TrainError;

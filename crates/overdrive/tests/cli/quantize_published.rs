@@ -140,8 +140,8 @@ fn models_that_read_more_than_text_are_measured_and_exported() {
 
 #[test]
 fn every_mode_writes_what_it_reads() {
-    // One of each layout of codes: bytes, packed, of floats, with two levels of scales; of weights
-    // in bf16 and in f32, of which a square one could be either way up.
+    // One of each layout of codes: bytes, packed, of floats, with two levels of scales. Weights are
+    // in bf16 and in f32, and a square one could be either way up.
     let modes = [
         "int8-weights",
         "int8-static",

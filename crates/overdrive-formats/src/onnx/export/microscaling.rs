@@ -117,8 +117,8 @@ fn powers(
     Ok(w.one("Where", &[&finite, &scale, &none], vec![]))
 }
 
-/// The largest power of two that is not above q, which is normal: guessed by a logarithm, which may
-/// be one off beside a power, looked up, and put right by comparing.
+/// The largest power of two that is not above q, which is normal. It is guessed by a logarithm,
+/// which may be one off beside a power. It is then looked up, and put right by comparing.
 fn floor(w: &mut Writer, q: &str) -> Result<String, Unsaid> {
     let log = w.one("Log", &[q], vec![]);
     let per_octave = w.number(DType::F32, std::f64::consts::LOG2_E)?;

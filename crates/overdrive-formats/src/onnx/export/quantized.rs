@@ -1,11 +1,11 @@
 //! Quantized composites as QuantizeLinear and DequantizeLinear: per tensor, per channel and in
 //! blocks.
 //!
-//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm, and static
-//! activations go through a pair of both (QDQ), which engines fuse into integer products. Zero
-//! points that are fractions are written out. What opset 23 cannot say so (scales of two axes, zero
-//! points of another integer type) is left to the expansion of the op, and so are activations whose
-//! scales are computed.
+//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm. Static
+//! activations go through a pair of both (QDQ). Engines fuse these into integer products. Zero
+//! points that are fractions are written out. Opset 23 cannot say scales of two axes, or zero
+//! points of another integer type, in this way. These are left to the expansion of the op, and so
+//! are activations whose scales are computed.
 
 use super::microscaling::steps;
 use super::signature::Signature;

@@ -1,6 +1,6 @@
 //! com.microsoft's ops on codes, which ONNX Runtime's quantizer writes in its operator format.
 //!
-//! A product is `Codes`; everything else is the float op between what its operands stand for and
+//! A product is `Codes`. Everything else is the float op between what its operands stand for and
 //! the codes of its result, which is how the format defines them.
 
 use super::integer::{matmul_codes, offset};
