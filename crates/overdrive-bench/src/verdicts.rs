@@ -1,5 +1,5 @@
-//! What a session of the regression gate says, as data: of each case, of the machine by its control,
-//! what both follow from, and the exit code.
+//! What a session of the regression gate says, as data: of each case, of the machine by its
+//! control, what both follow from, and the exit code.
 //!
 //! Results carry verdicts into a report. The crate `overdrive-gate` derives them from the evidence.
 

@@ -11,7 +11,8 @@
 //! - [`read`](mod@read): what one process said, from results or from plain lists of times;
 //!   [`metric`]: what its figures mean.
 //! - [`block`], [`session`]: which processes run, in which order; [`Processes`] brings them.
-//! - [`sequential`], [`judge()`]: from blocks to verdicts, pure functions; [`derive()`], [`from_json()`]: the verdicts of a session, made and read back.
+//! - [`sequential`], [`judge()`]: from blocks to verdicts, pure functions;
+//!   [`derive()`], [`from_json()`]: the verdicts of a session, made and read back.
 //! - [`markdown()`], [`junit()`], [`terminal()`] draw them.
 //! - [`command`], [`checkout`]: processes of this machine, and a revision of a repository as a
 //!   program.

@@ -3,7 +3,8 @@
 //!
 //! A finding is derived by a rule and names the records that it rests on. The invariant, which the
 //! tests hold every rule to: these records alone give the same sentence, and without any one of
-//! them it is not said. Ratios are [`Speedup`](overdrive_bench::speedup::Speedup)s or are not there. What is
+//! them it is not said. Ratios are [`Speedup`](overdrive_bench::speedup::Speedup)s or are
+//! not there. What is
 //! recommended rests on exact counts, or on figures whose intervals decide and against whose
 //! samples nothing speaks; energy has no interval and is never recommended.
 
