@@ -1,5 +1,6 @@
 //! Every sentence, table and picture of a report, from
-//! [`Results`](overdrive_bench::results::Results) alone: what is not in the results cannot be said, and the same results always say the same.
+//! [`Results`](overdrive_bench::results::Results) alone: what is not in the results cannot be said,
+//! and the same results always say the same.
 //!
 //! - [`findings()`]: what to know, in sentences, the most telling first.
 //! - [`summary()`], [`terminal()`], [`markdown()`], [`html`]: the forms of a report, all drawn from
