@@ -1,7 +1,7 @@
 //! Peaks of memory, in a pass of their own that nobody times.
 //!
-//! What a call needs is its peak less what was resident before it; both are kept. On the host two
-//! witnesses look. A counting allocator is exact, but blind to what does not go through it. The
+//! A call needs its peak less the memory that was resident before it; both are kept. On the host
+//! two witnesses look. A counting allocator is exact, but blind to what does not go through it. The
 //! kernel's resident high-water mark is complete, but in pages.
 
 mod heap;
@@ -63,8 +63,7 @@ impl MemoryUse {
         Self { heap, allocations: None, ..self }
     }
 
-    /// Of an engine that says nothing of its device, whose own allocator is what counts: what this
-    /// process saw of the call is not what it took.
+    /// The engine does not report device memory, so the memory of the call is unknown.
     #[must_use]
     pub fn unknown_on_device(self) -> Self {
         Self { heap: None, allocations: None, ..self }

@@ -348,8 +348,8 @@ fn clocks_disagree(series: &Series) -> Option<Status> {
     Some(Status::new(kind, detail))
 }
 
-/// What no implementation on this machine can exceed, from its data sheet: theoretical peaks, not
-/// measured ones.
+/// The figure that no implementation on this machine can exceed, from its data sheet: theoretical
+/// peaks, not measured ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Physics {
     /// Peak arithmetic at the highest clock, all threads of the case, FLOP/s.

@@ -1,5 +1,5 @@
-//! What can be measured: anything that can be called, and that can say whether its answer was
-//! right.
+//! Things that can be measured: anything that can be called, and that can say whether its answer
+//! was right.
 
 use std::hint::black_box;
 use std::ops::Range;

@@ -222,7 +222,7 @@ impl Drop for Place {
     }
 }
 
-/// What a path means when its last part is a link, whether or not something is there.
+/// The meaning of a path whose last part is a link, whether or not something is there.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     /// As many as Linux follows.
     const MOST: usize = 40;

@@ -18,8 +18,8 @@
 //!   program.
 //! - [`compare`], [`history`]: results beside results, of one machine or of several, and over time.
 //!
-//! What a session says is data of `overdrive-bench`
-//! ([`Verdicts`](overdrive_bench::verdicts::Verdicts)), since results carry it into a report.
+//! The verdicts of a session are data of `overdrive-bench`
+//! ([`Verdicts`](overdrive_bench::verdicts::Verdicts)), since results carry them into a report.
 //! docs/regression.md explains the rules to users.
 
 pub mod block;

@@ -79,7 +79,7 @@ pub(super) struct Seen {
     pub(super) mean: f64,
     /// p, valid at every look.
     pub(super) p: f64,
-    /// What one block scatters by: the deviation of normal blocks whose interval is as wide.
+    /// The scatter of one block: the deviation of normal blocks whose interval is as wide.
     pub(super) deviation: f64,
     /// Blocks behind it.
     pub(super) blocks: usize,

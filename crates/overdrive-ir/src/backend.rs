@@ -211,8 +211,8 @@ pub struct MemoryReport {
     pub offloaded_bytes: u64,
     /// Scratch of worker threads and libraries.
     pub workspace_bytes: u64,
-    /// What the driver took on the device for the process itself when it was opened, where that can
-    /// be told.
+    /// The memory that the driver took on the device for the process itself when it was opened,
+    /// where that can be told.
     #[serde(default)]
     pub context_bytes: Option<u64>,
 }
@@ -300,7 +300,7 @@ pub trait Executable: Send + Sync {
 /// The memory that calls of an executable work in. What is prepared from weights is shared by the
 /// sessions that share these.
 pub trait Session: Send {
-    /// What a call does; beside the executable's plan it notes what calls so far have shown.
+    /// The plan of a call. Beside the executable's plan it notes what calls so far have shown.
     fn plan(&self) -> &Plan;
     /// Who allocates what it works in.
     fn heap(&self) -> Heap {

@@ -178,7 +178,7 @@ impl<'b> Codes<'b> {
             per_channel.reshape([count]).broadcast_in(&shape, &[1])
         };
         if let Some(zero) = w.zero {
-            // What each group of the codes sums to under a window, for all of the channels that the
+            // The sum of each group of the codes under a window, for all of the channels that the
             // group gives.
             let mut ones = w.codes.sizes();
             let k: usize = ones[1..].iter().product();

@@ -20,11 +20,11 @@ pub struct Rotary {
 /// A rotation at the positions of a sequence.
 #[derive(Copy, Clone)]
 pub(crate) enum Rotation<'b> {
-    /// Of all channels: the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that turn pairs
-    /// of channels: `[T, 2, 2, D/2]`.
+    /// A rotation of all channels: the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that
+    /// turn pairs of channels: `[T, 2, 2, D/2]`.
     All(Expr<'b>),
-    /// Of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of the
-    /// channels of a pair. Where a channel is not turned, they are 1, 0 and 0.
+    /// A rotation of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of
+    /// the channels of a pair. Where a channel is not turned, they are 1, 0 and 0.
     Some([Expr<'b>; 3]),
 }
 

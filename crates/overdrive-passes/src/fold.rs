@@ -21,7 +21,8 @@ const FEW: usize = 64;
 /// The graph with constants computed and identities applied, in regions too.
 pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = once(graph)?;
-    // What one identity leaves another may take, but hardly ever more often than there are nodes.
+    // One identity may leave something for another to take, but hardly ever more often than there
+    // are nodes.
     let rounds = FEW.max(2 * graph.nodes().len());
     for _ in 0..rounds {
         let next = once(&graph)?;

@@ -53,7 +53,7 @@ pub struct OutOfRange {
     pub found: String,
 }
 
-/// What is known of a value: its expression in the new graph, and the inputs that it comes from.
+/// The known facts of a value: its expression in the new graph, and the inputs that it comes from.
 type Known<'b> = Option<(Expr<'b>, BTreeSet<usize>)>;
 
 impl Indices {
@@ -125,7 +125,7 @@ impl Indices {
                 given[input] = filled(given[input].ty(), value as i128);
                 self.exist(&given).is_ok()
             };
-            // What the model adds to an index takes from the end of its range.
+            // An offset that the model adds to an index shortens the end of its range.
             let (mut known, mut beyond) = (exists(0).then_some(0)?, *most);
             while known + 1 < beyond {
                 let middle = known.midpoint(beyond);

@@ -1,5 +1,5 @@
-//! What a reader decides by: of each workload the fastest configuration, the smallest and the most
-//! accurate, each with its figure and with what it gives up.
+//! The facts that a reader decides by: for each workload, the fastest configuration, the smallest
+//! and the most accurate. Each stands with its figure and with what it gives up.
 //!
 //! A winner is named only where intervals decide and outputs agree, by the rules of
 //! [`leaders`] and [`quality`](super::quality). Exact counts need no interval.

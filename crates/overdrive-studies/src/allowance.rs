@@ -10,8 +10,8 @@ use overdrive_bench::failure::Failure;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What every engine and framework may spend on compiling and first calls in a study; no limit
-/// unless one is given.
+/// The time that every engine and framework may spend on compiling and first calls in a study; no
+/// limit unless one is given.
 #[derive(Debug, Default)]
 pub struct Allowance {
     limit_ns: Option<u64>,

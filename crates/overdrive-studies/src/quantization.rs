@@ -1,4 +1,4 @@
-//! What quantization costs and gains: each mode on each model, bytes and agreement and latency.
+//! Costs and gains of quantization: each mode on each model, bytes and agreement and latency.
 //!
 //! The steps stand in files of their own, for `overdrive quantize` takes the same ones. They are
 //! calibrate, apply, judge, weigh and time. To mix modes, there are also scan layers and search.

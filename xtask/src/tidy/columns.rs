@@ -12,7 +12,7 @@ use super::tree::{File, Tree};
 const WIDTH: usize = 100;
 /// Languages that people write here, prose among them, by extension.
 const WRITTEN: &[&str] = &["rs", "cu", "cuh", "py", "md"];
-/// What may stand in front of the words of a line: comments, list items, quotes.
+/// The marks that may stand in front of the words of a line: comments, list items, quotes.
 const LEADS: &[&str] = &["//!", "///", "//", "#", "-", "*", ">"];
 
 pub(super) const RULE: Rule = Rule { name: "columns", check };

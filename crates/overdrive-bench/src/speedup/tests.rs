@@ -237,7 +237,7 @@ fn clocks_that_differ_meet_on_the_host() {
     assert!((Speedup::between(&engine, &device).unwrap().ratio() - 4.0).abs() < 0.05);
     assert_eq!(Speedup::between(&device, &device).unwrap().host_medians_ns(), None);
 
-    // What the host saw scattered is no figure, however steady the device's own times are.
+    // A time that the host saw scattered is no figure, however steady the device's own times are.
     let series = measurement(&mut device).latency.as_mut().unwrap();
     series.samples.iter_mut().enumerate().for_each(|(i, s)| s.host_ns *= 1 + i as u64 % 4);
     let refused = reasons(&device, &engine);

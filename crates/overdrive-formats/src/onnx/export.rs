@@ -247,7 +247,7 @@ fn node_of(
     if let Some(results) = composite::write(node, w, operands, (&types, &used)) {
         return Ok(results);
     }
-    // What a form that is given up has written stays out of the file.
+    // A form that is given up has written something, and that stays out of the file.
     let written = w.nodes.len();
     if let Some(result) = quantized::write(&node.op, w, operands, &types) {
         return Ok(vec![result]);

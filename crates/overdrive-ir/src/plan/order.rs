@@ -73,9 +73,9 @@ impl PartialOrder {
         if a.number == 0 && b.number == 0 { earlier < later } else { a.number <= b.ended[a.stream] }
     }
 
-    /// When each slot is in use; `None` for slots that no step touches. What holds a result at the
-    /// end of a call is in use until then. Slots of an arena that must share their bytes have one
-    /// span.
+    /// When each slot is in use; `None` for slots that no step touches. A slot that holds a result
+    /// at the end of a call is in use until then. Slots of an arena that must share their bytes
+    /// have one span.
     pub fn spans(&self, plan: &Plan) -> Vec<Option<LiveRange>> {
         let mut spans: Vec<Option<LiveRange>> = vec![None; plan.slots.len()];
         let together = plan.sharing();

@@ -107,7 +107,8 @@ impl Derivation {
     }
 }
 
-/// What the prepare steps of an executable last derived, for sessions with the same states to find.
+/// The data that the prepare steps of an executable last derived, for sessions with the same states
+/// to find.
 #[derive(Debug)]
 pub struct Derived<B>(Mutex<Latest<B>>);
 

@@ -206,7 +206,7 @@ pub struct GemmCall {
     pub epilogue: Epilogue,
 }
 
-/// What a contraction does with each finished sum: a program over `[batch..., m, n]` without
+/// The work of a contraction on each finished sum: a program over `[batch..., m, n]` without
 /// reduced dimensions that reads `Instr::Accumulator`. Plain storing is the program with one
 /// (possibly converted) store. That of a convolution, over `[N, O, spatial...]`, may fold over all
 /// of space, once, where the device says so (`Description::folds_space`): nothing that varies in

@@ -1,6 +1,6 @@
 //! `Plan::verify`: proves that no step of a plan can read or write bytes too early.
 //!
-//! What a device may do at once follows from streams and events alone (`PartialOrder`), so that a
+//! Streams and events alone (`PartialOrder`) decide what a device may do at once, so that a
 //! forgotten wait is found without a device. Everything is looked at by the bytes behind slots: a
 //! state is one thing under all its slots, and so is what is updated in place.
 

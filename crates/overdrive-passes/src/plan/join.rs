@@ -21,8 +21,9 @@ use std::ops::Range;
 /// Most steps between a product and another that runs as early as it does.
 const FAR: usize = 16;
 
-/// Brings steps into one launch where the device can and should. What one launch does lives at
-/// once: where a memory limit has no room for that, only what hands nothing on is brought together.
+/// Brings steps into one launch where the device can and should. The slots of one launch live at
+/// once. Where a memory limit has no room for that, only steps that hand nothing on are brought
+/// together.
 pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     let Some(limit) = tuning.memory_limit else {
         return gather(plan, (target, tuning), &Bond::ALL);

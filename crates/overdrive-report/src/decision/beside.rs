@@ -73,7 +73,8 @@ pub(super) fn table(
     Some(table.without_unknown_columns())
 }
 
-/// What the fastest is compared with, else the first that was timed and is compared with nothing.
+/// The row that the fastest is compared with, else the first that was timed and is compared with
+/// nothing.
 pub(super) fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j JudgedRow<'r>> {
     let of_lead = || {
         let id = question.lead.as_ref()?.winner.record.baseline.as_deref()?;

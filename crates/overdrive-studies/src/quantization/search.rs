@@ -125,7 +125,7 @@ fn path(scanned: &[Sensitivity]) -> Vec<(String, &'static str)> {
         let price = |s: &&Sensitivity| {
             let (lost, bytes) = now[s.layer.as_str()];
             let price = (s.lost.value - lost) / (bytes - s.bytes) as f64;
-            // What breaks a model is the dearest step, whatever the sign of its NaN.
+            // A step that breaks a model is the dearest, whatever the sign of its NaN.
             if price.is_nan() { f64::INFINITY } else { price }
         };
         let smaller = scanned.iter().filter(|s| s.bytes < now[s.layer.as_str()].1);

@@ -291,8 +291,8 @@ fn check_target(place: &str, reading: &Reading) -> Result<(), TrainError> {
     Err(TrainError::invalid(place, format!("{learnt}, as the model has learnt"), other, remedy))
 }
 
-/// What labels are where nobody says it: quantities where all are finite numbers and some has a
-/// fraction.
+/// The nature of labels where nobody says it: quantities where all are finite numbers and some has
+/// a fraction.
 fn nature(labels: &[String]) -> Target {
     let number = |label: &String| label.parse::<f32>().ok().filter(|number| number.is_finite());
     match labels.iter().map(number).collect::<Option<Vec<f32>>>() {

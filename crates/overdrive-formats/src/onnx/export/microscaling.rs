@@ -90,7 +90,7 @@ fn powers(
         &[&magnitudes, &within],
         vec![int("keepdims", 0), int("noop_with_empty_axes", 0)],
     );
-    // Of a block that is not finite the scale is NaN, and no index.
+    // The scale of a block that is not finite is NaN, and no index.
     let limit = w.number(DType::F32, f64::from(f32::MAX))?;
     let finite = w.one("LessOrEqual", &[&largest, &limit], vec![]);
     let one = w.number(DType::F32, 1.0)?;

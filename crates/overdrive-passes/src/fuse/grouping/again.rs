@@ -66,8 +66,8 @@ impl Grouping<'_> {
         self.graph.ty(value).bytes() as i64
     }
 
-    /// What it would take to have the readers of a stored value compute it; `None` where one of
-    /// them cannot.
+    /// The cost of having the readers of a stored value compute it; `None` where one of them
+    /// cannot.
     fn plan_of(&self, value: Value, group: usize, stored: &[Value]) -> Option<Plan> {
         let readers = self.reading(value, group)?;
         let known: BTreeMap<usize, BTreeSet<Value>> = readers

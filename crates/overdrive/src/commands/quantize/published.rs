@@ -1,5 +1,5 @@
-//! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder
-//! that it writes.
+//! `quantize` for a folder in Hugging Face's format: the head, the coding, and the folder that it
+//! writes.
 
 use super::chosen::Chosen;
 use crate::failure::Failure;
