@@ -8,7 +8,7 @@
 //! 2^-24. Tiles sum 32 k in a tree before they add them to a sum that is rounded, so that sums come
 //! out nearer to the exact ones than those of a chain of multiply-adds do. A tile is 16 times as
 //! fast as vectors, so that six could be 2.7 times; 1.5 is measured, since operands pass by three
-//! times as fast (docs/performance.md).
+//! times as fast (docs/notes/performance.md).
 //!
 //! What tiles cannot do: infinities, and what exceeds f32 on its way, come out as NaN. So the sums
 //! of a block are looked at, and where one is not finite they are computed again from the same
