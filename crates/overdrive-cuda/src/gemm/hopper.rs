@@ -119,9 +119,18 @@ impl Matrix {
 /// The tiles that `together` such calls may be computed in, by the time that they are expected to
 /// take; none where the kernel cannot take it.
 pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<Tile> {
+    tiles_of(call, [together, 1], multiprocessors)
+}
+
+/// The same for calls that are each the sum of `terms` such products.
+pub(super) fn tiles_of(
+    call: &GemmCall,
+    [together, terms]: [usize; 2],
+    multiprocessors: u32,
+) -> Vec<Tile> {
     let Some(fit) = Fit::of(call) else { return vec![] };
     let (batch, shape) =
-        (together * call.batch.iter().product::<usize>(), [call.m, call.n, call.k]);
+        (together * call.batch.iter().product::<usize>(), [call.m, call.n, terms * call.k]);
     let cycles = |tile: &Tile| tile.cycles(shape, batch, multiprocessors as usize);
     let applies = |tile: &Tile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
     let mut tiles: Vec<Tile> = TILES.into_iter().filter(applies).collect();

@@ -95,9 +95,7 @@ pub(crate) fn key_summed(calls: &[GemmCall]) -> String {
 
 /// The tiles that a sum can be computed in, by the time that it is expected to take.
 fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<Tile> {
-    let mut long = calls[0].clone();
-    long.k *= calls.len();
-    hopper::tiles(&long, 1, multiprocessors)
+    hopper::tiles_of(&calls[0], [1, calls.len()], multiprocessors)
 }
 
 /// Every way to compute a sum, best guess first.
