@@ -1,9 +1,9 @@
 //! Products through the whole stack (graph, plan, tuner, executable) beside cuBLASLt called
 //! directly by its best algorithm, on the same buffers: `cargo run --release --example stack`.
 //!
-//! Both run twice at a time, the second call cold and timed, in turns of one (A B B A): at its
-//! power limit a device is as fast as what ran before, and what it multiplies, let it be. `stack N`
-//! multiplies matrices of N alone.
+//! Both run twice at a time, in turns (A B B A); the second call is the one that is timed, cold.
+//! The turns matter because a device at its power limit is only as fast as the run before it, and
+//! the numbers that it multiplies, let it be. `stack N` multiplies matrices of N alone.
 
 use cudarc::driver::sys::CUevent_flags;
 use overdrive_cuda::gemm::Candidate;

@@ -1,10 +1,10 @@
 //! `Cache`: what took long to find on disk, so that a program starts in a fraction of a second the
 //! second time: compiled kernels, and choices between candidates.
 //!
-//! An entry is found by a hash of everything that it depends on (of machine code: source, headers,
-//! options, architecture, version of the compiler) and holds all of that beside its content.
-//! Invariants: entries appear by atomic rename; one that is damaged, or belongs to another key of
-//! the same hash, counts as missing and is written again.
+//! An entry is found by a hash of everything that it depends on, and holds all of that beside its
+//! content. Machine code depends on its source, headers, options, architecture and the compiler's
+//! version. Invariants: entries appear by atomic rename. An entry that is damaged, or that belongs
+//! to another key of the same hash, counts as missing and is written again.
 
 use overdrive_ir::eval::philox::site_of;
 use std::io;

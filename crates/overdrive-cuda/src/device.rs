@@ -121,9 +121,9 @@ impl Device {
         &self.stream
     }
 
-    /// What the driver took of the device's memory for this process when the context was made, in
-    /// bytes; absent without NVIDIA's management library, and where this process had opened the
-    /// device before.
+    /// Bytes of the device's memory that the driver took for this process when the context was
+    /// made. The figure is absent without NVIDIA's management library, and where this process had
+    /// opened the device before.
     pub fn context_bytes(&self) -> Option<u64> {
         self.context_bytes
     }

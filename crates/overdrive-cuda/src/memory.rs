@@ -1,9 +1,9 @@
 //! Device memory: stream-ordered blocks of the device's pool, and the memory behind buffers.
 //!
 //! Blocks come from the driver's pool (`cuMemAllocAsync`) and go back to it in the order of the
-//! work stream, so that freeing never waits; the pool keeps what it has, so that from the second
-//! call on nothing reaches the system. Invariants: a block's address never changes; no two writes
-//! in a process have the same stamp.
+//! work stream, so that freeing never waits. The pool keeps its memory, so that from the second
+//! call on no request reaches the system. Invariants: a block's address never changes; no two
+//! writes in a process have the same stamp.
 
 use crate::pinned::PinnedBytes;
 use crate::{Device, Error};

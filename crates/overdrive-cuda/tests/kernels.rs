@@ -227,9 +227,9 @@ fn attention_with_score_and_mask_functions() {
     }
 }
 
-/// Padding as BERT has it: hidden scores are the lowest number, so that a sequence that is all
-/// padding gives the mean; and as PyTorch exports it: -infinity is added, and a row without a key
-/// gives 0. Written out, the plan makes attention of both.
+/// Padding in two forms. BERT's hidden scores are the lowest number, so that a sequence that is all
+/// padding gives the mean. PyTorch's export adds -infinity, and a row without a key gives 0. The
+/// graphs are written out, and the plan makes attention of both.
 #[test]
 fn attention_with_padding() {
     for (dtype, shape) in [

@@ -257,8 +257,9 @@ fn a_loss_and_its_gradient_are_one_loop() {
     }
 }
 
-/// Nine sums down the columns of four matrices of 16 bits and one of 32, some of them scaled by
-/// what a row has one of: what a layer's biases and norms hand back.
+/// Nine sums down the columns of four matrices of 16 bits and one of 32. Four of the sums are
+/// scaled by the matrix of 32 bits less a value per row. Such sums are the gradients of a layer's
+/// biases and norms.
 fn sums_of_a_layer(rows: usize, n: usize) -> (Program, Vec<Tensor>) {
     let f = DType::F32;
     let down = |slot| access(slot, &[1, n]);

@@ -1,5 +1,5 @@
-//! Training steps within a memory limit: how they are planned for a GPU that exists only as data,
-//! and that one that exists computes the same bits with copies beside its work.
+//! Training steps within a memory limit. The tests check their plans for a GPU that exists only as
+//! data. They also check that a real GPU computes the same bits with copies beside its work.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

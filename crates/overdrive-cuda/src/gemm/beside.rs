@@ -20,8 +20,8 @@ pub(super) const BESIDE: &str = "beside";
 /// Workspaces begin at multiples of this many bytes.
 const ALIGNMENT: usize = 256;
 
-/// Whether products like this one gain by it: those on multiply-adds, whose kernels take long
-/// enough to pay for the events, and which no kernel of ours computes in one grid.
+/// Whether products like this one gain by it. Those on multiply-adds do: their kernels take long
+/// enough to pay for the events, and no kernel of ours computes them in one grid.
 pub(super) fn takes(call: &GemmCall) -> bool {
     matches!(call.lhs.dtype, DType::F32 | DType::F64) && call.lhs.dtype == call.rhs.dtype
 }

@@ -1,6 +1,6 @@
-//! Products of few rows and one left operand as one launch, with the loop that makes their left
-//! operand: the norm, query, key and value of a decoder's step, or the norm, a gate and what it
-//! opens.
+//! Skinny GEMMs with one left operand as one launch, with the loop that makes the left operand. One
+//! example is the norm, query, key and value of a decoder's step. Another is the norm, a gate and
+//! the product that it gates.
 //!
 //! Unlike products that run `together`, these need not be alike: each has its own outputs and
 //! epilogue. A product may read what the one before it stores, where both are at the same element.

@@ -1,5 +1,6 @@
-//! Our kernel for products of few rows on Hopper (a batch of a small network, decoding): which it
-//! takes, how it cuts the contracted index, and its launch (`kernels/few.cu` says how it works).
+//! Our skinny GEMM kernel for Hopper (a batch of a small network, decoding). This file says which
+//! products it takes and how it cuts the contracted index, and launches it. `kernels/few.cu` says
+//! how it works.
 //!
 //! Invariant: two blocks fit on a multiprocessor, so that the next layer's weights are on their way
 //! while this one finishes.

@@ -53,10 +53,11 @@ fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'
     Following::new(program, &call.epilogue.0.stores[0].access, [call.m, call.n])
 }
 
-/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in
-/// them, as far as that is no more than it takes alone and the loop costs; last those whose
-/// clusters would have room all at once if they could lie anywhere. They cannot: an H200 has places
-/// for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen take twice as long.
+/// The tiles whose clusters hold whole rows, ordered by the time that the product is expected to
+/// take in them. That time must not exceed the product's time alone plus the loop's. Last come
+/// tiles whose clusters would all have room at once if they could lie anywhere. They cannot: an
+/// H200 has places for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen
+/// take twice as long.
 fn tiles(call: &GemmCall) -> Vec<Tile> {
     /// Of any Hopper GPU, which only the order depends on.
     const MULTIPROCESSORS: usize = 132;

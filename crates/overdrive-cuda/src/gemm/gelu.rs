@@ -1,5 +1,5 @@
-//! GELU and its slope in epilogues whose results have at most 16 bits: one function where the graph
-//! has an error function, a tangent or two logistic functions and what stands around them.
+//! GELU and its slope in epilogues whose results have at most 16 bits. One function replaces an
+//! error function, a tanh or two logistic functions, and the operations around them.
 //!
 //! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing
 //! hides behind a product of moderate depth. `gelu.cuh` says what takes its place; its error is a

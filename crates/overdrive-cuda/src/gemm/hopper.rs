@@ -352,8 +352,9 @@ impl Launch for Hopper {
             results.as_mut_ptr().cast(),
             slots.as_mut_ptr().cast(),
         ];
-        // SAFETY: a tensor map for each left operand, for each right one, and for each result of
-        // each product (at least one); for each product as many addresses as `Slots` has.
+        // SAFETY: the kernel takes a tensor map for each left operand, for each right one, and for
+        // each result of each product (at least one). After them it takes, for each product, as
+        // many addresses as `Slots` has. `parameters` holds these.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -375,9 +375,10 @@ __device__ __forceinline__ void meet_cluster() {
                      : "memory");
 }
 
-// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in
-// every one of them. Values of two folds in a row have places of their own, so that one meeting a
-// fold is enough: who writes a place again has met everybody since they read it.
+// Folds a value over the blocks of a cluster. The value is the same in all threads of a block, and
+// every block gets the result. Two folds in a row have separate places for their values, so one
+// meeting per fold is enough: a thread that writes a place again has met every other since they
+// read it.
 template <class R, int Blocks, class T>
 __device__ __forceinline__ T fold_cluster(T x, u32& turn) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");

@@ -73,8 +73,8 @@ fn sources() -> Vec<Source> {
     [of(&[("INDEX", "i64"), ("ELEMENT", "BitsOf<8>::type")])].into_iter().chain(folded).collect()
 }
 
-/// Most rows of a scatter that overwrites for which each element of a window walks over all of
-/// them: one launch, as for the caches of sequences that are decoded together.
+/// Most rows for which each element of a window walks over all rows of an overwriting scatter. That
+/// takes one launch, as for the caches of sequences that are decoded together.
 const FEW_ROWS: u64 = 64;
 
 /// A compiled scatter of few rows.

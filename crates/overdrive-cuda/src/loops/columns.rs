@@ -17,8 +17,8 @@ use overdrive_ir::plan::{Instr, Register};
 const BLOCK: usize = 256;
 /// Most groups of columns that a block takes.
 const COLUMNS: usize = 32;
-/// Groups of columns of a block that folds parts, which are few for each: a line of memory, so that
-/// a thread reads as few of them as can be, one after another.
+/// Groups of columns of a block that folds parts. Few parts belong to each column. Together the
+/// groups are a line of memory, so that a thread reads as few parts as possible, one after another.
 const COLUMNS_OF_PARTS: usize = 4;
 /// Blocks of a grid for each multiprocessor.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
@@ -88,8 +88,9 @@ fn resident(points: &Points<'_>, threads: usize) -> usize {
     ((REGISTERS + all / 2) / all).clamp(1, MOST_RESIDENT)
 }
 
-/// Parts that columns are cut into, where there are too few blocks of them to keep the machine
-/// busy: as many as it has room for at once, since each ends with folds among its threads.
+/// Parts that columns are cut into. Columns are cut where they have too few blocks to keep the
+/// machine busy. There are as many parts as the machine has room for at once, since each block ends
+/// with folds among its threads.
 fn parts(blocks: usize, longest: usize, wanted: usize) -> usize {
     if blocks * 2 > wanted { 1 } else { (wanted / blocks).min(longest).max(1) }
 }

@@ -1,9 +1,12 @@
 //! The iteration space as loops: which dimensions are walked as one, and which one neighbouring
 //! threads share.
 //!
-//! Dimensions that every address walks as one are merged; the lanes' dimension is the one along
-//! which most bytes lie side by side. *Along*: lanes are elements of one row, and folded where the
-//! program reduces. *Across*: lanes are neighbouring results, and threads fold down the columns.
+//! Dimensions that every address walks as one are merged. The lanes' dimension is the one along
+//! which most bytes lie side by side.
+//!
+//! - *Along*: lanes are elements of one row, and folded where the program reduces.
+//! - *Across*: lanes are neighbouring results, and threads fold down the columns.
+//!
 //! Invariant: every address is affine in the loops.
 
 use overdrive_ir::plan::{Access, Instr, Program, Register};

@@ -1,7 +1,8 @@
 //! `Points`: how threads that stand somewhere in a nest spell addresses, elements and registers.
 //!
-//! The loops' counters are `i0, i1, ...`; that of the lanes' loop is the first of `V` neighbours,
-//! `v` counts them, and `count` says how many of them exist where they need not all.
+//! The loops' counters are `i0, i1, ...`. The counter of the lanes' loop is the first of `V`
+//! neighbours, which `v` counts. `count` says how many of them exist where that may be fewer than
+//! `V`.
 
 use super::coordinates::Counter;
 use super::kernel::{Parameters, Use};

@@ -2,10 +2,11 @@
 //! between the products of a decoder's step and its attention.
 //!
 //! Rotated queries, rotated keys and values are a few thousand numbers each, and their way into the
-//! caches as many more; a launch for each costs far more than the numbers. A write into a state
-//! where it lies (`dynamic_update_slice`) is a loop whose result begins where other data says;
-//! after the loop that makes what is written, it is that loop with another result. Each unit has
-//! blocks of its own. Invariant: no unit reads what another writes.
+//! caches as many more. A launch for each costs far more than the numbers. A write into a state
+//! where it lies (`dynamic_update_slice`) is a loop whose result begins at an offset that comes
+//! from other data. Where it follows the loop that makes the written values, the two are that one
+//! loop with another result. Each unit has blocks of its own. Invariant: no unit reads what another
+//! writes.
 
 use super::compile::refuse_shared_bytes;
 use super::kernel::{Argument, Use};

@@ -1,9 +1,9 @@
 //! A program over few long rows as several kernels, so that all multiprocessors work on each of its
 //! passes.
 //!
-//! A kernel does one pass over a part of each row and leaves a partial result per fold and part;
-//! the next kernel folds the parts, in their order, before it goes on. Invariant: no atomics, so
-//! that equal inputs give equal bits.
+//! A kernel does one pass over a part of each row and leaves a partial result per fold and part.
+//! The next kernel folds the parts, in their order, before it goes on. Invariant: there are no
+//! atomics, so that equal inputs give equal bits.
 
 use super::stages::Stages;
 use overdrive_ir::plan::{Program, Register};

@@ -1,12 +1,16 @@
-// Products of few rows on Hopper's tensor cores: y^T = w^T x^T, so that outputs fill the 64 rows of
-// a matrix instruction, and rows of x are its few columns.
+// Skinny GEMMs on Hopper's tensor cores. They compute y^T = w^T x^T: outputs fill the 64 rows of a
+// matrix instruction, and rows of x are its few columns.
 //
-// In a chain of layers what counts is the time from the last result of one to the first of the
-// next. So the contracted index is cut among the blocks of a cluster, which fill the device, and
-// again among the warpgroups of a block, whose instructions would wait for each other otherwise;
-// weights that no step of the call writes are copied while the kernels before this one still run.
-// Sums meet in shared memory, of a block, then of the block of the cluster that stores them, always
-// in the same order.
+// In a chain of layers the time from the last result of one layer to the first of the next counts.
+// Three measures make it short:
+//
+// - The contracted index is cut among the blocks of a cluster, which fill the device.
+// - It is cut again among the warpgroups of a block, whose instructions would otherwise wait for
+//   each other.
+// - Weights that no step of the call writes are copied while the kernels before this one still run.
+//
+// Sums meet in the block's shared memory, then in that of the cluster's block that stores them,
+// always in the same order.
 //
 // Several products of one x are parts of one grid. A block may do two of them in the same tile (a
 // gate and what it opens), each by half of the warpgroups. It stores one after the other, and a

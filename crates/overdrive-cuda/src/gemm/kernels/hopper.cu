@@ -1,11 +1,13 @@
-// Products on Hopper's tensor cores: a producer warp copies tiles to shared memory by TMA, consumer
+// Products on Hopper's tensor cores. A producer warp copies tiles to shared memory by TMA. Consumer
 // warpgroups multiply them with wgmma and apply the printed epilogue to the sums in their
 // registers.
 //
-// Learnt from CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong), from
-// DeepGEMM (registers moved to the consumers, stores by TMA from swizzled shared memory) and from
-// Pranjal Shankhdhar's "Fast CUDA kernels" worklog (clusters that share a tile, order of tiles that
-// keeps operands in L2).
+// Learnt from:
+//
+// - CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong);
+// - DeepGEMM (registers moved to the consumers, stores by TMA from swizzled shared memory);
+// - Pranjal Shankhdhar's "Fast CUDA kernels" worklog (clusters that share a tile, order of tiles
+//   that keeps operands in L2).
 //
 // TILE_M TILE_N: sums of a block (cooperative) or of a warpgroup (ping-pong). CONSUMERS:
 // warpgroups. PINGPONG: each warpgroup has tiles of its own, so that one's epilogue runs under the

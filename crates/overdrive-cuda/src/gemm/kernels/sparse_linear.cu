@@ -3,18 +3,19 @@
 // the sparse operand on its left alone, so that this forms `y^T = W x^T`.
 //
 // A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them.
-// The places need no memory of their own: a thread reads bits of the mask, 32 bytes of a row in
-// four lanes, long before they are wanted, and makes of them what wgmma takes, two numbers of two
-// bits for each four places. Sums are turned on their way through shared memory (stmatrix with
-// transposition), so that rows of y are contiguous again.
+// The places need no memory of their own. A thread reads bits of the mask, 32 bytes of a row in
+// four lanes, long before they are wanted. It turns them into the metadata of wgmma: two numbers of
+// two bits for each four places. Sums are transposed on their way through shared memory (stmatrix
+// with transposition), so that rows of y are contiguous again.
 //
-// What bounds it: of a tile of 256 rows wgmma reads x from shared memory as fast as that can be
-// read, 128 bytes a cycle, and values on top; a block takes in no more than 64 bytes a cycle; both
-// leave some three quarters of the sparse peak, and at the power limit the clock does the rest.
+// The bounds: for a tile of 256 rows wgmma reads x from shared memory as fast as shared memory
+// allows, 128 bytes a cycle, and reads values besides. A block takes in no more than 64 bytes a
+// cycle. Each bound leaves some three quarters of the sparse peak. At the power limit the lower
+// clock takes the rest.
 //
-// Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. Of a warp's 16 rows, lane
-// 4g + h (h of 0 and 1 for selector 0, 2 and 3 for selector 1) has 16 places of row g in the low
-// half, of row g + 8 in the high one.
+// Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. A warp has 16 rows. Lane 4g
+// + h has 16 places of row g in the low half, and of row g + 8 in the high one. h is 0 or 1 for
+// selector 0, and 2 or 3 for selector 1.
 //
 // CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES:
 // tiles in flight. GROUP: tiles of outputs that are walked before the next rows of x. BLOCKS: of
@@ -100,8 +101,8 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
               lane = thread % 32, warp = thread / 32;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
-        // Until the copy that last read the buffer has done so; this also parts the wait for wgmma
-        // from the first use of its sums (see the kernel of dense products).
+        // Waits until the last copy from the buffer has read it. The wait also separates the wait
+        // for wgmma from the first use of its sums (see the kernel of dense products).
         if (thread == 0) copies_have_read<0>();
         if constexpr (STORE_BY_TMA) named_sync<1>(warpgroup, WARPGROUP);
 #pragma unroll

@@ -1,9 +1,9 @@
 //! Which layers the kernel of `sparse_linear` takes, and the tiles that it is compiled with.
 //!
-//! It takes those that it was faster at than cuBLASLt by the unpacked weight, on an H200: with
-//! enough rows for every multiprocessor to have a large tile the tensor cores gain (1.4 to 1.6
-//! times), with few rows it is the bytes of the weight (1.1 to 1.3 times). Invariant: a tile never
-//! needs more shared memory than a block may have.
+//! The kernel takes the products that it computed faster, on an H200, than cuBLASLt did by the
+//! unpacked weight. With enough rows for every multiprocessor to have a large tile, the tensor
+//! cores bring the gain (1.4 to 1.6 times). With few rows the smaller weight brings it (1.1 to 1.3
+//! times). Invariant: a tile never needs more shared memory than a block may have.
 
 use overdrive_ir::{DType, Decline, Operation, TensorType};
 

@@ -1,8 +1,8 @@
 //! What of `quantized_linear` the kernel takes, and how it shares the work.
 //!
-//! Codes are read once whatever the rows of x are, so that a few rows cost little more than one; on
-//! an H200 products of weights that were dequantized before are faster from 33 rows on. Invariant:
-//! what `declines` lets through, `Shape` has a place for.
+//! Codes are read once however many rows x has, so that a few rows cost little more than one. On an
+//! H200, products of weights that were dequantized before are faster from 33 rows on. Invariant:
+//! `Shape` has a place for everything that `declines` lets through.
 
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::Activations;
