@@ -1,5 +1,6 @@
-//! A product alone, and with bias and GELU, whose sums wait in scratch or where results go: in one
-//! process, alternating; medians of the ratios to the product alone, round by round.
+//! A product alone, and with bias and GELU. Its sums wait in scratch or where results go. All
+//! variants run in one process, alternating. The figures are medians of the ratios to the product
+//! alone, round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench epilogue [-- THREADS]`
 // A program; slot tables over its own vectors.

@@ -4,7 +4,7 @@
 //! A back end is made for one set
 //! ([`CpuBackend::with_instruction_set`](crate::CpuBackend::with_instruction_set)), by default the
 //! best. That set is in force on a thread while the back end compiles and runs, and always on the
-//! threads of its pool; every choice of a kernel asks for it here. So one process can have back
+//! threads of its pool. Every choice of a kernel asks for it here. So one process can have back
 //! ends of several sets, and no choice outlives its back end.
 #![allow(unsafe_code)] // One system call.
 

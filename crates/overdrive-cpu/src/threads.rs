@@ -5,12 +5,16 @@
 //! threads than it was asked for. Idle workers spin for some tens of microseconds, which covers the
 //! gap between two steps of a model, and then sleep.
 //!
-//! A run never waits for a worker that has not come: workers *join* an open run and the caller,
-//! when the counter is exhausted, *closes* it and waits for those inside alone. On a machine whose
-//! cores are taken, a late worker costs its help and nothing else.
+//! A run never waits for a worker that has not come. Workers *join* an open run. When the counter
+//! is exhausted, the caller *closes* the run and waits only for the workers inside. On a machine
+//! whose cores are taken, a late worker costs its help and nothing else.
 //!
-//! Invariants: a run allocates nothing; a worker index is held by one thread at a time; when `run`
-//! returns, no thread is inside the closure; a panic in a task surfaces in the caller.
+//! Invariants:
+//!
+//! - A run allocates nothing.
+//! - A worker index is held by one thread at a time.
+//! - When `run` returns, no thread is inside the closure.
+//! - A panic in a task surfaces in the caller.
 #![allow(unsafe_code)] // One closure is lent to other threads for the length of a run; see `Job`.
 
 mod apart;
@@ -36,8 +40,8 @@ pub use scratch::Scratch;
 const SPINS: u32 = 1200;
 
 /// The gate of a run, in one word so that "is it open" and "count me in" are a single
-/// compare-and-swap: run number in the high half, workers inside in units of `JOINED`, and two
-/// flags.
+/// compare-and-swap. The word has the run number in the high half, workers inside in units of
+/// `JOINED`, and two flags.
 const OPEN: u64 = 1;
 const CALLER_SLEEPS: u64 = 2;
 const JOINED: u64 = 4;

@@ -1,6 +1,6 @@
 //! Convolutions of random geometry against the reference: odd extents, strides, dilations of both
-//! sides, groups, pads of either sign, tails of every block, one to three spatial dimensions,
-//! operands as they lie and transposed.
+//! sides, groups, pads of either sign and tails of every block. They have one to three spatial
+//! dimensions, and operands as they lie and transposed.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -237,9 +237,9 @@ impl Case {
     }
 }
 
-/// Chains that hand each other bf16 activations with channels last where tiles of pixels are
-/// multiplied: an image of few channels, interleaved, zeros around and none, steps, dilated taps,
-/// lines of the output that are no multiple of a tile.
+/// Chains that hand each other bf16 activations with channels last, where tiles of pixels are
+/// multiplied. They have an interleaved image of few channels, zeros around and none, steps,
+/// dilated taps, and lines of the output that are no multiple of a tile.
 fn chains() -> impl Strategy<Value = Graph> {
     let layer = || (1usize..4, 1usize..4, 1usize..3, 0usize..3, 1usize..3);
     (1usize..3, 1usize..5, 30usize..40, 30usize..50, [layer(), layer(), layer()], any::<bool>())

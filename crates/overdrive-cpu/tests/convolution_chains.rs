@@ -1,7 +1,7 @@
 //! Chains of convolutions that run band by band, of random geometry, against the reference, whether
-//! or not they would pay: steps and pads that make bands overlap, need nothing of an image or leave
-//! lines out, in all forms, with images that are added on the way, layers that are outputs too, and
-//! a fold over space at the end.
+//! or not they would pay. Steps and pads make bands overlap, need nothing of an image or leave
+//! lines out, in all forms. Chains may add images on the way, have layers that are outputs too, and
+//! fold over space at the end.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

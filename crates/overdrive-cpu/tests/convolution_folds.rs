@@ -1,6 +1,7 @@
-//! Folds over space behind convolutions, of random geometry, over one to three dimensions and in
-//! groups, against the reference: plain, with fewer multiplications, and of pixels in bf16; of what
-//! is one multiply-add and of what is not; with the folded values stored too, and without.
+//! Folds over space behind convolutions against the reference. Geometry is random, over one to
+//! three dimensions and in groups. The convolutions are plain, with fewer multiplications, and of
+//! pixels in bf16. The epilogue is one multiply-add or more. The folded values are stored too, or
+//! not.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

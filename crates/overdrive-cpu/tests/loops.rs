@@ -324,7 +324,7 @@ fn results_larger_than_caches_are_streamed() {
 #[test]
 fn an_epilogue_covers_the_product_tile_by_tile() {
     // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once
-    // transposed in bf16; the sums lie by themselves, or where the first results go.
+    // transposed in bf16. The sums have a buffer of their own, or lie where the first results go.
     let (batch, m, n) = (2usize, 37usize, 70usize);
     let mut p = Program { extents: vec![batch, m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);

@@ -1,5 +1,6 @@
-//! Plans that keep a memory limit, for a device with memory beside its own, compute what the plan
-//! without a limit does, bit for bit; and their proof of order misses no wait that matters.
+//! Plans that keep a memory limit, for a device with memory beside its own. They compute the
+//! results of the plan without a limit, bit for bit. Their proof of order misses no wait that
+//! matters.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap.
 

@@ -1,5 +1,5 @@
 //! The CPU against the f64 definition: every case of every op and primitive, and its gradient, in
-//! every mode; with the best instruction set, and in short with each lower one.
+//! every mode. The best instruction set runs all of it, each lower one a short version.
 
 use overdrive_cpu::{CpuBackend, InstructionSet};
 use overdrive_ir::{DType, Mode};

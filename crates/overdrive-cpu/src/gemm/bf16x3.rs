@@ -1,14 +1,14 @@
-//! f32 on tiles of bf16: each number is the sum of three bf16, its *terms*, and a product is six
-//! products of those.
+//! f32 on tiles of bf16 (bf16x3). Each number is the sum of three bf16, its *terms*, and a product
+//! is six products of terms.
 //!
 //! This is "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
 //! computations" (Henry, Tang and Heinecke, 2019) with six products of nine. Three times eight bits
-//! are the 24 of an f32, so that nothing is lost in the operands; the three products left out are
-//! of 2^-24 of the whole at most and 2^-27 on average, while an f32 multiplication rounds by up to
-//! 2^-24. Tiles sum 32 k in a tree before they add them to a sum that is rounded, so that sums come
-//! out nearer to the exact ones than those of a chain of multiply-adds do. A tile is 16 times as
-//! fast as vectors, so that six could be 2.7 times; 1.5 is measured, since operands pass by three
-//! times as fast (docs/performance.md).
+//! are the 24 of an f32, so the operands lose nothing. The three products left out are 2^-24 of the
+//! whole at most and 2^-27 on average. An f32 multiplication rounds by up to 2^-24. Tiles sum 32 k
+//! in a tree before they add them to a sum that is rounded. So sums come out nearer to the exact
+//! ones than those of a chain of multiply-adds. A tile is 16 times as fast as vectors, so that six
+//! could be 2.7 times. Measured are 1.5, since operands pass by three times as fast
+//! (docs/performance.md).
 //!
 //! What tiles cannot do: infinities, and what exceeds f32 on its way, come out as NaN. So the sums
 //! of a block are looked at, and where one is not finite they are computed again from the same
@@ -283,8 +283,8 @@ macro_rules! right {
     };
 }
 
-/// What is asked for in a sixth of a step: a kilobyte of the next step of B, a line of what comes
-/// after, and two lines of the next tile of C.
+/// The prefetches in a sixth of a step: a kilobyte of the next step of B, a line of the block after
+/// it, and two lines of the next tile of C.
 macro_rules! ask {
     ($near0:literal, $near1:literal, $after:literal) => {
         concat!(

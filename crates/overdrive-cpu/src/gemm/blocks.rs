@@ -39,9 +39,9 @@ impl<T: Element> Kernel<T> {
         schedule::depth(self, k)
     }
 
-    /// How many neighbouring k lie together in a panel of B, where elements are packed as they are
-    /// and nothing precedes them: then a panel is its groups one after the other, zeros up to its
-    /// end, and needs no packing.
+    /// The interleave of k in a panel of B: how many neighbouring k lie together. It is known where
+    /// elements are packed as they are and nothing precedes them. Such a panel is its groups one
+    /// after the other, zeros up to its end, and needs no packing.
     pub(crate) fn interleaves(&self) -> Option<usize> {
         (self.b.head == 0 && self.packed_bytes == size_of::<T>()).then_some(self.b.group)
     }

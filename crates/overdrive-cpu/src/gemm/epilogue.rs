@@ -63,8 +63,8 @@ pub(crate) struct Part {
 /// Consumes the product block by block: applies what follows it and stores the result where it
 /// belongs.
 ///
-/// Every element of the product is delivered exactly once, from several threads at once; so an
-/// implementation that writes each element's result to a place of its own needs no lock.
+/// Every element of the product is delivered exactly once, from several threads at once. So an
+/// implementation needs no lock if it writes each element's result to a place of its own.
 pub trait Epilogue<A>: Sync {
     /// Bytes of scratch that [`apply`](Self::apply) wants.
     fn scratch_bytes(&self) -> usize {

@@ -174,8 +174,8 @@ impl<T: Element> MacroKernel<'_, T> {
         };
         let buffers = self.buffers(worker, [m * k * size_of::<T>(), 0, m * c_stride]);
         let c = buffers.sums;
-        // SAFETY: the kernel is one that this CPU supports; the views reach as far as the sizes
-        // say, and elements have the format of sums, or there would be no such path.
+        // SAFETY: the kernel is one that this CPU supports, and the views reach as far as the sizes
+        // say. Elements have the format of sums, or this path would not have been chosen.
         unsafe {
             let whole = Panel { width: a, group: 1, k_multiple: 1, head: 0 };
             pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);

@@ -2,9 +2,9 @@
 //!
 //! A panel is `width` lines (rows of A, or columns of B) over a range of k. Consecutive k form
 //! groups: group `g` holds for each of the `width` lines its `group` elements, one line after
-//! another. So that a micro-kernel never asks where the matrix ends, k that do not exist are zeros,
-//! and the last line stands in for lines that do not: what they make is never stored, and unlike
-//! leftovers they cannot be denormal, which is slow.
+//! another. A micro-kernel never asks where the matrix ends. Past the end of k a panel holds zeros.
+//! Past the last line it repeats that line, and the results are never stored. Unlike leftovers in
+//! memory, these values cannot be denormal, which is slow.
 //!
 //! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10
 //! % of the whole. So the two orders that occur in practice, lines side by side and k side by side,

@@ -1,10 +1,10 @@
 //! How a product is cut: into blocks that fit the caches, and into tiles of C for the threads.
 //!
 //! The blocks follow "Analytical modeling is enough for high-performance BLIS" (Low et al., 2016),
-//! with A and B exchanged: an A panel over `kc` stays in L1 while a packed B block of `nc` columns
-//! streams past it from L2, so that the tiles of C follow each other along its rows. A *tile* is a
-//! product of its own, with its own packing; no thread waits for another within a product, at the
-//! price that tiles in one row of the grid pack the same A.
+//! with A and B exchanged. An A panel over `kc` stays in L1 while a packed B block of `nc` columns
+//! streams past it from L2. So the tiles of C follow each other along its rows. A *tile* is a
+//! product of its own, with its own packing. No thread waits for another within a product. The
+//! price is that tiles in one row of the grid pack the same A.
 
 use super::kernel::{Element, Kernel};
 
@@ -113,8 +113,8 @@ impl Schedule {
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 
-    /// Rows of sums in scratch, and elements from one to the next: a strip of a block when it is
-    /// done at once, all that an A block makes while k goes on.
+    /// Rows of sums in scratch, and elements from one row to the next. A strip of a block waits
+    /// there when it is done at once. While k goes on, all sums of an A block do.
     pub(super) fn sums<A>(&self, k: usize) -> [usize; 2] {
         let [rows, cols] =
             if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] };

@@ -1,11 +1,11 @@
 //! The one micro-kernel behind every vector instruction set, and the sweep over a packed block that
 //! calls it.
 //!
-//! The form is that of BLIS (Van Zee and van de Geijn, 2015): an `MR x NR` tile of C lives in
-//! registers while the kernel walks down k, one outer product a step: a row of the B panel, `NR`
-//! wide, times each of `MR` broadcast elements of the A panel. An instruction set is a [`Simd`] of
-//! seven operations; `bf16` pairs fit too, because a dot product of pairs is a step over two k at
-//! once.
+//! The form is that of BLIS (Van Zee and van de Geijn, 2015). An `MR x NR` tile of C lives in
+//! registers while the kernel walks down k, one outer product a step. The outer product is a row of
+//! the B panel, `NR` wide, times each of `MR` broadcast elements of the A panel. An instruction set
+//! is a [`Simd`] of seven operations. `bf16` pairs fit too, because a dot product of pairs is a
+//! step over two k at once.
 #![allow(unsafe_code)] // Raw pointers into packed panels and C.
 
 /// A vector instruction set, as the micro-kernel sees it.
@@ -40,8 +40,8 @@ pub(super) trait Simd: Copy {
 /// The widest vector, in accumulators.
 pub(super) const MAX_LANES: usize = 16;
 
-/// Rows of a B panel that are asked for ahead, from L2 to L1: with AVX-512 on Sapphire Rapids 8
-/// gave 0.88 of the multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.
+/// Prefetch distance from L2 to L1, in rows of a B panel. With AVX-512 on Sapphire Rapids 8 gave
+/// 0.88 of the multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.
 const AHEAD: usize = 32;
 
 /// A block of C and the blocks of A and B that it takes. A's panels hold `steps x MR` units and lie

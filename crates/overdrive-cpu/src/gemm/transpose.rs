@@ -9,9 +9,9 @@ use std::arch::x86_64::*;
 use super::panel::Lines;
 use crate::isa::InstructionSet;
 
-/// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as
-/// many k as fill blocks of eight; returns how many that were. `block` counts bytes in its strides
-/// and units in its `k`.
+/// Writes unit `k` of line `i` to `to[k * width + i]`, for as many k as fill blocks of eight, and
+/// returns how many that were. Past the last line it writes that line again. `block` counts bytes
+/// in its strides and units in its `k`.
 ///
 /// # Safety
 /// Every unit of `block` can be read, and `to` has room for `block.k * width` units.

@@ -105,8 +105,9 @@ kernel! {
     /// i8 with AVX512-VNNI: the same shape, with four k where f32 has one.
     ///
     /// # Safety
-    /// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14,
-    /// shifted by 128, and 32, with heads that take the shift back, in groups of four k.
+    /// The CPU has AVX-512F and VNNI. The block is as [`PackedBlock`] says, in groups of four k.
+    /// Panels of A are 14 wide and shifted by 128. Panels of B are 32 wide, with heads that take
+    /// the shift back.
     #[target_feature(enable = "avx512f,avx512vnni")]
     i8_vnni: I8x64, [14, 2], [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
 }

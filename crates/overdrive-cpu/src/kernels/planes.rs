@@ -1,14 +1,15 @@
 //! Planes of a sliding window, staged so that each of its taps is one run of memory for all of its
 //! places.
 //!
-//! A plane (an image's channel, or whatever the window slides over) is copied once: with its
-//! padding and the gaps of an input dilation written out, in the type that sums are kept in, and
-//! taken apart into *phases* by the remainder of each position by the window's step. Then
-//! neighbouring places of the window see neighbouring memory at every tap, whatever steps,
-//! dilations and padding are; and as all lines of a phase have one pitch, so do places of the next
-//! line, of the next plane: a fold walks over all of them as one run. What it computes between the
-//! end of a line and the next is not stored. Any number of dimensions is the same; the outermost
-//! one is cut into bands where a plane is larger than caches.
+//! A plane (an image's channel, or whatever the window slides over) is copied once. The copy has
+//! the padding and the gaps of an input dilation written out, in the type that sums are kept in. It
+//! is split into *phases* by the remainder of each position by the window's step.
+//!
+//! Neighbouring places of the window then see neighbouring memory at every tap, whatever steps,
+//! dilations and padding are. All lines of a phase have one pitch, so this holds for places of the
+//! next line and of the next plane too. A fold walks over all of them as one run. It computes
+//! values between the end of a line and the next, which are not stored. Any number of dimensions is
+//! the same. The outermost one is cut into bands where a plane is larger than caches.
 //!
 //! Invariant: what is staged and computed depends on the geometry and the band alone, not on
 //! threads.

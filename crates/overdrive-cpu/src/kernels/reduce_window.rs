@@ -1,8 +1,8 @@
 //! `reduce_window`: folds of a sliding window (pooling).
 //!
-//! The dimensions that windows slide along, and those that lie inside of them in memory, are staged
-//! as planes (`planes`), and all places of some planes are one run for each tap (`taps`). The other
-//! dimensions count planes; a task folds some of them, or a band of a large one.
+//! Planes are staged (`planes`) over two kinds of dimensions: those that windows slide along, and
+//! those that lie inside of them in memory. All places of some planes are one run for each tap
+//! (`taps`). The other dimensions count planes. A task folds some planes, or a band of a large one.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use overdrive_ir::plan::{Dimension, View};

@@ -1,10 +1,9 @@
 //! The inner loops of sliding windows: copies of lines that convert, and the fold of all taps of a
 //! window into a run of sums.
 //!
-//! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. What a tap adds
-//! to neighbouring sums is a run of memory at its own offset (`planes` sees to that), so that a
-//! group of taps is folded in registers: one load a tap and vector, and one store for all of the
-//! group.
+//! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. A tap adds a
+//! run of memory at its own offset to neighbouring sums (`planes` sees to that). So a group of taps
+//! is folded in registers: one load a tap and vector, and one store for all of the group.
 #![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;

@@ -1,9 +1,9 @@
 //! Moving a block of elements between two strided layouts: the inner loop of everything that only
 //! moves.
 //!
-//! Dimensions that both sides stride through as one are merged when the step is compiled, so that
-//! what is left is as few and as long runs as there can be. Invariant: elements move as bytes; no
-//! format is looked at.
+//! Dimensions that both sides stride through as one are merged when the step is compiled. So the
+//! remaining runs are as few and as long as possible. Invariant: elements move as bytes; no format
+//! is looked at.
 #![allow(unsafe_code)] // Raw pointers into slots; callers say that both blocks lie inside.
 
 /// Bytes of a task, at least.

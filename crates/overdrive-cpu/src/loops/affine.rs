@@ -1,11 +1,11 @@
-//! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0:
-//! what follows most convolutions (bias, batch norm, ReLU); stored, or added up over the other
-//! dimension of the block.
+//! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0.
+//! Most convolutions have such an epilogue (bias, batch norm, ReLU). Results are stored, or added
+//! up over the other dimension of the block.
 //!
-//! As a program of the block interpreter it costs a dozen calls per row, as much as the product
-//! itself where rows are short and tiles fast. Here what depends on the row alone is computed for
-//! all rows once a call, by a loop that is the rest of the program, and each row is one pass from
-//! sums to results.
+//! As a program of the block interpreter it costs a dozen calls per row. That is as much as the
+//! product itself where rows are short and tiles fast. Here the values that depend on the row alone
+//! are computed for all rows once a call, by a loop that is the rest of the program. Each row is
+//! then one pass from sums to results.
 #![allow(unsafe_code)] // Runs over the addresses of a slot table, as the caller vouches for them.
 
 use std::sync::{Mutex, PoisonError};

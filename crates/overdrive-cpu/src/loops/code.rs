@@ -2,9 +2,9 @@
 //!
 //! A *place* is a row of a table of pointers that the executor keeps. An operation names places, so
 //! that executing it is three table look-ups and a call. Registers are blocks of lanes in the
-//! worker's scratch memory, handed out by liveness; a contiguous load in the lanes' own type is no
-//! operation but a place that moves, and the last operation before a contiguous store writes to
-//! memory itself.
+//! worker's scratch memory, handed out by liveness. A contiguous load in the lanes' own type is no
+//! operation but a place that moves. The last operation before a contiguous store writes to memory
+//! itself.
 //!
 //! Invariant: a kernel's destination is never one of its sources.
 

@@ -205,8 +205,7 @@ impl CompiledLoop {
     ///
     /// # Safety
     /// `slots` holds, for each slot of the program, the address of all of its bytes, aligned to its
-    /// element; and nobody else writes what the program reads or touches what it writes during the
-    /// run.
+    /// element. During the run nobody else writes what the program reads or touches what it writes.
     pub unsafe fn run(&self, pool: &Pool, slots: &SlotTable) {
         let Some(body) = &self.body else { return };
         let (nest, code, rows) =

@@ -66,9 +66,9 @@ fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
 /// Blocks between the one that is worked on and the one that is asked for.
 const PREFETCH_BLOCKS: i64 = 2;
 
-/// Spreads requests for what comes next over the operations of a block by the work that they have,
-/// so that memory is busy meanwhile: for a later block where there is one pass; where there are
-/// more, the passes after the first, which read this row from cache, ask for the next.
+/// Spreads prefetches over the operations of a block, in proportion to their work, so that memory
+/// is busy meanwhile. With one pass they are for a later block. With more passes, the first one
+/// brings this row to the cache. The later passes read it there and prefetch the next row.
 fn prefetch(code: &mut Code, target: Target<'_>) {
     let Target { expression, nest, .. } = target;
     if nest.lanes != Lanes::Along || !nest.inner.is_empty() {

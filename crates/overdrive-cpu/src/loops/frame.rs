@@ -60,8 +60,8 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// `slots` holds, for each slot of the program behind `code`, the address of all of its bytes,
-    /// aligned to its element; nobody else writes what the program reads or touches what it writes
-    /// while the frame lives.
+    /// aligned to its element. While the frame lives nobody else writes what the program reads or
+    /// touches what it writes.
     pub(super) unsafe fn open(
         code: &'a Code,
         nest: &'a Nest,

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A [`Kernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it
-//! inside a `#[target_feature]` function, so that one source serves AVX-512, AVX2 and what every
-//! CPU of the target has; the choice is made when a loop is compiled, not when it runs.
+//! inside a `#[target_feature]` function. So one source serves AVX-512, AVX2 and the instructions
+//! that every CPU of the target has. The choice is made when a loop is compiled, not when it runs.
 #![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
 
 use crate::isa::InstructionSet;
@@ -102,9 +102,9 @@ pub(crate) type Entry = unsafe fn(n: usize, &Operands);
 /// A function over blocks of lanes.
 pub(crate) trait Kernel {
     /// # Safety
-    /// The operands that this kernel uses point to `n` aligned lanes (one, where the kernel
-    /// broadcasts) of its types, the destination overlaps no source, and the CPU has the
-    /// instructions of `I`.
+    /// The operands that this kernel uses point to `n` aligned lanes of its types (one lane, where
+    /// the kernel broadcasts). The destination overlaps no source. The CPU has the instructions of
+    /// `I`.
     unsafe fn run<I: Isa>(n: usize, operands: &Operands);
 }
 

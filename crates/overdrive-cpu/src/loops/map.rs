@@ -1,8 +1,8 @@
 //! Kernels of the elementwise instructions: unary, binary, comparison, selection, multiply-add.
 //!
 //! A table maps each function to an entry for the instruction set asked for. Binary and ternary
-//! kernels come in forms by which operands are one number for all lanes (a constant, a row's
-//! statistic), so that nobody writes such a number out into lanes first.
+//! kernels come in several forms. The form says which operands are one number for all lanes (a
+//! constant, a row's statistic). So nobody writes such a number out into lanes first.
 //!
 //! Long because it is tables, a line a function, and what they share.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.

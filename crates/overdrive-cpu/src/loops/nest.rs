@@ -1,10 +1,12 @@
 //! The iteration space as loops: which dimension the lanes lie along, and what is left to iterate
 //! over.
 //!
-//! Dimensions that every address walks as one are merged; the lanes' dimension is the one with the
-//! least estimated cost. *Along*: a row's lanes are walked block by block, and folded where the
-//! program reduces. *Across*: lanes are a block of neighbouring results, and the loops inside fold
-//! down the columns.
+//! Dimensions that every address walks as one are merged. The lanes' dimension is the one with the
+//! least estimated cost.
+//!
+//! - *Along*: a row's lanes are walked block by block, and folded where the program reduces.
+//! - *Across*: lanes are a block of neighbouring results, and the loops inside fold down the
+//!   columns.
 
 use overdrive_ir::plan::Program;
 
@@ -168,8 +170,8 @@ impl Nest {
 }
 
 /// The estimated time per element with the lanes along dimension `d`, in cycles per lane of a
-/// vector: an access that strides is a load per lane, and what is paid once a line weighs the more
-/// the shorter the line.
+/// vector. An access that strides is a load per lane. A cost per line weighs the more the shorter
+/// the line.
 fn lane_cost(expression: &Expression, walks: &[Vec<i64>], d: usize, extent: usize) -> f64 {
     const STRIDED: f64 = 6.0;
     const PER_LINE: f64 = 24.0;

@@ -1,10 +1,10 @@
 //! Floats of at most 8 bits and f32, by integer arithmetic that vectorises on every instruction
 //! set.
 //!
-//! The definition is `FloatFormat`, which rounds a number at a time through f64; here each format
-//! is a few constants, and rounding is to nearest, ties to even: of the mantissa by an addition to
-//! the bits (Giesen, "float->half variants", 2012), and of what is subnormal in the format by
-//! adding the power of two whose last bit is the format's smallest step.
+//! The definition is `FloatFormat`, which rounds a number at a time through f64. Here each format
+//! is a few constants, and rounding is to nearest, ties to even. The mantissa is rounded by an
+//! addition to the bits (Giesen, "float->half variants", 2012). Numbers that are subnormal in the
+//! format are rounded by adding the power of two whose last bit is the format's smallest step.
 
 use overdrive_ir::{DType, FloatFormat, Overflow, Specials};
 

@@ -1,11 +1,14 @@
 //! Rows of activations as narrow numbers: the largest magnitude of a row or of its blocks, their
 //! scales, and what is nearest.
 //!
-//! One source for every instruction set, in forms that vectorise: magnitudes are compared as
-//! integers, where a NaN is larger than every number; an integer code is the low byte of a sum that
-//! has no room for a fraction; what is divided by a scale is multiplied by its reciprocal, which is
-//! exact for powers of two. Invariant: the numbers are those of `quantize_rows`, but where a
-//! quotient lies within half an ulp of a tie.
+//! One source serves every instruction set, in forms that vectorise:
+//!
+//! - Magnitudes are compared as integers, where a NaN is larger than every number.
+//! - An integer code is the low byte of a sum that has no room for a fraction.
+//! - A division by a scale is a multiplication by its reciprocal, which is exact for powers of two.
+//!
+//! Invariant: the numbers are those of `quantize_rows`, but where a quotient lies within half an
+//! ulp of a tie.
 #![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;

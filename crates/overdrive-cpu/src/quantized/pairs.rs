@@ -2,9 +2,9 @@
 //! columns.
 //!
 //! As in `panels`, codes are transposed while they are codes. A code of at most eight bits is a
-//! number of bf16, and so is its product with a scale where both together have at most eight bits
-//! of significand; then the upper half of an f32 is all of the number. Invariant: what is written
-//! is exact.
+//! number of bf16. So is its product with a scale where both together have at most eight bits of
+//! significand. Then the upper half of an f32 is all of the number. Invariant: the numbers written
+//! are exact.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers into codes and panels.
 
 use std::arch::x86_64::*;

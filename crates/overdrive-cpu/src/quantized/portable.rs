@@ -1,4 +1,4 @@
-//! A few rows of x, for every format and every CPU: a piece of a row of weights becomes numbers on
+//! A few rows of x, for every format and every CPU. A piece of a row of weights becomes numbers on
 //! the stack, and all rows of x are multiplied by it.
 #![allow(unsafe_code)] // Sums in a task's own room.
 

@@ -1,14 +1,14 @@
 //! Many rows of x on tiles of bf16: x as the sum of three bf16, times codes as bf16.
 //!
-//! An f32 has 24 bits of significand, a bf16 has 8: the upper half of x, the upper half of what is
-//! left and the rest of it are bf16 and sum up to x exactly (but for what lies under the smallest
-//! normal number, which tiles take for zero). A code is a bf16 too, so products are exact in the
-//! f32 that they are summed in, and what a sum of f32 products rounds away is all that this rounds.
-//! Three products on tiles take about half the time of one on vectors. A scale is multiplied into
-//! codes where the product is still a bf16, and else into the sums of its group. After Henry, Tang
-//! and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
-//! computations", arXiv:1904.06376. Invariant: each sum runs over k in an order of its own,
-//! whatever the number of rows and threads.
+//! An f32 has 24 bits of significand, a bf16 has 8. Three bf16 sum up to x exactly: the upper half
+//! of x, the upper half of the remainder, and the rest. The exception lies under the smallest
+//! normal number, which tiles take for zero. A code is a bf16 too, so products are exact in the f32
+//! that they are summed in. The only rounding is that of a sum of f32 products. Three products on
+//! tiles take about half the time of one on vectors. A scale is multiplied into codes where the
+//! product is still a bf16, and else into the sums of its group. After Henry, Tang and Heinecke,
+//! "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations",
+//! arXiv:1904.06376. Invariant: each sum runs over k in an order of its own, whatever the number of
+//! rows and threads.
 #![allow(unsafe_code)] // Packed panels and sums in a worker's scratch.
 
 use std::arch::x86_64::*;
@@ -287,9 +287,9 @@ fn bytes_of(k: &Range<usize>) -> usize {
     WIDTH * k.len() * size_of::<bf16>()
 }
 
-/// Writes the parts of rows of x, of `stride` elements, over `k`: for each unit panels of 32 rows,
-/// which have the parts one after the other, the smallest first, as if each were more k; for each
-/// 32 k these of every row.
+/// Writes the parts of rows of x, of `stride` elements, over `k`. Each unit has panels of 32 rows.
+/// A panel has the parts one after the other, the smallest first, as if each were more k. For each
+/// 32 k it has these of every row.
 ///
 /// # Safety
 /// `decode::is_supported` said yes; `to` has room for `PARTS` numbers for each of whole panels.

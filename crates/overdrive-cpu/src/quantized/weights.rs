@@ -24,9 +24,10 @@ pub struct Weights<'a> {
 const CHUNK: usize = 256;
 
 impl<'a> Weights<'a> {
-    /// Weights of `shape` N, K in groups of `group` consecutive elements of a row, each with a
-    /// scale, and a zero in the units of codes if there are any: codes `[N, K]`, scales and zeros
-    /// `[R, K / group]`, where R divides N and each row of scales is that of N / R rows of codes.
+    /// Weights of `shape` N, K in groups of `group` consecutive elements of a row. Each group has a
+    /// scale, and a zero in the units of codes if there are any. Codes are `[N, K]`. Scales and
+    /// zeros are `[R, K / group]`, where R divides N and each row of scales is that of N / R rows
+    /// of codes.
     ///
     /// # Panics
     /// If groups do not divide K, or rows of scales N.

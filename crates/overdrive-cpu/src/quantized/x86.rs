@@ -1,9 +1,9 @@
 //! AVX-512: codes become numbers in registers.
 //!
-//! Four bits index a table of sixteen numbers in a register (`vpermps` looks at the low four bits
-//! of each lane and at nothing else), so any format of four bits costs a shift and a permutation
-//! for sixteen weights. Bytes are sign-extended and converted. What is multiplied by a scale is the
-//! sum of a lane's products.
+//! Four bits index a table of sixteen numbers in a register. `vpermps` looks at the low four bits
+//! of each lane and at nothing else. So any format of four bits costs a shift and a permutation for
+//! sixteen weights. Bytes are sign-extended and converted. A scale multiplies the sum of a lane's
+//! products.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers; `Strip` says what they point to.
 
 use std::arch::x86_64::*;

@@ -2,8 +2,8 @@
 //! nothing was written behind it.
 //!
 //! In builds with debug assertions the bytes from the end of a part to the next hold a pattern, 64
-//! of them at least, which is looked at when the task is done with its parts. Elsewhere there is no
-//! guard, and nothing is looked at.
+//! of them at least. The pattern is checked when the task is done with its parts. Other builds have
+//! no guard and check nothing.
 #![allow(unsafe_code)] // Parts begin inside of memory that is lent to them.
 
 use std::marker::PhantomData;

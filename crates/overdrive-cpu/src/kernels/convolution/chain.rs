@@ -1,6 +1,6 @@
-//! Convolutions one after the other, band by band: a task computes some lines of an image of the
-//! last one, and before them those lines of the others that they need, so that what is handed on
-//! stays in the second-level cache of its core.
+//! Convolutions one after the other, band by band. A task computes some lines of an image of the
+//! last one. Before them it computes the lines of the other convolutions that they need. So the
+//! values between them stay in the second-level cache of the task's core.
 //!
 //! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between
 //! two convolutions: each worker has a table of its own, in which that slot begins where its first

@@ -1,12 +1,13 @@
-//! Convolutions whose groups have few outputs each (depthwise ones have one): a product would have
-//! as few rows, and its kernel is made for more. Here each channel's planes are staged (`planes`),
-//! of several images where they are small, and every tap is a multiply-add of one run of memory to
-//! the sums of an output channel (`taps`).
+//! Convolutions whose groups have few outputs each (depthwise ones have one). A product would have
+//! just as few rows, and its kernel is made for more. Here each channel's planes are staged
+//! (`planes`), of several images where they are small. Every tap is a multiply-add of one run of
+//! memory to the sums of an output channel (`taps`).
 //!
-//! A task is some groups of some images, so many that the epilogue has rows to work on and each
-//! thread has some tasks. Source of the idea that windows become runs by staging: Georganas et al.,
-//! "Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018 (there
-//! over blocks of channels, which lie side by side; here over space, as channels lie apart).
+//! A task is some groups of some images: enough for the epilogue to have rows to work on, few
+//! enough for each thread to have some tasks. The idea that windows become runs by staging is from
+//! Georganas et al., "Anatomy of high-performance deep learning convolutions on SIMD
+//! architectures", SC 2018. There the runs are over blocks of channels, which lie side by side.
+//! Here they are over space, as channels lie apart.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;

@@ -192,8 +192,9 @@ impl Finish {
     }
 }
 
-/// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all
-/// of an image where its spatial dimensions merge into one, and the last of them otherwise.
+/// The epilogue over `[images and lines..., O, pixels of a line]`, and the number of pixels of a
+/// line. A line is all of an image where its spatial dimensions merge into one, and the last of
+/// them otherwise.
 fn by_lines(program: &Program) -> Result<(Program, usize), Unsupported> {
     // Of a fold over space each pixel is a part like any other.
     let mut merged = Program { reduced: 0, ..program.clone() };

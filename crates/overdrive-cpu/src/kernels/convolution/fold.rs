@@ -1,10 +1,10 @@
 //! A fold over all of space behind an epilogue (a mean over each image, say): what it folds need
 //! not be stored.
 //!
-//! Each span folds what it makes of its sums into a part of its image, in the order of its pixels;
-//! a loop over the parts, with the rest of the program behind it, follows when all are there. So
-//! results depend neither on which thread computed what nor, by `Finish::pieces`, on how many there
-//! are.
+//! Each span folds its values into a part of its image, in the order of its pixels. When all parts
+//! are there, a loop over them follows, with the rest of the program behind it. So results do not
+//! depend on which thread computed a span. By `Finish::pieces` they do not depend on the number of
+//! threads either.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! The copy of staged rows into a panel of the right matrix.
 //!
-//! It is in whole pieces of a cache line, whatever the length of a run: what a piece writes behind
-//! its run, the pieces that follow write over, so that no copy looks at a border.
+//! The copy is in whole pieces of a cache line, whatever the length of a run. A piece may write
+//! past its run; the pieces that follow overwrite that. So no copy looks at a border.
 #![allow(unsafe_code)] // Raw pointers into the stage and a panel.
 
 /// Neighbouring pixels of a line in a panel.

@@ -1,13 +1,13 @@
 //! Convolutions in bf16 on AMX whose left matrix is the image itself: pixels with their channels
 //! side by side.
 //!
-//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap, which the tile
-//! registers load with any distance between pixels, so that no panel is made of them: a span's
-//! lines are copied once, with the zeros around them, or read where they lie when there are none.
-//! Images of at most four channels are interleaved in that copy, and a step is all taps of a line.
-//! Sums come out with pixels as rows; they are stored so for a convolution that follows, and
-//! transposed in cache otherwise. Source: Georganas et al., "Harnessing deep learning via a single
-//! building block", IPDPS 2020 (direct convolutions as batches of small products).
+//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap. The tile registers
+//! load it with any distance between pixels, so no panel is made. A span's lines are copied once,
+//! with the zeros around them, or read in place when there are none. Images of at most four
+//! channels are interleaved in that copy, and a step is all taps of a line. Sums come out with
+//! pixels as rows. They are stored so for a convolution that follows, and transposed in cache
+//! otherwise. Source: Georganas et al., "Harnessing deep learning via a single building block",
+//! IPDPS 2020 (direct convolutions as batches of small products).
 //!
 //! Long because staging, products and epilogue of this path share one table of offsets.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.

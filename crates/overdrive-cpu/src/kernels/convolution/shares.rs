@@ -1,9 +1,9 @@
 //! How small images are shared among threads: how many a span holds, and into how many tasks its
 //! output channels are cut.
 //!
-//! Each task makes the panels of its span itself and reads its weights once, so fewer and longer
-//! spans pass the weights by less often, and cuts make panels more than once. Sums depend on
-//! neither.
+//! Each task makes the panels of its span itself and reads its weights once. So fewer and longer
+//! spans read the weights less often, and cuts of the output channels make the panels more than
+//! once. Sums depend on neither.
 
 /// What is shared.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,10 @@
 //!
 //! An image of 2x2, 4x4 or 7x7 pixels fills an eighth of a panel, and its lines are too short to be
 //! copied one by one (`stage`). So the channels of several images are laid into one short run,
-//! which stays in the first-level cache, and rows of the right matrix are picked from it by a table
-//! that is made once, whatever strides, dilations, padding and the number of dimensions: padding is
-//! a place that holds a zero. Where a vector's places follow each other (taps of a step of 1,
-//! mostly), a masked load does it.
+//! which stays in the first-level cache. Rows of the right matrix are picked from the run by a
+//! table that is made once. The table works for any strides, dilations, padding and number of
+//! dimensions: padding is a place that holds a zero. Where a vector's places follow each other
+//! (taps of a step of 1, mostly), a masked load does it.
 // Raw pointers into the input and scratch; every place of the table is inside of the run.
 #![allow(unsafe_code)]
 
@@ -144,8 +144,9 @@ impl Table {
     /// first element of the group's first channel in the first of them.
     ///
     /// # Safety
-    /// The images have all elements that the axes say, there are at most as many as the table is
-    /// for, `run` has [`bytes`](Self::bytes), and the panels have room for the rows.
+    /// - The images have all elements that the axes say.
+    /// - There are at most as many images as the table is for.
+    /// - `run` has [`bytes`](Self::bytes), and the panels have room for the rows.
     pub(super) unsafe fn fill(
         &self,
         (from, images): (*const u8, usize),

@@ -2,8 +2,8 @@
 //! combinations, and from sums to lines of the output. AVX-512.
 //!
 //! Along a line, tiles are neighbouring lanes: every `STEP`-th element. Lines that have the same
-//! place in their tiles lie one behind the other, so that the second combination, down the columns,
-//! is one run over all tiles of a span.
+//! place in their tiles lie one behind the other. So the second combination, down the columns, is
+//! one run over all tiles of a span.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers.
 
 use std::arch::x86_64::*;

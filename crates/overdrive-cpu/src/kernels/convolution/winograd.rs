@@ -1,6 +1,6 @@
-//! Convolutions of 3x3 taps in f32 with fewer multiplications: what a span of tiles sees of the
-//! image becomes panels of combinations, one product for each sum, and sums become pixels while
-//! they are in cache (`scheme` has the tables, `transform` the vectors).
+//! Convolutions of 3x3 taps in f32 with fewer multiplications. The part of the image that a span of
+//! tiles sees becomes panels of combinations, one product for each sum. Sums become pixels while
+//! they are in cache. `scheme` has the tables, `transform` the vectors.
 //!
 //! A span is whole lines of tiles, so that its pixels are neighbours and the epilogue is that of
 //! the plain product. Weights are combined in f64 and rounded once.
