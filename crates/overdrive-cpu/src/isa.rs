@@ -178,8 +178,8 @@ fn has_tiles() -> bool {
     std::arch::x86_64::__cpuid_count(7, 0).edx & all == all
 }
 
-/// Tile registers are 8 KiB more for the kernel to save at a context switch, so Linux wants to be
-/// asked for them once a process.
+/// Tile registers are 8 KiB more for the kernel to save at a context switch. So Linux requires a
+/// process to ask for them once.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn request_tile_registers() -> bool {
     // <asm/prctl.h> and Documentation/arch/x86/xstate.rst.

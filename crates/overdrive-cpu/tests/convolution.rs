@@ -126,8 +126,8 @@ fn winograd_cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Groups of few outputs each, depthwise ones among them: small images of which several are
-/// computed as one, large ones that are cut into bands, one to three dimensions.
+/// Groups of few outputs each, depthwise ones among them, in one to three dimensions. Several small
+/// images are computed as one; large ones are cut into bands.
 fn few_outputs() -> impl Strategy<Value = Case> {
     let dtypes = [DType::F32, DType::F32, DType::BF16, DType::F16, DType::I8, DType::F64];
     let shape = (
@@ -238,8 +238,11 @@ impl Case {
 }
 
 /// Chains that hand each other bf16 activations with channels last, where tiles of pixels are
-/// multiplied. They have an interleaved image of few channels, zeros around and none, steps,
-/// dilated taps, and lines of the output that are no multiple of a tile.
+/// multiplied. They have:
+///
+/// - an interleaved image of few channels;
+/// - zeros around and none, steps, and dilated taps;
+/// - lines of the output that are no multiple of a tile.
 fn chains() -> impl Strategy<Value = Graph> {
     let layer = || (1usize..4, 1usize..4, 1usize..3, 0usize..3, 1usize..3);
     (1usize..3, 1usize..5, 30usize..40, 30usize..50, [layer(), layer(), layer()], any::<bool>())

@@ -1,5 +1,5 @@
-//! Device times of the named kernels at the shapes of the built-in models and of long sequences:
-//! medians of captured, warm calls, with TFLOP/s by each plan's own cost.
+//! Device times of the named kernels at the shapes of the built-in models and of long sequences.
+//! The figures are medians of captured, warm calls, with TFLOP/s by each plan's own cost.
 //!
 //! `cargo bench -p overdrive-cuda --bench kernels [-- PART_OF_A_NAME]`
 #![allow(missing_docs, clippy::unwrap_used)] // A program.

@@ -106,8 +106,8 @@ impl Target for Gpu {
     }
 }
 
-/// Bytes per second each way between host and device: what 16 lanes of the PCI Express generation
-/// that such devices come with carry, less an eighth for its packets.
+/// Bytes per second each way between host and device. Such devices come with a generation of PCI
+/// Express. The figure is what its 16 lanes carry, less an eighth for its packets.
 fn link(architecture: Architecture) -> f64 {
     let gigabytes = match architecture {
         Architecture::Sm90a | Architecture::Sm100a => 64.0,

@@ -1,5 +1,5 @@
-//! `Cache`: what took long to find on disk, so that a program starts in a fraction of a second the
-//! second time: compiled kernels, and choices between candidates.
+//! `Cache`: results that took long to find, on disk: compiled kernels, and choices between
+//! candidates. With them a program starts in a fraction of a second the second time.
 //!
 //! An entry is found by a hash of everything that it depends on, and holds all of that beside its
 //! content. Machine code depends on its source, headers, options, architecture and the compiler's

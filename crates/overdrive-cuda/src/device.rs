@@ -42,7 +42,7 @@ struct Pool(sys::CUmemoryPool);
 
 // SAFETY: a handle; the driver's functions on it may be called from any thread.
 unsafe impl Send for Pool {}
-// SAFETY: likewise.
+// SAFETY: the driver's functions on the handle may be called from several threads at once.
 unsafe impl Sync for Pool {}
 
 /// What the driver says about a device.

@@ -19,7 +19,7 @@ pub struct PinnedBytes {
 
 // SAFETY: the memory is owned; the host reaches it through `&mut self` or `&self` as any bytes.
 unsafe impl Send for PinnedBytes {}
-// SAFETY: likewise.
+// SAFETY: through `&self` the host only reads the bytes, and `read` waits for the device first.
 unsafe impl Sync for PinnedBytes {}
 
 impl PinnedBytes {

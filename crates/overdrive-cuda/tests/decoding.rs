@@ -264,8 +264,9 @@ fn drawn(graph: &Graph) -> Vec<Tensor> {
 #[test]
 fn attention_of_few_queries_computes_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
-    // Heads, key heads, queries, keys, channels: every width, groups that are no power of two,
-    // fewer keys than a block takes, more than are read at once, several sequences.
+    // Heads, key heads, queries, keys, channels. The shapes have every width and groups that are no
+    // power of two. They have fewer keys than a block takes, more than are read at once, and
+    // several sequences.
     let shapes: [[usize; 6]; 9] = [
         [1, 8, 2, 1, 320, 64],
         [1, 32, 4, 1, 2100, 64],

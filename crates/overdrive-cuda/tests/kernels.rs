@@ -1,5 +1,5 @@
-//! The named kernels against the f64 definition, at sizes that reach each of their ways: whole and
-//! partial tiles, several blocks, both kernels of attention and of convolution.
+//! The named kernels against the f64 definition, at sizes that reach each of their ways. These are
+//! whole and partial tiles, several blocks, and both kernels of attention and of convolution.
 //!
 //! Long because all kernels are held to the definition by one check, on inputs of one kind.
 

@@ -27,8 +27,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Of a product with this epilogue over `[batch..., m, n]`, and these strides of its operands
-    /// along the batch; none means that all of the batch shares the operand.
+    /// The batch of a product with this epilogue over `[batch..., m, n]`, and these strides of its
+    /// operands along the batch. An operand without strides is shared by all of the batch.
     pub(crate) fn of(mut program: Program, strides: [&[i64]; 2]) -> Result<Self, Unsupported> {
         let batch = program.extents.len() - 2;
         let [mut lhs, mut rhs] = strides

@@ -47,7 +47,7 @@ impl std::fmt::Debug for CpuExecutable {
 
 impl CpuExecutable {
     /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
-    /// outputs that users see; the communicator is for steps with other ranks, which must all
+    /// outputs that users see. The communicator is for steps with other ranks, which must all
     /// compile such plans at the same time.
     ///
     /// # Errors

@@ -150,8 +150,8 @@ impl<T: Format> Gemm<T> {
 impl<T: Format> Runnable for Gemm<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         for call in &self.calls {
-            // SAFETY: here and below, the plan lets a step write only what no operand of it shares
-            // bytes with, and earlier steps have filled the operands.
+            // SAFETY: here and below, the plan lets a step write only bytes that no operand of it
+            // shares. Earlier steps have filled the operands.
             let lhs = unsafe { self.lhs.view::<T>(slots, call.lhs_offset) };
             let (kernel, rhs) = match &self.rhs {
                 Right::Strided(rhs) => {

@@ -282,8 +282,8 @@ impl Tile {
         let Self { a, b, c, c_stride } = self;
         let c_bytes = c_stride * size_of::<u32>();
         let below = c.wrapping_add(16 * c_stride);
-        // SAFETY: as the caller promised. The compiler itself never uses tile registers, so that
-        // they keep their values from one block of assembly to the next, and need not be declared.
+        // SAFETY: as the caller promised. The compiler itself never uses tile registers. So they
+        // keep their values from one block of assembly to the next, and need not be declared.
         unsafe {
             if accumulate {
                 asm!(

@@ -83,8 +83,8 @@ pub enum Output<'a, A> {
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
     Apply([usize; 4], &'a dyn Epilogue<A>),
-    /// Through an epilogue that writes results where the view is, element for element: sums can
-    /// wait right there, as in a product alone, where rows are of adjacent elements. The epilogue
+    /// Through an epilogue that writes results where the view is, element for element. Where rows
+    /// are of adjacent elements, sums can wait right there, as in a product alone. The epilogue
     /// gets them there, or elsewhere.
     InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
 }

@@ -1,5 +1,5 @@
-//! General matrix multiplication: batches of `C = A B` for matrices with any strides, with whatever
-//! follows the product applied to its blocks while they are in cache.
+//! General matrix multiplication: batches of `C = A B` for matrices with any strides. The epilogue
+//! is applied to the product's blocks while they are in cache.
 //!
 //! The loops are those of BLIS (`macro_kernel`, `schedule`). Blocks of A and B are packed (`pack`,
 //! `transpose`) into the panels that a micro-kernel walks down. There is one micro-kernel for each

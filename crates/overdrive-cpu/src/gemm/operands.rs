@@ -1,5 +1,5 @@
 //! Where the operands of a block lie: in panels that were packed before, in panels packed or made
-//! now, or as they are; and what the micro-kernel asks for ahead.
+//! now, or in place. Also which addresses the micro-kernel prefetches.
 #![allow(unsafe_code)] // Raw pointers into operands and scratch.
 
 use super::columns::Columns;

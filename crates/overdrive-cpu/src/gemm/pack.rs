@@ -7,8 +7,8 @@
 //! memory, these values cannot be denormal, which is slow.
 //!
 //! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10
-//! % of the whole. So the two orders that occur in practice, lines side by side and k side by side,
-//! have paths of their own; any other goes element by element.
+//! % of the whole. Two orders occur in practice: lines side by side and k side by side. They have
+//! paths of their own; any other order goes element by element.
 //!
 //! Long because each order of a matrix and each width of its elements has its own fast path.
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
@@ -32,8 +32,8 @@ pub(super) unsafe fn pack<T: Copy + Default>(block: Lines<T>, panel: Panel, to: 
     }
 }
 
-/// Packs the whole panels of a block whose lines lie side by side, if there is a path for their
-/// form; returns how many that were.
+/// Packs the whole panels of a block whose lines lie side by side, and returns how many that were.
+/// It packs none if there is no path for their form.
 unsafe fn pack_side_by_side<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
     if block.line_stride != 1 {
         return 0;
@@ -211,8 +211,8 @@ unsafe fn pack_elements<T: Copy + Default>(
     }
 }
 
-/// Panels that are packed together: a row of B is read in pieces of a few cache lines, not of one
-/// or two, each in a page of its own.
+/// Panels that are packed together. So a row of B is read in pieces of a few cache lines, not of
+/// one or two, each in a page of its own.
 const SPAN: usize = 4;
 
 /// Each k is a row: pieces of `W` go to one panel each.
@@ -234,8 +234,8 @@ unsafe fn copy_rows<T: Copy, const W: usize>(block: Lines<T>, panel: Panel, to: 
     panels
 }
 
-/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. k that do not exist are
-/// zeros, and zeros fill the panel.
+/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. Past the end of k there
+/// are zeros, and zeros fill the panel.
 unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     block: Lines<T>,
     panel: Panel,

@@ -54,8 +54,8 @@ struct Caches {
     l2: usize,
 }
 
-/// What packing an element costs, in multiply-adds of the micro-kernel: measured at about a third
-/// of a cycle against 32 a cycle for f32 with AVX-512.
+/// Cost of packing an element, in multiply-adds of the micro-kernel. It was measured at about a
+/// third of a cycle, against 32 multiply-adds a cycle for f32 with AVX-512.
 const PACK_COST: usize = 12;
 
 /// Columns of a tile whose sums wait in scratch: enough to amortise packing A.
@@ -103,8 +103,8 @@ impl Schedule {
         let most = if asks { l2 / 4 / line } else { l2 / 2 / line };
         let nc = even(tile[1], most, nr);
         // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums
-        // that wait in scratch for the next block of k should wait in L2; a B that is packed anew
-        // for each block of rows gets more of them.
+        // that wait in scratch for the next block of k should wait in L2. If B is packed anew for
+        // each block of rows, they get more of L2.
         let sum = size_of::<T::Acc>();
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };
         let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };

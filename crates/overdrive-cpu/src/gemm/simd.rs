@@ -45,7 +45,7 @@ pub(super) const MAX_LANES: usize = 16;
 const AHEAD: usize = 32;
 
 /// A block of C and the blocks of A and B that it takes. A's panels hold `steps x MR` units and lie
-/// one after the other; so do B's with `steps x NR`, unless B is read where the operand lies.
+/// one after the other. So do B's with `steps x NR`, unless B is read in place.
 #[derive(Clone, Copy)]
 pub(super) struct PackedBlock<Acc> {
     pub a: *const u8,
@@ -68,8 +68,8 @@ pub(super) struct PackedBlock<Acc> {
     pub accumulate: bool,
 }
 
-/// Computes a block: A panels outside, so that one stays in L1 while all of B's pass by from L2,
-/// and C is walked along its rows, which the CPU's own prefetchers follow.
+/// Computes a block. The loop over A panels is outside, so that one stays in L1 while all of B's
+/// pass by from L2. C is walked along its rows, which the CPU's own prefetchers follow.
 #[inline(always)]
 pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
     block: &PackedBlock<S::Acc>,

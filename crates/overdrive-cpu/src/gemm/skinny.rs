@@ -1,6 +1,6 @@
-//! Skinny GEMMs, of a few rows such as decoding makes: each element of B is used `m` times at most,
+//! Skinny GEMMs, of a few rows such as decoding makes. Each element of B is used `m` times at most,
 //! so that packing B would cost more than the product. B streams past once, in the order that it
-//! lies in memory, and what bounds the speed is how fast memory delivers it.
+//! lies in memory. The bound is how fast memory delivers it.
 #![allow(unsafe_code)] // Raw pointers; `Skinny` says what they point to.
 
 use std::ops::{AddAssign, Mul};
@@ -27,8 +27,8 @@ pub(super) struct Skinny<T> {
     /// inner ones.
     pub a: *const T,
     pub b: *const T,
-    /// Elements from one k of B to the next for outer products, from one column to the next for
-    /// inner ones; the other stride is 1.
+    /// Elements from one k of B to the next for outer products. For inner ones, elements from one
+    /// column to the next. The other stride is 1.
     pub b_stride: usize,
     pub c: *mut T,
     pub c_stride: usize,

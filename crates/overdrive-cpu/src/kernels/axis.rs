@@ -6,8 +6,8 @@
 
 use overdrive_ir::plan::Dimension;
 
-/// A dimension that a window slides along: its geometry, the input's extent and stride (in elements
-/// or in bytes, as its owner counts), places, and taps.
+/// A dimension that a window slides along: its geometry, the input's extent and stride, places, and
+/// taps. The stride is in elements or in bytes, as its owner counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     pub(super) dimension: Dimension,

@@ -1,4 +1,4 @@
-//! Rows of numbers that a slot holds, as dense rows of f32: what kernels on f32 make of operands
+//! Rows of numbers that a slot holds, as dense rows of f32. Kernels on f32 make them of operands
 //! with any strides and of a lower precision.
 #![allow(unsafe_code)] // Slices over slots and rooms.
 

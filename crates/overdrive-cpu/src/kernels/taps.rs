@@ -269,8 +269,8 @@ impl<V: Scalar<Wide = V>> Folding<V> {
 
 impl<V, W> Folding<V, W> {
     /// # Safety
-    /// There are `n` sums, a multiple of [`LANES`], as many values behind each offset, and a weight
-    /// of each tap, of which there is one at least.
+    /// There are `n` sums, a multiple of [`LANES`], and as many values behind each offset. There is
+    /// at least one tap, and a weight for each.
     pub(super) unsafe fn run(&self, run: &Run<'_, V, W>) {
         let operands = Operands {
             dst: run.sums.cast(),

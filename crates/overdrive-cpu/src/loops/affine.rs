@@ -59,7 +59,7 @@ impl Affine {
     }
 
     /// The program over `[batch..., n, m]` if it is such an epilogue with a multiply-add for each
-    /// column, whose results are one run, or one number a column.
+    /// column. Its results are one run, or one number a column.
     pub(crate) fn of_columns(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
         let (rank, columns) = (program.extents.len(), *program.extents.last()?);
         let rows = if program.reduced > 0 { 0 } else { columns as i64 };

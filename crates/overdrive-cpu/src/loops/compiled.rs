@@ -22,8 +22,8 @@ const INLINE_POINTS: usize = 16 << 10;
 /// Points that a task should have at least, where the space can be cut.
 const TASK_POINTS: usize = 32 << 10;
 
-/// The same where results go past the caches, whose end a task waits for: also, the next row, which
-/// is asked for ahead, should rarely be another thread's.
+/// Larger for non-temporal stores, to amortise the fence at the end of a task. Also, the next row,
+/// which is prefetched, should rarely be another thread's.
 const STREAMING_TASK_POINTS: usize = 512 << 10;
 
 /// Tasks that a space should have at least: enough to balance a few threads.

@@ -227,7 +227,8 @@ impl<'a> Frame<'a> {
         for at in 0..nest.walks.len() {
             self.table()[at] = self.rows()[at];
         }
-        // SAFETY: as for `fill`; what is gathered is one number.
+        // SAFETY: accumulators are units, and a unit has a block of lanes. The gathered value is
+        // one number.
         unsafe {
             self.run(&pass.finish, accumulator);
             self.run(&pass.gathered, 1);

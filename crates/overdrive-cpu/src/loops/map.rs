@@ -74,14 +74,14 @@ impl<F: Fn1> Kernel for Map1<F> {
         // SAFETY: as the caller promised.
         let (dst, a) = unsafe { (o.dst::<F::D>(n), o.src::<F::A>(0, n)) };
         for_lanes(n, F::PIECE, &o.ahead, |i| {
-            // SAFETY: each lane is below `n`; so for the kernels that follow. LLVM does not see it.
+            // SAFETY: `a` and `dst` have `n` lanes, and `for_lanes` gives only indices below `n`.
+            // LLVM does not see that.
             unsafe { *dst.get_unchecked_mut(i) = F::call::<I>(*a.get_unchecked(i)) }
         });
     }
 }
 
-/// Source `i`: lanes, or one number where `U` says so. An index into it is `lane & mask`-free: see
-/// `at`.
+/// Source `i`: lanes, or one number where `U` says so. Index it through `at`, which needs no mask.
 #[inline(always)]
 unsafe fn source<'a, T, const U: Uniform>(o: &Operands, i: usize, n: usize) -> &'a [T] {
     // SAFETY: as the caller promised; a uniform source has one lane.
@@ -101,7 +101,8 @@ impl<F: Fn2, const U: Uniform> Kernel for Map2<F, U> {
         let (dst, a, b) =
             unsafe { (o.dst::<F::D>(n), source::<F::A, U>(o, 0, n), source::<F::A, U>(o, 1, n)) };
         for_lanes(n, F::PIECE, &o.ahead, |i| {
-            // SAFETY: as for one operand.
+            // SAFETY: both sources and `dst` have a lane at each index below `n`, and `for_lanes`
+            // gives only those. `at` is 0 for a source of one lane.
             unsafe {
                 let (a, b) = (*a.get_unchecked(at::<U>(0, i)), *b.get_unchecked(at::<U>(1, i)));
                 *dst.get_unchecked_mut(i) = F::call::<I>(a, b);
@@ -123,7 +124,8 @@ impl<F: Fn3, const U: Uniform> Kernel for Map3<F, U> {
             )
         };
         for_lanes(n, PIECE, &o.ahead, |i| {
-            // SAFETY: as for one operand.
+            // SAFETY: the three sources and `dst` have a lane at each index below `n`, and
+            // `for_lanes` gives only those. `at` is 0 for a source of one lane.
             unsafe {
                 let (a, b) = (*a.get_unchecked(at::<U>(0, i)), *b.get_unchecked(at::<U>(1, i)));
                 *dst.get_unchecked_mut(i) = F::call::<I>(a, b, *c.get_unchecked(at::<U>(2, i)));
@@ -303,9 +305,9 @@ impl<const SINE: bool> Kernel for Trig<SINE> {
     }
 }
 
-/// Division of lanes by one number. A vector division takes as long as sixteen multiplications, so
-/// the reciprocal is multiplied by where it is exact to half an ulp: where it neither overflows nor
-/// is subnormal.
+/// Division of lanes by one number. A vector division takes as long as sixteen multiplications. So
+/// lanes are multiplied by the reciprocal where it is exact to half an ulp. That is where it
+/// neither overflows nor is subnormal.
 struct DivideByOne;
 
 impl Kernel for DivideByOne {
@@ -316,7 +318,8 @@ impl Kernel for DivideByOne {
         if b.abs() >= f32::MIN_POSITIVE && b.abs() <= 1.0 / f32::MIN_POSITIVE {
             let reciprocal = 1.0 / b;
             for_lanes(n, PIECE, &o.ahead, |i| {
-                // SAFETY: as for one operand.
+                // SAFETY: `a` and `dst` have `n` lanes, and `for_lanes` gives only indices below
+                // `n`.
                 unsafe { *dst.get_unchecked_mut(i) = *a.get_unchecked(i) * reciprocal }
             });
         } else {

@@ -2,7 +2,7 @@
 //! no call.
 //!
 //! Sources: range reduction and polynomials of `exp`, `exp2`, `log`, `sin`, `cos` are those of
-//! Cephes (Moshier, netlib, single precision); the rational `tanh` and `erf` are those of Eigen and
+//! Cephes (Moshier, netlib, single precision). The rational `tanh` and `erf` are those of Eigen and
 //! XLA. Functions that cancel (`expm1`, `log1p`) or amplify (`pow`) go through f64 with the series
 //! of exp and of the inverse hyperbolic tangent. Errors are bounded in `tests/loops_math.rs`, which
 //! also checks infinities, NaN and subnormals.

@@ -48,8 +48,8 @@ impl RowQuantizer {
     /// Writes the numbers of a row, and its scale if rows have one.
     ///
     /// # Safety
-    /// `numbers` and `scale` are to a number for each of x and one for the row, of the types that
-    /// the op has, and apart from x.
+    /// `numbers` points to a number for each element of x, and `scale` to one for the row. They
+    /// have the types of the op and lie apart from x.
     pub(crate) unsafe fn row(&self, x: &[f32], numbers: *mut u8, scale: *mut f32) {
         let src = [x.as_ptr().cast(), scale.cast_const().cast(), std::ptr::null()];
         let operands =

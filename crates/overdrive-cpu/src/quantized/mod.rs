@@ -10,7 +10,7 @@
 //! that row by row (`activations`), and the product is one of codes.
 //!
 //! Invariants: any format of codes and any group goes through `Weights::decode`, which is the
-//! definition in f32; the faster ways agree with it but for the order of sums. Results do not
+//! definition in f32. The faster ways agree with it but for the order of sums. Results do not
 //! depend on the number of threads.
 
 mod activations;

@@ -34,9 +34,10 @@ pub(super) enum Scaled {
 /// Codes of some format as numbers.
 ///
 /// # Safety
-/// `decode::is_supported` said yes; codes are of a format of `x86::Codes`, and `k` lies in a row of
-/// them in whole lanes, in at most [`MOST_GROUPS`] groups where they are scaled; `first` is a
-/// column, and `to` has [`WIDTH`] numbers for each k.
+/// - `decode::is_supported` said yes.
+/// - Codes are of a format of `x86::Codes`, and `k` lies in a row of them in whole lanes. Where
+///   they are scaled, it lies in at most [`MOST_GROUPS`] groups.
+/// - `first` is a column, and `to` has [`WIDTH`] numbers for each k.
 pub(super) unsafe fn write(
     weights: &Weights<'_>,
     first: usize,

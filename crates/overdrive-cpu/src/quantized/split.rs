@@ -50,8 +50,8 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Whether the CPU has the tiles, there are kernels for the codes, and groups are whole steps
-    /// or their scales need no sums of their own.
+    /// The product, if the CPU has the tiles and there are kernels for the codes. Also, groups must
+    /// be whole steps, or their scales need no sums of their own.
     pub(super) fn of(weights: &'a Weights<'a>) -> Option<Self> {
         let kernel = Kernel::<bf16>::best();
         let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());

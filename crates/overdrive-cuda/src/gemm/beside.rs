@@ -1,9 +1,9 @@
 //! Products of one left operand beside each other: each is launched on a stream of its own.
 //!
-//! Query, key and value of a model in f32 are three products of cuBLASLt, of which each has a
-//! quarter of the tiles that fill a large GPU. Events fork the streams and join them, which a
-//! capture turns into branches of its graph. Invariant: what is enqueued before begins none of them
-//! late, and what comes after waits for all.
+//! Query, key and value of a model in f32 are three products of cuBLASLt. Each has a quarter of the
+//! tiles that fill a large GPU. Events fork the streams and join them, which a capture turns into
+//! branches of its graph. Invariant: all of them begin after the work enqueued before, none of them
+//! late, and later work waits for all.
 
 use crate::Error;
 use crate::entry::begin_call;

@@ -53,8 +53,8 @@ fn gelu(p: &Program, at: Register) -> Option<(Register, &'static str)> {
     })
 }
 
-/// The x of the derivative of GELU by the tangent, as its op writes it: with `s = logistic(2 u)`,
-/// `s + 2 u' x s logistic(-2 u)`.
+/// The x of the derivative of GELU by the tanh, as its op writes it: `s + 2 u' x s logistic(-2 u)`
+/// with `s = logistic(2 u)`.
 fn slope(p: &Program, at: Register) -> Option<(Register, &'static str)> {
     let (left, rest) = operands(p, at, Binary::Add)?;
     let Instr::Unary(Unary::Logistic, twice) = *p.instr(left) else { return None };

@@ -116,8 +116,8 @@ impl Matrix {
     }
 }
 
-/// The tiles that `together` such calls may be computed in, by the time that they are expected to
-/// take; none where the kernel cannot take it.
+/// The tiles that `together` such calls may be computed in, ordered by the time that they are
+/// expected to take. There are none where the kernel cannot take the call.
 pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<Tile> {
     let Some(fit) = Fit::of(call) else { return vec![] };
     let (batch, shape) =
@@ -139,8 +139,8 @@ fn promotes(call: &GemmCall) -> bool {
     call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8
 }
 
-/// The first store, if it is of rows that TMA can write, and those after it that are of the same
-/// type and can be written likewise.
+/// The first store, if it is of rows that TMA can write. With it those after it that are of the
+/// same type and can be written likewise.
 pub(super) fn stored(call: &GemmCall) -> Vec<Stored> {
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);

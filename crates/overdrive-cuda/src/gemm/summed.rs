@@ -1,9 +1,9 @@
 //! Products whose sum is all that is wanted, as one launch: what query, key and value hand back to
 //! the norm before them.
 //!
-//! Apart, each reads the sum so far and stores it again. As one product, whose contracted index
-//! runs through the operands of one after those of the other, the sum stays in registers, and is
-//! rounded once.
+//! Apart, each product reads the sum so far and stores it again. Together they are one product,
+//! whose contracted index runs through the operands of one after those of the other. The sum then
+//! stays in registers, and is rounded once.
 
 use super::compile::key;
 use super::following::Ready;

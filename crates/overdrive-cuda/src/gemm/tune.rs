@@ -227,8 +227,8 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// The kernel that makes random numbers of a type. Its macro has a word of its own: one named as
-/// parameters of templates are would be read in the compiler's own headers, where `template
+/// The kernel that makes random numbers of a type. Its macro has a word of its own. A macro named
+/// like parameters of templates would be read in the compiler's own headers, where `template
 /// <typename bool>` is an error.
 pub(super) fn noise_source(dtype: DType) -> Source {
     let defines = vec![("ELEMENT", dtype.to_string())];

@@ -35,8 +35,8 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
             : "memory");
     } while (!done);
 }
-// In block `rank` of a cluster of `Blocks`. What was read of the tile was read by the tensor cores
-// and is over, so nothing needs the device-wide barrier that a release at cluster scope is.
+// Arrives in block `rank` of a cluster of `Blocks`. Only the tensor cores have read the tile, and
+// that is over. So nothing needs the device-wide barrier that a release at cluster scope is.
 template <int Blocks>
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
     if constexpr (Blocks == 1) {
@@ -174,8 +174,8 @@ struct Operand {
     static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
     static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * (128 / ELEMENT_BYTES);
     static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
-    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom
-    // to the next along rows; stride byte offset, from eight lines to the next eight.
+    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"). The leading byte offset is from one
+    // atom to the next along rows, the stride byte offset from eight lines to the next eight.
     static constexpr u64 DESCRIPTOR =
         SWIZZLE << 62 | (u64)(LINE * 8 / 16) << 32 | (u64)(BY_K ? 1 : BOX_BYTES / 16) << 16;
     // From one instruction's bytes to the next along k, in 16 bytes.

@@ -145,9 +145,9 @@ struct Ahead {
     __device__ __forceinline__ const T* part() const { return reinterpret_cast<const T*>(brought); }
 };
 
-// A zero that the assembler cannot know to be one: grids have one dimension. Where it saw that two
-// passes recall the same bits, it would keep every value that the first computed from them, for
-// which there are no registers.
+// A zero that the assembler cannot know to be one: grids have one dimension. Without it the
+// assembler would see that two passes recall the same bits. It would then keep every value that the
+// first computed from them, and there are no registers for those.
 __device__ __forceinline__ u32 hidden_zero() { return blockIdx.z; }
 
 template <class T>
@@ -282,8 +282,8 @@ __device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
     return parts[0];
 }
 
-// The largest element of a row so far and the sum of exponentials of what each is less than it,
-// which is 0 where there are none.
+// The largest element of a row so far, and the sum of the exponentials of the elements less it. The
+// sum is 0 where there are none.
 struct Online {
     f32 max, sum;
 

@@ -132,8 +132,8 @@ fn find(op: &str) -> Option<&'static NamedKernel> {
 /// Compiles a named kernel.
 ///
 /// # Errors
-/// `Unsupported` for element types that the kernel does not know (those of less than a byte, and
-/// the narrow floats where they are combined), and for extents past a launch's.
+/// `Unsupported` for element types that the kernel does not know, and for extents past a launch's.
+/// Such types are those of less than a byte, and the narrow floats where they are combined.
 pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     let name = match &call.op {
         KernelOp::Prim(prim, _) => prim.name(),
@@ -153,8 +153,8 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     }
 }
 
-/// Sources without a device, for compilation where there is no GPU: specialisations that stand for
-/// all others of a kernel, at least one of each way through it.
+/// Sources without a device, for compilation where there is no GPU. They are specialisations that
+/// stand for all others of a kernel, at least one of each way through it.
 pub fn sources() -> Vec<Source> {
     let of_kernel = |kernel: &NamedKernel| match kernel.sources {
         Sources::All(sources) => sources(),

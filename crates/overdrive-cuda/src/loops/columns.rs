@@ -1,5 +1,5 @@
-//! Loops that fold down columns: neighbouring threads take neighbouring results, so that each line
-//! of memory is read whole, and the threads of a column meet in shared memory.
+//! Loops that fold down columns. Neighbouring threads take neighbouring results, so that each line
+//! of memory is read whole. The threads of a column meet in shared memory.
 
 use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
@@ -71,8 +71,8 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
-/// Blocks that registers have room for on a multiprocessor: a thread has accumulators for every
-/// fold of a pass, and a line of all that it loads under way.
+/// Blocks that registers have room for on a multiprocessor. A thread has accumulators for every
+/// fold of a pass, and a line of everything that it loads under way.
 fn resident(points: &Points<'_>, threads: usize) -> usize {
     let words = |register: &Register| {
         (points.nest.vector * points.program.dtype(*register).bits()).div_ceil(32)

@@ -1,9 +1,9 @@
 //! `Lead`: a loop over few rows that every block of a product computes for itself, because that
-//! takes less than a launch: the norm before a layer of a decoder.
+//! takes less than a launch. An example is the norm before a layer of a decoder.
 //!
 //! The text is a function of all threads of a block. It writes the rows that the product contracts
-//! to shared memory, and everything else to where the plan has it: each block writes the same
-//! there. Invariant: the rows are those that the loop alone would write, but for the order of
+//! to shared memory. It writes everything else to where the plan has it, where each block writes
+//! the same. Invariant: the rows are those that the loop alone would write, but for the order of
 //! its sums.
 
 use super::kernel::Argument;

@@ -84,8 +84,8 @@ impl Shape {
         } else {
             1
         };
-        // Where a part of the threads would have nothing in their last round, half of them do: rows
-        // of 768 in 16 bits are three rounds of a warp.
+        // If some of the threads would have nothing in their last round, half of the threads do the
+        // work. Rows of 768 in 16 bits are three rounds of a warp.
         let half = threads / 2;
         let idle = !groups.is_multiple_of(threads) && groups.is_multiple_of(half.max(1));
         let has_room = half >= 32 && groups / half.max(1) * kept_bytes <= MOST_KEPT_BYTES;

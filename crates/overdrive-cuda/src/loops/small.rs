@@ -1,4 +1,4 @@
-//! Small loops beside each other, and writes at positions that are data, as one launch: what stands
+//! Small loops beside each other, and writes at positions that are data, as one launch. They stand
 //! between the products of a decoder's step and its attention.
 //!
 //! Rotated queries, rotated keys and values are a few thousand numbers each, and their way into the

@@ -2,9 +2,9 @@
 //! and in which pass.
 //!
 //! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
-//! `p - 1`; what depends on its result has stage `p + 1`. Stores of elements belong to the last
-//! pass, so that a result may take the place of an operand. A pass computes again what it needs
-//! from loads; the compiler sees that, and keeps what registers have room for.
+//! `p - 1`. Values that depend on its result have stage `p + 1`. Stores of elements belong to the
+//! last pass, so that a result may take the place of an operand. A pass computes the values that it
+//! needs from loads again. The compiler sees that, and keeps those that registers have room for.
 
 use super::accuracy::loose;
 use super::nest::{Lanes, Nest, Of};

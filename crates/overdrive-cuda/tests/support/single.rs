@@ -85,7 +85,8 @@ impl Single {
         let download = |(slot, content): (&DeviceBytes, &Tensor)| {
             let mut bytes = vec![0u8; content.bytes().len()];
             if !slot.is_empty() {
-                // SAFETY: likewise.
+                // SAFETY: the slot has the bytes of its tensor, as `bytes` has. `bytes` outlives
+                // the synchronisation below.
                 check(unsafe {
                     cudarc::driver::result::memcpy_dtoh_async(&mut bytes, slot.address(), stream)
                 });

@@ -3,7 +3,7 @@
 //! values between them stay in the second-level cache of the task's core.
 //!
 //! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between
-//! two convolutions: each worker has a table of its own, in which that slot begins where its first
+//! two convolutions. Each worker has a table of its own, in which that slot begins where its first
 //! line would be. Bands depend on the calls alone, and so do results. Source: Alwani et al.,
 //! "Fused-layer CNN accelerators", MICRO 2016.
 #![allow(unsafe_code)] // Parts of folds and of scratch, each of which belongs to one task.

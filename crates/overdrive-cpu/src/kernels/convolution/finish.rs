@@ -1,5 +1,5 @@
-//! What becomes of the sums of a span of pixels: the epilogue, line by line where the result's
-//! pixels are no one run; stored, folded over space (`fold`), or both.
+//! What becomes of the sums of a span of pixels. The epilogue is applied, line by line where the
+//! result's pixels are no one run. The results are stored, folded over space (`fold`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;

@@ -307,8 +307,8 @@ impl Stage {
         from.wrapping_add(planes * self.layout(span).plane * self.unit())
     }
 
-    /// Copies rows to a panel: `count` rows from `first` on at the pixels of a span from `pixel`
-    /// on, `columns` units each; what is past the span's last pixel repeats some of it. `from` is
+    /// Copies rows to a panel: `count` rows from `first` on, at the pixels of a span from `pixel`
+    /// on, `columns` units each. Places past the span's last pixel repeat some of it. `from` is
     /// where [`fill`](Self::fill) put the planes of these rows.
     ///
     /// # Safety

@@ -281,8 +281,8 @@ fn piece(places: &[u32]) -> Piece {
     Piece::Load { from, inside: inside().map(|(i, _)| 1 << i).sum() }
 }
 
-/// Where lines of the input begin, and from a pixel of a line to the next, in bytes: axes that lie
-/// as one are one line.
+/// Where lines of the input begin, and bytes from a pixel of a line to the next. Axes that lie as
+/// one are one line.
 fn lines(axes: &[Axis]) -> (Vec<isize>, isize) {
     let Some((last, rest)) = axes.split_last() else { return (vec![0], 0) };
     let (mut length, mut rest) = (last.input, rest);

@@ -151,8 +151,8 @@ impl<S: Scheme> Winograd<S> {
         self.weights.blocks().last().map_or(0, |block| block.first + block.depth)
     }
 
-    /// Lines of tiles of a span: as fill panels best, so many that they stay in cache, and no more
-    /// than there are for each thread.
+    /// Lines of tiles of a span. Their number fills panels best, keeps them in cache, and is at
+    /// most an equal share for each thread.
     fn span_lines(&self, shared: usize) -> usize {
         let [lines, tiles] = self.tiles;
         let width = self.kernel.tile()[1];

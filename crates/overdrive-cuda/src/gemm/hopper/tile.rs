@@ -126,8 +126,8 @@ impl Tile {
         sums <= 128 && whole_lines
     }
 
-    /// About how many cycles a product takes in this tile: what candidates are ordered by, never
-    /// what is chosen between them once they have been timed.
+    /// About how many cycles a product takes in this tile. Candidates are ordered by it. Once they
+    /// have been timed, the choice never depends on it.
     pub(in crate::gemm) fn cycles(
         &self,
         [m, n, k]: [usize; 3],

@@ -128,8 +128,9 @@ __device__ __forceinline__ void load_slice(Operands& operands, int at, const Til
         }
 }
 
-// Applies the epilogue to a warpgroup's sums and stores them, a slice at a time: all of a slice's
-// values first, so that their chains overlap. Of the first slice the operands are there.
+// Applies the epilogue to a warpgroup's sums and stores them, a slice at a time. All of a slice's
+// values come first, so that their chains overlap. The operands of the first slice are already
+// there.
 __device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands, const Tile& tile,
                                        const TensorMap (&maps)[RESULTS], const Slots& slots,
                                        u32 buffers, int& used, int warpgroup) {
@@ -138,9 +139,9 @@ __device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands
 #pragma unroll
     for (int at = 0; at < HEIGHTS * SLICES; ++at) {
         const int h = at / SLICES, slice = at % SLICES * SLICE, top = tile.row + h * 64;
-        // Until the copy that last read the buffer has done so. First, because the branch also
-        // parts the wait for wgmma from the first use of its sums: without one ptxas finds them
-        // used too early and serialises all wgmma (C7514).
+        // Waits until the last copy from the buffer has read it. This comes first because its
+        // branch also separates the wait for wgmma from the first use of its sums. Without a branch
+        // ptxas finds them used too early and serialises all wgmma (C7514).
         if (STORE_BY_TMA && thread == 0) copies_have_read<STORE_BUFFERS - 1>();
         if (!AHEAD) load_slice(operands, at, tile, slots);
         else if (at + 1 < HEIGHTS * SLICES) load_slice(operands, at + 1, tile, slots);
@@ -186,8 +187,9 @@ __device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands
 #endif
 
 #if SPAN > 0
-// How the threads that have parts of a row fold it: four lanes of a warp, then the blocks of the
-// cluster, each of which tells all its part. Every meeting has places and a barrier of its own.
+// How the threads that have parts of a row fold it: first four lanes of a warp, then the blocks of
+// the cluster. Each block tells all others its part. Every meeting has places and a barrier of its
+// own.
 struct Meeting {
     u32 parts, barriers; // of this warpgroup
     u32 rank;

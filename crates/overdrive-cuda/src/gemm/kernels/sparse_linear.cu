@@ -1,6 +1,6 @@
-// `sparse_linear` on Hopper, with the printed epilogue: sparse tensor cores multiply the two
-// weights of each four that stay by the two inputs that they stand for. A matrix instruction takes
-// the sparse operand on its left alone, so that this forms `y^T = W x^T`.
+// `sparse_linear` on Hopper, with the printed epilogue. Of each four weights two stay, and sparse
+// tensor cores multiply them by the two inputs that they stand for. A matrix instruction takes the
+// sparse operand on its left alone, so that this forms `y^T = W x^T`.
 //
 // A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them.
 // The places need no memory of their own. A thread reads bits of the mask, 32 bytes of a row in
@@ -74,8 +74,8 @@ __device__ __forceinline__ void fence_sums(Sums& sums) {
     for (int i = 0; i < TILE_N / 2; ++i) fence_sum(sums[i]);
 }
 
-// Bits of a thread's two rows of weights: of the first half of a window in lanes 0 and 1 of four,
-// of the second in 2 and 3. Bits beyond the last stand for values that are not there, zeros of the
+// Bits of a thread's two rows of weights. Lanes 0 and 1 of four have the first half of a window,
+// lanes 2 and 3 the second. Bits beyond the last stand for values that are not there, zeros of the
 // copy engine.
 __device__ __forceinline__ void read_bits(Bits (&bits)[2], const u8* mask, int output, int window) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;

@@ -128,7 +128,7 @@ impl Launch for Convolution {
         let [input, kernel] = [self.input, self.kernel].map(|place| place.of(addresses));
         let packed = addresses.workspace();
         let slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
-        // SAFETY: the workspace has room for the packed weights; the parameters are those of the
+        // SAFETY: the workspace has room for the packed weights. The parameters are those of the
         // kernels, which read only taps that are inside and write only pixels that exist.
         unsafe {
             if self.packing.grid_dim.0 > 0 {
