@@ -3,8 +3,8 @@
 //!
 //! Kernels by name and of products come by their representative specialisations. Fused loops and
 //! printed regions come by the plans of built-in models. The example fails where a kernel does not
-//! compile or spills registers. A source may admit its spills by a line `// spills at most N
-//! bytes`, beside the reason.
+//! compile, or spills more registers than its source admits. The source admits them by a line
+//! `// spills at most N bytes`, beside the reason.
 
 use overdrive_cuda::compiler::{Architecture, Source, resources};
 use overdrive_cuda::device::Properties;
