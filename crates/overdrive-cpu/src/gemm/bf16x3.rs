@@ -91,7 +91,8 @@ unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
         for (step, k0) in (0..part.k).step_by(DEPTH).enumerate() {
             let chunk = Lines { from: part.at(0, k0), k: (part.k - k0).min(DEPTH), ..part };
             let to = to.wrapping_add(start * 6 + step * STEP);
-            // SAFETY: as the caller promised; a step has room for the chunk, and so has the buffer.
+            // SAFETY: `pack_bf16x3` passes its own contract on: the block can be read, and `to` has
+            // room for its panels. A step has room for the chunk, and so has the buffer.
             unsafe {
                 if panel.group == DEPTH && chunk.k == DEPTH && chunk.k_stride == 1 {
                     split_lines(chunk, to);
@@ -114,7 +115,8 @@ unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
 unsafe fn split_lines(chunk: Lines<f32>, to: *mut u8) {
     for line in 0..SIDE {
         let at = |term: usize| to.wrapping_add(term * PAIR + line * 64).cast::<[bf16; DEPTH]>();
-        // SAFETY: as the caller promised; the terms of a line have places of their own.
+        // SAFETY: a chunk of 32 k that lie side by side can be read, and `to` has room for a step.
+        // The terms of a line have places of their own.
         unsafe {
             let from = &*chunk.at(line.min(chunk.lines - 1), 0).cast::<[f32; DEPTH]>();
             split_line(from, [&mut *at(0), &mut *at(1), &mut *at(2)]);
@@ -154,7 +156,8 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn split_pairs(chunk: Lines<f32>, to: *mut u8) {
     for k in (0..DEPTH).step_by(2) {
-        // SAFETY: as the caller promised; the pairs of each term have a place of their own.
+        // SAFETY: each k of the chunk has 32 lines side by side, and `to` has room for a step. The
+        // pairs of each term have a place of their own.
         unsafe {
             let row = |k: usize| match k < chunk.k {
                 true => chunk.at(0, k).cast::<[f32; SIDE]>().read_unaligned(),
@@ -216,7 +219,8 @@ unsafe fn split_chunk(
     for run in 0..runs {
         let here = run * len..(run + 1) * len;
         let to = [&mut first[here.clone()], &mut second[here.clone()], &mut third[here]];
-        // SAFETY: as the caller promised.
+        // SAFETY: the chunk can be read. A run is `len` elements of it, side by side in the first
+        // two cases.
         unsafe {
             match (by_line, chunk.k_stride) {
                 (false, _) => split(std::slice::from_raw_parts(chunk.at(0, run), len), to),
@@ -253,7 +257,8 @@ pub(super) unsafe fn f32_amx(block: &PackedBlock<f32>) {
 /// [`f32_amx`], for vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn compute(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `f32_amx` passes its own contract on: the CPU has the tiles, and the block is as
+    // `PackedBlock` says.
     unsafe { amx::compute::<Bf16x3>(block) }
 }
 
@@ -380,7 +385,8 @@ fn are_finite(sums: &[f32; SIDE * SIDE]) -> bool {
 unsafe fn take(sums: &[f32; SIDE * SIDE], to: To<f32>) {
     for (i, row) in sums.as_chunks::<16>().0.chunks_exact(2).enumerate() {
         for (half, sums) in row.iter().enumerate() {
-            // SAFETY: as the caller promised; the part has whole rows of two vectors.
+            // SAFETY: the part of C is a whole tile, so each row has two vectors, and only this
+            // task writes it.
             unsafe {
                 let c = to.c.add(i * to.stride + half * 16);
                 let sums = _mm512_loadu_ps(sums.as_ptr());
@@ -401,7 +407,7 @@ unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], st
         let (step, k) = (k / DEPTH * STEP, k % DEPTH);
         let whole = |panel: *const u8, index: usize| {
             let term = |term: usize| {
-                // SAFETY: as the caller promised.
+                // SAFETY: both panels have `steps` steps, and `index` lies within a term of a step.
                 unsafe { panel.add(step + term * PAIR).cast::<bf16>().add(index).read().to_f32() }
             };
             term(0) + (term(1) + term(2))

@@ -38,7 +38,8 @@ unsafe fn pack_side_by_side<T: Copy + Default>(block: Lines<T>, panel: Panel, to
     if block.line_stride != 1 {
         return 0;
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: the callers pass the contract of `pack` on: the block can be read, and `to` has room
+    // for its panels.
     unsafe {
         match (panel.group, panel.width) {
             (1, 32) => copy_rows::<T, 32>(block, panel, to),
@@ -88,7 +89,7 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
 
 /// Converts a chunk into `buffer`, in the order that the chunk itself has.
 unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
-    // SAFETY: as the caller promised; runs stay inside of the chunk.
+    // SAFETY: every element of the chunk can be read, and runs stay inside of it.
     unsafe {
         if chunk.line_stride == 1 {
             for (k, to) in buffer.chunks_exact_mut(chunk.lines).enumerate().take(chunk.k) {

@@ -158,7 +158,8 @@ unsafe fn products<S: Simd, const R: usize, const NV: usize>(
 ) -> [[S::Vector; NV]; R] {
     let mut acc = [start; R];
     for _ in 0..steps {
-        // SAFETY: as the caller promised.
+        // SAFETY: the panels have `steps` units for each of the tile's rows and columns, and the
+        // CPU has the instructions of `S`.
         unsafe {
             let mut row = [S::zero(); NV];
             for (v, vector) in row.iter_mut().enumerate() {

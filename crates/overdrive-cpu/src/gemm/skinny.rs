@@ -77,7 +77,8 @@ unsafe fn rows<T, S: Simd<Unit = T, Acc = T>, const M: usize, const K: usize>(
 ) where
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
-    // SAFETY: as the caller of `outer` promised.
+    // SAFETY: pointers are as `Skinny` says, `k + K` is at most `p.k`, and `whole` at most
+    // `p.cols`.
     unsafe {
         let (a, b) = (p.a.add(k * M), p.b.add(k * p.b_stride));
         for col in (0..whole).step_by(S::LANES) {
@@ -138,7 +139,8 @@ unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
     let whole = p.k / S::LANES * S::LANES;
-    // SAFETY: as the caller of `inner` promised; four lanes of sums are a whole vector's or less.
+    // SAFETY: pointers are as `Skinny` says, and `col + N` is at most `p.cols`. Four lanes of sums
+    // are a whole vector's or less.
     unsafe {
         let b: [*const T; N] = std::array::from_fn(|n| p.b.add((col + n) * p.b_stride));
         let mut sums = [[S::zero(); N]; M];

@@ -68,7 +68,7 @@ unsafe fn transpose_eight(block: Lines<u8>, [k, used, width]: [usize; 3], to: *m
 /// halves.
 #[target_feature(enable = "avx2")]
 unsafe fn transpose(lines: [*const f32; 8]) -> [__m256; 8] {
-    // SAFETY: as the caller promised.
+    // SAFETY: each of the lines has eight units to read.
     let r = lines.map(|line| unsafe { _mm256_loadu_ps(line) });
     let lo = |i: usize| _mm256_unpacklo_ps(r[i], r[i + 1]);
     let hi = |i: usize| _mm256_unpackhi_ps(r[i], r[i + 1]);

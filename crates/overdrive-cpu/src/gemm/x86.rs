@@ -47,13 +47,13 @@ unsafe fn dot_words(a: __m256i, b: __m256i, acc: __m256i) -> __m256i {
 
 #[inline(always)]
 unsafe fn load_eight(from: *const i32) -> __m256i {
-    // SAFETY: as the caller promised.
+    // SAFETY: micro-kernels pass only pointers with a vector behind them, where AVX2 is.
     unsafe { _mm256_loadu_si256(from.cast()) }
 }
 
 #[inline(always)]
 unsafe fn store_eight(to: *mut i32, vector: __m256i) {
-    // SAFETY: as the caller promised.
+    // SAFETY: micro-kernels pass only pointers with room for a vector, where AVX2 is.
     unsafe { _mm256_storeu_si256(to.cast(), vector) }
 }
 
@@ -61,7 +61,7 @@ unsafe fn store_eight(to: *mut i32, vector: __m256i) {
 /// f32.
 #[inline(always)]
 unsafe fn load_pairs(from: *const i32) -> __m512 {
-    // SAFETY: as the caller promised.
+    // SAFETY: micro-kernels pass only pointers with a vector behind them, where AVX-512 is.
     unsafe { _mm512_loadu_ps(from.cast()) }
 }
 

@@ -231,7 +231,7 @@ impl Planes {
             |d: usize| (d + strides.len()).checked_sub(rank).map_or(0, |d| strides[d] as isize);
         let [from_width, to_width] = copying.widths.map(|width| width as isize);
         let from_stride = self.pitches[d] as isize;
-        // SAFETY: as the caller promised.
+        // SAFETY: `store` passes its own contract on: sums and destinations exist along each axis.
         unsafe {
             if d + 2 == rank {
                 let copied = Lines {

@@ -48,7 +48,7 @@ unsafe fn pairs(from: *const f32) -> __m512 {
         }
         index
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: 32 numbers can be read from `from` on, where AVX-512 is.
     unsafe {
         let index = _mm512_loadu_si512(const { &index() }.as_ptr().cast());
         _mm512_permutex2var_ps(_mm512_loadu_ps(from), index, _mm512_loadu_ps(from.add(LANES)))
@@ -58,7 +58,7 @@ unsafe fn pairs(from: *const f32) -> __m512 {
 /// The elements of the windows of 16 tiles of two, of which there are four.
 #[inline(always)]
 unsafe fn twos(from: *const f32) -> [__m512; 5] {
-    // SAFETY: as the caller promised.
+    // SAFETY: the windows of 16 tiles can be read from `from` on, 35 numbers, where AVX-512 is.
     unsafe {
         let [a, b] = [pairs(from), pairs(from.add(1))];
         [a, b, pairs(from.add(2)), pairs(from.add(3)), b]
@@ -77,7 +77,7 @@ unsafe fn fours(from: *const f32) -> [__m512; 5] {
         }
         index
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: the windows of 16 tiles can be read from `from` on, 65 numbers, where AVX-512 is.
     unsafe {
         let load = |i: usize| _mm512_loadu_ps(from.add(i * LANES));
         let [v0, v1, v2, v3] = [load(0), load(1), load(2), load(3)];
