@@ -317,7 +317,8 @@ impl Stage<'_> {
             for i in 0..found.count as isize {
                 let from = place.0.wrapping_offset(i * from_step * from_width);
                 let to = place.1.wrapping_offset(i * to_step * to_width);
-                // SAFETY: as the caller promised.
+                // SAFETY: the place is in the plane and in its phase, as that of the axis before
+                // is.
                 unsafe { self.axis(d + 1, number, (from, to)) }
             }
         }

@@ -113,7 +113,8 @@ impl Transfer {
     }
 
     unsafe fn along(&self, dims: &[Dim], from: *const u8, to: *mut u8) {
-        // SAFETY: as the caller of `run` promised; each dimension stays inside of the block.
+        // SAFETY: the contract of `run`: all of the block can be read and written. Each dimension
+        // stays inside of the block.
         unsafe {
             match dims {
                 [] => to.copy_from_nonoverlapping(from, self.run),
@@ -141,7 +142,8 @@ fn indices_of_a_part(each: usize) -> usize {
 /// Single elements, not side by side.
 unsafe fn elements<T: Copy>(dim: Dim, from: *const u8, to: *mut u8) {
     for i in 0..dim.size as isize {
-        // SAFETY: as the caller of `run` promised.
+        // SAFETY: the contract of `run`: each index of the dimension is an element of the block, on
+        // both sides.
         unsafe { *to.offset(i * dim.to).cast::<T>() = *from.offset(i * dim.from).cast::<T>() }
     }
 }

@@ -84,7 +84,7 @@ impl<F: Fn1> Kernel for Map1<F> {
 /// Source `i`: lanes, or one number where `U` says so. Index it through `at`, which needs no mask.
 #[inline(always)]
 unsafe fn source<'a, T, const U: Uniform>(o: &Operands, i: usize, n: usize) -> &'a [T] {
-    // SAFETY: as the caller promised; a uniform source has one lane.
+    // SAFETY: the contract of `Kernel::run`: the operands have `n` lanes, a uniform source one.
     unsafe { o.src(i, if U >> i & 1 == 1 { n.min(1) } else { n }) }
 }
 
