@@ -42,7 +42,7 @@ fn noise(len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What follows `sums`, to `[m, n]` in slot 1.
+/// The program that follows `sums`, with its result `[m, n]` in slot 1.
 fn program([m, n]: [usize; 2], follow: impl FnOnce(&mut Program, Register) -> Register) -> Program {
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);

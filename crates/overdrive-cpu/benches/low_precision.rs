@@ -111,7 +111,8 @@ struct Layer {
     scales: DType,
     scale: f64,
     group: Option<usize>,
-    /// What rounding of an operand may do to an element, of the largest.
+    /// Largest error that rounding of an operand may cause in an element, relative to the largest
+    /// element.
     rounding: f32,
 }
 

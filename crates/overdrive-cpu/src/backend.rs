@@ -116,7 +116,7 @@ fn at_least_one(threads: usize) -> Result<NonZeroUsize, BackendError> {
     })
 }
 
-/// What this CPU and this crate can do.
+/// The capabilities of this CPU and this crate.
 fn describe(threads: usize) -> Description {
     let halves = [DType::F16, DType::BF16];
     Description {

@@ -13,10 +13,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// What kernels are written for. In order: each includes those before it that its architecture has.
+/// The instruction sets that kernels are written for. In order: each includes those before it that
+/// its architecture has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum InstructionSet {
-    /// What every processor of the architecture has.
+    /// The instructions that every processor of the architecture has.
     Portable,
     /// Products on NEON, which every 64-bit ARM processor has.
     Neon,
@@ -35,7 +36,7 @@ pub enum InstructionSet {
 use InstructionSet::{Amx, Avx2, Avx512, Avx512Bf16, Avx512Vnni, Neon, Portable};
 
 thread_local! {
-    /// What a back end has put in force on this thread.
+    /// The set that a back end has put in force on this thread.
     static IN_FORCE: Cell<Option<InstructionSet>> = const { Cell::new(None) };
 }
 

@@ -56,7 +56,7 @@ thread_local! {
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a task knows about the thread that executes it.
+/// The facts that a task knows about the thread that executes it.
 #[derive(Debug)]
 pub struct Worker<'a> {
     /// In `0..pool.threads()`; no two tasks that execute at the same time see the same index.

@@ -20,7 +20,7 @@ struct Case {
     dtype: DType,
     images: usize,
     groups: usize,
-    /// Of a group.
+    /// Channels and outputs of a group.
     channels: usize,
     outputs: usize,
     extents: Vec<usize>,

@@ -33,7 +33,7 @@ struct Layer {
     then: Then,
 }
 
-/// What stands between the sums of a layer and its result.
+/// The operations between the sums of a layer and its result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Relu,
@@ -119,7 +119,7 @@ impl Case {
     }
 }
 
-/// What a plan with chains gives on so many threads, and the plan.
+/// The results of a plan with chains on so many threads, and the plan.
 fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, Plan), String> {
     let backend = CpuBackend::new(Some(threads)).unwrap();
     let answer = |call: &Call<'_>| match call {

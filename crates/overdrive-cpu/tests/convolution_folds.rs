@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
 
-/// What stands between the sums and the fold.
+/// The operations between the sums and the fold.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Nothing,
@@ -33,7 +33,7 @@ struct Case {
     dtype: DType,
     images: usize,
     groups: usize,
-    /// Of a group.
+    /// Channels and outputs of a group.
     channels: usize,
     outputs: usize,
     extents: Vec<usize>,

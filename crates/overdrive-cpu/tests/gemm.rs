@@ -16,7 +16,7 @@ use proptest::prelude::*;
 trait Format: Element {
     /// Relative error of one rounding of a sum.
     const SUM_EPSILON: f64;
-    /// What no product of these tests is.
+    /// A value that no product of these tests has.
     const NOTHING: Self::Acc;
     fn from_f64(x: f64) -> Self;
     fn to_f64(self) -> f64;

@@ -357,7 +357,7 @@ fn by_codes<'b>(x: &[Expr<'b>]) -> Expr<'b> {
     x[0].quantized_linear(QuantizedLinear::default(), &x[1..3])
 }
 
-/// What follows a product by codes, for few rows and for many, in rows that collapse and in rows
+/// The epilogue of a product by codes, for few rows and for many, in rows that collapse and in rows
 /// that do not.
 #[test]
 fn products_by_codes_take_their_epilogue() {

@@ -57,7 +57,7 @@ fn ulps(got: f32, expected: f64) -> f64 {
 
 fn all_floats() -> Vec<f32> {
     let mut xs: Vec<f32> = (0..=u32::MAX).step_by(4_099).map(f32::from_bits).collect();
-    // What programs compute with most, more densely.
+    // The range that programs compute with most, more densely.
     xs.extend((-400_000..400_000).map(|i| i as f32 / 4_000.0));
     xs.extend([
         0.0,

@@ -79,7 +79,7 @@ fn limited(graph: &Graph, mode: Mode, backend: &CpuBackend, limit: u64) -> Plan 
     plan
 }
 
-/// What a plan takes without a limit, and the least that it can do with.
+/// Bytes that a plan takes without a limit, and the least that it can do with.
 fn bounds(graph: &Graph, mode: Mode, backend: &CpuBackend) -> [u64; 2] {
     let tuning = Tuning { memory_limit: Some(1), ..Tuning::default() };
     match plan(graph, mode, &device(backend), &tuning) {
@@ -128,7 +128,7 @@ fn a_missing_wait_is_found() {
         let step = &plan.steps[at];
         let matters = match step.kind {
             StepKind::CopyDone => true,
-            // What goes out, where it was computed just before: nothing else waits for that yet.
+            // A copy of values that were computed just before: nothing else waits for them yet.
             StepKind::CopyStart => at > 0 && plan.steps[at - 1].writes.contains(&step.reads[0]),
             _ => false,
         };

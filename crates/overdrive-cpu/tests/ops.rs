@@ -5,7 +5,7 @@ use overdrive_cpu::{CpuBackend, InstructionSet};
 use overdrive_ir::{DType, Mode};
 use testkit::{Case, Disagreement, check_backend, derivative};
 
-/// What a device without graph capture can do.
+/// The modes of a device without graph capture.
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Jit, Mode::Compile];
 
 /// Errs with every case and mode that `check` refuses.

@@ -1,4 +1,4 @@
-//! What it costs to replay a captured call on other buffers, from the host: `cargo run --release
+//! The cost of replaying a captured call on other buffers, from the host: `cargo run --release
 //! --example replay`.
 //!
 //! There are three ways:

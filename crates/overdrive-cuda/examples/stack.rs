@@ -83,7 +83,7 @@ impl Direct {
         (direct, fastest.1, fastest.2)
     }
 
-    /// Of the second call, by the device's clock.
+    /// Time of the second call, by the device's clock.
     fn time_ns(&self, launch: &dyn Launch) -> f64 {
         let stream = self.device.stream();
         let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));

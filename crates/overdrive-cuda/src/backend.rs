@@ -57,7 +57,7 @@ impl CudaBackend {
     }
 }
 
-/// Of the latency of a step, so much is not hidden by the next one.
+/// The part of a step's latency that the next step does not hide.
 const STEP_SECONDS: f64 = 0.25e-6;
 
 /// A GPU as passes see it.
@@ -271,8 +271,8 @@ impl CudaBackend {
         plan.map_err(|error| error.refused_by(&self.name, graph.name()))
     }
 
-    /// What is chosen under a key, if that is news: as an earlier process found, else as `time`
-    /// finds now.
+    /// The choice under a key, if that is news: as an earlier process found, else as `time` finds
+    /// now.
     fn choose(
         &self,
         site: &Site<'_>,

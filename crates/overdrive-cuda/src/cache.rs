@@ -10,7 +10,7 @@ use overdrive_ir::eval::philox::site_of;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What an entry begins with; the number is that of the format.
+/// The beginning of an entry; the number is that of the format.
 const MAGIC: &[u8; 20] = b"overdrive-kernel 1\n\0";
 /// Lengths of key and content, and the checksum of both.
 const HEAD_BYTES: usize = MAGIC.len() + 3 * 8;
@@ -64,7 +64,7 @@ impl Cache {
     /// Number of entries and their bytes; an absent folder is empty.
     ///
     /// # Errors
-    /// What the system says about the folder.
+    /// The system's error about the folder.
     pub fn size(&self) -> io::Result<(usize, u64)> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
@@ -82,7 +82,7 @@ impl Cache {
     /// Key and content of every whole entry, in order of keys; an absent folder has none.
     ///
     /// # Errors
-    /// What the system says about the folder.
+    /// The system's error about the folder.
     pub(crate) fn entries(&self) -> io::Result<Vec<(String, Vec<u8>)>> {
         let files = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),

@@ -21,7 +21,7 @@ const HEADERS: [(&CStr, &str); 4] = [
     (c"hopper.cuh", include_str!("headers/hopper.cuh")),
 ];
 
-/// What machine code is made for.
+/// The architecture that machine code is made for.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Architecture {
     /// Ampere.
@@ -110,7 +110,7 @@ pub fn compile_cached(
     Ok(code)
 }
 
-/// What each entry of a source takes of a multiprocessor.
+/// The resources of a multiprocessor that each entry of a source takes.
 ///
 /// # Errors
 /// As `compile`.

@@ -45,12 +45,12 @@ unsafe impl Send for Pool {}
 // SAFETY: the driver's functions on the handle may be called from several threads at once.
 unsafe impl Sync for Pool {}
 
-/// What the driver says about a device.
+/// The driver's facts about a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Properties {
     /// The device's name: `NVIDIA H200`.
     pub name: String,
-    /// What kernels are compiled for.
+    /// The architecture that kernels are compiled for.
     pub architecture: Architecture,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -128,12 +128,12 @@ impl Device {
         self.context_bytes
     }
 
-    /// What the driver says about it.
+    /// The driver's facts about it.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// What kernels are compiled for.
+    /// The architecture that kernels are compiled for.
     pub fn architecture(&self) -> Architecture {
         self.properties.architecture
     }
@@ -154,7 +154,7 @@ impl Device {
     /// Bytes of the stream-ordered pool.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn pool_use(&self) -> Result<PoolUse, Error> {
         pool_use(self.pool.0)
     }
@@ -162,7 +162,7 @@ impl Device {
     /// Gives what the pool holds and nobody uses back to the system.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn trim_pool(&self) -> Result<(), Error> {
         // SAFETY: the pool is the device's own.
         unsafe { result::mem_pool::trim_to(self.pool.0, 0)? };
@@ -178,7 +178,7 @@ impl Device {
     /// Copies from the host.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn upload(&self, from: &[u8], to: sys::CUdeviceptr) -> Result<(), Error> {
         let _turn = self.turn();
         self.staging.lock().unwrap_or_else(PoisonError::into_inner).upload(from, to)
@@ -187,7 +187,7 @@ impl Device {
     /// Copies to the host, and waits for it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn download(&self, from: sys::CUdeviceptr, to: &mut [u8]) -> Result<(), Error> {
         let _turn = self.turn();
         self.staging.lock().unwrap_or_else(PoisonError::into_inner).download(from, to)
@@ -196,7 +196,7 @@ impl Device {
     /// An event with a clock, to be given back by `recycle`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn event(&self) -> Result<CudaEvent, Error> {
         let waiting = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match waiting {

@@ -23,7 +23,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// What the text of every entry begins with.
+/// The beginning of every entry's text.
 pub(crate) const WAIT: &str = "after_previous();";
 /// The first half of it, in those that say themselves when the next kernel may begin.
 const WAIT_ALONE: &str = "wait_for_previous();";

@@ -1,4 +1,4 @@
-//! What CUDA and its libraries report, in their own words.
+//! Errors that CUDA and its libraries report, in their own words.
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
@@ -14,7 +14,7 @@ pub enum Error {
     Missing {
         /// Name of the library.
         library: &'static str,
-        /// What to install, or which variable to set.
+        /// The package to install, or the variable to set.
         remedy: &'static str,
     },
     /// The driver is older than what this program was built against.
@@ -30,7 +30,7 @@ pub enum Error {
     NoSuchDevice {
         /// The number that was asked for.
         ordinal: usize,
-        /// What there is.
+        /// The GPUs that there are.
         found: String,
     },
     /// The device has not as much memory left.

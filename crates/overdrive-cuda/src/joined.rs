@@ -36,7 +36,7 @@ pub(crate) fn is_faster(bond: Bond, steps: &[&Step], tuning: &Tuning) -> Result<
     }
 }
 
-/// What a `Tuning` remembers steps by; `None` where there is nothing to choose.
+/// The key by which a `Tuning` remembers steps; `None` where there is nothing to choose.
 pub(crate) fn key(bond: Bond, steps: &[&Step]) -> Option<String> {
     let calls = gemm::calls(steps);
     match bond {

@@ -14,7 +14,7 @@ use overdrive_ir::plan::{Addressed, Space, new_stamp};
 use std::any::Any;
 use std::sync::Arc;
 
-/// What every block is aligned to, and the unit of the pool, in bytes.
+/// The alignment of every block, and the unit of the pool, in bytes.
 pub const BLOCK: usize = 512;
 
 /// Pinned memory of the host, as a memory space of a GPU's plans.
@@ -76,7 +76,7 @@ impl DeviceBytes {
     /// Enqueues setting every byte.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         if self.len > 0 {
             let _turn = self.device.turn();
@@ -100,7 +100,7 @@ impl DeviceBytes {
 /// Both places have these bytes, are apart, and stay until the copy is done.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub(crate) unsafe fn copy(
     stream: &CudaStream,
     (from, to): (CUdeviceptr, CUdeviceptr),

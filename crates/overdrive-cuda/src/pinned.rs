@@ -61,7 +61,7 @@ impl PinnedBytes {
     /// The bytes, once all that was enqueued is done.
     ///
     /// # Errors
-    /// What the driver says of the work before.
+    /// The driver's error about the work before.
     pub fn read(&self) -> Result<&[u8], Error> {
         let _turn = self.device.turn();
         self.device.stream().synchronize()?;
@@ -72,7 +72,7 @@ impl PinnedBytes {
     /// Overwrites all bytes, once all that was enqueued is done.
     ///
     /// # Errors
-    /// What the driver says of the work before.
+    /// The driver's error about the work before.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         assert_eq!(bytes.len(), self.len, "as many bytes as there are");
         let _turn = self.device.turn();

@@ -1,5 +1,5 @@
-//! What models plan to on a GPU that exists only as data, and what opening a GPU says where there
-//! is none.
+//! The plans of models on a GPU that exists only as data, and the error of opening a GPU where
+//! there is none.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

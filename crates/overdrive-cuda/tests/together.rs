@@ -64,7 +64,7 @@ fn equal_products_of_one_operand_are_gathered_and_dependent_ones_are_not() {
     assert!(together.is_empty() && plan.steps.len() >= 3, "not where nothing is fused: {plan}");
 }
 
-/// What `count` layers of one x hand back: to x the sum, to each weight its own.
+/// The gradients that `count` layers of one x hand back: to x the sum, to each weight its own.
 fn handed_back(count: usize) -> Graph {
     let [m, n, k] = SHAPE;
     let b = Builder::new("handed_back");

@@ -21,7 +21,7 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
-    /// Of the two batch dimensions.
+    /// Strides of the two batch dimensions.
     pub(crate) lhs_strides: [i64; 2],
     pub(crate) rhs_strides: [i64; 2],
 }

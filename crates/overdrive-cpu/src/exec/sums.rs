@@ -102,7 +102,7 @@ impl Sums {
     }
 }
 
-/// What an access writes.
+/// The elements that an access writes.
 ///
 /// # Safety
 /// The slot has its memory, and no operand of the product shares bytes with it.

@@ -50,7 +50,7 @@ pub(super) struct Left {
     step: usize,
 }
 
-/// What is asked for while a tile is computed.
+/// The addresses to prefetch while a tile is computed.
 #[derive(Clone, Copy)]
 pub(super) struct After {
     /// A sixteenth of a step into the second-level cache, and bytes from a step to the next.

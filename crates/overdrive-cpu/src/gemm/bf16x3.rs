@@ -10,10 +10,10 @@
 //! could be 2.7 times. Measured are 1.5, since operands pass by three times as fast
 //! (docs/performance.md).
 //!
-//! What tiles cannot do: infinities, and what exceeds f32 on its way, come out as NaN. So the sums
-//! of a block are looked at, and where one is not finite they are computed again from the same
-//! panels by multiply-adds. Bits below 2^-126 are zeros to tiles: operands under 2^-108 keep fewer
-//! than 24, never fewer than those that lie above that.
+//! Tiles cannot handle infinities and values that exceed f32 on the way: both come out as NaN. So
+//! the sums of a block are looked at, and where one is not finite they are computed again from the
+//! same panels by multiply-adds. Bits below 2^-126 are zeros to tiles. So operands under 2^-108
+//! keep fewer than 24 bits, but always those that lie above that.
 //!
 //! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are
 //! for vectors.

@@ -52,7 +52,7 @@ impl<T: Element> Kernel<T> {
         group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T::Acc>()
     }
 
-    /// What k is filled up to, by zeros, in a panel of B.
+    /// The k of a panel of B with the zeros that fill it up.
     pub(crate) fn filled(&self, k: usize) -> usize {
         k.next_multiple_of(self.b.k_multiple)
     }

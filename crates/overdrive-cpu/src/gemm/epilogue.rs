@@ -1,4 +1,4 @@
-//! What happens to finished blocks of the product.
+//! The epilogue: what happens to finished blocks of the product.
 #![allow(unsafe_code)] // Rows of a block of sums, whose neighbours other threads may write.
 
 use std::marker::PhantomData;

@@ -45,7 +45,7 @@ impl Accumulator for i32 {}
 #[derive(Debug)]
 pub struct Kernel<T: Element> {
     pub(super) name: &'static str,
-    /// What the CPU must have.
+    /// The instructions that the CPU must have.
     pub(super) set: InstructionSet,
     /// Panels of A: `width` is the tile's rows.
     pub(super) a: Panel,

@@ -74,7 +74,7 @@ impl<T: Element> Kernel<T> {
 }
 
 impl<'a, T: Element> Packed<'a, T> {
-    /// What [`Kernel::pack_b`] wrote for B of this shape, `[batch0, batch1, k, n]`.
+    /// B as [`Kernel::pack_b`] wrote it to `bytes`, of this shape, `[batch0, batch1, k, n]`.
     ///
     /// # Panics
     /// If `bytes` does not have [`Kernel::packed_b_bytes`], or does not start on a 64-byte

@@ -8,7 +8,7 @@ pub(super) struct Panel {
     pub width: usize,
     /// Consecutive k that lie together.
     pub group: usize,
-    /// What k is filled up to a multiple of; itself a multiple of `group`.
+    /// k is filled up to a multiple of this, which is itself a multiple of `group`.
     pub k_multiple: usize,
     /// Groups before the first, which hold what sums begin with.
     pub head: usize,

@@ -18,7 +18,7 @@ pub(super) struct Size {
     pub batch: usize,
 }
 
-/// What is known of the product beside its size.
+/// Facts about the product beside its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traits {
     /// B is packed already.

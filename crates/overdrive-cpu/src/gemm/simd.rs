@@ -13,7 +13,7 @@
 /// Methods are `inline(always)` so that they become part of the `#[target_feature]` function that
 /// calls [`sweep`]; elsewhere they would be calls.
 pub(super) trait Simd: Copy {
-    /// What A is broadcast by and B is loaded by: one element, or a group of consecutive k.
+    /// The unit in which A is broadcast and B is loaded: one element, or a group of consecutive k.
     type Unit: Copy;
     /// An element of C.
     type Acc: Copy + Default + std::ops::AddAssign;
@@ -55,7 +55,8 @@ pub(super) struct PackedBlock<Acc> {
     pub b: *const u8,
     /// Units from one B panel to the next, and from one step of a panel to the next.
     pub b_strides: [usize; 2],
-    /// What will be multiplied after this block, to be asked for meanwhile: any address, or null.
+    /// The address of the block that is multiplied next, to prefetch meanwhile: any address, or
+    /// null.
     pub next: *const u8,
     pub c: *mut Acc,
     pub c_stride: usize,

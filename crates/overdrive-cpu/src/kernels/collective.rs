@@ -24,7 +24,7 @@ pub(crate) struct Collective {
     dtype: DType,
     operand: (SlotId, usize),
     result: (SlotId, usize),
-    /// What errors call it.
+    /// The name that errors give it.
     what: String,
 }
 

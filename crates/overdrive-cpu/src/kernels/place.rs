@@ -18,7 +18,7 @@ pub(super) struct Strided {
 }
 
 impl Strided {
-    /// Of a view whose elements are whole bytes.
+    /// The place of a view whose elements are whole bytes.
     pub(super) fn new(view: &View) -> Self {
         let dtype = view.ty.dtype;
         assert!(dtype.bits().is_multiple_of(8), "elements of less than a byte go to the reference");

@@ -70,12 +70,12 @@ pub(super) struct Planes {
     /// Two at least.
     axes: Vec<Axis>,
     phases: Vec<Vec<usize>>,
-    /// What the input has of the phases of each axis but the first.
+    /// The part of the phases of each axis but the first that the input has.
     found: Vec<Vec<Found>>,
     /// Elements of a phase from a position of each axis to the next.
     pitches: Vec<usize>,
-    /// Of each tap the number of its phase, positions of the first axis, and elements within one of
-    /// those.
+    /// Three numbers for each tap: the number of its phase, positions of the first axis, and
+    /// elements within one of those.
     taps: Vec<[usize; 3]>,
 }
 
@@ -133,7 +133,7 @@ impl Planes {
         const NEAR: usize = 24 << 10;
         let (lines, reach) = (self.lines(), self.axes[0].reach());
         let fit = NEAR / (self.pitches[0] * self.count() * width).max(1);
-        // What bands have in common is staged twice.
+        // Lines that two bands share are staged twice.
         let most = fit.saturating_sub(reach).max(4 * reach).clamp(1, lines.max(1));
         lines.div_ceil(lines.div_ceil(most).max(1)).max(1)
     }
@@ -261,7 +261,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// What the input has of an axis, in a phase.
+    /// The part of an axis, in a phase, that the input has.
     fn found(&self, d: usize, phase: usize) -> Found {
         let axis = &self.planes.axes[d];
         match d {

@@ -65,7 +65,7 @@ struct ReduceWindow<T: Scalar> {
     together: usize,
 }
 
-/// What is compiled for the CPU's instructions.
+/// The functions that are compiled for the CPU's instructions.
 struct Loops<T: Scalar> {
     stage: Copying,
     store: Copying,

@@ -16,7 +16,7 @@ use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Operands};
 /// Sums that are folded at once; runs are multiples of it.
 pub(super) const LANES: usize = 16;
 
-/// What becomes of an element that is copied.
+/// The conversion of an element that is copied.
 pub(super) trait Cast: 'static {
     type From: Copy;
     type To: Copy;
@@ -158,7 +158,7 @@ trait Tap: 'static {
     fn fold<I: Isa>(sum: Self::Value, weight: Self::Weight, x: Self::Value) -> Self::Value;
 }
 
-/// What products with weights are added up in.
+/// The type that products with weights are added up in.
 pub(super) trait Factor: Copy + 'static {
     fn mul(self, x: Self) -> Self;
     fn mul_add<I: Isa>(self, x: Self, sum: Self) -> Self;

@@ -38,7 +38,7 @@ pub(crate) struct Affine {
     entry: Entry,
 }
 
-/// What a register is.
+/// The form of a register's value.
 #[derive(Clone, Copy)]
 enum Form {
     /// The same along the batch and the columns.
@@ -181,7 +181,7 @@ impl Affine {
     }
 }
 
-/// What is added up, if a store holds what it held and a sum.
+/// The register that is added up, if a store adds a sum to the value that it held.
 fn summed(program: &Program, store: &Store) -> Option<Register> {
     let Instr::Binary(Binary::Add, known, sum) = program.instr(store.value) else { return None };
     match (program.instr(*known), program.instr(*sum)) {
@@ -194,8 +194,8 @@ fn summed(program: &Program, store: &Store) -> Option<Register> {
     }
 }
 
-/// What instruction `at` makes of operands of the given forms, where coefficients belong to
-/// dimension `row`.
+/// The form that instruction `at` gives from operands of the given forms, where coefficients belong
+/// to dimension `row`.
 fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
     let of = |register: Register| forms[register.0 as usize];
     let f32 = |register: Register| program.dtype(register) == DType::F32;

@@ -17,7 +17,7 @@ use crate::stream::Near;
 /// Index of a place.
 pub(super) type PlaceId = u32;
 
-/// What a row of the pointer table points to.
+/// The target of a row of the pointer table.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// 8 bytes for one number.
@@ -51,7 +51,7 @@ impl Op {
     }
 }
 
-/// What an operation on a block asks for while it works.
+/// The prefetches of an operation on a block.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Request {
     /// The walk that a later block or row reads.
@@ -80,7 +80,7 @@ pub(super) struct Pass {
     pub gathered: Vec<Op>,
 }
 
-/// What happens between two passes, and the pass that follows, if any.
+/// The operations between two passes, and the pass that follows, if any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stage {
     /// On one lane.

@@ -205,7 +205,7 @@ impl<I: Isa> Emitter<'_, I> {
         let mut pass = Pass::default();
         let last_use = self.last_uses(at);
         let mut ready = Vec::new();
-        // What needs no node of this pass: values of rows, and caches of earlier passes.
+        // Operations that need no node of this pass: values of rows, and caches of earlier passes.
         self.sinks(&mut pass, at, &mut ready, None)?;
         for &reg in &nodes.nodes {
             if stages.level(reg) == Level::Line {

@@ -34,7 +34,7 @@ pub struct Tile {
     pub cols: usize,
 }
 
-/// What follows a contraction, compiled for this CPU.
+/// The epilogue of a contraction, compiled for this CPU.
 #[derive(Debug)]
 pub struct CompiledEpilogue {
     body: Body,

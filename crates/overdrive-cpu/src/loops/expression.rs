@@ -12,7 +12,7 @@ use super::Unsupported;
 use super::lane::Class;
 use super::map::Signs;
 
-/// What an affine address starts from.
+/// The start of an affine address.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(super) enum Source {
     Slot(SlotId),

@@ -151,7 +151,7 @@ impl Kernel for Narrow {
     }
 }
 
-/// What to do with a [`Combine`]: fold blocks into it or gather its lanes.
+/// The use of a [`Combine`]: fold blocks into it or gather its lanes.
 #[derive(Copy, Clone)]
 enum Use {
     Fold(Lanes),

@@ -49,7 +49,7 @@ impl Layout {
 pub(super) struct Frame<'a> {
     code: &'a Code,
     nest: &'a Nest,
-    /// Of a cache.
+    /// Bytes of a cache.
     cache_bytes: usize,
     placed: Placed<'a, 6>,
 }

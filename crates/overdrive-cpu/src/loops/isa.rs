@@ -16,7 +16,7 @@ pub enum Level {
     Avx512,
     /// AVX2 and FMA.
     Avx2,
-    /// What the compilation target guarantees: SSE2 on x86-64, NEON on aarch64.
+    /// The instructions that the compilation target guarantees: SSE2 on x86-64, NEON on aarch64.
     Portable,
 }
 
@@ -42,7 +42,7 @@ impl Level {
     }
 }
 
-/// What a kernel works on. Pointers that a kernel does not use hold anything.
+/// The operands of a kernel. Pointers that a kernel does not use hold anything.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     pub dst: *mut u8,

@@ -70,7 +70,7 @@ impl Nest {
             .filter(|(_, extent)| **extent != 1)
             .map(|(d, &extent)| (d, Dim { extent, reduced: d >= first }))
             .collect();
-        // What is written in steps of one element should be walked innermost.
+        // Stores in steps of one element should be walked innermost.
         let guide = expression.stores.iter().map(|s| &expression.affines[s.affine]);
         let inside = expression.nodes.iter().filter_map(|n| match n {
             Node::Load(affine) => Some(&expression.affines[*affine]),

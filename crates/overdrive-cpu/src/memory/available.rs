@@ -26,7 +26,8 @@ fn read(root: &Path, name: &str) -> Option<String> {
     fs::read_to_string(root.join(name)).ok()
 }
 
-/// What the groups on the way from this process's to the root leave it; `None` without a limit.
+/// The bytes that the groups on the way from this process's to the root leave it; `None` without a
+/// limit.
 fn group_bytes(root: &Path) -> Option<u64> {
     let groups = read(root, "proc/self/cgroup")?;
     let unified = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -60,7 +61,7 @@ fn ancestors(group: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What the limits of this process leave it; `None` without any.
+/// The bytes that the limits of this process leave it; `None` without any.
 fn process_bytes(root: &Path) -> Option<u64> {
     let (limits, status) = (read(root, "proc/self/limits")?, read(root, "proc/self/status")?);
     let left = |limit: &str, used: &str| {

@@ -89,7 +89,7 @@ trait Element {
     /// The code nearest to a quotient of at most `MAX`.
     fn code(quotient: f32) -> u8;
 
-    /// What the code nearest to any quotient is worth.
+    /// The value of the code nearest to any quotient.
     fn number(quotient: f32) -> f32;
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Strip {
     pub codes: *const u8,
     /// Bytes from one row of weights to the next.
     pub code_stride: usize,
-    /// Of each row of weights, `groups` numbers.
+    /// For each row of weights, `groups` numbers.
     pub scales: *const f32,
     pub zeros: Option<*const f32>,
     pub groups: usize,

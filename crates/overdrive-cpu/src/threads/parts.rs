@@ -15,7 +15,7 @@ pub(super) const LINE: usize = 64;
 /// Bytes behind each part that nobody may write.
 const GUARD: usize = if cfg!(debug_assertions) { LINE } else { 0 };
 
-/// What they hold: no zeros, which padding is made of, and no small number.
+/// The content of guards: no zeros, which padding is made of, and no small number.
 const PATTERN: u8 = 0xC7;
 
 /// Names and bytes of parts, which lie one behind the other and begin on 64-byte boundaries.

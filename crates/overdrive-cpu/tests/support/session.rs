@@ -102,7 +102,7 @@ fn agrees_under(
 ) -> Result<(), String> {
     let mut states = States::new();
     let tensors: Vec<Tensor> = inputs.iter().map(Array::to_tensor).collect();
-    // What the device gets is rounded to the declared types.
+    // The device gets values that are rounded to the declared types.
     let rounded: Vec<Array> = tensors.iter().map(Array::from).collect();
     let mut call = || {
         let outputs = eval(graph, &rounded, &mut states);

@@ -1,4 +1,4 @@
-//! What low precision gains on a GPU, against bf16 in the same process: `cargo run --release
+//! The gain of low precision on a GPU, against bf16 in the same process: `cargo run --release
 //! --example low_precision [rows] [products] [sparse] [step] [step_tuned] [adamw]`.
 //!
 //! The kinds of measurement:

@@ -20,7 +20,7 @@ const ROWS: usize = 8;
 /// Most products of one launch: their tensor maps are its parameters.
 const MOST: usize = 8;
 
-/// What one launch does.
+/// The work of one launch.
 struct Bunch {
     lead: Option<Lead>,
     /// Products; those of a list share their tiles.
@@ -56,7 +56,7 @@ impl Bunch {
         let lhs = &call.lhs;
         let [row, column] = strides(lhs);
         let whole = lhs.offset == 0 && column == 1 && (call.m == 1 || row == call.k as i64);
-        // What every block writes, none may read from where others write it.
+        // Every block writes these slots, so none may read them where others write them.
         let apart = |call: &GemmCall| loads(call).all(|of| !before.writes.contains(&of.slot));
         if !whole || !tiles.iter().flatten().all(apart) {
             return None;
@@ -117,7 +117,7 @@ fn is_opened(call: &GemmCall, gate: &GemmCall) -> bool {
 
 /// Whether one launch on Hopper can do all of these steps, in this order.
 pub fn bunches(steps: &[&Step]) -> bool {
-    /// Of any Hopper GPU.
+    /// Multiprocessors of any Hopper GPU.
     const MULTIPROCESSORS: u32 = 132;
     steps.len() > 1 && Bunch::of(steps).is_some_and(|bunch| bunch.cut(MULTIPROCESSORS).is_some())
 }

@@ -41,7 +41,7 @@ pub enum Candidate {
 }
 
 impl Candidate {
-    /// What may compute a call, best guess first. Not all of them need apply.
+    /// The candidates that may compute a call, best guess first. Not all of them need apply.
     pub fn all(site: &Site<'_>, call: &GemmCall) -> Result<Vec<Candidate>, Refusal> {
         let vendor = |site: &Site<'_>, call: &GemmCall| vendor::count(site, call, ALGORITHMS);
         let mut all: Vec<_> = (0..vendor(site, call)?).map(Candidate::Vendor).collect();

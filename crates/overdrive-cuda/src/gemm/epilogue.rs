@@ -155,7 +155,7 @@ pub(super) fn print_for(
     Printed { text: text + &follow, slots }
 }
 
-/// What tells a kernel the extents and types of a product that it sums in `sums`.
+/// The defines that tell a kernel the extents and types of a product that it sums in `sums`.
 pub(super) fn defines(call: &GemmCall, sums: DType) -> Vec<(&'static str, String)> {
     let batch: usize = call.batch.iter().product();
     let view = |view: &MatrixView| {

@@ -99,7 +99,7 @@ impl Cut {
         (OUTPUTS + inputs) * LINE
     }
 
-    /// What a block gets of the sums of its cluster, of one part.
+    /// Bytes that a block gets of the sums of its cluster, of one part.
     fn share_bytes(&self) -> usize {
         if self.split > 1 { OUTPUTS * self.columns * 4 } else { 0 }
     }
@@ -155,7 +155,7 @@ pub(super) enum Weights {
     Moving,
 }
 
-/// What one launch does.
+/// The work of one launch.
 #[derive(Copy, Clone)]
 pub(super) struct Parts<'a> {
     /// Products of one left operand; those of a list share their tiles, in this order.
@@ -224,7 +224,7 @@ pub(super) fn source(
     Some(epilogue::source("gemm_few", &defines, &text))
 }
 
-/// What `Product` wants to know of a part.
+/// The facts that `Product` needs of a part.
 const PART: &str = "struct Part {
     typedef Slots Buffers;
     static constexpr int EXTENT = N;
@@ -256,8 +256,8 @@ fn bodies(parts: Parts<'_>) -> String {
     text
 }
 
-/// What the bulk copy engine does not bring and no step of the call writes, so that it may be asked
-/// for early.
+/// Slots to prefetch early: the bulk copy engine does not bring them, and no step of the call
+/// writes them.
 fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
     const MOST_BYTES: usize = 64 << 10;
     let slots = lead.map_or(vec![], Lead::slots);
@@ -268,7 +268,7 @@ fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
 
 struct Few {
     entry: Entry,
-    /// Of x, of the weights of each product.
+    /// Bases of x and of the weights of each product.
     bases: Vec<Base>,
     maps: Maps,
     /// Buffers of the epilogues, one product's after the other's, then those of the loop.

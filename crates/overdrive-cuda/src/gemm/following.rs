@@ -59,11 +59,11 @@ fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'
 /// H200 has places for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen
 /// take twice as long.
 fn tiles(call: &GemmCall) -> Vec<Tile> {
-    /// Of any Hopper GPU, which only the order depends on.
+    /// Multiprocessors of any Hopper GPU. Only the order depends on them.
     const MULTIPROCESSORS: usize = 132;
     const PLACES: usize = MULTIPROCESSORS * 15 / 16;
-    /// What a launch less saved on an H200 at 1024 rows of 512, and bytes that the loop moves in a
-    /// cycle.
+    /// Cycles that one launch less saved on an H200 at 1024 rows of 512, and bytes that the loop
+    /// moves in a cycle.
     const LAUNCH_CYCLES: f64 = 1500.0;
     const BYTES_OF_CYCLE: f64 = 2000.0;
     let cycles = |tile: &Tile| tile.cycles([call.m, call.n, call.k], 1, MULTIPROCESSORS);
@@ -80,7 +80,7 @@ fn tiles(call: &GemmCall) -> Vec<Tile> {
     tiles
 }
 
-/// What a `Tuning` remembers a product with its loop by.
+/// The key by which a `Tuning` remembers a product with its loop.
 pub(crate) fn key_following(call: &GemmCall, program: &Program) -> String {
     let program = renumbered(program).to_string();
     format!("{} then {}", key(call), program.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -104,7 +104,7 @@ mod tests {
     use overdrive_ir::plan::StepKind;
     use overdrive_ir::{Builder, Description, Mode, TensorType, Tuning, WithoutKernels, gradients};
 
-    /// What the epilogue of a product becomes that GELU follows, forward and backward.
+    /// The functions of a product's epilogue with GELU in it, forward and backward.
     fn functions(approximation: Approximation) -> [Vec<String>; 2] {
         let b = Builder::new("layer");
         let bf16 = |shape: [usize; 2]| TensorType::new(DType::BF16, shape);

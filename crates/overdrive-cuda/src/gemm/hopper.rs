@@ -155,7 +155,7 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
     let bytes = dtype.bits() as i64 / 8;
     let row = if call.m == 1 { call.n.next_multiple_of(16) as i64 } else { row };
     let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
-    // Of programs that overwrite what they load each element must be read before its row is
+    // Where programs overwrite elements that they load, each element must be read before its row is
     // written.
     (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some(Stored {
         base,
@@ -164,8 +164,8 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
     })
 }
 
-/// What a launch does: products that are alike, or one, with what it is the sum of and what follows
-/// in its rows.
+/// The work of a launch: products that are alike, or one, with the products that it is the sum of
+/// and the loop that follows in its rows.
 #[derive(Copy, Clone)]
 pub(super) struct Work<'a> {
     pub(super) calls: &'a [GemmCall],
@@ -271,7 +271,7 @@ struct Hopper {
     operands: [usize; 2],
     /// Buffers of the epilogues, one product's after the other's.
     slots: Vec<SlotId>,
-    /// Of each left operand, of each right one, of each product's results.
+    /// Maps of each left operand, of each right one, of each product's results.
     maps: Maps,
     bases: Vec<Base>,
 }

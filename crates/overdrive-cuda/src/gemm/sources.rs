@@ -26,7 +26,7 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, accumulate);
     let out = if dtype.bits() == 8 { DType::BF16 } else { dtype };
-    // Of whole numbers the sums are converted on their way out.
+    // Sums of whole numbers are converted on their way out.
     let (sums, accumulate) = (accumulate, if dtype.is_int() { DType::F32 } else { accumulate });
     let sum =
         if dtype.is_int() { p.push(Instr::Convert(sum, Overflow::Ieee), accumulate) } else { sum };

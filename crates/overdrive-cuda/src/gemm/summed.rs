@@ -59,8 +59,8 @@ fn alike(call: &GemmCall, other: &GemmCall) -> bool {
         && other.batch.is_empty()
 }
 
-/// What an epilogue adds to its sum before it rounds it, `Some(None)` for nothing; `None` where it
-/// does anything else.
+/// The access that an epilogue adds to its sum before it rounds it, `Some(None)` for nothing;
+/// `None` where it does anything else.
 fn added(program: &Program) -> Option<Option<(&Access, DType)>> {
     let unrounded = |at: Register| match *program.instr(at) {
         Instr::Convert(from, _) => from,
@@ -88,7 +88,7 @@ fn whole(calls: &[GemmCall]) -> GemmCall {
     whole
 }
 
-/// What a `Tuning` remembers a sum of products by.
+/// The key by which a `Tuning` remembers a sum of products.
 pub(crate) fn key_summed(calls: &[GemmCall]) -> String {
     format!("sum of {} x {}", calls.len(), key(&calls[0]))
 }

@@ -39,7 +39,7 @@ pub(crate) fn calls(steps: &[&Step]) -> Vec<GemmCall> {
     steps.iter().filter_map(call).collect()
 }
 
-/// What a `Tuning` remembers products by that run together.
+/// The key by which a `Tuning` remembers products that run together.
 pub(crate) fn key_together(calls: &[GemmCall]) -> String {
     format!("{} x {}", calls.len(), key(&calls[0]))
 }

@@ -131,7 +131,7 @@ fn fastest(
     let workspace_bytes =
         ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
     let bench = Bench::new(site, (calls, program), workspace_bytes)?;
-    // What fails here is no candidate; whether anything works, `compile` says.
+    // A launch that fails here is no candidate; `compile` says whether anything works.
     ready.retain(|(_, launch)| bench.time_ns(launch.as_ref()).is_ok());
     let mut samples = vec![Vec::with_capacity(SAMPLES); ready.len()];
     // Round after round, so that a change of clocks meets all.
@@ -155,7 +155,7 @@ struct Bench {
     /// Written between calls, to put everything else out of the cache, and long enough to launch
     /// behind.
     flush: CudaSlice<u8>,
-    /// What `addresses` points into.
+    /// The memory that `addresses` points into.
     _memory: Vec<CudaSlice<u8>>,
 }
 

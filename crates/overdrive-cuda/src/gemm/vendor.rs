@@ -34,7 +34,7 @@ const UNKNOWN_ADDRESS: u64 = 256;
 /// Scratch that an algorithm may ask for; what NVIDIA recommends for Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// What cuBLASLt can do to the sums on their way out.
+/// The epilogue that cuBLASLt can apply to the sums on their way out.
 #[derive(Clone, Debug)]
 struct Fused {
     store: Access,
@@ -77,7 +77,7 @@ impl Fused {
                 value = sum;
                 continue;
             }
-            // What is added is added after the scales.
+            // A summand is added after the scales.
             if !fused.scales.is_empty() {
                 return None;
             }

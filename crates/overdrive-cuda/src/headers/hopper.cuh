@@ -1,6 +1,6 @@
-// What kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA), clusters,
-// registers that move from one warpgroup to another. PTX ISA, "mbarrier", "cp.async.bulk",
-// "setmaxnreg".
+// The parts that kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA),
+// clusters, registers that move from one warpgroup to another. PTX ISA, "mbarrier",
+// "cp.async.bulk", "setmaxnreg".
 #pragma once
 #include "number.cuh"
 

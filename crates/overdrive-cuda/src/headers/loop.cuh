@@ -1,4 +1,4 @@
-// What printed loops stand on: vector access, and folds over the threads of a row.
+// The base of printed loops: vector access, and folds over the threads of a row.
 #pragma once
 #include "number.cuh"
 #include "scalar.cuh"

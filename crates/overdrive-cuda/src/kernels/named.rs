@@ -82,7 +82,7 @@ pub(crate) enum Compile {
 /// A source with the architectures that it is for.
 pub(crate) type Printed = (Source, &'static [Architecture]);
 
-/// What is printed of a call.
+/// The printed sources of a call.
 pub(crate) type PrintedCall = Result<Vec<Printed>, Refusal>;
 
 /// The sources of a kernel, for compilation where there is no GPU.
@@ -167,7 +167,7 @@ pub fn sources() -> Vec<Source> {
 /// they are for.
 ///
 /// # Errors
-/// What the compilation of the step would say.
+/// The error that the compilation of the step would give.
 pub fn sources_of(plan: &Plan) -> PrintedCall {
     let mut all = Vec::new();
     for step in &plan.steps {

@@ -130,7 +130,7 @@ fn compile(
     let dtype = result.ty.dtype;
     let mut defines = vec![("INDEX", indices.ty.dtype.name().to_owned())];
     match reducer {
-        // What is only moved needs no arithmetic.
+        // Elements that are only moved need no arithmetic.
         None => defines.push(("ELEMENT", format!("BitsOf<{}>::type", element::bytes(dtype)?))),
         Some(reducer) => {
             defines.push(("ELEMENT", element::combined(dtype)?.to_owned()));

@@ -79,7 +79,7 @@ fn is_part_of_one(program: &Program, part: Register, one: Register) -> bool {
     is_exponential && number(whole) == measure && number(none) == Some(0.0)
 }
 
-/// Of `exp(x - max)` with the maximum of a row of x: x and the maximum.
+/// For `exp(x - max)` with the maximum of a row of x: x and the maximum.
 pub(super) fn shifted_exponential(
     program: &Program,
     instr: &Instr,

@@ -33,11 +33,11 @@ pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> b
         && points.parameters.usage(access.slot) == Use::Read
 }
 
-/// What prints the copies of a kernel's rows.
+/// Prints the copies of a kernel's rows.
 pub(super) struct Ahead<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a Shape,
-    /// Of this many rows.
+    /// How many rows.
     pub(super) rows: usize,
 }
 

@@ -190,7 +190,7 @@ impl Column<'_> {
         }
     }
 
-    /// What the kernels before left of a pass.
+    /// Gathers the partial results that the kernels before left of a pass.
     fn gather_parts(&self, pass: &Pass, text: &mut Text) {
         let Self { points, groups, across, down, .. } = *self;
         let (folds, vector, parts) = (self.folds(pass), points.nest.vector, self.share.parts);
@@ -217,7 +217,7 @@ impl Column<'_> {
         format!("for (int v = 0; v < {}; ++v)", self.points.nest.vector)
     }
 
-    /// What a column has one of, after `stage` passes.
+    /// Prints the values that a column has one of, after `stage` passes.
     fn registers_of_column(&self, stage: usize, text: &mut Text) {
         let points = self.points;
         let registers = points.stages.registers(points.program, Level::Row, stage);

@@ -111,8 +111,8 @@ impl<'a> Following<'a> {
         text.finish()
     }
 
-    /// What all rows read alike, at a thread's columns: on its way while threads meet, and the same
-    /// for both rows.
+    /// The values that all rows read alike, at a thread's columns. They are on their way while
+    /// threads meet, and the same for both rows.
     fn columns(&self, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
         let loads: Vec<Register> = self.of_columns().collect();
         text.line("template <int PAIRS>");

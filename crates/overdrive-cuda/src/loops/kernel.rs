@@ -38,12 +38,12 @@ pub(super) struct Kernel {
     pub(super) arguments: Vec<Argument>,
 }
 
-/// What the printer may know of the device.
+/// The facts of the device that the printer may know.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// Multiprocessors.
     pub multiprocessors: u32,
-    /// What it compiles for.
+    /// The architecture that it compiles for.
     pub architecture: Architecture,
 }
 

@@ -54,7 +54,7 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
     .finish()
 }
 
-/// What the threads of the block numbered `number` do, of `count` groups; both in C++.
+/// The work of the threads of the block numbered `number`, of `count` groups; both in C++.
 pub(super) fn body(points: &mut Points<'_>, (number, count): (&str, &str)) -> (Text, Groups) {
     let (nest, stages) = (points.nest, points.stages);
     let vector = nest.vector;

@@ -33,7 +33,7 @@ pub(super) struct Walk {
     pub(super) dtype: Option<DType>,
 }
 
-/// What a walk belongs to.
+/// The owner of a walk.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Of {
     /// A load, by its register.
@@ -82,8 +82,7 @@ impl Nest {
                 strides: walks.iter().map(|(_, walk)| walk.strides[d]).collect(),
             })
             .collect();
-        // What is written in steps of one element is walked innermost; where nothing is written,
-        // what is read.
+        // Stores in steps of one element are walked innermost. Where nothing is written, loads are.
         let guides = |wanted: fn(&Of) -> bool| {
             walks.iter().enumerate().filter(move |(_, (of, _))| wanted(of))
         };

@@ -10,7 +10,7 @@ use super::accuracy::shifted_exponential;
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{DType, Reducer};
 
-/// What is folded beside a sum.
+/// The value that is folded beside a sum.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Online {
     /// The maximum.

@@ -19,7 +19,7 @@ use overdrive_ir::{Compare, Reducer};
 pub(super) struct Pick {
     /// Where it is, of an integer type; the same for a whole row.
     place: Register,
-    /// What is picked.
+    /// The value that is picked.
     value: Register,
 }
 

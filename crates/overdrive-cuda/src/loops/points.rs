@@ -109,7 +109,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// What is the same at every point.
+    /// Prints the values that are the same at every point.
     pub(super) fn constants(&self, text: &mut Text) {
         for register in self.stages.registers(self.program, Level::Kernel, 0) {
             if matches!(self.program.instr(register), Instr::Load(_)) {
@@ -206,7 +206,7 @@ impl<'a> Points<'a> {
         });
     }
 
-    /// What a load brought, all lanes of it.
+    /// The value that a load brought, all lanes of it.
     pub(super) fn loaded(&self, load: Register) -> String {
         format!("x{}{}", load.0, if self.grouped.contains(&load) { self.group } else { "" })
     }

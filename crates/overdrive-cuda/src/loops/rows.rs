@@ -57,7 +57,7 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
-/// What prints a kernel.
+/// Prints a kernel.
 pub(super) struct Row<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a Shape,
@@ -197,7 +197,7 @@ impl Row<'_> {
         }
     }
 
-    /// What a row has one of, after `stage` passes.
+    /// Prints the values that a row has one of, after `stage` passes.
     fn registers_of_row(&self, stage: usize, text: &mut Text) {
         let points = self.points;
         for register in points.stages.registers(points.program, Level::Row, stage) {
@@ -244,7 +244,7 @@ impl Row<'_> {
         }
     }
 
-    /// What the kernels before left of a pass.
+    /// Gathers the partial results that the kernels before left of a pass.
     fn gather_parts(&self, pass: &Pass, text: &mut Text) {
         let (parts, threads) = (self.share.parts, self.shape.threads);
         for fold in self.folds(pass) {
@@ -273,7 +273,7 @@ impl Row<'_> {
             .into_iter()
             .filter_map(|fold| Some((fold.clone(), paired(points, fold.register)?)))
             .collect();
-        // What an earlier pass computed from the same bits would be kept as well.
+        // Values that an earlier pass computed from the same bits would be kept as well.
         let again = stages.passes[..number].iter().any(|earlier| !only_pairs(points, earlier));
         let zero = if again { ", zero" } else { "" };
         for (Fold { register, kind, .. }, load) in &pairs {

@@ -86,7 +86,8 @@ impl Unit {
         if !dense || store.access.slot != update.slot || store.access.offset != 0 {
             return None;
         }
-        // What a step of each loop moves along each dimension, and how far all of them reach.
+        // The distance that a step of each loop moves along each dimension, and how far all of them
+        // reach.
         let mut reach = vec![0; sizes.len()];
         let mut strides = Vec::new();
         for (&stride, &extent) in store.access.strides.iter().zip(&self.program.extents) {
@@ -120,7 +121,8 @@ impl Unit {
     }
 }
 
-/// What a step writes, the whole, and where, if it writes a part of a whole where that lies.
+/// The view that a step writes, the whole, and the position, if it writes a part of a whole in
+/// place.
 fn in_place<'a>(call: &'a KernelCall, step: &Step) -> Option<(&'a View, &'a View, Moved)> {
     let KernelOp::Prim(Prim::DynamicUpdateSlice, _) = &call.op else { return None };
     let ([operand, update, starts], [Some(result)]) = (&call.operands[..], &call.results[..])

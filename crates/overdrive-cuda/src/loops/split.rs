@@ -10,7 +10,7 @@ use overdrive_ir::plan::{Program, Register};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What one kernel of a program does.
+/// The work of one kernel of a program.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Share {
     /// Passes over elements; what earlier ones folded is in the workspace.

@@ -61,7 +61,7 @@ pub(super) struct Convolution<T: Element> {
     /// Elements of a unit of the stage.
     pub(super) interleaved: usize,
     pub(super) groups: usize,
-    /// What is summed over, in elements, and the depth of its blocks.
+    /// Elements that are summed over, and the depth of their blocks.
     k: usize,
     depth: usize,
     pub(super) finish: Finish,
@@ -83,8 +83,8 @@ impl Cutting {
     }
 }
 
-/// What is computed together: some pixels, from those of an image on, of some output channels of a
-/// group.
+/// The outputs that are computed together: some pixels, from those of an image on, of some output
+/// channels of a group.
 pub(super) struct Work<'a> {
     pub(super) image: usize,
     pub(super) group: usize,

@@ -20,7 +20,7 @@ use crate::exec::{Runnable, Unsupported};
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool};
 
-/// What vectors may read behind a band.
+/// Bytes that vectors may read behind a band.
 const BEHIND: usize = 128;
 
 /// Whether convolutions are run as a chain.
@@ -79,7 +79,7 @@ struct Chain {
     bands: Bands,
     /// Bytes of the bands behind each convolution but the last.
     between: [usize; MOST - 1],
-    /// Of each worker.
+    /// Tables of each worker.
     tables: Mutex<Vec<Mutex<SlotTable>>>,
 }
 

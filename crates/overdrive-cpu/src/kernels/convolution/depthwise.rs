@@ -89,7 +89,7 @@ impl<A: Copy + 'static> Cast for Same<A> {
     }
 }
 
-/// What is compiled for the CPU's instructions.
+/// The functions that are compiled for the CPU's instructions.
 struct Loops<A> {
     stage: Copying,
     store: Copying,
@@ -115,7 +115,7 @@ pub(super) struct Depthwise<T: Multiplicand> {
     finish: Finish,
 }
 
-/// What a task computes.
+/// The outputs that a task computes.
 #[derive(Clone)]
 struct Part {
     images: Range<usize>,

@@ -1,5 +1,5 @@
-//! What becomes of the sums of a span of pixels. The epilogue is applied, line by line where the
-//! result's pixels are no one run. The results are stored, folded over space (`fold`), or both.
+//! Finishes the sums of a span of pixels. The epilogue is applied, line by line where the result's
+//! pixels are no one run. The results are stored, folded over space (`fold`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::threads::Pool;
 
 /// The compiled epilogue of a convolution.
 pub(super) struct Finish {
-    /// What happens to each sum, if anything is stored of it.
+    /// The epilogue of each sum, if anything is stored of it.
     each: Option<TileEpilogue>,
     fold: Option<Fold>,
     /// Pixels that are one row of the epilogue: all of an image, or a line of it.
@@ -196,7 +196,7 @@ impl Finish {
 /// line. A line is all of an image where its spatial dimensions merge into one, and the last of
 /// them otherwise.
 fn by_lines(program: &Program) -> Result<(Program, usize), Unsupported> {
-    // Of a fold over space each pixel is a part like any other.
+    // Each pixel of a fold over space is a part like any other.
     let mut merged = Program { reduced: 0, ..program.clone() };
     if merged.extents.len() == 2 {
         merged.extents.push(1);

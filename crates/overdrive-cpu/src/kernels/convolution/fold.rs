@@ -25,7 +25,7 @@ pub(super) struct Fold {
     /// Folds a tile into a part.
     tile: TileEpilogue,
     parts: Parts,
-    /// What a part is before anything is folded into it, in as many bytes as an element has.
+    /// The value of a part before anything is folded into it, in as many bytes as an element has.
     identity: Vec<u8>,
     whole: Program,
     dtypes: Vec<DType>,
@@ -50,7 +50,8 @@ impl Parts {
     }
 }
 
-/// What is stored of each sum, of a program `whole` in the form `merged`; `None` where nothing is.
+/// The program that stores values of each sum, from a program `whole` in the form `merged`; `None`
+/// where it stores nothing.
 pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
     let kept = |(store, of): (&Store, &Store)| {
         (whole.reduced == 0 || whole.is_spread(&of.access)).then(|| store.clone())
@@ -230,7 +231,7 @@ fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
         access.strides.truncate(2);
         access.strides.push(0);
     }
-    // What varied in space is not there any more; the folded value is a part.
+    // Values that varied in space do not exist any more; the folded value is a part.
     for (instr, _) in program.instrs.iter_mut().zip(&varies).filter(|(_, varies)| **varies) {
         *instr = Instr::Constant(0.0);
     }

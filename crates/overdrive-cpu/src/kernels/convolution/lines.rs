@@ -37,6 +37,6 @@ pub(super) trait ByLines: Runnable {
     /// Computes a band.
     fn run_band(&self, band: Band<'_>);
 
-    /// What becomes of sums; whoever runs bands begins parts and concludes.
+    /// The epilogue of the sums. Whoever runs bands begins parts and concludes.
     fn finish(&self) -> &Finish;
 }

@@ -309,8 +309,8 @@ impl Pixels {
         for channel in (0..self.weights.outputs()).step_by(PANEL) {
             let sums = if self.as_rows { buffers.sums.wrapping_add(channel) } else { buffers.sums };
             let b = self.weights.panels(slots, 0, 0, channel);
-            // What a line's last tile makes of pixels that are none is written over by the next
-            // line's first.
+            // A line's last tile may compute pixels that do not exist; the next line's first tile
+            // overwrites them.
             for tile in (0..span.lines * tiles).step_by(2) {
                 let second = (tile + 1).min(span.lines * tiles - 1);
                 let ((p0, c0), (p1, c1)) = (place(tile), place(second));

@@ -30,7 +30,7 @@ pub(super) const OUTPUTS: usize = 2;
 pub(super) struct Point {
     /// An element of the window.
     pub(super) first: usize,
-    /// What is added or subtracted.
+    /// The element that is added or subtracted.
     pub(super) second: Option<(Sign, usize)>,
     pub(super) taps: [f64; TAPS],
 }
@@ -60,7 +60,7 @@ pub(super) trait Sum: Copy {
 
 /// A table.
 pub(super) trait Scheme: Send + Sync + 'static {
-    /// Of weights that are combined for it.
+    /// The name of weights that are combined for it.
     const NAME: &'static str;
     /// Elements between the windows of neighbouring outputs.
     const STRIDE: usize;

@@ -1,4 +1,4 @@
-//! What happens to the sums of a tile, of the results and of what folds them.
+//! The epilogue of the sums of a tile, of the results and of their folds.
 #![allow(unsafe_code)] // Addresses of slots and of scratch.
 
 use crate::loops::{Affine, CompiledEpilogue, Tile};

@@ -98,7 +98,8 @@ unsafe fn fours(from: *const f32) -> [__m512; 5] {
     }
 }
 
-/// What [`line`] makes of a line: where the first tile of each point goes, `pitch` elements apart.
+/// The result of [`line`] for a line: where the first tile of each point goes, `pitch` elements
+/// apart.
 #[derive(Clone, Copy)]
 pub(super) struct Points {
     pub(super) to: *mut f32,

@@ -27,7 +27,7 @@ pub enum Schedule {
     PingPong,
 }
 
-/// What a block computes at a time.
+/// The tile that a block computes at a time.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
     /// Rows: of the block, or in ping-pong of each warpgroup.

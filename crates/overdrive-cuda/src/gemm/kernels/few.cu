@@ -243,7 +243,7 @@ __device__ __forceinline__ void spread(const Here& here, u32 led, u32 rows) {
     fence_shared();
 }
 
-// What a block does for its products: `lead` computes x, where it is not given.
+// The work of a block for its products: `lead` computes x, where it is not given.
 template <class Lead, class... Products>
 __device__ __forceinline__ void compute(const Here& here, u32 led, const Lead& lead,
                                         const Products&... products) {

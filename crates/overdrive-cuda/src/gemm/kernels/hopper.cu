@@ -235,8 +235,8 @@ struct Meeting {
     }
 };
 
-// What the epilogue reads of a thread's elements, which sets out before the products where
-// registers have room for it.
+// The epilogue's operands for a thread's elements. They are loaded before the products where
+// registers have room for them.
 constexpr bool EARLY = TILE_N <= 64;
 typedef Loaded<2> Operands[2][TILE_N / 8];
 
@@ -378,7 +378,7 @@ gemm_hopper(const __grid_constant__ Lefts lhs_maps, const __grid_constant__ Righ
              index += stride) {
             Tile tile = tile_at(index, rank);
             tile.row += own;
-            // What the epilogue reads is on its way while the products are formed, all its sectors.
+            // All sectors of the epilogue's operands are prefetched while the products are formed.
             constexpr int EIGHTS = TILE_N / 8;
             for (int at = threadIdx.x % WARPGROUP; at < OWN_M * EIGHTS; at += WARPGROUP) {
                 const int r = tile.row + at / EIGHTS, c = tile.col + at % EIGHTS * 8;

@@ -1,4 +1,4 @@
-// `sparse_linear` on Hopper, with the printed epilogue. Of each four weights two stay, and sparse
+// `sparse_linear` on Hopper, with the printed epilogue. Two of each four weights stay, and sparse
 // tensor cores multiply them by the two inputs that they stand for. A matrix instruction takes the
 // sparse operand on its left alone, so that this forms `y^T = W x^T`.
 //
@@ -48,8 +48,8 @@ struct alignas(16) Bits {
     u32 at[4];
 };
 
-// Of each four bits the numbers of the first two that are set, which is one, two or three after the
-// first.
+// The numbers of the first two bits that are set in each four bits. The second is one, two or three
+// after the first.
 __device__ __forceinline__ u32 places(u32 mask) {
     constexpr u32 FIRST = 0x11111111;
     const u32 a = mask, b = mask >> 1, c = mask >> 2;
@@ -107,8 +107,8 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
         if constexpr (STORE_BY_TMA) named_sync<1>(warpgroup, WARPGROUP);
 #pragma unroll
         for (int j = 0; j < SLICE; j += 16) {
-            // Of eight rows by eight outputs a thread has two rows of one output, of sixteen by
-            // sixteen four times that.
+            // A thread has two rows of one output of each eight rows by eight outputs. It has four
+            // times that of sixteen by sixteen.
             OUT values[4][2];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

@@ -73,7 +73,7 @@ fn slower(rows: usize, [n, k]: [usize; 2]) -> Option<String> {
         .then(|| format!("{k} inputs are too few to gain by 2:4, which takes {FEWEST_INPUTS}"))
 }
 
-/// What a block computes at a time.
+/// The tile that a block computes at a time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Tile {
     /// Warpgroups that multiply, by 64 outputs each.

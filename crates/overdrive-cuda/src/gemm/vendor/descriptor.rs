@@ -35,7 +35,7 @@ impl Description {
         Ok(())
     }
 
-    /// What cuBLASLt has to do to operands that lie by rows.
+    /// Tells cuBLASLt which operands lie by rows, so that it transposes them.
     pub(super) fn transpose(&self, majors: [Major; 2]) -> Result<(), Error> {
         let operation = |major| match major {
             Major::Column => Operation::CUBLAS_OP_N as i32,
@@ -121,7 +121,7 @@ impl Drop for Matrix {
     }
 }
 
-/// What algorithms may assume and use.
+/// The resources that algorithms may assume and use.
 pub(super) struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {

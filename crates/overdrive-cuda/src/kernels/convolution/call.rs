@@ -13,13 +13,13 @@ use crate::compiler::Source;
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
-/// Of `convolution.cu`.
+/// Threads of a block of `convolution.cu`.
 const THREADS: u32 = 256;
 const PIXELS: usize = 128;
 /// Multiprocessors of a large GPU: with fewer tiles than these, tiles are halved.
 const BLOCKS: usize = 128;
 
-/// What a convolution is compiled to.
+/// The design that a convolution is compiled to.
 struct Design {
     source: Source,
     slots: Vec<SlotId>,

@@ -39,7 +39,7 @@ constexpr i64 ROW_BYTES = (i64)K * width<CODE> / 8;
 constexpr bool AFTER = GROUP % (4 * CODES) == 0 || GROUP == K;
 constexpr int SCALES = AFTER || GROUP >= CODES ? 1 : CODES / GROUP;
 constexpr bool IS_BF16 = same<X, bf16>;
-// What to multiply the pairs of `numbers` by.
+// The factor for the pairs of `numbers`.
 constexpr f32 UNIT = same<CODE, f4e2m1> ? 1.0f : IS_BF16 ? 128.0f : 512.0f;
 // Whether x is kept in registers from tile to tile.
 constexpr bool KEEPS_X = TILES <= 2;
@@ -154,7 +154,7 @@ __device__ __forceinline__ void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0,
               "f"(c[2]), "f"(c[3]));
 }
 
-// What lies there, or zeros where nothing does.
+// The words that lie there, or zeros where nothing does.
 __device__ __forceinline__ Words read_shared(u32 from, bool there = true) {
     Words words;
     asm volatile(
@@ -179,7 +179,7 @@ __device__ __forceinline__ T raw_element(const T* from, i64 index) {
     else return from[index];
 }
 
-// What a lane holds beside the codes of a chunk: of rows g and g + 8 of each tile.
+// The values that a lane holds beside the codes of a chunk: those of rows g and g + 8 of each tile.
 struct Factors {
     SCALE scale[HALVES][MTILES][2][SCALES];
     ZERO zero[HALVES][MTILES][2][SCALES];
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) u8 dynamic[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = blockIdx.x * BLOCK_N;
-    // Of a tile's rows a lane has `own` and the one eight later; neighbours lie where the copy put
+    // A lane has the row `own` of a tile and the one eight later; neighbours lie where the copy put
     // them into other banks.
     const int own = HALVES == 2 ? g >> 1 | (g & 1) << 2 : g;
     const int x_bytes = rows * CHUNK * 2;

@@ -1,4 +1,4 @@
-//! What of `quantized_linear` the kernel takes, and how it shares the work.
+//! The cases of `quantized_linear` that the kernel takes, and how it shares the work.
 //!
 //! Codes are read once however many rows x has, so that a few rows cost little more than one. On an
 //! H200, products of weights that were dequantized before are faster from 33 rows on. Invariant:
