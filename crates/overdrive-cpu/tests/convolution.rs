@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
 
-/// A convolution of any geometry, with what follows it.
+/// A convolution of any geometry, with its epilogue.
 #[derive(Clone, Debug)]
 struct Case {
     dtype: DType,

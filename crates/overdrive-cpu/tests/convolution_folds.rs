@@ -41,7 +41,7 @@ struct Case {
     stride: usize,
     between: Between,
     reducer: Reducer,
-    /// Whether what is folded is an output too.
+    /// Whether the folded values are an output too.
     stored: bool,
 }
 

@@ -406,8 +406,8 @@ fn no_kernel_of_f32_is_less_accurate_than_multiply_adds() {
     }
 }
 
-/// Operands that are not finite, and sums and products too large to be: what comes out is what f32
-/// makes of them.
+/// Operands that are not finite, and sums and products too large to be. The results are those of
+/// f32.
 #[test]
 fn what_is_not_finite_is_so_in_every_kernel_of_f32() {
     let pool = Pool::new(NonZeroUsize::MIN).unwrap();

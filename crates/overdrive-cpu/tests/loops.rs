@@ -297,7 +297,7 @@ fn every_type_converts_to_every_other() {
 
 #[test]
 fn results_larger_than_caches_are_streamed() {
-    // 9 M elements of f32 are above the size from which stores go past the caches; an odd count
+    // 9 M elements of f32 are above the size from which stores are non-temporal; an odd count
     // leaves tails.
     let n = (9 << 20) + 13;
     let mut b = Build::new(&[n], 0);

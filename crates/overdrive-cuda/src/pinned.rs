@@ -1,4 +1,4 @@
-//! Pinned host memory: what copies of the device reach at the full speed of its link.
+//! Pinned host memory, which copies of the device reach at the full speed of its link.
 //!
 //! Mapped, and under unified addressing at one address for both sides, so that a copy names it like
 //! device memory. Invariant: bytes are freed once the work stream is done, which ends after every

@@ -1,7 +1,7 @@
 //! The batch dimensions of a product, brought to the two that `gemm` has.
 //!
-//! Neighbouring dimensions that every buffer strides through as one become one; what is left over
-//! two is unrolled into calls of their own. Invariant: the products, and the row-major order of
+//! Neighbouring dimensions that every buffer strides through as one become one. Dimensions beyond
+//! two are unrolled into calls of their own. Invariant: the products, and the row-major order of
 //! their elements, stay the same.
 
 use overdrive_ir::plan::Program;

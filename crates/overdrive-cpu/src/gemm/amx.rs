@@ -71,7 +71,7 @@ pub(super) trait Dot {
     /// Whether the sums of a block are looked at before they are added to C.
     const LOOKS: bool = false;
 
-    /// Adds `steps` steps of A and of the panel `b` to tiles 0 to 3, and asks for what comes after.
+    /// Adds `steps` steps of A and of the panel `b` to tiles 0 to 3, and prefetches `after`.
     ///
     /// # Safety
     /// The registers are configured, and both are as long as `steps` says, which is not 0.

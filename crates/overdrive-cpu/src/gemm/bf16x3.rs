@@ -15,11 +15,11 @@
 //! same panels by multiply-adds. Bits below 2^-126 are zeros to tiles. So operands under 2^-108
 //! keep fewer than 24 bits, but always those that lie above that.
 //!
-//! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are
-//! for vectors.
+//! Weights take six bytes an element instead of four. So few rows, which wait for memory, are for
+//! vectors.
 //!
-//! Long because what splits numbers and what multiplies their terms have one form of panels
-//! between them.
+//! Long because the functions that split numbers and those that multiply the terms share one form
+//! of panels.
 #![allow(unsafe_code)] // Inline assembly on raw pointers into panels.
 
 use std::arch::asm;

@@ -60,7 +60,7 @@ pub(crate) struct Part {
     pub cols: usize,
 }
 
-/// Consumes the product block by block: applies what follows it and stores the result where it
+/// Consumes the product block by block: applies the epilogue and stores the result where it
 /// belongs.
 ///
 /// Every element of the product is delivered exactly once, from several threads at once. So an

@@ -185,7 +185,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut 
     }
 }
 
-/// Rows of B that are asked for before they are copied. Rows lie pages apart, where the CPU's own
+/// Rows of B that are prefetched before they are copied. Rows lie pages apart, where the CPU's own
 /// prefetchers do not follow; without this, packing waits for one line at a time.
 const AHEAD: usize = 8;
 

@@ -97,7 +97,7 @@ impl Schedule {
             tile[1] = even(tile[1], WAITING_COLS, nr);
         }
         let line = kc * kernel.packed_bytes;
-        // Tiles outrun the memory: what comes next is asked for meanwhile, strip by strip, and
+        // Tiles outrun the memory. So the next block is prefetched meanwhile, strip by strip, and
         // needs room beside.
         let asks = kernel.has_tiles() && traits.packed_b;
         let most = if asks { l2 / 4 / line } else { l2 / 2 / line };

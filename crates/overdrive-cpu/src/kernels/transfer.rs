@@ -9,7 +9,7 @@
 /// Bytes of a task, at least.
 pub(super) const TASK_BYTES: usize = 32 << 10;
 
-/// A block to move: sizes and strides of what is left of its dimensions, outermost first, in bytes.
+/// A block to move: sizes and strides of its remaining dimensions, outermost first, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
     dims: Vec<Dim>,

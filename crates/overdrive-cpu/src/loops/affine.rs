@@ -263,7 +263,7 @@ fn coefficients(
             Instr::Load(access) => {
                 Instr::Load(Access { strides: vec![access.strides[row]], ..access.clone() })
             }
-            // Nobody reads these: what is stored is of the row.
+            // Nobody reads these: the stored values are of the row.
             Instr::Accumulator | Instr::Index(_) | Instr::RandomBits { .. } | Instr::Reduce(_) => {
                 Instr::Constant(0.0)
             }

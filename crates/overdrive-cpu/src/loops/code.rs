@@ -39,13 +39,13 @@ pub(super) struct Op {
     pub dst: PlaceId,
     pub src: [PlaceId; 3],
     pub immediate: i64,
-    /// Cycles a vector that it takes, roughly, if it can ask for memory meanwhile.
+    /// Cycles a vector that it takes, roughly, if it can prefetch meanwhile.
     pub work: usize,
     pub ahead: Option<Request>,
 }
 
 impl Op {
-    /// An operation that asks for nothing.
+    /// An operation without prefetches.
     pub(super) fn new(entry: Entry, dst: PlaceId, src: [PlaceId; 3], immediate: i64) -> Op {
         Op { entry, dst, src, immediate, work: 0, ahead: None }
     }
@@ -56,7 +56,7 @@ impl Op {
 pub(super) struct Request {
     /// The walk that a later block or row reads.
     pub walk: PlaceId,
-    /// Bytes from where it stands to the first that is asked for.
+    /// Bytes from where it stands to the first that is prefetched.
     pub bytes: i64,
     /// Bytes for each 16 lanes.
     pub step: usize,
@@ -97,7 +97,7 @@ pub(super) enum Stores {
     Direct,
     /// After all loads of a block.
     AfterLoads,
-    /// Likewise, and past the caches.
+    /// After all loads of a block, by non-temporal stores.
     Streaming,
 }
 

@@ -28,8 +28,8 @@ const STREAMING_TASK_POINTS: usize = 512 << 10;
 
 /// Tasks that a space should have at least: enough to balance a few threads.
 const TILES: usize = 8;
-/// Bytes of a result from which on it is stored past the caches: it would not be there when it is
-/// read.
+/// Bytes of a result from which on it is written by non-temporal stores. The caches would not hold
+/// it until it is read.
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// The forms of a program's code over one nest; which one runs depends on where the slots are.
@@ -114,7 +114,7 @@ impl Body {
         self.written.iter().any(|store| self.read.iter().any(|load| meet(store, load)))
     }
 
-    /// Whether results go past the caches, so that a task must end with a fence.
+    /// Whether results go by non-temporal stores, so that a task must end with a fence.
     pub(super) fn streams(&self) -> bool {
         self.streaming.is_some()
     }

@@ -63,7 +63,7 @@ fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     Ok(code)
 }
 
-/// Blocks between the one that is worked on and the one that is asked for.
+/// Prefetch distance, in blocks.
 const PREFETCH_BLOCKS: i64 = 2;
 
 /// Spreads prefetches over the operations of a block, in proportion to their work, so that memory

@@ -52,10 +52,10 @@ pub(crate) struct Operands {
     pub ahead: Ahead,
 }
 
-/// Memory that a later operation reads, and that a kernel asks for while it works.
+/// Memory that a later operation reads, and that a kernel prefetches while it works.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    /// Null where there is nothing to ask for.
+    /// Null where there is nothing to prefetch.
     pub from: *const u8,
     /// Bytes for each 16 lanes.
     pub step: usize,
@@ -113,7 +113,7 @@ pub(crate) trait Isa: Sized + 'static {
     /// Whether `mul_add` is an instruction and not a library call.
     const FMA: bool;
 
-    /// Whether vectors are whole cache lines, which can be stored past the caches.
+    /// Whether vectors are whole cache lines, so that non-temporal stores can write them.
     const LINES: bool;
 
     /// `K` compiled for this instruction set.

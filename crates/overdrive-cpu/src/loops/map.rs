@@ -45,15 +45,14 @@ pub(super) struct Map1<F>(PhantomData<F>);
 struct Map2<F, const U: Uniform>(PhantomData<F>);
 struct Map3<F, const U: Uniform>(PhantomData<F>);
 
-/// Lanes of a function that takes a cycle or two: of which a few vectors pass between two requests
-/// for what lies ahead.
+/// Lanes between two prefetches, for functions that take one or two cycles.
 const PIECE: usize = 64;
-/// Lanes of a function that takes longer: no more than a cache line holds.
+/// Lanes between two prefetches, for functions that take longer: no more than a cache line holds.
 pub(super) const SHORT_PIECE: usize = 16;
 
-/// Calls `each` for every lane, and asks for a line of what lies ahead with each `piece` of them.
-/// One request at a time, between vectors: a core remembers a dozen, and stands still when it has
-/// made more.
+/// Calls `each` for every lane, and prefetches a line of `ahead` with each `piece` of them. It
+/// prefetches one line at a time, between vectors: a core remembers a dozen requests, and stands
+/// still when it has made more.
 #[inline(always)]
 fn for_lanes(n: usize, piece: usize, ahead: &Ahead, mut each: impl FnMut(usize)) {
     let whole = n / piece * piece;

@@ -1,5 +1,5 @@
-//! The iteration space as loops: which dimension the lanes lie along, and what is left to iterate
-//! over.
+//! The iteration space as loops: the dimension that the lanes lie along, and the loops over the
+//! others.
 //!
 //! Dimensions that every address walks as one are merged. The lanes' dimension is the one with the
 //! least estimated cost.
@@ -12,7 +12,7 @@ use overdrive_ir::plan::Program;
 
 use super::expression::{Affine, Expression, Node, Source};
 
-/// How the lanes lie to what is folded.
+/// How the lanes lie to the dimension that is folded.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Lanes {
     /// Inside the row: lanes of one row, elementwise or folded.

@@ -202,7 +202,7 @@ impl<I: Isa> Emitter<'_, I> {
     }
 }
 
-/// Cycles a vector that a node takes, roughly, if its kernel asks for memory meanwhile.
+/// Cycles a vector that a node takes, roughly, if its kernel prefetches meanwhile.
 fn work(node: &Node, uniform: Uniform) -> usize {
     match node {
         Node::Unary(Unary::Sin | Unary::Cos, _) => 0,

@@ -1,8 +1,8 @@
 //! Memory that this process may still take: of the machine, of its control group, and within its
 //! own limits.
 //!
-//! Linux promises more than it has and ends the process that touches it, so what is there is asked
-//! for before it is taken.
+//! Linux promises more memory than it has and ends the process that touches it. So the process asks
+//! for the available bytes before it takes any.
 
 use std::fs;
 use std::path::Path;

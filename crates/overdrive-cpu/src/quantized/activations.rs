@@ -1,5 +1,5 @@
 //! Rows of activations as narrow numbers: the largest magnitude of a row or of its blocks, their
-//! scales, and what is nearest.
+//! scales, and the nearest codes.
 //!
 //! One source serves every instruction set, in forms that vectorise:
 //!

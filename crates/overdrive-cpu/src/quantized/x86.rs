@@ -179,7 +179,7 @@ unsafe fn multiply<C: Codes, const M: usize, const R: usize>(s: &Strip, dtype: D
             for (r, words) in words.iter_mut().enumerate() {
                 let from = s.codes.add(r * s.code_stride + index * 64);
                 *words = _mm512_maskz_loadu_epi8(mask, from.cast());
-                // The same place in the next strip: one line is asked for with each that is used.
+                // Prefetches the same place in the next strip: one line with each that is used.
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(R * s.code_stride).cast());
             }
             let mut parts = [[zero; R]; M];

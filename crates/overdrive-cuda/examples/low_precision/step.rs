@@ -175,7 +175,7 @@ pub(crate) fn run(bench: &Bench<'_>) {
     compare(bench, |_| Tuning::default());
 }
 
-/// With what is fastest here of cuBLASLt's algorithms and our kernels.
+/// With the fastest of cuBLASLt's algorithms and our kernels here.
 pub(crate) fn run_tuned(bench: &Bench<'_>) {
     compare(bench, |graph| bench.tuned(graph));
 }

@@ -2,8 +2,8 @@
 //!
 //! Query, key and value of a model in f32 are three products of cuBLASLt. Each has a quarter of the
 //! tiles that fill a large GPU. Events fork the streams and join them, which a capture turns into
-//! branches of its graph. Invariant: all of them begin after the work enqueued before, none of them
-//! late, and later work waits for all.
+//! branches of its graph. Invariant: all of them begin after the work that was enqueued before, and
+//! later work waits for all.
 
 use crate::Error;
 use crate::entry::begin_call;

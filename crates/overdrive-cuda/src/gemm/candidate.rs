@@ -18,7 +18,7 @@ const ALGORITHMS: usize = 8;
 /// Tiles of our own kernel that are worth timing.
 pub(super) const TILES: usize = 6;
 
-/// Up to so many rows a product of few columns is taken by the kernel for those unless it is timed.
+/// Most rows for which a product of few columns is taken by its own kernel unless it is timed.
 const ROWS_OF_NARROW: usize = 4096;
 
 /// A way to compute a product.
@@ -30,7 +30,7 @@ pub enum Candidate {
     VendorStaged(usize),
     /// Our Hopper kernel with this tile.
     Hopper(Tile),
-    /// Our kernel for products of few rows, by so many blocks that share the contracted index.
+    /// Our skinny GEMM kernel, with split-K over this many blocks.
     Few(usize),
     /// Our kernel for products of few columns.
     Narrow,

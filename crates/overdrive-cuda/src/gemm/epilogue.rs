@@ -1,4 +1,4 @@
-//! Prints the epilogue of a product: what our kernels do with `V` neighbouring sums of a row, in
+//! Prints the epilogue of a product, which our kernels apply to `V` neighbouring sums of a row in
 //! registers.
 //!
 //! The text declares:

@@ -86,7 +86,7 @@ impl Cut {
         (stages > 0).then_some(Self { stages, ..one })
     }
 
-    /// Whether a block has asked for all of its weights before the kernel before it is over: half
+    /// Whether a block has prefetched all of its weights before the kernel before it is over: half
     /// of them copied, half brought near. Where it has not, it streams them, and less of its memory
     /// should go to anything else.
     pub(super) fn is_ahead(&self, call: &GemmCall) -> bool {
@@ -170,8 +170,8 @@ impl Parts<'_> {
     }
 }
 
-/// The source of the kernel for products that it takes; `asks` are the addresses of the loop, with
-/// their bytes, that are asked for early.
+/// The source of the kernel for products that it takes. `asks` are the addresses of the loop that
+/// are prefetched early, with their bytes.
 pub(super) fn source(
     parts: Parts<'_>,
     cut: &Cut,

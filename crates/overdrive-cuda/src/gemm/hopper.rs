@@ -277,7 +277,7 @@ struct Hopper {
 }
 
 /// Compiles the kernel for one call, for several that are alike (see `together`), or for one and
-/// what follows it (see `following`); `None` where it does not apply.
+/// the loop over its rows (see `following`). `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
     work: Work<'_>,

@@ -22,10 +22,10 @@ use std::sync::Arc;
 const SAMPLES: usize = 9;
 
 /// Times every candidate of a product with cold caches; `None` where there is nothing to choose.
-/// The key is what `compile` looks the choice up by.
+/// The key is the one by which `compile` looks the choice up.
 ///
 /// # Errors
-/// As `compile`, and what CUDA says while candidates run.
+/// As `compile`, and CUDA's errors while candidates run.
 pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>, Refusal> {
     if call.epilogue.0.points() == 0 || call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
         return Ok(None);
@@ -122,7 +122,7 @@ impl Launch for Apart {
     }
 }
 
-/// Times what is ready, on the buffers of products and of what follows them.
+/// Times the launches that are ready, on the buffers of products and of the loops that follow them.
 fn fastest(
     site: &Site<'_>,
     (calls, program): (&[GemmCall], Option<&Program>),

@@ -287,7 +287,7 @@ __device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
 struct Online {
     f32 max, sum;
 
-    // The shift of a sum: what is shifted by no number stays as it is.
+    // The shift of a sum. Where the largest element is -infinity, there is none.
     __device__ __forceinline__ static f32 shift(f32 max) {
         return max == __uint_as_float(0xff800000u) ? 0.0f : max;
     }

@@ -13,7 +13,7 @@ use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{DType, row_major};
 use std::collections::BTreeMap;
 
-/// How the lanes lie to what is folded.
+/// How the lanes lie to the dimension that is folded.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Lanes {
     /// Inside the row.

@@ -34,7 +34,7 @@ impl Share {
         vec![Share { passes: 0..stages.passes.len(), parts: 1, rows: StoresOfRows::Here }]
     }
 
-    /// A kernel a pass, and one for what follows the last fold.
+    /// A kernel a pass, and one for the values after the last fold.
     pub(super) fn split(stages: &Stages, parts: usize) -> Vec<Share> {
         let count = stages.passes.len();
         let folds_last = stages.passes.last().is_some_and(|pass| !pass.folds.is_empty());

@@ -100,8 +100,8 @@ impl Bands {
         Ok(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
     }
 
-    /// Whether what is not moved is worth what is computed twice; errs with the reason where it is
-    /// not.
+    /// Whether the bytes that are not moved are worth the lines that are computed twice. Errs with
+    /// the reason where they are not.
     pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> Result<(), String> {
         let handed = || calls[1..].iter().map(|call| call.input.ty.bytes());
         if let Some(bytes) = handed().find(|&bytes| bytes < LEAST) {

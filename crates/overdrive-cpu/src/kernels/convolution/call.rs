@@ -203,8 +203,8 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// The buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what
-    /// the epilogue wants.
+    /// The buffers of a span: stage, panels of B, rows that are yet to be packed into them, sums,
+    /// and the epilogue's scratch.
     pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> Parts<5> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {
@@ -335,7 +335,7 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// Makes a panel of its rows, or ends it where that is what they are.
+    /// Makes a panel of its rows. Where the rows are the panel already, ends it.
     ///
     /// # Safety
     /// The rows are there, over `depth`, and `to` has room for a panel.

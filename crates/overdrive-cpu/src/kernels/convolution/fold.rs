@@ -60,7 +60,8 @@ pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
     if stores.is_empty() { None } else { Some(Program { stores, ..before(merged) }) }
 }
 
-/// The program without its fold and what follows from it: nothing that varies in space does.
+/// The program without its fold and without the values that depend on it. None of those varies in
+/// space.
 fn before(program: &Program) -> Program {
     let mut result = Program { stores: vec![], ..program.clone() };
     for (instr, _) in
@@ -192,7 +193,7 @@ impl Fold {
     }
 }
 
-/// The program that folds what is made of the sums of a tile into a part: over `[..., parts, rows,
+/// The program that folds the values of a tile's sums into a part: over `[..., parts, rows,
 /// columns]`.
 fn of_tiles(
     merged: &Program,
@@ -219,7 +220,7 @@ fn of_tiles(
     program
 }
 
-/// The program that folds parts, and what follows: over `[N, O, parts]`.
+/// The program that folds parts, with the rest of the program behind it: over `[N, O, parts]`.
 fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
     let varies = whole.element_level();
     let extents = vec![whole.extents[0], whole.extents[1], used];

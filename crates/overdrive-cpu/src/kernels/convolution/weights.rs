@@ -249,7 +249,7 @@ impl<T: Element> Weights<T> {
         }
     }
 
-    /// Packs what is packed in each call.
+    /// Packs the weights that are packed in each call.
     pub(super) fn pack(&self, pool: &Pool, slots: &SlotTable) {
         if let Packed::PerCall(own) = &self.packed {
             // SAFETY: the plan lets a step read its operands; the buffer is this step's own.

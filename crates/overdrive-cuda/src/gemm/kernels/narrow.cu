@@ -1,4 +1,5 @@
-// A product of few columns: a block for each row, whose threads share the contracted index.
+// A product of few columns: a block for each row, whose threads share the contracted index
+// (split-K).
 //
 // Such a product has almost no arithmetic. Its bound is how long one thread reads. So the sums of a
 // row are cut among as many threads as a block may have. They meet in a tree, in the same order in
