@@ -214,8 +214,8 @@ fn trim<T: Element>(bytes: &mut [u8], shape: [usize; 4]) -> &mut [u8] {
     &mut bytes[start..][..Kernel::<T>::best().packed_b_bytes(shape)]
 }
 
-/// Multiply-adds a second of one core that has nothing to load, times two. In assembly, because
-/// what matters is that nothing else is in the loop.
+/// Multiply-adds a second of one core that has nothing to load, times two. It is in assembly,
+/// because nothing else may be in the loop.
 #[cfg(target_arch = "x86_64")]
 fn peak_gflops() -> f64 {
     const STEPS: usize = 1_000_000;

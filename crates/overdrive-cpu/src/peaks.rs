@@ -1,4 +1,4 @@
-//! Rates from the data sheet: what this processor cannot exceed at its highest clock.
+//! Rates from the data sheet, which this processor cannot exceed at its highest clock.
 //!
 //! Known only where the system tells that clock; a virtual machine seldom does, and then nothing is
 //! claimed.

@@ -48,7 +48,7 @@ fn pool(threads: usize) -> Pool {
     Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
 }
 
-/// Runs a program over copies of `slots` and returns what the slots hold afterwards.
+/// Runs a program over copies of `slots` and returns the content of the slots afterwards.
 fn run(program: &Program, slots: &[Tensor], level: Level, pool: &Pool) -> Vec<Tensor> {
     let compiled =
         CompiledLoop::with_level(program, &|slot| slots[slot.0 as usize].ty().dtype, level)

@@ -198,7 +198,7 @@ fn spelled_gelu(p: &mut Program, of_sum: bool, factored: bool) -> overdrive_ir::
 #[test]
 fn gelu_keeps_its_digits_where_the_tangent_cancels() {
     let xs = all_floats();
-    // Sums whose second operand changes what is computed, and are exact all the same.
+    // Sums whose second operand changes the result, and that are exact all the same.
     let halves: Vec<f32> = xs.iter().map(|x| if x.abs() < 1e30 { x / 2.0 } else { *x }).collect();
     let rests: Vec<f32> = xs.iter().zip(&halves).map(|(x, half)| x - half).collect();
     for level in Level::supported() {

@@ -115,8 +115,8 @@ fn whatever_the_limit_every_result_is_what_it_was() {
     assert!(states > 20 && values > 5, "both ways are tried: {states} states, {values} values");
 }
 
-/// Waits for the ends of copies, and for what they carry, cannot be left out, but for those that a
-/// wait of another step covers.
+/// A wait for the end of a copy, or for the values that it carries, cannot be left out. The
+/// exceptions are waits that a wait of another step covers.
 #[test]
 fn a_missing_wait_is_found() {
     let backend = CpuBackend::new(Some(2)).unwrap();

@@ -179,7 +179,7 @@ fn indexed() -> Vec<Graph> {
 fn values(ty: &TensorType, site: u64) -> Tensor {
     let count = ty.elements();
     let values: Vec<f64> = if ty.dtype.is_float() {
-        // A short period: what is drawn once is drawn often enough.
+        // A short period, so that a number that is drawn once is drawn often enough.
         let some: Vec<f64> = philox::normals(1, site).take(count.min(65_521)).collect();
         (0..count).map(|i| some[i % some.len()]).collect()
     } else {

@@ -1,5 +1,6 @@
-//! `cargo xtask kernels`: what every kernel takes of a multiprocessor, on each architecture that it
-//! is for; no GPU is needed. With `--quick` each for one of its architectures, in turn.
+//! `cargo xtask kernels`: the resources of a multiprocessor that every kernel takes, on each
+//! architecture that it is for. No GPU is needed. With `--quick` each kernel is compiled for one of
+//! its architectures, in turn.
 //!
 //! Kernels by name and of products come by their representative specialisations. Fused loops and
 //! printed regions come by the plans of built-in models. The example fails where a kernel does not

@@ -24,7 +24,7 @@ pub struct CudaBackend {
     name: String,
     target: Gpu,
     device: Arc<Device>,
-    /// Choices of earlier processes, with what they hold for.
+    /// Choices of earlier processes, with the place that they hold for.
     choices: Option<(Choices, String)>,
 }
 
@@ -107,7 +107,7 @@ impl Target for Gpu {
 }
 
 /// Bytes per second each way between host and device. Such devices come with a generation of PCI
-/// Express. The figure is what its 16 lanes carry, less an eighth for its packets.
+/// Express. The figure is the rate of its 16 lanes, less an eighth for its packets.
 fn link(architecture: Architecture) -> f64 {
     let gigabytes = match architecture {
         Architecture::Sm90a | Architecture::Sm100a => 64.0,
@@ -178,7 +178,7 @@ impl Backend for CudaBackend {
             let timed = self.choose(&site, gemm::key(call), || gemm::tune(&site, call))?;
             tuning.choices.extend(timed);
         }
-        // One by one is what a launch of several is held against, so it comes second.
+        // A launch of several steps is compared with the steps one by one, so it comes second.
         for step in &plan.steps {
             let StepKind::Joined(bond, steps) = &step.kind else { continue };
             let Some(key) = joined::key(*bond, &steps.iter().collect::<Vec<_>>()) else { continue };

@@ -33,7 +33,7 @@ impl Cache {
     }
 
     /// The folder of the user's caches of every kind: `OVERDRIVE_CACHE`, else the folder
-    /// `overdrive` of `XDG_CACHE_HOME` or of what the system has for caches; none where no such
+    /// `overdrive` of `XDG_CACHE_HOME` or of the system's folder for caches. None where no such
     /// place is known.
     pub fn root_of_user() -> Option<PathBuf> {
         let variable = |name: &str| {

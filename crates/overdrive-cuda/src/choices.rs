@@ -60,7 +60,7 @@ impl Choices {
         serde_json::from_slice(&self.cache.get(&entry(place, key))?).ok()
     }
 
-    /// Keeps what was chosen at `place`.
+    /// Keeps the choice at `place`.
     pub(crate) fn put(&self, place: &str, key: &str, choice: &Choice) {
         let content = serde_json::to_vec(choice).expect("names and numbers");
         self.cache.put(&entry(place, key), &content);

@@ -64,7 +64,7 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// CUDA C++ with what it is specialised by.
+/// CUDA C++ with its specialisation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Source {
     /// Name, as in profiles and messages.

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Device {
     /// Before the context, which the pinned memory belongs to.
     staging: Mutex<Staging>,
-    /// Held by whoever uses the stream: a capture takes in what any thread enqueues.
+    /// Held by the thread that uses the stream, because a capture takes in the work that any thread
+    /// enqueues.
     turn: ReentrantMutex<()>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -159,7 +160,7 @@ impl Device {
         pool_use(self.pool.0)
     }
 
-    /// Gives what the pool holds and nobody uses back to the system.
+    /// Gives unused memory of the pool back to the system.
     ///
     /// # Errors
     /// The driver's error.
@@ -227,7 +228,7 @@ pub fn count() -> Result<usize, Error> {
     }
 }
 
-/// Memory of the host that plans may pin: half of what is free, where the system tells.
+/// Memory of the host that plans may pin: half of the free memory, where the system tells.
 pub(crate) fn host_bytes() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -235,7 +236,7 @@ pub(crate) fn host_bytes() -> Option<u64> {
     Some(kibibytes * 512)
 }
 
-/// The device's own pool, told to keep what is freed: asking the system costs far more than a
+/// The device's own pool, told to keep freed memory: a request to the system costs far more than a
 /// kernel.
 fn keeping_pool(context: &CudaContext) -> Result<Pool, Error> {
     // SAFETY: the device is open, and the attribute is a 64-bit number.

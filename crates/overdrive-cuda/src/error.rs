@@ -109,7 +109,7 @@ fn is_sticky(code: CUresult) -> bool {
 }
 
 impl Error {
-    /// The same for users of the back end: what failed stands before CUDA's words.
+    /// The same for users of the back end. The failed step stands before CUDA's words.
     pub fn during(self, step: impl Into<String>) -> BackendError {
         match self {
             Self::OutOfMemory { needed, available } => BackendError::OutOfMemory {

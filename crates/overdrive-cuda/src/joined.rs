@@ -1,5 +1,5 @@
-//! Several steps as one launch: what a device answers, compiles and times, by what holds them
-//! together.
+//! Several steps as one launch: the answers, compilation and timing of a device, by the bond that
+//! holds the steps together.
 
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};

@@ -32,7 +32,7 @@ impl DeviceBytes {
     /// `len` bytes of no particular content.
     ///
     /// # Errors
-    /// `OutOfMemory` when the device has no more, even after the pool gave back what nobody uses.
+    /// `OutOfMemory` when the device has no more, even after the pool gave back its unused memory.
     pub fn new(device: &Arc<Device>, len: usize) -> Result<Self, Error> {
         let _turn = device.turn();
         let address = match allocate(device, len) {

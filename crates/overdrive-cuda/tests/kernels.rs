@@ -360,7 +360,7 @@ fn gradients_of_attention_with_mask_functions() {
     }
 }
 
-/// Gradients of captured tensors too; these are rounded to 16 bits, since what they are sums of is.
+/// Gradients of captured tensors too. These are rounded to 16 bits, since their summands are.
 #[test]
 fn gradients_of_attention_with_score_functions() {
     type Score = for<'b> fn(Expr<'b>, [Expr<'b>; 4], &[Expr<'b>]) -> Expr<'b>;

@@ -119,8 +119,8 @@ fn rows_set_out_where_they_can() {
     };
     let out = text(Architecture::Sm90a, 131_072, 1);
     assert!(out.contains("Ahead<131072>") && out.contains("__cluster_dims__(2, 1, 1)"), "{out}");
-    // In place, what a block wrote may not be what another read; before Hopper nothing copies in
-    // bulk.
+    // In place, a block may not read the elements that another wrote; before Hopper nothing copies
+    // in bulk.
     assert!(!text(Architecture::Sm90a, 131_072, 0).contains("Ahead"));
     assert!(!text(Architecture::Sm80, 131_072, 1).contains("Ahead"));
     // The part of a block would be more than its shared memory.

@@ -164,7 +164,7 @@ impl<T: Format> Runnable for Gemm<T> {
                     (*kernel, Rhs::Packed(Packed::new(kernel, bytes, *shape)))
                 }
             };
-            // SAFETY: the operands share no bytes with what is written.
+            // SAFETY: the operands share no bytes with the results.
             unsafe {
                 call.sums.take(slots, self.shape, |output| kernel.gemm(pool, lhs, rhs, output));
             }

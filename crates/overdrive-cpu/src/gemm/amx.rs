@@ -1,7 +1,7 @@
 //! Intel AMX: bf16 and i8 products on eight tile registers of 16 rows by 64 bytes.
 //!
 //! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B. So four
-//! multiplications of 16 cycles share four loads of 8. They outrun the second-level cache, so the
+//! multiplications of 16 cycles share four loads of 8. They outrun the second-level cache. So the
 //! kernel prefetches the next step of B, the next tile of C and the next block of packed weights.
 //! Intrinsics are not stable yet; inline assembly is.
 #![allow(unsafe_code)] // Inline assembly on raw pointers.
@@ -266,7 +266,7 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
     }
 }
 
-/// A whole tile of C, of elements of four bytes, and what it is made of.
+/// A whole tile of C, of elements of four bytes, and its operands.
 struct Tile {
     a: Left,
     b: *const u8,

@@ -262,7 +262,7 @@ unsafe fn compute(block: &PackedBlock<f32>) {
     unsafe { amx::compute::<Bf16x3>(block) }
 }
 
-/// Four multiplications of a term of A by a term of B, each after what it waits for.
+/// Four multiplications of a term of A by a term of B, each after the loads that it waits for.
 macro_rules! four {
     ($($before0:expr)?; $($before1:expr)?; $($before2:expr)?; $after:expr) => {
         concat!(
@@ -288,8 +288,8 @@ macro_rules! right {
     };
 }
 
-/// The prefetches in a sixth of a step: a kilobyte of the next step of B, a line of the block after
-/// it, and two lines of the next tile of C.
+/// The prefetches in a sixth of a step: a kilobyte of the next step of B, a line of `after`, and
+/// two lines of the next tile of C.
 macro_rules! ask {
     ($near0:literal, $near1:literal, $after:literal) => {
         concat!(

@@ -7,8 +7,7 @@ use super::panel::{Lines, Panel};
 use super::schedule;
 use super::simd::PackedBlock;
 
-/// A block of C and what it is made of. `a` and `b` are packed; C's rows lie `c_stride` elements
-/// apart.
+/// A block of C and its operands. `a` and `b` are packed; C's rows lie `c_stride` elements apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockProduct<A> {
     pub(crate) a: *const u8,
@@ -28,8 +27,8 @@ impl<T: Element> Kernel<T> {
         [self.a.width, self.b.width]
     }
 
-    /// Whether blocks are multiplied by a unit for whole tiles, which does several times what
-    /// vectors do.
+    /// Whether blocks are multiplied by a unit for whole tiles, which is several times as fast as
+    /// vectors.
     pub(crate) fn has_tiles(&self) -> bool {
         self.a.k_multiple >= 32
     }

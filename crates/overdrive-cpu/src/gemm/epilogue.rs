@@ -10,7 +10,7 @@ use super::view::ViewMut;
 #[derive(Debug)]
 pub struct Block<'a, A> {
     start: *mut A,
-    /// Elements from one row to the next; what lies between rows is not the block's.
+    /// Elements from one row to the next; those between rows are not the block's.
     pub row_stride: usize,
     /// Indices on the two batch axes.
     pub batch: [usize; 2],

@@ -123,8 +123,9 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
     }
 }
 
-/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128; panels of B
-/// begin with what takes that out of the sums again, -128 times the sum of each column.
+/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128. Panels of B
+/// begin with the numbers that take the shift out of the sums again, -128 times the sum of each
+/// column.
 ///
 /// # Safety
 /// As for [`pack`].

@@ -10,7 +10,7 @@ pub(super) struct Panel {
     pub group: usize,
     /// k is filled up to a multiple of this, which is itself a multiple of `group`.
     pub k_multiple: usize,
-    /// Groups before the first, which hold what sums begin with.
+    /// Groups before the first, which hold the initial values of sums.
     pub head: usize,
 }
 

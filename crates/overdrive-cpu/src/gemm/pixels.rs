@@ -13,7 +13,7 @@ pub(crate) struct PixelTiles<'a> {
     /// The first pixel of either tile, and bytes from a pixel to the next.
     pub(crate) pixels: [*const u8; 2],
     pub(crate) pixel_bytes: usize,
-    /// Bytes from a pixel to what each step multiplies of it.
+    /// Bytes from a pixel to the values of it that each step multiplies.
     pub(crate) offsets: &'a [isize],
     /// Panels of the right matrix, in pairs of k.
     pub(crate) b: *const u8,

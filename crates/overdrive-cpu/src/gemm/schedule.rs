@@ -139,7 +139,8 @@ pub(super) fn skinny_columns(size: Size, threads: usize) -> usize {
     size.n.div_ceil(parts).next_multiple_of(LEAST)
 }
 
-/// The grid of tiles that lets `threads` threads finish first, counting what each tile packs.
+/// The grid of tiles that lets `threads` threads finish first, with the packing of each tile
+/// counted.
 fn balanced_grid<T: Element>(
     kernel: &Kernel<T>,
     size: Size,

@@ -1,4 +1,4 @@
-//! A dimension that a window slides along: what convolutions and windowed reductions share.
+//! A dimension that a window slides along, for convolutions and windowed reductions.
 //!
 //! Places of a window are steps apart. So a tap sees every step-th element at neighbouring places.
 //! Positions are split into *phases* by their remainder by the step. Neighbouring places then see

@@ -11,7 +11,7 @@
 //! values between the end of a line and the next, which are not stored. Any number of dimensions is
 //! the same. The outermost one is cut into bands where a plane is larger than caches.
 //!
-//! Invariant: what is staged and computed depends on the geometry and the band alone, not on
+//! Invariant: the staged and computed elements depend on the geometry and the band alone, not on
 //! threads.
 // Raw pointers into slots and scratch; places outside of the input keep the padding.
 #![allow(unsafe_code)]
@@ -308,7 +308,7 @@ impl Stage<'_> {
                         to: [to_step, to_along],
                     };
                     let to = to.wrapping_add((number * inner.len() + phase) * self.phase);
-                    // SAFETY: what was found is in the plane and in its phase.
+                    // SAFETY: the positions found are in the plane and in its phase.
                     unsafe { self.copying.run(along.count, &lines, (from, to)) }
                 }
                 continue;

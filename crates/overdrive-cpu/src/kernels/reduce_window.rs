@@ -146,8 +146,8 @@ impl<T: Scalar> ReduceWindow<T> {
         let to = |number: usize| {
             self.plane(&self.result, first + number, slots).wrapping_offset(band as isize).cast()
         };
-        // SAFETY: scratch has room for all three; both views have what the geometry says, and the
-        // places are this task's.
+        // SAFETY: scratch has room for all three. Both views have the elements that the geometry
+        // says, and the places are this task's.
         unsafe {
             let offsets = std::slice::from_raw_parts_mut(offsets.cast::<usize>(), taps);
             planes.offsets(span, offsets);

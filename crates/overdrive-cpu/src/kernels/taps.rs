@@ -241,7 +241,7 @@ pub(super) struct Run<'a, V, W = ()> {
 pub(super) struct Folding<V, W = ()>(Entry, PhantomData<fn(V, W)>);
 
 impl<A: Factor> Folding<A, A> {
-    /// Products with weights, added to what sums hold.
+    /// Products with weights, added to the values of the sums.
     pub(super) fn adding<I: Isa>() -> Self {
         Self(I::entry::<Folded<Weighted<A>, false>>(), PhantomData)
     }

@@ -3,9 +3,9 @@
 //! up over the other dimension of the block.
 //!
 //! As a program of the block interpreter it costs a dozen calls per row. That is as much as the
-//! product itself where rows are short and tiles fast. Here the values that depend on the row alone
-//! are computed for all rows once a call, by a loop that is the rest of the program. Each row is
-//! then one pass from sums to results.
+//! product itself where rows are short and tiles fast. Here a loop, the rest of the program,
+//! computes the values that depend on the row alone, for all rows once a call. Each row is then one
+//! pass from sums to results.
 #![allow(unsafe_code)] // Runs over the addresses of a slot table, as the caller vouches for them.
 
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! Emission: which nodes become operations of which list, and in which registers their values are.
 //!
-//! Registers are handed out by liveness within a pass; what rows compute stays where it is to the
-//! row's end.
+//! Registers are handed out by liveness within a pass. Values that rows compute keep their register
+//! to the row's end.
 
 use super::Unsupported;
 use super::code::{

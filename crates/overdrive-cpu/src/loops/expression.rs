@@ -1,5 +1,5 @@
-//! A program as loops execute it: conversions that change no lane are gone, products feed
-//! multiply-adds, and what nobody uses is dropped.
+//! A program as loops execute it. Conversions that change no lane are gone, products feed
+//! multiply-adds, and values that nobody uses are dropped.
 //!
 //! Invariant: nodes are in an order in which operands precede their uses.
 

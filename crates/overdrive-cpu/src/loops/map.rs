@@ -4,7 +4,7 @@
 //! kernels come in several forms. The form says which operands are one number for all lanes (a
 //! constant, a row's statistic). So nobody writes such a number out into lanes first.
 //!
-//! Long because it is tables, a line a function, and what they share.
+//! Long because it is tables, a line a function, and their common parts.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;

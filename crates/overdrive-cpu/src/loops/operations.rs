@@ -184,7 +184,7 @@ impl<I: Isa> Emitter<'_, I> {
         Ok(())
     }
 
-    /// Bits are what a store of one type and a load of the other make of them.
+    /// A bitcast is a store of one type and a load of the other.
     fn bitcast(
         &mut self,
         ops: &mut Vec<Op>,

@@ -159,7 +159,7 @@ pub(crate) fn from_e8m0(code: u8) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every exponent with all kinds of low bits, and what lies at and beside each code and each
+    /// Every exponent with all kinds of low bits, and the numbers at and beside each code and each
     /// tie between two.
     fn inputs(format: FloatFormat) -> impl Iterator<Item = f32> {
         let codes = (0..=255).map(move |code| format.decode(code) as f32);

@@ -1,4 +1,4 @@
-//! `Numbers`: a run of numbers of any narrow format, and what each is in f32.
+//! `Numbers`: a run of numbers of any narrow format, and the f32 value of each.
 
 use std::ops::Range;
 use std::sync::OnceLock;

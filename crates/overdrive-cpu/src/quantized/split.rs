@@ -88,8 +88,8 @@ impl<'a> Split<'a> {
         let even = |len: usize, parts: usize| len.div_ceil(parts).next_multiple_of(WIDTH);
         let shares = outer * inner * m * n * k >= WORTH_SHARING;
         let tasks = if shares { pool.threads().div_ceil(outer * inner) } else { 1 };
-        // Tasks side by side all take x apart, tasks one above the other all unpack the codes: what
-        // is less.
+        // Tasks side by side all split x, and tasks one above the other all unpack the codes. The
+        // cheaper of the two is chosen.
         let [above, beside] = if m >= n { [tasks, 1] } else { [1, tasks] };
         let rows = even(m, m.div_ceil(BLOCK).max(above));
         let cols = even(n, n.div_ceil(BLOCK).max(beside));
@@ -229,8 +229,8 @@ struct Scale<'a> {
 }
 
 impl Scale<'_> {
-    /// Adds the sums of a group, scaled, to those of the groups before; those of the first replace
-    /// what was there.
+    /// Adds the sums of a group, scaled, to those of the groups before. The sums of the first group
+    /// replace the old values.
     ///
     /// # Safety
     /// `decode::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and

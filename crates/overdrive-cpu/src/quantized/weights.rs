@@ -1,4 +1,4 @@
-//! `Weights`: codes, scales and zeros, and what they mean.
+//! `Weights`: codes, scales and zeros, and their meaning.
 
 use std::ops::Range;
 
@@ -84,7 +84,7 @@ impl<'a> Weights<'a> {
         self.scales.decode(row + range.start..row + range.end, scales);
     }
 
-    /// The format of scales, and what all of them are multiplied by.
+    /// The format of scales, and the factor of all of them.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn scale_format(&self) -> (DType, f32) {
         (self.scales.dtype(), self.factor)

@@ -104,7 +104,7 @@ mod tests {
         let mut scratch = Scratch::default();
         let placed = scratch.place(parts);
         assert!(placed.starts.iter().all(|start| start.addr().is_multiple_of(LINE)));
-        // SAFETY: what is behind the part belongs to the same memory.
+        // SAFETY: the bytes behind the part belong to the same memory.
         unsafe { placed.starts[1].write_bytes(0, bytes) };
     }
 

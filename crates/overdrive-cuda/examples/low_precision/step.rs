@@ -139,7 +139,7 @@ fn time(bench: &Bench<'_>, (graph, tuning): (&Graph, &Tuning)) -> (Time, Vec<Buf
     bench.time_as(tuning, graph, &inputs, CacheState::Warm)
 }
 
-/// Some results of the square layer against the definition: products of what codes stand for, with
+/// Some results of the square layer against the definition: products of the codes' values, with
 /// this scale.
 fn check(bench: &Bench<'_>, graph: &Graph, outputs: &[Buffer]) {
     let [x, w, dy] = ["x1", "w1", "dy1"].map(|name| input(graph, name).expect("an input"));

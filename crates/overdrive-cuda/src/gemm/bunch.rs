@@ -3,10 +3,10 @@
 //! the product that it gates.
 //!
 //! Unlike products that run `together`, these need not be alike: each has its own outputs and
-//! epilogue. A product may read what the one before it stores, where both are at the same element.
-//! Each block computes the loop for itself (`loops::Lead`), which takes less than a launch.
-//! Products that stream their weights stay apart: tiles of x in shared memory are tiles of weights
-//! that are not under way.
+//! epilogue. A product may read the results of the one before it, where both are at the same
+//! element. Each block computes the loop for itself (`loops::Lead`), which takes less than a
+//! launch. Products that stream their weights stay apart: tiles of x in shared memory would take
+//! the room of tiles of weights that are under way.
 
 use super::few::{self, Cut, Parts, Rows};
 use super::problem::strides;
@@ -97,7 +97,7 @@ fn loads(call: &GemmCall) -> impl Iterator<Item = &Access> {
     })
 }
 
-/// Whether a product reads what another stores.
+/// Whether a product reads a result of another.
 fn reads(call: &GemmCall, other: &GemmCall) -> bool {
     let stores = &other.epilogue.0.stores;
     let is_stored = |slot| stores.iter().any(|store| store.access.slot == slot);

@@ -116,7 +116,7 @@ fn halves(site: &Site<'_>, call: &GemmCall) -> Halves {
     Halves::of(site.plan, call, dtype)
 }
 
-/// Types of operands that products take; e8m0 and what is narrower than a byte is converted first.
+/// Types of operands that products take; e8m0 and types narrower than a byte are converted first.
 pub const DTYPES: [DType; 14] = [
     DType::F64,
     DType::F32,

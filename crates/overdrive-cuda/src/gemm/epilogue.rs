@@ -222,7 +222,7 @@ fn address(dtype: DType, access: &Access, slot: usize) -> (String, i64, u64) {
     (format!("({dtype}*)slots.at[{slot}] + ({})", offset(access.offset, &terms)), col, at_once)
 }
 
-/// The declaration of what `register` reads, and its reading.
+/// The declaration of the value that `register` reads, and its reading.
 fn load(register: usize, dtype: DType, access: &Access, slot: usize) -> (String, String) {
     let (at, step, once) = address(dtype, access, slot);
     let neighbours = format!("    {dtype} l{register}[V];\n");

@@ -25,7 +25,7 @@ use std::sync::Arc;
 const ROWS: usize = 64;
 /// Outputs of a block: rows of one matrix instruction.
 const OUTPUTS: usize = 64;
-/// Bytes of a tile's lines: what the widest swizzle spans.
+/// Bytes of a tile's lines: the span of the widest swizzle.
 const LINE: usize = 128;
 /// Warpgroups of a block.
 const GROUPS: usize = 4;
@@ -33,7 +33,7 @@ const GROUPS: usize = 4;
 pub(super) const THREADS: usize = GROUPS * 128;
 /// Blocks that may share the contracted index.
 pub(super) const SPLITS: [usize; 3] = [1, 2, 4];
-/// Dynamic shared memory that each of two blocks may have, less what the barriers take.
+/// Dynamic shared memory that each of two blocks may have, less the room of the barriers.
 const SHARED_BYTES: usize = 113 * 1024 - 512;
 /// For bringing the first tile to its alignment.
 const SLACK: usize = 1024;

@@ -1,10 +1,10 @@
 //! Products that a loop over the rows of their result follows (layer_norm after a residual), as one
 //! launch.
 //!
-//! Alone the loop pays for a launch and reads what the product has just written. Together the
-//! blocks that hold a row are a cluster, and meet where the loop folds. The loop's own result is
-//! written while blocks of other rows still read the product's operands, so it may share no byte
-//! with them.
+//! Alone the loop pays for a launch and reads the results that the product has just written.
+//! Together the blocks that hold a row are a cluster, and meet where the loop folds. The loop's own
+//! result is written while blocks of other rows still read the product's operands. So it may share
+//! no byte with them.
 
 use super::candidate::TILES;
 use super::compile::{key, renumbered};

@@ -1,9 +1,9 @@
 //! GELU and its slope in epilogues whose results have at most 16 bits. One function replaces an
 //! error function, a tanh or two logistic functions, and the operations around them.
 //!
-//! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing
-//! hides behind a product of moderate depth. `gelu.cuh` says what takes its place; its error is a
-//! fraction of what storing rounds away.
+//! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum. A product of
+//! moderate depth cannot hide them. `gelu.cuh` describes the replacement. Its error is a fraction
+//! of the rounding when results are stored.
 
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Unary};

@@ -164,8 +164,8 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
     })
 }
 
-/// The work of a launch: products that are alike, or one, with the products that it is the sum of
-/// and the loop that follows in its rows.
+/// The work of a launch: products that are alike, or one. One product may be a sum of several, and
+/// a loop may follow in its rows.
 #[derive(Copy, Clone)]
 pub(super) struct Work<'a> {
     pub(super) calls: &'a [GemmCall],

@@ -1,4 +1,4 @@
-//! The ceiling of products on a device: what the fastest candidate reaches on a large square one.
+//! The ceiling of products on a device: the rate of the fastest candidate on a large square one.
 
 use super::tune::tune;
 use crate::Device;

@@ -1,4 +1,4 @@
-//! `Problem`: a `GemmCall` in the form that matrix kernels take, and what they may assume about
+//! `Problem`: a `GemmCall` in the form that matrix kernels take, and their assumptions about
 //! addresses.
 
 use overdrive_ir::DType;

@@ -1,5 +1,5 @@
-//! Products whose sum is all that is wanted, as one launch: what query, key and value hand back to
-//! the norm before them.
+//! Products of which only the sum is wanted, as one launch. Query, key and value hand such a sum
+//! back to the norm before them.
 //!
 //! Apart, each product reads the sum so far and stores it again. Together they are one product,
 //! whose contracted index runs through the operands of one after those of the other. The sum then
@@ -15,8 +15,8 @@ use overdrive_ir::{Binary, DType};
 /// Most products of one launch: their tensor maps are its parameters.
 const MOST: usize = 8;
 
-/// Whether a step does nothing but add its product to what the last of some steps stores, which are
-/// such products themselves.
+/// Whether a step only adds its product to the result of the last of some steps, which are such
+/// products themselves.
 pub(crate) fn adds(steps: &[&Step], step: &Step) -> bool {
     let (Some(before), Some(call)) = (alone(steps[steps.len() - 1]), alone(step)) else {
         return false;
@@ -47,7 +47,7 @@ fn alone(step: &Step) -> Option<&GemmCall> {
     }
 }
 
-/// Whether two products are the same but for where their operands are, and what becomes of them.
+/// Whether two products are the same but for the places of their operands and for their epilogues.
 fn alike(call: &GemmCall, other: &GemmCall) -> bool {
     let views = |call: &GemmCall| {
         [&call.lhs, &call.rhs].map(|view| (view.dtype, view.row_stride, view.col_stride))

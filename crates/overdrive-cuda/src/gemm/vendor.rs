@@ -31,7 +31,7 @@ const CALLS: usize = 64;
 /// Stands for the address of a scale until the first call: aligned, and never read.
 const UNKNOWN_ADDRESS: u64 = 256;
 
-/// Scratch that an algorithm may ask for; what NVIDIA recommends for Hopper.
+/// Scratch that an algorithm may ask for: NVIDIA's recommendation for Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// The epilogue that cuBLASLt can apply to the sums on their way out.
@@ -213,7 +213,7 @@ struct Vendor {
     layouts: [Matrix; 4],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace_bytes: usize,
-    /// One and what C is multiplied by, in the type of factors.
+    /// One and the factor of C, in the type of factors.
     factors: [[u8; 8]; 2],
     bias: Option<Base>,
     /// The address of the bias that the description holds.
@@ -319,7 +319,7 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
         description.bias(out_type)?;
     }
 
-    // That there are scales is part of what algorithms are asked for.
+    // The request for algorithms says that there are scales.
     (0..fused.scales.len())
         .try_for_each(|number| description.scale_address(number, UNKNOWN_ADDRESS))?;
 

@@ -110,7 +110,7 @@ __device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 ba
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << Blocks) - 1))
         : "memory");
 }
-// Asks for a box before anybody may read it: what lies in L2 is always what was written last.
+// Prefetches a box before anybody may read it: L2 always holds the bytes that were written last.
 __device__ __forceinline__ void ask_for(const TensorMap& map, int x, int y, int z) {
     asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map),
                  "r"(x), "r"(y), "r"(z)
@@ -124,7 +124,7 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, 
         "r"(from), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
-// Until all but the last `Left` copies out of this thread have read what they copy.
+// Waits until all but the last `Left` copies out of this thread have read their source.
 template <int Left>
 __device__ __forceinline__ void copies_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
@@ -157,7 +157,7 @@ template <int Left>
 __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
 }
-// Keeps the compiler from moving what reads or writes a sum past this point.
+// Keeps the compiler from moving reads or writes of a sum past this point.
 __device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 __device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 

@@ -111,7 +111,7 @@ struct Ahead {
         __syncthreads();
     }
 
-    // After a barrier that all threads passed once they had read what was brought before.
+    // Call it after a barrier that all threads passed once they had read the row brought before.
     __device__ __forceinline__ void ask(const void* from) const {
         if (threadIdx.x != 0) return;
         const u32 to = (u32)__cvta_generic_to_shared(brought);
@@ -377,7 +377,7 @@ __device__ __forceinline__ void meet_cluster() {
 
 // Folds a value over the blocks of a cluster. The value is the same in all threads of a block, and
 // every block gets the result. Two folds in a row have separate places for their values, so one
-// meeting per fold is enough: a thread that writes a place again has met every other since they
+// meeting per fold is enough. A thread that writes a place again has met every other since they
 // read it.
 template <class R, int Blocks, class T>
 __device__ __forceinline__ T fold_cluster(T x, u32& turn) {

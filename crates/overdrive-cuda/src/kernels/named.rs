@@ -1,4 +1,4 @@
-//! The table of kernels, a line each, and how a GPU answers what it is asked to run.
+//! The table of kernels, a line each, and a GPU's answers to requests to run one.
 
 use overdrive_ir::plan::{KernelCall, KernelOp, StepKind, View};
 use overdrive_ir::{Call, Decline, Graph, Kernel, OpRef, Operation, Plan, Prim, TensorType};
@@ -41,7 +41,7 @@ pub(crate) struct NamedKernel {
     pub(crate) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
     /// Compiles a call.
     pub(crate) compile: Compile,
-    /// Sources, and what they are for.
+    /// Sources, and their purpose.
     pub(crate) sources: Sources,
 }
 

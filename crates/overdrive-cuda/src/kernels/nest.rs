@@ -1,7 +1,7 @@
 //! `Nest`: extents and strides as kernels take them, and `Place`, where a view's first element is.
 //!
-//! Invariant: `Nest` and what holds it have the layout of the structs of the same names in
-//! `nest.cuh`.
+//! Invariant: `Nest` and the structs that hold it have the layout of the structs of the same names
+//! in `nest.cuh`.
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DeviceRepr, LaunchConfig};

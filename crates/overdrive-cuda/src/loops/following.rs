@@ -189,7 +189,7 @@ impl<'a> Following<'a> {
         });
     }
 
-    /// A walk over a thread's elements of a row: what it folds, or nothing.
+    /// A walk over a thread's elements of a row. Its value is what it folds, or nothing.
     fn pass(
         &self,
         p: usize,
@@ -278,7 +278,8 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Two neighbours of what varies along a row, to `l..` with what follows that name.
+    /// Loads two neighbours of a value that varies along a row, to `l..` with the suffix that
+    /// follows that name.
     fn load(&self, r: Register, (to, slot): (&str, usize), text: &mut Text) {
         let (from, step, once) = self.address(Of::Load(r), slot);
         text.line(match step {
@@ -287,7 +288,7 @@ impl<'a> Following<'a> {
         });
     }
 
-    /// Asks for what a row's elements take beside the result.
+    /// Prefetches the operands of a row's elements beside the result.
     fn prefetch(&self, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
         let head = "__device__ __forceinline__ void prefetch_following(const Slots& slots, i32 \
                     row, i32 col)";

@@ -32,7 +32,7 @@ pub(super) struct Kernel {
     pub(super) grid: u32,
     /// Threads of a block.
     pub(super) block: u32,
-    /// Bytes of shared memory beside what the source declares.
+    /// Bytes of shared memory beside those that the source declares.
     pub(super) shared_bytes: u32,
     /// In the order of the parameters.
     pub(super) arguments: Vec<Argument>,

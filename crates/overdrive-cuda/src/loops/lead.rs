@@ -22,7 +22,7 @@ const ELEMENTS_OF_THREAD: usize = 16;
 
 /// A loop as a function.
 pub(crate) struct Lead {
-    /// It, named `lead`; what it is called with, where `rows` is the place in shared memory and
+    /// The function, named `lead`, and its call, where `rows` is the place in shared memory and
     /// `given` the addresses of `arguments`.
     pub(crate) text: String,
     pub(crate) call: String,

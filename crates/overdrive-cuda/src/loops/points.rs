@@ -119,7 +119,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Declares and reads what a load brings that does not move with the lanes.
+    /// Declares and reads the value of a load that does not move with the lanes.
     pub(super) fn load_one(&self, register: Register, text: &mut Text) {
         self.declare(register, "", text);
         self.load(register, text);
@@ -152,7 +152,7 @@ impl<'a> Points<'a> {
         text.line(format!("const {dtype} x{}{lanes} = {{{element}}};", register.0));
     }
 
-    /// Declares what a load brings, `groups` times.
+    /// Declares the value of a load, `groups` times.
     pub(super) fn declare(&self, register: Register, groups: &str, text: &mut Text) {
         let dtype = self.program.dtype(register);
         let lanes = if self.moves(Of::Load(register)) {
@@ -163,7 +163,7 @@ impl<'a> Points<'a> {
         text.line(format!("{dtype} x{}{groups}{lanes};", register.0));
     }
 
-    /// Reads what a load brings at the place of the counters.
+    /// Reads the value of a load at the place of the counters.
     pub(super) fn load(&self, register: Register, text: &mut Text) {
         let of = Of::Load(register);
         let (dtype, slot) =

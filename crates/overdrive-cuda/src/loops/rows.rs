@@ -133,7 +133,7 @@ impl Row<'_> {
         Ahead { points: self.points, shape: self.shape, rows: self.rows }
     }
 
-    /// Reads what the passes share.
+    /// Reads the values that the passes share.
     fn keep(&self, text: &mut Text) {
         let points = self.points;
         if let Some(kept) = self.shape.kept {
@@ -156,7 +156,8 @@ impl Row<'_> {
         }
     }
 
-    /// Has what only the last pass reads on its way while the passes before it wait for each other.
+    /// Prefetches the values that only the last pass reads, while the passes before it wait for
+    /// each other.
     fn ask(&self, kept: usize, text: &mut Text) {
         let (points, passes) = (self.points, &self.points.stages.passes);
         let [_, .., last] = &passes[..] else { return };
@@ -232,7 +233,7 @@ impl Row<'_> {
         pass.folds.iter().map(fold).collect()
     }
 
-    /// Declares what a reduction gives, from its fold in C++.
+    /// Declares the value of a reduction, from its fold in C++.
     fn result(&self, fold: &Fold, folded: &str, text: &mut Text) {
         let (ty, r) = (&fold.ty, fold.register.0);
         match self.points.stages.online.get(&fold.register) {

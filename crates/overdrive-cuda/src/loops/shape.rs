@@ -1,4 +1,4 @@
-//! How many threads share a row, what of it they keep, and into how many parts it is cut.
+//! How many threads share a row, which values of it they keep, and into how many parts it is cut.
 
 use super::ahead::{has_room, is_copied_whole};
 use super::kernel::Machine;

@@ -60,7 +60,7 @@ impl Unit {
         (is_small && step.aliases.is_empty()).then_some(Self { program, moved: None })
     }
 
-    /// The loop that copies what is written.
+    /// The loop that copies the written values.
     fn of_update(call: &KernelCall, step: &Step) -> Option<Self> {
         let (update, result, moved) = in_place(call, step)?;
         let mut program = Program { extents: update.ty.sizes(), ..Program::default() };
@@ -232,7 +232,7 @@ impl Printed {
     }
 }
 
-/// The source of units, what they are called with, and the blocks of the grid.
+/// The source of units, their arguments, and the blocks of the grid.
 fn print(units: &[Unit]) -> (Source, Vec<Argument>, usize) {
     let (mut arguments, mut first) = (Vec::new(), 0);
     let mut bodies = Text::default();

@@ -13,7 +13,7 @@ use std::ops::Range;
 /// The work of one kernel of a program.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Share {
-    /// Passes over elements; what earlier ones folded is in the workspace.
+    /// Passes over elements; the folds of earlier ones are in the workspace.
     pub(super) passes: Range<usize>,
     /// Parts of a row, each a block's; 1 for whole rows, whose folds stay in registers.
     pub(super) parts: usize,
@@ -21,7 +21,7 @@ pub(super) struct Share {
     pub(super) rows: StoresOfRows,
 }
 
-/// Whether a kernel stores what a row has one of.
+/// Whether a kernel stores the values that a row has one of.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum StoresOfRows {
     Here,

@@ -156,7 +156,8 @@ impl Stages {
         self.levels[register.0 as usize]
     }
 
-    /// Registers of a level and stage that reach a store, in order; what passes fold apart.
+    /// Registers of a level and stage that reach a store, in order. Values that passes fold are
+    /// apart.
     pub(super) fn registers(&self, program: &Program, level: Level, stage: usize) -> Vec<Register> {
         (0..program.instrs.len() as u32)
             .map(Register)

@@ -30,7 +30,7 @@ const MOST: usize = i32::MAX as usize;
 
 /// A loop as a member of a launch.
 struct Member {
-    /// Declarations of its parameters, and what a block does that found them.
+    /// Declarations of its parameters, and the work of a block that found them.
     text: (Vec<String>, String),
     arguments: Vec<Argument>,
     groups: Groups,
@@ -110,7 +110,7 @@ fn print(members: &[Member]) -> (Source, usize) {
         text.line("u32 first;");
         text.line("i32 groups;");
     });
-    // Closes what a struct's block opened.
+    // Closes a struct's block.
     text.line(";");
     text.line(format!("struct Parts {{ Part at[{}]; }};", members.len()));
     text.block(head(block(), "const __grid_constant__ Parts parts"), |text| {

@@ -1,5 +1,5 @@
-//! A graph that plans to one product, with buffers on a GPU: what the tests and the timings of
-//! products stand on.
+//! A graph that plans to one product, with buffers on a GPU. The tests and the timings of products
+//! stand on it.
 
 use cudarc::driver::{CudaSlice, DevicePtr};
 use overdrive_cuda::Device;

@@ -63,7 +63,7 @@ impl Single {
         self.launch.launch(self.device.stream(), &self.addresses).unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Runs it over these contents and returns what the slots hold afterwards.
+    /// Runs it over these contents and returns the content of the slots afterwards.
     pub(crate) fn run(&self, contents: &[Tensor]) -> Vec<Tensor> {
         let stream = self.device.stream().cu_stream();
         let check =

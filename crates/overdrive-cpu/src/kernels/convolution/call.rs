@@ -56,7 +56,7 @@ pub(super) struct Convolution<T: Element> {
     pub(super) input: Strided,
     pub(super) weights: Weights<T>,
     stage: Stage,
-    /// Where images are small, what takes the stage's place but for lines of one.
+    /// The table that takes the stage's place where images are small, but for lines of one.
     table: Option<Table>,
     /// Elements of a unit of the stage.
     pub(super) interleaved: usize,
@@ -251,8 +251,8 @@ impl<T: Format> Convolution<T> {
             if let Pixels::Span(span) = pixels
                 && end > first
             {
-                // SAFETY: the image has what the axes say, and the buffers were made for such a
-                // span.
+                // SAFETY: the image has the elements that the axes say, and the buffers were made
+                // for such a span.
                 unsafe { self.stage.fill(from, span, staged, buffers.stage) };
             }
             let depth = |k0: usize| (end - k0).min(self.depth);

@@ -55,8 +55,7 @@ pub(crate) fn compile_chain(
     Ok(Box::new(Chain { links, images, outputs, bands, between, tables: Mutex::default() }))
 }
 
-/// The strides of what lies in a band of so many lines instead of images: where channels lie apart,
-/// they are nearer.
+/// Image strides, rewritten for a band of `lines` rows.
 fn of_band(strides: &mut [i64], lines: usize) {
     strides[0] = 0;
     if strides[1] > strides[2] {

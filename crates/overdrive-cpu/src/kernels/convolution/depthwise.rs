@@ -42,7 +42,7 @@ pub(super) fn takes<T: Format>(call: &ConvolutionCall) -> bool {
     few && types && !call.window.is_empty()
 }
 
-/// A format that products are made of, and what becomes of an element of it before.
+/// A format of operands of products, and the conversion of an element of it before.
 pub(super) trait Multiplicand: Format<Acc: Factor> {
     fn widen(self) -> Self::Acc;
 }
@@ -66,7 +66,7 @@ multiplicands! {
     i8: i32::from;
 }
 
-/// From elements to what sums are kept in.
+/// From elements to the type that sums are kept in.
 struct Factors<T>(std::marker::PhantomData<T>);
 /// From sums to sums.
 struct Same<A>(std::marker::PhantomData<A>);
@@ -195,7 +195,7 @@ impl<T: Multiplicand> Depthwise<T> {
         (ROWS / sums.max(1)).min(shared).clamp(1, self.groups)
     }
 
-    /// The buffers of a part: offsets, weights, stage, sums, rows, and what the epilogue wants.
+    /// The buffers of a part: offsets, weights, stage, sums, rows, and the epilogue's scratch.
     fn parts(&self, groups: usize) -> Parts<6> {
         let span = PlaneBand { planes: self.together, first: 0, lines: self.band };
         let taps = self.planes.taps();

@@ -138,7 +138,8 @@ impl Finish {
         each.max(self.fold.as_ref().map_or(0, Fold::scratch_bytes))
     }
 
-    /// Computes what all pixels share, before the first [`apply`](Self::apply) of a call.
+    /// Computes the values that all pixels share, before the first [`apply`](Self::apply) of a
+    /// call.
     pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
         self.each.iter().for_each(|each| each.prepare(pool, slots));
         self.fold.iter().for_each(|fold| fold.prepare(pool, slots));

@@ -1,5 +1,5 @@
-//! A fold over all of space behind an epilogue (a mean over each image, say): what it folds need
-//! not be stored.
+//! A fold over all of space behind an epilogue (a mean over each image, say). The folded values
+//! need not be stored.
 //!
 //! Each span folds its values into a part of its image, in the order of its pixels. When all parts
 //! are there, a loop over them follows, with the rest of the program behind it. So results do not
@@ -120,7 +120,7 @@ impl Fold {
                 ))
             }
         };
-        // Whatever the number of parts, what the loop can do is the same.
+        // The capabilities of the loop are the same for any number of parts.
         CompiledLoop::new(&of_parts(whole, parts, 1), &of)
             .map_err(|e| Unsupported::new(e.to_string()))?;
         let identity =
@@ -187,8 +187,8 @@ impl Fold {
             CompiledLoop::new(&of_parts(&self.whole, self.parts, used), &of)
                 .expect("a loop over one part was compiled")
         });
-        // SAFETY: the plan keeps apart what the step reads and writes, and all tasks that write
-        // parts are over.
+        // SAFETY: the plan keeps reads and writes of the step apart, and all tasks that write parts
+        // are over.
         unsafe { last.run(pool, slots) }
     }
 }

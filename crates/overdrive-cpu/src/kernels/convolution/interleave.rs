@@ -1,8 +1,8 @@
 //! Lines of one to four channels interleaved into one line of units: the inner copy of staging.
 //!
-//! Written with intrinsics, because a step of two elements and shuffles across lanes are what
-//! compilers do worst. Every vector is masked, so that nothing is read past the last element that
-//! is asked for.
+//! Written with intrinsics, because compilers handle a step of two elements and shuffles across
+//! lanes worst. Every vector is masked, so that nothing is read past the last element that is
+//! wanted.
 #![allow(unsafe_code)] // Raw pointers; `Interleave` says what they point to.
 
 /// Columns of a line that are interleaved, and those of them that are inside of the input; the
@@ -153,7 +153,7 @@ mod x86 {
         }
     }
 
-    /// The mask of what is read of a line that may be null.
+    /// The mask of the elements that are read of a line that may be null.
     #[inline(always)]
     fn of(line: *const u8, read: u32) -> u32 {
         if line.is_null() { 0 } else { read }

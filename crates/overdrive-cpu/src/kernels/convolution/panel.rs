@@ -58,7 +58,7 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
             to.cast::<[u8; PIECE]>().write_unaligned(from.cast::<[u8; PIECE]>().read_unaligned())
         }
     }
-    // SAFETY: as the caller promised; what a piece writes behind its run, later pieces write over.
+    // SAFETY: as the caller promised. A piece may write past its run; later pieces overwrite that.
     unsafe {
         if let [run] = runs
             && run.bytes == 2 * PIECE

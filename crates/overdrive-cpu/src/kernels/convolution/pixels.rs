@@ -32,7 +32,7 @@ const PIXELS: usize = 16;
 const CHANNELS: usize = 32;
 const PANEL: usize = 32;
 
-/// Pixels of a span: their sums and what they see stay in the second-level cache.
+/// Pixels of a span: their sums and inputs stay in the second-level cache.
 const SPAN: usize = 256;
 
 /// Bytes of an element, and of a sum.
@@ -122,7 +122,8 @@ pub(super) struct Pixels {
     config: PixelConfig,
     /// Whether the image is read where it lies.
     in_place: bool,
-    /// Bytes from a line and a pixel of what is read to the next, and from a pixel to each step.
+    /// Bytes from a line and a pixel of the input, or of its copy, to the next, and from a pixel to
+    /// each step.
     steps: [usize; 2],
     offsets: Vec<isize>,
 }
@@ -227,7 +228,7 @@ impl Pixels {
         if self.as_rows { self.weights.outputs() } else { PANEL }
     }
 
-    /// The buffers of a span: stage, sums, sums transposed, and what the epilogue wants.
+    /// The buffers of a span: stage, sums, sums transposed, and the epilogue's scratch.
     fn parts(&self, lines: usize) -> Parts<4> {
         let pixels = lines * self.output[1];
         Parts::new([
@@ -239,7 +240,7 @@ impl Pixels {
         ])
     }
 
-    /// Copies what a span sees, and returns where its first pixel's first tap lies.
+    /// Copies the pixels that a span sees, and returns where its first pixel's first tap lies.
     fn stage(&self, span: LineBand, slots: &SlotTable, to: *mut u8) -> *const u8 {
         let strides = &self.input.strides;
         let image = self
@@ -264,7 +265,8 @@ impl Pixels {
             let seen = if (0..height).contains(&y) { seen } else { 0 };
             let from = image
                 .wrapping_offset((y * strides[2] + skip * strides[3]) as isize * ELEMENT as isize);
-            // SAFETY: the line of the stage has its columns, that of the image what is seen.
+            // SAFETY: the line of the stage has its columns, that of the image the columns that are
+            // seen.
             unsafe {
                 to.write_bytes(0, low * self.steps[1]);
                 let to = to.add(low * self.steps[1]);
@@ -322,8 +324,8 @@ impl Pixels {
                     c: [sums.wrapping_add(c0), sums.wrapping_add(c1)],
                     c_bytes: kept * SUM,
                 };
-                // SAFETY: `run` holds the registers; what tiles see is staged or inside of the
-                // image, and sums have room.
+                // SAFETY: `run` holds the registers. The pixels that tiles see are staged or inside
+                // of the image, and sums have room.
                 unsafe { self.config.multiply(product) };
             }
             if !self.as_rows {

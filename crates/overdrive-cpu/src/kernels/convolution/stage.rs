@@ -186,8 +186,8 @@ impl Stage {
         Layout { first_line, first_column, lines, columns, pitch, line, plane: lines * line }
     }
 
-    /// Stages what `count` rows from `first` on see at a span. `image` is the first element of the
-    /// group's first channel.
+    /// Stages the lines that `count` rows from `first` on see at a span. `image` is the first
+    /// element of the group's first channel.
     ///
     /// # Safety
     /// The image has all elements that the axes say, and `to` has [`bytes`](Self::bytes).

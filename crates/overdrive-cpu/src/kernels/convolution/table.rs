@@ -22,7 +22,7 @@ const RUN: usize = 16 << 10;
 /// Places of the table of all taps.
 const PLACES: usize = 32 << 10;
 
-/// Bytes before the run, zeros: the place of what is outside of the input is the first of them.
+/// Bytes before the run, zeros. Their first is the place of elements outside of the input.
 const ZEROS: usize = 64;
 
 /// Columns of a vector of units of four bytes.
@@ -157,8 +157,7 @@ impl Table {
         let columns = (images * self.pixels).next_multiple_of(rows.width);
         // SAFETY: as the caller promised; places are inside of the run, or the zero before it.
         unsafe {
-            // Columns that no image has are multiplied too: by zeros, not by what happens to lie
-            // there.
+            // Columns that no image has are multiplied too: by zeros, not by leftovers in memory.
             run.write_bytes(0, if images < self.images { self.bytes() } else { ZEROS });
             let mut staged = None;
             for row in 0..count {
@@ -237,7 +236,7 @@ impl Table {
         for (panel, pieces) in places.chunks_exact(row.width).zip(pieces.chunks(row.width / LANES))
         {
             for (i, (places, piece)) in panel.chunks_exact(LANES).zip(pieces).enumerate() {
-                // SAFETY: as the caller promised; what a mask leaves out is not read.
+                // SAFETY: as the caller promised; elements that a mask leaves out are not read.
                 unsafe {
                     let units = match *piece {
                         Piece::Load { from, inside } => {

@@ -37,7 +37,7 @@ impl TileEpilogue {
 
     pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
         if let Self::Affine(affine) = self {
-            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            // SAFETY: the plan lets a step write only bytes that no operand of it shares.
             unsafe { affine.prepare(pool, slots) };
         }
     }

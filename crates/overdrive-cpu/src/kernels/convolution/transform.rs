@@ -197,7 +197,7 @@ pub(super) unsafe fn outputs<S: Scheme>(of: Tiles) {
     let count = S::SUMS.len();
     for row in 0..lines {
         for tile in (0..tiles).step_by(LANES) {
-            // SAFETY: as the caller promised; masks leave out what is behind a line's end.
+            // SAFETY: as the caller promised; masks leave out the places behind a line's end.
             unsafe {
                 let [low, high] =
                     interleaved.map(|index| _mm512_loadu_si512(index.as_ptr().cast()));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Dynamic shared memory that a block may have, less what the barriers take.
+/// Dynamic shared memory that a block may have, less the room of the barriers.
 const SHARED_BYTES: usize = 227 * 1024 - 512;
 
 /// Most blocks of a cluster that every device with clusters has.
@@ -76,7 +76,8 @@ impl Tile {
         self.consumers * 2 * 64 * 128
     }
 
-    /// Bytes of shared memory for what `span` blocks tell each other of the rows of a tile.
+    /// Bytes of shared memory for the values that `span` blocks tell each other of the rows of a
+    /// tile.
     pub(super) fn meeting_bytes(&self, span: usize, folds: usize) -> usize {
         folds * span * self.rows * 4
     }
@@ -154,8 +155,8 @@ impl Tile {
         FIXED + waves * (steps * step + shown * EPILOGUE * area)
     }
 
-    /// Rows of tiles to walk before the next column, of `pairs` that there are: what runs at once
-    /// is about square.
+    /// Rows of tiles to walk before the next column, of `pairs` that there are. The tiles that run
+    /// at once are then about square.
     pub(super) fn group(&self, pairs: usize) -> usize {
         (2048 / (self.rows * self.cluster)).clamp(1, pairs.max(1))
     }

@@ -13,9 +13,9 @@
 // always in the same order.
 //
 // Several products of one x are parts of one grid. A block may do two of them in the same tile (a
-// gate and what it opens), each by half of the warpgroups. It stores one after the other, and a
-// thread reads what it has stored itself. With LEAD each block computes the rows of x by the loop
-// that makes them, while its weights are under way.
+// gate and the product that it gates), each by half of the warpgroups. It stores one after the
+// other, and a thread reads only results that it has stored itself. With LEAD each block computes
+// the rows of x by the loop that makes them, while its weights are under way.
 //
 // SPLIT: blocks of a cluster. PARTS: the most parts of a block. GROUPS: warpgroups, which have
 // every so many-th tile of a part. STAGES: tiles of a part in flight, a multiple of its warpgroups.
@@ -223,7 +223,7 @@ struct Product {
             else store(place, sum);
         }
     }
-    // Stores what the blocks of a cluster have sent.
+    // Stores the shares that the blocks of a cluster have sent.
     __device__ __forceinline__ void store_shares(const Here& here) const {
         for (int place = threadIdx.x; place < SHARE; place += THREADS)
             store((int)here.rank * SHARE + place, total<SPLIT>(shares + place * 16, SHARE * 16));

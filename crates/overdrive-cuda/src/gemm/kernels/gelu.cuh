@@ -31,8 +31,8 @@ __device__ __forceinline__ f32 gelu_erf(f32 x) {
     return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-// x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3): the logistic function for (1 + tanh
-// u) / 2.
+// x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). The logistic function stands for (1
+// + tanh u) / 2.
 template <int Digits>
 __device__ __forceinline__ f32 gelu_tanh(f32 x) {
     const f32 power = x * fmaf(x * x, -0.1029432395800235f, -2.302208198144325f);

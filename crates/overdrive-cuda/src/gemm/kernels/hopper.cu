@@ -69,7 +69,7 @@ struct Tile {
     int member, batch, row, col;
 };
 
-// Tiles in groups of GROUP rows of tiles, so that what runs at once shares operands in L2.
+// Tiles in groups of GROUP rows of tiles, so that tiles that run at once share operands in L2.
 __device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
     if constexpr (FOLLOWED) return {0, 0, (int)index * TILE_M, (int)rank * TILE_N};
     const int per_batch = PAIRS_M * TILES_N;

@@ -62,7 +62,7 @@ struct Tile {
     int output, row;
 };
 
-// Tiles in groups of GROUP tiles of outputs, so that what runs at once shares operands in L2.
+// Tiles in groups of GROUP tiles of outputs, so that tiles that run at once share operands in L2.
 __device__ __forceinline__ Tile tile_at(int index) {
     const int per_group = GROUP * TILES_N, group = index / per_group, within = index % per_group;
     const int outputs = min(GROUP, TILES_M - group * GROUP);

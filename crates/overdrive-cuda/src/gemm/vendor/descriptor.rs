@@ -125,7 +125,7 @@ impl Drop for Matrix {
 pub(super) struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    /// Bytes of workspace, and of what the addresses of A, B, C and D are multiples of.
+    /// Bytes of workspace, and the alignment of the addresses of A, B, C and D.
     pub(super) fn new(workspace_bytes: usize, aligned: &[u64; 4]) -> Result<Self, Error> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Wish;
         let preference = Self(result::create_matmul_pref()?);
@@ -142,8 +142,8 @@ impl Preference {
         Ok(preference)
     }
 
-    /// The `limit` algorithms that cuBLASLt thinks best, best first; none for what it does not
-    /// support.
+    /// The `limit` algorithms that cuBLASLt thinks best, best first; none for a product that it
+    /// does not support.
     pub(super) fn algorithms(
         &self,
         library: &Handle,

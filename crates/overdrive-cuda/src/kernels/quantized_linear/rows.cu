@@ -439,7 +439,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             fetch_x(step + AHEAD, slot);
         }
         close();
-        // The next kernel's blocks would take their share of what this one still waits for.
+        // The next kernel's blocks would take their share of the memory traffic that this one still
+        // waits for.
         if (step + AHEAD + 1 == STEPS || (STEPS <= AHEAD && step == 0)) let_next_begin();
         if (GROUP != K) factors = next;
         if (++slot == AHEAD) slot = 0, parity ^= 1;

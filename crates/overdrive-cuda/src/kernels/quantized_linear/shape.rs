@@ -22,8 +22,8 @@ const WARPS: usize = 8;
 const ROWS_OF_TWO_HALVES: usize = 4;
 /// Most chunks of a warp that are under way.
 const MOST_AHEAD: usize = 4;
-/// Shared memory of a block: the bytes under way beyond which more only wait for each other
-/// (measured on an H200), and all that there is.
+/// Shared memory of a block. The first is the bytes under way beyond which more only wait for each
+/// other (measured on an H200), the second all that there is.
 const SHARED_BYTES: [usize; 2] = [150 << 10, 226 << 10];
 /// Before the rings.
 const BARRIER_BYTES: usize = 1024;
