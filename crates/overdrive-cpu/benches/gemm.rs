@@ -1,6 +1,6 @@
-//! Our GEMM beside the best GEMM crates, in one process, alternating: GFLOP/s from the shortest
-//! time of each, the median of the ratios round by round, and the share of the multiply-add peak
-//! measured beside them.
+//! Our GEMM beside the best GEMM crates, in one process, alternating. The figures are GFLOP/s from
+//! the shortest time of each, and the median of the ratios round by round. Beside them is the share
+//! of the multiply-add peak, which is measured in the same run.
 //!
 //! `cargo bench -p overdrive-cpu --bench gemm [-- THREADS [SHAPE...]]`, a shape being `MxNxK`.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; the peak needs intrinsics.

@@ -1,9 +1,10 @@
-//! Products through the whole stack (graph, plan, tuner, executable) beside cuBLASLt called
-//! directly by its best algorithm, on the same buffers: `cargo run --release --example stack`.
+//! Products through the whole stack (graph, plan, tuner, executable). Beside them cuBLASLt is
+//! called directly by its best algorithm, on the same buffers: `cargo run --release --example
+//! stack`.
 //!
-//! Both run twice at a time, in turns (A B B A); the second call is the one that is timed, cold.
-//! The turns matter because a device at its power limit is only as fast as the run before it, and
-//! the numbers that it multiplies, let it be. `stack N` multiplies matrices of N alone.
+//! Both run twice at a time, in turns (A B B A). The second call is the one that is timed, cold.
+//! The turns matter at the power limit of a device. There its speed depends on the run before, and
+//! on the numbers that it multiplies. `stack N` multiplies matrices of N alone.
 
 use cudarc::driver::sys::CUevent_flags;
 use overdrive_cuda::gemm::Candidate;

@@ -86,8 +86,8 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Whether no step of a call writes a slot, nor the state that it is: then it may be read while
-    /// earlier steps still run.
+    /// Whether no step of a call writes a slot, nor the state that the slot is. Then it may be read
+    /// while earlier steps still run.
     pub(crate) fn is_settled(&self, slot: SlotId) -> bool {
         let home = &self.plan.slot(slot).place;
         let writes = |other: &SlotId| match (home, &self.plan.slot(*other).place) {

@@ -288,8 +288,8 @@ macro_rules! right {
     };
 }
 
-/// The prefetches in a sixth of a step: a kilobyte of the next step of B, a line of `after`, and
-/// two lines of the next tile of C.
+/// The prefetches in a sixth of a step. They are a kilobyte of the next step of B, a line of
+/// `after`, and two lines of the next tile of C.
 macro_rules! ask {
     ($near0:literal, $near1:literal, $after:literal) => {
         concat!(

@@ -214,7 +214,7 @@ unsafe fn pack_elements<T: Copy + Default>(
 }
 
 /// Panels that are packed together. So a row of B is read in pieces of a few cache lines, not of
-/// one or two, each in a page of its own.
+/// one or two. The rows are in pages of their own.
 const SPAN: usize = 4;
 
 /// Each k is a row: pieces of `W` go to one panel each.
@@ -271,8 +271,8 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     panels
 }
 
-/// Each k is a row, and groups are cache lines: `G` rows become units of four bytes, as
-/// [`group_rows`] makes them, and the units of each line then come together.
+/// Each k is a row, and groups are cache lines. `G` rows become units of four bytes, as
+/// [`group_rows`] makes them. The units of each line then come together.
 #[cfg(target_arch = "x86_64")]
 unsafe fn turn_rows<T: Copy + Default, const G: usize>(
     block: Lines<T>,

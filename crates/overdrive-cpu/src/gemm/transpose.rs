@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 use super::panel::Lines;
 use crate::isa::InstructionSet;
 
-/// Writes unit `k` of line `i` to `to[k * width + i]`, for as many k as fill blocks of eight, and
-/// returns how many that were. Past the last line it writes that line again. `block` counts bytes
+/// Writes unit `k` of line `i` to `to[k * width + i]`, for as many k as fill blocks of eight.
+/// Returns how many that were. Past the last line it writes that line again. `block` counts bytes
 /// in its strides and units in its `k`.
 ///
 /// # Safety

@@ -200,7 +200,7 @@ impl Planes {
         }
     }
 
-    /// Copies sums from places of a span; `to` is where the first of each plane goes, and `strides`
+    /// Copies sums from places of a span. `to` is where the first of each plane goes. `strides` are
     /// those of the axes that `new` was given, in elements.
     ///
     /// # Safety

@@ -7,10 +7,10 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes that this process may still take. They are the least of three figures: the memory that the
-/// machine calls available, the rest of its control groups, and the rest of its limits on address
-/// space and data (`ulimit -v` and `-d`). A system that does not tell has no limit but the
-/// allocator's.
+/// Bytes that this process may still take, the least of three figures. They are the memory that the
+/// machine calls available, the rest of its control groups, and the rest of its limits. The limits
+/// are those on address space and data (`ulimit -v` and `-d`). A system that does not tell has no
+/// limit but the allocator's.
 pub fn available_bytes() -> u64 {
     let root = Path::new("/");
     [group_bytes(root), process_bytes(root)].into_iter().flatten().fold(machine_bytes(), u64::min)

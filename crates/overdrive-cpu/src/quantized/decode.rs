@@ -17,7 +17,7 @@ pub(super) fn is_supported() -> bool {
 }
 
 /// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the
-/// format allow; returns how many that were.
+/// format allow. Returns how many that were.
 pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut [f32]) -> usize {
     let dtype = codes.dtype();
     if !is_supported() || !(first * dtype.bits()).is_multiple_of(8) {

@@ -18,7 +18,7 @@ use super::x86::{Bytes, Codes, Nibbles};
 /// The most groups of a column that a call has room for.
 const MOST_GROUPS: usize = 64;
 
-/// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`; `false`, and nothing
+/// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`. `false`, and nothing
 /// written, where there is no kernel for the codes or lanes have several scales.
 pub(super) fn panel(
     weights: &Weights<'_>,

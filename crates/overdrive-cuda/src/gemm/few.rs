@@ -61,7 +61,7 @@ impl Cut {
             .expect("the tiles of one product leave room")
     }
 
-    /// Products like this one in so many tiles of outputs, of which each has so many parts; `None`
+    /// Products like this one, in so many tiles of outputs that each have so many parts. `None`
     /// where they do not fit in a block.
     pub(super) fn of(
         call: &GemmCall,

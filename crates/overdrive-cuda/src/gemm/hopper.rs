@@ -182,7 +182,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The source of the kernel for some work and a tile, on a device of so many multiprocessors;
+/// The source of the kernel for some work and a tile, on a device of so many multiprocessors.
 /// `None` where they do not go together.
 pub(super) fn source(
     work: Work<'_>,

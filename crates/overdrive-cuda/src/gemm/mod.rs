@@ -2,9 +2,9 @@
 //! else.
 //!
 //! `compile` takes a `GemmCall` of any strides and types. A product has several candidates
-//! (`candidates`): algorithms of cuBLASLt, and our kernels (for Hopper, for few rows, for few
-//! columns, for everything) with the epilogue in registers. All give right results; `tune` times
-//! them and `Tuning` remembers the fastest.
+//! (`candidates`): algorithms of cuBLASLt and our kernels. Ours are for Hopper, for few rows, for
+//! few columns and for everything, with the epilogue in registers. All give right results; `tune`
+//! times them and `Tuning` remembers the fastest.
 //!
 //! Where a candidate cannot apply the epilogue itself, the sums go through workspace and the
 //! epilogue is a loop of its own. The candidate's name says so.

@@ -1,11 +1,11 @@
 //! `Following`: a loop over the rows of a product's result, as text for threads that have elements
 //! of it in registers.
 //!
-//! A thread has, of two rows eight apart, every fourth pair of neighbours: what the tensor cores
-//! leave it. It folds them, meets the others that have parts of these rows, computes what its rows
-//! have one of, and goes over its elements again. The text is a function `follow`, which is told by
-//! its caller how threads meet. Invariant: elements of the result are read from registers alone,
-//! and whatever else the loop loads nobody writes meanwhile.
+//! A thread has two rows, eight apart, and every fourth pair of neighbours in them, as the tensor
+//! cores leave it. It folds them, meets the others that have parts of these rows, and computes the
+//! values that its rows have one of. Then it goes over its elements again. The text is a function
+//! `follow`, which is told by its caller how threads meet. Invariant: elements of the result are
+//! read from registers alone. Nobody writes the other values that the loop loads meanwhile.
 
 use super::nest::{Lanes, Nest, Of};
 use super::print::{Spelling, reducer, statement, value};

@@ -31,7 +31,7 @@ pub(crate) struct Lead {
 
 impl Lead {
     /// The loop of a step that writes `m` rows of `k` elements to `target`, for blocks of so many
-    /// threads; `None` where it does something else.
+    /// threads. `None` where the step does something else.
     pub(crate) fn new(
         step: &Step,
         (target, [m, k]): (SlotId, [usize; 2]),

@@ -3,11 +3,11 @@
 //! (`planes`), of several images where they are small. Every tap is a multiply-add of one run of
 //! memory to the sums of an output channel (`taps`).
 //!
-//! A task is some groups of some images: enough for the epilogue to have rows to work on, few
-//! enough for each thread to have some tasks. The idea that windows become runs by staging is from
-//! Georganas et al., "Anatomy of high-performance deep learning convolutions on SIMD
-//! architectures", SC 2018. There the runs are over blocks of channels, which lie side by side.
-//! Here they are over space, as channels lie apart.
+//! A task is some groups of some images. It has enough of them for the epilogue to have rows to
+//! work on, and few enough for each thread to have some tasks. The idea that windows become runs by
+//! staging is from Georganas et al., "Anatomy of high-performance deep learning convolutions on
+//! SIMD architectures", SC 2018. There the runs are over blocks of channels, which lie side by
+//! side. Here they are over space, as channels lie apart.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;

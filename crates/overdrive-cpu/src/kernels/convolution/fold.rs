@@ -90,9 +90,10 @@ pub(super) enum TileRows {
 }
 
 impl Fold {
-    /// The fold of a call whose epilogue, without what the fold is followed by, has the form
-    /// `merged`: `[..., O, pixels]` or, if rows are pixels, `[N, pixels, O]`. `None` where there is
-    /// no fold; for rows that are pixels also where there is one that such tiles are not made for.
+    /// The fold of a call. `merged` is the form of the call's epilogue without the values that
+    /// depend on the fold. It is `[..., O, pixels]` or, if rows are pixels, `[N, pixels, O]`.
+    /// `None` where there is no fold. For rows that are pixels, also where such tiles are not made
+    /// for the fold.
     pub(super) fn new(
         plan: &Plan,
         call: &ConvolutionCall,

@@ -136,10 +136,9 @@ mod x86 {
     /// Units of four bytes in a vector.
     const UNITS: usize = 16;
 
-    /// Calls `vector` for each vector's worth of units, with three arguments: the first unit, the
-    /// mask of the units that are stored, and the mask of the elements that they read of a line.
-    /// The last mask ends with the element of the last unit: the elements that its step would skip
-    /// are not read.
+    /// Calls `vector` for each vector's worth of units. Its arguments are the first unit, the mask
+    /// of the units that are stored, and the mask of the elements that are read. The last mask ends
+    /// with the element of the last unit: the elements that its step would skip are not read.
     #[inline(always)]
     fn vectors<const STEP: usize>(columns: Columns, mut vector: impl FnMut(usize, u16, u32)) {
         let Columns { count, inside: [low, high] } = columns;

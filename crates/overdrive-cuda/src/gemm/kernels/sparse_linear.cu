@@ -8,14 +8,13 @@
 // two bits for each four places. Sums are transposed on their way through shared memory (stmatrix
 // with transposition), so that rows of y are contiguous again.
 //
-// The bounds: for a tile of 256 rows wgmma reads x from shared memory as fast as shared memory
-// allows, 128 bytes a cycle, and reads values besides. A block takes in no more than 64 bytes a
-// cycle. Each bound leaves some three quarters of the sparse peak. At the power limit the lower
-// clock takes the rest.
+// The bounds: for a tile of 256 rows wgmma reads x from shared memory at full rate, 128 bytes a
+// cycle, and reads values besides. A block takes in no more than 64 bytes a cycle. Each bound
+// leaves some three quarters of the sparse peak. At the power limit the lower clock takes the rest.
 //
 // Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. A warp has 16 rows. Lane 4g
-// + h has 16 places of row g in the low half, and of row g + 8 in the high one. h is 0 or 1 for
-// selector 0, and 2 or 3 for selector 1.
+// + h has 16 places of row g in the low half, and of row g + 8 in the high one. Selector 0 is for h
+// of 0 and 1, selector 1 for h of 2 and 3.
 //
 // CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES:
 // tiles in flight. GROUP: tiles of outputs that are walked before the next rows of x. BLOCKS: of
