@@ -33,7 +33,7 @@ pub struct AlignedBytes {
     len: usize,
 }
 
-// SAFETY: the bytes are owned, and plain.
+// SAFETY: the bytes are plain, and belong to this value and to no thread.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: writing takes `&mut`, or a pointer whose user answers for it.
 unsafe impl Sync for AlignedBytes {}

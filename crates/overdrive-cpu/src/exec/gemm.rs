@@ -155,11 +155,11 @@ impl<T: Format> Runnable for Gemm<T> {
             let lhs = unsafe { self.lhs.view::<T>(slots, call.lhs_offset) };
             let (kernel, rhs) = match &self.rhs {
                 Right::Strided(rhs) => {
-                    // SAFETY: an operand, as the left one is.
+                    // SAFETY: the slot is an operand of the step, as that of the left one is.
                     (Kernel::best(), Rhs::Strided(unsafe { rhs.view(slots, call.rhs_offset) }))
                 }
                 Right::Packed { slot, kernel, shape } => {
-                    // SAFETY: an operand, which a prepare step has filled.
+                    // SAFETY: the slot is an operand of the step, which a prepare step has filled.
                     let bytes = unsafe { slots.slice(*slot, kernel.packed_b_bytes(*shape)) };
                     (*kernel, Rhs::Packed(Packed::new(kernel, bytes, *shape)))
                 }

@@ -134,17 +134,17 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
         let size = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX));
         _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32((INFINITY - HALF) as i32))
     };
-    // SAFETY: a line is two vectors.
+    // SAFETY: a line is 32 numbers, two vectors.
     let mut rest = [0, 16].map(|k| unsafe { _mm512_loadu_ps(from.as_ptr().add(k)) });
     if is_large(rest[0]) | is_large(rest[1]) != 0 {
         return split(from, to.map(|term| term.as_mut_slice()));
     }
-    // SAFETY: an array is a vector.
+    // SAFETY: `UPPER` has as many bytes as a vector.
     let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
     for term in to {
         let rounded = rest.map(round);
         let packed = _mm512_permutex2var_epi16(rounded[0], upper, rounded[1]);
-        // SAFETY: a term is a vector.
+        // SAFETY: a term is 32 numbers of bf16, one vector.
         unsafe { _mm512_storeu_si512(term.as_mut_ptr().cast(), packed) };
         rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
     }
@@ -179,7 +179,7 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
     let mut large = 0;
     for row in rows {
         for half in row.as_chunks::<16>().0 {
-            // SAFETY: an array is a vector.
+            // SAFETY: an array of 16 numbers is a vector.
             let bits = _mm512_castps_si512(unsafe { _mm512_loadu_ps(half.as_ptr()) });
             let size = _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX));
             large |= _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32((INFINITY - HALF) as i32));
@@ -194,12 +194,12 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
         return;
     }
     for at in [0, 16] {
-        // SAFETY: a row is two vectors.
+        // SAFETY: a row is 32 numbers, two vectors, and `at` is where one begins.
         let mut rest = rows.map(|row| unsafe { _mm512_loadu_ps(row.as_ptr().add(at)) });
         for term in &mut to {
             let rounded = rest.map(round);
             let both = _mm512_or_si512(_mm512_srli_epi32::<16>(rounded[0]), rounded[1]);
-            // SAFETY: a term of a row is two vectors too.
+            // SAFETY: a term has 32 pairs, two vectors too, and `at` is where one begins.
             unsafe { _mm512_storeu_si512(term.as_mut_ptr().add(at).cast(), both) };
             rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
         }
@@ -368,7 +368,7 @@ impl Dot for Bf16x3 {
 #[target_feature(enable = "avx512f")]
 fn are_finite(sums: &[f32; SIDE * SIDE]) -> bool {
     let sizes = |at: &[f32; 16]| {
-        // SAFETY: an array is a vector.
+        // SAFETY: an array of 16 numbers is a vector.
         let bits = _mm512_castps_si512(unsafe { _mm512_loadu_ps(at.as_ptr()) });
         _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX))
     };

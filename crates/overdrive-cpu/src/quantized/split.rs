@@ -298,7 +298,7 @@ unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut
     let rows = x.len() / stride;
     let tall = rows.next_multiple_of(STEP);
     let odd: [u16; STEP] = std::array::from_fn(|i| 2 * i as u16 + 1);
-    // SAFETY: as many bytes are there.
+    // SAFETY: `odd` has as many bytes as a vector.
     let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
     for (row, x) in x.chunks_exact(stride).enumerate() {
         for (index, k) in units(k.clone(), unit).enumerate() {

@@ -67,7 +67,7 @@ impl<'a> Strips<'a> {
                 self.strip([row, count], room, &mut sums);
                 row += count;
             }
-            // SAFETY: strips wrote them all.
+            // SAFETY: the strips above wrote every sum of the task.
             unsafe { sums.done() }
         });
     }

@@ -334,7 +334,7 @@ impl Launch for Few {
         let (inputs, weights) = maps.split_at_mut(1);
         let mut parameters: [*mut c_void; 3] =
             [inputs.as_mut_ptr().cast(), weights.as_mut_ptr().cast(), slots.as_mut_ptr().cast()];
-        // SAFETY: a tensor map, one for each product, and as many addresses as `Given` has.
+        // SAFETY: the kernel takes a map, one for each product, and the addresses of `Given`.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

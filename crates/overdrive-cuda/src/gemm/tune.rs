@@ -168,7 +168,7 @@ impl Bench {
         let (device, stream) = (site.device, site.device.stream());
         let l2 =
             device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
-        // SAFETY: written before it is read, by `noise` or by a candidate.
+        // SAFETY: `noise` or a candidate writes the bytes before anything reads them.
         let allocate = |bytes: usize| unsafe { stream.alloc::<u8>(bytes.max(1)) };
         let address = |slice: &CudaSlice<u8>| slice.device_ptr(stream).0;
         let workspace = allocate(workspace_bytes)?;
@@ -211,7 +211,7 @@ impl Bench {
         let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event()?, event()?);
         let flush = self.flush.device_ptr(stream).0;
-        // SAFETY: the whole of a live allocation.
+        // SAFETY: `flush` is a live allocation of this length.
         unsafe { result::memset_d8_async(flush, 0, self.flush.len(), stream.cu_stream())? };
         start.record(stream)?;
         begin_call();

@@ -91,7 +91,7 @@ impl Launch for Few {
         let [operand, mut indices, mut updates, mut result] =
             self.views.map(|place| place.of(addresses));
         if operand != result {
-            // SAFETY: the addresses are those of operand and result.
+            // SAFETY: the copy was compiled for operand and result, and these are their addresses.
             unsafe { self.whole.run(stream, [operand, result])? };
         }
         if self.places.window.count == 0 || self.places.rows.nest.count == 0 {
@@ -188,7 +188,7 @@ impl Launch for Scatter {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let [operand, indices, updates, result] = self.views.map(|place| place.of(addresses));
         if operand != result {
-            // SAFETY: the addresses are those of operand and result.
+            // SAFETY: the copy was compiled for operand and result, and these are their addresses.
             unsafe { self.whole.run(stream, [operand, result])? };
         }
         let (rows, destinations) =

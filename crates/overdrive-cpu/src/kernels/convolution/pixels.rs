@@ -370,7 +370,7 @@ impl Runnable for Pixels {
             // SAFETY: the span is this task's.
             unsafe { self.finish.begin((image, part), 0..self.weights.outputs(), slots) };
             let span = LineBand { image, part, first, lines: lines.min(height - first) };
-            // SAFETY: `fits` asked for AMX.
+            // SAFETY: `fits` has checked that the CPU has AMX.
             unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
         });
         self.finish.conclude(pool, slots, spans);
@@ -394,7 +394,7 @@ impl ByLines for Pixels {
         let Band { image, part, lines, slots, scratch } = band;
         let most = self.lines_at_once().min(lines.len());
         let buffers = self.parts(most).place(scratch).into();
-        // SAFETY: `fits` asked for AMX.
+        // SAFETY: `fits` has checked that the CPU has AMX.
         unsafe {
             self.config.hold(|| {
                 for first in lines.clone().step_by(most) {
