@@ -2,7 +2,7 @@
 //! completions and licences, wheels where maturin is there, and the SHA-256 sums of both, in
 //! `dist/`.
 //!
-//! Invariant: a target that cannot be served is named with what is missing and how to get it, the
+//! Invariant: a target that cannot be served is named with what is missing and how to get it. The
 //! others are made all the same, and the command fails. Nothing that was not made is listed.
 
 mod archive;

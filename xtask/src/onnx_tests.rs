@@ -1,9 +1,9 @@
 //! ONNX models through our commands, in and out again, and `docs/onnx-tests.md`.
 //!
 //! The cases are ONNX's own backend tests and models that PyTorch and we export, in folders of one
-//! format. Each is one `overdrive eval --expect` on the CPU in mode `compile`; what passes is
-//! written again by `overdrive export`, judged by `onnx.checker` and ONNX Runtime, and read back.
-//! Programs in `peers/` write the cases and ask ONNX Runtime.
+//! format. Each is one `overdrive eval --expect` on the CPU in mode `compile`. A model that passes
+//! is written again by `overdrive export`, judged by `onnx.checker` and ONNX Runtime, and read
+//! back. Programs in `peers/` write the cases and ask ONNX Runtime.
 
 mod case;
 mod exported;

@@ -1,9 +1,9 @@
 //! `pack-tests`: every test of the workspace, built, in one archive that runs on a machine without
 //! cargo.
 //!
-//! For machines with a GPU and no toolchain: there `cargo-nextest`, itself one file, unpacks the
-//! archive beside a checkout and runs it; snapshot tests, which ask cargo for the workspace, are
-//! told it. Invariant: the archive replaces an older one whole or not at all.
+//! It is for machines with a GPU and no toolchain. There `cargo-nextest`, itself one file, unpacks
+//! the archive beside a checkout and runs it. Snapshot tests ask cargo for the workspace, and are
+//! told it there. Invariant: the archive replaces an older one whole or not at all.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};

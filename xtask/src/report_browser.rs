@@ -1,8 +1,8 @@
 //! `cargo xtask report-browser FILE`: does a report.html work in a browser?
 //!
-//! A copy of the page gets a probe that acts as a reader does, and Chromium hands back what the
-//! probe saw as an attribute of the finished document. Where there is no Chromium the check is
-//! skipped, aloud.
+//! A copy of the page gets a probe that acts as a reader does. Chromium hands back what the probe
+//! saw as an attribute of the finished document. Where there is no Chromium the check is skipped,
+//! aloud.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

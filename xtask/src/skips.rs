@@ -1,5 +1,5 @@
 //! The tests that could not run on this machine, from the list that they wrote themselves
-//! (`testkit::skip`): one line a skip, with program, test, what it needs, and why.
+//! (`testkit::skip`). There is one line a skip, with program, test, what it needs, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

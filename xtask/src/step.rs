@@ -1,7 +1,8 @@
 //! One step of `check`: a command that runs in the open while its output is kept.
 //!
-//! Output streams as it comes, so that a long step is seen to live, and is kept, so that the tests
-//! can be counted and the end of the first failure can be shown again after everything else.
+//! Output streams as it comes, so that a long step is seen to live. It is also kept, so that the
+//! tests can be counted. The end of the first failure can then be shown again after everything
+//! else.
 
 use std::io::{BufRead, BufReader};
 use std::ops::AddAssign;

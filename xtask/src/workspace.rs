@@ -67,7 +67,8 @@ impl Workspace {
         command
     }
 
-    /// What `program` with `args` prints; its failure is an error that carries what it said.
+    /// The text that `program` with `args` prints; its failure is an error that carries what it
+    /// said.
     pub(crate) fn output(&self, program: &str, args: &[&str]) -> Result<String> {
         let run = self
             .command(program)

@@ -1,4 +1,4 @@
-//! What a figure is about: the case, split into *what* is computed and *how*.
+//! The subject of a figure: the case, split into *what* is computed and *how*.
 //!
 //! Two records may be compared when their [`Workload`]s are equal; their [`Configuration`]s are
 //! what the comparison is about. Keeping the two apart in the type makes that rule a comparison of
@@ -110,7 +110,8 @@ fn threads(count: u32) -> String {
     if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
 }
 
-/// What the configurations of several cases have in common, said once instead of in each label.
+/// The part that the configurations of several cases have in common, said once instead of in each
+/// label.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Common {
     device: Option<String>,

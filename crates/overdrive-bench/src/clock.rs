@@ -85,8 +85,8 @@ impl Timer {
         Self { clock: clock.name().to_owned(), overhead_ns: overhead as u64, tick_ns }
     }
 
-    /// How long a sample must last so that the clock's cost stays below 0.1 % and its grain below 1
-    /// % of it, and never less than `floor_ns`.
+    /// How long a sample must last so that the clock's cost stays below 0.1 % of it and its grain
+    /// below 1 %. It is never less than `floor_ns`.
     pub fn shortest_sample_ns(&self, floor_ns: u64) -> u64 {
         floor_ns.max(1000 * self.overhead_ns).max(100 * self.tick_ns)
     }

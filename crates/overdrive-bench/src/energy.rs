@@ -2,7 +2,7 @@
 //! ([`Gpu`]), where the machine can tell. Absent means absent; nothing is estimated.
 //!
 //! A figure always stands beside the power of the idle machine, measured in the same run by the
-//! same counter: what a reader subtracts is the reader's choice.
+//! same counter. The reader chooses what to subtract.
 
 mod nvml;
 mod rapl;

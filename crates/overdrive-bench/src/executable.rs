@@ -29,7 +29,7 @@ impl From<BackendError> for Failure {
     }
 }
 
-/// What the host's time of a call is, where the device keeps its own beside it.
+/// The meaning of the host's time of a call, where the device keeps its own time beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostSpan {
     /// That of a call which finds its caches as the device's does: empty.

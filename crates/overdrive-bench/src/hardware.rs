@@ -1,8 +1,9 @@
-//! What a machine is, as far as figures may be held against each other: models, counts, driver,
-//! toolchain.
+//! The facts of a machine that decide whether two figures may be compared: models, counts, driver
+//! and toolchain.
 //!
-//! Nothing calibrated and nothing that changes from boot to boot, such as clocks, load and sizes of
-//! free memory: a key with a measured frequency in it would split one machine's history into many.
+//! Nothing here is calibrated, and nothing changes from boot to boot, as clocks, load and sizes of
+//! free memory do. A key that held a measured frequency would split one machine's history into
+//! many.
 
 use std::fmt;
 

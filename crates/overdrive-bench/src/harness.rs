@@ -1,5 +1,5 @@
-//! What the harness itself costs, measured by itself on a call that does nothing, and published
-//! with every run.
+//! The cost of the harness itself. The harness measures it on a call that does nothing, and
+//! publishes it with every run.
 
 use crate::failure::Failure;
 use crate::runner::Runner;

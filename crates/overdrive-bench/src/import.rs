@@ -1,9 +1,9 @@
 //! Result files of other programs as [`Results`], told apart by what is in them and judged by our
 //! gate.
 //!
-//! What a foreign file does not tell stays absent: no sample is made up from a mean, no machine
-//! from a name, and a time of zero is a failure. Nothing that was measured elsewhere can take part
-//! in a speed-up, since nobody compared its outputs with a reference (see
+//! A fact that a foreign file does not tell stays absent: no sample is made up from a mean, and no
+//! machine from a name. A time of zero is a failure. Nothing that was measured elsewhere can take
+//! part in a speed-up, since nobody compared its outputs with a reference (see
 //! [`Reported`](crate::reported::Reported)).
 
 mod criterion;
@@ -26,13 +26,18 @@ use format::Format;
 /// The file in the folder of a report that everything else there is drawn from.
 pub const RESULTS: &str = "results.json";
 
-/// Reads results: our own, a page that holds them, the folder of either, a PyTorch profiler export,
-/// nvbench or criterion JSON, a report of the older suite, or a folder that criterion wrote
-/// (`target/criterion`). Several only where it is a page of several files.
+/// Reads the results in a file or a folder, which can be:
+/// - our own results, a page that holds them, or the folder of either;
+/// - a PyTorch profiler export;
+/// - nvbench or criterion JSON;
+/// - a report of the older suite;
+/// - a folder that criterion wrote (`target/criterion`).
+///
+/// Only a page of several files gives several `Results`.
 ///
 /// # Errors
-/// What was expected and what was found, for a file that cannot be read, is none of these, or is
-/// damaged.
+/// The error says what was expected and what was found. It is for a file that cannot be read, is
+/// none of these, or is damaged.
 pub fn read(path: &Path) -> Result<Vec<Results>, ImportError> {
     if path.is_dir() {
         let ours = path.join(RESULTS);

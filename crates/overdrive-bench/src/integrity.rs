@@ -1,8 +1,9 @@
 //! Whether a results file agrees with itself: what is derived is derived again, and what is
 //! recorded twice is compared.
 //!
-//! Tamper-evident by consistency, not by cryptography: who edits one number of a measurement must
-//! find and edit every other number that follows from it, or that the machine wrote down beside it.
+//! The evidence is tamper-evident by consistency, not by cryptography. Whoever edits one number of
+//! a measurement must edit every other number that follows from it. The same holds for numbers that
+//! the machine wrote down beside it.
 
 mod derived;
 mod inconsistency;

@@ -82,9 +82,9 @@ impl Ladder {
         &self.steps.last().expect("a ladder has a step above its first").over_first
     }
 
-    /// How much more the same changes would have given if gains multiplied: the product of the
-    /// gains of each change made `alone` to the first step, less the measured total. Positive: they
-    /// share what they save.
+    /// How much more the same changes would have given if gains multiplied. It is the product of
+    /// the gains of each change made `alone` to the first step, less the measured total. Positive:
+    /// they share what they save.
     ///
     /// # Errors
     /// When one of the gains does not start at the ladder's first step.

@@ -1,8 +1,8 @@
 //! Peaks of memory, in a pass of their own that nobody times.
 //!
-//! What a call needs is its peak less what was resident before it; both are kept. On the host two
-//! witnesses look: a counting allocator, exact but blind to what does not go through it, and the
-//! kernel's resident high-water mark, complete but in pages.
+//! A call needs its peak less the memory that was resident before it; both are kept. On the host
+//! two witnesses look. A counting allocator is exact, but blind to what does not go through it. The
+//! kernel's resident high-water mark is complete, but in pages.
 
 mod heap;
 mod resident;
@@ -63,15 +63,14 @@ impl MemoryUse {
         Self { heap, allocations: None, ..self }
     }
 
-    /// Of an engine that says nothing of its device, whose own allocator is what counts: what this
-    /// process saw of the call is not what it took.
+    /// The engine does not report device memory, so the memory of the call is unknown.
     #[must_use]
     pub fn unknown_on_device(self) -> Self {
         Self { heap: None, allocations: None, ..self }
     }
 
-    /// Adds what an executable says of its device: the arena's or the pool's high-water mark of its
-    /// last call, on top of what it keeps there between calls.
+    /// Adds the memory that an executable reports for its device. It is the high-water mark of the
+    /// arena or the pool in its last call, on top of what it keeps there between calls.
     #[must_use]
     pub fn with_device(self, report: &MemoryReport) -> Self {
         let before_bytes = report.state_bytes + report.persistent_bytes;

@@ -1,5 +1,6 @@
-//! What a workload's outputs should be: inputs drawn from a seed, and the outputs of a reference of
-//! higher precision on them, computed once however many configurations are compared with it.
+//! The outputs that a workload should have. Inputs are drawn from a seed, and a reference of higher
+//! precision computes the outputs on them. It does so once, however many configurations are
+//! compared with it.
 
 mod compared;
 mod drawn;
@@ -97,8 +98,8 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The reference of a workload that rounds to codes: there a value that lies between two codes
-    /// goes to either, so that answers which are equally right differ by more than rounding. `twin`
+    /// The reference of a workload that rounds to codes. A value that lies between two codes goes
+    /// to either, so that answers which are equally right differ by more than rounding. `twin`
     /// evaluates what a perturbation makes of it.
     #[must_use]
     pub fn with_twins(

@@ -1,8 +1,9 @@
-//! What another tool says of a case: a summary, or samples that were not taken under our protocol.
+//! The figures of another tool for a case: a summary, or samples that were not taken under our
+//! protocol.
 //!
-//! It goes through the same gate as our own samples, as far as what was kept allows, and never into
-//! a ratio: nobody compared its outputs with a reference, and a summary cannot give an interval.
-//! Samples are never made up from a mean and a deviation.
+//! They go through the same gate as our own samples, as far as what was kept allows. They never go
+//! into a ratio: nobody compared the outputs with a reference, and a summary cannot give an
+//! interval. Samples are never made up from a mean and a deviation.
 
 use std::fmt;
 

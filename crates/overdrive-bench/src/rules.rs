@@ -1,7 +1,7 @@
 //! The numbers of the protocol: how long to warm up, how much to sample, when to stop.
 //!
-//! Sampling stops on precision, never on effect, and looks only at sample counts fixed in advance:
-//! a rule that may look whenever it likes finds what it looks for.
+//! Sampling stops on precision, never on effect. It looks only at sample counts fixed in advance,
+//! because a rule that may look whenever it likes finds what it looks for.
 
 use crate::series::Depth;
 
@@ -9,9 +9,9 @@ const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
 
 /// Shortest sample. A machine that is busy with something else takes the CPU away for some
-/// milliseconds at a time. Samples of 0.1 ms are then few and short enough for one such gap to
-/// outweigh them all, samples of 1 ms so long that most contain one; at 0.3 ms fewest comparisons
-/// were lost (docs/measurement.md has the figures).
+/// milliseconds at a time. Samples of 0.1 ms are so few and short that one such gap outweighs them
+/// all. Samples of 1 ms are so long that most contain a gap. At 0.3 ms fewest comparisons were lost
+/// (docs/measurement.md has the figures).
 const SAMPLE_MIN_NS: u64 = 300_000;
 
 /// The limits that a [`Runner`](crate::runner::Runner) obeys.

@@ -2,9 +2,10 @@
 //!
 //! Order of a case: first call (a metric of its own), comparison with the reference, warm-up,
 //! samples, a second method where a ratio looks too good. Several subjects go through it as one
-//! session: same warm-up, same number of samples, alternating A B B A so that drift of the machine
-//! falls on all alike. Time is read from the injected clock alone. A subject that errs, panics, is
-//! wrong or takes too long leaves the session with its reason; the others go on.
+//! session, with the same warm-up and the same number of samples. They alternate A B B A, so that
+//! drift of the machine falls on all alike. Time is read from the injected clock alone. A subject
+//! that errs, panics, is wrong or takes too long leaves the session with its reason; the others go
+//! on.
 
 mod lane;
 mod setting;

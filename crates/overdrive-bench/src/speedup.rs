@@ -1,9 +1,12 @@
 //! The only way to say that something is faster.
 //!
-//! A [`Speedup`] is built from two records or not at all: same workload, both ran, both outputs
-//! agree with the reference, neither blocked by its own samples, same clock and same depth of
-//! measurement. Where one of these does not hold there is a [`NoClaim`] with every reason, and no
-//! number in it.
+//! A [`Speedup`] is built from two records, and only where all of this holds:
+//! - both have the same workload;
+//! - both ran, and both outputs agree with the reference;
+//! - neither is blocked by its own samples;
+//! - both have the same clock and the same depth of measurement.
+//!
+//! Otherwise there is a [`NoClaim`] with every reason, and no number in it.
 //!
 //! Long because every reason against a comparison is named, shown and decided in one place.
 

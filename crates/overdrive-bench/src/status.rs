@@ -28,8 +28,9 @@ pub const COLD_SIGMAS: f64 = 10.0;
 pub const COLD_EXCESS: f64 = 0.05;
 /// Interquartile range over median beyond which a series is `noisy`.
 pub const NOISY: f64 = 0.10;
-/// Standard deviation over mean beyond which a series is `noisy` too: its middle half is quiet, but
-/// a few slow samples take so long that the median says little of what many calls take together.
+/// A series is `noisy` too where its standard deviation over its mean exceeds this. Its middle half
+/// is quiet, but a few slow samples take very long. The median then says little of the time that
+/// many calls take together.
 pub const VARIATION: f64 = 0.50;
 /// Interquartile range over median beyond which a series is `scattered`.
 pub const SCATTERED: f64 = 0.25;
@@ -248,10 +249,10 @@ pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> 
     })
 }
 
-/// A first sample that is far off, by an amount that does not come back: what recurs in the later
-/// half of the samples is the machine's noise and not the warm-up's fault. `times` are in the order
-/// taken; where most are equal to the clock's grain the deviation is zero, and the `grain` is then
-/// the scale.
+/// A first sample that is far off, by an amount that does not come back. An amount that recurs in
+/// the later half of the samples is the machine's noise and not the warm-up's fault. `times` are in
+/// the order taken. Where most of them are equal to the clock's grain, the deviation is zero, and
+/// the `grain` is then the scale.
 fn cold_first_sample(times: &[f64], grain: f64) -> Option<Status> {
     let sorted = Sorted::new(times).filter(|sorted| sorted.count() > 2)?;
     let median = sorted.median();
@@ -347,8 +348,8 @@ fn clocks_disagree(series: &Series) -> Option<Status> {
     Some(Status::new(kind, detail))
 }
 
-/// What no implementation on this machine can exceed, from its data sheet: theoretical peaks, not
-/// measured ones.
+/// The figure that no implementation on this machine can exceed, from its data sheet: theoretical
+/// peaks, not measured ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Physics {
     /// Peak arithmetic at the highest clock, all threads of the case, FLOP/s.

@@ -1,5 +1,5 @@
-//! What can be measured: anything that can be called, and that can say whether its answer was
-//! right.
+//! Things that can be measured: anything that can be called, and that can say whether its answer
+//! was right.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub trait Subject {
     fn call(&mut self, index: u64) -> Result<(), Failure>;
 
     /// Runs on inputs drawn from `seed` and compares the output with a reference of higher
-    /// precision; the output buffer is filled with NaN before and the inputs are found unchanged
+    /// precision. The output buffer is filled with NaN before, and the inputs are found unchanged
     /// after. `None` says that there is no reference, and then nothing may be claimed.
     ///
     /// # Errors

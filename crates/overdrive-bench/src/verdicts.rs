@@ -1,5 +1,5 @@
-//! What a session of the regression gate says, as data: of each case, of the machine by its control,
-//! what both follow from, and the exit code.
+//! The verdicts of a session of the regression gate, as data. They are on each case and on the
+//! machine by its control, with the grounds of both and the exit code.
 //!
 //! Results carry verdicts into a report. The crate `overdrive-gate` derives them from the evidence.
 

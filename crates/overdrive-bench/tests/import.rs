@@ -1,5 +1,5 @@
-//! Files of other programs: what they tell is kept, what they do not tell stays absent, what cannot
-//! be believed is not claimed, and damage is an error in words.
+//! Files of other programs. Facts that they tell are kept, and facts that they do not tell stay
+//! absent. Values that cannot be believed are not claimed, and damage is an error in words.
 
 #![allow(clippy::unwrap_used)]
 

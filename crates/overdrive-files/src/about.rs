@@ -1,5 +1,5 @@
-//! What the process is at, for a message where memory runs out: whoever allocates does not know
-//! for which file of the user's it is.
+//! The present work of the process, for a message where memory runs out. The code that allocates
+//! does not know for which file of the user's it does so.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};

@@ -1,4 +1,5 @@
-//! What a claimed place holds on disk, given up by the place, or for all places by an end at once.
+//! The data of a claimed place on disk. The place gives it up, or an end gives it up for all places
+//! at once.
 //!
 //! A process that a signal ends runs no destructors: whoever ends it calls [`give_up_places`]
 //! first, so that no empty folder and no lock stay behind.
@@ -41,7 +42,7 @@ impl Claim {
     }
 }
 
-/// Gives up every place that this process has claimed and not filled, just before it ends: whoever
+/// Gives up every place that this process has claimed and not filled, just before it ends. Whoever
 /// claims or fills a place from now on waits for that end.
 pub fn give_up_places() {
     let held = locked(&HELD);

@@ -1,5 +1,4 @@
-//! What can be wrong with a file or a place: what was expected, what is there, where, and what to
-//! type next.
+//! The faults of a file or a place: what was expected, what is there, where, and what to type next.
 
 use std::path::{Path, PathBuf};
 

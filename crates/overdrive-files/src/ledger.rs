@@ -4,7 +4,7 @@ use crate::checksum::Checksum;
 use crate::contents::Contents;
 use crate::manifest::Manifest;
 
-/// What a folder's manifest is to say at the end, and what it says now.
+/// The text that a folder's manifest is to have at the end, and the one that it has now.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) manifest: Manifest,

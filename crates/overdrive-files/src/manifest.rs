@@ -17,7 +17,7 @@ pub(crate) struct Manifest {
     /// What the folder is: a model, results.
     pub(crate) contents: String,
     /// By path in the folder, with `/`. A name that ends with `/` is a folder that is ours with all
-    /// in it; a file without a checksum was being written when the program ended.
+    /// in it. A file without a checksum was being written when the program ended.
     pub(crate) files: BTreeMap<String, Option<Checksum>>,
 }
 

@@ -1,5 +1,5 @@
-//! A place to write to: claimed when a command begins, so that everything that could be wrong with
-//! it is known before the work, and filled when the work is done.
+//! A place to write to. It is claimed when a command begins, so that everything that could be wrong
+//! with it is known before the work. It is filled when the work is done.
 
 use crate::claim::{Claim, locked};
 use crate::contents::{Contents, Kind};
@@ -222,7 +222,7 @@ impl Drop for Place {
     }
 }
 
-/// What a path means when its last part is a link, whether or not something is there.
+/// The meaning of a path whose last part is a link, whether or not something is there.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     /// As many as Linux follows.
     const MOST: usize = 40;

@@ -4,11 +4,12 @@
 use crate::FileError;
 use std::path::Path;
 
-/// Errs where files of these sizes, in bytes, have no room at `path`, as far as the system tells:
-/// all of them on the file system, each within the process's limit (`ulimit -f`).
+/// Errs where files of these sizes, in bytes, have no room at `path`, as far as the system tells.
+/// The file system must have room for all of them. Each must be within the process's limit
+/// (`ulimit -f`).
 ///
 /// # Errors
-/// With the size that is needed and that which is there.
+/// The error names the size that is needed and the size that is there.
 pub fn check_room(path: &Path, files: &[u64]) -> Result<(), FileError> {
     let all = files.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
     let largest = files.iter().copied().max().unwrap_or(0);

@@ -9,8 +9,8 @@ use std::path::Path;
 /// Reads the manifest again so often when the folder was replaced between two files.
 const ATTEMPTS: usize = 4;
 
-/// The bytes of these files, each with the most bytes that it may have, all by one writer: where
-/// the folder has a manifest they are what that says.
+/// The bytes of these files, each with the most bytes that it may have, all by one writer. Where
+/// the folder has a manifest, the bytes are what the manifest says.
 ///
 /// # Errors
 /// When one cannot be read or is not as it was written.

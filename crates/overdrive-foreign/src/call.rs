@@ -143,7 +143,7 @@ pub(crate) fn unsupported(
     }
 }
 
-/// What is known of a plan that an engine keeps to itself: inputs and outputs.
+/// The known part of a plan that an engine keeps to itself: inputs and outputs.
 pub(crate) fn plan(graph: &Graph, mode: Mode) -> Plan {
     let mut plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
     let mut add = |ty: &TensorType, place: Place| {

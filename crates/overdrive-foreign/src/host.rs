@@ -1,9 +1,11 @@
-//! Buffers of engines: aligned bytes of the host that stay where they are, or what a call has put
-//! on a device.
+//! Buffers of engines. A buffer is aligned bytes of the host that stay where they are, or the
+//! result that a call has put on a device.
 //!
-//! Invariants: every byte is initialised from the start; no two contents of a process have the same
-//! stamp, so that an engine knows without looking whether a state is still what it was compiled
-//! with; what lies on a device is the only content of its buffer, and stays there.
+//! Invariants:
+//! - Every byte is initialised from the start.
+//! - No two contents of a process have the same stamp. An engine thus knows without looking whether
+//!   a state is still the one that it was compiled with.
+//! - The bytes on a device are the only content of their buffer, and stay there.
 #![allow(unsafe_code)] // Lines of memory are seen as bytes.
 
 use crate::device::Allocation;

@@ -1,9 +1,12 @@
-//! `overdrive info --install`: the libraries in a vendor's Python wheel, unpacked into the cache.
+//! `overdrive info --install`: unpacks the libraries in a vendor's Python wheel into the cache.
 //!
-//! The wheel is one that the user has, or is fetched by the user's own `pip`, from wherever that is
-//! told to look: nothing is fetched unless asked. Invariants: every file is what the wheel's own
-//! RECORD says it is, by SHA-256; the folder appears whole, by rename, with a list of checksums; a
-//! library that no longer fits its checksum is not loaded.
+//! The user has the wheel already, or the user's own `pip` fetches it, from wherever `pip` is told
+//! to look. Nothing is fetched unless asked.
+//!
+//! Invariants:
+//! - Every file is what the wheel's own RECORD says it is, by SHA-256.
+//! - The folder appears whole, by rename, with a list of checksums.
+//! - A library that no longer fits its checksum is not loaded.
 
 use crate::engine::Missing;
 use overdrive_process::{Stop, python};

@@ -1,9 +1,9 @@
 //! Other people's engines and libraries, one file each, as baselines beside ours.
 //!
 //! An engine is a back end like ours ([`Engine`]); `docs/engines.md` says how to add one. Libraries
-//! of vendors are loaded when the program runs. Invariant: each is called as its own documentation
-//! says is fastest, with as many threads as ours; and what it hands back to its own CPU path
-//! without being asked is an error, not a figure.
+//! of vendors are loaded when the program runs. Invariants: each is called in the way that its own
+//! documentation calls fastest, with as many threads as ours. Work that an engine hands back to its
+//! own CPU path without being asked is an error, not a figure.
 
 mod call;
 #[cfg_attr(not(feature = "onnxruntime"), allow(dead_code))]

@@ -1,4 +1,4 @@
-//! What an engine that reads ONNX is handed: the user's own file where the graph is the one in it,
+//! The file for an engine that reads ONNX: the user's own file where the graph is the one in it,
 //! else our export.
 
 use crate::OriginalFile;

@@ -148,8 +148,8 @@ impl Engine for Provider {
         let ordinal = request.ordinal;
         let mut engine =
             Sessions { provider: *self, library, target, ordinal, original, plugin, device: None };
-        // What a provider needs beside the library is looked for when it is registered: here, not
-        // in the first model.
+        // The parts that a provider needs beside the library are looked for when it is registered:
+        // here, not in the first model.
         engine.builder(Mode::Compile, request.threads).map_err(|reason| self.refused(reason))?;
         if self.runs_on() == Place::Gpu {
             let gpu = Gpu::open(ordinal).map_err(|reason| self.refused(reason))?;

@@ -15,8 +15,8 @@
 //! | `W.compressed` `[N, K/2]` of 2:4 | the same, and `W.shape` i64 `[2]` |
 //!
 //! Everything else is as it is, e4m3 as `F8_E4M3`. Types that safetensors lacks are stored as their
-//! bytes, and so are those of six bits, which the package for Python refuses; the file's metadata
-//! then says what they are. Invariant: what is read is bit for bit what was written. Source:
+//! bytes. So are those of six bits, which the package for Python refuses. The file's metadata then
+//! says what they are. Invariant: what is read is bit for bit what was written. Source:
 //! <https://github.com/vllm-project/compressed-tensors>, its formats pack-quantized,
 //! nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, int-quantized and
 //! sparse-24-bitmask.
@@ -264,8 +264,8 @@ fn take(path: &Path, file: &mut Tensors, name: &str, expected: Tensor) -> Result
     }
 }
 
-/// Errs unless each four bits of the mask of a 2:4 weight of `k` columns have two set: values then
-/// stand in no other places than a sparse tensor core puts them.
+/// Errs unless each four bits of the mask of a 2:4 weight of `k` columns have two set. Values then
+/// stand only in the places where a sparse tensor core puts them.
 fn check_places(path: &Path, name: &str, mask: &Tensor, k: usize) -> Result<(), FormatError> {
     let row = mask.ty().sizes().last().copied().unwrap_or(0).max(1);
     let groups = (0..2 * mask.bytes().len()).filter(|at| 4 * (at % (2 * row)) < k);

@@ -1,8 +1,8 @@
 //! Files of a format: read into memory, replaced whole.
 //!
-//! They are read and not mapped: a mapped file that another process cuts short ends this one by a
-//! signal, and one that it rewrites changes the weights of a model that runs. Tensors share the
-//! bytes, so that there is one copy.
+//! Files are read and not mapped, because another process may change a mapped file. If it cuts the
+//! file short, a signal ends this process. If it rewrites the file, the weights of a running model
+//! change. Tensors share the bytes, so that there is one copy.
 
 use crate::FormatError;
 use bytes::Bytes;

@@ -1,9 +1,9 @@
 //! Folders in Hugging Face's format: `config.json`, weights in safetensors or of `torch.save` (in
 //! shards too), `tokenizer.json`.
 //!
-//! Each part is read by itself and says what is wrong with it by file and field; which architecture
-//! makes what of the fields is for who builds graphs. Nothing is downloaded. Invariant: no name in
-//! a file leads out of its folder.
+//! Each part is read by itself and says what is wrong with it by file and field. The code that
+//! builds graphs decides which architecture makes what of the fields. Nothing is downloaded.
+//! Invariant: no name in a file leads out of its folder.
 
 mod config;
 mod tokenizer;

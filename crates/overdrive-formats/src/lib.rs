@@ -1,8 +1,9 @@
 //! Bytes to tensors and models and back: safetensors, npz, model folders, ONNX; and StableHLO text.
 //!
-//! A file is untrusted: every length in it is checked against the bytes that are really there
-//! before anything is allocated for it, and every fault is an error that names the file, the place,
-//! what was expected and what was found. Invariant: a file appears whole, by rename, or not at all.
+//! A file is untrusted. Every length in it is checked against the bytes that are really there
+//! before anything is allocated for it. Every fault is an error that names the file and the place,
+//! and says what was expected and what was found. Invariant: a file appears whole, by rename, or
+//! not at all.
 
 pub mod compressed_tensors;
 mod error;

@@ -1,8 +1,8 @@
 //! npz: a zip archive of npy arrays, as `numpy.savez` and `numpy.savez_compressed` write it.
 //!
-//! Archives are read entry by entry as the bytes come, so a compressed array that claims to be huge
-//! fails when its bytes run out and not when memory does; the checksums of the archive are
-//! verified. Arrays are stored uncompressed.
+//! Archives are read entry by entry as the bytes come. A compressed array that claims to be huge
+//! therefore fails when its bytes run out, and not when memory does. The checksums of the archive
+//! are verified. Arrays are stored uncompressed.
 
 use crate::{FormatError, Tensors, file, npy};
 use std::fs::File;

@@ -107,8 +107,8 @@ impl Display for Differences {
     }
 }
 
-/// Reads the states of a bound graph from a `.safetensors` or `.npz` file: every state, nothing
-/// else, each of exactly its declared type, since nothing is cast silently.
+/// Reads the states of a bound graph from a `.safetensors` or `.npz` file. The file holds every
+/// state and nothing else, each of exactly its declared type, since nothing is cast silently.
 pub fn load_parameters(graph: &Graph, path: &Path) -> Result<Tensors, ParametersError> {
     let tensors = read(path)?;
     check(graph, path, &tensors)?;

@@ -1,8 +1,9 @@
 //! safetensors: a JSON header of names, types and offsets, then the bytes.
 //! <https://huggingface.co/docs/safetensors>
 //!
-//! The crate of the same name parses and checks the header (at most 100 MB, offsets that cover the
-//! file without gap or overlap); here its types become ours and its errors say what was expected.
+//! The crate of the same name parses and checks the header: at most 100 MB, and offsets that cover
+//! the file without gap or overlap. Here its types become ours, and its errors say what was
+//! expected.
 
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors, file};

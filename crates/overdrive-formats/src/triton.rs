@@ -2,8 +2,9 @@
 //! --model-repository` serves.
 //! <https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md>
 //!
-//! It holds the model's folder with `config.pbtxt`, `1/model.onnx` for Triton's ONNX Runtime back
-//! end, and inputs to warm up with, so that the first request does not pay for the first call.
+//! It holds the model's folder with `config.pbtxt`, and `1/model.onnx` for Triton's ONNX Runtime
+//! back end. It also holds inputs to warm up with, so that the first request does not pay for the
+//! first call.
 
 use crate::FormatError;
 use overdrive_files::Contents;

@@ -1,5 +1,5 @@
-//! What a file of ONNX can do to its reader: graphs that never end, shapes that do not fit, data
-//! that is elsewhere.
+//! The harm that a file of ONNX can do to its reader: graphs that never end, shapes that do not
+//! fit, data that is elsewhere.
 //!
 //! Each file is written here field by field, so that it says exactly the one wrong thing. The
 //! answer is an error that names the place, within memory that the file's size bounds.
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// What reading a bad file may take, in bytes: the files here have less than a kilobyte, and the
-/// tests beside them run at the same time.
+/// The memory that reading a bad file may take, in bytes. The files here have less than a kilobyte,
+/// and the tests beside them run at the same time.
 const MEMORY: u64 = 16 << 20;
 
 fn outcome(bytes: Vec<u8>) -> Result<usize, String> {

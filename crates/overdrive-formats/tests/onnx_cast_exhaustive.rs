@@ -1,5 +1,5 @@
-//! Cast to floats of 8 bits over every f16 and every code, in and out again, against a search over
-//! all codes by the tables of ONNX's specification.
+//! Casts to floats of 8 bits, over every f16 and every code, in and out again. They are held
+//! against a search over all codes by the tables of ONNX's specification.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! What a file of ONNX does not say: branches that are not taken, and dimensions that nobody knows
-//! yet.
+//! Facts that a file of ONNX does not say: branches that are not taken, and dimensions that nobody
+//! knows yet.
 
 #[path = "fields/onnx.rs"]
 mod fields;

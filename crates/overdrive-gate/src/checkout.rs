@@ -1,10 +1,10 @@
-//! Revisions of Overdrive's repository as programs: checked out into a worktree of the gate's own,
-//! built with one toolchain, kept under `target/regress` by commit so that the next session need
-//! not build them again.
+//! Revisions of Overdrive's repository as programs. Each is checked out into a worktree of the
+//! gate's own and built with one toolchain. The programs are kept under `target/regress` by commit,
+//! so that the next session need not build them again.
 //!
-//! The revisions take turns in one worktree: cargo then builds anew only what differs, and paths
-//! inside the binaries, which move code about in memory, are the same. The user's own working tree
-//! is never touched.
+//! The revisions take turns in one worktree. Cargo then builds anew only what differs. Paths inside
+//! the binaries, which move code about in memory, are then the same. The user's own working tree is
+//! never touched.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -128,9 +128,8 @@ impl Repository {
         Ok(Commit { name: name.to_owned(), hash })
     }
 
-    /// Errs where `commit` is what is checked out and tracked files differ from it: whoever asks
-    /// for it then most likely means the changed files, and a verdict on the committed ones would
-    /// mislead.
+    /// Errs where `commit` is checked out and tracked files differ from it. The user then most
+    /// likely means the changed files, and a verdict on the committed ones would mislead.
     ///
     /// # Errors
     /// See above.

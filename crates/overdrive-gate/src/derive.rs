@@ -1,5 +1,5 @@
-//! Verdicts from evidence: derived once at the end of a session, and again by whoever reads a file of
-//! them.
+//! Verdicts from evidence. They are derived once at the end of a session, and again by every reader
+//! of a file of them.
 
 use overdrive_bench::nearly_equal::nearly_equal;
 use overdrive_bench::verdicts::{GATE_VERSION, Verdicts};

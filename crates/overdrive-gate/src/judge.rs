@@ -42,7 +42,7 @@ pub(super) fn is_settled(evidence: &Evidence) -> bool {
     !judged(evidence, Course::Open).iter().any(is_open)
 }
 
-/// What the baseline against itself shows: a difference either way is a false one.
+/// The difference that the baseline shows against itself: either way, it is a false one.
 pub fn control(evidence: &Evidence) -> Control {
     let figures = sampled(evidence, Side::Control, Course::Over);
     let differs = |one: &&Sampled<'_>| {
@@ -212,7 +212,7 @@ fn too_few(evidence: &Evidence, case: &str, name: &str, metric: &Metric) -> Stri
     }
 }
 
-/// What the blocks show of device cycles, where they were counted in every process.
+/// The device cycles that the blocks show, where they were counted in every process.
 fn cycles(evidence: &Evidence, case: &str) -> Option<Seen> {
     let metric = super::metric::metric(MEDIAN)?;
     let of = |block: &Block| contrast(block, (case, Side::Current), &metric, |o| o.cycles);
@@ -244,7 +244,7 @@ fn throttled(runs: &[&Observed]) -> Option<Objection> {
         .then_some(Objection::Throttled { low, of: runs.len() })
 }
 
-/// What the processes said of their own samples, where a third of them or more said it.
+/// The findings of the processes on their own samples, where a third of them or more said so.
 fn remarks(runs: &[&Observed]) -> Option<String> {
     let kinds: BTreeSet<StatusKind> =
         runs.iter().flat_map(|run| run.statuses.iter().copied()).collect();

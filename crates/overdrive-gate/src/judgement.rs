@@ -62,8 +62,8 @@ pub(super) fn verdict(seen: &Seen, p: f64, metric: &Metric) -> Verdict {
     if is_within && !is_lopsided { Verdict::Same } else { Verdict::Undecided }
 }
 
-/// Whether a figure that is not decided may let its case pass: of mean and tails, which scatter, an
-/// interval wider than that of the median beside them is enough.
+/// Whether a figure that is not decided may let its case pass. The mean and the tails scatter, so
+/// for them an interval wider than that of the median beside them is enough.
 pub(super) fn is_bounded_tail(seen: &Seen, metric: &Metric) -> bool {
     metric.is_tail && seen.high <= TAIL_LIMIT.ln()
 }

@@ -61,7 +61,7 @@ pub enum Unreadable {
 /// Reads either form; the results are absent for the short one.
 ///
 /// # Errors
-/// What is wrong with the text, with line and column where there is one.
+/// The fault of the text, with line and column where there is one.
 pub fn read(text: &str) -> Result<(Observations, Option<Results>), Unreadable> {
     // Cheap, and right wherever it matters: results are never mistaken, since a key of this name is
     // not theirs.

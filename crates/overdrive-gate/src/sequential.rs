@@ -1,10 +1,10 @@
 //! When a session looks at its blocks, and how much of the error each look may spend.
 //!
 //! Looking again and again until a test rejects makes any fixed level worthless. Looks are
-//! therefore fixed in advance, at 10, 13, 17, 22, ... blocks, and the shares 1/2, 1/6, 1/12, 1/20,
-//! ... of the level that they spend sum to one: by Bonferroni's inequality the chance that any look
-//! of a whole session errs is below the level, for every length of the session (alpha spending, Lan
-//! and DeMets 1983). The look at which time is up spends the rest.
+//! therefore fixed in advance, at 10, 13, 17, 22, ... blocks. They spend the shares 1/2, 1/6, 1/12,
+//! 1/20, ... of the level, which sum to one. By Bonferroni's inequality, the chance that any look
+//! of a whole session errs is then below the level. This holds for every length of the session
+//! (alpha spending, Lan and DeMets 1983). The look at which time is up spends the rest.
 
 use super::signed_rank::{SignedRank, reach};
 
@@ -79,7 +79,7 @@ pub(super) struct Seen {
     pub(super) mean: f64,
     /// p, valid at every look.
     pub(super) p: f64,
-    /// What one block scatters by: the deviation of normal blocks whose interval is as wide.
+    /// The scatter of one block: the deviation of normal blocks whose interval is as wide.
     pub(super) deviation: f64,
     /// Blocks behind it.
     pub(super) blocks: usize,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// The promise that everything rests on, at 5,000 sessions of blocks with two modes, wild
-    /// values and no effect: under 1 % are wrong at any of ten looks.
+    /// values and no effect. Under 1 % are wrong at any of ten looks.
     #[test]
     fn an_interval_of_any_look_seldom_misses() {
         let mut rng = fastrand::Rng::with_seed(1);

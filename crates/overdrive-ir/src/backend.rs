@@ -211,8 +211,8 @@ pub struct MemoryReport {
     pub offloaded_bytes: u64,
     /// Scratch of worker threads and libraries.
     pub workspace_bytes: u64,
-    /// What the driver took on the device for the process itself when it was opened, where that can
-    /// be told.
+    /// The memory that the driver took on the device for the process itself when it was opened,
+    /// where that can be told.
     #[serde(default)]
     pub context_bytes: Option<u64>,
 }
@@ -285,7 +285,7 @@ pub trait Executable: Send + Sync {
     /// What a call will do.
     fn plan(&self) -> &Plan;
     /// Time of `compile` that went into writing the graph down in the format of another program, in
-    /// ns: it is paid once like the rest, but is not that program's own.
+    /// ns. It is paid once like the rest, but is not that program's own.
     fn translation_ns(&self) -> u64 {
         0
     }
@@ -300,7 +300,7 @@ pub trait Executable: Send + Sync {
 /// The memory that calls of an executable work in. What is prepared from weights is shared by the
 /// sessions that share these.
 pub trait Session: Send {
-    /// What a call does; beside the executable's plan it notes what calls so far have shown.
+    /// The plan of a call. Beside the executable's plan it notes what calls so far have shown.
     fn plan(&self) -> &Plan;
     /// Who allocates what it works in.
     fn heap(&self) -> Heap {
@@ -356,12 +356,13 @@ pub trait Backend: Send + Sync {
         mode: Mode,
         tuning: &Tuning,
     ) -> Result<Arc<dyn Executable>, BackendError>;
-    /// Times the candidates of every step of `graph` that has several and for which `tuning` holds
-    /// no choice yet, and adds the winners, so that `compile` with this tuning needs no clock and
-    /// is reproducible. A back end whose steps have one implementation each has nothing to add.
+    /// Times the candidates of steps of `graph` and adds the winners to `tuning`. A step is timed
+    /// where it has several candidates and `tuning` holds no choice for it yet. `compile` with this
+    /// tuning then needs no clock and is reproducible. A back end whose steps have one
+    /// implementation each has nothing to add.
     ///
     /// # Errors
-    /// As `compile`, and what the device says while candidates run.
+    /// As `compile`, and the device's own errors while candidates run.
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {
         let _ = (graph, mode, tuning);
         Ok(())

@@ -1,9 +1,9 @@
 //! `Blocks`: the one rule of scales. A scale has the rank of what it scales, and each of its
-//! extents divides that of the tensor: an element of it covers a block of consecutive elements
+//! extents divides that of the tensor. An element of it covers a block of consecutive elements
 //! along every axis.
 //!
-//! So a scale per tensor (`[1, 1]`), per channel (`[N, 1]`), per group (`[N, K/128]`), a
-//! microscaling block of 32 and an NVFP4 block of 16 are the same thing. Invariant: splitting and
+//! A scale per tensor (`[1, 1]`), per channel (`[N, 1]`) and per group (`[N, K/128]`) are thus the
+//! same thing. So are a microscaling block of 32 and an NVFP4 block of 16. Invariant: splitting and
 //! joining are reshapes, so that whatever is computed between them is elementwise with plain
 //! broadcasts, which every back end fuses.
 

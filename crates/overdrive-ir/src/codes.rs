@@ -2,11 +2,11 @@
 //! i32.
 //!
 //! Devices multiply i8 by i8. Codes of other types are moved into i8 together with their zero
-//! point, and what zero points contribute to a sum of products is taken off afterwards: with A and
-//! B the sums of the codes themselves over K products, `Σ (a - za)(b - zb) = Σ a b - zb (A - K
-//! za) - za B`. Where B is of weights it is known before the model runs. Source: Jacob et al.,
-//! arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and zero point, as
-//! long as the sum fits i32.
+//! point. The part of zero points in a sum of products is taken off afterwards:
+//! `Σ (a - za)(b - zb) = Σ a b - zb (A - K za) - za B`. A and B are the sums of the codes
+//! themselves over K products. Where B is of weights, it is known before the model runs. Source:
+//! Jacob et al., arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and
+//! zero point, as long as the sum fits i32.
 
 use crate::{Convolution, DType, DotGeneral, Expr, Pad, Precision, Prim, Shape};
 
@@ -178,7 +178,7 @@ impl<'b> Codes<'b> {
             per_channel.reshape([count]).broadcast_in(&shape, &[1])
         };
         if let Some(zero) = w.zero {
-            // What each group of the codes sums to under a window, for all of the channels that the
+            // The sum of each group of the codes under a window, for all of the channels that the
             // group gives.
             let mut ones = w.codes.sizes();
             let k: usize = ones[1..].iter().product();

@@ -2,8 +2,8 @@
 //!
 //! Values are indices; a node has operands, results, attributes (inside its `Operation`), regions
 //! and the scope it was written in. Graphs are built by [`Builder`] and never mutated: a pass reads
-//! one graph and builds another. Invariants (checked by `verify`): operands precede their node,
-//! every type is what `infer` says, names of inputs, outputs and states are unique, regions capture
+//! one graph and builds another. Invariants (checked by `verify`): operands precede their node, and
+//! every type is what `infer` says. Names of inputs, outputs and states are unique. Regions capture
 //! nothing but their explicit inputs.
 
 mod builder;
@@ -215,7 +215,7 @@ impl Graph {
     }
 
     /// Copies the graph, replacing nodes: `replace` sees each node with its operands in the new
-    /// graph (regions already rewritten) and returns the new results, or `None` to keep the node as
+    /// graph (regions already rewritten). It returns the new results, or `None` to keep the node as
     /// it is.
     pub fn rewrite(&self, replace: &mut Replace<'_>) -> Result<Graph, GraphError> {
         let b = Builder::new(&self.name);

@@ -1,11 +1,14 @@
 //! `Plan`: what a back end will do, decided before anything runs.
 //!
-//! Ordered steps over slots; every buffer, library workspaces included, has its place in one static
-//! arena per memory space, so that the peak is known and an impossible plan is an error with its
-//! size. Back ends share this type, not its contents. Steps of one stream run in order; events
-//! order those of different streams. Invariants, which `Plan::verify` checks: a step reads only
-//! slots that a step before it, an input, a state or a constant has written, and two slots share
-//! bytes of an arena only where every use of the one ends before the other is first used.
+//! A plan is ordered steps over slots. Every buffer, library workspaces included, has its place in
+//! one static arena per memory space. The peak is thus known, and an impossible plan is an error
+//! with its size. Back ends share this type, not its contents. Steps of one stream run in order;
+//! events order those of different streams.
+//!
+//! Invariants, which `Plan::verify` checks:
+//! - A step reads only slots that a step before it, an input, a state or a constant has written.
+//! - Two slots share bytes of an arena only where every use of the one ends before the other is
+//!   first used.
 
 mod display;
 mod host;
@@ -56,8 +59,8 @@ pub enum Note {
         /// Why it was refused.
         reason: String,
     },
-    /// A value that is computed again and not kept: for the backward, to fit a memory limit, or by
-    /// the steps that read it, where that moves fewer bytes.
+    /// A value that is computed again and not kept. The backward computes it again to fit a memory
+    /// limit; the steps that read it do so where that moves fewer bytes.
     Recomputed {
         /// Name of the op that computes it.
         op: String,

@@ -1,4 +1,4 @@
-//! What a device can do: plain data about it, and one question, how it runs a call.
+//! The abilities of a device: plain data about it, and one question, how it runs a call.
 //!
 //! All that passes and `plan` may know of a device. Asking touches no device, so that a plan is the
 //! same wherever it is made.

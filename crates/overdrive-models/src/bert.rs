@@ -1,13 +1,16 @@
-//! BERT, RoBERTa, DistilBERT, the sentence encoders and the classifiers made of them: post-norm
-//! blocks that see both ways, and a pooled vector or a head where wanted.
+//! BERT, RoBERTa, DistilBERT, the sentence encoders and the classifiers made of them. They have
+//! post-norm blocks that see both ways, and a pooled vector or a head where wanted.
 //!
-//! x is i32 token ids `[batch, T]`, `mask` i32 `[batch, T]`: 1 for tokens, 0 for what only fills a
-//! row up. y is the last hidden state `[batch, T, D]`, a vector for each row `[batch, D]`, or of a
-//! classifier logits `[batch, classes]`, which its head makes of the first token. All tokens are of
-//! segment 0. Names and orientation of the weights are those of Hugging Face's
-//! checkpoints, so that loading is a check and no mapping. Sources: Devlin et al.,
-//! arXiv:1810.04805; Liu et al., "RoBERTa", arXiv:1907.11692; Sanh et al., "DistilBERT",
-//! arXiv:1910.01108; pooling: Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084.
+//! x is i32 token ids `[batch, T]`. `mask` is i32 `[batch, T]`: 1 for tokens, 0 for padding. All
+//! tokens are of segment 0. y is one of:
+//! - the last hidden state `[batch, T, D]`;
+//! - a vector for each row `[batch, D]`;
+//! - the logits of a classifier `[batch, classes]`, which its head makes of the first token.
+//!
+//! Names and orientation of the weights are those of Hugging Face's checkpoints, so that loading is
+//! a check and no mapping. Sources: Devlin et al., arXiv:1810.04805; Liu et al., "RoBERTa",
+//! arXiv:1907.11692; Sanh et al., "DistilBERT", arXiv:1910.01108; pooling: Reimers and Gurevych,
+//! "Sentence-BERT", arXiv:1908.10084.
 
 use crate::parameters::{Activation, Bias, NORMAL, f32s, layer_norm, projection};
 use crate::vit::first_token;
@@ -52,8 +55,8 @@ pub enum Kin {
         /// Rows of the table of segments.
         segments: usize,
     },
-    /// RoBERTa: positions count the tokens that do not fill a row up, from the one behind the
-    /// filling token's id on; what fills up stands at that id.
+    /// RoBERTa: positions count the tokens that are no padding, from the one behind the padding
+    /// token's id on. Padding stands at that id.
     Roberta {
         /// Rows of the table of segments.
         segments: usize,

@@ -1,8 +1,8 @@
 //! Mixture of experts: a router chooses a few feed-forward layers for each token and weighs them.
 //!
-//! Every expert computes every token, and those that were not chosen are weighed with 0: the same
-//! result as running the chosen ones alone, at `count / chosen` times the work.
-//! Sources: Shazeer et al., arXiv:1701.06538; Jiang et al., "Mixtral of experts", arXiv:2401.04088.
+//! Every expert computes every token, and those that were not chosen are weighed with 0. The result
+//! is that of running the chosen ones alone, at `count / chosen` times the work. Sources: Shazeer
+//! et al., arXiv:1701.06538; Jiang et al., "Mixtral of experts", arXiv:2401.04088.
 
 use crate::parameters::{Bias, projection};
 use overdrive_ir::{Binary, Compare, DType, Dim, Expr, Shape};

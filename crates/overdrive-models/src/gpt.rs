@@ -1,7 +1,7 @@
 //! Decoder-only language models: token and position embeddings, blocks, final norm, untied head.
 //!
 //! x is `[batch, T]` token ids in i32, y the logits `[batch, T, V]`, T being the whole context.
-//! Sizes: GPT-3 (Brown et al., arXiv:2005.14165, table 2.1); the vocabulary is GPT-2's 50,257
+//! Sizes: GPT-3 (Brown et al., arXiv:2005.14165, table 2.1). The vocabulary is GPT-2's 50,257
 //! rounded up to a multiple of 128 (Karpathy, nanoGPT), so that the head's columns fill whole
 //! tiles.
 

@@ -1,9 +1,9 @@
-//! The built-in models: fixed, so that figures compare from machine to machine and from year to
-//! year; and the published families (GPT-2, Llama, Phi, BERT, ViT, CLIP, Whisper) by their sizes,
-//! for weights that others trained; and one perceptron by the size of a table.
+//! The built-in models, published families for weights that others trained, and one perceptron.
 //!
-//! One straight-line file per family, read like the formula; nothing here knows a device or a speed
-//! flag. The batch is the named dimension `batch`; weights are states with seeded initial values.
+//! Built-in models are fixed, so that figures compare from machine to machine and year to year. The
+//! families (GPT-2, Llama, Phi, BERT, ViT, CLIP, Whisper) take sizes; the perceptron, that of a
+//! table. Each is one straight-line file, read like the formula, without a device or a speed flag.
+//! The batch is the named dimension `batch`. Weights are states with seeded initial values.
 //! Invariant: a built-in model's name always means the same graph and the same weights.
 
 pub mod bert;

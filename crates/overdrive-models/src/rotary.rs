@@ -20,11 +20,11 @@ pub struct Rotary {
 /// A rotation at the positions of a sequence.
 #[derive(Copy, Clone)]
 pub(crate) enum Rotation<'b> {
-    /// Of all channels: the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that turn pairs
-    /// of channels: `[T, 2, 2, D/2]`.
+    /// A rotation of all channels: the matrices `[[cos, -sin], [sin, cos]]`, times the gain, that
+    /// turn pairs of channels: `[T, 2, 2, D/2]`.
     All(Expr<'b>),
-    /// Of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of the
-    /// channels of a pair. Where a channel is not turned, they are 1, 0 and 0.
+    /// A rotation of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of
+    /// the channels of a pair. Where a channel is not turned, they are 1, 0 and 0.
     Some([Expr<'b>; 3]),
 }
 
@@ -69,8 +69,8 @@ impl Rotary {
     }
 }
 
-/// Turns x `[batch, H, T, D]`. Of a rotation of all channels it is a product with 2x2 matrices, one
-/// sum of two terms for each channel, which fuses with what stands around it.
+/// Turns x `[batch, H, T, D]`. A rotation of all channels is a product with 2x2 matrices. Each
+/// channel is one sum of two terms, which fuses with what stands around it.
 pub(crate) fn rotated<'b>(x: Expr<'b>, rotation: Rotation<'b>) -> Expr<'b> {
     match rotation {
         Rotation::All(matrices) if x.is_poison() || matrices.is_poison() => x,

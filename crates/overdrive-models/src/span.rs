@@ -3,10 +3,10 @@
 //!
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
 //! of those before. They are states `cache.<layer>.key` and `.value`, `[S, Hkv, C, D]` for S
-//! sequences, which the graphs of a beginning and of a next token declare alike and so share. The
-//! new ones are written in place at positions that are data, so that one executable serves every
-//! position. Invariant: all three spans give the same logits for the same token after the same
-//! tokens, whatever the other sequences are.
+//! sequences. The graphs of a beginning and of a next token declare them alike, and so share them.
+//! The new ones are written in place at positions that are data, so that one executable serves
+//! every position. Invariant: all three spans give the same logits for the same token after the
+//! same tokens, whatever the other sequences are.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
@@ -34,9 +34,10 @@ pub enum Span {
     /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing
     /// is kept.
     Whole,
-    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`, which
-    /// is that of the last token that counts: what stands behind it in x only fills it up, and is
-    /// overwritten later. Of caches for several, `sequence` says whose beginning it is.
+    /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`.
+    /// `position` is that of the last token that counts. The tokens behind it in x are padding, and
+    /// are overwritten later. With caches for several sequences, `sequence` says whose beginning it
+    /// is.
     Prefill {
         /// T of x.
         tokens: usize,

@@ -1,10 +1,10 @@
-//! Vision transformer: an image is cut into patches, each a token, and a token in front that
-//! gathers what the image shows.
+//! Vision transformer: an image is cut into patches, and each becomes a token. One more token, in
+//! front, gathers what the image shows.
 //!
-//! x is an image `[batch, C, H, W]`, scaled as the checkpoint was trained (`pixel_values` of
-//! `transformers`). y is the logits of classes `[batch, classes]`, or without classes the last
-//! hidden state `[batch, 1 + patches, D]`. Names and orientation of the weights are those of
-//! Hugging Face's checkpoints, so that loading is a check and no mapping. Source: Dosovitskiy et
+//! The input x is an image `[batch, C, H, W]`, scaled as the checkpoint was trained (`pixel_values`
+//! of `transformers`). The output y is the logits of classes `[batch, classes]`, or without classes
+//! the last hidden state `[batch, 1 + patches, D]`. Names and orientation of the weights are those
+//! of Hugging Face's checkpoints, so that loading is a check and no mapping. Source: Dosovitskiy et
 //! al., arXiv:2010.11929.
 
 use crate::blocks::{Names, Stack};

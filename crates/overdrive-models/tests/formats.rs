@@ -1,5 +1,5 @@
-//! A decoder whose weights and caches are stored in 16 bits, against the same weights in f32, both
-//! in the reference evaluator: prompt and steps, logits and greedy tokens.
+//! A decoder whose weights and caches are stored in 16 bits, against the same weights in f32. Both
+//! run in the reference evaluator: prompt and steps, logits and greedy tokens.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

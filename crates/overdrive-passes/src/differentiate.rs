@@ -7,11 +7,13 @@
 use crate::dce::dce;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Origin, Port, Value, gradients};
 
-/// The graph with its outputs and updates, and besides: an input `cotangent.<output>` for each of
-/// `outputs` (outputs of the graph with a float type), and an output `grad.<name>` for each of
-/// `wrt` (inputs or states), zero where it reaches none of `outputs`. A gradient has the type of
-/// its value. Names that a graph has already, having been differentiated before, get the prefix
-/// once more: `grad.grad.x`.
+/// The graph with its outputs and updates, and besides:
+/// - an input `cotangent.<output>` for each of `outputs` (outputs of the graph with a float type);
+/// - an output `grad.<name>` for each of `wrt` (inputs or states), zero where it reaches none of
+///   `outputs`.
+///
+/// A gradient has the type of its value. A graph that was differentiated before may have a name
+/// already. The new name then gets the prefix once more: `grad.grad.x`.
 pub fn differentiate(graph: &Graph, outputs: &[Value], wrt: &[Value]) -> Result<Graph, GraphError> {
     if !graph.is_bound() {
         return Err(error(

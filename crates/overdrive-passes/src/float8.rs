@@ -1,11 +1,15 @@
 //! `float8` puts linear layers of a model that is trained on codes of fp8.
 //!
-//! Runs on the forward graph: gradients of what it emits are in the recipe's format for gradients
-//! (`overdrive_ir::ops::float8_linear`). Weights are rounded from their f32, so that theirs are in
-//! f32; activations come in the format of all other contractions. A layer stays as it is where fp8
-//! has no units, which need multiples of 16, and where nothing after it contracts: the layer that
-//! the loss reads, whose errors nothing averages out (Micikevicius et al., arXiv:2209.05433, keep
-//! it wider too). Invariant: interfaces keep their types.
+//! The pass runs on the forward graph: gradients of what it emits are in the recipe's format for
+//! gradients (`overdrive_ir::ops::float8_linear`). Weights are rounded from their f32, so that
+//! their gradients are in f32. Activations come in the format of all other contractions.
+//!
+//! A layer stays as it is in two cases:
+//! - fp8 has no units for its sizes, which must be multiples of 16.
+//! - Nothing after it contracts. This is the layer that the loss reads, whose errors nothing
+//!   averages out (Micikevicius et al., arXiv:2209.05433, keep it wider too).
+//!
+//! Invariant: interfaces keep their types.
 
 use crate::precision::leads_to_a_contraction;
 use crate::rebuild::rebuild;

@@ -1,9 +1,11 @@
 //! Constant folding and algebraic identities, to a fixed point.
 //!
-//! Shape arithmetic, masks and scalar factors of a bound model are known before it runs; gradients
-//! leave sums with zero and products with one; imported and rewritten graphs move the same data
-//! twice. Only identities that hold in floating point are used: `x * 0` stays, since it is NaN for
-//! infinite x, and nothing is reassociated; the sign of a zero may change in `x + 0`. Invariant:
+//! Much is known before a bound model runs. Its shape arithmetic, masks and scalar factors are
+//! constants. Gradients leave sums with zero and products with one. Imported and rewritten graphs
+//! move the same data twice.
+//!
+//! Only identities that hold in floating point are used. `x * 0` stays, since it is NaN for
+//! infinite x. Nothing is reassociated. The sign of a zero may change in `x + 0`. Invariant:
 //! folding never makes a value larger than the limit, so that a broadcast stays a broadcast.
 
 mod constants;
@@ -19,7 +21,8 @@ const FEW: usize = 64;
 /// The graph with constants computed and identities applied, in regions too.
 pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {
     let mut graph = once(graph)?;
-    // What one identity leaves another may take, but hardly ever more often than there are nodes.
+    // One identity may leave something for another to take, but hardly ever more often than there
+    // are nodes.
     let rounds = FEW.max(2 * graph.nodes().len());
     for _ in 0..rounds {
         let next = once(&graph)?;

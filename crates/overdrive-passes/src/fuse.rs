@@ -1,11 +1,14 @@
 //! Fuse: gathers nodes into `fused` ops, each of which becomes one loop nest or one contraction.
 //!
-//! Two policies. `node_by_node` keeps every op of the model a step of its own (modes eager and
-//! jit): a composite becomes one `fused` op where its expansion is one loop nest or one contraction
-//! with its epilogue, as a good kernel library would have it, and its primitives where not.
-//! `groups` (mode compile) expands everything and merges along producer-consumer edges as long as
-//! the group still lowers, so that what fuses is decided by what can be generated and by nothing
-//! else; every refusal is a note. Invariant: the result evaluates as before.
+//! There are two policies:
+//! - `node_by_node` (modes eager and jit) keeps every op of the model a step of its own. A
+//!   composite becomes one `fused` op where its expansion is one loop nest, or one contraction with
+//!   its epilogue, as a good kernel library would have it. Otherwise it becomes its primitives.
+//! - `groups` (mode compile) expands everything and merges along producer-consumer edges as long as
+//!   the group still lowers. Nothing but the code that can be generated decides what fuses. Every
+//!   refusal is a note.
+//!
+//! Invariant: the result evaluates as before.
 
 mod grouping;
 mod region;

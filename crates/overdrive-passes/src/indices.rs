@@ -1,10 +1,10 @@
-//! Which inputs of a graph are indices, and whether given ones exist: an index out of range is
-//! clamped by `gather`, and would give the row of another token without a word.
+//! Finds the inputs of a graph that are indices, and checks whether given ones exist. `gather`
+//! clamps an index out of range, and would silently give the row of another token.
 //!
 //! The part of the graph that makes indices of integer inputs is cut out as a graph of its own and
-//! evaluated, so that what the model does to them on the way counts: ONNX's negative indices wrap,
-//! a clamp of the model's own makes every value right, an offset moves the bound. Invariant: only
-//! indices that follow from inputs and constants through integers are judged; those that a network
+//! evaluated. The steps of the model on the way therefore count. ONNX's negative indices wrap, a
+//! clamp of the model's own makes every value right, and an offset moves the bound. Invariant: only
+//! indices that follow from inputs and constants through integers are judged. Those that a network
 //! computes are its own affair.
 
 use crate::dce::dce;
@@ -53,7 +53,7 @@ pub struct OutOfRange {
     pub found: String,
 }
 
-/// What is known of a value: its expression in the new graph, and the inputs that it comes from.
+/// The known facts of a value: its expression in the new graph, and the inputs that it comes from.
 type Known<'b> = Option<(Expr<'b>, BTreeSet<usize>)>;
 
 impl Indices {
@@ -112,7 +112,7 @@ impl Indices {
         self.exist(&self.inputs.iter().map(|(at, _)| inputs[*at].clone()).collect::<Vec<_>>())
     }
 
-    /// The inputs that are indices, each with a bound: every element may be any number from 0 on
+    /// The inputs that are indices, each with a bound. Every element may be any number from 0 on
     /// that is below it, while the other inputs are 0.
     pub fn bounds(&self) -> BTreeMap<String, usize> {
         let zeros: Vec<Tensor> =
@@ -125,7 +125,7 @@ impl Indices {
                 given[input] = filled(given[input].ty(), value as i128);
                 self.exist(&given).is_ok()
             };
-            // What the model adds to an index takes from the end of its range.
+            // An offset that the model adds to an index shortens the end of its range.
             let (mut known, mut beyond) = (exists(0).then_some(0)?, *most);
             while known + 1 < beyond {
                 let middle = known.midpoint(beyond);

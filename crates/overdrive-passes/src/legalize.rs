@@ -38,10 +38,10 @@ pub fn to_primitives(graph: &Graph) -> Result<Graph, GraphError> {
     legalize(graph, &WithoutKernels::default(), &mut Vec::new())
 }
 
-/// Computes once what kernels would compute several times from the same values for composites that
-/// were expanded: layers that share their input share its quantization, and the updates of all
-/// parameters the numbers that depend on the step alone, which would be a loop for each. What loops
-/// compute else is left to them: it is cheap where it is needed.
+/// Computes once what kernels would compute several times from the same values, for composites that
+/// were expanded. Layers that share their input share its quantization. The updates of all
+/// parameters share the numbers that depend on the step alone, which would each be a loop. Whatever
+/// else loops compute is left to them: it is cheap where it is needed.
 pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
     merge(graph, |graph, node| {
         let is_number = node.results.iter().all(|v| graph.ty(*v).elements() == 1);

@@ -1,13 +1,13 @@
-//! Low-rank adapters: beside each chosen weight W `[N, K]` stand A `[r, K]` and B `[N, r]`, and the
+//! Low-rank adapters: beside each chosen weight W `[N, K]` stand A `[r, K]` and B `[N, r]`. The
 //! layer computes `x Wᵀ + s (x Aᵀ) Bᵀ` with `s = alpha / r`.
 //!
-//! B begins as zeros, so that the graph begins as what it was. The products stay apart while the
-//! adapters learn: with W + s B A in one product, backward would need the gradient of that sum, one
-//! more product of `2 T N K` FLOPs and a buffer of W's size; apart, the adapters cost `6 T r (N +
-//! K)` in all. Once they have learnt, [`Lora::merged`] adds them to the weights, which costs
-//! nothing to run. Names and initial values are those of PEFT. Invariant: no other state changes
-//! its name, its type or its value. Source: Hu et al., "LoRA: Low-rank adaptation of large language
-//! models", arXiv:2106.09685.
+//! B begins as zeros, so that the graph begins unchanged. The products stay apart while the
+//! adapters learn. With W + s B A in one product, backward would need the gradient of that sum. It
+//! would cost one more product of `2 T N K` FLOPs and a buffer of W's size. Apart, the adapters
+//! cost `6 T r (N + K)` in all. Once they have learnt, [`Lora::merged`] adds them to the weights,
+//! and they then cost nothing to run. Names and initial values are those of PEFT. Invariant: no
+//! other state changes its name, its type or its value. Source: Hu et al., "LoRA: Low-rank
+//! adaptation of large language models", arXiv:2106.09685.
 
 use crate::quantize::{Layer, LayerKind, layers};
 use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Tensor, TensorType};

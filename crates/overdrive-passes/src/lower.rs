@@ -1,10 +1,10 @@
 //! Lowering: a region of elementwise ops, reductions and views becomes one scalar `Program`.
 //!
-//! The program is pulled from the results: each value is emitted under the index map at which it is
+//! The program is pulled from the results. Each value is emitted under the index map at which it is
 //! needed, so views compose into index arithmetic and broadcasts vanish. A region around a
 //! contraction becomes its epilogue, with the sum as `Instr::Accumulator`. Half-precision values
-//! are computed in f32 and rounded where they are stored or where the graph says `convert`: at
-//! least as accurate as the ops one by one. Invariant: whatever lowers means the same as the
+//! are computed in f32, and rounded where they are stored or where the graph says `convert`. This
+//! is at least as accurate as the ops one by one. Invariant: whatever lowers means the same as the
 //! region; what does not lower says why, and `fuse` declines it.
 
 mod emit;

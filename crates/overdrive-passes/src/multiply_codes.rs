@@ -61,8 +61,8 @@ fn is_one(parameter: Expr<'_>) -> bool {
 }
 
 impl<'b> Numbers<'b> {
-    /// What computes `value`, if it dequantizes codes of 8 bits or fewer; reshapes and transposes
-    /// may stand between.
+    /// The numbers behind `value`, if it dequantizes codes of 8 bits or fewer; reshapes and
+    /// transposes may stand between.
     fn of(graph: &Graph, place: &Place<'b, '_>, value: Value) -> Option<Self> {
         let node = graph.producer(value)?;
         if node.op.composite::<Dequantize>().is_some() {

@@ -1,9 +1,9 @@
-//! `observe` adds outputs that tell what flows into contractions; `Evidence` is what a driver
+//! `observe` adds outputs that show what flows into contractions. `Evidence` is what a driver
 //! gathers from them.
 //!
-//! Calibration in three parts that know nothing of each other: this pass says what to look at, a
-//! driver runs the graph on data and adds each call's outputs up, and passes that quantize read the
-//! sums. Invariant: the outputs and updates of the model stay as they were, and evidence of two
+//! Calibration has three parts that know nothing of each other. This pass says what to look at. A
+//! driver runs the graph on data and adds up the outputs of each call. Passes that quantize read
+//! the sums. Invariant: the outputs and updates of the model stay as they were, and evidence of two
 //! batches is that of both together.
 
 use overdrive_ir::ops::Conv2d;
@@ -27,8 +27,8 @@ pub enum Statistic {
     /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel;
     /// where channels have groups there is none.
     Gram,
-    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32: bins as wide as 1/32 of what they
-    /// hold, so that they need no range beforehand and those of two batches add up.
+    /// Elements by their first [`HISTOGRAM_BITS`] bits as f32. The bins are as wide as 1/32 of what
+    /// they hold. They therefore need no range beforehand, and those of two batches add up.
     Histogram,
 }
 

@@ -1,13 +1,16 @@
-//! Offload: what is not needed for a while waits in other memory of the machine, to fit a limit.
+//! Offload: values that are not needed for a while wait in other memory of the machine, to fit a
+//! limit.
 //!
-//! States come first: the moments of an optimizer are read and written once a call, in the update,
-//! so that they live in pinned host memory, come in before it and go out after it (ZeRO-Offload,
-//! Ren et al., 2021). Then values that the forward hands to the backward: they go out after their
-//! last use in the one and come in before their first use in the other (vDNN, Rhu et al., 2016).
-//! Copies run beside the work, on a stream each way. How early they start follows from the time
-//! that they are estimated to take and from the room that the limit leaves. Invariants: what is
-//! computed, and in which order, stays as it is; without a limit, without other memory or where the
-//! plan fits, nothing changes.
+//! States come first. The moments of an optimizer are read and written once a call, in the update.
+//! They live in pinned host memory, come in before the update and go out after it (ZeRO-Offload,
+//! Ren et al., 2021). Next are the values that the forward hands to the backward. They go out after
+//! their last use in the forward and come in before their first use in the backward (vDNN, Rhu et
+//! al., 2016).
+//!
+//! Copies run beside the work, on one stream for each direction. Two things decide how early they
+//! start: the time that they are estimated to take, and the room that the limit leaves. Invariants:
+//! what is computed, and in which order, stays as it is. Without a limit, without other memory, or
+//! where the plan fits, nothing changes.
 
 mod copies;
 mod ledger;
@@ -20,7 +23,7 @@ use ledger::Ledger;
 use overdrive_ir::plan::{Plan, Space};
 use overdrive_ir::{Description, Tuning};
 
-/// Plans that are tried, each with less room than the one before, until one fits: the arena of a
+/// Plans that are tried, each with less room than the one before, until one fits. The arena of a
 /// plan is a little larger than what lives at once. The last has none, and moves all that it can,
 /// so that what one limit gets down to is found again as a limit.
 const TRIES: usize = 5;

@@ -1,11 +1,11 @@
-//! `perturb` adds to a graph what rounding does to it: every value that a number format has to
-//! round is off by a random share of itself, drawn anew for each set of seeds.
+//! `perturb` adds the effect of rounding to a graph: every value that a number format has to round
+//! is off by a random share of itself. The shares are drawn anew for each set of seeds.
 //!
-//! Source: Parker, "Monte Carlo arithmetic", UCLA 1997: how far results lie apart then is how far
-//! rounding may carry them, through this graph and for these inputs. An op that holds a contraction
-//! stays whole: its operands and its result are rounded, and what happens between (a block of keys,
-//! a slice of k) is summed in a wider format. Data movement rounds nothing. Invariant: with a share
-//! of 0 the graph means what it meant.
+//! The distance between the results shows how far rounding may carry them, through this graph and
+//! for these inputs. An op that holds a contraction stays whole. Its operands and its result are
+//! rounded. Values in between (a block of keys, a slice of k) are summed in a wider format. Data
+//! movement rounds nothing. Invariant: with a share of 0 the graph means what it meant. Source:
+//! Parker, "Monte Carlo arithmetic", UCLA 1997.
 
 use crate::legalize::{primitives, types};
 use overdrive_ir::{

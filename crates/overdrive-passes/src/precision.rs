@@ -74,9 +74,9 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
     merge(&early(&cast)?, |_, node| matches!(node.op.prim(), Some(Prim::Convert { .. })))
 }
 
-/// The graph with conversions before the views that they follow: there the op that makes the value
-/// writes it in the format that is wanted, and what was widened only to be viewed and narrowed
-/// again never is.
+/// The graph with conversions before the views that they follow. The op that makes the value then
+/// writes it in the format that is wanted. A value that was widened only to be viewed and narrowed
+/// again is then never widened.
 fn early(graph: &Graph) -> Result<Graph, GraphError> {
     rebuild(graph, &Clone::clone, &mut |place| match before_views(graph, place) {
         Some(value) => Ok(vec![value]),
@@ -114,9 +114,10 @@ fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
     }))
 }
 
-/// The graph with contractions in f32 results where they were rounded to be widened again, and
-/// nothing that they lead to contracts: gradients of parameters, which cost as many bytes in an
-/// update as the parameters themselves. What leads on to a contraction is rounded there anyway.
+/// The graph with f32 results for contractions whose results were rounded only to be widened again.
+/// These results lead to no other contraction. They are gradients of parameters, which cost as many
+/// bytes in an update as the parameters themselves. A result that leads on to a contraction is
+/// rounded there anyway.
 ///
 /// # Errors
 /// When the graph is ill-formed.

@@ -1,14 +1,18 @@
 //! `quantize` puts the weights of linear and convolution layers into codes, and their activations
 //! where a scheme says so.
 //!
-//! A pass like any other: it takes a graph whose states begin as the weights, a [`Quantization`]
-//! (what each layer becomes and how it is rounded) and the [`Evidence`](crate::Evidence) of a
-//! calibration run, and gives a graph whose states begin as codes and scales. Linear layers become
-//! `quantized_linear` with the bias outside; a convolution is computed on the values that its codes
-//! stand for. SmoothQuant and AWQ are passes of their own, before it: they change factors between
-//! activations and weights and round nothing; AWQ cuts off single weights. `learn` gives a graph to
-//! train in place of rounding once. Invariant: a layer that cannot take its scheme is left as it
-//! was and listed with the reason.
+//! It is a pass like any other. It takes:
+//! - a graph whose states begin as the weights;
+//! - a [`Quantization`]: what each layer becomes and how it is rounded;
+//! - the [`Evidence`](crate::Evidence) of a calibration run.
+//!
+//! It gives a graph whose states begin as codes and scales. Linear layers become `quantized_linear`
+//! with the bias outside. A convolution is computed on the values that its codes stand for.
+//!
+//! SmoothQuant and AWQ are passes of their own, before this one. They move factors between
+//! activations and weights and round nothing. AWQ also cuts off single weights. `learn` gives a
+//! graph to train in place of rounding once. Invariant: a layer that cannot take its scheme is left
+//! as it was and listed with the reason.
 
 mod awq;
 mod calibration;

@@ -1,12 +1,13 @@
-//! `recognise` raises written-out primitives to composites, for imported models arrive decomposed.
+//! `recognise` raises written-out primitives to composites, because imported models arrive
+//! decomposed.
 //!
 //! Its patterns are what the ops themselves expand to, built at the operand types that are found
-//! before a node, so that a match is exact by construction and a new op is recognised without a
-//! word here. Graph and patterns are brought to one way of writing first
-//! (`recognise/canonical.rs`); spellings that differ by more stand in `recognise/spellings.rs`,
-//! each checked against the op's definition, and attention around a softmax has a file of its own.
-//! A pattern is built only where a sketch of it, shapes left aside, is found. Largest patterns go
-//! first. Invariant: a match replaces only nodes that nothing else uses.
+//! before a node. A match is thus exact by construction, and a new op is recognised without a word
+//! here. Graph and patterns are brought to one way of writing first (`recognise/canonical.rs`).
+//! Spellings that differ by more stand in `recognise/spellings.rs`, each checked against the op's
+//! definition. Attention around a softmax has a file of its own. A pattern is built only where a
+//! sketch of it, shapes left aside, is found. Largest patterns go first. Invariant: a match
+//! replaces only nodes that nothing else uses.
 
 mod attention;
 mod canonical;

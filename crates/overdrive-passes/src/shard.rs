@@ -1,9 +1,9 @@
 //! `shard`: the graph of one rank of a mesh, from the whole graph and a few shardings.
 //!
-//! Shardings of inputs, states and any other value are annotations; the rest follows from what each
-//! node does to each dimension, and collectives stand where two of them disagree
-//! (docs/decisions/0009). All ranks run the same graph. Differentiate first, shard second. The
-//! proof is a test: all ranks in lockstep give what the whole graph gives.
+//! Shardings of inputs, states and any other value are annotations. The rest follows from what each
+//! node does to each dimension. Collectives stand where two of them disagree (docs/decisions/0009).
+//! All ranks run the same graph. Differentiate first, shard second. The proof is a test: all ranks
+//! in lockstep give what the whole graph gives.
 
 mod layout;
 mod ranks;

@@ -2,9 +2,9 @@
 //!
 //! Widening is exact, so weights that a file has in bf16 give the same results at half of the
 //! memory. Ops that only move numbers (rows of a table, slices, views) run on the narrow state, and
-//! their result is widened: an embedding never widens its whole table. A state that is written in
-//! part (a cache of keys) takes what is written rounded to its format. Every conversion is a node;
-//! `precision` in the same format removes those before contractions.
+//! their result is widened. An embedding thus never widens its whole table. A state that is written
+//! in part (a cache of keys) takes what is written rounded to its format. Every conversion is a
+//! node; `precision` in the same format removes those before contractions.
 
 use crate::rebuild::rebuild_states;
 use overdrive_ir::{

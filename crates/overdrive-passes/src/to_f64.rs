@@ -1,6 +1,6 @@
 //! `to_f64` gives every float of a graph f64: the reference run of a model on a back end.
 //!
-//! It is what the graph would compute without rounding: conversions between float formats vanish,
+//! It is what the graph would compute without rounding. Conversions between float formats vanish,
 //! so that the distance of the original's results from these is all its rounding.
 
 use crate::rebuild::{rebuild, regions};
@@ -26,9 +26,9 @@ pub fn to_f64(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// The same, but inputs and states keep their types and are widened where they are read: nobody
-/// holds the parameters of a large model in f64 on the host, and a device widens them faster.
-/// States are updated in their own types.
+/// Like [`to_f64`], but inputs and states keep their types and are widened where they are read.
+/// Nobody holds the parameters of a large model in f64 on the host, and a device widens them
+/// faster. States are updated in their own types.
 ///
 /// # Errors
 /// As [`to_f64`].

@@ -1,13 +1,15 @@
 //! Widen: contractions on element types that the device does not multiply run in a wider type that
 //! it does.
 //!
-//! Nothing is cast in silence: each is a note that the plan shows. Floats of at most 8 bits become
-//! bf16, which holds every one of them and whose products are exact in the f32 that they are summed
-//! in; other narrow floats, and those where the device lacks it, become f32, which sums as
-//! `accumulate` asks or better; integers become f64, which is exact up to 2^53 and is what the
-//! reference evaluator sums in. Invariant: afterwards every contraction that is not inside a
-//! claimed composite is on a type of `Description::contraction_dtypes`, or on one that no wider
-//! native type holds.
+//! Nothing is cast in silence: each cast is a note that the plan shows.
+//! - Floats of at most 8 bits become bf16, which holds every one of them. Their products are exact
+//!   in the f32 that they are summed in.
+//! - Other narrow floats, and all narrow floats where the device lacks bf16, become f32. It sums as
+//!   `accumulate` asks or better.
+//! - Integers become f64, which is exact up to 2^53. The reference evaluator sums in it too.
+//!
+//! Invariant: afterwards every contraction outside claimed composites is on a type of
+//! `Description::contraction_dtypes`, or on one that no wider native type holds.
 
 use crate::legalize::{must_expand, primitives, scope_of, types};
 use overdrive_ir::plan::Note;

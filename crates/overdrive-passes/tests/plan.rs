@@ -313,7 +313,7 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
     };
     let (image, last) = (vec![192, 64, 8, 1], vec![256, 1, 32, 4]);
     assert_eq!(strides(&planned(false, &device)), [image.clone(), last]);
-    // What somebody else reads too, and what a device does not want so, lies as ever.
+    // A value that somebody else reads too, or that a device does not want so, lies as ever.
     let ever = [image, vec![256, 64, 8, 1]];
     assert_eq!(strides(&planned(true, &device)), ever);
     assert_eq!(strides(&planned(false, &self::device())), ever);

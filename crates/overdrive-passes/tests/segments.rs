@@ -62,8 +62,8 @@ fn blocks_that_repeat_are_kept_once() {
     b.output("y", h);
     let graph = b.finish().unwrap();
     let distinct = blocks(&[&graph]).unwrap();
-    // A block ends at its product, so that the next one begins with the sum: the first has no sum
-    // before it, the second stands for three more, the last follows a cosine.
+    // A block ends at its product, so that the next one begins with the sum. The first block has no
+    // sum before it, the second stands for three more, and the last follows a cosine.
     let texts: Vec<String> = distinct.iter().map(|block| block.parts[0].to_string()).collect();
     assert_eq!(distinct.len(), 3, "{texts:#?}");
     let cosines = texts.iter().filter(|text| text.contains("cos")).count();

@@ -1,4 +1,4 @@
-//! What passes make of one small model, as text: a change of any of them shows here.
+//! The results of passes on one small model, as text: a change of any pass shows here.
 
 #![allow(clippy::unwrap_used)]
 

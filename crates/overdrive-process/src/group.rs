@@ -22,6 +22,7 @@ pub(crate) fn signal(group: u32, force: Force) {
     }
 }
 
-/// Systems without process groups end their children through [`Running::kill`](crate::Running::kill) alone.
+/// Systems without process groups end their children through
+/// [`Running::kill`](crate::Running::kill) alone.
 #[cfg(not(unix))]
 pub(crate) fn signal(_group: u32, _force: Force) {}

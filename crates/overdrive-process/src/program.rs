@@ -1,6 +1,6 @@
-//! Where a program lies. The working folder may hold anything, a downloaded model with a file `pip`
-//! beside it, say: entries of `PATH` that are empty or relative, which mean that folder, are passed
-//! over.
+//! Where a program lies. The working folder may hold anything, for example a downloaded model with
+//! a file `pip` beside it. Entries of `PATH` that are empty or relative mean that folder, and are
+//! passed over.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

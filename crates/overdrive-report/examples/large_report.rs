@@ -1,8 +1,9 @@
 //! How long a large report takes: `cargo run --release -p overdrive-report --features plots
 //! --example large_report -- RESULTS OUT`.
 //!
-//! Takes the cases of RESULTS, copies them until there are 2,000, gives each a hundred of its own
-//! samples, writes the report to the folder OUT and prints what each step took.
+//! The example takes the cases of RESULTS, copies them until there are 2,000, and gives each a
+//! hundred of its own samples. It writes the report to the folder OUT and prints what each step
+//! took.
 
 use std::collections::BTreeSet;
 use std::error::Error;

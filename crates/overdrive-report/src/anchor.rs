@@ -1,8 +1,8 @@
 //! Names of places in a page, so that a sentence can point at the record behind it and a link
 //! survives a new run.
 
-/// The anchor of the record with this [`id`](overdrive_bench::case::Case::id): readable, safe in a URL and in
-/// HTML, and the same in every report of that case.
+/// The anchor of the record with this [`id`](overdrive_bench::case::Case::id). It is readable, safe
+/// in a URL and in HTML, and the same in every report of that case.
 ///
 /// Two ids may read alike once only letters and digits are left (`a=1` and `a 1`), so a hash of the
 /// whole id ends it: FNV-1a (Fowler, Noll and Vo), which unlike the standard library's hasher is

@@ -1,5 +1,5 @@
-//! What a reader decides by: of each workload the fastest configuration, the smallest and the most
-//! accurate, each with its figure and with what it gives up.
+//! The facts that a reader decides by: for each workload, the fastest configuration, the smallest
+//! and the most accurate. Each stands with its figure and with what it gives up.
 //!
 //! A winner is named only where intervals decide and outputs agree, by the rules of
 //! [`leaders`] and [`quality`](super::quality). Exact counts need no interval.
@@ -85,8 +85,8 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
 }
 
 impl Decision {
-    /// The workload to decide by and the other ones, where all are of one model: the first is the
-    /// one that most is known of, since studies of the whole model come before those of a part.
+    /// The workload to decide by and the other ones, where all are of one model. Most is known of
+    /// the first, since studies of the whole model come before those of a part.
     pub(super) fn of_one_model(&self) -> Option<(&Subject, &[Subject])> {
         let (first, others) = self.subjects.split_first()?;
         others.iter().all(|other| other.model == first.model).then_some((first, others))

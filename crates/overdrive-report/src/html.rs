@@ -1,4 +1,4 @@
-//! Results as one page that needs nothing but itself: data, styles, scripts and typeface are
+//! Results as one page that needs nothing but itself. Data, styles, scripts and typeface are
 //! inside, so that it opens from a file, from an archive, in ten years.
 //!
 //! The results stand in it as JSON and can be read back with

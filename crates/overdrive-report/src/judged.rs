@@ -1,5 +1,5 @@
-//! Results with what follows from them, worked out once: whoever asks again, a table, a chart or
-//! the first line of the page, gets the same answer without a second bootstrap.
+//! Results with what follows from them, worked out once. A table, a chart or the first line of the
+//! page, whichever asks again, gets the same answer without a second bootstrap.
 
 use std::collections::BTreeMap;
 

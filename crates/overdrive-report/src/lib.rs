@@ -1,5 +1,6 @@
-//! Every sentence, table and picture of a report, from [`Results`](overdrive_bench::results::Results)
-//! alone: what is not in the results cannot be said, and the same results always say the same.
+//! Every sentence, table and picture of a report, from
+//! [`Results`](overdrive_bench::results::Results) alone. A report cannot say anything that is not
+//! in the results, and the same results always give the same report.
 //!
 //! - [`findings()`]: what to know, in sentences, the most telling first.
 //! - [`summary()`], [`terminal()`], [`markdown()`], [`html`]: the forms of a report, all drawn from

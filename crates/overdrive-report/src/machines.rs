@@ -24,7 +24,7 @@ pub fn counted(files: &[Results]) -> String {
     parts.join(", ")
 }
 
-/// What each file is called: its device or processor, or the file that it was imported from; with
+/// The name of each file: its device or processor, or the file that it was imported from, with
 /// ordinals where two read alike.
 pub(super) fn names(files: &[Results]) -> Vec<String> {
     let name = |results: &Results| match (&results.imported, results.environment.devices.first()) {

@@ -1,4 +1,4 @@
-//! What stands beside a study's main table: costs paid once, memory, copies, energy, exact
+//! The tables beside a study's main table: costs paid once, memory, copies, energy, exact
 //! quantities.
 
 use super::captioned::Captioned;

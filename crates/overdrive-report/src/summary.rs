@@ -1,6 +1,6 @@
-//! What a run says when it ends: ten lines at most, with those of whoever ends it. What was
-//! measured, the winners with their intervals and what they cost, the caveats. The tables are a
-//! `-v` away.
+//! The summary of a run at its end: ten lines at most, with those of whoever ends it. It gives the
+//! measurements, the winners with their intervals and what they cost, and the caveats. The tables
+//! are a `-v` away.
 
 use super::decision::{Card, Decision, Subject};
 use super::judged::Judged;
@@ -17,8 +17,8 @@ const OTHERS: usize = 2;
 /// Lines for workloads, where there are several.
 const NAMED: usize = 5;
 
-/// What a run says when it ends, in at most `width` columns; what does not fit whole is left out,
-/// never cut, but for a command.
+/// The summary of a run at its end, in at most `width` columns. A line that does not fit whole is
+/// left out, never cut, but for a command.
 pub fn summary(results: &Results, width: u16) -> String {
     let judged = Judged::new(results);
     let decision = decision::decide(&judged);

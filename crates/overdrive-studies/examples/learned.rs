@@ -1,9 +1,9 @@
-//! Four bits that are learnt against four bits that are only calibrated: what each loses against
-//! the float model that it came from, paired over held-out samples, folds and seeds; and how much
-//! of the loss of rounding to nearest it makes good.
+//! Four bits that are learnt against four bits that are only calibrated. The example shows what
+//! each loses against the float model that it came from, paired over held-out samples, folds and
+//! seeds. It also shows how much of the loss of rounding to nearest each makes good.
 //!
-//! The last row of each model is the float model after the same further training: what of a gain is
-//! owed to training alone.
+//! The last row of each model is the float model after the same further training. It shows how much
+//! of a gain is owed to training alone.
 //!
 //! `cargo run --release -p overdrive-studies --example learned -- digits-mlp [folds] [seeds]`
 

@@ -1,17 +1,17 @@
 //! Time that others may take to make themselves ready, apart from the time that a study has for its
 //! cases.
 //!
-//! An engine that compiles a model for twenty seconds, or a framework that traces it in five ways,
-//! would otherwise use up what `--quick` has for the models after it, ours included. So each has an
-//! allowance of its own a study; who has used it up takes no further part, which its records say.
-//! Invariant: what is charged here delays no deadline of ours.
+//! Some engines compile a model for twenty seconds, and some frameworks trace it in five ways. They
+//! would otherwise use up the time that `--quick` has for the models after it, ours included. So
+//! each has an allowance of its own a study; who has used it up takes no further part, which its
+//! records say. Invariant: what is charged here delays no deadline of ours.
 
 use overdrive_bench::failure::Failure;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What every engine and framework may spend on compiling and first calls in a study; no limit
-/// unless one is given.
+/// The time that every engine and framework may spend on compiling and first calls in a study; no
+/// limit unless one is given.
 #[derive(Debug, Default)]
 pub struct Allowance {
     limit_ns: Option<u64>,

@@ -1,6 +1,6 @@
 //! Ceilings of this machine, measured at the start of a run through the same back end as everything
 //! else: a copy for bandwidth, square products for compute. Both are held against the reference on
-//! some of their rows: a product that takes a fifth of a millisecond on an accelerator takes the
+//! some of their rows. A product that takes a fifth of a millisecond on an accelerator takes the
 //! host seconds in f64.
 
 use crate::kernels::graphs::copy;

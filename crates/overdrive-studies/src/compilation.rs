@@ -1,5 +1,5 @@
-//! What planning and fusing gain: every built-in model and published architecture in every mode
-//! that the device has, and in every engine that was found for it.
+//! The gains of planning and fusing. Every built-in model and published architecture runs in every
+//! mode that the device has, and in every engine that was found for it.
 
 use crate::published;
 use crate::{Context, Device, Entry, Study, Workload, measure};

@@ -1,5 +1,5 @@
-//! A measured ladder from eager f32 on one thread to the fastest that the device has: one workload,
-//! one change a step, every step run in one session.
+//! A measured ladder from eager f32 on one thread to the fastest that the device has. It has one
+//! workload and one change a step, and every step runs in one session.
 
 use crate::{Context, Entry, Study, Workload, measure};
 use overdrive_bench::ladder::{LadderKey, Rung};

@@ -13,7 +13,8 @@ use std::cell::RefCell;
 /// that devices have.
 const HOST_SHARE: u64 = 4;
 
-/// What was drawn so far: a state's name, its type and how it was described, with its value.
+/// The values that were drawn so far: a state's name, its type and how it was described, with its
+/// value.
 pub(crate) struct Drawn {
     values: RefCell<Vec<(String, TensorType, Init, Tensor)>>,
     /// A graph whose parameters take more is left as it is.

@@ -1,6 +1,6 @@
-//! Single kernels against their bounds: products against the best library, fused against unfused,
-//! memory-bound kernels against a copy of the same bytes, a whole transformer against its products
-//! alone.
+//! Single kernels against their bounds. Products stand against the best library, fused kernels
+//! against unfused, memory-bound kernels against a copy of the same bytes. A whole transformer
+//! stands against its products alone.
 //!
 //! Each case is a small graph through the whole stack, in one session with what it is held against.
 

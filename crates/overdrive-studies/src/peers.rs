@@ -2,7 +2,7 @@
 //!
 //! The process answers one JSON line for each that it is sent (`peers/overdrive_peer.py` says
 //! which). We draw inputs and parameters and write them as safetensors, or the graph as ONNX for
-//! whoever reads that; the process makes a workload ready and reads the clocks. So a peer is one
+//! whoever reads that. The process makes a workload ready and reads the clocks. So a peer is one
 //! more [`Subject`](overdrive_bench::subject::Subject): it alternates with ours in one session,
 //! under the same rules of sampling. Its outputs are held against the same f64 reference.
 
@@ -26,9 +26,9 @@ pub(crate) use timed::{Given, HeldTo, Timed, Way};
 /// subject.
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
 
-/// Every way in which a peer knows to run `workload` in `dtype`; what it cannot do in a mode is
-/// left out where nobody would expect it (graphs of a processor), and is a failure with its reason
-/// where one would.
+/// Every way in which a peer can run `workload` in `dtype`. A mode that it cannot run is left out
+/// where nobody would expect it (graphs of a processor). Where somebody would, the mode is a
+/// failure with its reason.
 pub(crate) fn entrants<'a>(
     context: &'a Context<'_>,
     (study, workload): (&str, &'a Workload),

@@ -2,12 +2,12 @@
 //! of config.json, its weights by name.
 //!
 //! This is where what `formats` reads meets what `models` builds. The graphs name their states as
-//! the files do, and every difference is an error that lists it; what is renamed or left out by a
-//! rule is in `notes`. Weights stay as they are stored. As a graph is loaded, 16-bit ones become
-//! f32, so that what is measured in f32 is f32 throughout. A decoder that runs in their format
-//! keeps them. A folder that `quantize` wrote has codes in place of some weights. Invariant: a
-//! model that was read has every weight, each of the type that its graph declares, or of a narrower
-//! float type.
+//! the files do, and every difference is an error that lists it. States that are renamed or left
+//! out by a rule are in `notes`. Weights stay as they are stored. As a graph is loaded, 16-bit ones
+//! become f32, so that what is measured in f32 is f32 throughout. A decoder that runs in their
+//! format keeps them. A folder that `quantize` wrote has codes in place of some weights. Invariant:
+//! a model that was read has every weight, each of the type that its graph declares, or of a
+//! narrower float type.
 
 mod adapter;
 mod architecture;
@@ -88,8 +88,8 @@ impl Pretrained {
     /// Reads a folder, or a file of GGUF.
     ///
     /// # Errors
-    /// When a file is absent or damaged, when the architecture is unknown (the known ones are
-    /// listed), or when the weights differ from what it needs (every difference is listed).
+    /// When a file is absent or damaged, or when the architecture is unknown (the known ones are
+    /// listed). Also when the weights differ from what it needs (every difference is listed).
     pub fn read(place: &Path) -> Result<Self, PretrainedError> {
         let mut source = Source::read(place)?;
         let config = &source.config;

@@ -1,10 +1,10 @@
-//! Published architectures, small and with random weights: a GPT-2, a Llama and a BERT of the width
-//! and depth of the built-in transformer, for comparisons with the implementation that most people
-//! run.
+//! Published architectures, small and with random weights, for comparisons with the implementation
+//! that most people run. They are a GPT-2, a Llama and a BERT of the width and depth of the
+//! built-in transformer.
 //!
-//! Each is a config.json in Hugging Face's format, of which our graph is made by the same code that
-//! reads folders; a peer that has `transformers` makes its own model of the same text and is given
-//! our weights. Invariant: whoever takes part computes the same function of the same weights, since
+//! Each is a config.json in Hugging Face's format. The code that reads folders makes our graph of
+//! it. A peer that has `transformers` makes its own model of the same text and is given our
+//! weights. Invariant: whoever takes part computes the same function of the same weights, since
 //! there is one text for all.
 
 use crate::pretrained::{Architecture, PretrainedError};

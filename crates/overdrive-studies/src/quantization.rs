@@ -1,8 +1,8 @@
-//! What quantization costs and gains: each mode on each model, bytes and agreement and latency.
+//! Costs and gains of quantization: each mode on each model, bytes and agreement and latency.
 //!
-//! The steps stand in files of their own, for `overdrive quantize` takes the same ones: calibrate,
-//! apply, judge, weigh, time; and, to mix modes, scan layers and search. Invariant: a mode is
-//! judged by running what it made, on samples that no calibration saw.
+//! The steps stand in files of their own, for `overdrive quantize` takes the same ones. They are
+//! calibrate, apply, judge, weigh and time. To mix modes, there are also scan layers and search.
+//! Invariant: a mode is judged by running what it made, on samples that no calibration saw.
 
 mod agreement;
 mod apply;

@@ -2,9 +2,9 @@
 //! device that is measured.
 //!
 //! A GPU has units for f64 that are tens of times as fast as a processor's, and the parameters are
-//! there already. Its f64 runs other kernels than what is judged, node by node, and is held against
-//! the host first: on the same model at small sizes, each distinct block of it. Invariant: a
-//! reference comes from the host, or from a device that agreed with the host in this run.
+//! there already. Its f64 runs other kernels than those that are judged, node by node. It is held
+//! against the host first: on the same model at small sizes, each distinct block of it. Invariant:
+//! a reference comes from the host, or from a device that agreed with the host in this run.
 
 use crate::reference::{Place, Reference, SHARE};
 use overdrive_bench::failure::Failure;
@@ -122,8 +122,8 @@ impl Chosen<'_> {
 }
 
 /// Errs unless both give the same outputs of each distinct block of a graph. Blocks that repeat are
-/// run once: the host packs every weight in f64 before it multiplies a few rows by it, which took
-/// longer than all else for a model of a thousand million weights.
+/// run once, because the host packs every weight in f64 before it multiplies a few rows by it. For
+/// a model of a thousand million weights, that took longer than all else.
 fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), Failure> {
     let blocks = blocks(&[probe]).map_err(|e| Failure::failed(e.to_string()))?;
     blocks.iter().try_for_each(|block| agree_on(host, device, &block.parts[0]))

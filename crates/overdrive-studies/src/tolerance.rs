@@ -1,13 +1,15 @@
-//! How far a right answer may lie from the f64 reference: by rounding, on the scale of what was
-//! summed for each element ([decision
-//! 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)), and by codes that
-//! rounding decides ([decision 0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
+//! How far a right answer may lie from the f64 reference. It may differ by:
+//! - rounding, on the scale of what was summed for each element ([decision
+//!   0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md));
+//! - codes that rounding decides ([decision
+//!   0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
 //!
 //! Where a graph rounds activations to codes, a value between two of them goes to either, and
-//! layers after it turn one step into many. How far that reaches is asked of the reference itself:
-//! it is evaluated on inputs and parameters that differ by as much as rounding may, and what is
-//! measured must lie as near as these twins do, element by element and in the mean. Invariant:
-//! nothing here looks at what is judged, so that no fault of a back end widens its own tolerance.
+//! layers after it turn one step into many. The reference itself shows how far that reaches. It is
+//! evaluated on twins: inputs and parameters that differ by as much as rounding may. The outputs
+//! that are judged must lie as near as those of these twins do, element by element and in the mean.
+//! Invariant: nothing here looks at what is judged, so that no fault of a back end widens its own
+//! tolerance.
 
 use overdrive_bench::deviation::Tolerance;
 use overdrive_bench::failure::Failure;
@@ -28,8 +30,8 @@ const OVER_RMS: f64 = 1.5;
 ///
 /// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32)
 /// sqrt(k)` of the root of what is summed. How such errors add up from op to op the oracle knows
-/// for each element. Of a graph that rounds to codes it does not: there errors of contractions that
-/// follow one another add up as their root, on the scale of a typical output.
+/// for each element. For a graph that rounds to codes it does not. There, errors of contractions
+/// that follow one another add up as their root, on the scale of a typical output.
 ///
 /// # Errors
 /// Those of the reference.

@@ -40,8 +40,8 @@ pub struct Workload {
     pub probe: Option<Graph>,
 }
 
-/// Rows that stand for all where every row of every output depends on the same row of some inputs
-/// and on nothing else of them: the reference of a large contraction or of a thousand long rows is
+/// Rows that stand for all. Every row of every output must depend on the same row of some inputs
+/// and on nothing else of them. The reference of a large contraction or of a thousand long rows is
 /// then small.
 pub struct SampledRows {
     /// The workload's graph, for as many rows as are picked.

@@ -1,7 +1,7 @@
 //! Where a NaN or an infinity came from: the first node of a graph whose results are not finite.
 //!
-//! The graph is run again on the same inputs and states with one flag a value added, node by node
-//! as it stands, so that the answer names an op of the model and its scope and not a fused loop.
+//! The graph is run again on the same inputs and states, node by node as it stands, with one flag a
+//! value added. The answer thus names an op of the model and its scope, and not a fused loop.
 
 use crate::TrainError;
 use overdrive_ir::{

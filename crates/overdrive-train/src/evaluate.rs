@@ -1,8 +1,8 @@
 //! How good a model is on held-out samples: the loss and the hits of every one, so that two models
 //! can be compared sample by sample.
 //!
-//! Losses are computed in f64 from the model's logits, where the model runs: a number for each
-//! position crosses to the host instead of one for each class of it. Any graph with input `x` and
+//! Losses are computed in f64 from the model's logits, where the model runs. A number for each
+//! position crosses to the host, instead of one for each class of it. Any graph with input `x` and
 //! output `y` of logits will do, quantized ones too.
 
 use crate::TrainError;

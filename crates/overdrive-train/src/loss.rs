@@ -1,13 +1,13 @@
-//! What a model is trained to make small, and what it is judged by.
+//! The quantity that training makes small, and the one that a model is judged by.
 
 use crate::data::Target;
 use overdrive_ir::{Builder, Compare, DType, Expr, Graph, GraphError, Reducer, Shape, TensorType};
 
 /// The graph with an input `labels` and a scalar output `loss`; `y` stays an output.
 ///
-/// Of classes, `labels` are i32 of the shape of `y` without its last dimension, and the loss is the
-/// mean over all rows of the cross entropy of `y` with them. Of a quantity, `labels` are f32 of
-/// that shape, `y` has one output a row, and the loss is the mean of the squared difference.
+/// For classes, `labels` are i32 of the shape of `y` without its last dimension. The loss is the
+/// mean over all rows of the cross entropy of `y` with them. For a quantity, `labels` are f32 of
+/// that shape, and `y` has one output a row. The loss is the mean of the squared difference.
 ///
 /// # Errors
 /// When the graph has no output `y`, `y` is not `[..., classes]` of a float type, or has several

@@ -1,8 +1,8 @@
 //! Training with quantized weights, and activations where a scheme says so, from a model that is
 //! already trained.
 //!
-//! The loop is [`fit`](fn@crate::fit) on the graph of [`learn`]; what comes out is the quantized
-//! graph, whose outputs are bit for bit those that the validation samples were judged by.
+//! The loop is [`fit`](fn@crate::fit) on the graph of [`learn`]. The result is the quantized graph,
+//! whose outputs are bit for bit those that the validation samples were judged by.
 
 use crate::{Fit, Observer, Progress, TrainError, fit};
 use overdrive_passes::{Evidence, Quantization, Quantized, learn};

@@ -65,8 +65,8 @@ pub struct EarlyStop {
 }
 
 /// Dynamic scaling of the loss in f16, whose smallest gradients would be zero (Micikevicius et al.,
-/// arXiv:1710.03740): halved when a gradient overflows, which skips the update, doubled after
-/// `growth_interval` updates that did not.
+/// arXiv:1710.03740). The scale is halved when a gradient overflows, which skips the update. It is
+/// doubled after `growth_interval` updates that did not overflow.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LossScaling {
     /// Scale of the first step.

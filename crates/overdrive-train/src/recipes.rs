@@ -19,8 +19,8 @@ pub fn recipe_of(model: &str) -> Recipe {
     }
 }
 
-/// How the trained model of this name is tuned further with quantized weights: a short run at a
-/// tenth of the rate, of which the parameters with the smallest validation loss stay.
+/// How the trained model of this name is tuned further with quantized weights. It is a short run at
+/// a tenth of the rate, and the parameters with the smallest validation loss stay.
 pub fn tuning_of(model: &str) -> Recipe {
     let whole = recipe_of(model);
     let steps = (whole.steps / 5).max(100);
@@ -46,7 +46,7 @@ pub fn tuning_of_published() -> Recipe {
 }
 
 /// How a published language model goes on learning: a short run at a rate far below that of its
-/// training, higher where adapters alone learn, since they begin as nothing.
+/// training. The rate is higher where adapters alone learn, since they begin as nothing.
 pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
     let steps = 200;
     let peak = if lora.is_some() { 2e-4 } else { 2e-5 };

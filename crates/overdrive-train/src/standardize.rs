@@ -1,8 +1,8 @@
 //! A model that standardises its input itself: `x <- (x - mean) / deviation`, feature by feature,
 //! and undoes the same of a quantity that it gives: `y <- y deviation + mean`.
 //!
-//! The statistics are constants of the graph, so that every command, and every engine that the
-//! model is exported to, takes and gives numbers as they are in the file. Invariant: only the split
+//! The statistics are constants of the graph. Every command, and every engine that the model is
+//! exported to, thus takes and gives numbers as they are in the file. Invariant: only the split
 //! that is given is looked at.
 
 use crate::TrainError;

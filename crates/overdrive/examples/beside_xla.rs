@@ -1,10 +1,10 @@
 //! A built-in model in bf16 on one GPU: our CUDA back end in mode `graph` beside XLA, both on the
 //! host's clock.
 //!
-//! Two metrics, each in one session with alternating samples: a call from start to completion, and
-//! a queue of calls that is waited for at its end, where launching hides behind computing. XLA
-//! lends no events of its stream, so there is no device time to compare. Outputs of both are held
-//! against the graph in f64.
+//! There are two metrics, each in one session with alternating samples. One is a call from start to
+//! completion. The other is a queue of calls that is waited for at its end, where launching hides
+//! behind computing. XLA lends no events of its stream, so there is no device time to compare.
+//! Outputs of both are held against the graph in f64.
 //!
 //! `cargo run --release --example beside_xla -- PLUGIN [MODEL...]`
 

@@ -1,4 +1,4 @@
-//! What it costs to import ONNX: time and memory beside reading the file once, and the time of a
+//! The cost of importing ONNX: time and memory beside reading the file once, and the time of a
 //! graph of many nodes.
 //!
 //! `cargo run --release --example import_cost [FILE.onnx]`; without a file, a chain of linear

@@ -1,4 +1,4 @@
-//! What a user is told when a command cannot go on: one message, one exit code.
+//! The message to a user when a command cannot go on: one message, one exit code.
 
 use overdrive::bench::exit::Exit;
 use overdrive::files::FileError;

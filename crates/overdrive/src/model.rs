@@ -1,9 +1,13 @@
-//! MODEL on the command line: the name of a built-in model, a folder that `train` or `quantize`
-//! wrote, a folder in Hugging Face's format, a file of GGUF, or an ONNX file.
+//! MODEL on the command line. It is one of:
+//! - the name of a built-in model;
+//! - a folder that `train` or `quantize` wrote;
+//! - a folder in Hugging Face's format;
+//! - a file of GGUF;
+//! - an ONNX file.
 //!
-//! A template binds its named dimensions afterwards; an ONNX file is read for given dimensions,
-//! since its shape arithmetic has no answer before, and for given values of those inputs that
-//! decide shapes.
+//! A template binds its named dimensions afterwards. An ONNX file is read for given dimensions,
+//! since its shape arithmetic has no answer before. It is also read for given values of those
+//! inputs that decide shapes.
 //!
 //! Long because every form of MODEL is told apart and opened here.
 

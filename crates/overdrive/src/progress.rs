@@ -1,5 +1,5 @@
-//! How far long work is, and how long it may still take: on one line of a terminal; where standard
-//! error is no terminal a line every ten seconds; with `-q` nothing.
+//! How far long work is, and how long it may still take. It is on one line of a terminal. Where
+//! standard error is no terminal, it is a line every ten seconds; with `-q` nothing.
 
 use crate::terminal::{self, Volume};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};

@@ -1,9 +1,9 @@
 //! The one place that writes to standard output and standard error, and knows how wide they are.
 //!
 //! Standard output is what was asked for. Where its reader went away (`| head`), the command ends
-//! in silence with the code of a program that SIGPIPE ends; where it cannot be written otherwise (a
-//! full disk), the command has failed. Standard error is what is said beside it: who does not read
-//! it misses notes, and the work goes on.
+//! in silence with the code of a program that SIGPIPE ends. Where it cannot be written for another
+//! reason (a full disk), the command has failed. Standard error is what is said beside it. Who does
+//! not read it misses notes, and the work goes on.
 
 use crate::failure::Failure;
 use indicatif::ProgressDrawTarget;

@@ -1,8 +1,9 @@
 //! A back end against the f64 definition.
 //!
-//! Invariant: outputs start as NaN (integers as -1), so that a missing write is seen; inputs must
-//! come back bit for bit; and a graph without states must give the same bits twice, as the design
-//! promises.
+//! Invariants:
+//! - Outputs start as NaN (integers as -1), so that a missing write is seen.
+//! - Inputs must come back bit for bit.
+//! - A graph without states must give the same bits twice, as the design promises.
 
 use crate::tolerance::magnitude;
 use crate::{Tolerance, compare};

@@ -1,9 +1,11 @@
 //! `Case`: a sample of an op with its dimensions bound, its float type chosen and its operands
 //! filled.
 //!
-//! One sample stands for many cases: every float type, and named dimensions bound to small distinct
-//! sizes (so that two axes cannot be mistaken for one another), to 1, one at a time to 0, and to
-//! larger odd sizes that no tile divides.
+//! One sample stands for many cases. They have every float type, and they bind named dimensions to:
+//! - small distinct sizes, so that two axes cannot be mistaken for one another;
+//! - 1;
+//! - 0, one dimension at a time;
+//! - larger odd sizes that no tile divides.
 
 use crate::prim_samples;
 use overdrive_ir::eval::philox;
@@ -35,8 +37,8 @@ impl Case {
     }
 
     /// Every case of a sample that `infer` takes. A type that no binding of the sample takes is
-    /// left out; a binding that is refused in a type that takes others is an error, for the sample
-    /// promised that its names are free.
+    /// left out. A binding that is refused in a type that takes others is an error, because the
+    /// sample promised that its names are free.
     pub fn all(sample: &Sample) -> Result<Vec<Case>, String> {
         let mut cases = Vec::new();
         for dtype in FLOATS {

@@ -67,7 +67,7 @@ pub fn check(trace: &Value) -> Result<(), String> {
     spans.into_iter().try_for_each(|(track, spans)| nest(track, spans))
 }
 
-/// Of two spans of a track one holds the other, or they are apart.
+/// Two spans of a track are apart, or one holds the other.
 fn nest(track: Track, mut spans: Vec<(f64, f64)>) -> Result<(), String> {
     spans.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
     let mut outer: Vec<f64> = Vec::new();

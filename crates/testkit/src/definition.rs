@@ -1,5 +1,5 @@
-//! The slow definition of a program: every instruction at every point, in f64 (integers exactly),
-//! each value with a bound on the error that f32 arithmetic may make in it. The bounds are the
+//! The slow definition of a program: every instruction at every point, in f64 (integers exactly).
+//! Each value has a bound on the error that f32 arithmetic may make in it. The bounds are the
 //! tests' tolerance. The functions are the evaluator's, which `tests/formulas.rs` holds against
 //! formulas that it shares nothing with.
 

@@ -1,7 +1,7 @@
 //! Gradients against central differences of the definition, in f64, along random directions.
 //!
 //! One operand moves at a time, so that a wrong gradient is named. Invariant: the numeric side
-//! never sees `grad`, and nothing is left out: a result that is not finite (the log-sum-exp of a
+//! never sees `grad`, and nothing is left out. A result that is not finite (the log-sum-exp of a
 //! row that sees nothing) still gets a cotangent, which must not poison the gradients.
 
 use overdrive_ir::eval::{States, eval, philox};

@@ -1,6 +1,6 @@
-//! Random graphs for passes: the same for the same seed, small, bounded in value, and full of what
-//! passes look for (repeated work, constants, neutral elements, movement that cancels, dead ends,
-//! regions, states).
+//! Random graphs for passes: the same for the same seed, small, and bounded in value. They are full
+//! of what passes look for: repeated work, constants, neutral elements, movement that cancels, dead
+//! ends, regions and states.
 
 use overdrive_ir::eval::philox;
 use overdrive_ir::{

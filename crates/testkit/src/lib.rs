@@ -1,5 +1,5 @@
-//! What the tests of several crates share: cases made from the samples of ops, tolerances, and the
-//! checks that every op and every back end has to pass.
+//! The parts that the tests of several crates share: cases made from the samples of ops,
+//! tolerances, and checks. Every op and every back end has to pass the checks.
 //!
 //! Development only: nothing that ships depends on it. Invariant: a check returns what is wrong and
 //! never skips silently; a test decides what to do with the answer.

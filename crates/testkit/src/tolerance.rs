@@ -1,7 +1,7 @@
 //! How far a result may lie from the f64 definition.
 //!
 //! Invariant: a tolerance is computed from the element type, the length of the longest sum and the
-//! magnitude of what is summed, and never tuned until a test passes.
+//! magnitude of what is summed. It is never tuned until a test passes.
 
 use overdrive_ir::{Array, DType};
 
@@ -19,9 +19,9 @@ impl Tolerance {
     /// in at least f32.
     ///
     /// The result is rounded once to its own type, and what it was made from a few times. A sum of
-    /// n terms errs by at most (n - 1) units of the accumulator and by about √n in practice (Higham
-    /// and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput.
-    /// 2019): √n with a margin of four.
+    /// n terms errs by at most (n - 1) units of the accumulator, and by about √n in practice. The
+    /// tolerance is √n with a margin of four. Source: Higham and Mary, "A new approach to
+    /// probabilistic rounding error analysis", SIAM J. Sci. Comput. 2019.
     pub fn new(dtype: DType, length: usize, magnitude: f64) -> Self {
         let sum = 4.0 * (length.max(1) as f64).sqrt() * dtype.accumulation().epsilon();
         let unit = 4.0 * dtype.epsilon();

@@ -1,5 +1,5 @@
-//! The check of back ends is itself checked: against the definition as a back end, which passes,
-//! and against the same with each fault that it exists to find.
+//! The check of back ends is itself checked. It runs against the definition as a back end, which
+//! passes, and against the same with each fault that it exists to find.
 
 #![allow(clippy::unwrap_used)]
 

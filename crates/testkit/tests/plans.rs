@@ -1,6 +1,6 @@
-//! What every built-in model plans to, on a device that exists only as data: steps, work and bytes,
-//! without a GPU and without running anything. A change of a pass shows here as a change of figures
-//! that somebody has to accept.
+//! The plan of every built-in model, on a device that exists only as data. It has steps, work and
+//! bytes, without a GPU and without running anything. A change of a pass shows here as a change of
+//! figures that somebody has to accept.
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::plan::{Note, Space, StepKind};

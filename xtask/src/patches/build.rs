@@ -1,7 +1,7 @@
 //! One build of the copy, and the tests of patches in it.
 //!
-//! The targets are built by one command for the whole workspace, so that dependencies have the
-//! features that `cargo xtask check` gave them and are not built again. Tests then run without
+//! The targets are built by one command for the whole workspace. Dependencies thus have the
+//! features that `cargo xtask check` gave them, and are not built again. Tests then run without
 //! cargo, in the folder of their package as cargo would run them.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// Makes `to` equal to the checkout, without what earlier patches left there.
 pub(super) fn refresh(workspace: &Workspace, to: &Path) -> Result<()> {
     let files = workspace.files()?;
-    // What an earlier patch or an earlier checkout left behind would be compiled too.
+    // Files that an earlier patch or an earlier checkout left behind would be compiled too.
     for stale in left_behind(to, Path::new(""), &files)? {
         fs::remove_file(to.join(&stale)).with_context(|| format!("cannot remove {stale}"))?;
     }

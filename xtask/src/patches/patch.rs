@@ -1,7 +1,8 @@
 //! A patch with its header: the lines before its first `diff --git`, which git passes over.
 //!
-//! The header is what a reviewer would ask: what the patch adds, how many files that may touch,
-//! which tests prove it, and how to see the first of them fail. Other lines are for the reader.
+//! The header answers what a reviewer would ask: what the patch adds, how many files that may
+//! touch, which tests prove it. It also says how to see the first of them fail. Other lines are for
+//! the reader.
 //!
 //! ```text
 //! Adds: an op

@@ -1,4 +1,4 @@
-//! The book can be built as it stands: every page is in its table of contents, links stay within
+//! The book can be built as it stands. Every page is in its table of contents, links stay within
 //! it, and a link to a part of a page names a heading that is there. A reader who follows a link to
 //! nothing reads no further.
 

@@ -1,7 +1,10 @@
 //! Lines of code, comments and docs end at 100 columns, so that two files fit beside each other.
 //!
-//! Free are lines that cannot be broken: a single word (an address, a link), a row of a table, an
-//! image, and a line of a fenced block of Markdown, which is copied whole.
+//! Lines that cannot be broken are free:
+//! - a single word (an address, a link);
+//! - a row of a table;
+//! - an image;
+//! - a line of a fenced block of Markdown, which is copied whole.
 
 use super::rule::{Finding, Rule};
 use super::tree::{File, Tree};
@@ -9,7 +12,7 @@ use super::tree::{File, Tree};
 const WIDTH: usize = 100;
 /// Languages that people write here, prose among them, by extension.
 const WRITTEN: &[&str] = &["rs", "cu", "cuh", "py", "md"];
-/// What may stand in front of the words of a line: comments, list items, quotes.
+/// The marks that may stand in front of the words of a line: comments, list items, quotes.
 const LEADS: &[&str] = &["//!", "///", "//", "#", "-", "*", ">"];
 
 pub(super) const RULE: Rule = Rule { name: "columns", check };

@@ -1,6 +1,5 @@
-//! What a user names is opened in one way, which refuses pipes and devices, bounds what it reads
-//! and says what is wrong:
-//! `overdrive-files`. A second way would be the one that hangs.
+//! A file that a user names is opened in one way, which refuses pipes and devices, bounds what it
+//! reads and says what is wrong: `overdrive-files`. A second way would be the one that hangs.
 
 use super::rule::{Finding, Rule};
 use super::tree::{Token, Tree};

@@ -131,6 +131,8 @@ impl<'t> Module<'t> {
                     let name = if text(at + 1) == "mut" { at + 2 } else { at + 1 };
                     self.defines.insert(text(name).to_owned());
                 }
+                // The name of a child is no use of what bears the same name in it.
+                "mod" => at += 1,
                 "macro_rules" => drop(self.defines.insert(text(at + 2).to_owned())),
                 "{" | "(" | "[" => depth += 1,
                 "}" | ")" | "]" => depth = depth.saturating_sub(1),

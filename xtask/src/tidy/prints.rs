@@ -1,6 +1,6 @@
-//! What users see is written in one file, which knows what to do where it cannot be written:
-//! `println!` panics there. Tests, their `testkit`, benches, examples and this tool may print, and
-//! modules of tests at the end of a file.
+//! The text that users see is written in one file, which knows what to do where it cannot be
+//! written: `println!` panics there. Tests, their `testkit`, benches, examples and this tool may
+//! print, and modules of tests at the end of a file.
 
 use super::rule::{Finding, Rule};
 use super::tree::{Token, Tree};

@@ -1,6 +1,6 @@
-//! Some code stays free of the outside world, so that a graph means the same everywhere, a report
-//! can be drawn again from records alone, and every test of either repeats; and models, passes and
-//! training know no vendor.
+//! Some code stays free of the outside world. A graph thus means the same everywhere, a report can
+//! be drawn again from records alone, and every test of either repeats. Models, passes and training
+//! know no vendor.
 
 use super::rule::{Finding, Rule};
 use super::tree::{Token, Tree};

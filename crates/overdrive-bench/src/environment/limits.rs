@@ -1,4 +1,4 @@
-//! What the rest of the machine takes: load, memory, and the quota of a control group.
+//! The rest of the machine: its load, its memory, and the quota of a control group.
 
 use std::path::Path;
 

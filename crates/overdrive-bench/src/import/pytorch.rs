@@ -2,8 +2,8 @@
 //! operators on the host and of kernels and copies on the device.
 //!
 //! One record for each operator or kernel and shape of its inputs. Tracing slows what it traces, so
-//! that none of them is a latency; and an operator's time holds that of the operators it calls, so
-//! that its self time stands beside it.
+//! that none of these times is a latency. An operator's time holds that of the operators it calls,
+//! so its self time stands beside it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! What no machine like the one recorded can exceed, whoever reports it.
 //!
-//! The bounds are generous. Of a processor they are the widest units of its instruction set at a
-//! clock that no product reaches; of a device, what is recorded of it. An algorithm may need fewer
-//! operations than the graph counts, and has room for that. The bounds catch times that were edited
-//! or misread, not an optimist's kernel: `status::Physics` knows the peaks of the device itself.
+//! The bounds are generous. For a processor they are the widest units of its instruction set, at a
+//! clock that no product reaches. For a device, they are what is recorded of it. An algorithm may
+//! need fewer operations than the graph counts, and has room for that. The bounds catch times that
+//! were edited or misread, not an optimist's kernel: `status::Physics` knows the peaks of the
+//! device itself.
 
 use crate::case::Case;
 use crate::digits;

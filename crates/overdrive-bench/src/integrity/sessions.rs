@@ -1,4 +1,5 @@
-//! What the subjects of one session have in common, and what all sessions of a run have.
+//! The facts that the subjects of one session have in common, and those that all sessions of a run
+//! have.
 
 use std::collections::BTreeMap;
 

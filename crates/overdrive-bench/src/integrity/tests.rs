@@ -16,7 +16,7 @@ use crate::subject::Subject;
 use crate::testing::{Synthetic, SyntheticClock, case, results};
 use crate::work::{Items, Work};
 
-/// What a run of two subjects leaves, of 1 ms and of 2 ms with a little noise.
+/// The records that a run of two subjects leaves, of 1 ms and of 2 ms with a little noise.
 fn run() -> Results {
     let clock = SyntheticClock::default();
     clock.advance(5_000_000_000);

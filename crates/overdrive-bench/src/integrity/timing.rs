@@ -4,11 +4,11 @@ use crate::measurement::Measurement;
 use crate::series::{Basis, Depth, Sample, Series, Session, Settling};
 use crate::statistics::Sorted;
 
-/// How far two honest witnesses of one time may lie apart: on 786 series of an H200 warm-up and
-/// samples differed by 2.0 at most; the rest is room for a busy machine.
+/// Largest factor between two honest witnesses of one time. On 786 series of an H200, warm-up and
+/// samples differed by 2.0 at most. The rest is room for a busy machine.
 const APART: f64 = 5.0;
-/// Share of the time around a sample that at least one sample takes itself: the rest is reading
-/// clocks, and asking another process that keeps its own time.
+/// Share of the time around a sample that at least one sample takes itself. The rest goes to
+/// reading clocks, and to asking another process that keeps its own time.
 const INSIDE: f64 = 0.2;
 
 /// What a series says of its own samples in several ways.
@@ -40,8 +40,9 @@ pub(super) fn check(series: &Series) -> Result<(), String> {
     }
 }
 
-/// Other methods that timed the same calls on the same clock, where no session bounds them: on a
-/// busy machine honest calls back to back were seen to take twelve times as long as the samples.
+/// Compares the samples with other methods that timed the same calls on the same clock, where no
+/// session bounds the samples. On a busy machine, honest calls back to back have taken twelve times
+/// as long as the samples.
 pub(super) fn witnesses(measurement: &Measurement) -> Result<(), String> {
     let is_bounded = |series: &Series| series.conditions.session.is_some();
     let on_host = |series: &Series| series.conditions.basis == Basis::Host;

@@ -105,9 +105,9 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which upholds the contract;
-// counting neither allocates nor touches the memory, and a guard returns or ends the process: it
-// does not unwind.
+// SAFETY: every call is passed on unchanged to the system's allocator, which upholds the contract.
+// Counting neither allocates nor touches the memory. A guard returns or ends the process; it does
+// not unwind.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.ask(layout.size());

@@ -1,5 +1,5 @@
-//! What is compared of an output with millions of rows and columns: some of its rows, spread over
-//! all of it.
+//! The part that is compared of an output with millions of rows and columns: some of its rows,
+//! spread over all of it.
 //!
 //! The logits of a batch are 100 million numbers. Comparing them all, each with a scale of its own,
 //! took a minute on the host after milliseconds on the device. A kernel that is wrong is wrong in a
@@ -11,8 +11,8 @@ use std::borrow::Cow;
 /// Elements of an output that are compared, about.
 const COMPARED: usize = 1 << 23;
 
-/// The rows of the last axis that are compared, of a type with more elements than all of them can
-/// be: the first, the last, and one drawn from each stretch between.
+/// The rows of the last axis that are compared, of a type with too many elements to compare all.
+/// They are the first, the last, and one drawn from each stretch between.
 pub fn compared_rows(ty: &TensorType) -> Option<Vec<usize>> {
     let width = ty.sizes().last().copied().filter(|width| *width > 0)?;
     let rows = ty.elements() / width;
@@ -33,7 +33,7 @@ pub fn compared_rows(ty: &TensorType) -> Option<Vec<usize>> {
     Some(drawn.collect())
 }
 
-/// What is compared of an output, as a matrix of rows where it is not all.
+/// The part of an output that is compared, as a matrix of rows where it is not all.
 pub fn compared(output: Tensor) -> Tensor {
     let Some(rows) = compared_rows(output.ty()) else { return output };
     let width = output.ty().sizes().last().copied().unwrap_or(1);

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use overdrive_ir::{DType, Graph, Tensor, TensorType, eval::philox};
 
-/// Inputs for `graph` from `seed`: standard normal for real numbers, 0 or 1 for everything else,
-/// since a graph does not say how far its indices may reach.
+/// Inputs for `graph` from `seed`: standard normal for real numbers, 0 or 1 for everything else. A
+/// graph does not say how far its indices may reach.
 pub fn normal_inputs(graph: &Graph, seed: u64) -> Vec<Tensor> {
     graph
         .inputs()

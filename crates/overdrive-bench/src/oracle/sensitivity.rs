@@ -27,11 +27,11 @@ const OF_ELEMENT: f64 = 8.0;
 const OF_ROW: f64 = 3.0;
 
 impl Sensitivity {
-    /// From the mean squares of the responses of `twins` draws, of an output of this shape.
+    /// From the mean squares of the responses of `twins` draws, for an output of this shape.
     ///
-    /// Few draws say little of an element alone, so its variance is that of its row times what its
-    /// column has beside others, over the rows of the same matrix (the last two axes); or its own
-    /// response where that is larger.
+    /// Few draws say little of an element alone. Its variance is therefore that of its row times a
+    /// weight of its column, or its own response where that is larger. The weight compares the
+    /// column with the others, over the rows of the same matrix (the last two axes).
     pub fn of_responses(squares: Vec<f64>, shape: &[usize], twins: usize) -> Self {
         let width = shape.last().copied().unwrap_or(1).max(1);
         let height = shape.len().checked_sub(2).map_or(1, |axis| shape[axis]).max(1);

@@ -1,5 +1,5 @@
-//! Operators by self time. What no operator accounts for is a row of its own, so that the shares
-//! add up to the total that is stated.
+//! Operators by self time. Time that no operator accounts for is a row of its own, so that the
+//! shares add up to the stated total.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! A profile in Chrome's trace event format, which Perfetto (ui.perfetto.dev) and
-//! `chrome://tracing` open: a track for the calls, one for each stream, and a counter of the
+//! `chrome://tracing` open. It has a track for the calls, one for each stream, and a counter of the
 //! arena's live bytes.
 //!
 //! Source: "Trace Event Format", Chromium project. Times are in microseconds. Events of one track

@@ -1,5 +1,5 @@
-//! Quality that fell from one record of a case to the next. An accuracy does not hang on the machine,
-//! so that unlike a time it is judged, also where a file was imported.
+//! Quality that fell from one record of a case to the next. An accuracy does not depend on the
+//! machine. Unlike a time, it is therefore judged also where a file was imported.
 
 use super::{Reading, metrics};
 use crate::record::Record;

@@ -14,8 +14,8 @@ use crate::statistics::{Sorted, Summary};
 use crate::status::has_lone_slow_sample;
 use crate::subject::Subject;
 
-/// Calls shorter than this are preceded by one that is not timed whenever a rival ran in between:
-/// caches then hold this subject's data and not the rival's. In longer calls what a cache can hold
+/// Calls shorter than this are preceded by one that is not timed whenever a rival ran in between.
+/// Caches then hold this subject's data and not the rival's. In longer calls what a cache can hold
 /// no longer matters.
 const REWARM_BELOW_NS: f64 = 10e6;
 /// Calls in a sample, at most: what is still too short then takes no time that this machine could
@@ -330,8 +330,8 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// How many calls would make `span` last `shortest_ns`, with a margin; at most ten times as many as
-/// it held, since a single short reading is a poor guide.
+/// How many calls would make `span` last `shortest_ns`, with a margin. It is at most ten times as
+/// many as `span` held, since a single short reading is a poor guide.
 fn enlarged(span: TimedCalls, shortest_ns: u64) -> u64 {
     let needed = 1.2 * shortest_ns as f64 / (span.host_ns.max(1) as f64 / span.calls as f64);
     (needed.ceil() as u64).clamp(span.calls + 1, span.calls * 10).min(MAX_CALLS_PER_SAMPLE)

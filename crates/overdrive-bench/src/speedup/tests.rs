@@ -146,8 +146,9 @@ fn over_ten_needs_a_second_method_that_agrees() {
     assert!((Speedup::between(&slow, &fast).unwrap().ratio() - 20.0).abs() < 0.5);
 }
 
-/// The gains that a noisy machine shows in many sessions of two subjects, the second `factor` times
-/// as fast: 1 % noise, 5 % of calls eight times as long, everything 3 % slower by the end.
+/// The gains of many sessions of two subjects on a noisy machine. The second subject is `factor`
+/// times as fast. The noise is 1 %, 5 % of calls take eight times as long, and everything is 3 %
+/// slower by the end.
 fn sessions(count: u64, factor: f64) -> Vec<Result<Speedup, NoClaim>> {
     let session = |seed: u64| {
         let clock = SyntheticClock::default();
@@ -236,7 +237,7 @@ fn clocks_that_differ_meet_on_the_host() {
     assert!((Speedup::between(&engine, &device).unwrap().ratio() - 4.0).abs() < 0.05);
     assert_eq!(Speedup::between(&device, &device).unwrap().host_medians_ns(), None);
 
-    // What the host saw scattered is no figure, however steady the device's own times are.
+    // A time that the host saw scattered is no figure, however steady the device's own times are.
     let series = measurement(&mut device).latency.as_mut().unwrap();
     series.samples.iter_mut().enumerate().for_each(|(i, s)| s.host_ns *= 1 + i as u64 % 4);
     let refused = reasons(&device, &engine);

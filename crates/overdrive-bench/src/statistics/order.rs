@@ -77,18 +77,19 @@ impl Sorted {
         self.0[below] + (self.0[above] - self.0[below]) * (position - below as f64)
     }
 
-    /// A high quantile, if there are enough samples to say anything about it: with fewer than `q^n
-    /// <= 0.05`, not even the largest sample bounds it with 95 % confidence. p90 needs 29 samples,
-    /// p95 59, p99 299.
+    /// A high quantile, if there are enough samples to say anything about it. Enough means
+    /// `q^n <= 0.05`: with fewer, not even the largest sample bounds it with 95 % confidence. p90
+    /// needs 29 samples, p95 59, p99 299.
     pub fn tail(&self, q: f64) -> Option<f64> {
         let bounded = q.powi(i32::try_from(self.0.len()).unwrap_or(i32::MAX)) <= 1.0 - CONFIDENCE;
         bounded.then(|| self.quantile(q))
     }
 
-    /// The 95 % interval of the median from order statistics, which assumes nothing but independent
-    /// samples of one distribution: the number of samples below the true median is binomial(n,
-    /// 1/2), so the k-th smallest and k-th largest enclose it with a confidence known exactly (n =
-    /// 20: the 6th and 15th, 95.9 %). `None` below six samples, where no such pair reaches 95 %.
+    /// The 95 % interval of the median from order statistics. It assumes only that the samples are
+    /// independent and of one distribution. The number of samples below the true median is then
+    /// binomial(n, 1/2). The k-th smallest and the k-th largest sample thus enclose the median with
+    /// an exactly known confidence. For n = 20, the 6th and the 15th do so with 95.9 %. The result
+    /// is `None` below six samples, where no such pair reaches 95 %.
     pub fn median_interval(&self) -> Option<Interval> {
         let n = self.0.len();
         let (rank, confidence) = median_ranks(n)?;

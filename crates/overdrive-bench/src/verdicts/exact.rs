@@ -1,5 +1,5 @@
-//! What needs no statistics: bytes and accuracies that every process of a side says alike, which
-//! plain thresholds judge.
+//! Figures that need no statistics: bytes and accuracies that every process of a side says alike,
+//! which plain thresholds judge.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What is said of a case and of the control, as data, with the word for a table.
+//! A finding on a case or on the control, as data, with the word for a table.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! What one process said of each case: its figures by name, the clock behind them, and whether
-//! outputs agreed.
+//! The observation of each case by one process: its figures by name, the clock behind them, and
+//! whether outputs agreed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

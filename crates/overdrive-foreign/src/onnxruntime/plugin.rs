@@ -2,8 +2,8 @@
 //! for.
 //!
 //! Its package brings NVIDIA's compiler and the runtime of CUDA in the same folder, where the
-//! system's loader does not look: they are loaded first, as the package's own Python module does
-//! it. Invariant: a process registers the provider once.
+//! system's loader does not look. They are therefore loaded first, as the package's own Python
+//! module does. Invariant: a process registers the provider once.
 #![allow(unsafe_code)] // Libraries are loaded, whose initialisers run.
 
 use super::library::Library;

@@ -1,4 +1,4 @@
-//! What a call hands to ONNX Runtime: values around memory, names of memories, options.
+//! The data that a call hands to ONNX Runtime: values around memory, names of memories, options.
 //!
 //! Invariant: each is released once, by its owner.
 #![allow(unsafe_code)] // The interface is C.

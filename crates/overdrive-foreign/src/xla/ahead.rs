@@ -2,7 +2,7 @@
 //! they are, and the rest.
 //!
 //! XLA sees parameters as arguments, since they may change between calls, and would cast weights to
-//! bf16 in every call; our own back ends do it ahead (`Step::prepare`). Invariant: the two graphs
+//! bf16 in every call. Our own back ends do it ahead (`Step::prepare`). Invariant: the two graphs
 //! one after the other mean what the one meant.
 
 use overdrive_ir::{Builder, Graph, GraphError, NodeId, Origin, Prim, Value};

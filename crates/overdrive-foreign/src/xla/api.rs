@@ -1,10 +1,12 @@
 //! The part of PJRT's C interface that is called here, after `xla/pjrt/c/pjrt_c_api.h`
 //! (Apache-2.0).
 //!
-//! A plugin exports `GetPjrtApi`, which gives a table: its size, its version, and functions in an
-//! order that only ever grows at the end. Each function takes a pointer to one block of arguments
-//! that opens with its size. Plugins check that a block is as large as they know it, so every block
-//! here is longer than any header has it, and zeros past the fields that we know: new fields are
+//! A plugin exports `GetPjrtApi`, which gives a table. The table holds its size, its version, and
+//! functions in an order that only ever grows at the end. Each function takes a pointer to one
+//! block of arguments that opens with its size.
+//!
+//! Plugins check that a block is as large as their own header has it. Every block here is therefore
+//! longer than in any header, and holds zeros past the fields that we know. New fields are
 //! optional, and zero means that they are not used. Invariant: a slot is read only where the
 //! table's size says that it is there.
 #![allow(unsafe_code)] // The interface is C.

@@ -188,8 +188,8 @@ fn rounding(module: &str) -> Rounding {
     }
 }
 
-/// What is known of a plan that XLA keeps to itself: what is passed, and that updated states are
-/// replaced.
+/// The known part of a plan that XLA keeps to itself: the values that are passed, and that updated
+/// states are replaced.
 fn plan(graph: &Graph, mode: Mode) -> Plan {
     let mut plan = crate::call::plan(graph, mode);
     for state in graph.states() {

@@ -125,7 +125,7 @@ pub(super) fn packed_bytes(words: &Json) -> BTreeSet<&str> {
     targets.filter_map(Json::as_str).collect()
 }
 
-/// Arguments of a weight `[N, K]` that is held as `[K, N]`: its groups become blocks of a column,
+/// Arguments of a weight `[N, K]` that is held as `[K, N]`. Its groups become blocks of a column,
 /// and scales of a channel spread over columns as they are. `None` of formats that have rows of
 /// blocks only.
 fn turn(format: &str, weights: &mut Json) -> Option<()> {

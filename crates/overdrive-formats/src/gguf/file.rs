@@ -1,7 +1,7 @@
 //! The layout of a file: a header with keys and values, a list of tensors, and their bytes.
 //!
-//! Every length is compared with the bytes that are left before anything is made of it, and tensors
-//! may not overlap, so that what is decoded is bounded by a multiple of the file's size.
+//! Every length is compared with the bytes that are left before anything is made of it. Tensors may
+//! not overlap. The size of the decoded tensors is thus bounded by a multiple of the file's size.
 
 use super::blocks::Kind;
 use crate::FormatError;

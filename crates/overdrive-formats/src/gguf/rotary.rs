@@ -55,9 +55,9 @@ pub(super) fn scaling(keys: &Keys<'_>, context: u64) -> Result<Option<Json>, For
     }
 }
 
-/// The rule of Llama 3 that these factors follow, if one does. The file holds what came of it, as
-/// llama.cpp's converter computes it; the ends of the range between short and long waves are those
-/// of all of Meta's models.
+/// The rule of Llama 3 that these factors follow, if one does. The file holds the resulting
+/// factors, as llama.cpp's converter computes them. The ends of the range between short and long
+/// waves are those of all of Meta's models.
 fn llama3(factors: &[f32], base: f64) -> Option<Json> {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;

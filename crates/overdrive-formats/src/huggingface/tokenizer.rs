@@ -108,8 +108,8 @@ impl Tokenizer {
         };
         let encoding =
             guarded(path, || tokenizer.encode(text, false))?.map_err(|error| error.to_string())?;
-        // What no offset covers, as white space often, belongs to the token after it, and at the
-        // end to the last.
+        // Text that no offset covers, as white space often, belongs to the token after it, and at
+        // the end to the last.
         let (mut tokens, mut before) = (Vec::with_capacity(encoding.len()), 0);
         for (&id, &(_, end)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
             let end = before.max(end as u32);

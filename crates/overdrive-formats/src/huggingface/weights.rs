@@ -2,7 +2,7 @@
 //! `torch.save`.
 //!
 //! Tensors share the bytes of their file and keep the type that they are stored in, so that memory
-//! holds them once; floats of 64 bits alone become f32. Invariant: every tensor that an index
+//! holds them once. Only floats of 64 bits become f32. Invariant: every tensor that an index
 //! promises is there, and none comes from outside the folder.
 
 use super::Config;

@@ -2,7 +2,7 @@
 //! another type.
 //!
 //! Composites become the standard op where opset 23 has it, else a local function whose body is
-//! their expansion; every attribute is written, since readers differ in their defaults. States are
+//! their expansion. Every attribute is written, since readers differ in their defaults. States are
 //! initializers. Invariant: the file says the same as the graph, or there is an error that lists
 //! all that ONNX cannot say.
 
@@ -247,7 +247,7 @@ fn node_of(
     if let Some(results) = composite::write(node, w, operands, (&types, &used)) {
         return Ok(results);
     }
-    // What a form that is given up has written stays out of the file.
+    // A form that is given up has written something, and that stays out of the file.
     let written = w.nodes.len();
     if let Some(result) = quantized::write(&node.op, w, operands, &types) {
         return Ok(vec![result]);

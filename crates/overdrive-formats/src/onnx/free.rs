@@ -2,9 +2,9 @@
 //!
 //! A bound graph has its sizes in shapes all over. Written at several sizes, the same model gives
 //! files that differ in just those numbers. Each such number is a sum of products of the free
-//! dimensions, so that it can be computed from the shape of an input when the model runs.
-//! Invariant: the file says at one more choice of sizes, the witness, what was written there; what
-//! differs in any other way is an error that names the node.
+//! dimensions. It can therefore be computed from the shape of an input when the model runs.
+//! Invariant: the file says at one more choice of sizes, the witness, what was written there. Any
+//! other difference is an error that names the node.
 //!
 //! Long because every part of a file is merged by the same rule, and errors name the part.
 
@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use sum::Sum;
 
-/// Two sizes for each dimension in turn: none is another's, none is 1 or 2, which graphs treat as
-/// they treat no other size, and the two of a pair are apart by a prime, so that no quotient of
+/// Two sizes for each dimension in turn. No size occurs twice, and none is 1 or 2, which graphs
+/// treat as they treat no other size. The two of a pair differ by a prime, so that no quotient of
 /// theirs looks like a whole number.
 const PAIRS: [[usize; 2]; 4] = [[3, 8], [4, 11], [5, 12], [7, 18]];
 /// Sizes of the witness, where the usual ones are among those above or are not known.

@@ -1,4 +1,4 @@
-//! What is known of a value of an ONNX graph while it is walked.
+//! The known facts of a value of an ONNX graph while it is walked.
 //!
 //! Shape arithmetic is done here and now: a value whose elements are known never becomes a node
 //! until a node needs it as an operand. Each computed value remembers the graph inputs that decide

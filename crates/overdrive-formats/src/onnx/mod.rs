@@ -2,10 +2,10 @@
 //!
 //! A file is walked node by node, and each op has an importer in `ops`, found by its name in a
 //! table. Dimensions are bound first, so that shapes are concrete and shape arithmetic folds as it
-//! is met. What an exporter wrote out in primitives stays so: raising it to composites is the
+//! is met. Ops that an exporter wrote out in primitives stay so: raising them to composites is the
 //! business of the `recognise` pass. Weights are read where they lie in the mapped file. Invariant:
-//! whatever the bytes say, the answer is a graph that verifies or an error that names the node;
-//! nothing panics, and no file outside the model's folder is read.
+//! whatever the bytes say, the answer is a graph that verifies or an error that names the node.
+//! Nothing panics, and no file outside the model's folder is read.
 
 mod axes;
 mod call;

@@ -1,8 +1,8 @@
 //! Elements of known matrices in another order, on the host, while a file is read.
 //!
-//! Exporters write the weights of a product `[K, N]`, and kernels read codes output by output, `[N,
-//! K]`, two codes of 4 bits to a byte: nothing on a device moves half a byte. Invariant: what is
-//! allocated is bounded by what is there, up to a factor of two.
+//! Exporters write the weights of a product as `[K, N]`. Kernels read codes output by output,
+//! `[N, K]`, two codes of 4 bits to a byte. Nothing on a device moves half a byte, so the host
+//! does. Invariant: the memory allocated is at most twice the bytes that are there.
 
 use overdrive_ir::{DType, Tensor, TensorType};
 

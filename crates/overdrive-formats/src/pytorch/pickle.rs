@@ -1,6 +1,6 @@
 //! The instructions of a pickle that a state dict consists of.
 //!
-//! A machine with a stack, a memo and an arena of values, which refer to each other by index: no
+//! A machine with a stack, a memo and an arena of values, which refer to each other by index. No
 //! nesting, however deep, costs stack when it is walked or dropped. A name is looked up in a list
 //! and stands for itself; nothing is imported, and calling one of them builds a value here. Source:
 //! `pickletools` of CPython; the shapes of arguments are those of `torch/_utils.py` and

@@ -1,6 +1,7 @@
-//! The stream that PyTorch wrote before 1.6: pickles of a magic number, a version, facts about the
-//! machine, the state dict and a list of keys; then the storages in the order of the keys, each
-//! with its count in front. Source: `torch/serialization.py`, `_legacy_save`.
+//! The stream that PyTorch wrote before 1.6. Source: `torch/serialization.py`, `_legacy_save`.
+//!
+//! First come pickles of a magic number, a version, facts about the machine, the state dict and a
+//! list of keys. The storages follow in the order of the keys, each with its count in front.
 
 use super::assemble::{Stored, storages};
 use super::pickle::{LARGEST_PICKLE, Pickle};

@@ -1,4 +1,4 @@
-//! What the pickle of a state dict is made of, and the names that it may mention.
+//! The parts of the pickle of a state dict, and the names that it may mention.
 
 use overdrive_ir::DType;
 

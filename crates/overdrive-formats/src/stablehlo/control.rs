@@ -1,5 +1,5 @@
-//! `if` and `while`. What a region captures is passed on: a branch sees it, a loop carries it
-//! unchanged.
+//! `if` and `while`. Values that a region captures are passed on: a branch sees them, a loop
+//! carries them unchanged.
 
 use super::writer::{Application, Term, Writer};
 use overdrive_ir::{DType, Graph, TensorType};

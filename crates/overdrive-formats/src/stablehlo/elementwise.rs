@@ -1,5 +1,5 @@
-//! Elementwise primitives. What XLA leaves open or decides otherwise is spelt out: integer division
-//! by zero, and shifts by the width or more, give 0.
+//! Elementwise primitives. Where XLA leaves a result open or decides otherwise, it is spelt out:
+//! integer division by zero, and shifts by the width or more, give 0.
 
 use super::writer::{Term, Writer};
 use overdrive_ir::{Binary, Compare, DType, Unary};

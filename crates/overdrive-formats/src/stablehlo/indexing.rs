@@ -1,5 +1,5 @@
 //! Primitives whose positions are data. XLA clamps what it reads and drops what it would write out
-//! of range; here both are clamped, and of several writes to one place the last one stays.
+//! of range. Here both are clamped, and of several writes to one place the last one stays.
 
 use super::fold::{accumulation, combination};
 use super::literal::{array, list};

@@ -1,12 +1,14 @@
 //! A graph as StableHLO text, for XLA and whatever else reads it.
 //! <https://openxla.org/stablehlo/spec>
 //!
-//! One `func.func @main`: its arguments are the graph's inputs and then its states, its results the
-//! outputs and then the new values of the states that are updated, each in order of declaration.
-//! Every op stands in MLIR's generic form, which needs one rule for all of them and has not changed
-//! between versions. Composites are written as their expansion. Invariant: the text means what the
-//! graph means, at the corners too (an index out of range, a division by zero, a value beyond a
-//! format), or there is an error that lists all that XLA cannot say.
+//! The text has one `func.func @main`. Its arguments are the graph's inputs and then its states.
+//! Its results are the outputs and then the new values of the states that are updated. All are in
+//! order of declaration. Every op stands in MLIR's generic form, which needs one rule for all of
+//! them and has not changed between versions. Composites are written as their expansion.
+//!
+//! Invariant: the text means what the graph means, at the corners too (an index out of range, a
+//! division by zero, a value beyond a format). Otherwise there is an error that lists all that XLA
+//! cannot say.
 
 mod contraction;
 mod control;

@@ -1,12 +1,12 @@
-//! Change points by E-divisive: Matteson and James, "A Nonparametric Approach for Multiple Change
-//! Point Analysis of Multivariate Data" (2014), as MongoDB and Apache Otava use it on benchmark
-//! histories.
+//! Change points by E-divisive. Source: Matteson and James, "A Nonparametric Approach for Multiple
+//! Change Point Analysis of Multivariate Data" (2014), as MongoDB and Apache Otava use it on
+//! benchmark histories.
 //!
 //! The energy distance between two samples is 0 only if their distributions agree, and needs no
-//! normal noise. The best split of any segment is the pair of a place and an end that maximises it;
-//! a permutation of the segments' own values shows how large it would be by chance. Splits are
-//! taken one after the other until one is no longer significant. The seed makes the same history
-//! always give the same answer.
+//! normal noise. The best split of a segment is the pair of a place and an end that maximises this
+//! distance. A permutation of the segments' own values shows how large it would be by chance.
+//! Splits are taken one after the other until one is no longer significant. The seed makes the same
+//! history always give the same answer.
 
 /// Fewest points on either side of a change: of fewer, no distribution is known.
 const SHORTEST: usize = 4;
@@ -63,7 +63,7 @@ fn best_split(values: &[f64], bounds: &[usize]) -> Option<(usize, f64)> {
 }
 
 /// The split of one segment with the largest scaled energy distance, over every place and every end
-/// of the right part: an end before the segment's own keeps a second change from hiding the first.
+/// of the right part. An end before the segment's own keeps a second change from hiding the first.
 fn split(values: &[f64]) -> Option<(usize, f64)> {
     let n = values.len();
     if n < 2 * SHORTEST {

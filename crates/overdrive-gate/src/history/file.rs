@@ -42,7 +42,7 @@ pub enum HistoryError {
 /// Every entry, in the order of the file.
 ///
 /// # Errors
-/// When the file cannot be read, or one of its lines is no entry: a history that silently lost a
+/// When the file cannot be read, or one of its lines is no entry. A history that silently lost a
 /// line would show a change that never was.
 pub fn read(path: &Path) -> Result<Vec<Entry>, HistoryError> {
     let text = overdrive_files::read_text(path, overdrive_files::RESULTS)?;

@@ -45,7 +45,7 @@ fn machines() -> Vec<(&'static str, Noise)> {
     ]
 }
 
-/// A against A on every machine: under 1 % of the sessions may see a regression or a gain, ratios
+/// A against A on every machine. Under 1 % of the sessions may see a regression or a gain, ratios
 /// lean to neither side, and a control flags as seldom.
 #[test]
 fn identical_programs_are_not_called_different() {

@@ -21,7 +21,7 @@ impl Progress for Silent {
     fn block(&self, _step: &Step) {}
 }
 
-/// What a process of an invented session takes: a block takes 1.5 s, a usual session 40 blocks.
+/// The time of a process of an invented session: a block takes 1.5 s, a usual session 40 blocks.
 pub(super) const PROCESS: Duration = Duration::from_millis(250);
 
 /// A machine, its noise and the programs on it.

@@ -1,4 +1,5 @@
-//! What a session does where processes fail, clocks drop, figures are missing or time runs out.
+//! The behaviour of a session where processes fail, clocks drop, figures are missing or time runs
+//! out.
 
 use std::time::Duration;
 

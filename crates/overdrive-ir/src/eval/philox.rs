@@ -1,7 +1,8 @@
 //! Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //!
-//! Counter-based, so that a random bit depends on (seed, site, index) and on nothing else: not on
-//! the order of execution, the device, or how often a rematerialised clone draws it again.
+//! The generator is counter-based, so that a random bit depends on (seed, site, index) and on
+//! nothing else. It does not depend on the order of execution, the device, or how often a
+//! rematerialised clone draws it again.
 
 /// The four words for a 128-bit counter and a 64-bit key.
 pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {

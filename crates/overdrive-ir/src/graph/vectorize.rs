@@ -1,9 +1,11 @@
 //! Inlining a region once per point of a grid, all points at once.
 //!
-//! A scalar function (the score or mask function of attention) becomes array code: every value that
-//! differs between points gets the grid's dimensions in front of its own, every primitive its axes
-//! moved accordingly, and a read at computed indices stays one `gather`, whose gradient is a
-//! scatter-add. After Bradbury et al., JAX, `vmap`.
+//! A scalar function (the score or mask function of attention) becomes array code:
+//! - Every value that differs between points gets the grid's dimensions in front of its own.
+//! - The axes of every primitive move accordingly.
+//! - A read at computed indices stays one `gather`, whose gradient is a scatter-add.
+//!
+//! After Bradbury et al., JAX, `vmap`.
 
 use super::{Builder, Expr, Graph, Value};
 use crate::{Mismatch, Operation, Prim, Shape, TensorType};

@@ -1,11 +1,14 @@
 //! `adamw(p, g, m, v, step, lr)`: one step of Adam with decoupled weight decay.
 //!
-//! `m' = β₁ m + (1 - β₁) g`, `v' = β₂ v + (1 - β₂) g²`, and
-//! `p' = p - lr (m' / (1 - β₁ᵗ) / (√(v' / (1 - β₂ᵗ)) + ε) + λ p)`; results `(p', m', v')`. t is
-//! `step`, which counts from 1. Sources: Loshchilov and Hutter, "Decoupled weight decay
-//! regularization", arXiv:1711.05101, algorithm 2; Kingma and Ba, arXiv:1412.6980. `1 - βᵗ` is
-//! computed as `-expm1(t ln β)`: at t = 1 and β₂ = 0.999 the difference would lose four of f32's
-//! seven digits.
+//! Formulas:
+//! - `m' = β₁ m + (1 - β₁) g`
+//! - `v' = β₂ v + (1 - β₂) g²`
+//! - `p' = p - lr (m' / (1 - β₁ᵗ) / (√(v' / (1 - β₂ᵗ)) + ε) + λ p)`
+//!
+//! The results are `(p', m', v')`. t is `step`, which counts from 1. `1 - βᵗ` is computed as
+//! `-expm1(t ln β)`: at t = 1 and β₂ = 0.999 the difference would lose four of f32's seven digits.
+//! Sources: Loshchilov and Hutter, "Decoupled weight decay regularization", arXiv:1711.05101,
+//! algorithm 2; Kingma and Ba, arXiv:1412.6980.
 
 use crate::{
     Array, Builder, DType, Expr, Fill, Graph, Mismatch, Op, Sample, TensorType, Types, Unary,

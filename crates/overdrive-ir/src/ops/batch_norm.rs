@@ -1,9 +1,9 @@
 //! `batch_norm` of x `[N, C, ...]` per channel: `(x - μ) / √(σ² + ε) scale + bias`.
 //!
-//! For inference μ and σ² are operands, `(x, scale, bias, mean, variance) -> y`; for training they
-//! are those of the batch and come out as well, `(x, scale, bias) -> (y, mean, variance)`, for the
-//! model to update its running averages. The variance is the biased one; an empty batch has mean
-//! and variance 0. Source: Ioffe and Szegedy, "Batch normalization", arXiv:1502.03167.
+//! For inference, μ and σ² are operands: `(x, scale, bias, mean, variance) -> y`. For training,
+//! they are those of the batch and results too: `(x, scale, bias) -> (y, mean, variance)`. The
+//! model updates its running averages from them. The variance is the biased one. An empty batch has
+//! mean and variance 0. Source: Ioffe and Szegedy, "Batch normalization", arXiv:1502.03167.
 
 use crate::{
     Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Reducer, Sample, Shape, TensorType, Types,

@@ -158,7 +158,7 @@ impl Op for BlockScale {
             self.shape(&x.ty()).expect("types were inferred").known().expect("extents are known");
         let blocks = Blocks::new(&x.sizes(), &shape);
         let split = blocks.split(x);
-        // Of no elements the largest magnitude is 0, not the identity of the maximum.
+        // The largest magnitude of no elements is 0, not the identity of the maximum.
         let a = blocks.fold(split.max(-split), Reducer::Max);
         let a = a.max(a.constant(0.0));
         let max = self.element.max_value();

@@ -1,11 +1,12 @@
 //! `cast_transpose(x, scale)`: `[M, N]` as codes of a small float, row after row and column after
 //! column, and `max |x|`.
 //!
-//! The codes are those of `quantize`: `x / scale`, rounded and saturated. Training in fp8 wants
-//! both orders, since its products contract rows in one pass and columns in the other while the
-//! tensor cores of some devices read the contracted index contiguously, and it wants the largest
-//! magnitude for the scale of a later step (delayed scaling). One pass over x gives all three.
-//! Results: codes `[M, N]`, codes `[N, M]`, the magnitude `[]` in the type that sums use. Source:
+//! The codes are those of `quantize`: `x / scale`, rounded and saturated. One pass over x gives all
+//! three results: codes `[M, N]`, codes `[N, M]`, and the magnitude `[]` in the type that sums use.
+//!
+//! Training in fp8 needs both orders. Its products contract rows in one pass and columns in the
+//! other, but the tensor cores of some devices read the contracted index contiguously. Training
+//! also needs the largest magnitude, for the scale of a later step (delayed scaling). Source:
 //! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
 
 use super::quantize::code;

@@ -1,12 +1,15 @@
 //! `cross_entropy(logits, targets)`: `-log softmax(logits)[target] = lse(logits) - logits[target]`
 //! for each row.
 //!
-//! logits are `[..., V]`, targets integers `[...]`; targets out of range are clamped, as in
-//! `gather`. Results, both in the accumulation type: the loss of each row, 0 where the target is
-//! `ignore_index`, and the log-sum-exp, from which backward recomputes the softmax, so that no
-//! second `[..., V]` is stored. Source: Bridle, "Probabilistic interpretation of feedforward
-//! classification network outputs", 1990; from the log-sum-exp: Wijmans et al., "Cut your losses in
-//! large-vocabulary language models", arXiv:2411.09009.
+//! logits are `[..., V]`, targets integers `[...]`. Targets out of range are clamped, as in
+//! `gather`. Both results are in the accumulation type:
+//! - the loss of each row, 0 where the target is `ignore_index`;
+//! - the log-sum-exp, from which backward recomputes the softmax, so that no second `[..., V]` is
+//!   stored.
+//!
+//! Source: Bridle (1990), "Probabilistic interpretation of feedforward classification network
+//! outputs". Source of the log-sum-exp: Wijmans et al., "Cut your losses in large-vocabulary
+//! language models", arXiv:2411.09009.
 
 use crate::{
     Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Reducer, Sample,

@@ -2,13 +2,16 @@
 //! the values that integer codes could hold.
 //!
 //! scale and zero broadcast to x: one number, or one per channel. `round` is to nearest, ties to
-//! even, of a true quotient: a multiplication by `1 / scale` would move ties. The gradient is
-//! straight-through, so that it is that of the op with the rounding error held constant: dx passes
-//! inside the range and stops outside; the scale's is `round(x / scale) - x / scale` inside, the
-//! clamped code outside; the zero point's is 0 inside and `-scale` outside. Sources: Jacob et al.,
-//! arXiv:1712.05877; straight-through: Bengio et al., arXiv:1308.3432; scale: Esser et al.,
-//! "Learned step size quantization", arXiv:1902.08153; zero point: Bhalgat et al., "LSQ+",
-//! arXiv:2004.09576.
+//! even, of a true quotient: a multiplication by `1 / scale` would move ties.
+//!
+//! The gradient is straight-through: it is that of the op with the rounding error held constant.
+//! - x: dx passes inside the range and stops outside.
+//! - scale: `round(x / scale) - x / scale` inside, and the clamped code outside.
+//! - zero point: 0 inside, and `-scale` outside.
+//!
+//! Sources: Jacob et al., arXiv:1712.05877; straight-through: Bengio et al., arXiv:1308.3432;
+//! scale: Esser et al., "Learned step size quantization", arXiv:1902.08153; zero point: Bhalgat et
+//! al., "LSQ+", arXiv:2004.09576.
 
 use crate::{
     Array, Binary, Builder, Compare, Dim, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape,

@@ -2,13 +2,15 @@
 //! and in both gradients.
 //!
 //! `Q(a) = s round(a / s)` rounds to an fp8 format. `s` is the least power of two that keeps the
-//! largest magnitude of the tensor in range, so that scaling itself is exact: current scaling, a
-//! scale for each tensor. Gradients are straight-through, of what was rounded: `dx = Q'(dy) Q(w)ᵀ`
-//! and `dw = Q(x)ᵀ Q'(dy)`, where `Q'` rounds to the format of gradients. Results beside y are what
-//! the gradients need: codes of x as `[K, M]`, codes of w as `[K, N]`, and both scales; tensor
-//! cores that read the contracted index contiguously find it so in all three products. Sources:
-//! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward, e5m2
-//! gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two).
+//! largest magnitude of the tensor in range, so that scaling itself is exact. This is current
+//! scaling, with a scale for each tensor. Gradients are straight-through, of the rounded values:
+//! `dx = Q'(dy) Q(w)ᵀ` and `dw = Q(x)ᵀ Q'(dy)`. `Q'` rounds to the format of gradients.
+//!
+//! The results beside y are for the gradients: codes of x as `[K, M]`, codes of w as `[K, N]`, and
+//! both scales. Some tensor cores read the contracted index contiguously. In these layouts it is
+//! contiguous in all three products. Sources: Micikevicius et al., "FP8 formats for deep learning",
+//! arXiv:2209.05433 (e4m3 forward, e5m2 gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both,
+//! scales that are powers of two).
 
 use super::block_scale::ScaleFormat;
 use super::cast_transpose::largest_magnitude;

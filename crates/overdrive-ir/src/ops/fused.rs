@@ -1,7 +1,7 @@
 //! `fused(x...)`: the region it replaced, as one op.
 //!
-//! What passes generate when they fuse: the body *is* the sub-graph that stood there, so that every
-//! fused kernel carries its own oracle and every back end can still run it.
+//! Passes generate this op when they fuse. The body *is* the sub-graph that stood there, so that
+//! every fused kernel carries its own oracle and every back end can still run it.
 
 use crate::{Array, Builder, Expr, Graph, Mismatch, Op, Sample, TensorType, Types, eval};
 use serde::{Deserialize, Serialize};

@@ -1,14 +1,20 @@
-//! `quantize_rows(x)`: what a product by quantized weights takes of x `[..., K]`: narrow numbers,
-//! and a scale of each row.
+//! `quantize_rows(x)`: narrow numbers for x `[..., K]`, and a scale of each row, as products by
+//! quantized weights take them.
 //!
-//! With `scale` wide, codes `quantize(x, s)` of the element type, and `s = block_scale(x)` `[...,
-//! 1]` of whole rows. With a narrower scale, of each `block` elements of a row, bf16 numbers `code
-//! s`: no product of a code of at most 8 significant bits and a power of two, nor of a code of at
-//! most 4 and an e4m3 number, needs more bits than bf16 has, so that nothing is rounded twice, and
-//! a product of such numbers is exact in f32. Where that scale is e4m3, x is first divided by a
-//! wide scale of its row, `block_scale(x) / 448` `[..., 1]`, the second result: the largest of a
-//! row gets the largest scale. Codes are steps, so their gradient is 0; the products that take them
-//! define their own. Sources: those of `block_scale` and `quantize`.
+//! The type of `scale` decides the numbers:
+//! - Wide: codes `quantize(x, s)` of the element type, with `s = block_scale(x)` `[..., 1]` of
+//!   whole rows.
+//! - Narrower: bf16 numbers `code s`, with a scale s of each `block` elements of a row.
+//! - Narrower, and e4m3: as before, but x is first divided by a wide scale of its row,
+//!   `block_scale(x) / 448` `[..., 1]`, the second result. The largest of a row then gets the
+//!   largest scale.
+//!
+//! With a narrower scale, nothing is rounded twice, because bf16 has enough bits for `code s`. This
+//! holds for a code of at most 8 significant bits and a power of two. It also holds for a code of
+//! at most 4 and an e4m3 number. A product of such numbers is exact in f32.
+//!
+//! Codes are steps, so their gradient is 0. The products that take them define their own. Sources:
+//! those of `block_scale` and `quantize`.
 
 use super::block_scale::ScaleFormat;
 use super::quantize::code;

@@ -1,17 +1,24 @@
 //! `quantized_linear(x, codes, scale, ...)`: `y = x W^T`, with x `[..., K]` and `W [N, K]` held as
 //! codes and scales.
 //!
-//! `W = (codes - zero) scale`, each scale covering K/G consecutive codes of a row: scale and zero
-//! are `[N, G]` or `[1, G]`. Operands after x: codes, scale; then by `weights` the zero `[.., G]`,
-//! or a tensor scale `[]` that multiplies all; then by `activations` the scale `[]` of x and, of
-//! integers, its zero point `[]`. By `activations`, x is `float`: taken as it is; `dynamic`:
-//! quantized row by row, symmetric, by the row's largest magnitude, so that no row depends on
-//! another; `blocks`: quantized in the groups of the weights, with scales of a block format; e4m3
-//! scales after a wide scale per row; `static`: quantized with the scale and zero point given, from
-//! a calibration. Products of codes are exact: integers are summed in i32, floats in f32. Rounding
-//! of x is straight-through in the gradient, which is that of `float`. Bias and activation stand
-//! outside, where they fuse as an epilogue. Sources: Jacob et al., arXiv:1712.05877; OCP
-//! Microscaling Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
+//! `W = (codes - zero) scale`. Each scale covers K/G consecutive codes of a row: scale and zero are
+//! `[N, G]` or `[1, G]`. The operands after x are:
+//! - codes and scale;
+//! - by `weights`, the zero `[.., G]`, or a tensor scale `[]` that multiplies all;
+//! - by `activations`, the scale `[]` of x and, of integers, its zero point `[]`.
+//!
+//! `activations` says how x is taken:
+//! - `float`: as it is.
+//! - `dynamic`: quantized row by row, symmetric, by the row's largest magnitude, so that no row
+//!   depends on another.
+//! - `blocks`: quantized in the groups of the weights, with scales of a block format. e4m3 scales
+//!   come after a wide scale per row.
+//! - `static`: quantized with the given scale and zero point, from a calibration.
+//!
+//! Products of codes are exact: integers are summed in i32, floats in f32. Rounding of x is
+//! straight-through in the gradient, which is that of `float`. Bias and activation stand outside,
+//! where they fuse as an epilogue. Sources: Jacob et al., arXiv:1712.05877; OCP Microscaling
+//! Formats 1.0; row scales: Dettmers et al., arXiv:2208.07339.
 //!
 //! Long because weights of three kinds meet activations of four, each pair with its sample.
 
@@ -196,8 +203,8 @@ impl QuantizedLinear {
         }
     }
 
-    /// x as codes with one scale for all. What is divided by it is multiplied by its reciprocal,
-    /// which is taken once: a quotient within half an ulp of a tie may fall to the other side of
+    /// x as codes with one scale for all. x is multiplied by the reciprocal of the scale, which is
+    /// taken once. A quotient within half an ulp of a tie may therefore fall to the other side of
     /// it, as in [`QuantizeRows`].
     fn static_codes<'b>(n: &Named<Expr<'b>>, element: DType) -> (Expr<'b>, Expr<'b>) {
         let scale = n.x_scale.expect("a static scale is an operand");

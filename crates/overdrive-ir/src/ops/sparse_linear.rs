@@ -1,11 +1,12 @@
 //! `sparse_linear(x, values, mask)`: `y = x W^T`, with x `[..., K]` and `W = unpack_24(values,
 //! mask)` `[N, K]`.
 //!
-//! A linear layer by a weight of which two of each four stay: values `[N, K/2]` and a mask of their
-//! places, `u8 [N, ⌈K/8⌉]`, as `unpack_24` has them. Each group has at least two bits set, which
-//! who stores the mask sees to and who reads it from a file checks: sparse tensor cores have no
-//! word for fewer. They multiply what stays alone, half of the products. Bias and activation stand
-//! outside. Source: Mishra et al., "Accelerating sparse deep neural networks", arXiv:2104.08378.
+//! A linear layer by a weight of which two of each four stay. It holds values `[N, K/2]` and a mask
+//! of their places, `u8 [N, ⌈K/8⌉]`, as `unpack_24` has them. Each group has at least two bits set,
+//! because sparse tensor cores have no word for fewer. Whoever stores the mask sees to that, and
+//! whoever reads it from a file checks it. Sparse tensor cores multiply only the values that stay,
+//! half of the products. Bias and activation stand outside. Source: Mishra et al., "Accelerating
+//! sparse deep neural networks", arXiv:2104.08378.
 
 use super::unpack_24::Unpack24;
 use crate::{

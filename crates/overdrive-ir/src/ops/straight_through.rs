@@ -1,11 +1,12 @@
 //! `straight_through(value, path)`: the value of the first, the gradient of the second.
 //!
-//! The one place where a gradient is by design not that of its value: rounding has the gradient 0
-//! almost everywhere, so what trains through it sends its gradient along a path of its own choice.
-//! With a path that is constant, the gradient stops. The second operand is never computed for the
-//! result. Its gradient is exactly what arrives. Source: Bengio, Leonard and Courville, "Estimating
-//! or propagating gradients through stochastic neurons", arXiv:1308.3432; as the two functions
-//! `gradscale` and `roundpass` of Esser et al., arXiv:1902.08153, appendix B.
+//! This is the one place where a gradient is by design not that of its value. Rounding has the
+//! gradient 0 almost everywhere. Code that trains through it therefore sends its gradient along a
+//! path of its own choice. With a path that is constant, the gradient stops. The second operand is
+//! never computed for the result. Its gradient is exactly the one that arrives. Source: Bengio,
+//! Leonard and Courville, "Estimating or propagating gradients through stochastic neurons",
+//! arXiv:1308.3432; as the two functions `gradscale` and `roundpass` of Esser et al.,
+//! arXiv:1902.08153, appendix B.
 
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types};
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! `unpack_24(values, mask)`: a matrix of which two of four stay: `y[n, k]` is the next of
 //! `values[n, ..]` where bit `k % 8` of `mask[n, k / 8]` is set, else 0.
 //!
-//! Values are `[N, K/2]`, mask `u8 [N, ⌈K/8⌉]` with two bits set of each four: of a matrix of
-//! four-byte numbers 17/32 are left, of one-byte codes 5/8. A group with fewer bits leaves the rest
-//! of its values unread. Sources: NVIDIA A100 Tensor Core GPU Architecture, "fine-grained
-//! structured sparsity", 2020 (2:4); the bits as in the layout `sparse-24-bitmask` of
+//! Values are `[N, K/2]`, and the mask is `u8 [N, ⌈K/8⌉]` with two bits set of each four. Of a
+//! matrix of four-byte numbers 17/32 are left, of one-byte codes 5/8. A group with fewer bits
+//! leaves the rest of its values unread. Sources: NVIDIA A100 Tensor Core GPU Architecture,
+//! "fine-grained structured sparsity", 2020 (2:4); the bits as in the layout `sparse-24-bitmask` of
 //! compressed-tensors, which orders them from the lowest.
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Plans as text, for snapshots and for people who ask what will run.
 //!
-//! One line a step: what it does, from which slots to which, with FLOPs and bytes; scalar programs
-//! follow as expressions over the indices `i0 i1 ...`, in which `acc` is the sum of the
+//! A step is one line: what it does, from which slots to which, with FLOPs and bytes. Scalar
+//! programs follow as expressions over the indices `i0 i1 ...`. In these, `acc` is the sum of the
 //! contraction. A slot shows its type and place where it is first written. Sizes are exact, so that
 //! a snapshot changes when a plan does.
 

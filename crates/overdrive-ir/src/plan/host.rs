@@ -1,7 +1,7 @@
 //! Host steps: the f64 reference evaluation of one node, rounded to the types of its results.
 //!
-//! What no kernel of a back end does is right all the same; the plan names such a step. Invariant:
-//! a call of it reads and writes only bytes of the slots that the step names.
+//! A node for which a back end has no kernel is right all the same; the plan names such a step.
+//! Invariant: a call of it reads and writes only bytes of the slots that the step names.
 
 use super::{KernelCall, KernelOp, Plan, SlotId, View};
 use crate::eval::{States, eval, for_each_index};

@@ -1,7 +1,7 @@
 //! `PartialOrder`: which steps have surely ended when another begins.
 //!
-//! Steps of one stream run in the order of the plan; a step begins after those whose events it
-//! waits for; a call begins when the one before it has ended. Nothing else orders steps, however
+//! Steps of one stream run in the order of the plan. A step begins after those whose events it
+//! waits for. A call begins when the one before it has ended. Nothing else orders steps, however
 //! they stand in the plan. Kept as vector clocks: for each step, how many steps of each stream it
 //! comes after. Invariant: it only orders earlier steps before later ones.
 
@@ -73,9 +73,9 @@ impl PartialOrder {
         if a.number == 0 && b.number == 0 { earlier < later } else { a.number <= b.ended[a.stream] }
     }
 
-    /// When each slot is in use; `None` for slots that no step touches. What holds a result at the
-    /// end of a call is in use until then. Slots of an arena that must share their bytes have one
-    /// span.
+    /// When each slot is in use; `None` for slots that no step touches. A slot that holds a result
+    /// at the end of a call is in use until then. Slots of an arena that must share their bytes
+    /// have one span.
     pub fn spans(&self, plan: &Plan) -> Vec<Option<LiveRange>> {
         let mut spans: Vec<Option<LiveRange>> = vec![None; plan.slots.len()];
         let together = plan.sharing();

@@ -1,8 +1,9 @@
-//! What `prepare` steps derive from states, when it is out of date, and who shares it.
+//! The data that `prepare` steps derive from states: when it is out of date, and who shares it.
 //!
-//! Each buffer's stamp changes with every write (`Addressed`), so a prepare step is stale exactly
-//! when the stamp of a state that it depends on, directly or through another prepare step, is not
-//! the one it last saw. Sessions whose states have equal stamps share what was derived from them.
+//! Each buffer's stamp changes with every write (`Addressed`). A prepare step depends on states
+//! directly or through another prepare step. It is stale exactly when one of these states no longer
+//! has the stamp that the step last saw. Sessions whose states have equal stamps share what was
+//! derived from them.
 
 use super::{Place, Plan};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -60,9 +61,9 @@ impl Prepared {
     }
 
     /// Makes `memory` what the steps derive from states with these stamps, as far as that needs no
-    /// step to run: it becomes what another session derived from the same, or else stays, or is
-    /// replaced by what `anew` gives where another session reads it still. Returns what
-    /// [`Deriving::publish`] is to be called on once the stale steps have run.
+    /// step to run. Where another session has derived from the same states, `memory` becomes that
+    /// session's. Otherwise it stays, or `anew` replaces it where another session still reads it.
+    /// Call [`Deriving::publish`] on the result once the stale steps have run.
     ///
     /// # Errors
     /// Those of `anew`.
@@ -106,7 +107,8 @@ impl Derivation {
     }
 }
 
-/// What the prepare steps of an executable last derived, for sessions with the same states to find.
+/// The data that the prepare steps of an executable last derived, for sessions with the same states
+/// to find.
 #[derive(Debug)]
 pub struct Derived<B>(Mutex<Latest<B>>);
 

@@ -5,11 +5,12 @@
 //! norms, column sums, GEMM epilogues and attention scores are all this, so each back end writes
 //! one interpreter or one printer.
 //!
-//! An instruction is *row-level* when it depends on no reduced dimension (loads with stride 0
-//! there, constants, `Reduce` results and what is computed from them only), else *element-level*.
-//! An element-level use of a `Reduce` result means another pass over the row. Invariant: operands
-//! precede their uses; a `Reduce` operand is element-level; every store's value is row-level when
-//! its strides over reduced dimensions are all zero.
+//! An instruction is *row-level* when it depends on no reduced dimension, else *element-level*.
+//! Row-level are loads with stride 0 along those dimensions, constants, `Reduce` results, and
+//! values that are computed from these only. An element-level use of a `Reduce` result means
+//! another pass over the row. Invariant: operands precede their uses; a `Reduce` operand is
+//! element-level; every store's value is row-level when its strides over reduced dimensions are all
+//! zero.
 
 use super::slot::SlotId;
 use crate::prim::{Binary, Compare, Reducer, Unary};

@@ -1,10 +1,10 @@
-//! What the caller of an executable passes: checked against the plan, and placed in whatever table
-//! of addresses the back end keeps.
+//! The arguments that the caller of an executable passes. They are checked against the plan, and
+//! placed in the table of addresses that the back end keeps.
 //!
-//! Every output and every state has a *home* besides the slots that the plan has for it: a slot
-//! past the plan's own, to which the executor copies what the plan left elsewhere. Invariant: once
-//! `enter` has returned `Ok`, every input, output and state slot, homes included, was placed at the
-//! address of a buffer of exactly its bytes.
+//! Every output and every state has a *home* besides its slots in the plan. A home is a slot past
+//! the plan's own, to which the executor copies what the plan left elsewhere. Invariant: once
+//! `enter` has returned `Ok`, every input, output and state slot, homes included, has a place. That
+//! place is the address of a buffer of exactly its bytes.
 
 use super::{Place, Plan, SlotId};
 use crate::backend::Memory;

@@ -66,9 +66,9 @@ pub enum StepKind {
     Gemm(GemmCall),
     /// A convolution with an epilogue.
     Convolution(ConvolutionCall),
-    /// Convolutions of which each but the first reads what the one before stores, and nobody else
-    /// does: a device runs them band by band, and of the slots between them, which have no place in
-    /// the plan, holds only what it is at.
+    /// A chain of convolutions, each the only reader of the one before. A device runs them band by
+    /// band. The slots between them have no place in the plan: the device holds only the present
+    /// band of each.
     Chain(Vec<ConvolutionCall>),
     /// Rearranges the right operand of later GEMMs into `Layout::Packed`: `reads[0]` to
     /// `writes[0]`.
@@ -206,7 +206,7 @@ pub struct GemmCall {
     pub epilogue: Epilogue,
 }
 
-/// What a contraction does with each finished sum: a program over `[batch..., m, n]` without
+/// The work of a contraction on each finished sum: a program over `[batch..., m, n]` without
 /// reduced dimensions that reads `Instr::Accumulator`. Plain storing is the program with one
 /// (possibly converted) store. That of a convolution, over `[N, O, spatial...]`, may fold over all
 /// of space, once, where the device says so (`Description::folds_space`): nothing that varies in

@@ -1,6 +1,6 @@
 //! `Plan::verify`: proves that no step of a plan can read or write bytes too early.
 //!
-//! What a device may do at once follows from streams and events alone (`PartialOrder`), so that a
+//! Streams and events alone (`PartialOrder`) decide what a device may do at once, so that a
 //! forgotten wait is found without a device. Everything is looked at by the bytes behind slots: a
 //! state is one thing under all its slots, and so is what is updated in place.
 
@@ -32,8 +32,8 @@ impl Plan {
         format!("step {step} `{}`", found.name)
     }
 
-    /// Each event is recorded once, before anything waits for it; steps of other streams than that
-    /// of work are copies, and one ahead of a call is no part of it.
+    /// Each event is recorded once, before anything waits for it. Steps of other streams than that
+    /// of work are copies. A step ahead of a call is no part of it.
     fn verify_events(&self) -> Result<(), String> {
         let mut recorded = HashSet::new();
         for (index, step) in self.steps.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Gradients of the primitives, by family (the rules of docs/decisions/0001-primitives.md).
 //!
 //! A rule builds ordinary nodes from operands, results and cotangents, so that gradients of any
-//! order exist. `None` means that the derivative is zero or that the operand is discrete. What has
-//! a derivative that no rule knows is an error of the builder, never a silent zero.
+//! order exist. `None` means that the derivative is zero or that the operand is discrete. A value
+//! whose derivative no rule knows is an error of the builder, never a silent zero.
 
 mod collectives;
 mod contraction;

@@ -1,4 +1,4 @@
-//! IR text: the form in which graphs are read by people, stored beside results and snapshotted by
+//! IR text: the form in which people read graphs. It is stored beside results and snapshotted by
 //! tests.
 //!
 //! ```text
@@ -12,9 +12,9 @@
 //! }
 //! ```
 //!
-//! The number after `overdrive-ir` is the version of this syntax and of the primitives; a composite
+//! The number after `overdrive-ir` is the version of this syntax and of the primitives. A composite
 //! whose meaning has changed since its first version is written `name@2`. Attributes are a JSON
-//! object, strings are JSON strings, regions follow their node in braces. White space separates
+//! object, strings are JSON strings, and regions follow their node in braces. White space separates
 //! words and means nothing else. Invariant: parsing what was printed gives an equal graph, and
 //! printing that gives the same text.
 

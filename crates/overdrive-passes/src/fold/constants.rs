@@ -1,4 +1,4 @@
-//! What is known of each value before anything runs: all its elements where they are few, or the
+//! The known facts of each value before anything runs: all its elements where they are few, or the
 //! one number that fills it.
 
 use overdrive_ir::{
@@ -140,7 +140,7 @@ impl Constants {
     }
 }
 
-/// What `count` copies of a number fold to, where that is exact but for one rounding.
+/// The number that `count` copies of a number fold to, where that is exact but for one rounding.
 fn folded(reducer: Reducer, scalar: Array, count: usize) -> Option<Array> {
     match reducer {
         Reducer::Sum if scalar.dtype.is_float() => {
@@ -177,7 +177,7 @@ fn uniform(array: &Array) -> Option<Array> {
     (1..array.len()).all(|i| bits(array, i) == bits(array, 0)).then_some(first)
 }
 
-/// What tells an element from every other: zeros have a sign, and NaN is itself.
+/// The key that tells an element from every other: zeros have a sign, and NaN is itself.
 fn bits(array: &Array, i: usize) -> i128 {
     match array.dtype {
         dtype if dtype.is_float() => array.get(i).to_bits() as i128,

@@ -1,6 +1,6 @@
 //! Greedy grouping along producer-consumer edges (mode compile).
 //!
-//! Nodes are visited in order; each joins its producers' groups as long as the merged group lowers
+//! Nodes are visited in order. Each joins its producers' groups as long as the merged group lowers
 //! to one step and no path leaves the group and comes back. After XLA's and nvFuser's greedy
 //! fusers, with lowering itself as the test of what is possible. Then `again` has readers compute
 //! what would be stored for them alone. Groups run as soon as what they read is there.
@@ -19,8 +19,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 const MAX_MEMBERS: usize = 48;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
-/// Most tensors as large as its result that a contraction's epilogue reads: more are a loop's work,
-/// for which the result would be kept in registers, and the product would wait.
+/// Most tensors as large as its result that a contraction's epilogue reads. More tensors are a
+/// loop's work: the result would be kept in registers for them, and the product would wait.
 const MAX_EPILOGUE: usize = 3;
 
 struct Grouping<'g> {

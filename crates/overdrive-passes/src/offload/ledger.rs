@@ -1,5 +1,5 @@
-//! What main memory holds at each step, and when each step begins, as far as that can be told
-//! before copies are in the plan.
+//! The use of main memory at each step, and the time at which each step begins. Both are told as
+//! far as that is possible before copies are in the plan.
 
 use overdrive_ir::Description;
 use overdrive_ir::plan::{PartialOrder, Place, Plan, Space};

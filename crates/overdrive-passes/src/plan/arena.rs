@@ -10,8 +10,8 @@
 use overdrive_ir::plan::{LiveRange, PartialOrder, Place, Plan, Space, Step, StepKind};
 
 /// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
-/// its sizes; again where a back end has made one step of several, since what the step touches then
-/// lives at the same time.
+/// its sizes. It runs again where a back end has made one step of several: all that the step
+/// touches then lives at the same time.
 pub fn place(plan: &mut Plan) {
     order_streams(plan);
     let spans = PartialOrder::new(plan).spans(plan);
@@ -94,8 +94,8 @@ fn live_bytes(steps: usize, placed: &[Placed<'_>]) -> Vec<usize> {
 }
 
 /// Numbers the events anew. A copy begins once the work before it in the plan has ended, and the
-/// work after its end waits for it: what a slot holds, and when its bytes may serve another, then
-/// follows from where start and end stand in the plan.
+/// work after its end waits for it. The places of start and end in the plan thus decide what a slot
+/// holds, and when its bytes may serve another.
 fn order_streams(plan: &mut Plan) {
     let mut next = 0;
     let mut event = || {

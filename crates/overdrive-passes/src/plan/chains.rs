@@ -1,7 +1,7 @@
 //! Chains: convolutions of which each reads what the one before stores, as one step, where the
 //! device runs them band by band.
 //!
-//! What is handed on then never exists as a whole, so that it neither goes to memory nor takes
+//! A tensor that is handed on then never exists as a whole. It neither goes to memory nor takes
 //! bytes of the arena. Invariant: nobody else reads it, and nothing but preparation stood between
 //! the steps.
 

@@ -282,8 +282,8 @@ impl Planner<'_> {
         call.rhs.slot = slot;
     }
 
-    /// The contraction into a buffer of its own, then the rest as a loop: where the epilogue's
-    /// buffers are laid out in an order that the product's rows and columns cannot follow.
+    /// The contraction into a buffer of its own, then the rest as a loop. This is for an epilogue
+    /// whose buffers lie in an order that the product's rows and columns cannot follow.
     fn unfused(
         &mut self,
         region: &Graph,

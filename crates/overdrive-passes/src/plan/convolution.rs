@@ -1,4 +1,4 @@
-//! What a plan decides for convolutions alone: kernels that are packed ahead, activations with
+//! The decisions of a plan for convolutions alone: kernels that are packed ahead, activations with
 //! channels innermost, and room for folds of parts of an image.
 
 use super::steps::{About, Planner};

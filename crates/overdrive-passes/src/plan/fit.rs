@@ -15,7 +15,7 @@ pub(super) struct Fitted {
     pub(super) policy: Rematerialize,
 }
 
-/// Of the plans that keep the memory limit the one that should take least time. The two ways to it,
+/// The plan that should take least time, of those that keep the memory limit. The two ways to it,
 /// computing values again and moving them to other memory, are tried together: less is computed
 /// again, the more is moved.
 pub(super) fn fit(

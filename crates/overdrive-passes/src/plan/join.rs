@@ -1,13 +1,17 @@
 //! Steps that a plan has in a row, as one launch.
 //!
-//! Each of them alone pays for a launch, a first read of far memory and a last wave: products of
-//! one left operand (query, key and value), also with the norm before them, the optimizer's updates
-//! of a hundred parameters, or a product and the norm of its rows. Which steps one launch can do,
-//! and which it should, the device says.
-//! Invariant: the steps of a launch read nothing that another of them writes, and share no byte
-//! that one of them writes, so that they may run in any order and at once; but for a step that
-//! follows another, whose launch sees to that order for what the one hands to the other. Copies
-//! that start between steps are no obstacle where they have nothing to do with them.
+//! Each step alone pays for a launch, a first read of far memory and a last wave. One launch can
+//! do, for example:
+//! - products of one left operand (query, key and value), also with the norm before them;
+//! - the optimizer's updates of a hundred parameters;
+//! - a product and the norm of its rows.
+//!
+//! The device says which steps one launch can do, and which it should.
+//!
+//! Invariant: no step of a launch reads what another of them writes, or shares a byte that another
+//! writes. The steps may thus run in any order and at once. The exception is a step that follows
+//! another: its launch sees to the order for what the one hands to the other. Copies that start
+//! between steps are no obstacle where they have nothing to do with them.
 
 use super::place;
 use overdrive_ir::plan::{Bond, Note, Place, Plan, SlotId, Space, Step, StepKind};
@@ -17,8 +21,9 @@ use std::ops::Range;
 /// Most steps between a product and another that runs as early as it does.
 const FAR: usize = 16;
 
-/// Brings steps into one launch where the device can and should. What one launch does lives at
-/// once: where a memory limit has no room for that, only what hands nothing on is brought together.
+/// Brings steps into one launch where the device can and should. The slots of one launch live at
+/// once. Where a memory limit has no room for that, only steps that hand nothing on are brought
+/// together.
 pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     let Some(limit) = tuning.memory_limit else {
         return gather(plan, (target, tuning), &Bond::ALL);
@@ -170,8 +175,8 @@ fn summands(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<us
     })
 }
 
-/// `first` and the steps after it that `takes` agrees to, given those there are; at most `far` are
-/// passed over, and none that has to do with a step that comes before it then.
+/// `first` and the steps after it that `takes` agrees to, given the steps taken so far. At most
+/// `far` steps are passed over. No taken step depends on a step that was passed over before it.
 fn from_afar(
     plan: &Plan,
     (first, far): (usize, usize),

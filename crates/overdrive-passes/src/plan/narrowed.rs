@@ -1,7 +1,7 @@
 //! States that are only rounded to a narrower format are rounded first, one after another.
 //!
 //! A training step rounds each weight where its layer needs it: a launch each, all of them short.
-//! In a row they are alike, and a device may do them as one. What was rounded is kept for the
+//! In a row they are alike, and a device may do them as one. The rounded value is kept for the
 //! backward pass anyway, so that memory is none the worse for it. Invariant: no step before them
 //! writes what they read.
 

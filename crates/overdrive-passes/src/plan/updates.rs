@@ -64,9 +64,8 @@ fn depends(plan: &Plan, later: usize, earlier: usize) -> bool {
         || meets(&earlier.reads, &later.writes)
 }
 
-/// The first state of which a part is written over and that could not be updated where it
-/// is: keeping the old value would silently copy all of it in every call, a cache of a million
-/// tokens for one token.
+/// The first state that is written in part and could not be updated in place. Keeping the old value
+/// would silently copy all of it in every call: a cache of a million tokens for one token.
 pub(crate) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
     graph.states().iter().find_map(|state| {
         let node = graph.producer(state.update?)?;

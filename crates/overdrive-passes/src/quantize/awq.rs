@@ -1,12 +1,13 @@
-//! AWQ: enlarges the weights that large activations read before they are rounded, and shrinks the
-//! activations as much.
+//! AWQ enlarges the weights that large activations read before the weights are rounded. It shrinks
+//! the activations as much.
 //!
-//! `f_k = (mean |x_k|²)^(α/2)`, normalised to a geometric mean of the ends of 1, with the α of a
-//! grid whose rounded layer errs least on what was seen. Then each group of a row is cut off at
-//! that share of its largest weight, of a grid down to a half, which errs least: the few weights
-//! that are cut lose less than the finer step saves the others. The error of a row is `e G eᵀ` with
-//! the Gram matrix G of the calibration rows, so that no sample has to be kept. Source: Lin et al.,
-//! "AWQ", arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
+//! The factors are `f_k = (mean |x_k|²)^(α/2)`, scaled so that the geometric mean of the smallest
+//! and the largest is 1. The exponent's α is the one of a grid whose rounded layer errs least on
+//! what was seen. Then each group of a row is cut off at a share of its largest weight. This share,
+//! too, is the one of a grid, down to a half, that errs least. The few weights that are cut lose
+//! less than the finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G
+//! of the calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ",
+//! arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};
@@ -63,9 +64,9 @@ pub fn awq(graph: &Graph, evidence: &Evidence, format: &BlockFormat) -> Result<G
     }))
 }
 
-/// The same for these layers where no node may be added: factors go into the norm or the gated
-/// layer that makes the inputs, and are shared by the layers that read them. Layers whose inputs
-/// nothing can make smaller are only clipped, and listed.
+/// Like [`awq`], for these layers where no node may be added. Factors go into the norm or the gated
+/// layer that makes the inputs. The layers that read these inputs share the factors. Layers whose
+/// inputs nothing can make smaller are only clipped, and listed.
 ///
 /// # Errors
 /// When the graph is damaged.

@@ -1,11 +1,11 @@
-//! GPTQ: rounds the columns of a weight one by one, and has those that follow make up for the error
-//! of each.
+//! GPTQ rounds the columns of a weight one by one. The columns that follow make up for the error of
+//! each.
 //!
-//! With `H = X Xᵀ` over calibration rows and `Uᵀ U = H⁻¹`, rounding column k of a row with error e
+//! Let `H = X Xᵀ` over calibration rows and `Uᵀ U = H⁻¹`. Rounding column k of a row with error e
 //! changes the columns after it by `-e U[k, k..] / U[k, k]`, which is the best linear answer.
-//! Groups take their scale when they are reached. Source: Frantar et al., "GPTQ", arXiv:2210.17323
-//! (algorithm 1, damping of 1 %); a scale is the one of a few around the largest magnitude that
-//! errs least, as in the authors' code.
+//! Groups take their scale when they are reached. A scale is the one of a few around the largest
+//! magnitude that errs least, as in the authors' code. Source: Frantar et al., "GPTQ",
+//! arXiv:2210.17323 (algorithm 1, damping of 1 %).
 
 use super::linear_algebra::{damped, factor_of_inverse, share};
 use ndarray::linalg::general_mat_mul;
@@ -93,8 +93,8 @@ impl Columns<'_> {
         }
     }
 
-    /// The end of the columns that are rounded together from `from` on: whole groups, or a part of
-    /// one, so that a group is up to date when its grid is chosen.
+    /// The end of the columns that are rounded together from `from` on. They are whole groups, or a
+    /// part of one, so that a group is up to date when its grid is chosen.
     fn end(&self, from: usize) -> usize {
         let end = match self.group < COLUMNS {
             true => from + COLUMNS / self.group * self.group,

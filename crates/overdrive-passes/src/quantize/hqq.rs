@@ -1,11 +1,11 @@
 //! HQQ: rounding to nearest with zero points that minimise a robust norm of the error, without any
 //! data.
 //!
-//! `min over z of |W - s (Q - z)|_p`, p = 0.7, by half-quadratic splitting: the error is shrunk
-//! towards zero by a generalised soft threshold, then z is the mean of `Q - (W - E) / s`; codes
-//! follow z. Zero points are floats, which only weight-only products take. Source: Badri and Shaji,
-//! "Half-quadratic quantization of large machine learning models", Mobius Labs 2023: p, 20 steps, β
-//! of 10 growing by 1.01, the start from the range.
+//! It solves `min over z of |W - s (Q - z)|_p`, p = 0.7, by half-quadratic splitting. A generalised
+//! soft threshold shrinks the error E towards zero. Then z is the mean of `Q - (W - E) / s`, and
+//! the codes follow z. Zero points are floats, which only weight-only products take. Source: Badri
+//! and Shaji, "Half-quadratic quantization of large machine learning models", Mobius Labs 2023: p,
+//! 20 steps, β of 10 growing by 1.01, the start from the range.
 
 use overdrive_ir::{BlockFormat, BlockIndex, DType, Encoded, Overflow, Tensor};
 

@@ -53,8 +53,9 @@ pub struct Skipped {
 }
 
 impl Layer {
-    /// The part of the model that it belongs to: its name up to the first numbered part with more
-    /// behind it, as `block3` of `block3.ffn.expand`; a layer outside of any is a part of its own.
+    /// The part of the model that the layer belongs to. It is the name up to the first numbered
+    /// part with more behind it, as `block3` of `block3.ffn.expand`. A layer outside of any such
+    /// part is a part of its own.
     pub fn block(&self) -> &str {
         block(&self.name)
     }

@@ -1,15 +1,17 @@
 //! Quantization-aware training: the model as its codes compute it, with gradients that pass through
 //! the rounding.
 //!
-//! [`learn`] gives a graph to train, whose forward values are bit for bit those of the quantized
-//! graph, since it holds the very nodes of that graph on codes that it makes from the float
-//! weights. Gradients go along a path beside them (`straight_through`), on which a tensor x with
-//! step s is LSQ's `x̂ = s · clip(x / s)`, its rounding taken for the identity: `∂x̂/∂x` is 1
-//! inside the range and 0 outside, `∂x̂/∂s` is `round(x/s) - x/s` inside and the end of the range
-//! outside, and what reaches s is divided by `√(elements · largest code)`. A step is its first
-//! value times a factor that is trained, so that an optimizer's step is relative to it;
-//! power-of-two scales are rounded, straight through again. Source: Esser et al., "Learned step
-//! size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
+//! [`learn`] gives a graph to train. Its forward values are bit for bit those of the quantized
+//! graph. It holds the very nodes of that graph, on codes that it makes from the float weights.
+//! Gradients go along a path beside these nodes (`straight_through`). On this path, a tensor x with
+//! step s is LSQ's `x̂ = s · clip(x / s)`, its rounding taken for the identity:
+//! - `∂x̂/∂x` is 1 inside the range and 0 outside.
+//! - `∂x̂/∂s` is `round(x/s) - x/s` inside and the end of the range outside.
+//! - The gradient that reaches s is divided by `√(elements · largest code)`.
+//!
+//! A step is its first value times a factor that is trained, so that an optimizer's step is
+//! relative to it. Power-of-two scales are rounded, straight through again. Source: Esser et al.,
+//! "Learned step size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
 
 use super::coded::{LayerProduct, rounded, rows_of, shared};
 use super::held::{LayerKind, Order};

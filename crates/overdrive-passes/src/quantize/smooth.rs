@@ -33,9 +33,9 @@ pub fn smooth(graph: &Graph, evidence: &Evidence, strength: f64) -> Result<Graph
     rescale(graph, &factors)
 }
 
-/// The same for these layers where no node may be added: factors go into the norm or the gated
-/// layer that makes the inputs, and are shared by the layers that read them. Layers whose inputs
-/// nothing can make smaller stay, and are listed.
+/// Like [`smooth`], for these layers where no node may be added. Factors go into the norm or the
+/// gated layer that makes the inputs. The layers that read these inputs share the factors. Layers
+/// whose inputs nothing can make smaller stay, and are listed.
 ///
 /// # Errors
 /// When the graph is damaged.

@@ -1,6 +1,6 @@
-//! Matching a pattern against the nodes before a value: operations and connections must agree, sums
-//! and products in any order and association; inputs of the pattern stand for any value of their
-//! type.
+//! Matches a pattern against the nodes before a value. Operations and connections must agree. Sums
+//! and products may have any order and association. Inputs of the pattern stand for any value of
+//! their type.
 
 use super::pattern::{Candidate, Patterns};
 use super::scene::Scene;

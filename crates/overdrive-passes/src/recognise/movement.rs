@@ -2,7 +2,7 @@
 //!
 //! Exporters move heads to and fro in ways of their own; two chains that put the elements in the
 //! same places are the same movement here. The dimensions of the source are split into parts where
-//! a reshape asks for it, and every dimension of the result is a list of parts, outermost first.
+//! a reshape asks for it. Every dimension of the result is a list of parts, outermost first.
 //! Invariant: every part of the source stands in the result exactly once.
 
 use overdrive_ir::{Expr, Graph, Prim, Shape, Value};

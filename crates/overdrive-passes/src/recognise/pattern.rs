@@ -231,8 +231,8 @@ fn telling(pattern: &Graph) -> impl Iterator<Item = Kind> {
     needed.filter(move |node| telling(&node.op)).map(|node| kind(&node.op))
 }
 
-/// Whether a pattern is a sum or product of its inputs and nothing else: every formula has some,
-/// and what they mean (a scale, a bias) is not in them.
+/// Whether a pattern is a sum or product of its inputs and nothing else. Every formula has some of
+/// these, and their meaning (a scale, a bias) is not in them.
 fn is_arithmetic(pattern: &Graph) -> bool {
     let plain = |op: &Operation| match op.prim() {
         Some(Prim::Binary { kind }) => {

@@ -1,8 +1,8 @@
 //! `Laid`: a value of the whole graph as one rank has it, in every sharding that was asked for.
 //!
-//! Invariant: each form of a value is computed once. What costs nothing to compute (constants,
-//! indices, broadcasts of whole values) has no form until somebody asks, and is then computed as a
-//! part, not as a whole that is cut.
+//! Invariant: each form of a value is computed once. Values that cost nothing to compute
+//! (constants, indices, broadcasts of whole values) have no form until somebody asks. They are then
+//! computed as a part, not as a whole that is cut.
 
 use super::relation::relation;
 use overdrive_ir::{
@@ -149,8 +149,8 @@ pub(super) fn over(b: &Builder, mesh: &Mesh, axis: &Axis) -> Channel {
     Channel { id: b.channel(), group: mesh.along(axis) }
 }
 
-/// Estimated bytes on the wire, a rank, of bringing a value of so many bytes from one sharding to
-/// another; infinite for partial sums that would have to be made.
+/// Estimated bytes on the wire, per rank, of bringing a value of so many bytes from one sharding to
+/// another. They are infinite for partial sums that would have to be made.
 pub(super) fn wire_bytes(bytes: f64, mesh: &Mesh, (from, to): (&Sharding, &Sharding)) -> f64 {
     if to.partial.iter().any(|axis| !from.partial.contains(axis)) {
         return f64::INFINITY;

@@ -1,11 +1,11 @@
 //! The walk over a graph: for each node, the axis that splits each of its factors, and the node as
 //! one rank computes it.
 //!
-//! Each axis of the mesh takes the factor that puts the fewest bytes on the wire, among those that
-//! some operand is split along already, or the result is to be. A contraction or a lookup never
-//! gives up a factor that it could keep: every rank would repeat its work, or hold the whole table.
-//! A composite stays whole as long as nothing has to be gathered for it; otherwise its expansion is
-//! sharded in its place.
+//! Each axis of the mesh takes the factor that puts the fewest bytes on the wire. It is a factor
+//! along which some operand is split already, or the result is to be split. A contraction or a
+//! lookup never gives up a factor that it could keep: every rank would repeat its work, or hold the
+//! whole table. A composite stays whole as long as nothing has to be gathered for it; otherwise its
+//! expansion is sharded in its place.
 
 use super::layout::{Laid, localized, over, position, wire_bytes};
 use super::relation::{Kind, Relation, relation};

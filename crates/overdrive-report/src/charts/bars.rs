@@ -65,8 +65,8 @@ impl Rows {
         ROW_HEIGHT * self.rows.len() as u32 + if self.legend.is_empty() { 44 } else { 76 }
     }
 
-    /// The option. Each group has a scale of its own, from 0 to its longest bar: groups differ by
-    /// orders of magnitude, and what is compared stands in one group.
+    /// The option. Each group has a scale of its own, from 0 to its longest bar. Groups differ by
+    /// orders of magnitude, and the bars that are compared stand in one group.
     pub(super) fn option(&self) -> Value {
         let scales = self.scales();
         let names: Vec<Value> = self.rows.iter().map(name).collect();

@@ -1,5 +1,5 @@
-//! Models against every engine and peer: for each of them the fastest configuration that it has,
-//! and beside them the fastest that any study of the model found.
+//! Models against every engine and peer. Each of these stands with the fastest configuration that
+//! it has, beside the fastest that any study of the model found.
 
 use std::collections::BTreeSet;
 

@@ -11,7 +11,7 @@ use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::series::Series;
 
-/// What each row is called among the others: the parts of its configuration in which they differ.
+/// The name of each row among the others: the parts of its configuration in which they differ.
 pub(super) fn names(rows: &[&JudgedRow<'_>]) -> Vec<String> {
     let parts: [fn(&Configuration) -> String; 6] = [
         |c| c.backend.clone(),

@@ -1,5 +1,5 @@
-//! What is paid once, stacked in the order in which it is paid, and after how many calls it is paid
-//! back.
+//! Costs that are paid once, stacked in the order in which they are paid, and the number of calls
+//! after which they are paid back.
 
 use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};

@@ -1,5 +1,5 @@
-//! Where the bytes of a file go: the baseline's file, then each part of the smaller one, then their
-//! sum, which is the file on the disk or the chart is not drawn.
+//! A chart of where the bytes of a file go: the baseline's file, then each part of the smaller one,
+//! then their sum. The chart is drawn only where the sum is the file on the disk.
 
 use super::bars::{Bar, Piece, Row, Rows};
 use super::chart::{Chart, MOST_ROWS, Study, anchors};

@@ -1,4 +1,4 @@
-//! What sparsity gains and what it costs: speed-up and quality against the share of zeros.
+//! Gains and costs of sparsity: speed-up and quality against the share of zeros.
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::tip;

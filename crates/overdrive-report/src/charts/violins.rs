@@ -2,7 +2,7 @@
 //! twenty.
 //!
 //! The density is a Gaussian kernel estimate with Silverman's bandwidth (1986, eq. 3.31), cut at
-//! the smallest and the largest sample: it shows no time that was not measured. Pictures draw at
+//! the smallest and the largest sample. It shows no time that was not measured. Pictures draw at
 //! most a hundred samples of a strip; the data keeps them all.
 
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! The winners beside the baseline and what other engines take, in one table: what a reader weighs
-//! against each other stands in one column, and is compared with one thing.
+//! The winners beside the baseline and beside other engines, in one table. Things that a reader
+//! weighs against each other stand in one column, and are compared with one thing.
 
 use super::super::judged::JudgedRow;
 use super::super::leaders::believed;
@@ -73,7 +73,8 @@ pub(super) fn table(
     Some(table.without_unknown_columns())
 }
 
-/// What the fastest is compared with, else the first that was timed and is compared with nothing.
+/// The row that the fastest is compared with, else the first that was timed and is compared with
+/// nothing.
 pub(super) fn baseline<'j, 'r>(question: &Question<'j, 'r>) -> Option<&'j JudgedRow<'r>> {
     let of_lead = || {
         let id = question.lead.as_ref()?.winner.record.baseline.as_deref()?;

@@ -19,8 +19,8 @@ pub(crate) struct Card {
     pub(crate) detail: String,
     /// The winner's quality and size, a phrase each, where it was not chosen by them.
     pub(crate) beside: Vec<String>,
-    /// What who takes it loses, a sentence each without its full stop; empty where nothing is
-    /// known.
+    /// The losses of whoever takes it, a sentence each without its full stop; empty where nothing
+    /// is known.
     pub(crate) gives_up: Vec<String>,
     /// Anchors of the records that it rests on.
     pub(crate) anchors: Vec<String>,

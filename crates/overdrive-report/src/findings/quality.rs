@@ -57,7 +57,7 @@ fn smallest<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
     alone.then_some(Win { winner, candidates, figure, weight: 0.0 })
 }
 
-/// What is worse than its baseline: by an interval, or by far where nobody recorded one.
+/// Rows that are worse than their baseline: by an interval, or by far where nobody recorded one.
 fn lost(judged: &Judged<'_>, metric: &Measure) -> Vec<Finding> {
     let told = |row: &JudgedRow<'_>| {
         let baseline = judged.find(row.record.baseline.as_deref()?)?;

@@ -390,7 +390,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Every word and number of a sentence follows from the records that it names, and from no
-    /// other: they alone say the same, and without any one of them nobody says it.
+    /// other. These records alone say the same, and without any one of them nobody says it.
     #[test]
     fn a_sentence_stands_and_falls_with_its_records(
         records in prop::collection::vec(any_record(), 1..24),

@@ -1,5 +1,5 @@
-//! What the template is given: texts, numbers to sort by, places in per cent. Everything is worked
-//! out here, so that the template only places it.
+//! The data that the template is given: texts, numbers to sort by, places in per cent. Everything
+//! is worked out here, so that the template only places it.
 
 use serde::Serialize;
 

@@ -71,7 +71,7 @@ impl Journal<'_> {
         }
     }
 
-    /// What an interrupted run of this seed left of these cases, if it left all: a session is taken
+    /// What an interrupted run of this seed left of these cases, if it left all. A session is taken
     /// whole or not at all, since its cases alternated. What was skipped then is tried now.
     pub(super) fn taken_earlier(&self, cases: &[Case], seed: u64) -> Option<Vec<Record>> {
         let skipped =

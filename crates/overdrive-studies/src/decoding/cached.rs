@@ -3,8 +3,8 @@
 //!
 //! All of them share one `State` by name: weights, and caches that are updated where they are. The
 //! caches may be of several sequences, which begin and end as they like and take each step
-//! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all;
-//! what fills a prompt up is never seen, because its keys stand behind the last position and are
+//! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all.
+//! The padding of a prompt is never seen: its keys stand behind the last position and are
 //! overwritten one by one. Invariant: no byte of a cache behind a sequence's present position, and
 //! none of another sequence, reaches its logits.
 
@@ -56,8 +56,8 @@ impl<'a> CachedDecoder<'a> {
         Self::in_format(target, model, Caches::of_one(tokens), DType::F32)
     }
 
-    /// The same of several sequences with room for as many tokens each as the caches are asked to
-    /// hold, and with weights, keys, values and operands of contractions in `format`: see
+    /// The same for several sequences, with room for as many tokens each as the caches are asked to
+    /// hold. Weights, keys, values and operands of contractions are in `format`: see
     /// [`Pretrained::unloaded_in`].
     ///
     /// # Errors

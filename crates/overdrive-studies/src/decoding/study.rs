@@ -1,7 +1,7 @@
 //! The study of decoding: what the next token of a published decoder takes, in each mode of the
 //! device, and on codes.
 //!
-//! A call is one token with a cache of keys and values, at positions that follow each other; where
+//! A call is one token with a cache of keys and values, at positions that follow each other. Where
 //! the cache is full, the prompt is read again before the next sample. Invariant: the logits of a
 //! step are held against those of the whole sequence computed at once.
 
@@ -25,7 +25,8 @@ use std::ops::Range;
 const STUDY: &str = "decoding";
 /// Room for the prompt and the tokens of a sample.
 const ROOM: usize = 128;
-/// What two orders of summation in f32 may differ by, relative to the logits and on their scale.
+/// The difference that two orders of summation in f32 may make, relative to the logits and on their
+/// scale.
 const TOLERANCE: f64 = 1e-3;
 /// The same of activations that are rounded to codes: sums that differ in their last bits round to
 /// neighbours.

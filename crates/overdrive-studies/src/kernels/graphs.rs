@@ -105,9 +105,12 @@ pub(super) fn attention(dtype: DType, shape: [usize; 4]) -> Result<Graph, GraphE
     b.finish()
 }
 
-/// The products of the built-in transformer and nothing else, on the same shapes: in each of six
-/// blocks the three of the projections, the scores (an output of their own), the weighted values
-/// under weights that are given, the projection, both layers of the feed-forward.
+/// Only the products of the built-in transformer, on the same shapes. Each of six blocks has:
+/// - the projections to query, key and value;
+/// - the scores, an output of their own;
+/// - the weighted values, under weights that are given;
+/// - the projection after them;
+/// - both layers of the feed-forward.
 pub(super) fn transformer_matmuls() -> Result<Graph, GraphError> {
     let (batch, t, d, heads, ffn) = (8, 128, 512, 8, 2048);
     let b = Builder::new("products");

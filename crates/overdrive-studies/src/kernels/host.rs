@@ -86,9 +86,9 @@ fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), Graph
     Ok(())
 }
 
-/// Rows of 8,192 whose bytes, in and out, are four times the last cache level (a quarter of it with
-/// --quick), as far as memory allows: inputs of two seeds, one copy of them in use, and the outputs
-/// of both.
+/// Rows of 8,192 elements. Their bytes, in and out, are four times the last cache level (a quarter
+/// of it with --quick), as far as memory allows. Memory holds inputs of two seeds, one copy of them
+/// in use, and the outputs of both.
 fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     const COLUMNS: usize = 8192;
     let last_level =

@@ -1,7 +1,7 @@
 //! The process behind a peer: started once, asked line by line, ended with the run.
 //!
-//! It runs in a private folder and finds its packages where the user installed them: nothing that
-//! lies in the user's working folder, or in a folder that others can write, is ever imported.
+//! The process runs in a private folder and finds its packages where the user installed them.
+//! Nothing is ever imported from the user's working folder, or from a folder that others can write.
 
 use super::frameworks::{FRAMEWORKS, Framework, MODULES, QUANTIZING};
 use crate::Workload;
@@ -57,9 +57,10 @@ pub(crate) struct Known {
     pub(crate) variants: Vec<String>,
 }
 
-/// Runs before a program, isolated (`-I`): puts the folders after the first two arguments before
-/// all others, brings back the packages that the user installed for himself, which isolation hides,
-/// and has the process end with ours, even where ours is killed.
+/// Runs before a program, isolated (`-I`):
+/// - It puts the folders after the first two arguments before all others.
+/// - It brings back the packages that the user installed for himself, which isolation hides.
+/// - It has the process end with ours, even where ours is killed.
 const PRELUDE: &str = r"
 import sys
 sys.path[:0] = sys.argv[3:]
@@ -244,8 +245,8 @@ fn folder() -> Result<TempDir, Failure> {
         .map_err(unwritable(&place))
 }
 
-/// Writes the modules that programs import; the folders that the interpreter is to look for
-/// packages in first: this one, and those that the user names in `PYTHONPATH` by absolute paths.
+/// Writes the modules that programs import. Returns the folders in which the interpreter is to look
+/// for packages first: this one, and those that the user names in `PYTHONPATH` by absolute paths.
 fn with_modules(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     for (name, text) in MODULES {
         std::fs::write(folder.join(name), text).map_err(unwritable(folder))?;

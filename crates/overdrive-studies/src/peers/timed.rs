@@ -33,8 +33,8 @@ pub(crate) struct Way<'a> {
 pub(crate) enum HeldTo<'a> {
     /// The reference, within a tolerance.
     Oracle(&'a Oracle<'a>, Tolerance),
-    /// Another call of its own on the inputs of a seed: what it must equal is not the float model,
-    /// and how near it is to that is judged elsewhere.
+    /// Another call of its own on the inputs of a seed. The call need not equal the float model;
+    /// how near it is to that is judged elsewhere.
     Itself(&'a dyn Fn(u64) -> Vec<Tensor>),
 }
 

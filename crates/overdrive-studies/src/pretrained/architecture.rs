@@ -1,8 +1,8 @@
 //! From the fields of config.json to the sizes of a graph.
 //!
-//! Fields have the names and defaults of `transformers` 4 and 5. What a field asks for and a graph
-//! does not have is an error that names it, never an approximation; a field that is not known at
-//! all is named in a note. Invariant: sizes that are returned can be multiplied.
+//! Fields have the names and defaults of `transformers` 4 and 5. A field that asks for something
+//! that a graph does not have is an error that names it, never an approximation. A field that is
+//! not known at all is named in a note. Invariant: sizes that are returned can be multiplied.
 
 use super::facts::{Facts, Task};
 use super::fields::note_on_unknown;

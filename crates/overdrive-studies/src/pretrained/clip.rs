@@ -10,7 +10,8 @@ use overdrive_models::clip::{Clip, End};
 use overdrive_models::{Bias, Stack};
 use std::path::Path;
 
-/// What files of old versions of `transformers` say where they mean that no end token is known.
+/// The number in files of old versions of `transformers` where they mean that no end token is
+/// known.
 const NO_END: u32 = 2;
 
 /// Texts of a call unless the user says otherwise.

@@ -132,9 +132,9 @@ struct Layout {
     single: BTreeSet<String>,
 }
 
-/// The type under which the file holds a state in another layout than ours: a turned layer's
-/// matrices have their axes in the other order, square ones too; a scale of all is one element. The
-/// one scale of a layer with one output is a row's, as our words about it say.
+/// The type under which the file holds a state in another layout than ours. The matrices of a
+/// turned layer have their axes in the other order, square ones too. A scale of a whole layer is
+/// one element. The one scale of a layer with one output is a row's, as our words about it say.
 fn filed(layout: &Layout, name: &str, ty: &TensorType) -> Option<TensorType> {
     let part = PARTS.iter().find_map(|part| name.strip_suffix(part));
     let of_all = |layer: &str| !layout.single.contains(layer);

@@ -1,4 +1,5 @@
-//! What is known of an architecture beside its graph: names in its files, its task, its dimensions.
+//! The known facts of an architecture beside its graph: names in its files, its task, its
+//! dimensions.
 //!
 //! One value per architecture, so that a new one is a file that gives it and no line in a dozen
 //! functions. Invariant: names are those of the states of its graph.

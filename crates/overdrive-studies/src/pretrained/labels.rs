@@ -1,4 +1,4 @@
-//! What the outputs of a head mean: classes by their names, or a quantity.
+//! The meaning of the outputs of a head: classes by their names, or a quantity.
 //!
 //! config.json says it as `transformers` reads it: names in `id2label`, else `num_labels` without
 //! names, and `problem_type`, whose default follows from their number.

@@ -1,7 +1,8 @@
-//! What a folder's preprocessor makes of images or of sound before the model sees them: read so
-//! that a user knows what to feed, and so that a preprocessor of another model is told.
+//! The steps that a folder's preprocessor applies to images or sound before the model sees them.
+//! They are read so that a user knows what to feed, and is told where a preprocessor is of another
+//! model.
 //!
-//! Files are preprocessor_config.json, or of newer folders a section of processor_config.json.
+//! The file is preprocessor_config.json, or in newer folders a section of processor_config.json.
 //! Nothing is decoded here. Invariant: what is said stands in the file, or is the default of
 //! `transformers`.
 
@@ -22,7 +23,7 @@ fn settings(folder: &Path, section: &'static str) -> Result<Option<Config>, Form
     }
 }
 
-/// What becomes of images before they are the input of this name, `[height, width]` each.
+/// The steps from images to the input of this name, `[height, width]` each.
 pub(super) fn images(
     folder: &Path,
     (input, taken): (&str, [usize; 2]),
@@ -68,7 +69,7 @@ fn extents(settings: &Config, field: &'static str) -> Result<Option<[usize; 2]>,
     Ok(height.zip(width).map(|(height, width)| [height, width]))
 }
 
-/// What becomes of sound before it is spectra of so many bins and frames.
+/// The steps from sound to spectra of so many bins and frames.
 pub(super) fn sound(folder: &Path, [bins, frames]: [usize; 2]) -> Result<Vec<String>, FormatError> {
     let mut notes =
         vec![format!("input_features is log-mel spectra of {bins} bins and {frames} frames")];

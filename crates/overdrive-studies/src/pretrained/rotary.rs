@@ -122,7 +122,7 @@ fn turned(
 }
 
 /// Every channel has a factor of its own, and other ones for sequences longer than those learnt
-/// from: only the shorter sequences are taken, since a graph has one rotation.
+/// from. Only the shorter sequences are taken, since a graph has one rotation.
 fn longrope(
     config: &Config,
     scaling: &Config,

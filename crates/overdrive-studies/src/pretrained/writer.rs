@@ -128,9 +128,9 @@ impl Pretrained {
         }
     }
 
-    /// The words of compressed-tensors about the modules of `transformers`: classes where all
-    /// layers are alike, else patterns, since modules have a prefix more or less by the class that
-    /// is loaded.
+    /// The words of compressed-tensors about the modules of `transformers`. They are classes where
+    /// all layers are alike, else patterns, since modules have a prefix more or less by the class
+    /// that is loaded.
     fn of_modules(&self, mut words: Value) -> Value {
         let facts = self.architecture.facts();
         let pattern = |bare: String| json!(format!("re:(.*\\.)?{}$", bare.replace('.', "\\.")));
@@ -172,8 +172,8 @@ impl Pretrained {
 
 /// Who cannot read the experts of a mixture in these formats.
 ///
-/// `transformers` 5 stacks experts as it loads them, and decodes them for that by one format for
-/// all: e4m3 without blocks, or packed codes with one level of scales. The code is
+/// `transformers` 5 stacks experts as it loads them, and for that decodes them by one format for
+/// all. This is e4m3 without blocks, or packed codes with one level of scales. The code is
 /// `CompressedTensorsDequantize` of 5.24. vLLM takes one format for all too, and in int8 no static
 /// codes of activations.
 fn of_experts(words: &Value, mode: &str) -> Option<String> {

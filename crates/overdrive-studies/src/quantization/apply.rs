@@ -1,7 +1,8 @@
 //! A mode from beginning to end: prepare, calibrate, quantize.
 //!
-//! GPTQ makes up for errors that it has to see: it goes through the model block by block, and each
-//! block is calibrated on what the quantized blocks before it give (arXiv:2210.17323, section 4).
+//! GPTQ makes up for errors that it has to see. It therefore goes through the model block by block.
+//! Each block is calibrated on the outputs of the quantized blocks before it (arXiv:2210.17323,
+//! section 4).
 
 use super::calibrate::calibrate;
 use super::judge::bound;

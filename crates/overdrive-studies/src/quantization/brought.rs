@@ -1,8 +1,8 @@
 //! The study of one model that a user brought: every mode that fits, beside the float model.
 //!
-//! How the model is made smaller, what judges it and what it reads are given, so that a folder, a
-//! file and a built-in model go one way. Invariant: all modes are timed in one session with the
-//! float model, and each is judged on samples that calibration did not see.
+//! Three things are given: how the model is made smaller, what judges it, and what it reads. A
+//! folder, a file and a built-in model thus go one way. Invariant: all modes are timed in one
+//! session with the float model, and each is judged on samples that calibration did not see.
 
 use super::figures::{self, Quantities};
 use super::judge::bound;
@@ -41,8 +41,8 @@ struct Made {
     quantities: Quantities,
 }
 
-/// Measures every mode that needs no training; a mode that does not fit is a note with the reason,
-/// one that there was no time for a record.
+/// Measures every mode that needs no training. A mode that does not fit is a note with the reason.
+/// A mode that there was no time for is a record.
 ///
 /// # Errors
 /// When the float model itself cannot be run.

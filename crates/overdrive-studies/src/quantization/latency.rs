@@ -30,9 +30,9 @@ pub struct Conditions<'a> {
     pub stop: &'a Stop,
 }
 
-/// What the blocks of graphs of one model take, each distinct one in a session of its own, so that
-/// of models larger than memory only a block's weights are on the device. `draw` gives the inputs
-/// of the whole; values between blocks are drawn from a normal distribution.
+/// The times of the blocks of graphs of one model, each distinct block in a session of its own. Of
+/// models larger than memory, only a block's weights are then on the device. `draw` gives the
+/// inputs of the whole; values between blocks are drawn from a normal distribution.
 ///
 /// # Errors
 /// As [`latency`].
@@ -61,9 +61,9 @@ pub fn latency_of_blocks(
     blocks.into_iter().map(timed).collect()
 }
 
-/// What bound graphs take, in their order, and then what rivals take, each on the inputs that
-/// `draw` gives for a seed. A graph's outputs are held to those of a run of its own: what it must
-/// equal but for rounding is not the float model, and how near it is to that is judged elsewhere.
+/// The times of bound graphs, in their order, and then those of rivals, each on the inputs that
+/// `draw` gives for a seed. A graph's outputs are compared with those of a run of its own, which
+/// they must equal but for rounding. How near they are to the float model is judged elsewhere.
 ///
 /// # Errors
 /// When the back end cannot compile or run one of them.

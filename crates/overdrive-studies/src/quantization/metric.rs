@@ -1,5 +1,5 @@
-//! What a model is judged by, and what it lost against the float one: a score for each held-out
-//! sample, paired.
+//! The measure that a model is judged by, and its loss against the float one: a score for each
+//! held-out sample, paired.
 
 use super::estimate::{Estimate, mean};
 use overdrive_train::Evaluation;
@@ -84,8 +84,8 @@ impl Metric {
         }
     }
 
-    /// What the second models lost against the first, sample by sample: points of accuracy, percent
-    /// of perplexity, cosine, or squared error. Above 0 is worse.
+    /// The loss of the second models against the first, sample by sample: points of accuracy,
+    /// percent of perplexity, cosine, or squared error. Above 0 is worse.
     pub fn loss(self, float: &[Scores], found: &[Scores]) -> Estimate {
         assert_eq!(
             float.len(),

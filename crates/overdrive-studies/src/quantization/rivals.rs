@@ -1,5 +1,6 @@
-//! Quantized models of other frameworks beside ours: the same weights, the same layers, the same
-//! inputs, timed in the same session, and compared with the same float outputs.
+//! Quantized models of other frameworks beside ours. They have the same weights, the same layers
+//! and the same inputs. They are timed in the same session and compared with the same float
+//! outputs.
 
 use super::times::Timed;
 use super::{Agreement, agreement};

@@ -1,10 +1,10 @@
 //! Mixed precision: which layer takes which mode, so that nothing else is smaller, as near and as
 //! fast.
 //!
-//! Layers step from f32 through ever smaller forms, always the step that costs least for each byte
-//! that it saves, by what the scan of single layers saw. The scan only orders the steps: models
-//! along this path, and every mode on all layers, are made, judged and timed as wholes, and from
-//! these the front is taken.
+//! Layers step from f32 through ever smaller forms. The next step is always the one that costs
+//! least for each byte that it saves, by what the scan of single layers saw. The scan only orders
+//! the steps. Models along this path, and every mode on all layers, are made, judged and timed as
+//! wholes. The front is taken from these.
 
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
@@ -125,7 +125,7 @@ fn path(scanned: &[Sensitivity]) -> Vec<(String, &'static str)> {
         let price = |s: &&Sensitivity| {
             let (lost, bytes) = now[s.layer.as_str()];
             let price = (s.lost.value - lost) / (bytes - s.bytes) as f64;
-            // What breaks a model is the dearest step, whatever the sign of its NaN.
+            // A step that breaks a model is the dearest, whatever the sign of its NaN.
             if price.is_nan() { f64::INFINITY } else { price }
         };
         let smaller = scanned.iter().filter(|s| s.bytes < now[s.layer.as_str()].1);

@@ -1,5 +1,5 @@
-//! The study: every mode on three models that were trained on real data, judged on samples that
-//! neither training nor calibration saw, each against the float model that it came from.
+//! The study: every mode on three models that were trained on real data. They are judged on samples
+//! that neither training nor calibration saw, each against the float model that it came from.
 
 use super::figures::{Quantities, insert};
 use super::judge::bound;

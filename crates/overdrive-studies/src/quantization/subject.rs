@@ -1,4 +1,5 @@
-//! What is judged and timed side by side: the float model, and what each mode makes of it.
+//! The subjects that are judged and timed side by side: the float model, and what each mode makes
+//! of it.
 
 use super::figures::{self, Quantities};
 use super::judge::bound;

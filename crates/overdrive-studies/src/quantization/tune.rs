@@ -1,5 +1,5 @@
 //! A mode whose codes are learnt: the trained model goes on learning for a short while, with
-//! quantized weights; and the float model that learnt as long, which it is compared with.
+//! quantized weights. It is compared with the float model that learnt as long.
 
 use super::calibrate::calibrate;
 use super::fitting::failure;
@@ -13,7 +13,7 @@ use overdrive_train::{Fit, Recipe, fit, quantize_aware};
 use std::collections::BTreeMap;
 
 /// The template's graph, unbound as it was, trained further from the weights that it begins with
-/// and quantized; ranges are seen on `batches`, which fit the template's own dimensions. The test
+/// and quantized. Ranges are seen on `batches`, which fit the template's own dimensions. The test
 /// samples of `parts` are not looked at.
 ///
 /// # Errors

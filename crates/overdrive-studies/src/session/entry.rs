@@ -87,7 +87,8 @@ pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, F
     let start = clock.now_ns();
     let executable = backend.compile(&entry.graph, entry.mode, &tuning)?;
     let spent_ns = clock.now_ns() - start;
-    // What an engine is handed in its own format counts as reading the model, not as its compiling.
+    // The time to hand an engine the model in its own format counts as reading the model, not as
+    // its compiling.
     let translation_ns = executable.translation_ns().min(spent_ns);
     let load_ns = if translation_ns > 0 { Some(translation_ns) } else { entry.load_ns };
     let compile_ns = Some(spent_ns - translation_ns);

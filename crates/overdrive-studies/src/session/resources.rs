@@ -1,4 +1,4 @@
-//! What a call takes beside its time: memory, copies to and from its device, energy.
+//! The resources of a call beside its time: memory, copies to and from its device, energy.
 //!
 //! Invariant: none of it is measured in a call whose time counts.
 

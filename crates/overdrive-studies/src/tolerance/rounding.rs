@@ -1,5 +1,5 @@
 //! Right answers in bf16 and f32 pass whatever the order of their sums, and a wrong tile, key or
-//! scale does not: for rows that differ in size, and behind many layers.
+//! scale does not. This holds for rows that differ in size, and behind many layers.
 
 use super::tests::{damaged, outputs};
 use super::*;
@@ -109,8 +109,8 @@ fn rows_of_causal_attention_have_each_their_own_scale() {
     for wrong in [Fault::DroppedKey, Fault::WrongTile, Fault::WrongScale, Fault::MaskOffByOne] {
         assert!(share(wrong) > 1.0, "{wrong:?}: {}", share(wrong));
     }
-    // One scale for all outputs: the right kernel seems many times worse in rows of few keys, and
-    // grows so with the root of the length, past 1 at 4,096 keys.
+    // One scale for all outputs: the right kernel seems many times worse in rows of few keys. The
+    // error grows with the root of the length, past 1 at 4,096 keys.
     let expected = oracle.expected(0).unwrap();
     let one = Tolerance::of_elements(0.0, 8.0 * DType::BF16.epsilon() * typical_size(&expected));
     let found = kernel(&inputs, Fault::None);

@@ -111,8 +111,8 @@ pub(super) fn damaged(graph: &Graph, name: &str, change: &dyn Fn(&mut Vec<f64>))
     changed
 }
 
-/// What one zero point of x beside another adds to each result: the sum of its weights, times the
-/// scale of x.
+/// The number that one zero point of x beside another adds to each result: the sum of its weights,
+/// times the scale of x.
 fn with_other_zero(graph: &Graph, layer: &str) -> Graph {
     let of = |part: &str| {
         let name = format!("{layer}.{part}");

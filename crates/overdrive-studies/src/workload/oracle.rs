@@ -10,7 +10,7 @@ use overdrive_ir::Tensor;
 use std::rc::Rc;
 
 /// Above this many FLOPs the reference is the graph in f64 on the CPU back end, which is itself
-/// tested against the evaluator; below it the evaluator itself.
+/// tested against the evaluator. Below it, the reference is the evaluator itself.
 const EVALUATOR_FLOPS: u64 = 1_000_000_000;
 /// The same as the first where codes are multiplied: the definition looks a scale up for every
 /// product, and twins are evaluated too.

@@ -1,9 +1,9 @@
 //! CSV: a sample a line, a column of labels, all others features.
 //!
 //! A first line without a single number is a line of names. Labels are quantities where all are
-//! numbers and some has a fraction, unless the reading says otherwise; else classes: numbers from 0
-//! stay what they are, anything else is a name. Invariant: nothing is guessed of a field; one that
-//! is no number is an error with its line and column.
+//! numbers and some has a fraction, unless the reading says otherwise. Else they are classes:
+//! numbers from 0 stay what they are, anything else is a name. Invariant: nothing is guessed of a
+//! field; one that is no number is an error with its line and column.
 
 use super::{Reading, Samples, Target, Targets};
 use crate::TrainError;
@@ -18,8 +18,8 @@ const LINES: &str = "a line is numbers with commas between, and a label";
 /// Reads samples from CSV text; `place` is what errors call it.
 ///
 /// # Errors
-/// With the line, where a line has another number of fields, a field is no number or a label no
-/// class; when names repeat, or are not those that a model has learnt from.
+/// Names the line where it has another number of fields, a field is no number, or a label is no
+/// class. Errs too where names repeat, or are not those that a model has learnt from.
 pub(super) fn decode(place: &str, text: &[u8], reading: &Reading) -> Result<Samples, TrainError> {
     let mut reader =
         ReaderBuilder::new().has_headers(false).flexible(true).trim(Trim::All).from_reader(text);
@@ -291,8 +291,8 @@ fn check_target(place: &str, reading: &Reading) -> Result<(), TrainError> {
     Err(TrainError::invalid(place, format!("{learnt}, as the model has learnt"), other, remedy))
 }
 
-/// What labels are where nobody says it: quantities where all are finite numbers and some has a
-/// fraction.
+/// The nature of labels where nobody says it: quantities where all are finite numbers and some has
+/// a fraction.
 fn nature(labels: &[String]) -> Target {
     let number = |label: &String| label.parse::<f32>().ok().filter(|number| number.is_finite());
     match labels.iter().map(number).collect::<Option<Vec<f32>>>() {

@@ -122,8 +122,8 @@ impl Samples {
         self.targets.outputs()
     }
 
-    /// What features are multiplied by before a model sees them: the largest magnitude of the data
-    /// set becomes 1.
+    /// The factor that features are multiplied by before a model sees them: the largest magnitude
+    /// of the data set becomes 1.
     pub fn scale(&self) -> f32 {
         self.scale
     }

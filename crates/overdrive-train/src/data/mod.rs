@@ -1,7 +1,6 @@
-//! What there is to learn from: labelled samples and text, split by a fixed rule, handed out as
-//! tensors.
+//! The data to learn from: labelled samples and text, split by a fixed rule, handed out as tensors.
 //!
-//! A [`Split`] is a part of a data set and gives batches of it by sample number; it holds bytes in
+//! A [`Split`] is a part of a data set and gives batches of it by sample number. It holds bytes in
 //! the form that they came in, or reads them where they lie. Invariant: which sample is in which
 //! part depends on the data alone.
 

@@ -112,8 +112,8 @@ impl Dataset {
     }
 
     /// The model with its input standardised, each feature by its mean and deviation over the
-    /// training part of a table, and a quantity that it gives likewise: it takes and gives numbers
-    /// as they are in the file.
+    /// training part of a table. A quantity that the model gives is standardised likewise. The
+    /// model thus takes and gives numbers as they are in the file.
     ///
     /// # Errors
     /// Those of [`Self::parts`].

@@ -77,8 +77,8 @@ impl Parts {
         })
     }
 
-    /// The first 90 % of a text, the next 5 % and the last 5 %, in windows of `context` tokens:
-    /// every window of the first part, windows side by side of the others, so that each token is
+    /// The first 90 % of a text, the next 5 % and the last 5 %, in windows of `context` tokens. The
+    /// first part has every window. The others have windows side by side, so that each token is
     /// predicted once.
     ///
     /// # Errors

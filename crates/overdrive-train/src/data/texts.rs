@@ -1,8 +1,9 @@
 //! Labelled texts: a table with a column of texts, or a JSON object a line.
 //!
 //! Columns, or keys, are `text` or `sentence`, and `label`. A text is read in the tokens of a
-//! tokenizer and cut to the tokens of a row, whose last are the ones that the tokenizer puts behind
-//! every text. Invariant: no line is left out; one that has no text or no label is an error.
+//! tokenizer and cut to the tokens of a row. The last tokens of a row are the ones that the
+//! tokenizer puts behind every text. Invariant: no line is left out; one that has no text or no
+//! label is an error.
 
 use super::labelled::hex;
 use super::{Batch, Parts, Split, Target, Targets};

@@ -73,7 +73,7 @@ impl Tokens {
     }
 
     /// This text, a token a byte, in the tokens of a tokenizer. They lie in an unnamed file, so
-    /// that a text of any length takes a chunk of memory; chunks end before white space, where no
+    /// that a text of any length takes a chunk of memory. Chunks end before white space, where no
     /// tokenizer of words joins two.
     ///
     /// # Errors

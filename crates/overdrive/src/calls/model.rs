@@ -29,7 +29,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// The built-in model of this name, with the weights that come with it; else the folder, of
+    /// The built-in model of this name, with the weights that come with it. Else the folder, of
     /// ours or in Hugging Face's format, or the .onnx or .gguf file.
     ///
     /// # Errors

@@ -144,7 +144,7 @@ fn steps(plan: &Plan) -> Table {
     table
 }
 
-/// What the plan says of itself; what it says of several scopes in the same words stands once.
+/// The notes of the plan on itself. A note on several scopes in the same words stands once.
 fn notes(plan: &Plan) -> Table {
     let mut alike: BTreeMap<[&str; 3], Vec<&str>> = BTreeMap::new();
     for note in &plan.notes {

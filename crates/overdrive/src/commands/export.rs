@@ -92,7 +92,7 @@ fn freed(model: &Model, path: &Path, sizes: &BTreeMap<String, usize>) -> Result<
     model.built(|build| Freed::encode(path, &dimensions, sizes, build))?
 }
 
-/// What a server is given: a file for any batch where the model has a dimension for it.
+/// The model for a server: a file for any batch, where the model has a dimension for it.
 fn served(
     model: &Model,
     sizes: &BTreeMap<String, usize>,

@@ -1,8 +1,8 @@
 //! `overdrive quantize`: a smaller model, with what it costs and gains.
 //!
-//! What is judged is what was written: the folder is read back, and its outputs must be those of
-//! the graph in memory bit for bit before a figure is printed; those of a file of ONNX, but for
-//! rounding.
+//! The files that were written are judged. The folder is read back, and its outputs must be those
+//! of the graph in memory bit for bit before a figure is printed. The outputs of an ONNX file must
+//! be the same but for rounding.
 
 mod chosen;
 mod file;

@@ -1,5 +1,5 @@
-//! `quantize` on data of the user's own: modes that learn from it, files of every format, and each
-//! way in which a model or its data is refused, with its words and exit code.
+//! `quantize` on data of the user's own: modes that learn from it, and files of every format. Each
+//! way in which a model or its data is refused is here too, with its words and exit code.
 
 use crate::invocation::{Folder, Outcome};
 use overdrive::formats::ModelFolder;

@@ -1,5 +1,5 @@
-//! Other libraries that quantize the same model: what takes part is in the table, what cannot says
-//! why, and what is not installed is named with how to get it.
+//! Other libraries that quantize the same model. Libraries that take part are in the table, and
+//! those that cannot say why. Those that are not installed are named with how to get them.
 #![cfg(unix)]
 
 use crate::invocation::Folder;

@@ -104,8 +104,8 @@ fn models_that_read_more_than_text_take_codes_in_every_linear_layer() {
     }
 }
 
-/// A layer whose rows do not divide into the groups that the user asks for is left as it is: by the
-/// name that the files have, and by that of `transformers` 5.
+/// A layer stays as it is where its rows do not divide into the groups that the user asks for. It
+/// is listed by its name in the files, and by that of `transformers` 5.
 #[test]
 fn modules_are_listed_by_the_names_of_both_ages() {
     let folder = Folder::new();
@@ -140,8 +140,8 @@ fn models_that_read_more_than_text_are_measured_and_exported() {
 
 #[test]
 fn every_mode_writes_what_it_reads() {
-    // One of each layout of codes: bytes, packed, of floats, with two levels of scales; of weights
-    // in bf16 and in f32, of which a square one could be either way up.
+    // One of each layout of codes: bytes, packed, of floats, with two levels of scales. Weights are
+    // in bf16 and in f32, and a square one could be either way up.
     let modes = [
         "int8-weights",
         "int8-static",

@@ -1,4 +1,5 @@
-//! What is written is read back equal, and what was not written like that is refused with a reason.
+//! A text that was written is read back equal. A text that was not written like that is refused
+//! with a reason.
 
 use super::*;
 use crate::results::SCHEMA_VERSION;

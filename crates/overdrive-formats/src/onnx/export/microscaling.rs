@@ -1,11 +1,11 @@
-//! Formats that opset 23, or the engines that read it, lack: scales that are powers of two, floats
-//! of 4 and 6 bits.
+//! Formats that opset 23, or the engines that read it, lack: scales that are powers of two, and
+//! floats of 4 and 6 bits.
 //!
 //! A scale of type e8m0 is written as the f32 that it is. Codes of the small floats are whole
-//! multiples of their smallest one, so they are written as these integers, and the step goes into
-//! their scale: e2m1 and e2m3 as i8, e3m2 as i16, which DequantizeLinear takes in blocks and
-//! engines run (none of them runs float4 on a processor). Invariant: numbers are the same to the
-//! last bit; only the bytes of a 4- or 6-bit code are more.
+//! multiples of their smallest one. They are written as these integers, and the step goes into
+//! their scale. e2m1 and e2m3 become i8, and e3m2 becomes i16. DequantizeLinear takes these types
+//! in blocks, and engines run them; no engine runs float4 on a processor. Invariant: the numbers
+//! are the same to the last bit, but a code of 4 or 6 bits takes more bytes.
 
 use super::signature::Signature;
 use super::writer::{Unsaid, Writer, int};
@@ -90,7 +90,7 @@ fn powers(
         &[&magnitudes, &within],
         vec![int("keepdims", 0), int("noop_with_empty_axes", 0)],
     );
-    // Of a block that is not finite the scale is NaN, and no index.
+    // The scale of a block that is not finite is NaN, and no index.
     let limit = w.number(DType::F32, f64::from(f32::MAX))?;
     let finite = w.one("LessOrEqual", &[&largest, &limit], vec![]);
     let one = w.number(DType::F32, 1.0)?;
@@ -117,8 +117,8 @@ fn powers(
     Ok(w.one("Where", &[&finite, &scale, &none], vec![]))
 }
 
-/// The largest power of two that is not above q, which is normal: guessed by a logarithm, which may
-/// be one off beside a power, looked up, and put right by comparing.
+/// The largest power of two that is not above q, which is normal. It is guessed by a logarithm,
+/// which may be one off beside a power. It is then looked up, and put right by comparing.
 fn floor(w: &mut Writer, q: &str) -> Result<String, Unsaid> {
     let log = w.one("Log", &[q], vec![]);
     let per_octave = w.number(DType::F32, std::f64::consts::LOG2_E)?;

@@ -131,8 +131,8 @@ fn unary(kind: Unary, w: &mut Writer, x: &str, dtype: DType) -> Result<String, U
     Ok(w.one(op, &[x], vec![]))
 }
 
-/// `eˣ - 1 = 2t / (1 - t)` with `t = tanh(x/2)`, and `log(1 + x) = 2 artanh(x / (2 + x))`: exact
-/// near 0, where the plain forms cancel; further out the plain forms.
+/// `eˣ - 1 = 2t / (1 - t)` with `t = tanh(x/2)`, and `log(1 + x) = 2 artanh(x / (2 + x))`. They are
+/// exact near 0, where the plain forms cancel. Further out, the plain forms are written.
 fn near_zero(kind: Unary, w: &mut Writer, x: &str, dtype: DType) -> Result<String, Unsaid> {
     let (one, two, half) = (w.number(dtype, 1.0)?, w.number(dtype, 2.0)?, w.number(dtype, 0.5)?);
     let size = w.one("Abs", &[x], vec![]);

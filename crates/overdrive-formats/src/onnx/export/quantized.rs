@@ -1,11 +1,11 @@
 //! Quantized composites as QuantizeLinear and DequantizeLinear: per tensor, per channel and in
 //! blocks.
 //!
-//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm, and static
-//! activations go through a pair of both (QDQ), which engines fuse into integer products. Zero
-//! points that are fractions are written out. What opset 23 cannot say so (scales of two axes, zero
-//! points of another integer type) is left to the expansion of the op, and so are activations whose
-//! scales are computed.
+//! A layer of quantized weights is a DequantizeLinear of its codes before a Gemm. Static
+//! activations go through a pair of both (QDQ). Engines fuse these into integer products. Zero
+//! points that are fractions are written out. Opset 23 cannot say scales of two axes, or zero
+//! points of another integer type, in this way. These are left to the expansion of the op, and so
+//! are activations whose scales are computed.
 
 use super::microscaling::steps;
 use super::signature::Signature;
@@ -221,8 +221,8 @@ impl Pair {
         ))
     }
 
-    /// The zero point, said even where it is 0 for a whole tensor of bytes: engines that fuse ops
-    /// of codes take one that is left out for one of u8, whatever the codes are.
+    /// The zero point, written even where it is 0 for a whole tensor of bytes. Engines that fuse
+    /// ops of codes take a missing zero point for one of u8, whatever the codes are.
     fn zero_of(&self, w: &mut Writer, codes: DType) -> Option<String> {
         match &self.zero {
             Some((name, _)) => Some(name.clone()),

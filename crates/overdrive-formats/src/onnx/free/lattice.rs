@@ -1,9 +1,10 @@
 //! `Lattice`: a constant as a function of the free dimensions and of where its elements stand.
 //!
 //! Readers of models compute positions, index grids and causal masks ahead, for the sizes at hand.
-//! Such a constant is one of a few functions of its coordinates: the same along every free axis,
-//! whole numbers that rise evenly, their reciprocals, or a step where two coordinates meet.
-//! Invariant: the function has every element of the constant at every corner and at the witness.
+//! Such a constant is one of a few functions of its coordinates. It is the same along every free
+//! axis, or holds whole numbers that rise evenly, their reciprocals, or a step where two
+//! coordinates meet. Invariant: the function has every element of the constant at every corner and
+//! at the witness.
 
 use super::sizes::Sizes;
 use super::sum::Sum;

@@ -1,9 +1,10 @@
-//! If, Loop and Scan, resolved while reading: shapes must, so trips and branches must be known.
+//! If, Loop and Scan, resolved while reading. Shapes must be known then, so trips and branches must
+//! be known too.
 //!
-//! A branch that data decides is computed on both sides and selected, since a value has no side
-//! effects; where one of them cannot be built for the sizes at hand, the condition must be known. A
-//! branch that is not taken is not looked at. A loop runs as often as its count says, its body once
-//! for each turn in the graph.
+//! Where data decides a branch, both sides are computed and one is selected, since a value has no
+//! side effects. Where one side cannot be built for the sizes at hand, the condition must be known.
+//! A branch that is not taken is not looked at. A loop runs as often as its count says. Its body
+//! stands in the graph once for each turn.
 
 use crate::onnx::axes::{axis, reverse, sizes};
 use crate::onnx::call::Call;
@@ -39,9 +40,9 @@ pub(super) fn branch<'b>(
     let (yes, no) = match run("then_branch").and_then(|yes| Ok((yes, run("else_branch")?))) {
         Ok(both) => both,
         Err(fault) => {
-            // The branch that cannot be built may be the one that is never taken, for other sizes
-            // or another rate: whoever decides the condition is asked for it, and only a condition
-            // that nobody can give leaves the fault.
+            // The branch that cannot be built may be meant for other sizes or another rate, and
+            // never be taken. Whoever decides the condition is therefore asked for it. The fault
+            // stays only where nobody can give the condition.
             return match c.known(0) {
                 Err(Fault::Undecided { what, sources }) if !sources.is_empty() => {
                     c.b.undo(mark);

@@ -1,9 +1,9 @@
 //! com.microsoft: weights of 2, 4 or 8 bits in blocks, a row of codes for each output (MatMulNBits)
 //! or each entry of a table (GatherBlockQuantized).
 //!
-//! Codes are unsigned in the file. Those of products become signed while the file is read, as
-//! kernels take them: the highest bit flips and the zero point moves with it, so that the usual
-//! one, the middle, is none at all.
+//! Codes are unsigned in the file. Codes of products become signed while the file is read, as
+//! kernels take them. The highest bit flips and the zero point moves with it. The usual zero point,
+//! the middle, thus becomes 0, which is none at all.
 
 use super::indexing::wrapped;
 use crate::onnx::axes::{axis, extent, pick, sizes, take};

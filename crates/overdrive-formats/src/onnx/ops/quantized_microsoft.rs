@@ -1,6 +1,6 @@
 //! com.microsoft's ops on codes, which ONNX Runtime's quantizer writes in its operator format.
 //!
-//! A product is `Codes`; everything else is the float op between what its operands stand for and
+//! A product is `Codes`. Everything else is the float op between what its operands stand for and
 //! the codes of its result, which is how the format defines them.
 
 use super::integer::{matmul_codes, offset};
@@ -12,8 +12,8 @@ use crate::onnx::fault::{Fault, unsupported};
 use crate::onnx::item::{Item, Value};
 use overdrive_ir::{Binary, DType, Expr, Shape};
 
-/// What the codes `x` stand for, their one scale and zero point being the two operands after
-/// `scale - 1`.
+/// The numbers that the codes `x` stand for. Their one scale and zero point are the two operands
+/// after `scale - 1`.
 fn numbers<'b>(c: &Call<'_, 'b>, x: usize, scale: usize) -> Result<Expr<'b>, Fault> {
     let codes = c.x(x)?;
     let one_of = |parameter: Expr<'b>| parameter.reshape(vec![1usize; codes.rank()]);

@@ -221,8 +221,8 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     Ok(results)
 }
 
-/// The outputs `[T, 1, B, H]` of one direction, whose steps are taken in this order; `state` ends as
-/// that after the last. Past the end of a sequence of `lengths` its outputs are 0 and its state
+/// The outputs `[T, 1, B, H]` of one direction, whose steps are taken in this order; `state` ends
+/// as that after the last. Past the end of a sequence of `lengths`, its outputs are 0 and its state
 /// stays.
 fn unrolled<'b>(
     c: &Call<'_, 'b>,

@@ -72,9 +72,10 @@ fn einsum<'b>(
     result.transpose(&perm)
 }
 
-/// Both cotangents are convolutions: of `dy`, spread by the stride, with the flipped kernel; and of
-/// the operand with `dy` as a kernel whose taps are a stride apart. Source: Dumoulin and Visin, "A
-/// guide to convolution arithmetic for deep learning", arXiv:1603.07285, chapter 4.
+/// Both cotangents are convolutions. One is of `dy`, spread by the stride, with the flipped kernel.
+/// The other is of the operand with `dy` as a kernel whose taps are a stride apart. Source:
+/// Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", arXiv:1603.07285,
+/// chapter 4.
 pub(super) fn convolution<'b>(
     conv: &Convolution,
     g: &Gradient<'b, '_>,
@@ -145,8 +146,8 @@ fn of_kernel<'b>(conv: &Convolution, x: Expr<'b>, w: Expr<'b>, dy: Expr<'b>) -> 
     let out = cotangent_type(&w.ty()).dtype;
     let (dy, x) = one_type(dy, x);
     let (sizes, kernel, results, groups) = (x.sizes(), w.sizes(), dy.sizes(), conv.groups);
-    // Batch and channels change places: x[N, G C, ..] becomes [C, G N, ..], dy[N, O, ..] becomes
-    // [O, N, ..], and the result is [C, O, taps].
+    // Batch and channels change places: x[N, G C, ..] becomes [C, G N, ..], and dy[N, O, ..]
+    // becomes [O, N, ..]. The result is [C, O, taps].
     let spatial = || 2..x.rank();
     let (batch, channels) = (sizes[0], kernel[1]);
     let split: Vec<usize> =

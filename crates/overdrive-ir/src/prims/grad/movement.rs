@@ -22,7 +22,7 @@ pub(super) fn spread(n: usize, step: usize) -> i64 {
 }
 
 /// Puts element `i` of each dimension of `dy` at position `start + i * stride` of zeros in the
-/// shape of `x`; elements that fall outside are dropped.
+/// shape of `x`. Elements that fall outside are dropped.
 pub(super) fn place<'b>(x: Expr<'b>, start: &[i64], stride: &[usize], dy: Expr<'b>) -> Expr<'b> {
     let (to, from) = (x.sizes(), dy.sizes());
     let pad = |d: usize| {

@@ -1,9 +1,9 @@
-//! What a group would store for its readers alone, and they can compute from less, they compute
-//! again.
+//! Readers compute a value again that a group would store for them alone, where they can do so from
+//! less.
 //!
-//! The derivative of an activation is stored by the forward pass where it could be computed from
+//! The forward pass would store the derivative of an activation. Its readers can compute it from
 //! the activation's input, which is there anyway, or is half as wide. Elementwise work beside a
-//! memory access costs nothing; what counts is bytes. After the recomputation of PyTorch's min-cut
+//! memory access costs nothing; only bytes count. After the recomputation of PyTorch's min-cut
 //! partitioner, from step to step. Invariant: bytes written and read become fewer with each value
 //! that is dropped.
 
@@ -66,8 +66,8 @@ impl Grouping<'_> {
         self.graph.ty(value).bytes() as i64
     }
 
-    /// What it would take to have the readers of a stored value compute it; `None` where one of
-    /// them cannot.
+    /// The cost of having the readers of a stored value compute it; `None` where one of them
+    /// cannot.
     fn plan_of(&self, value: Value, group: usize, stored: &[Value]) -> Option<Plan> {
         let readers = self.reading(value, group)?;
         let known: BTreeMap<usize, BTreeSet<Value>> = readers
@@ -188,8 +188,8 @@ impl Search<'_, '_> {
         self.grouping.bytes(leaf) * new as i64
     }
 
-    /// Collects the nodes that compute a value and the leaves that they read: the cheapest of
-    /// reading the value itself and of computing it from what its node reads. `None` where that is
+    /// Collects the nodes that compute a value and the leaves that they read. It takes the cheaper
+    /// of reading the value itself and computing it from what its node reads. `None` where that is
     /// too much.
     fn walk(
         &self,

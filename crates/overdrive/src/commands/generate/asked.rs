@@ -1,4 +1,4 @@
-//! What both ways to generate need: the model, its tokens, the device and how it samples.
+//! The parts that both ways to generate need: the model, its tokens, the device and how it samples.
 
 use crate::cli::Generate;
 use crate::devices::{self, Opened};

@@ -1,4 +1,4 @@
-//! What `quantize` does for files of ONNX: the model that one holds, and the one that is written.
+//! `quantize` for files of ONNX: the model that one holds, and the one that is written.
 //!
 //! A file is read for given sizes, so that its quantized graph is of those sizes too. At other
 //! sizes the layers are declared anew and begin as the states of the same names. Invariant: the

@@ -1,5 +1,5 @@
-//! What `quantize` does for a folder in Hugging Face's format: the head, the coding, and the folder
-//! that it writes.
+//! `quantize` for a folder in Hugging Face's format: the head, the coding, and the folder that it
+//! writes.
 
 use super::chosen::Chosen;
 use crate::failure::Failure;
@@ -40,8 +40,8 @@ pub(super) fn open(
 /// What the layer that chooses experts is called in every published mixture.
 const ROUTER: &str = ".gate";
 
-/// The layers of a published model that stay in float: its head, as compressed-tensors and vLLM
-/// have it, unless the user asks, layers that choose experts, and convolutions.
+/// The layers of a published model that stay in float. They are its head (as compressed-tensors and
+/// vLLM have it, unless the user asks), layers that choose experts, and convolutions.
 pub(super) fn in_float(
     head: Head,
     (model, template): (&Pretrained, &Template),

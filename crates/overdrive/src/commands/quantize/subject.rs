@@ -1,4 +1,4 @@
-//! What is quantized: a built-in model, a folder or a file, at given sizes.
+//! The model that is quantized: a built-in model, a folder or a file, at given sizes.
 
 use super::published::{self, Head};
 use super::sized::template;

@@ -69,8 +69,8 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    /// What quantization lost: against the float model that was trained as long, where training is
-    /// part of the mode.
+    /// The losses of quantization, against the float model that was trained as long, where training
+    /// is part of the mode.
     pub(super) fn lost(&self, metric: Metric) -> Estimate {
         metric.loss(self.trained_as_long.unwrap_or(self.given), self.quantized)
     }

@@ -1,5 +1,5 @@
-//! Samples of text for a published model, in its own tokens: perplexity judges a decoder, the
-//! cosine of its outputs an encoder, labels a classifier that is given some.
+//! Samples of text for a published model, in its own tokens. Perplexity judges a decoder, the
+//! cosine of its outputs an encoder, and labels a classifier that is given some.
 
 use super::chosen::refused;
 use super::judged::{Asked, Samples, judged_by_labels, of_parts};

@@ -1,8 +1,8 @@
 //! `run --model`: the studies of a model that the user brought.
 //!
-//! What a study needs of it is what `bench`, `quantize` and `generate` make of the same words, so
-//! that a figure of `run` is one of theirs. Invariant: a study that cannot run on the model is a
-//! note with the reason, never a silent gap.
+//! A study needs of it what `bench`, `quantize` and `generate` make of the same words. A figure of
+//! `run` is therefore one of theirs. Invariant: a study that cannot run on the model is a note with
+//! the reason, never a silent gap.
 
 use crate::cli::Run;
 use crate::commands::quantize::{Asked, Head, Samples, Subject, samples};
@@ -24,10 +24,11 @@ pub(super) const STUDIES: [&str; 3] = ["compilation", "quantization", "decoding"
 pub(super) const QUICK_SECONDS: u64 = 60;
 /// Batches that calibrate; of inputs without labels as many judge.
 const BATCHES: u32 = 4;
-/// Modes that need no data, in which a decoder is timed too: of 8 bits the one in which whole
-/// sequences are fastest, of 4 bits codes as GPTQ makes them too, whose time is the same.
+/// Modes that need no data, in which a decoder is timed too. The first is the mode of 8 bits in
+/// which whole sequences are fastest. The second has codes of 4 bits as GPTQ makes them too, whose
+/// time is the same.
 const DECODED: [&str; 2] = ["int8-dynamic", "int4-rtn"];
-/// What a decoder goes on from, as many tokens of it as the model's own length has room for.
+/// The text that a decoder continues, as many tokens of it as the model's own length has room for.
 const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and";
 
 /// The model with the workload that stands for it.
