@@ -56,7 +56,7 @@ impl CpuBackend {
         Self::with_instruction_set(threads, InstructionSet::best())
     }
 
-    /// The same, limited to an instruction set and those that it includes.
+    /// The same back end, limited to an instruction set and those that it includes.
     ///
     /// # Errors
     /// As for [`new`](Self::new), and `Mismatch` for a set that this machine lacks.

@@ -44,7 +44,7 @@ impl InstructionSet {
     /// All that there are.
     pub const ALL: [Self; 7] = [Portable, Neon, Avx2, Avx512, Avx512Vnni, Avx512Bf16, Amx];
 
-    /// Those that this machine has, the best last.
+    /// The instruction sets that this machine has, the best last.
     pub fn available() -> impl Iterator<Item = Self> {
         let best = Self::best();
         Self::ALL.into_iter().filter(move |set| set.is_of_architecture() && *set <= best)

@@ -56,7 +56,7 @@ impl Cache {
         Self { folder: folder.into() }
     }
 
-    /// Where it is.
+    /// The folder of the cache.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -37,7 +37,7 @@ impl Choices {
         Some(Self { cache: Cache::of_user_for("choices")? })
     }
 
-    /// Where it is.
+    /// The folder of the choices.
     pub fn folder(&self) -> &Path {
         self.cache.folder()
     }

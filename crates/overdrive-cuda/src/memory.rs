@@ -138,7 +138,7 @@ impl Drop for DeviceBytes {
 /// Bytes of the device's pool: in use now, and the most since the last reset.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PoolUse {
-    /// In use now.
+    /// Bytes in use now.
     pub used_bytes: u64,
     /// The high-water mark of it.
     pub used_high_bytes: u64,

@@ -35,7 +35,7 @@ pub struct CpuExecutable {
     /// The steps of the first session. They were compiled to see that they can be.
     compiled: Mutex<Option<Vec<Task>>>,
     communicator: Option<Arc<dyn Communicator>>,
-    /// In force while sessions are made and run.
+    /// The instruction set in force while sessions are made and run.
     set: InstructionSet,
 }
 

@@ -7,7 +7,7 @@
 //! whole at most and 2^-27 on average. An f32 multiplication rounds by up to 2^-24. Tiles sum 32 k
 //! in a tree before they add them to a sum that is rounded. So sums come out nearer to the exact
 //! ones than those of a chain of multiply-adds. A tile is 16 times as fast as vectors, so that six
-//! could be 2.7 times. 1.5 is measured, since operands pass by three times as fast
+//! could be 2.7 times. The measured factor is 1.5, since operands pass by three times as fast
 //! (docs/notes/performance.md).
 //!
 //! Tiles cannot handle infinities and values that exceed f32 on the way: both come out as NaN. So

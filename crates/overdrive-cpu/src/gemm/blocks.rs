@@ -45,7 +45,7 @@ impl<T: Element> Kernel<T> {
         (self.b.head == 0 && self.packed_bytes == size_of::<T>()).then_some(self.b.group)
     }
 
-    /// The same for sums of an earlier product of this kernel.
+    /// Whether a panel of B can be the sums of an earlier product of this kernel, without packing.
     pub(crate) fn takes_sums(&self) -> bool {
         let Panel { group, k_multiple, .. } = self.b;
         group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T::Acc>()
@@ -106,7 +106,7 @@ impl<T: Element> Kernel<T> {
         unsafe { (self.multiply)(&PackedBlock { b_strides, ..self.block(product) }) }
     }
 
-    /// The same where A's rows lie `a_row` elements apart as they are.
+    /// The same for rows of A that lie `a_row` elements apart and are not packed.
     ///
     /// # Safety
     /// As for [`multiply_block`](Self::multiply_block).

@@ -42,7 +42,7 @@ unsafe fn transpose_eight(block: Lines<u8>, [k, used, width]: [usize; 3], to: *m
         std::array::from_fn(|line| line.min(block.lines - 1) * block.line_stride);
     for k in (0..k).step_by(8) {
         if k % 16 == 0 {
-            // The same place in the next panel, while there is time.
+            // Prefetches the same place in the next panel, while there is time.
             for line in 0..used {
                 block.prefetch([line + width, k], 1);
             }

@@ -13,7 +13,7 @@ pub(super) struct Strided {
     start: isize,
     pub(super) dtype: DType,
     pub(super) sizes: Vec<usize>,
-    /// In elements.
+    /// Strides in elements.
     pub(super) strides: Vec<i64>,
 }
 

@@ -29,7 +29,7 @@ struct Found {
     count: usize,
     /// The first, and from each to the next.
     to: [usize; 2],
-    /// Likewise, in the input.
+    /// The first, and from each to the next, in the input.
     from: [usize; 2],
 }
 

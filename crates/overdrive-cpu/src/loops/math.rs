@@ -12,7 +12,7 @@ use super::isa::Isa;
 
 /// 1.5 * 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
 const ROUND: f32 = 12_582_912.0;
-/// The same for f64, 1.5 * 2^52.
+/// The number for f64, 1.5 * 2^52.
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 
 /// A polynomial by Horner's rule, highest coefficient first.

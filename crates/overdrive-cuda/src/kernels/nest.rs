@@ -85,7 +85,7 @@ impl<const N: usize> Nest<N> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     slot: SlotId,
-    /// In bytes.
+    /// The offset in bytes.
     offset: i64,
 }
 

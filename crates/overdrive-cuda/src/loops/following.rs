@@ -20,7 +20,7 @@ pub(crate) struct Following<'a> {
     program: &'a Program,
     nest: Nest,
     stages: Stages,
-    /// Where the result would be read.
+    /// The access by which the result would be read.
     result: &'a Access,
 }
 

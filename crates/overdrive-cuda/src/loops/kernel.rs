@@ -34,7 +34,7 @@ pub(super) struct Kernel {
     pub(super) block: u32,
     /// Bytes of shared memory beside those that the source declares.
     pub(super) shared_bytes: u32,
-    /// In the order of the parameters.
+    /// The arguments, in the order of the parameters.
     pub(super) arguments: Vec<Argument>,
 }
 

@@ -70,7 +70,7 @@ impl Shape {
         let mut folds = passes.iter().flat_map(|pass| &pass.folds);
         let words = folds.all(|r| points.program.dtype(*r).bits() >= 32);
         let whole = enough / ALL_THREADS;
-        // Where a block has one row, there is none to bring meanwhile.
+        // A block with one row has no next row to bring meanwhile.
         let several = rows * whole > machine.multiprocessors as usize;
         let ahead = several
             && (1..=MOST_BLOCKS).contains(&whole)

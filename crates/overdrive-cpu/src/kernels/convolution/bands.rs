@@ -96,7 +96,7 @@ impl Bands {
         let some = (least.div_ceil(GRAIN)..=largest.div_ceil(GRAIN)).rev().map(of_lines).find(fits);
         let some =
             some.ok_or_else(|| format!("no band of {PIXELS} pixels is within {BAND} bytes"))?;
-        // As many, but as even as can be.
+        // As many bands, but as even as possible.
         Ok(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
     }
 

@@ -101,7 +101,7 @@ pub(super) struct Work<'a> {
 pub(super) enum Pixels<'a> {
     /// Neighbours in one image.
     Span(PixelSpan),
-    /// Those of so many whole images.
+    /// The pixels of so many whole images.
     Images(&'a Table, usize),
 }
 

@@ -93,7 +93,7 @@ impl Finish {
     /// fold are pieces, of which there are as many whatever the number of threads, or results would
     /// depend on it.
     pub(super) fn pieces(&self, pool: &Pool) -> usize {
-        /// As many as eight threads want.
+        /// Pieces for eight threads, four each.
         const OF_FOLD: usize = 32;
         if self.fold.is_some() { OF_FOLD } else { 4 * pool.threads() }
     }

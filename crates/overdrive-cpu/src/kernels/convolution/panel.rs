@@ -83,7 +83,7 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
     }
 }
 
-/// The same in whole vectors.
+/// Copies in whole vectors.
 ///
 /// # Safety
 /// As for [`copy`], on a CPU with AVX-512F.

@@ -85,7 +85,7 @@ __device__ __forceinline__ Four total(u32 from, u32 step) {
     return sum;
 }
 
-// Where a thread is.
+// The place of a thread.
 struct Here {
     u32 rank;
     int group, thread, first, count; // tiles of the block
