@@ -2,7 +2,9 @@
 //! back end claims.
 //!
 //! A kernel is two files of the op's name. `<op>.cu` is the source that NVRTC compiles with `-D`
-//! values. `<op>.rs` makes a [`Launch`](crate::launch::Launch) of it.
+//! values. `<op>.rs` makes a [`Launch`](crate::launch::Launch) of it. Every kernel takes operands
+//! and results with any strides, which are parameters of it, so that one machine code serves all
+//! shapes.
 
 mod attention;
 mod cast_transpose;

@@ -90,7 +90,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The nest of a view whose elements are whole bytes.
+    /// The place of a view whose elements are whole bytes.
     pub(super) fn new(view: &View) -> Self {
         Self { slot: view.slot, offset: view.offset * (view.ty.dtype.bits() / 8) as i64 }
     }

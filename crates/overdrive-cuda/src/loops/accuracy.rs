@@ -2,9 +2,9 @@
 //! enough.
 //!
 //! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or
-//! more. A value is loose where each of its uses is rounded to such a format. It is loose too where
-//! each use keeps relative errors as they are and is loose itself. A difference may amplify errors.
-//! So a value is not loose if it is added to one that can be negative.
+//! more. A value is loose where each of its uses is harmless. A use is harmless if it is rounded to
+//! such a format, or if it keeps relative errors as they are and is loose itself. A difference may
+//! amplify errors. So a value is not loose if it is added to one that can be negative.
 //!
 //! The exponential of `x - max x` of its row is loose in any case where it is only summed over that
 //! row. One term of the sum is 1. Each other term errs by less than 2^-22 plus 2^-24 times its
