@@ -9,7 +9,8 @@ __device__ __forceinline__ f32 exp2_fast(f32 x) {
 // x Phi(x) for results with this many binary digits. The tail Phi(-t) is two to the power of a
 // polynomial in t, so that no digits cancel. The polynomials are minimax fits of
 // log2(erfc(t / sqrt 2) / 2) on [0, 6]. Their relative errors are 4.2e-4 (a tenth of an ulp of
-// bf16) and 6.3e-6. Beyond 6 the tail falls to zero as it should. -inf gives NaN as the definition does.
+// bf16) and 6.3e-6. Beyond 6 the tail falls to zero as it should. -inf gives NaN as the
+// definition does.
 template <int Digits>
 __device__ __forceinline__ f32 gelu_erf(f32 x) {
     const f32 t = fabsf(x);
