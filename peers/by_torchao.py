@@ -12,13 +12,13 @@ from quantized_peer import Quantized, QuantizedTorch
 
 
 def config(variant, device):
-    """What `quantize_` is given."""
+    """The configuration that `quantize_` is given."""
     import torchao.quantization as ao
 
     if variant == "int4-weights":
         if device.type != "cuda":
             raise Unsupported("torchao has int4 kernels for GPUs only")
-        # The packing of the kernels that PyTorch itself has; others ask for one more package.
+        # PyTorch itself has kernels for this packing; other packings need one more package.
         return ao.Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d")
     return {
         "int8-weights": ao.Int8WeightOnlyConfig,

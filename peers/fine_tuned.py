@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """One step of AdamW that PyTorch takes with the tiny models of
-crates/overdrive-studies/tests/pretrained/: `fine_tuned.npz` in their folders. Needs torch and
-transformers; downloads nothing.
+crates/overdrive-studies/tests/pretrained/. Writes `fine_tuned.npz` in their folders. Needs torch
+and transformers; downloads nothing.
 
     python3 peers/fine_tuned.py crates/overdrive-studies/tests/pretrained [NAME...]
 
-The step is taken in f64. `x` and `labels` are the batch, `loss` its mean cross entropy, and under
-`after/` stands every parameter after the step. Matrices alone decay, as in Overdrive. Epsilon is
-larger than usual: of gradients near zero Adam's first step is the sign, which is rounding.
+The step is taken in f64. `x` and `labels` are the batch, and `loss` is its mean cross entropy.
+Every parameter after the step is under `after/`. Only matrices decay, as in Overdrive. Epsilon is
+larger than usual: for gradients near zero Adam's first step is their sign, which is rounding.
 """
 
 import pathlib

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Files of GGUF: the fixtures of crates/overdrive-studies/tests/gguf/ and of
+"""Writes GGUF files: the fixtures of crates/overdrive-studies/tests/gguf/ and of
 crates/overdrive-formats/tests/gguf/. Needs gguf, numpy, safetensors, sentencepiece and torch.
 
     python3 peers/gguf_files.py crates
 
-Models are those of crates/overdrive-studies/tests/pretrained/, converted as convert_hf_to_gguf.py
-of llama.cpp does it; names are those of the package's own table. blocks.gguf has a tensor of every
-type with random codes, blocks.npz what the package decodes them to; spm.gguf has a tokenizer of
-SentencePiece, spm.json what that makes of some texts.
+Models are those of crates/overdrive-studies/tests/pretrained/. They are converted as
+convert_hf_to_gguf.py of llama.cpp does it, with the names of the package's own table.
+
+blocks.gguf has a tensor of every type with random codes, and blocks.npz has the values that the
+package decodes from them. spm.gguf has a tokenizer of SentencePiece, and spm.json has its tokens
+for some texts.
 """
 
 import io
@@ -26,7 +28,7 @@ TEXTS = ["the cat sat on the mat", " two  spaces", "Grüße, 世界!", "a\nb", "
 
 
 def paired(weight, heads):
-    """Llama's rotary pairs beside each other, as LlamaModel.permute."""
+    """Puts Llama's rotary pairs beside each other, as LlamaModel.permute does."""
     rows = weight.shape[0] // heads // 2
     return weight.reshape(heads, 2, rows, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
@@ -127,7 +129,7 @@ def finish(writer):
 
 
 def llama3_factors(rope, depth):
-    """As LlamaModel.generate_extra_tensors."""
+    """The rotary factors of LlamaModel.generate_extra_tensors."""
     frequencies = 1 / rope["rope_theta"] ** (np.arange(0, depth, 2) / depth)
     length = 2 * np.pi / frequencies
     low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Writes ONNX's own backend tests as folders that `cargo xtask onnx-tests DIR` runs, with what ONNX
-Runtime makes of each.
+"""Writes ONNX's own backend tests as folders that `cargo xtask onnx-tests DIR` runs, with ONNX
+Runtime's verdict on each.
 
     pip install onnx==1.23.* onnxruntime numpy
     python peers/onnx_cases.py DIR
 
 DIR/<case>/ gets model.onnx and, per data set, inputs.safetensors and expected.safetensors (the
-second set is inputs1.safetensors, and so on); DIR/cases.json says name, kind, tolerances, what ONNX
-Runtime's CPU provider makes of the case ("passes", or the reason why not) and, where a value is no
-tensor that safetensors holds, which.
+second set is inputs1.safetensors, and so on). DIR/cases.json has for each case:
+
+- its name, kind and tolerances;
+- the verdict of ONNX Runtime's CPU provider ("passes", or the reason why not);
+- the values that are no tensor that safetensors holds, if there are any.
 """
 
 import json
@@ -119,7 +121,7 @@ def runtime_says(model, sets, rtol, atol):
             for output, reference in zip(outputs, expected):
                 agree(output, reference, rtol, atol)
         return "passes"
-    except Exception as error:  # whatever it says is the reason
+    except Exception as error:  # the message of any error is the reason
         return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 

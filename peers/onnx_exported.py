@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Says what `onnx.checker` and ONNX Runtime make of exported models; `cargo xtask onnx-tests` asks
-it.
+"""Checks exported models by `onnx.checker` and ONNX Runtime, for `cargo xtask onnx-tests`.
 
-A request a line on the standard input, as JSON: model, inputs, expected (files), rtol, atol. An
-answer a line on the standard output: "agrees", or the reason why not. Outputs agree where |y -
-expected| <= atol + rtol |expected|.
+Each line of the standard input is a request, as JSON: model, inputs, expected (files), rtol, atol.
+Each line of the standard output is an answer: "agrees", or the reason why not. Outputs agree where
+|y - expected| <= atol + rtol |expected|.
 """
 
 import json
@@ -77,7 +76,7 @@ def widened(model):
 
 
 def verdict(request):
-    """What becomes of one model."""
+    """The answer for one model."""
     model = onnx.load(request["model"])
     onnx.checker.check_model(model, full_check=True)
     options = onnxruntime.SessionOptions()
@@ -112,7 +111,7 @@ def main():
     for line in sys.stdin:
         try:
             answer = verdict(json.loads(line))
-        except Exception as error:  # whatever it says is the reason
+        except Exception as error:  # the message of any error is the reason
             answer = (str(error).strip().splitlines() or [type(error).__name__])[0][:240]
         print(json.dumps(answer), flush=True)
 

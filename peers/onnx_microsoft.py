@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Small cases of the com.microsoft ops that exporters of transformers emit, with what ONNX
-Runtime's CPU provider gives: the folders `microsoft_*` of crates/overdrive-formats/tests/onnx.
+"""Small cases of the com.microsoft ops that exporters of transformers emit, with the outputs of
+ONNX Runtime's CPU provider. They are the folders `microsoft_*` of
+crates/overdrive-formats/tests/onnx.
 
     pip install onnx==1.23.* onnxruntime numpy ml_dtypes
     python3 peers/onnx_microsoft.py crates/overdrive-formats/tests/onnx
@@ -201,8 +202,8 @@ def main():
         there = {key: np.asarray(value) for key, value in inputs.items() if value is not None}
         given = {key: value for key, value in there.items() if key not in weights}
         outputs = [f"y{i}" for i in range(count)]
-        # Mean and deviation of a norm are given by no CPU kernel: the sum that was normalised is
-        # the fourth.
+        # No CPU kernel gives mean and deviation of a norm. The fourth output is the sum that was
+        # normalised.
         if op == "SkipLayerNormalization":
             outputs[1:3] = ["", ""]
         node = helper.make_node(

@@ -5,10 +5,14 @@ onnx-tests DIR` runs.
     pip install torch torchvision transformers onnx==1.23.* onnxruntime onnxscript numpy ml_dtypes
     python3 peers/onnx_models.py DIR [OVERDRIVE]
 
-Kinds: `model, torch.export` (the exporter that torch.onnx.export uses by default), `model,
-TorchScript` (the older one) and, with the path of the binary, `model, overdrive export`. Weights
-and inputs are random with fixed seeds. Expected outputs are PyTorch's; for our own models ONNX
-Runtime's.
+Kinds:
+
+- `model, torch.export`: the exporter that torch.onnx.export uses by default;
+- `model, TorchScript`: the older exporter;
+- `model, overdrive export`, if the path of the binary is given.
+
+Weights and inputs are random with fixed seeds. Expected outputs are PyTorch's; for our own models
+they are ONNX Runtime's.
 """
 
 import json
@@ -28,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from onnx_cases import runtime_says, write  # noqa: E402
 from onnx_exported import read  # noqa: E402
 
-# torchvision asks for a module `pytorch`, and one of this folder has the name.
+# torchvision imports a module `pytorch`, and a file of this folder has that name.
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
 
 BUILT_IN = [
@@ -82,7 +86,7 @@ class Residual(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up by transposed convolution and by interpolation, concatenated."""
+    """A path down, and paths up by transposed convolution and by interpolation, concatenated."""
 
     def __init__(self):
         super().__init__()
@@ -300,7 +304,7 @@ def drawn(model):
 
 
 def quantized(out, binary, name, mode):
-    """A model that was quantized, exported; what is expected of it is what the folder gives."""
+    """A quantized model, exported; the expected outputs are those of the folder."""
     folder = out / f"{name}_{mode}"
     folder.mkdir(exist_ok=True)
     run = lambda *words: subprocess.run([binary, *words], check=True, stdout=subprocess.DEVNULL)
@@ -321,9 +325,9 @@ def quantized(out, binary, name, mode):
     )
     given = read(folder / "expected.safetensors")
     expected = [given[port.name] for port in session.get_outputs()]
-    # Where activations have codes, a last bit decides which of two a tie rounds to, a code is a
-    # whole step, and all that follows moves: between our own modes by up to 0.05 (8-bit integers)
-    # and 0.13 (fp8) standard deviations of the trained transformer's outputs.
+    # Where activations have codes, a last bit decides to which of two codes a tie rounds. A code
+    # is a whole step, and all values after it move. Our own modes differ by up to 0.05 (8-bit
+    # integers) and 0.13 (fp8) standard deviations of the trained transformer's outputs.
     steps = {
         "int8-dynamic": 0.06,
         "int8-smooth": 0.06,
@@ -343,7 +347,7 @@ def quantized(out, binary, name, mode):
 
 
 def built_in(out, binary, name):
-    """One of our own models, as we export it; what is expected of it is what ONNX Runtime says."""
+    """One of our own models, as we export it; the expected outputs are ONNX Runtime's."""
     folder = out / f"{name}_overdrive"
     folder.mkdir(exist_ok=True)
     subprocess.run(
@@ -371,7 +375,7 @@ def main():
                 entries.append(export(out, name, module, inputs, axes, legacy))
             except (
                 Exception
-            ) as error:  # PyTorch's exporters refuse some models; that is theirs to mend
+            ) as error:  # PyTorch's exporters refuse some models, which we cannot mend
                 refused.append(
                     f"{name} ({'TorchScript' if legacy else 'torch.export'}): "
                     f"{str(error).splitlines()[0][:160]}"
@@ -382,7 +386,7 @@ def main():
         for name in ("digits-mlp", "text-transformer"):
             try:
                 entries.append(quantized(out, sys.argv[2], name, mode))
-            except Exception as error:  # the command says on stderr why not
+            except Exception as error:  # the command gives the reason on stderr
                 refused.append(f"{name} in {mode}: {str(error).splitlines()[0][:200]}")
     (out / "cases.json").write_text(json.dumps(entries, indent=1))
     print(

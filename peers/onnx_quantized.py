@@ -5,11 +5,14 @@ runs.
     pip install torch onnx==1.23.* onnxruntime onnxscript onnx_ir sympy numpy ml_dtypes
     python3 peers/onnx_quantized.py DIR
 
-`quantize_dynamic`, `quantize_static` in both formats (QDQ, QOperator) with 4-, 8- and 16-bit codes,
-and the block-wise weights of `matmul_nbits_quantizer` (round to nearest, HQQ), of a transformer, a
-perceptron and convolutions that PyTorch exports. Weights and inputs are random with fixed seeds;
-expected outputs are ONNX Runtime's, without its graph optimizations, which change what a model
-computes.
+PyTorch exports a transformer, a perceptron and convolutions. The quantizers are:
+
+- `quantize_dynamic`;
+- `quantize_static` in both formats (QDQ, QOperator) with 4-, 8- and 16-bit codes;
+- the block-wise weights of `matmul_nbits_quantizer` (round to nearest, HQQ).
+
+Weights and inputs are random with fixed seeds. Expected outputs are ONNX Runtime's, without its
+graph optimizations, which change the values that a model computes.
 """
 
 import json
@@ -112,7 +115,7 @@ def dynamic(weights, per_channel):
 
 
 def ways():
-    """Name, and what quantizes."""
+    """Name, and the function that quantizes."""
     i8, u8, i16, u16, i4, u4 = (
         getattr(QuantType, f"Q{t}") for t in ("Int8", "UInt8", "Int16", "UInt16", "Int4", "UInt4")
     )
@@ -146,8 +149,8 @@ def ways():
 
 
 def exported(out, name, module, x):
-    """The model as PyTorch writes it, with MatMul and Add; and prepared as the quantizers ask for
-    it, with Gemm."""
+    """The model as PyTorch writes it, with MatMul and Add. Also the model with Gemm, prepared as
+    the quantizers ask for it."""
     plain, ready = out / f"{name}.onnx", out / f"{name}_ready.onnx"
     torch.onnx.export(
         module.eval(),
@@ -173,10 +176,10 @@ def finish(out, case, source, x, quantize):
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": x})
-    # Where activations have codes, a last bit decides to which of two a tie rounds, and layers
-    # carry that on: fused kernels of ONNX Runtime's own are up to 2.1 steps (of the largest output
-    # over 127) from its nodes one by one in the encoder. It multiplies weights in blocks that come
-    # as QDQ with activations in codes, too.
+    # Where activations have codes, a last bit decides to which of two codes a tie rounds, and later
+    # layers carry the difference on. In the encoder ONNX Runtime's fused kernels are up to 2.1
+    # steps (of the largest output over 127) from its nodes one by one. ONNX Runtime also multiplies
+    # blocked weights that come as QDQ with activations in codes.
     steps = 0 if "bits" in case and "qdq" not in case else 5 if case.startswith("encoder") else 2
     atol = max(1e-4, steps * float(np.abs(y).max()) / 127)
     entry = {
@@ -201,11 +204,11 @@ def quantized(out):
         for way, quantize in ways():
             if name == "convolutions" and "bits" in way:
                 continue
-            # Blocks are of MatMul alone; weights of 4 bits come in both forms by that.
+            # Only MatMul has blocks, so weights of 4 bits come in both forms.
             source = plain if "bits" in way or "i4" in way or "u4" in way else ready
             try:
                 entries.append(finish(out, f"{name}_{way}", source, x.numpy(), quantize))
-            except Exception as error:  # the quantizers refuse some; that is theirs to mend
+            except Exception as error:  # the quantizers refuse some models, which we cannot mend
                 refused.append(
                     f"{name} {way}: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
                 )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Small models that ONNX Runtime's quantizer made integer with calibrated activations, and what its
-CPU provider gives: the folders `static_*` of crates/overdrive-formats/tests/onnx. What is expected
-is what the nodes say, each by itself: fused kernels of ONNX Runtime round elsewhere, and may be a
-code or two off.
+"""Small models that ONNX Runtime's quantizer made integer with calibrated activations, and the
+outputs of its CPU provider. Writes the folders `static_*` of crates/overdrive-formats/tests/onnx.
+The expected outputs are those of the nodes, each run by itself. Fused kernels of ONNX Runtime round
+elsewhere, and may be a code or two off.
 
     pip install onnx==1.23.* onnxruntime numpy ml_dtypes
     python3 peers/onnx_static.py crates/overdrive-formats/tests/onnx
@@ -45,7 +45,7 @@ def network():
         node("Mul", ["conv1", "gate"], "gated"),
         node("LeakyRelu", ["conv1"], "leaky", alpha=0.1),
         node("Concat", ["gated", "leaky"], "both", axis=1),
-        # Of three: a mean of four codes may lie exactly between two.
+        # Three elements, because a mean of four codes may lie exactly between two codes.
         node("AveragePool", ["both"], "mean", kernel_shape=[3, 1]),
         node("Flatten", ["mean"], "flat", axis=1),
         node("Gemm", ["flat", "w2", "b2"], "dense", transB=1),

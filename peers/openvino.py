@@ -3,9 +3,9 @@
 Overdrive hands over its graph as an ONNX file and its inputs as safetensors, so this file only
 compiles a file for the processor and reads the clock.
 
-Mode: `compile`; OpenVINO compiles whole graphs. Hints: latency, one stream, the threads that
-Overdrive has. The format of a request is OpenVINO's inference precision; f32 is f32, which it would
-otherwise lower where the processor has bf16.
+Mode: `compile`; OpenVINO compiles whole graphs. Hints: latency, one stream, as many threads as
+Overdrive has. The format of a request is OpenVINO's inference precision. f32 stays f32, although
+OpenVINO would lower it by default where the processor has bf16.
 """
 
 import time
@@ -80,7 +80,7 @@ class Compiled(Ready):
         return np.frombuffer(data, STORED[stored]).reshape(shape).copy()
 
     def use(self, inputs):
-        """Inputs are read where they lie; the request keeps them alive."""
+        """Gives the request the inputs in place; the request keeps them alive."""
         super().use(inputs)
         for name, array in zip(self.names, inputs):
             self.request.set_tensor(name, ov.Tensor(array, shared_memory=True))

@@ -1,14 +1,19 @@
-"""What the programs of other frameworks have in common that Overdrive drives: one JSON request a
-line in, one answer out.
+"""The common part of the programs of other frameworks that Overdrive drives. Each line of input is
+one JSON request, and each line of output one answer.
 
-Overdrive draws inputs and parameters, writes them as safetensors, alternates its own samples with
-the ones taken here, and judges the outputs that are written here against its own f64 reference;
-statistics, FLOPs and records are Overdrive's.
+Overdrive draws inputs and parameters, and writes them as safetensors. It alternates its own samples
+with the ones taken here. It judges the outputs that are written here against its own f64 reference.
+Statistics, FLOPs and records are Overdrive's.
 
-A program gives `serve` a framework: `describe()`, `knows(request)`, `open(request)` with a `Ready`
-as its result, `closed()`, which is called when one was let go, and `full`, what it raises where the
-device's memory is used up. A request that cannot be met is answered with `unsupported`,
-`out_of_memory` or `failed` and a sentence.
+A program gives `serve` a framework, which has:
+
+- `describe()` and `knows(request)`;
+- `open(request)`, whose result is a `Ready`;
+- `closed()`, which is called when a `Ready` was let go;
+- `full`, the exception that it raises when the device's memory is used up.
+
+A request that cannot be met is answered with `unsupported`, `out_of_memory` or `failed` and a
+sentence.
 """
 
 import json
@@ -19,13 +24,13 @@ import time
 
 
 class Unsupported(Exception):
-    """What a framework, or this installation of it, does not do."""
+    """A request that a framework, or this installation of it, cannot meet."""
 
 
 def read(path):
     """Tensors by name, each as type, shape and bytes. The format is a length, a JSON header and the
-    data; no package is needed, and nothing is read before it is asked for: the bytes are the file's
-    own pages, which writing does not change.
+    data, so no package is needed. The bytes are the file's own pages: none is read before it is
+    asked for, and writing to them does not change the file.
     """
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
@@ -56,17 +61,17 @@ def write(path, arrays):
 
 
 class Ready:
-    """A workload in a mode. Whoever derives it fills `sets` with inputs, `paid` with what was paid
-    once, and has `use` make inputs the current ones."""
+    """A workload in a mode. A derived class fills `sets` with inputs, and `paid` with the costs
+    that were paid once. Its `use` makes inputs the current ones."""
 
     def call(self):
         raise NotImplementedError
 
     def synchronize(self):
-        """Waits for the call; whoever calls libraries that return when they are done need not."""
+        """Waits for the call. Libraries that return when they are done need no such wait."""
 
     def inputs(self, path):
-        """Inputs of a file, in the order of the workload's."""
+        """Inputs of a file, in the order of the workload's inputs."""
         raise NotImplementedError
 
     def use(self, inputs):
@@ -77,12 +82,12 @@ class Ready:
         raise NotImplementedError
 
     def unchanged(self, copies):
-        """Whether the current inputs still are those."""
+        """Whether the current inputs still equal those copies."""
         raise NotImplementedError
 
     def outputs(self, rows):
-        """Outputs of one more call by name, as arrays of NumPy; of each only these rows, or all
-        where it is None."""
+        """Outputs of one more call by name, as arrays of NumPy. Each has only these rows, or
+        all where the rows are None."""
         raise NotImplementedError
 
     def sample(self, calls):
@@ -130,7 +135,7 @@ class Server:
         return self.ready[request["id"]].sample(request["calls"])
 
     def run(self, request):
-        """On inputs of their own, which the call must leave as they were."""
+        """Uses inputs of its own, which the call must leave as they were."""
         ready = self.ready[request["id"]]
         before = ready.current
         ready.use(ready.inputs(request["inputs"]))

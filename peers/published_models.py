@@ -1,6 +1,6 @@
-"""Hugging Face's implementation of a published architecture, with Overdrive's weights: the states
-of such a graph have the names and the orientation of the checkpoints, so that loading them is a
-check and no mapping."""
+"""Hugging Face's implementation of a published architecture, with Overdrive's weights. The states
+of such a graph have the names and the orientation of the checkpoints. So loading them is a check
+and no mapping."""
 
 import torch
 from overdrive_peer import Unsupported

@@ -1,8 +1,7 @@
 """PyTorch on the same work as Overdrive, in the process that `overdrive_peer` describes.
 
-This file only says what each workload is in PyTorch, makes it ready in a mode, and reads the
-clocks. A workload that comes with a config in Hugging Face's format is what `published_models`
-makes of it.
+This file only defines each workload in PyTorch, makes it ready in a mode, and reads the clocks.
+`published_models` makes a workload that comes with a config in Hugging Face's format.
 
 Modes: `eager`; `jit` (torch.jit.trace); `compile` (torch.compile); `graph` (torch.compile with CUDA
 graphs). Variants of `eager`: attention by one back end of scaled_dot_product_attention
@@ -37,7 +36,7 @@ STORED = {
 
 
 def tensor(stored, shape, data):
-    """What was read, where it lies."""
+    """The tensor that was read, in place."""
     flat = (
         torch.frombuffer(data, dtype=STORED[stored])
         if len(data)
@@ -125,7 +124,7 @@ WORKLOADS = {
     "attention": lambda p, q, k, v: F.scaled_dot_product_attention(q, k, v),
 }
 ATTENDING = {"transformer", "quick-inference", "quick-memory", "causal attention", "attention"}
-# Of these liger-kernel has kernels.
+# The ops that liger-kernel has kernels for.
 ROWS = {"softmax", "layer_norm", "rms_norm", "cross_entropy"}
 
 
@@ -151,7 +150,7 @@ SDPA = {"sdpa-math": "MATH", "sdpa-flash": "FLASH_ATTENTION", "sdpa-cudnn": "CUD
 
 
 def attention_by(variant):
-    """Only this back end of scaled_dot_product_attention; any, where the variant is none of it."""
+    """Allows only this back end of scaled_dot_product_attention; any where the variant is none."""
     if variant not in SDPA:
         return contextlib.nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -160,8 +159,8 @@ def attention_by(variant):
 
 
 class Workload(torch.nn.Module):
-    """A workload with its parameters, as torch.jit and torch.compile want it: buffers of a module
-    stay where they are."""
+    """A workload with its parameters, as torch.jit and torch.compile want it. The parameters are
+    buffers of a module, which stay where they are."""
 
     def __init__(self, function, parameters):
         super().__init__()
@@ -226,7 +225,7 @@ class Made(Ready):
                 self.call()
                 self.synchronize()
             except RuntimeError as error:
-                # The one back end that was asked for declines; why, it only warns.
+                # The back end that was asked for declines; it gives the reason only as a warning.
                 if self.variant not in SDPA or not str(error).startswith(
                     ("No available kernel", "No viable backend")
                 ):
@@ -274,8 +273,8 @@ class Made(Ready):
     CYCLES_PER_NS = 2.0
 
     def sample(self, calls):
-        """By the host's clock, and by the device's with its L2 flushed before each call and
-        launches hidden behind a gate."""
+        """Times by the host's clock and by the device's. On the device L2 is flushed before each
+        call, and launches are hidden behind a gate."""
         if not self.here.is_cuda:
             return super().sample(calls)
         host_ns, device_ms = 0, 0.0
@@ -304,8 +303,8 @@ class Torch:
     """The framework on a device."""
 
     full = torch.OutOfMemoryError
-    # Sets of inputs that stay where they were put: every way in which a workload runs is given the
-    # same.
+    # Sets of inputs that stay where they were put. Every mode of a workload is given the same
+    # sets.
     KEPT = 2
 
     def __init__(self, device, threads):

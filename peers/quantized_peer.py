@@ -1,5 +1,5 @@
-"""What programs of quantizing libraries for PyTorch have in common: a published architecture whose
-named linear layers a library replaces, on the work that `overdrive_peer` describes."""
+"""The common part of the programs of quantizing libraries for PyTorch. A library replaces the named
+linear layers of a published architecture, on the work that `overdrive_peer` describes."""
 
 import torch
 from overdrive_peer import Unsupported
@@ -7,8 +7,8 @@ from pytorch import Made, Torch
 
 
 def linear_layers(model, names):
-    """Makes the named layers `torch.nn.Linear`, which is what libraries take: GPT-2 has Conv1D, the
-    same product with its weights the other way round."""
+    """Makes the named layers `torch.nn.Linear`, because libraries take only those. GPT-2 has
+    Conv1D, the same product with its weights transposed."""
     for name in names:
         module = model.get_submodule(name)
         if type(module).__name__ != "Conv1D":
@@ -26,13 +26,13 @@ def linear_layers(model, names):
 
 
 def nbytes(tensor):
-    """Of all tensors that a tensor is made of."""
+    """Bytes of all tensors that a tensor is made of."""
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         return sum(nbytes(getattr(tensor, name)) for name in names)
     state = getattr(tensor, "quant_state", None)  # The scales of 4 bits in bitsandbytes.
     scales = 0 if state is None else state.absmax.nbytes
-    rows = getattr(tensor, "SCB", None)  # Those of its 8 bits.
+    rows = getattr(tensor, "SCB", None)  # The scales of 8 bits in bitsandbytes.
     return tensor.nbytes + scales + (0 if rows is None else rows.nbytes)
 
 

@@ -1,6 +1,9 @@
-"""A folder with the architecture of a model that people know and random weights, for timings: how
-long a call takes does not depend on their values. `python peers/random_weights.py minilm|gpt2
-FOLDER`; needs torch and transformers.
+"""Writes a folder with the architecture of a well-known model and random weights, for timings. The
+time of a call does not depend on the values of the weights.
+
+python peers/random_weights.py minilm|gpt2 FOLDER
+
+Needs torch and transformers.
 """
 
 import sys
@@ -20,7 +23,7 @@ MODELS = {
         ),
         add_pooling_layer=False,
     ),
-    # The smallest GPT-2, of 124 million parameters, is what the config has where nothing is said.
+    # The defaults of the config are the smallest GPT-2, of 124 million parameters.
     "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config()),
 }
 

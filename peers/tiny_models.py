@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Tiny random models in Hugging Face's format, with what `transformers` makes of them: the fixtures
-of crates/overdrive-studies/tests/pretrained/. Needs torch, transformers and tokenizers; downloads
-nothing.
+"""Tiny random models in Hugging Face's format, with the outputs of `transformers`. They are the
+fixtures of crates/overdrive-studies/tests/pretrained/. Needs torch, transformers and tokenizers;
+downloads nothing.
 
     python3 peers/tiny_models.py crates/overdrive-studies/tests/pretrained [NAME...]
 
-Each folder has config.json, the weights (f32, f16 or bf16; Llama's in two shards), tokenizer.json,
-and expected.npz: `x` and `mask`, outputs `y` in f64 arithmetic rounded to f32, and for decoders a
-`prompt` and its greedy `continuation`.
+Each folder has config.json, the weights (f32, f16 or bf16; Llama's in two shards), tokenizer.json
+and expected.npz. That file has `x` and `mask`, and outputs `y` in f64 arithmetic rounded to f32.
+For decoders it also has a `prompt` and its greedy `continuation`.
 """
 
 import json
@@ -26,7 +26,7 @@ GENERATED = 12
 
 
 def byte_level_tokenizer():
-    """Byte-level BPE with a few merges, as GPT-2, Llama 3 and Qwen have; ids stay below the models'
+    """Byte-level BPE with a few merges, as GPT-2, Llama 3 and Qwen have. Ids stay below the models'
     vocabulary."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [
@@ -66,8 +66,8 @@ def word_piece_tokenizer():
 
 
 def scattered(model):
-    """Initial weights are so small that every continuation is one token again and again; larger
-    ones tell errors apart."""
+    """Makes the weights larger. The initial ones are so small that every continuation is one token
+    again and again; larger ones tell errors apart."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -86,7 +86,7 @@ def write_decoder(folder, config, dtype, shard=None):
     options = {"max_shard_size": shard} if shard else {}
     model.save_pretrained(folder, **options)
     byte_level_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
-    # Read again: a model that was rounded to bf16 has rounded its rotary frequencies too.
+    # Read again, because a model that was rounded to bf16 has rounded its rotary frequencies too.
     exact = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     ).eval()
@@ -117,7 +117,7 @@ def write_encoder(folder, config, pooling):
     mask = torch.ones_like(x)
     mask[1, 4:] = 0
     if config.model_type == "roberta":
-        # Positions do not count tokens that fill up.
+        # Positions do not count padding tokens.
         x[0, 2] = x[1, 5] = config.pad_token_id
     with torch.no_grad():
         y = exact(x, attention_mask=mask).last_hidden_state
@@ -205,7 +205,7 @@ def write_clip(folder, config):
     images = pixels(config.vision_config, 2)
     ids = torch.randint(0, VOCABULARY - 1, (3, 7), generator=torch.Generator().manual_seed(3))
     end = config.text_config.eos_token_id
-    # At the end, in the middle with another one behind it, and at the beginning.
+    # End tokens at the end, in the middle with another one behind it, and at the beginning.
     ids[0, 6] = ids[1, 3] = ids[1, 5] = ids[2, 0] = end
     y = read_exact(transformers.CLIPModel, folder)(input_ids=ids, pixel_values=images.double())
     size = config.vision_config.image_size
@@ -241,7 +241,7 @@ def write_whisper(folder, config):
 
 
 def write_pytorch(folder, of, shards):
-    """The weights of the folder `of` in files of torch.save, in one file every second tensor as
+    """The weights of the folder `of` in files of torch.save. In one file every second tensor is
     f64."""
     folder.mkdir(exist_ok=True)
     for name in ("config.json", "tokenizer.json"):
@@ -270,11 +270,11 @@ def write_all(root, wanted):
     stretched = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0,
                  "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                  "original_max_position_embeddings": 16}
-    # The beginning of a sequence is longer than what the angles were learnt from, and the ramp has
-    # channels on both sides.
+    # The beginning of a sequence is longer than the positions that the angles were learnt from,
+    # and the ramp has channels on both sides.
     longer = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
               "original_max_position_embeddings": 16, "beta_fast": 4.0, "beta_slow": 0.5}
-    # Three of four channels are turned, each pair by a factor of its own.
+    # Three of four channels are rotated, each pair by a factor of its own.
     longrope = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
                 "short_factor": [1.0, 1.3, 1.7], "long_factor": [2.0, 3.0, 4.0]}
     tied = dict(tie_word_embeddings=True)
@@ -300,7 +300,7 @@ def write_all(root, wanted):
             **common, **tied, head_dim=8, num_experts=4, num_experts_per_tok=2,
             moe_intermediate_size=8, decoder_sparse_step=2, norm_topk_prob=False), bf16),
         "olmo2": (lambda: transformers.Olmo2Config(**common, pad_token_id=0), bf16),
-        # The first block turns queries and keys, the second sees a window and turns none.
+        # The first block rotates queries and keys, the second sees a window and rotates none.
         "smollm3": (lambda: transformers.SmolLM3Config(
             **common, pad_token_id=0, no_rope_layer_interval=2, use_sliding_window=True,
             sliding_window=3, mlp_bias=True, attention_bias=True), bf16),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Files of torch.save with everything that a state dict may hold: the fixtures of
+"""Files of torch.save with everything that a state dict may hold. They are the fixtures of
 crates/overdrive-formats/tests/pytorch/. Needs torch and numpy.
 
     python3 peers/torch_files.py crates/overdrive-formats/tests/pytorch
 
-archive.bin and stream.bin, the layouts since and before PyTorch 1.6, hold the same tensors;
-expected.npz has their values, bf16 as f32.
+archive.bin has the layout since PyTorch 1.6, stream.bin the layout before it. Both hold the same
+tensors. expected.npz has their values, bf16 as f32.
 """
 
 import collections

@@ -42,7 +42,7 @@ const LAYERS: [Layer; 7] = [
 ];
 
 impl Layer {
-    /// In `dtype`, which comes in and goes out.
+    /// The type of the input and of the output.
     fn graph(&self, dtype: DType) -> Graph {
         let b = Builder::new("layer");
         let [inputs, outputs] = self.channels;

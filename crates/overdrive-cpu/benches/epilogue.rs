@@ -1,5 +1,6 @@
-//! A product alone, and with bias and GELU, whose sums wait in scratch or where results go: in one
-//! process, alternating; medians of the ratios to the product alone, round by round.
+//! A product alone, and with bias and GELU. Its sums wait in scratch or where results go. All
+//! variants run in one process, alternating. The figures are medians of the ratios to the product
+//! alone, round by round.
 //!
 //! `cargo bench -p overdrive-cpu --bench epilogue [-- THREADS]`
 // A program; slot tables over its own vectors.
@@ -41,7 +42,7 @@ fn noise(len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// What follows `sums`, to `[m, n]` in slot 1.
+/// The program that follows `sums`, with its result `[m, n]` in slot 1.
 fn program([m, n]: [usize; 2], follow: impl FnOnce(&mut Program, Register) -> Register) -> Program {
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);

@@ -1,6 +1,6 @@
-//! Our GEMM beside the best GEMM crates, in one process, alternating: GFLOP/s from the shortest
-//! time of each, the median of the ratios round by round, and the share of the multiply-add peak
-//! measured beside them.
+//! Our GEMM beside the best GEMM crates, in one process, alternating. The figures are GFLOP/s from
+//! the shortest time of each, and the median of the ratios round by round. Beside them is the share
+//! of the multiply-add peak, which is measured in the same run.
 //!
 //! `cargo bench -p overdrive-cpu --bench gemm [-- THREADS [SHAPE...]]`, a shape being `MxNxK`.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; the peak needs intrinsics.
@@ -214,8 +214,8 @@ fn trim<T: Element>(bytes: &mut [u8], shape: [usize; 4]) -> &mut [u8] {
     &mut bytes[start..][..Kernel::<T>::best().packed_b_bytes(shape)]
 }
 
-/// Multiply-adds a second of one core that has nothing to load, times two. In assembly, because
-/// what matters is that nothing else is in the loop.
+/// Multiply-adds a second of one core that has nothing to load, times two. It is in assembly,
+/// because nothing else may be in the loop.
 #[cfg(target_arch = "x86_64")]
 fn peak_gflops() -> f64 {
     const STEPS: usize = 1_000_000;

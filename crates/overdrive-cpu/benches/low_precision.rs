@@ -1,10 +1,13 @@
 //! Products in low precision beside those of f32, in one process, alternating: medians, and medians
 //! of the ratios round by round.
 //!
-//! `layers`: linear layers in int8, fp8 and MXFP8, activations quantized inside of the time,
-//! weights packed before, through compiled graphs. `int8`: its products alone, kernel by kernel,
-//! with `rten-gemm` beside them. `weights`: codes that become numbers in registers or in panels,
-//! against f32 that is packed as it comes, on copies that together exceed the last cache.
+//! The kinds of measurement:
+//!
+//! - `layers`: linear layers in int8, fp8 and MXFP8, through compiled graphs. Activations are
+//!   quantized inside of the time; weights are packed before.
+//! - `int8`: the products of int8 layers alone, kernel by kernel, with `rten-gemm` beside them.
+//! - `weights`: codes that become numbers in registers or in panels, against f32 that is packed as
+//!   it comes. The copies together exceed the last cache.
 //!
 //! `cargo bench -p overdrive-cpu --bench low_precision [-- layers|int8|weights [THREADS]]`
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used)] // A program; bytes that are numbers.
@@ -108,7 +111,8 @@ struct Layer {
     scales: DType,
     scale: f64,
     group: Option<usize>,
-    /// What rounding of an operand may do to an element, of the largest.
+    /// Largest error that rounding of an operand may cause in an element, relative to the largest
+    /// element.
     rounding: f32,
 }
 

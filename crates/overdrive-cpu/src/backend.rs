@@ -56,7 +56,7 @@ impl CpuBackend {
         Self::with_instruction_set(threads, InstructionSet::best())
     }
 
-    /// The same, limited to an instruction set and those that it includes.
+    /// The same back end, limited to an instruction set and those that it includes.
     ///
     /// # Errors
     /// As for [`new`](Self::new), and `Mismatch` for a set that this machine lacks.
@@ -116,7 +116,7 @@ fn at_least_one(threads: usize) -> Result<NonZeroUsize, BackendError> {
     })
 }
 
-/// What this CPU and this crate can do.
+/// The capabilities of this CPU and this crate.
 fn describe(threads: usize) -> Description {
     let halves = [DType::F16, DType::BF16];
     Description {

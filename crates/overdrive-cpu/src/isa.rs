@@ -4,7 +4,7 @@
 //! A back end is made for one set
 //! ([`CpuBackend::with_instruction_set`](crate::CpuBackend::with_instruction_set)), by default the
 //! best. That set is in force on a thread while the back end compiles and runs, and always on the
-//! threads of its pool; every choice of a kernel asks for it here. So one process can have back
+//! threads of its pool. Every choice of a kernel asks for it here. So one process can have back
 //! ends of several sets, and no choice outlives its back end.
 #![allow(unsafe_code)] // One system call.
 
@@ -13,10 +13,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// What kernels are written for. In order: each includes those before it that its architecture has.
+/// The instruction sets that kernels are written for. In order: each includes those before it that
+/// its architecture has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum InstructionSet {
-    /// What every processor of the architecture has.
+    /// The instructions that every processor of the architecture has.
     Portable,
     /// Products on NEON, which every 64-bit ARM processor has.
     Neon,
@@ -35,7 +36,7 @@ pub enum InstructionSet {
 use InstructionSet::{Amx, Avx2, Avx512, Avx512Bf16, Avx512Vnni, Neon, Portable};
 
 thread_local! {
-    /// What a back end has put in force on this thread.
+    /// The set that a back end has put in force on this thread.
     static IN_FORCE: Cell<Option<InstructionSet>> = const { Cell::new(None) };
 }
 
@@ -43,7 +44,7 @@ impl InstructionSet {
     /// All that there are.
     pub const ALL: [Self; 7] = [Portable, Neon, Avx2, Avx512, Avx512Vnni, Avx512Bf16, Amx];
 
-    /// Those that this machine has, the best last.
+    /// The instruction sets that this machine has, the best last.
     pub fn available() -> impl Iterator<Item = Self> {
         let best = Self::best();
         Self::ALL.into_iter().filter(move |set| set.is_of_architecture() && *set <= best)
@@ -178,8 +179,8 @@ fn has_tiles() -> bool {
     std::arch::x86_64::__cpuid_count(7, 0).edx & all == all
 }
 
-/// Tile registers are 8 KiB more for the kernel to save at a context switch, so Linux wants to be
-/// asked for them once a process.
+/// Tile registers are 8 KiB more for the kernel to save at a context switch. So Linux requires a
+/// process to ask for them once.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn request_tile_registers() -> bool {
     // <asm/prctl.h> and Documentation/arch/x86/xstate.rst.

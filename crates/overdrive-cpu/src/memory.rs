@@ -1,7 +1,7 @@
 //! Host memory of buffers and arenas: aligned, initialised, and on large pages where it is large.
 //!
-//! A buffer carries a *stamp* that changes with every write, so that what was derived from it
-//! (packed weights) knows when to be derived again. Invariants: every byte is initialised from the
+//! A buffer carries a *stamp* that changes with every write. Data derived from it (packed weights)
+//! knows by the stamp when to be derived again. Invariants: every byte is initialised from the
 //! start; the address of an allocation never changes; no two writes in a process have the same
 //! stamp.
 #![allow(unsafe_code)] // The allocator's interface, `madvise`, and slices over what they gave.
@@ -21,7 +21,8 @@ use overdrive_ir::{BackendError, Plan};
 /// The size of a large page on x86-64 and AArch64, and the alignment of whatever is as long as one.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// From here on it is worth asking the system what it has, which takes some microseconds.
+/// From this size on it is worth asking the system for its free memory, which takes some
+/// microseconds.
 const LARGE_REQUEST: usize = 64 << 20;
 
 /// Bytes that start on a cache line, or on a large page where they fill one.
@@ -32,7 +33,7 @@ pub struct AlignedBytes {
     len: usize,
 }
 
-// SAFETY: the bytes are owned, and plain.
+// SAFETY: the bytes are plain, and belong to this value and to no thread.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: writing takes `&mut`, or a pointer whose user answers for it.
 unsafe impl Sync for AlignedBytes {}
@@ -105,8 +106,8 @@ impl Drop for AlignedBytes {
 #[cfg(target_os = "linux")]
 fn ask_for_large_pages(start: NonNull<u8>, layout: Layout) {
     if layout.align() >= LARGE_PAGE {
-        // SAFETY: the range was just allocated; the call changes how it is mapped, not what it
-        // holds. Failure means pages of the usual size.
+        // SAFETY: the range was just allocated. The call changes its mapping, not its content.
+        // Failure means pages of the usual size.
         unsafe { libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
     }
 }

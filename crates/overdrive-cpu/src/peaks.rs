@@ -1,4 +1,4 @@
-//! Rates from the data sheet: what this processor cannot exceed at its highest clock.
+//! Rates from the data sheet, which this processor cannot exceed at its highest clock.
 //!
 //! Known only where the system tells that clock; a virtual machine seldom does, and then nothing is
 //! claimed.
@@ -25,8 +25,8 @@ fn highest_clock() -> Option<f64> {
     text.trim().parse::<f64>().ok().map(|kilohertz| kilohertz * 1e3)
 }
 
-/// Two multiply-adds of the widest vectors a cycle, and where there are tiles a 16 x 16 x 32
-/// product of bf16, or 16 x 16 x 64 of i8, in 16 cycles; six products of bf16 are one of f32.
+/// Two multiply-adds of the widest vectors a cycle. A CPU with tiles does a 16 x 16 x 32 product of
+/// bf16, or 16 x 16 x 64 of i8, in 16 cycles. Six products of bf16 are one of f32.
 #[cfg(target_arch = "x86_64")]
 fn flops_per_cycle() -> BTreeMap<DType, f64> {
     let bytes = if InstructionSet::Avx512.is_usable() {

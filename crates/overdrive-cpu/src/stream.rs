@@ -10,7 +10,7 @@ use crate::threads::{Apart, Pool};
 pub enum Write {
     /// Through the caches, which read each line before it is written.
     Cached,
-    /// Past the caches, where the CPU can: for what is larger than they are.
+    /// By non-temporal stores, where the CPU has them: for results that are larger than the caches.
     Streaming,
 }
 
@@ -39,7 +39,7 @@ pub fn copy(pool: &Pool, src: &[u8], dst: &mut [u8], write: Write) {
     });
 }
 
-/// Copies `len` bytes past the caches; without AVX-512, through them.
+/// Copies `len` bytes by non-temporal stores; without AVX-512, through the caches.
 ///
 /// # Safety
 /// As for `std::ptr::copy_nonoverlapping`.
@@ -54,7 +54,7 @@ unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// Copies `len` bytes past the caches. Readers on other cores see them after this one's next
+/// Copies `len` bytes by non-temporal stores. Readers on other cores see them after this one's next
 /// [`fence`].
 ///
 /// # Safety
@@ -77,7 +77,7 @@ pub(crate) unsafe fn store_past_caches(from: *const u8, to: *mut u8, len: usize)
     }
 }
 
-/// Makes what this core stored past the caches visible before whatever it stores next.
+/// Makes the non-temporal stores of this core visible before its later stores.
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 CPU has SSE.
@@ -86,15 +86,15 @@ pub(crate) fn fence() {
     };
 }
 
-/// The cache that memory is asked into.
+/// The cache that a prefetch fills.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Near {
     First,
-    /// The second level: for what is read after more than the first level holds.
+    /// The second level: for lines that are read after more than the first level holds.
     Second,
 }
 
-/// Asks for a cache line.
+/// Prefetches a cache line.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8, near: Near) {
     #[cfg(target_arch = "x86_64")]

@@ -1,16 +1,20 @@
 //! A pool with a fixed number of threads, made for parallel loops of a few microseconds.
 //!
 //! A run is an atomic counter that the workers draw task indices from until none is left. The
-//! caller is worker 0, so a pool of one spawns nothing, runs inline, and no pool ever has more busy
-//! threads than it was asked for. Idle workers spin for some tens of microseconds, which covers the
-//! gap between two steps of a model, and then sleep.
+//! caller is worker 0. So a pool of one spawns nothing and runs inline, and no pool ever has more
+//! busy threads than it was asked for. Idle workers spin for some tens of microseconds, which
+//! covers the gap between two steps of a model, and then sleep.
 //!
-//! A run never waits for a worker that has not come: workers *join* an open run and the caller,
-//! when the counter is exhausted, *closes* it and waits for those inside alone. On a machine whose
-//! cores are taken, a late worker costs its help and nothing else.
+//! A run never waits for a worker that has not come. Workers *join* an open run. When the counter
+//! is exhausted, the caller *closes* the run and waits only for the workers inside. On a machine
+//! whose cores are taken, a late worker costs its help and nothing else.
 //!
-//! Invariants: a run allocates nothing; a worker index is held by one thread at a time; when `run`
-//! returns, no thread is inside the closure; a panic in a task surfaces in the caller.
+//! Invariants:
+//!
+//! - A run allocates nothing.
+//! - A worker index is held by one thread at a time.
+//! - When `run` returns, no thread is inside the closure.
+//! - A panic in a task surfaces in the caller.
 #![allow(unsafe_code)] // One closure is lent to other threads for the length of a run; see `Job`.
 
 mod apart;
@@ -36,8 +40,8 @@ pub use scratch::Scratch;
 const SPINS: u32 = 1200;
 
 /// The gate of a run, in one word so that "is it open" and "count me in" are a single
-/// compare-and-swap: run number in the high half, workers inside in units of `JOINED`, and two
-/// flags.
+/// compare-and-swap. The word has the run number in the high half, workers inside in units of
+/// `JOINED`, and two flags.
 const OPEN: u64 = 1;
 const CALLER_SLEEPS: u64 = 2;
 const JOINED: u64 = 4;
@@ -52,7 +56,7 @@ thread_local! {
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a task knows about the thread that executes it.
+/// The facts that a task knows about the thread that executes it.
 #[derive(Debug)]
 pub struct Worker<'a> {
     /// In `0..pool.threads()`; no two tasks that execute at the same time see the same index.
@@ -90,7 +94,7 @@ struct Shared {
 }
 
 // SAFETY: `job` is written by the one caller that holds `Pool::turn` while the gate is closed and
-// empty, and read by threads that passed the gate afterwards; `seats[i]` is touched by the thread
+// empty. It is read by threads that passed the gate afterwards. `seats[i]` is touched by the thread
 // with index `i` alone.
 unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer in `job` is to a closure that is `Sync`.
@@ -198,12 +202,12 @@ impl Pool {
         self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).len() }).sum()
     }
 
-    /// Grows every worker's scratch to that of the one that has the most: after a run of each kind,
-    /// no worker has to grow its own in a later run.
+    /// Grows every worker's scratch to that of the worker with the most. So after a run of each
+    /// kind, no worker has to grow its own in a later run.
     pub fn level_scratch(&self) {
         let most = {
             let _turn = lock(&self.turn);
-            // SAFETY: as in `scratch_bytes`.
+            // SAFETY: `turn` is held and the gate is closed and empty: no worker touches its seat.
             self.shared.seats.iter().map(|seat| unsafe { (*seat.0.get()).len() }).max()
         };
         self.reserve_scratch(most.unwrap_or(0));
@@ -265,8 +269,8 @@ impl Shared {
     fn open(&self, helpers: usize) {
         let run = (self.gate.load(Ordering::Relaxed) / RUN).wrapping_add(1) % (u64::MAX / RUN);
         self.gate.store(run * RUN + OPEN, Ordering::SeqCst);
-        // Either this load sees a worker that is falling asleep or that worker sees the open gate:
-        // both sides write, then read, in one total order.
+        // Either this load sees a worker that is falling asleep, or that worker sees the open gate.
+        // Both sides write, then read, in one total order.
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers > 0 {
             drop(lock(&self.sleep));

@@ -19,18 +19,18 @@ static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's layout.
+        // SAFETY: the caller's layout is passed on as it is.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: allocated above.
+        // SAFETY: `System` allocated the memory above, with this layout.
         unsafe { System.dealloc(start, layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: allocated above.
+        // SAFETY: `System` allocated the memory above, with this layout.
         unsafe { System.realloc(start, layout, size) }
     }
 }

@@ -1,4 +1,5 @@
-//! Products of dequantized tensors run as integer products, and mean what the graph says.
+//! Products of dequantized tensors run as integer products, with the meaning that the graph gives
+//! them.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

@@ -1,6 +1,6 @@
 //! Convolutions of random geometry against the reference: odd extents, strides, dilations of both
-//! sides, groups, pads of either sign, tails of every block, one to three spatial dimensions,
-//! operands as they lie and transposed.
+//! sides, groups, pads of either sign and tails of every block. They have one to three spatial
+//! dimensions, and operands as they lie and transposed.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -14,13 +14,13 @@ use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
 
-/// A convolution of any geometry, with what follows it.
+/// A convolution of any geometry, with its epilogue.
 #[derive(Clone, Debug)]
 struct Case {
     dtype: DType,
     images: usize,
     groups: usize,
-    /// Of a group.
+    /// Channels and outputs of a group.
     channels: usize,
     outputs: usize,
     extents: Vec<usize>,
@@ -126,8 +126,8 @@ fn winograd_cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Groups of few outputs each, depthwise ones among them: small images of which several are
-/// computed as one, large ones that are cut into bands, one to three dimensions.
+/// Groups of few outputs each, depthwise ones among them, in one to three dimensions. Several small
+/// images are computed as one; large ones are cut into bands.
 fn few_outputs() -> impl Strategy<Value = Case> {
     let dtypes = [DType::F32, DType::F32, DType::BF16, DType::F16, DType::I8, DType::F64];
     let shape = (
@@ -237,9 +237,12 @@ impl Case {
     }
 }
 
-/// Chains that hand each other bf16 activations with channels last where tiles of pixels are
-/// multiplied: an image of few channels, interleaved, zeros around and none, steps, dilated taps,
-/// lines of the output that are no multiple of a tile.
+/// Chains that hand each other bf16 activations with channels last, where tiles of pixels are
+/// multiplied. They have:
+///
+/// - an interleaved image of few channels;
+/// - zeros around and none, steps, and dilated taps;
+/// - lines of the output that are no multiple of a tile.
 fn chains() -> impl Strategy<Value = Graph> {
     let layer = || (1usize..4, 1usize..4, 1usize..3, 0usize..3, 1usize..3);
     (1usize..3, 1usize..5, 30usize..40, 30usize..50, [layer(), layer(), layer()], any::<bool>())

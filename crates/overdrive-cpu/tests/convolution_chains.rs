@@ -1,7 +1,7 @@
 //! Chains of convolutions that run band by band, of random geometry, against the reference, whether
-//! or not they would pay: steps and pads that make bands overlap, need nothing of an image or leave
-//! lines out, in all forms, with images that are added on the way, layers that are outputs too, and
-//! a fold over space at the end.
+//! or not they would pay. Steps and pads make bands overlap, need nothing of an image or leave
+//! lines out, in all forms. Chains may add images on the way, have layers that are outputs too, and
+//! fold over space at the end.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -33,7 +33,7 @@ struct Layer {
     then: Then,
 }
 
-/// What stands between the sums of a layer and its result.
+/// The operations between the sums of a layer and its result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Relu,
@@ -119,7 +119,7 @@ impl Case {
     }
 }
 
-/// What a plan with chains gives on so many threads, and the plan.
+/// The results of a plan with chains on so many threads, and the plan.
 fn run(graph: &Graph, inputs: &[Array], threads: usize) -> Result<(Vec<Array>, Plan), String> {
     let backend = CpuBackend::new(Some(threads)).unwrap();
     let answer = |call: &Call<'_>| match call {

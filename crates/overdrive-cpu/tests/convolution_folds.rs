@@ -1,6 +1,7 @@
-//! Folds over space behind convolutions, of random geometry, over one to three dimensions and in
-//! groups, against the reference: plain, with fewer multiplications, and of pixels in bf16; of what
-//! is one multiply-add and of what is not; with the folded values stored too, and without.
+//! Folds over space behind convolutions against the reference. Geometry is random, over one to
+//! three dimensions and in groups. The convolutions are plain, with fewer multiplications, and of
+//! pixels in bf16. The epilogue is one multiply-add or more. The folded values are stored too, or
+//! not.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -15,7 +16,7 @@ use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::Tolerance;
 
-/// What stands between the sums and the fold.
+/// The operations between the sums and the fold.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Nothing,
@@ -32,7 +33,7 @@ struct Case {
     dtype: DType,
     images: usize,
     groups: usize,
-    /// Of a group.
+    /// Channels and outputs of a group.
     channels: usize,
     outputs: usize,
     extents: Vec<usize>,
@@ -40,7 +41,7 @@ struct Case {
     stride: usize,
     between: Between,
     reducer: Reducer,
-    /// Whether what is folded is an output too.
+    /// Whether the folded values are an output too.
     stored: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What an executable promises: states, prepared weights, errors that name the argument, memory
+//! The promises of an executable: states, prepared weights, errors that name the argument, memory
 //! that is told.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.

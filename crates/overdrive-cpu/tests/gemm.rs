@@ -16,7 +16,7 @@ use proptest::prelude::*;
 trait Format: Element {
     /// Relative error of one rounding of a sum.
     const SUM_EPSILON: f64;
-    /// What no product of these tests is.
+    /// A value that no product of these tests has.
     const NOTHING: Self::Acc;
     fn from_f64(x: f64) -> Self;
     fn to_f64(self) -> f64;
@@ -406,8 +406,8 @@ fn no_kernel_of_f32_is_less_accurate_than_multiply_adds() {
     }
 }
 
-/// Operands that are not finite, and sums and products too large to be: what comes out is what f32
-/// makes of them.
+/// Operands that are not finite, and sums and products too large to be. The results are those of
+/// f32.
 #[test]
 fn what_is_not_finite_is_so_in_every_kernel_of_f32() {
     let pool = Pool::new(NonZeroUsize::MIN).unwrap();

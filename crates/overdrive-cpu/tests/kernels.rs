@@ -160,8 +160,8 @@ fn windows_fold_with_padding_strides_and_dilation() {
     }
 }
 
-/// Windows of an operand of one to four dimensions, which lies as it says or with its dimensions
-/// turned around.
+/// Windows of an operand of one to four dimensions. It lies as it says or with its dimensions
+/// reversed.
 fn windows() -> impl Strategy<Value = (DType, Reducer, Vec<usize>, Vec<Window>, bool)> {
     let none = Just(Window { size: 1, stride: 1, dilation: 1, pad_low: 0, pad_high: 0 });
     let some = (1usize..6, 1usize..4, 1usize..4, 0usize..4, 0usize..4).prop_map(
@@ -357,7 +357,7 @@ fn by_codes<'b>(x: &[Expr<'b>]) -> Expr<'b> {
     x[0].quantized_linear(QuantizedLinear::default(), &x[1..3])
 }
 
-/// What follows a product by codes, for few rows and for many, in rows that collapse and in rows
+/// The epilogue of a product by codes, for few rows and for many, in rows that collapse and in rows
 /// that do not.
 #[test]
 fn products_by_codes_take_their_epilogue() {

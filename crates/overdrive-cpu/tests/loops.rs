@@ -48,7 +48,7 @@ fn pool(threads: usize) -> Pool {
     Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
 }
 
-/// Runs a program over copies of `slots` and returns what the slots hold afterwards.
+/// Runs a program over copies of `slots` and returns the content of the slots afterwards.
 fn run(program: &Program, slots: &[Tensor], level: Level, pool: &Pool) -> Vec<Tensor> {
     let compiled =
         CompiledLoop::with_level(program, &|slot| slots[slot.0 as usize].ty().dtype, level)
@@ -297,7 +297,7 @@ fn every_type_converts_to_every_other() {
 
 #[test]
 fn results_larger_than_caches_are_streamed() {
-    // 9 M elements of f32 are above the size from which stores go past the caches; an odd count
+    // 9 M elements of f32 are above the size from which stores are non-temporal; an odd count
     // leaves tails.
     let n = (9 << 20) + 13;
     let mut b = Build::new(&[n], 0);
@@ -324,7 +324,7 @@ fn results_larger_than_caches_are_streamed() {
 #[test]
 fn an_epilogue_covers_the_product_tile_by_tile() {
     // relu(sums + bias) of [2, 37, 70] in tiles of at most 16 x 33, stored once as it is and once
-    // transposed in bf16; the sums lie by themselves, or where the first results go.
+    // transposed in bf16. The sums have a buffer of their own, or lie where the first results go.
     let (batch, m, n) = (2usize, 37usize, 70usize);
     let mut p = Program { extents: vec![batch, m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, DType::F32);

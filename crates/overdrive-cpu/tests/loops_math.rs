@@ -57,7 +57,7 @@ fn ulps(got: f32, expected: f64) -> f64 {
 
 fn all_floats() -> Vec<f32> {
     let mut xs: Vec<f32> = (0..=u32::MAX).step_by(4_099).map(f32::from_bits).collect();
-    // What programs compute with most, more densely.
+    // The range that programs compute with most, more densely.
     xs.extend((-400_000..400_000).map(|i| i as f32 / 4_000.0));
     xs.extend([
         0.0,
@@ -198,7 +198,7 @@ fn spelled_gelu(p: &mut Program, of_sum: bool, factored: bool) -> overdrive_ir::
 #[test]
 fn gelu_keeps_its_digits_where_the_tangent_cancels() {
     let xs = all_floats();
-    // Sums whose second operand changes what is computed, and are exact all the same.
+    // Sums whose second operand changes the result, and that are exact all the same.
     let halves: Vec<f32> = xs.iter().map(|x| if x.abs() < 1e30 { x / 2.0 } else { *x }).collect();
     let rests: Vec<f32> = xs.iter().zip(&halves).map(|(x, half)| x - half).collect();
     for level in Level::supported() {

@@ -1,5 +1,6 @@
-//! Plans that keep a memory limit, for a device with memory beside its own, compute what the plan
-//! without a limit does, bit for bit; and their proof of order misses no wait that matters.
+//! Plans that keep a memory limit, for a device with memory beside its own. They compute the
+//! results of the plan without a limit, bit for bit. Their proof of order misses no wait that
+//! matters.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap.
 
@@ -78,7 +79,7 @@ fn limited(graph: &Graph, mode: Mode, backend: &CpuBackend, limit: u64) -> Plan 
     plan
 }
 
-/// What a plan takes without a limit, and the least that it can do with.
+/// Bytes that a plan takes without a limit, and the least that it can do with.
 fn bounds(graph: &Graph, mode: Mode, backend: &CpuBackend) -> [u64; 2] {
     let tuning = Tuning { memory_limit: Some(1), ..Tuning::default() };
     match plan(graph, mode, &device(backend), &tuning) {
@@ -114,8 +115,8 @@ fn whatever_the_limit_every_result_is_what_it_was() {
     assert!(states > 20 && values > 5, "both ways are tried: {states} states, {values} values");
 }
 
-/// Waits for the ends of copies, and for what they carry, cannot be left out, but for those that a
-/// wait of another step covers.
+/// A wait for the end of a copy, or for the values that it carries, cannot be left out. The
+/// exceptions are waits that a wait of another step covers.
 #[test]
 fn a_missing_wait_is_found() {
     let backend = CpuBackend::new(Some(2)).unwrap();
@@ -127,7 +128,7 @@ fn a_missing_wait_is_found() {
         let step = &plan.steps[at];
         let matters = match step.kind {
             StepKind::CopyDone => true,
-            // What goes out, where it was computed just before: nothing else waits for that yet.
+            // A copy of values that were computed just before: nothing else waits for them yet.
             StepKind::CopyStart => at > 0 && plan.steps[at - 1].writes.contains(&step.reads[0]),
             _ => false,
         };

@@ -1,11 +1,11 @@
 //! The CPU against the f64 definition: every case of every op and primitive, and its gradient, in
-//! every mode; with the best instruction set, and in short with each lower one.
+//! every mode. The best instruction set runs all of it, each lower one a short version.
 
 use overdrive_cpu::{CpuBackend, InstructionSet};
 use overdrive_ir::{DType, Mode};
 use testkit::{Case, Disagreement, check_backend, derivative};
 
-/// What a device without graph capture can do.
+/// The modes of a device without graph capture.
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Jit, Mode::Compile];
 
 /// Errs with every case and mode that `check` refuses.

@@ -53,7 +53,7 @@ fn numbers(tensor: &Tensor) -> Numbers<'_> {
     Numbers::new(tensor.bytes(), tensor.ty().dtype, tensor.ty().elements())
 }
 
-/// What `product` makes of a case under each instruction set.
+/// The results of `product` for a case under each instruction set.
 type Found = Vec<(InstructionSet, Vec<f32>)>;
 
 /// The products of a case, and the formula with the bound of its rounding.

@@ -60,7 +60,7 @@ fn call_all(
     results.into_iter().collect()
 }
 
-/// Fails unless the ranks together have what the whole graph gives, twice with the same bits.
+/// Fails unless the ranks together have the results of the whole graph, twice with the same bits.
 fn agrees(seed: u64, graph: &Graph, inputs: &[Array]) {
     let mesh = &meshes()[seed as usize % 5];
     let mode = [Mode::Eager, Mode::Jit, Mode::Compile][seed as usize / 5 % 3];
@@ -133,7 +133,7 @@ fn numbers(dtype: DType, rank: usize) -> Array {
     Array::build(dtype, &SIZES, value)
 }
 
-/// Fails unless all ranks have exactly what the definition gives.
+/// Fails unless all ranks have exactly the results of the definition.
 fn is_exact(graph: &Graph, dtype: DType) {
     let inputs: Vec<Vec<Array>> = (0..6).map(|rank| vec![numbers(dtype, rank)]).collect();
     let expected = eval_ranks(graph, &mesh(), &inputs, &mut vec![States::new(); 6]);

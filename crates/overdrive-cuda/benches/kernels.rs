@@ -1,5 +1,5 @@
-//! Device times of the named kernels at the shapes of the built-in models and of long sequences:
-//! medians of captured, warm calls, with TFLOP/s by each plan's own cost.
+//! Device times of the named kernels at the shapes of the built-in models and of long sequences.
+//! The figures are medians of captured, warm calls, with TFLOP/s by each plan's own cost.
 //!
 //! `cargo bench -p overdrive-cuda --bench kernels [-- PART_OF_A_NAME]`
 #![allow(missing_docs, clippy::unwrap_used)] // A program.
@@ -179,7 +179,7 @@ fn indexed() -> Vec<Graph> {
 fn values(ty: &TensorType, site: u64) -> Tensor {
     let count = ty.elements();
     let values: Vec<f64> = if ty.dtype.is_float() {
-        // A short period: what is drawn once is drawn often enough.
+        // A short period, so that a number that is drawn once is drawn often enough.
         let some: Vec<f64> = philox::normals(1, site).take(count.min(65_521)).collect();
         (0..count).map(|i| some[i % some.len()]).collect()
     } else {

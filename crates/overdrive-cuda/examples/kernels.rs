@@ -1,9 +1,11 @@
-//! `cargo xtask kernels`: what every kernel takes of a multiprocessor, on each architecture that it
-//! is for; no GPU is needed. With `--quick` each for one of its architectures, in turn.
+//! `cargo xtask kernels`: the resources of a multiprocessor that every kernel takes, on each
+//! architecture that it is for. No GPU is needed. With `--quick` each kernel is compiled for one of
+//! its architectures, in turn.
 //!
-//! Kernels by name and of products by their representative specialisations, fused loops and printed
-//! regions by the plans of built-in models. Fails where one does not compile, or spills registers
-//! without saying so by a line `// spills at most N bytes` in its source, beside the reason.
+//! Kernels by name and of products come by their representative specialisations. Fused loops and
+//! printed regions come by the plans of built-in models. The example fails where a kernel does not
+//! compile, or spills more registers than its source admits. The source admits them by a line
+//! `// spills at most N bytes`, beside the reason.
 
 use overdrive_cuda::compiler::{Architecture, Source, resources};
 use overdrive_cuda::device::Properties;

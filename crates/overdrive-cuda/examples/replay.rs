@@ -1,8 +1,12 @@
-//! What it costs to replay a captured call on other buffers, from the host: `cargo run --release
+//! The cost of replaying a captured call on other buffers, from the host: `cargo run --release
 //! --example replay`.
 //!
-//! Three ways: a graph for each set of buffers, one graph that is given the addresses of each set,
-//! and one graph with buffers of its own, to which inputs and from which outputs are copied.
+//! There are three ways:
+//!
+//! - a graph for each set of buffers;
+//! - one graph that is given the addresses of each set;
+//! - one graph with buffers of its own. Inputs are copied to them, and outputs are copied from
+//!   them.
 
 use overdrive_cuda::CudaBackend;
 use overdrive_ir::backend::{CacheState, Protocol, Sample};

@@ -1,9 +1,10 @@
-//! Products through the whole stack (graph, plan, tuner, executable) beside cuBLASLt called
-//! directly by its best algorithm, on the same buffers: `cargo run --release --example stack`.
+//! Products through the whole stack (graph, plan, tuner, executable). Beside them cuBLASLt is
+//! called directly by its best algorithm, on the same buffers: `cargo run --release --example
+//! stack`.
 //!
-//! Both run twice at a time, the second call cold and timed, in turns of one (A B B A): at its
-//! power limit a device is as fast as what ran before, and what it multiplies, let it be. `stack N`
-//! multiplies matrices of N alone.
+//! Both run twice at a time, in turns (A B B A). The second call is the one that is timed, cold.
+//! The turns matter at the power limit of a device. There its speed depends on the run before, and
+//! on the numbers that it multiplies. `stack N` multiplies matrices of N alone.
 
 use cudarc::driver::sys::CUevent_flags;
 use overdrive_cuda::gemm::Candidate;
@@ -83,7 +84,7 @@ impl Direct {
         (direct, fastest.1, fastest.2)
     }
 
-    /// Of the second call, by the device's clock.
+    /// Time of the second call, by the device's clock.
     fn time_ns(&self, launch: &dyn Launch) -> f64 {
         let stream = self.device.stream();
         let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));

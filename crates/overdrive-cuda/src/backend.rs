@@ -24,7 +24,7 @@ pub struct CudaBackend {
     name: String,
     target: Gpu,
     device: Arc<Device>,
-    /// Choices of earlier processes, with what they hold for.
+    /// Choices of earlier processes, with the place that they hold for.
     choices: Option<(Choices, String)>,
 }
 
@@ -57,7 +57,7 @@ impl CudaBackend {
     }
 }
 
-/// Of the latency of a step, so much is not hidden by the next one.
+/// The part of a step's latency that the next step does not hide.
 const STEP_SECONDS: f64 = 0.25e-6;
 
 /// A GPU as passes see it.
@@ -106,8 +106,8 @@ impl Target for Gpu {
     }
 }
 
-/// Bytes per second each way between host and device: what 16 lanes of the PCI Express generation
-/// that such devices come with carry, less an eighth for its packets.
+/// Bytes per second each way between host and device. Such devices come with a generation of PCI
+/// Express. The figure is the rate of its 16 lanes, less an eighth for its packets.
 fn link(architecture: Architecture) -> f64 {
     let gigabytes = match architecture {
         Architecture::Sm90a | Architecture::Sm100a => 64.0,
@@ -178,7 +178,7 @@ impl Backend for CudaBackend {
             let timed = self.choose(&site, gemm::key(call), || gemm::tune(&site, call))?;
             tuning.choices.extend(timed);
         }
-        // One by one is what a launch of several is held against, so it comes second.
+        // A launch of several steps is compared with the steps one by one, so it comes second.
         for step in &plan.steps {
             let StepKind::Joined(bond, steps) = &step.kind else { continue };
             let Some(key) = joined::key(*bond, &steps.iter().collect::<Vec<_>>()) else { continue };
@@ -271,8 +271,8 @@ impl CudaBackend {
         plan.map_err(|error| error.refused_by(&self.name, graph.name()))
     }
 
-    /// What is chosen under a key, if that is news: as an earlier process found, else as `time`
-    /// finds now.
+    /// The choice under a key, if that is news: as an earlier process found, else as `time` finds
+    /// now.
     fn choose(
         &self,
         site: &Site<'_>,

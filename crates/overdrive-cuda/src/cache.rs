@@ -1,16 +1,16 @@
-//! `Cache`: what took long to find on disk, so that a program starts in a fraction of a second the
-//! second time: compiled kernels, and choices between candidates.
+//! `Cache`: results that took long to find, on disk: compiled kernels, and choices between
+//! candidates. With them a program starts in a fraction of a second the second time.
 //!
-//! An entry is found by a hash of everything that it depends on (of machine code: source, headers,
-//! options, architecture, version of the compiler) and holds all of that beside its content.
-//! Invariants: entries appear by atomic rename; one that is damaged, or belongs to another key of
-//! the same hash, counts as missing and is written again.
+//! An entry is found by a hash of everything that it depends on, and holds all of that beside its
+//! content. Machine code depends on its source, headers, options, architecture and the compiler's
+//! version. Invariants: entries appear by atomic rename. An entry that is damaged, or that belongs
+//! to another key of the same hash, counts as missing and is written again.
 
 use overdrive_ir::eval::philox::site_of;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What an entry begins with; the number is that of the format.
+/// The beginning of an entry; the number is that of the format.
 const MAGIC: &[u8; 20] = b"overdrive-kernel 1\n\0";
 /// Lengths of key and content, and the checksum of both.
 const HEAD_BYTES: usize = MAGIC.len() + 3 * 8;
@@ -33,7 +33,7 @@ impl Cache {
     }
 
     /// The folder of the user's caches of every kind: `OVERDRIVE_CACHE`, else the folder
-    /// `overdrive` of `XDG_CACHE_HOME` or of what the system has for caches; none where no such
+    /// `overdrive` of `XDG_CACHE_HOME` or of the system's folder for caches. None where no such
     /// place is known.
     pub fn root_of_user() -> Option<PathBuf> {
         let variable = |name: &str| {
@@ -56,7 +56,7 @@ impl Cache {
         Self { folder: folder.into() }
     }
 
-    /// Where it is.
+    /// The folder of the cache.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -64,7 +64,7 @@ impl Cache {
     /// Number of entries and their bytes; an absent folder is empty.
     ///
     /// # Errors
-    /// What the system says about the folder.
+    /// The system's error about the folder.
     pub fn size(&self) -> io::Result<(usize, u64)> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
@@ -82,7 +82,7 @@ impl Cache {
     /// Key and content of every whole entry, in order of keys; an absent folder has none.
     ///
     /// # Errors
-    /// What the system says about the folder.
+    /// The system's error about the folder.
     pub(crate) fn entries(&self) -> io::Result<Vec<(String, Vec<u8>)>> {
         let files = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),

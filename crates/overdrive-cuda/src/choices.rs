@@ -11,7 +11,7 @@ use overdrive_ir::eval::philox::site_of;
 use std::io;
 use std::path::Path;
 
-/// What parts an entry's circumstances from what was chosen for.
+/// Separates an entry's circumstances from its key.
 const PART: &str = "\n";
 
 /// A folder of choices.
@@ -25,7 +25,7 @@ pub struct Choices {
 pub struct Remembered {
     /// Device and versions that it holds for.
     pub place: String,
-    /// What was chosen for, as `gemm::key` spells a product.
+    /// The key that the choice is for, as `gemm::key` spells a product.
     pub key: String,
     /// The winner with every candidate's time.
     pub choice: Choice,
@@ -37,7 +37,7 @@ impl Choices {
         Some(Self { cache: Cache::of_user_for("choices")? })
     }
 
-    /// Where it is.
+    /// The folder of the choices.
     pub fn folder(&self) -> &Path {
         self.cache.folder()
     }
@@ -45,7 +45,7 @@ impl Choices {
     /// Everything that is remembered, for any device.
     ///
     /// # Errors
-    /// What the system says about the folder.
+    /// The system's error about the folder.
     pub fn all(&self) -> io::Result<Vec<Remembered>> {
         let read = |(text, content): (String, Vec<u8>)| {
             let (place, key) = text.split_once(PART)?;
@@ -55,12 +55,12 @@ impl Choices {
         Ok(self.cache.entries()?.into_iter().filter_map(read).collect())
     }
 
-    /// What was chosen at `place`.
+    /// The choice at `place`.
     pub(crate) fn get(&self, place: &str, key: &str) -> Option<Choice> {
         serde_json::from_slice(&self.cache.get(&entry(place, key))?).ok()
     }
 
-    /// Keeps what was chosen at `place`.
+    /// Keeps the choice at `place`.
     pub(crate) fn put(&self, place: &str, key: &str, choice: &Choice) {
         let content = serde_json::to_vec(choice).expect("names and numbers");
         self.cache.put(&entry(place, key), &content);

@@ -21,7 +21,7 @@ const HEADERS: [(&CStr, &str); 4] = [
     (c"hopper.cuh", include_str!("headers/hopper.cuh")),
 ];
 
-/// What machine code is made for.
+/// The architecture that machine code is made for.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Architecture {
     /// Ampere.
@@ -64,7 +64,7 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// CUDA C++ with what it is specialised by.
+/// CUDA C++ with its specialisation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Source {
     /// Name, as in profiles and messages.
@@ -110,7 +110,7 @@ pub fn compile_cached(
     Ok(code)
 }
 
-/// What each entry of a source takes of a multiprocessor.
+/// The resources of a multiprocessor that each entry of a source takes.
 ///
 /// # Errors
 /// As `compile`.
@@ -182,7 +182,7 @@ unsafe fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, Error> {
     // SAFETY: the caller's program was compiled.
     unsafe { sys::nvrtcGetCUBINSize(program, &mut size).result()? };
     let mut code = vec![0u8; size];
-    // SAFETY: as above; the buffer has the size that was asked for.
+    // SAFETY: the program was compiled, and the buffer has the size that it was asked for.
     unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()).result()? };
     Ok(code)
 }

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Device {
     /// Before the context, which the pinned memory belongs to.
     staging: Mutex<Staging>,
-    /// Held by whoever uses the stream: a capture takes in what any thread enqueues.
+    /// Held by the thread that uses the stream, because a capture takes in the work that any thread
+    /// enqueues.
     turn: ReentrantMutex<()>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -42,15 +43,15 @@ struct Pool(sys::CUmemoryPool);
 
 // SAFETY: a handle; the driver's functions on it may be called from any thread.
 unsafe impl Send for Pool {}
-// SAFETY: likewise.
+// SAFETY: the driver's functions on the handle may be called from several threads at once.
 unsafe impl Sync for Pool {}
 
-/// What the driver says about a device.
+/// The driver's facts about a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Properties {
     /// The device's name: `NVIDIA H200`.
     pub name: String,
-    /// What kernels are compiled for.
+    /// The architecture that kernels are compiled for.
     pub architecture: Architecture,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -121,19 +122,19 @@ impl Device {
         &self.stream
     }
 
-    /// What the driver took of the device's memory for this process when the context was made, in
-    /// bytes; absent without NVIDIA's management library, and where this process had opened the
-    /// device before.
+    /// Bytes of the device's memory that the driver took for this process when the context was
+    /// made. The figure is absent without NVIDIA's management library, and where this process had
+    /// opened the device before.
     pub fn context_bytes(&self) -> Option<u64> {
         self.context_bytes
     }
 
-    /// What the driver says about it.
+    /// The driver's facts about it.
     pub fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// What kernels are compiled for.
+    /// The architecture that kernels are compiled for.
     pub fn architecture(&self) -> Architecture {
         self.properties.architecture
     }
@@ -154,15 +155,15 @@ impl Device {
     /// Bytes of the stream-ordered pool.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn pool_use(&self) -> Result<PoolUse, Error> {
         pool_use(self.pool.0)
     }
 
-    /// Gives what the pool holds and nobody uses back to the system.
+    /// Gives unused memory of the pool back to the system.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn trim_pool(&self) -> Result<(), Error> {
         // SAFETY: the pool is the device's own.
         unsafe { result::mem_pool::trim_to(self.pool.0, 0)? };
@@ -178,7 +179,7 @@ impl Device {
     /// Copies from the host.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn upload(&self, from: &[u8], to: sys::CUdeviceptr) -> Result<(), Error> {
         let _turn = self.turn();
         self.staging.lock().unwrap_or_else(PoisonError::into_inner).upload(from, to)
@@ -187,7 +188,7 @@ impl Device {
     /// Copies to the host, and waits for it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn download(&self, from: sys::CUdeviceptr, to: &mut [u8]) -> Result<(), Error> {
         let _turn = self.turn();
         self.staging.lock().unwrap_or_else(PoisonError::into_inner).download(from, to)
@@ -196,7 +197,7 @@ impl Device {
     /// An event with a clock, to be given back by `recycle`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(crate) fn event(&self) -> Result<CudaEvent, Error> {
         let waiting = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match waiting {
@@ -227,7 +228,7 @@ pub fn count() -> Result<usize, Error> {
     }
 }
 
-/// Memory of the host that plans may pin: half of what is free, where the system tells.
+/// Memory of the host that plans may pin: half of the free memory, where the system tells.
 pub(crate) fn host_bytes() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -235,7 +236,7 @@ pub(crate) fn host_bytes() -> Option<u64> {
     Some(kibibytes * 512)
 }
 
-/// The device's own pool, told to keep what is freed: asking the system costs far more than a
+/// The device's own pool, told to keep freed memory: a request to the system costs far more than a
 /// kernel.
 fn keeping_pool(context: &CudaContext) -> Result<Pool, Error> {
     // SAFETY: the device is open, and the attribute is a 64-bit number.

@@ -1,12 +1,17 @@
 //! `Entry`: a kernel of ours with its grid, which may be placed on the device while the kernel
 //! before it still runs.
 //!
-//! What a kernel does before it touches memory (barriers, tensor maps, its own launch) then hides
-//! under the end of the one before: programmatic dependent launch, CUDA C++ Programming Guide,
-//! "Programmatic Dependent Launch and Synchronization". Invariants: every entry begins with
-//! `after_previous()` or its half, which waits for all that was written before, also by kernels
-//! that were never waited for themselves, since each ends only after it has waited; the first
-//! kernel of a call is an ordinary launch, so that no time of one call is counted as another's.
+//! Some work of a kernel touches no memory of the call: barriers, tensor maps, its own launch. That
+//! work then hides under the end of the kernel before it. The mechanism is programmatic dependent
+//! launch (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization").
+//!
+//! Invariants:
+//!
+//! - Every entry begins with `after_previous()` or its half. It waits for all that was written
+//!   before, even by kernels that nobody waited for directly, since each kernel ends only after it
+//!   has waited.
+//! - The first kernel of a call is an ordinary launch, so that no time of one call is counted as
+//!   another's.
 
 use crate::compiler::{Architecture, Source};
 use crate::{Device, Error};
@@ -18,7 +23,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// What the text of every entry begins with.
+/// The beginning of every entry's text.
 pub(crate) const WAIT: &str = "after_previous();";
 /// The first half of it, in those that say themselves when the next kernel may begin.
 const WAIT_ALONE: &str = "wait_for_previous();";

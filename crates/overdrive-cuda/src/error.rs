@@ -1,4 +1,4 @@
-//! What CUDA and its libraries report, in their own words.
+//! Errors that CUDA and its libraries report, in their own words.
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
@@ -14,7 +14,7 @@ pub enum Error {
     Missing {
         /// Name of the library.
         library: &'static str,
-        /// What to install, or which variable to set.
+        /// The package to install, or the variable to set.
         remedy: &'static str,
     },
     /// The driver is older than what this program was built against.
@@ -30,7 +30,7 @@ pub enum Error {
     NoSuchDevice {
         /// The number that was asked for.
         ordinal: usize,
-        /// What there is.
+        /// The GPUs that there are.
         found: String,
     },
     /// The device has not as much memory left.
@@ -109,7 +109,7 @@ fn is_sticky(code: CUresult) -> bool {
 }
 
 impl Error {
-    /// The same for users of the back end: what failed stands before CUDA's words.
+    /// The same for users of the back end. The failed step stands before CUDA's words.
     pub fn during(self, step: impl Into<String>) -> BackendError {
         match self {
             Self::OutOfMemory { needed, available } => BackendError::OutOfMemory {

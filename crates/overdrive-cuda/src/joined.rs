@@ -1,5 +1,5 @@
-//! Several steps as one launch: what a device answers, compiles and times, by what holds them
-//! together.
+//! Several steps as one launch: the answers, compilation and timing of a device, by the bond that
+//! holds the steps together.
 
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
@@ -36,7 +36,7 @@ pub(crate) fn is_faster(bond: Bond, steps: &[&Step], tuning: &Tuning) -> Result<
     }
 }
 
-/// What a `Tuning` remembers steps by; `None` where there is nothing to choose.
+/// The key by which a `Tuning` remembers steps; `None` where there is nothing to choose.
 pub(crate) fn key(bond: Bond, steps: &[&Step]) -> Option<String> {
     let calls = gemm::calls(steps);
     match bond {

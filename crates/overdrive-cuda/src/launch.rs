@@ -1,8 +1,8 @@
 //! `Launch`: a step of a plan made ready for a device.
 //!
-//! What a module of kernels offers is one function `compile(&Site, &Call) -> Result<Box<dyn
-//! Launch>, Refusal>`; the executable knows no kernel by name. Invariant: `launch` neither
-//! allocates nor synchronises, so that it can be captured in a graph and replayed.
+//! A module of kernels offers one function `compile(&Site, &Call) -> Result<Box<dyn Launch>,
+//! Refusal>`; the executable knows no kernel by name. Invariant: `launch` neither allocates nor
+//! synchronises, so that it can be captured in a graph and replayed.
 
 use crate::{Device, Error};
 use cudarc::driver::CudaStream;
@@ -61,7 +61,7 @@ pub trait Launch: Send {
     /// Enqueues the work on `stream`.
     ///
     /// # Errors
-    /// What the driver or a library says.
+    /// The error of the driver or a library.
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error>;
 
     /// Scratch that the step needs while it runs, in bytes.
@@ -70,7 +70,7 @@ pub trait Launch: Send {
     }
 }
 
-/// What a step may know while it is compiled.
+/// The facts that a step may know while it is compiled.
 #[derive(Clone, Copy)]
 pub struct Site<'a> {
     /// The plan: types, layouts and places of the slots.
@@ -86,8 +86,8 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Whether no step of a call writes a slot, nor the state that it is: then it may be read while
-    /// earlier steps still run.
+    /// Whether no step of a call writes a slot, nor the state that the slot is. Then it may be read
+    /// while earlier steps still run.
     pub(crate) fn is_settled(&self, slot: SlotId) -> bool {
         let home = &self.plan.slot(slot).place;
         let writes = |other: &SlotId| match (home, &self.plan.slot(*other).place) {

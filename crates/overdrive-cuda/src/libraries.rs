@@ -83,8 +83,8 @@ impl Library {
         Err(Error::Missing { library: self.file(), remedy: self.remedy() })
     }
 
-    /// Its version, as `(major, minor)` of what it says of itself: for the driver, the newest CUDA
-    /// that it runs.
+    /// Its version, `(major, minor)`, as the library reports it. For the driver, it is the newest
+    /// CUDA that it runs.
     pub fn version(self) -> Option<(u32, u32)> {
         if !self.is_present() {
             return None;

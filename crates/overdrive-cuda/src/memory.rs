@@ -1,9 +1,9 @@
 //! Device memory: stream-ordered blocks of the device's pool, and the memory behind buffers.
 //!
 //! Blocks come from the driver's pool (`cuMemAllocAsync`) and go back to it in the order of the
-//! work stream, so that freeing never waits; the pool keeps what it has, so that from the second
-//! call on nothing reaches the system. Invariants: a block's address never changes; no two writes
-//! in a process have the same stamp.
+//! work stream, so that freeing never waits. The pool keeps its memory, so that from the second
+//! call on no request reaches the system. Invariants: a block's address never changes; no two
+//! writes in a process have the same stamp.
 
 use crate::pinned::PinnedBytes;
 use crate::{Device, Error};
@@ -14,7 +14,7 @@ use overdrive_ir::plan::{Addressed, Space, new_stamp};
 use std::any::Any;
 use std::sync::Arc;
 
-/// What every block is aligned to, and the unit of the pool, in bytes.
+/// The alignment of every block, and the unit of the pool, in bytes.
 pub const BLOCK: usize = 512;
 
 /// Pinned memory of the host, as a memory space of a GPU's plans.
@@ -32,7 +32,7 @@ impl DeviceBytes {
     /// `len` bytes of no particular content.
     ///
     /// # Errors
-    /// `OutOfMemory` when the device has no more, even after the pool gave back what nobody uses.
+    /// `OutOfMemory` when the device has no more, even after the pool gave back its unused memory.
     pub fn new(device: &Arc<Device>, len: usize) -> Result<Self, Error> {
         let _turn = device.turn();
         let address = match allocate(device, len) {
@@ -76,7 +76,7 @@ impl DeviceBytes {
     /// Enqueues setting every byte.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn fill(&self, byte: u8) -> Result<(), Error> {
         if self.len > 0 {
             let _turn = self.device.turn();
@@ -100,7 +100,7 @@ impl DeviceBytes {
 /// Both places have these bytes, are apart, and stay until the copy is done.
 ///
 /// # Errors
-/// What the driver says.
+/// The driver's error.
 pub(crate) unsafe fn copy(
     stream: &CudaStream,
     (from, to): (CUdeviceptr, CUdeviceptr),
@@ -138,7 +138,7 @@ impl Drop for DeviceBytes {
 /// Bytes of the device's pool: in use now, and the most since the last reset.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PoolUse {
-    /// In use now.
+    /// Bytes in use now.
     pub used_bytes: u64,
     /// The high-water mark of it.
     pub used_high_bytes: u64,

@@ -1,9 +1,10 @@
 //! `Occupancy`: how much of a device's memory is taken, as NVIDIA's management library sees it from
 //! outside of a context.
 //!
-//! Only this library can be asked before a context is there, and so tells what the context itself
-//! takes. What other processes take meanwhile is counted along: a device that is measured is not
-//! shared. Invariant: nothing here fails; what cannot be told is absent.
+//! Only this library can be asked before a context is there, and so tells the bytes that the
+//! context itself takes. Bytes that other processes take meanwhile are counted along: a device that
+//! is measured is not shared. Invariant: nothing here fails; a figure that cannot be told is
+//! absent.
 
 use cudarc::driver::{result, sys};
 use nvml_wrapper::Nvml;
@@ -40,7 +41,7 @@ impl Occupancy {
         Some(Self { nvml, uuid, used_bytes })
     }
 
-    /// What more of the device is taken now.
+    /// Bytes by which the use of the device has grown since.
     pub(crate) fn grown_bytes(&self) -> Option<u64> {
         used_bytes(&self.nvml, &self.uuid)?.checked_sub(self.used_bytes)
     }

@@ -1,4 +1,4 @@
-//! Pinned host memory: what copies of the device reach at the full speed of its link.
+//! Pinned host memory, which copies of the device reach at the full speed of its link.
 //!
 //! Mapped, and under unified addressing at one address for both sides, so that a copy names it like
 //! device memory. Invariant: bytes are freed once the work stream is done, which ends after every
@@ -19,7 +19,7 @@ pub struct PinnedBytes {
 
 // SAFETY: the memory is owned; the host reaches it through `&mut self` or `&self` as any bytes.
 unsafe impl Send for PinnedBytes {}
-// SAFETY: likewise.
+// SAFETY: through `&self` the host only reads the bytes, and `read` waits for the device first.
 unsafe impl Sync for PinnedBytes {}
 
 impl PinnedBytes {
@@ -61,7 +61,7 @@ impl PinnedBytes {
     /// The bytes, once all that was enqueued is done.
     ///
     /// # Errors
-    /// What the driver says of the work before.
+    /// The driver's error about the work before.
     pub fn read(&self) -> Result<&[u8], Error> {
         let _turn = self.device.turn();
         self.device.stream().synchronize()?;
@@ -72,7 +72,7 @@ impl PinnedBytes {
     /// Overwrites all bytes, once all that was enqueued is done.
     ///
     /// # Errors
-    /// What the driver says of the work before.
+    /// The driver's error about the work before.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         assert_eq!(bytes.len(), self.len, "as many bytes as there are");
         let _turn = self.device.turn();

@@ -1,6 +1,6 @@
 //! Copies between host and device through pinned memory.
 //!
-//! The driver copies pageable memory through a buffer of its own, synchronously; two pinned halves
+//! The driver copies pageable memory through a buffer of its own, synchronously. Two pinned halves
 //! let the host fill one while the device reads the other. Invariant: a half is not touched before
 //! the copy that uses it is over.
 

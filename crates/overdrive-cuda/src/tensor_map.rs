@@ -38,8 +38,8 @@ impl Boxes {
         Self { dtype, extents: extents.into(), shape: shape.map(|n| n as u32) }
     }
 
-    /// The map of a matrix at `address`. What a box has outside of it reads as zero and is not
-    /// written.
+    /// The map of a matrix at `address`. Elements of a box outside of the matrix read as zero and
+    /// are not written.
     fn encode(&self, address: u64) -> Result<CUtensorMap, Error> {
         use CUtensorMapDataType as Type;
         let bytes = self.dtype.bits() as u64 / 8;

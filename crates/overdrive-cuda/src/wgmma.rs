@@ -33,8 +33,8 @@ pub(crate) fn print(name: &str, columns: usize, dtypes: [DType; 2], by_k: [bool;
     )
 }
 
-/// `wgmma_of_registers(sums, left, right)` adds to sums of `columns` columns the products of 16-bit
-/// floats: the left operand comes from registers, the right one is not contiguous along k.
+/// `wgmma_of_registers(sums, left, right)` adds the products of 16-bit floats to sums of `columns`
+/// columns. The left operand comes from registers, the right one is not contiguous along k.
 pub(crate) fn print_of_registers(columns: usize, dtype: DType) -> String {
     let registers = columns / 2;
     let list = |each: &dyn Fn(usize) -> String, count: std::ops::Range<usize>| {

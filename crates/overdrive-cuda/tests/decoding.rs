@@ -1,4 +1,4 @@
-//! The step of a decoder: how few launches it is, and that these compute what the definition says.
+//! The step of a decoder: it is few launches, and these compute the results of the definition.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -79,8 +79,8 @@ fn gathered(graph: &Graph) -> (Plan, Vec<Vec<Step>>) {
     (plan, together)
 }
 
-/// Norm, query, key and value; rotations and caches; attention; what it adds; norm, gate and what
-/// it opens; what they add.
+/// The launches: norm, query, key and value; rotations and caches; attention; the product added
+/// after it; norm, gate and the product that it gates; the product added last.
 #[test]
 fn a_layer_is_six_launches() {
     let (plan, _) = gathered(&step(DType::BF16));
@@ -105,7 +105,7 @@ fn launches_of_several_steps_compile_and_spill_nothing() {
     }
 }
 
-/// Step after step, so that each reads what those before it left in the caches.
+/// Step after step, so that each reads the values that those before it left in the caches.
 #[test]
 fn steps_compute_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
@@ -264,8 +264,9 @@ fn drawn(graph: &Graph) -> Vec<Tensor> {
 #[test]
 fn attention_of_few_queries_computes_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
-    // Heads, key heads, queries, keys, channels: every width, groups that are no power of two,
-    // fewer keys than a block takes, more than are read at once, several sequences.
+    // Heads, key heads, queries, keys, channels. The shapes have every width and groups that are no
+    // power of two. They have fewer keys than a block takes, more than are read at once, and
+    // several sequences.
     let shapes: [[usize; 6]; 9] = [
         [1, 8, 2, 1, 320, 64],
         [1, 32, 4, 1, 2100, 64],

@@ -1,4 +1,4 @@
-//! The executor on a GPU: memory, samples, profiles. What it computes is checked by `ops` and
+//! The executor on a GPU: memory, samples, profiles. Its results are checked by `ops` and
 //! `random_graphs`.
 
 mod support;

@@ -99,13 +99,13 @@ impl Case {
             }
             "residual" => residual(bias(sum)),
             "tanh" => bias(sum).gelu(Approximation::Tanh),
-            // What the backward pass reads again is a result too.
+            // A value that the backward pass reads again is a result too.
             "before+tanh" => {
                 let before = bias(sum);
                 b.output("before", before);
                 before.gelu(Approximation::Tanh)
             }
-            // What the op hands back through a GELU.
+            // The gradient that the op hands back through a GELU.
             "slope" => {
                 let x = b.input("before", sum.ty()).convert(DType::F32);
                 let cubic =

@@ -1,5 +1,5 @@
-//! The named kernels against the f64 definition, at sizes that reach each of their ways: whole and
-//! partial tiles, several blocks, both kernels of attention and of convolution.
+//! The named kernels against the f64 definition, at sizes that reach each of their ways. These are
+//! whole and partial tiles, several blocks, and both kernels of attention and of convolution.
 //!
 //! Long because all kernels are held to the definition by one check, on inputs of one kind.
 
@@ -227,9 +227,9 @@ fn attention_with_score_and_mask_functions() {
     }
 }
 
-/// Padding as BERT has it: hidden scores are the lowest number, so that a sequence that is all
-/// padding gives the mean; and as PyTorch exports it: -infinity is added, and a row without a key
-/// gives 0. Written out, the plan makes attention of both.
+/// Padding in two forms. BERT's hidden scores are the lowest number, so that a sequence that is all
+/// padding gives the mean. PyTorch's export adds -infinity, and a row without a key gives 0. The
+/// graphs are written out, and the plan makes attention of both.
 #[test]
 fn attention_with_padding() {
     for (dtype, shape) in [
@@ -360,7 +360,7 @@ fn gradients_of_attention_with_mask_functions() {
     }
 }
 
-/// Gradients of captured tensors too; these are rounded to 16 bits, since what they are sums of is.
+/// Gradients of captured tensors too. These are rounded to 16 bits, since their summands are.
 #[test]
 fn gradients_of_attention_with_score_functions() {
     type Score = for<'b> fn(Expr<'b>, [Expr<'b>; 4], &[Expr<'b>]) -> Expr<'b>;

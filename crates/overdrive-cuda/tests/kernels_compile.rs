@@ -32,7 +32,7 @@ fn every_kernel_compiles_for_every_declared_architecture() {
     }
 }
 
-/// A Hopper that multiplies what needs no choice of a library.
+/// A Hopper that computes products that need no choice of a library.
 fn hopper() -> impl Target {
     let description = Description {
         device: "a GPU".to_owned(),
@@ -100,8 +100,8 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     }
 }
 
-/// So do its gradients, but for what the warps that copy keep from task to task; those of captured
-/// tensors keep all.
+/// So do its gradients, but for the values that the warps that copy keep from task to task. The
+/// gradients of captured tensors keep all.
 #[test]
 fn gradients_of_attention_compile_for_hopper_and_spill_little() {
     let captures = [

@@ -119,8 +119,8 @@ fn rows_set_out_where_they_can() {
     };
     let out = text(Architecture::Sm90a, 131_072, 1);
     assert!(out.contains("Ahead<131072>") && out.contains("__cluster_dims__(2, 1, 1)"), "{out}");
-    // In place, what a block wrote may not be what another read; before Hopper nothing copies in
-    // bulk.
+    // In place, a block may not read the elements that another wrote; before Hopper nothing copies
+    // in bulk.
     assert!(!text(Architecture::Sm90a, 131_072, 0).contains("Ahead"));
     assert!(!text(Architecture::Sm80, 131_072, 1).contains("Ahead"));
     // The part of a block would be more than its shared memory.
@@ -257,8 +257,9 @@ fn a_loss_and_its_gradient_are_one_loop() {
     }
 }
 
-/// Nine sums down the columns of four matrices of 16 bits and one of 32, some of them scaled by
-/// what a row has one of: what a layer's biases and norms hand back.
+/// Nine sums down the columns of four matrices of 16 bits and one of 32. Four of the sums are
+/// scaled by the matrix of 32 bits less a value per row. Such sums are the gradients of a layer's
+/// biases and norms.
 fn sums_of_a_layer(rows: usize, n: usize) -> (Program, Vec<Tensor>) {
     let f = DType::F32;
     let down = |slot| access(slot, &[1, n]);

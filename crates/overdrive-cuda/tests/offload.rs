@@ -1,5 +1,5 @@
-//! Training steps within a memory limit: how they are planned for a GPU that exists only as data,
-//! and that one that exists computes the same bits with copies beside its work.
+//! Training steps within a memory limit. The tests check their plans for a GPU that exists only as
+//! data. They also check that a real GPU computes the same bits with copies beside its work.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -26,8 +26,9 @@ fn step_of(name: &str, batch: usize) -> Graph {
     training_step(&with_loss(&forward, Learnt::Classes).unwrap(), &recipe).unwrap()
 }
 
-/// What should cost least is chosen: a few values computed again where that is enough, and moments
-/// in memory of the host where nothing less will do. The order of copies and launches is proven.
+/// The plan chooses what should cost least. A few values are computed again where that is enough.
+/// Moments go to memory of the host where nothing less will do. The order of copies and launches is
+/// proven.
 #[test]
 fn gpt_125m_fits_less_and_less_memory() {
     let gpu = Gpu::new(&h200());

@@ -1,14 +1,14 @@
 //! CUDA against the f64 definition: every case of every op and primitive, and its gradient, in
 //! every mode.
 //!
-//! Each in eight parts, so that the cores of a machine evaluate definitions side by side: that is
-//! most of the time. Under `compute-sanitizer` the same tests look for reads and writes that belong
-//! nowhere, and with `--tool racecheck` for threads that do not wait for one another:
-//! `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="compute-sanitizer --require-cuda-init no
+//! Each is in eight parts, so that the cores of a machine evaluate definitions side by side: that
+//! is most of the time. Under `compute-sanitizer` the same tests look for reads and writes that
+//! belong nowhere. With `--tool racecheck` they look for threads that do not wait for one another.
+//! Put `CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="compute-sanitizer --require-cuda-init no
 //! --log-file sanitizer.%p --error-exitcode 99"` before `OVERDRIVE_MODES=compile cargo nextest run
-//! -p overdrive-cuda --test ops`: sixteen processes, 38 s on an H200 with 16 cores, 103 s for
-//! races. Tests `gemm`, `low_precision` and `sparse_linear` reach the kernels that few cases do,
-//! and `fault` is the control: there errors are what must be found.
+//! -p overdrive-cuda --test ops`. That is sixteen processes: 38 s on an H200 with 16 cores, 103 s
+//! for races. Tests `gemm`, `low_precision` and `sparse_linear` reach the kernels that few cases
+//! do. `fault` is the control: there errors are what must be found.
 
 mod support;
 

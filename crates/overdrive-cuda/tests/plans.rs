@@ -1,5 +1,5 @@
-//! What models plan to on a GPU that exists only as data, and what opening a GPU says where there
-//! is none.
+//! The plans of models on a GPU that exists only as data, and the error of opening a GPU where
+//! there is none.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -97,8 +97,8 @@ fn the_data_sheet_of_an_h200_gives_its_peaks() {
     assert!((1.0e15..1.1e15).contains(&bf16), "{bf16:e}");
 }
 
-/// A layer that was pruned, stored as what stays, and put in bf16, as `quantize` and `--dtype bf16`
-/// make it.
+/// A layer that was pruned, stored as the weights that stay, and put in bf16, as `quantize` and
+/// `--dtype bf16` make it.
 fn pruned(rows: usize) -> Graph {
     let b = Builder::new("pruned");
     let x = b.input("x", TensorType::new(DType::F32, [rows, 128]));

@@ -1,5 +1,6 @@
-//! Random graphs, and their gradients, on CUDA against the f64 definition: what no sample of a
-//! single op shows (fusions across ops, slots that are used again, regions inside of loops).
+//! Random graphs, and their gradients, on CUDA against the f64 definition. They show errors that no
+//! sample of a single op shows: fusions across ops, slots that are used again, regions inside of
+//! loops.
 
 mod support;
 

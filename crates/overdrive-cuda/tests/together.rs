@@ -1,5 +1,5 @@
-//! Steps in one launch, products of one left operand and loops that are alike: which are gathered,
-//! and that together they compute what each does.
+//! Steps in one launch: products of one left operand and loops that are alike. The tests check
+//! which steps are gathered, and that together they compute the same results as alone.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -20,7 +20,7 @@ use testkit::{Tolerance, compare};
 
 const SHAPE: [usize; 3] = [320, 264, 192];
 
-/// `count` layers of `x`; where `chained`, each adds what the one before it gave.
+/// `count` layers of `x`; where `chained`, each adds the result of the one before it.
 fn layers(count: usize, chained: bool) -> Graph {
     layers_of(DType::BF16, count, chained)
 }
@@ -64,7 +64,7 @@ fn equal_products_of_one_operand_are_gathered_and_dependent_ones_are_not() {
     assert!(together.is_empty() && plan.steps.len() >= 3, "not where nothing is fused: {plan}");
 }
 
-/// What `count` layers of one x hand back: to x the sum, to each weight its own.
+/// The gradients that `count` layers of one x hand back: to x the sum, to each weight its own.
 fn handed_back(count: usize) -> Graph {
     let [m, n, k] = SHAPE;
     let b = Builder::new("handed_back");
@@ -147,7 +147,7 @@ fn updates_of_many_parameters_are_one_launch() {
     let (plan, together) = gathered(&updates(&shapes, false), Mode::Graph);
     // The last has neighbours that are missing at its end, which is another text.
     assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [5], "{plan}");
-    // The first two compute what depends on step and rate alone, once for all.
+    // The first two compute the values that depend on step and rate alone, once for all.
     assert!(plan.steps.len() == 4 && plan.steps[2].writes.len() == 15, "{plan}");
     let source = loops::source_together(&together[0]);
     for architecture in Architecture::DECLARED {
@@ -186,7 +186,7 @@ fn updates_together_compute_what_each_does() {
     agrees(&updates(&LENGTHS.map(|n| vec![n]), false), Tolerance::new(DType::F32, 1, 8.0));
 }
 
-/// Runs a graph in modes that gather, by the best guess and by what was timed, against the
+/// Runs a graph in modes that gather, by the best guess and by the timed choice, against the
 /// definition.
 fn agrees(graph: &Graph, tolerance: Tolerance) {
     let Some(backend) = gpu() else { return };

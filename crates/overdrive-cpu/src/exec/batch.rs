@@ -1,7 +1,7 @@
 //! The batch dimensions of a product, brought to the two that `gemm` has.
 //!
-//! Neighbouring dimensions that every buffer strides through as one become one; what is left over
-//! two is unrolled into calls of their own. Invariant: the products, and the row-major order of
+//! Neighbouring dimensions that every buffer strides through as one become one. Dimensions beyond
+//! two are unrolled into calls of their own. Invariant: the products, and the row-major order of
 //! their elements, stay the same.
 
 use overdrive_ir::plan::Program;
@@ -21,14 +21,14 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
-    /// Of the two batch dimensions.
+    /// Strides of the two batch dimensions.
     pub(crate) lhs_strides: [i64; 2],
     pub(crate) rhs_strides: [i64; 2],
 }
 
 impl Parts {
-    /// Of a product with this epilogue over `[batch..., m, n]`, and these strides of its operands
-    /// along the batch; none means that all of the batch shares the operand.
+    /// The batch of a product with this epilogue over `[batch..., m, n]`, and these strides of its
+    /// operands along the batch. An operand without strides is shared by all of the batch.
     pub(crate) fn of(mut program: Program, strides: [&[i64]; 2]) -> Result<Self, Unsupported> {
         let batch = program.extents.len() - 2;
         let [mut lhs, mut rhs] = strides

@@ -32,10 +32,10 @@ pub struct CpuExecutable {
     slots: SlotTable,
     constants: Vec<AlignedBytes>,
     derived: Derived<AlignedBytes>,
-    /// What the first session has its steps from: they were compiled to see that they can be.
+    /// The steps of the first session. They were compiled to see that they can be.
     compiled: Mutex<Option<Vec<Task>>>,
     communicator: Option<Arc<dyn Communicator>>,
-    /// In force while sessions are made and run.
+    /// The instruction set in force while sessions are made and run.
     set: InstructionSet,
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Debug for CpuExecutable {
 
 impl CpuExecutable {
     /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
-    /// outputs that users see; the communicator is for steps with other ranks, which must all
+    /// outputs that users see. The communicator is for steps with other ranks, which must all
     /// compile such plans at the same time.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ fn compiled(
     plan.steps.iter().map(|step| compile(plan, step, communicator)).collect()
 }
 
-/// What calls of an executable work in.
+/// The memory and steps that calls of an executable work in.
 struct CpuSession {
     executable: Arc<CpuExecutable>,
     pool: Arc<Pool>,
@@ -346,5 +346,5 @@ impl Session for CpuSession {
     }
 }
 
-/// More than the caches of common machines hold. What a larger last level keeps stays warm.
+/// More than the caches of common machines hold. Bytes that a larger last level keeps stay warm.
 const EVICTING_BYTES: usize = 256 << 20;

@@ -150,21 +150,21 @@ impl<T: Format> Gemm<T> {
 impl<T: Format> Runnable for Gemm<T> {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         for call in &self.calls {
-            // SAFETY: here and below, the plan lets a step write only what no operand of it shares
-            // bytes with, and earlier steps have filled the operands.
+            // SAFETY: here and below, the plan lets a step write only bytes that no operand of it
+            // shares. Earlier steps have filled the operands.
             let lhs = unsafe { self.lhs.view::<T>(slots, call.lhs_offset) };
             let (kernel, rhs) = match &self.rhs {
                 Right::Strided(rhs) => {
-                    // SAFETY: an operand, as the left one is.
+                    // SAFETY: the slot is an operand of the step, as that of the left one is.
                     (Kernel::best(), Rhs::Strided(unsafe { rhs.view(slots, call.rhs_offset) }))
                 }
                 Right::Packed { slot, kernel, shape } => {
-                    // SAFETY: an operand, which a prepare step has filled.
+                    // SAFETY: the slot is an operand of the step, which a prepare step has filled.
                     let bytes = unsafe { slots.slice(*slot, kernel.packed_b_bytes(*shape)) };
                     (*kernel, Rhs::Packed(Packed::new(kernel, bytes, *shape)))
                 }
             };
-            // SAFETY: the operands share no bytes with what is written.
+            // SAFETY: the operands share no bytes with the results.
             unsafe {
                 call.sums.take(slots, self.shape, |output| kernel.gemm(pool, lhs, rhs, output));
             }

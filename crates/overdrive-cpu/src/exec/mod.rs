@@ -1,12 +1,12 @@
 //! From a `Plan` to something that runs: steps compiled once, memory placed once, addresses looked
 //! up per call.
 //!
-//! `executable` is the whole; `overdrive_ir::plan` checks what the caller passes (`Signature`) and
-//! knows what is derived from states and kept between calls (`Prepared`); `storage` holds what
-//! lives within a call (`size_classes` under it in eager mode). `step` compiles a step into a
-//! `Runnable`: `gemm` contracts (`batch`, `space` and `sums` under it), `copy` moves, `nest` is a
-//! fused loop, `host` evaluates in f64. Invariant: after the first call, a call allocates nothing
-//! on the heap (but in `host` steps, which the plan names).
+//! `executable` is the whole. `overdrive_ir::plan` checks the caller's arguments (`Signature`). It
+//! also knows the values that are derived from states and kept between calls (`Prepared`).
+//! `storage` holds the memory that lives within a call (`size_classes` under it in eager mode).
+//! `step` compiles a step into a `Runnable`: `gemm` contracts (`batch`, `space` and `sums` under
+//! it), `copy` moves, `nest` is a fused loop, `host` evaluates in f64. Invariant: after the first
+//! call, a call allocates nothing on the heap (but in `host` steps, which the plan names).
 
 mod batch;
 mod copy;

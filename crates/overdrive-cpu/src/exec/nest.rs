@@ -22,8 +22,8 @@ impl Nest {
 
 impl Runnable for Nest {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
-        // SAFETY: the executor entered all of the step's slots; the plan keeps apart what steps
-        // read and write.
+        // SAFETY: the executor entered all of the step's slots; the plan keeps reads and writes of
+        // steps apart.
         unsafe { self.0.run(pool, slots) }
     }
 }

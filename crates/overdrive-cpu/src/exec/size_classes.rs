@@ -1,4 +1,4 @@
-//! A caching allocator with size classes: what eager execution allocates from, as eager frameworks
+//! A caching allocator with size classes. Eager execution allocates from it, as eager frameworks
 //! do.
 //!
 //! A freed block waits in the list of its class for the next request, so that from the second call
@@ -31,7 +31,7 @@ fn class_of(bytes: usize) -> usize {
 }
 
 impl SizeClasses {
-    /// A block of at least `bytes`; what it holds means nothing.
+    /// A block of at least `bytes`; its content means nothing.
     ///
     /// # Errors
     /// `OutOfMemory` when no block waits and the system refuses.

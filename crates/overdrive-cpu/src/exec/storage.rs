@@ -56,7 +56,7 @@ impl Storage {
         }
     }
 
-    /// Frees what outlived the last step: arena slots that hold outputs or new states.
+    /// Frees the memory that outlived the last step: arena slots that hold outputs or new states.
     pub(super) fn finish(&mut self) {
         if let Self::OnDemand(blocks) = self {
             blocks.after(blocks.steps());

@@ -1,4 +1,4 @@
-//! `Sums`: what becomes of the sums of a product, stored as they are or handed to a compiled
+//! `Sums`: the use of a product's sums. They are stored as they are or handed to a compiled
 //! epilogue.
 #![allow(unsafe_code)] // Slices over slots.
 
@@ -44,8 +44,8 @@ impl<A> gemm::Epilogue<A> for Applied<'_> {
             rows: block.rows,
             cols: block.cols,
         };
-        // SAFETY: the block lies within the product; blocks are apart, and so is what their
-        // elements become.
+        // SAFETY: the block lies within the product. Blocks are apart, and so are the results of
+        // their elements.
         unsafe { self.epilogue.apply(self.slots, tile, scratch) }
     }
 }
@@ -102,7 +102,7 @@ impl Sums {
     }
 }
 
-/// What an access writes.
+/// The elements that an access writes.
 ///
 /// # Safety
 /// The slot has its memory, and no operand of the product shares bytes with it.

@@ -1,9 +1,9 @@
 //! Intel AMX: bf16 and i8 products on eight tile registers of 16 rows by 64 bytes.
 //!
-//! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B, so that four
-//! multiplications of 16 cycles share four loads of 8. They outrun the second-level cache, so that
-//! whatever comes next is asked for ahead: the next step of B, the next tile of C, and the next
-//! block of packed weights. Intrinsics are not stable yet; inline assembly is.
+//! A tile of C is 32 x 32: four accumulators, and two tiles each of A and B. So four
+//! multiplications of 16 cycles share four loads of 8. They outrun the second-level cache. So the
+//! kernel prefetches the next step of B, the next tile of C and the next block of packed weights.
+//! Intrinsics are not stable yet; inline assembly is.
 #![allow(unsafe_code)] // Inline assembly on raw pointers.
 
 use std::arch::asm;
@@ -50,7 +50,7 @@ pub(super) struct Left {
     step: usize,
 }
 
-/// What is asked for while a tile is computed.
+/// The addresses to prefetch while a tile is computed.
 #[derive(Clone, Copy)]
 pub(super) struct After {
     /// A sixteenth of a step into the second-level cache, and bytes from a step to the next.
@@ -71,7 +71,7 @@ pub(super) trait Dot {
     /// Whether the sums of a block are looked at before they are added to C.
     const LOOKS: bool = false;
 
-    /// Adds `steps` steps of A and of the panel `b` to tiles 0 to 3, and asks for what comes after.
+    /// Adds `steps` steps of A and of the panel `b` to tiles 0 to 3, and prefetches `after`.
     ///
     /// # Safety
     /// The registers are configured, and both are as long as `steps` says, which is not 0.
@@ -125,8 +125,8 @@ impl<A: Copy + AddAssign> To<A> {
     }
 }
 
-/// Eight cache lines of the next step of B: a core's second-level cache gives 27 bytes a cycle,
-/// where tiles take 32, so that it must never wait to be asked.
+/// Prefetches eight cache lines of the next step of B. A core's second-level cache gives 27 bytes a
+/// cycle, and tiles take 32. So the cache must never wait for a request.
 macro_rules! near {
     ($offset:literal) => {
         concat!(
@@ -233,9 +233,9 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
         c: block.c.cast(),
         c_line: block.c_stride * size_of::<D::Acc>(),
     };
-    // SAFETY: panels follow each other; row and col are inside of C; a tile that reaches over C's
-    // edge is computed in `edge`, which has room for a whole one; so is one whose sums are looked
-    // at.
+    // SAFETY: panels follow each other, and row and col are inside of C. A tile that reaches over
+    // C's edge is computed in `edge`, which has room for a whole one. So is a tile whose sums are
+    // looked at.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly));
         let mut edge = Edge([D::Acc::default(); SIDE * SIDE]);
@@ -266,7 +266,7 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
     }
 }
 
-/// A whole tile of C, of elements of four bytes, and what it is made of.
+/// A whole tile of C, of elements of four bytes, and its operands.
 struct Tile {
     a: Left,
     b: *const u8,
@@ -282,8 +282,8 @@ impl Tile {
         let Self { a, b, c, c_stride } = self;
         let c_bytes = c_stride * size_of::<u32>();
         let below = c.wrapping_add(16 * c_stride);
-        // SAFETY: as the caller promised. The compiler itself never uses tile registers, so that
-        // they keep their values from one block of assembly to the next, and need not be declared.
+        // SAFETY: as the caller promised. The compiler itself never uses tile registers. So they
+        // keep their values from one block of assembly to the next, and need not be declared.
         unsafe {
             if accumulate {
                 asm!(

@@ -1,25 +1,25 @@
-//! f32 on tiles of bf16: each number is the sum of three bf16, its *terms*, and a product is six
-//! products of those.
+//! f32 on tiles of bf16 (bf16x3). Each number is the sum of three bf16, its *terms*, and a product
+//! is six products of terms.
 //!
 //! This is "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
 //! computations" (Henry, Tang and Heinecke, 2019) with six products of nine. Three times eight bits
-//! are the 24 of an f32, so that nothing is lost in the operands; the three products left out are
-//! of 2^-24 of the whole at most and 2^-27 on average, while an f32 multiplication rounds by up to
-//! 2^-24. Tiles sum 32 k in a tree before they add them to a sum that is rounded, so that sums come
-//! out nearer to the exact ones than those of a chain of multiply-adds do. A tile is 16 times as
-//! fast as vectors, so that six could be 2.7 times; 1.5 is measured, since operands pass by three
-//! times as fast (docs/notes/performance.md).
+//! are the 24 of an f32, so the operands lose nothing. The three products left out are 2^-24 of the
+//! whole at most and 2^-27 on average. An f32 multiplication rounds by up to 2^-24. Tiles sum 32 k
+//! in a tree before they add them to a sum that is rounded. So sums come out nearer to the exact
+//! ones than those of a chain of multiply-adds. A tile is 16 times as fast as vectors, so that six
+//! could be 2.7 times. The measured factor is 1.5, since operands pass by three times as fast
+//! (docs/notes/performance.md).
 //!
-//! What tiles cannot do: infinities, and what exceeds f32 on its way, come out as NaN. So the sums
-//! of a block are looked at, and where one is not finite they are computed again from the same
-//! panels by multiply-adds. Bits below 2^-126 are zeros to tiles: operands under 2^-108 keep fewer
-//! than 24, never fewer than those that lie above that.
+//! Tiles cannot handle infinities and values that exceed f32 on the way: both come out as NaN. So
+//! the sums of a block are looked at, and where one is not finite they are computed again from the
+//! same panels by multiply-adds. Bits below 2^-126 are zeros to tiles. So operands under 2^-108
+//! keep fewer than 24 bits, but always those above 2^-126.
 //!
-//! Weights take six bytes an element instead of four, so that few rows, which wait for memory, are
-//! for vectors.
+//! Weights take six bytes an element instead of four. So few rows, which wait for memory, are for
+//! vectors.
 //!
-//! Long because what splits numbers and what multiplies their terms have one form of panels
-//! between them.
+//! Long because the functions that split numbers and those that multiply the terms share one form
+//! of panels.
 #![allow(unsafe_code)] // Inline assembly on raw pointers into panels.
 
 use std::arch::asm;
@@ -91,7 +91,8 @@ unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
         for (step, k0) in (0..part.k).step_by(DEPTH).enumerate() {
             let chunk = Lines { from: part.at(0, k0), k: (part.k - k0).min(DEPTH), ..part };
             let to = to.wrapping_add(start * 6 + step * STEP);
-            // SAFETY: as the caller promised; a step has room for the chunk, and so has the buffer.
+            // SAFETY: `pack_bf16x3` passes its own contract on: the block can be read, and `to` has
+            // room for its panels. A step has room for the chunk, and so has the buffer.
             unsafe {
                 if panel.group == DEPTH && chunk.k == DEPTH && chunk.k_stride == 1 {
                     split_lines(chunk, to);
@@ -114,7 +115,8 @@ unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
 unsafe fn split_lines(chunk: Lines<f32>, to: *mut u8) {
     for line in 0..SIDE {
         let at = |term: usize| to.wrapping_add(term * PAIR + line * 64).cast::<[bf16; DEPTH]>();
-        // SAFETY: as the caller promised; the terms of a line have places of their own.
+        // SAFETY: a chunk of 32 k that lie side by side can be read, and `to` has room for a step.
+        // The terms of a line have places of their own.
         unsafe {
             let from = &*chunk.at(line.min(chunk.lines - 1), 0).cast::<[f32; DEPTH]>();
             split_line(from, [&mut *at(0), &mut *at(1), &mut *at(2)]);
@@ -132,17 +134,17 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
         let size = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX));
         _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32((INFINITY - HALF) as i32))
     };
-    // SAFETY: a line is two vectors.
+    // SAFETY: a line is 32 numbers, two vectors.
     let mut rest = [0, 16].map(|k| unsafe { _mm512_loadu_ps(from.as_ptr().add(k)) });
     if is_large(rest[0]) | is_large(rest[1]) != 0 {
         return split(from, to.map(|term| term.as_mut_slice()));
     }
-    // SAFETY: an array is a vector.
+    // SAFETY: `UPPER` has as many bytes as a vector.
     let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
     for term in to {
         let rounded = rest.map(round);
         let packed = _mm512_permutex2var_epi16(rounded[0], upper, rounded[1]);
-        // SAFETY: a term is a vector.
+        // SAFETY: a term is 32 numbers of bf16, one vector.
         unsafe { _mm512_storeu_si512(term.as_mut_ptr().cast(), packed) };
         rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
     }
@@ -154,7 +156,8 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn split_pairs(chunk: Lines<f32>, to: *mut u8) {
     for k in (0..DEPTH).step_by(2) {
-        // SAFETY: as the caller promised; the pairs of each term have a place of their own.
+        // SAFETY: each k of the chunk has 32 lines side by side, and `to` has room for a step. The
+        // pairs of each term have a place of their own.
         unsafe {
             let row = |k: usize| match k < chunk.k {
                 true => chunk.at(0, k).cast::<[f32; SIDE]>().read_unaligned(),
@@ -176,7 +179,7 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
     let mut large = 0;
     for row in rows {
         for half in row.as_chunks::<16>().0 {
-            // SAFETY: an array is a vector.
+            // SAFETY: an array of 16 numbers is a vector.
             let bits = _mm512_castps_si512(unsafe { _mm512_loadu_ps(half.as_ptr()) });
             let size = _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX));
             large |= _mm512_cmpge_epu32_mask(size, _mm512_set1_epi32((INFINITY - HALF) as i32));
@@ -191,12 +194,12 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
         return;
     }
     for at in [0, 16] {
-        // SAFETY: a row is two vectors.
+        // SAFETY: a row is 32 numbers, two vectors, and `at` is where one begins.
         let mut rest = rows.map(|row| unsafe { _mm512_loadu_ps(row.as_ptr().add(at)) });
         for term in &mut to {
             let rounded = rest.map(round);
             let both = _mm512_or_si512(_mm512_srli_epi32::<16>(rounded[0]), rounded[1]);
-            // SAFETY: a term of a row is two vectors too.
+            // SAFETY: a term has 32 pairs, two vectors too, and `at` is where one begins.
             unsafe { _mm512_storeu_si512(term.as_mut_ptr().add(at).cast(), both) };
             rest = [0, 1].map(|i| _mm512_sub_ps(rest[i], _mm512_castsi512_ps(rounded[i])));
         }
@@ -216,7 +219,8 @@ unsafe fn split_chunk(
     for run in 0..runs {
         let here = run * len..(run + 1) * len;
         let to = [&mut first[here.clone()], &mut second[here.clone()], &mut third[here]];
-        // SAFETY: as the caller promised.
+        // SAFETY: the chunk can be read. A run is `len` elements of it, side by side in the first
+        // two cases.
         unsafe {
             match (by_line, chunk.k_stride) {
                 (false, _) => split(std::slice::from_raw_parts(chunk.at(0, run), len), to),
@@ -253,11 +257,12 @@ pub(super) unsafe fn f32_amx(block: &PackedBlock<f32>) {
 /// [`f32_amx`], for vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn compute(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `f32_amx` passes its own contract on: the CPU has the tiles, and the block is as
+    // `PackedBlock` says.
     unsafe { amx::compute::<Bf16x3>(block) }
 }
 
-/// Four multiplications of a term of A by a term of B, each after what it waits for.
+/// Four multiplications of a term of A by a term of B, each after the loads that it waits for.
 macro_rules! four {
     ($($before0:expr)?; $($before1:expr)?; $($before2:expr)?; $after:expr) => {
         concat!(
@@ -283,8 +288,8 @@ macro_rules! right {
     };
 }
 
-/// What is asked for in a sixth of a step: a kilobyte of the next step of B, a line of what comes
-/// after, and two lines of the next tile of C.
+/// The prefetches in a sixth of a step. They are a kilobyte of the next step of B, a line of
+/// `after`, and two lines of the next tile of C.
 macro_rules! ask {
     ($near0:literal, $near1:literal, $after:literal) => {
         concat!(
@@ -363,7 +368,7 @@ impl Dot for Bf16x3 {
 #[target_feature(enable = "avx512f")]
 fn are_finite(sums: &[f32; SIDE * SIDE]) -> bool {
     let sizes = |at: &[f32; 16]| {
-        // SAFETY: an array is a vector.
+        // SAFETY: an array of 16 numbers is a vector.
         let bits = _mm512_castps_si512(unsafe { _mm512_loadu_ps(at.as_ptr()) });
         _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX))
     };
@@ -380,7 +385,8 @@ fn are_finite(sums: &[f32; SIDE * SIDE]) -> bool {
 unsafe fn take(sums: &[f32; SIDE * SIDE], to: To<f32>) {
     for (i, row) in sums.as_chunks::<16>().0.chunks_exact(2).enumerate() {
         for (half, sums) in row.iter().enumerate() {
-            // SAFETY: as the caller promised; the part has whole rows of two vectors.
+            // SAFETY: the part of C is a whole tile, so each row has two vectors, and only this
+            // task writes it.
             unsafe {
                 let c = to.c.add(i * to.stride + half * 16);
                 let sums = _mm512_loadu_ps(sums.as_ptr());
@@ -401,7 +407,7 @@ unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], st
         let (step, k) = (k / DEPTH * STEP, k % DEPTH);
         let whole = |panel: *const u8, index: usize| {
             let term = |term: usize| {
-                // SAFETY: as the caller promised.
+                // SAFETY: both panels have `steps` steps, and `index` lies within a term of a step.
                 unsafe { panel.add(step + term * PAIR).cast::<bf16>().add(index).read().to_f32() }
             };
             term(0) + (term(1) + term(2))

@@ -7,8 +7,7 @@ use super::panel::{Lines, Panel};
 use super::schedule;
 use super::simd::PackedBlock;
 
-/// A block of C and what it is made of. `a` and `b` are packed; C's rows lie `c_stride` elements
-/// apart.
+/// A block of C and its operands. `a` and `b` are packed; C's rows lie `c_stride` elements apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockProduct<A> {
     pub(crate) a: *const u8,
@@ -28,8 +27,8 @@ impl<T: Element> Kernel<T> {
         [self.a.width, self.b.width]
     }
 
-    /// Whether blocks are multiplied by a unit for whole tiles, which does several times what
-    /// vectors do.
+    /// Whether blocks are multiplied by a unit for whole tiles, which is several times as fast as
+    /// vectors.
     pub(crate) fn has_tiles(&self) -> bool {
         self.a.k_multiple >= 32
     }
@@ -39,20 +38,20 @@ impl<T: Element> Kernel<T> {
         schedule::depth(self, k)
     }
 
-    /// How many neighbouring k lie together in a panel of B, where elements are packed as they are
-    /// and nothing precedes them: then a panel is its groups one after the other, zeros up to its
-    /// end, and needs no packing.
+    /// The interleave of k in a panel of B: how many neighbouring k lie together. It is known where
+    /// elements are packed as they are and nothing precedes them. Such a panel is its groups one
+    /// after the other, zeros up to its end, and needs no packing.
     pub(crate) fn interleaves(&self) -> Option<usize> {
         (self.b.head == 0 && self.packed_bytes == size_of::<T>()).then_some(self.b.group)
     }
 
-    /// The same for sums of an earlier product of this kernel.
+    /// Whether a panel of B can be the sums of an earlier product of this kernel, without packing.
     pub(crate) fn takes_sums(&self) -> bool {
         let Panel { group, k_multiple, .. } = self.b;
         group == 1 && k_multiple == 1 && self.packed_bytes == size_of::<T::Acc>()
     }
 
-    /// What k is filled up to, by zeros, in a panel of B.
+    /// The k of a panel of B with the zeros that fill it up.
     pub(crate) fn filled(&self, k: usize) -> usize {
         k.next_multiple_of(self.b.k_multiple)
     }
@@ -107,7 +106,7 @@ impl<T: Element> Kernel<T> {
         unsafe { (self.multiply)(&PackedBlock { b_strides, ..self.block(product) }) }
     }
 
-    /// The same where A's rows lie `a_row` elements apart as they are.
+    /// The same for rows of A that lie `a_row` elements apart and are not packed.
     ///
     /// # Safety
     /// As for [`multiply_block`](Self::multiply_block).

@@ -12,8 +12,8 @@ pub trait Columns<T>: Sync {
     fn fill(&self, column: usize, k: Range<usize>, to: &mut [T]);
 
     /// Writes the elements `k` of columns `first..first + width` side by side, element `p` of
-    /// column `c` at `to[p * width + c]`; `false`, and nothing written, where there is no way to do
-    /// so faster than one by one.
+    /// column `c` at `to[p * width + c]`. `false`, and nothing written, where no way is faster than
+    /// one by one.
     fn fill_panel(&self, [first, width]: [usize; 2], k: Range<usize>, to: &mut [T]) -> bool {
         let _ = (first, width, k, to);
         false

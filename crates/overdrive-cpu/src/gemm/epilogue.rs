@@ -1,4 +1,4 @@
-//! What happens to finished blocks of the product.
+//! The epilogue: what happens to finished blocks of the product.
 #![allow(unsafe_code)] // Rows of a block of sums, whose neighbours other threads may write.
 
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use super::view::ViewMut;
 #[derive(Debug)]
 pub struct Block<'a, A> {
     start: *mut A,
-    /// Elements from one row to the next; what lies between rows is not the block's.
+    /// Elements from one row to the next; those between rows are not the block's.
     pub row_stride: usize,
     /// Indices on the two batch axes.
     pub batch: [usize; 2],
@@ -60,11 +60,11 @@ pub(crate) struct Part {
     pub cols: usize,
 }
 
-/// Consumes the product block by block: applies what follows it and stores the result where it
+/// Consumes the product block by block: applies the epilogue and stores the result where it
 /// belongs.
 ///
-/// Every element of the product is delivered exactly once, from several threads at once; so an
-/// implementation that writes each element's result to a place of its own needs no lock.
+/// Every element of the product is delivered exactly once, from several threads at once. So an
+/// implementation needs no lock if it writes each element's result to a place of its own.
 pub trait Epilogue<A>: Sync {
     /// Bytes of scratch that [`apply`](Self::apply) wants.
     fn scratch_bytes(&self) -> usize {
@@ -83,8 +83,8 @@ pub enum Output<'a, A> {
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
     Apply([usize; 4], &'a dyn Epilogue<A>),
-    /// Through an epilogue that writes results where the view is, element for element: sums can
-    /// wait right there, as in a product alone, where rows are of adjacent elements. The epilogue
+    /// Through an epilogue that writes results where the view is, element for element. Where rows
+    /// are of adjacent elements, sums can wait right there, as in a product alone. The epilogue
     /// gets them there, or elsewhere.
     InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
 }

@@ -1,5 +1,5 @@
-//! The number formats that can be multiplied, and what a micro-kernel for one is; `table` has them
-//! all.
+//! The number formats that can be multiplied, and the form of a micro-kernel for one; `table` has
+//! them all.
 
 use std::fmt::Debug;
 use std::ops::AddAssign;
@@ -45,7 +45,7 @@ impl Accumulator for i32 {}
 #[derive(Debug)]
 pub struct Kernel<T: Element> {
     pub(super) name: &'static str,
-    /// What the CPU must have.
+    /// The instructions that the CPU must have.
     pub(super) set: InstructionSet,
     /// Panels of A: `width` is the tile's rows.
     pub(super) a: Panel,

@@ -66,8 +66,8 @@ impl<T: Element> Kernel<T> {
         let [outer, inner, m, n] = shape;
         let size = Size { m, n, k: a.cols(), batch: outer * inner };
         let target = match Target::new(output) {
-            // Tiles outrun what passes the second-level cache: sums that wait for the next block of
-            // k wait there.
+            // Tiles outrun the second-level cache, so sums that wait for the next block of k wait
+            // there.
             Target::InPlace(_, epilogue) if self.has_tiles() && size.k > self.depth(size.k) => {
                 Target::Epilogue(epilogue)
             }
@@ -123,8 +123,8 @@ pub(super) struct Buffers<'a, A> {
 }
 
 impl<T: Element> MacroKernel<'_, T> {
-    /// Cuts `worker`'s scratch into bytes of A and of B, and sums, and what these sizes do not
-    /// depend on.
+    /// Cuts `worker`'s scratch into bytes of A and of B, and sums, of these sizes. It also cuts
+    /// buffers for columns that are made and for the epilogue, which do not depend on these sizes.
     fn buffers<'w>(
         &self,
         worker: &'w mut Worker<'_>,
@@ -174,8 +174,8 @@ impl<T: Element> MacroKernel<'_, T> {
         };
         let buffers = self.buffers(worker, [m * k * size_of::<T>(), 0, m * c_stride]);
         let c = buffers.sums;
-        // SAFETY: the kernel is one that this CPU supports; the views reach as far as the sizes
-        // say, and elements have the format of sums, or there would be no such path.
+        // SAFETY: the kernel is one that this CPU supports, and the views reach as far as the sizes
+        // say. Elements have the format of sums, or this path would not have been chosen.
         unsafe {
             let whole = Panel { width: a, group: 1, k_multiple: 1, head: 0 };
             pack(self.a_block(batch, [0, 0], [m, k]), whole, buffers.a);

@@ -1,15 +1,18 @@
-//! General matrix multiplication: batches of `C = A B` for matrices with any strides, with whatever
-//! follows the product applied to its blocks while they are in cache.
+//! General matrix multiplication: batches of `C = A B` for matrices with any strides. The epilogue
+//! is applied to the product's blocks while they are in cache.
 //!
-//! The loops are those of BLIS (`macro_kernel`, `schedule`): blocks of A and B are packed (`pack`,
-//! `transpose`) into the panels that a micro-kernel walks down (`simd`, and an instruction set each
-//! in `x86`, `amx`, `neon` and `portable`; `bf16x3` is f32 on AMX). Products of a few rows are
-//! `skinny`. The kernel is chosen when the program runs (`kernel`, `table`), so that one binary
-//! serves every CPU.
+//! The loops are those of BLIS (`macro_kernel`, `schedule`). Blocks of A and B are packed (`pack`,
+//! `transpose`) into the panels that a micro-kernel walks down. There is one micro-kernel for each
+//! instruction set (`simd`; `x86`, `amx`, `neon` and `portable`), and `bf16x3` is f32 on AMX.
+//! Products of a few rows are `skinny`. The kernel is chosen when the program runs (`kernel`,
+//! `table`), so that one binary serves every CPU.
 //!
-//! Invariants: sums of f16 and bf16 are f32, of i8 i32; each element of C is summed in an order
-//! that depends on the kernel and k alone, so that results do not change with the number of
-//! threads; a call allocates nothing but scratch, and that once.
+//! Invariants:
+//!
+//! - Sums of f16 and bf16 are f32, sums of i8 are i32.
+//! - Each element of C is summed in an order that depends on the kernel and k alone, so that
+//!   results do not change with the number of threads.
+//! - A call allocates nothing but scratch, and that once.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

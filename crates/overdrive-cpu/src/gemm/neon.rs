@@ -10,7 +10,7 @@ use super::skinny::{self, Skinny};
 #[inline(always)]
 unsafe fn prefetch<T>(_: *const T) {}
 
-/// The forms of what NEON has under another name or with its operands in another order.
+/// The forms of operations that NEON has under another name or with its operands in another order.
 macro_rules! forms {
     ($zero:ident, $fma:ident: $vector:ty, $splat:ident, $multiply_add:ident) => {
         #[inline(always)]

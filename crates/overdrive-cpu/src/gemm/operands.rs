@@ -1,5 +1,5 @@
 //! Where the operands of a block lie: in panels that were packed before, in panels packed or made
-//! now, or as they are; and what the micro-kernel asks for ahead.
+//! now, or in place. Also which addresses the micro-kernel prefetches.
 #![allow(unsafe_code)] // Raw pointers into operands and scratch.
 
 use super::columns::Columns;
@@ -10,9 +10,9 @@ use super::panel::Lines;
 use super::schedule::{Schedule, Size};
 
 impl<T: Element> MacroKernel<'_, T> {
-    /// Bytes from a row of A to the next where the micro-kernel reads A as it lies, and 0 where it
-    /// is packed: tiles of the processor are loaded line by line, and rows that follow each other
-    /// without gaps share a cache as panels do.
+    /// Bytes from a row of A to the next where the micro-kernel reads A in place, and 0 where A is
+    /// packed. Reading in place works for AMX, which loads a tile line by line. Rows without gaps
+    /// between them share a cache as panels do.
     pub(super) fn a_line(&self) -> usize {
         let Schedule { kc, .. } = self.schedule;
         let (Size { m, k, .. }, [.., row, element]) = (self.size, self.a.strides);
@@ -26,8 +26,8 @@ impl<T: Element> MacroKernel<'_, T> {
         if has_tiles && whole && aligned && element == 1 && row == k && k > 0 { line } else { 0 }
     }
 
-    /// What to ask for while the strip of the block at `[k0, col]` that begins at row `above` is
-    /// multiplied: its share of the packed block that comes next, or null.
+    /// The address to prefetch while the strip of the block at `[k0, col]` that begins at row
+    /// `above` is multiplied. It is the strip's share of the next packed block, or null.
     pub(super) fn after(
         &self,
         batch: [usize; 2],
@@ -47,8 +47,8 @@ impl<T: Element> MacroKernel<'_, T> {
         packed.panels(batch, next[0], next[1]).wrapping_add(offset)
     }
 
-    /// Whether the micro-kernel reads B where it lies, in panels that step from row to row: where
-    /// packing would not be worth its while, because few rows of A share a B that is small.
+    /// Whether the micro-kernel reads B in place, in panels that step from row to row. It does
+    /// where packing would not pay, because few rows of A share a small B.
     pub(super) fn reads_b_in_place(&self) -> bool {
         /// Measured: 128^3 gained 15 %, 256^3 lost 10 %, because rows 1 KiB apart share few sets of
         /// L1.

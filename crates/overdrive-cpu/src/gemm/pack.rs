@@ -2,13 +2,13 @@
 //!
 //! A panel is `width` lines (rows of A, or columns of B) over a range of k. Consecutive k form
 //! groups: group `g` holds for each of the `width` lines its `group` elements, one line after
-//! another. So that a micro-kernel never asks where the matrix ends, k that do not exist are zeros,
-//! and the last line stands in for lines that do not: what they make is never stored, and unlike
-//! leftovers they cannot be denormal, which is slow.
+//! another. A micro-kernel never asks where the matrix ends. Past the end of k a panel holds zeros.
+//! Past the last line it repeats that line, and the results are never stored. Unlike leftovers in
+//! memory, these values cannot be denormal, which is slow.
 //!
 //! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10
-//! % of the whole. So the two orders that occur in practice, lines side by side and k side by side,
-//! have paths of their own; any other goes element by element.
+//! % of the whole. Two orders occur in practice: lines side by side and k side by side. They have
+//! paths of their own; any other order goes element by element.
 //!
 //! Long because each order of a matrix and each width of its elements has its own fast path.
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
@@ -32,13 +32,14 @@ pub(super) unsafe fn pack<T: Copy + Default>(block: Lines<T>, panel: Panel, to: 
     }
 }
 
-/// Packs the whole panels of a block whose lines lie side by side, if there is a path for their
-/// form; returns how many that were.
+/// Packs the whole panels of a block whose lines lie side by side, and returns how many that were.
+/// It packs none if there is no path for their form.
 unsafe fn pack_side_by_side<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
     if block.line_stride != 1 {
         return 0;
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: the callers pass the contract of `pack` on: the block can be read, and `to` has room
+    // for its panels.
     unsafe {
         match (panel.group, panel.width) {
             (1, 32) => copy_rows::<T, 32>(block, panel, to),
@@ -88,7 +89,7 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
 
 /// Converts a chunk into `buffer`, in the order that the chunk itself has.
 unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
-    // SAFETY: as the caller promised; runs stay inside of the chunk.
+    // SAFETY: every element of the chunk can be read, and runs stay inside of it.
     unsafe {
         if chunk.line_stride == 1 {
             for (k, to) in buffer.chunks_exact_mut(chunk.lines).enumerate().take(chunk.k) {
@@ -122,8 +123,9 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
     }
 }
 
-/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128; panels of B
-/// begin with what takes that out of the sums again, -128 times the sum of each column.
+/// Packs a block of i8 for a kernel that multiplies u8 by i8. A is shifted by 128. Panels of B
+/// begin with the numbers that take the shift out of the sums again, -128 times the sum of each
+/// column.
 ///
 /// # Safety
 /// As for [`pack`].
@@ -184,7 +186,7 @@ unsafe fn pack_panel<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut 
     }
 }
 
-/// Rows of B that are asked for before they are copied. Rows lie pages apart, where the CPU's own
+/// Rows of B that are prefetched before they are copied. Rows lie pages apart, where the CPU's own
 /// prefetchers do not follow; without this, packing waits for one line at a time.
 const AHEAD: usize = 8;
 
@@ -211,8 +213,8 @@ unsafe fn pack_elements<T: Copy + Default>(
     }
 }
 
-/// Panels that are packed together: a row of B is read in pieces of a few cache lines, not of one
-/// or two, each in a page of its own.
+/// Panels that are packed together. So a row of B is read in pieces of a few cache lines, not of
+/// one or two. The rows are in pages of their own.
 const SPAN: usize = 4;
 
 /// Each k is a row: pieces of `W` go to one panel each.
@@ -234,8 +236,8 @@ unsafe fn copy_rows<T: Copy, const W: usize>(block: Lines<T>, panel: Panel, to: 
     panels
 }
 
-/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. k that do not exist are
-/// zeros, and zeros fill the panel.
+/// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. Past the end of k there
+/// are zeros, and zeros fill the panel.
 unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     block: Lines<T>,
     panel: Panel,
@@ -269,8 +271,8 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
     panels
 }
 
-/// Each k is a row, and groups are cache lines: `G` rows become units of four bytes, as
-/// [`group_rows`] makes them, and the units of each line then come together.
+/// Each k is a row, and groups are cache lines. `G` rows become units of four bytes, as
+/// [`group_rows`] makes them. The units of each line then come together.
 #[cfg(target_arch = "x86_64")]
 unsafe fn turn_rows<T: Copy + Default, const G: usize>(
     block: Lines<T>,

@@ -33,7 +33,7 @@ impl<T: Element> Kernel<T> {
 
     fn packed_matrix_bytes(&self, [_, _, k, n]: [usize; 4]) -> usize {
         let (kc, bytes) = (depth(self, k), |k| self.block_bytes(self.b, n, k));
-        // A B without k is a block without k: it has what sums begin with.
+        // A B without k is a block without k: it has only the initial values of sums.
         k / kc * bytes(kc) + if k == 0 || k % kc > 0 { bytes(k % kc) } else { 0 }
     }
 
@@ -74,7 +74,7 @@ impl<T: Element> Kernel<T> {
 }
 
 impl<'a, T: Element> Packed<'a, T> {
-    /// What [`Kernel::pack_b`] wrote for B of this shape, `[batch0, batch1, k, n]`.
+    /// B as [`Kernel::pack_b`] wrote it to `bytes`, of this shape, `[batch0, batch1, k, n]`.
     ///
     /// # Panics
     /// If `bytes` does not have [`Kernel::packed_b_bytes`], or does not start on a 64-byte

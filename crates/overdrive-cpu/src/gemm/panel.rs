@@ -8,9 +8,9 @@ pub(super) struct Panel {
     pub width: usize,
     /// Consecutive k that lie together.
     pub group: usize,
-    /// What k is filled up to a multiple of; itself a multiple of `group`.
+    /// k is filled up to a multiple of this, which is itself a multiple of `group`.
     pub k_multiple: usize,
-    /// Groups before the first, which hold what sums begin with.
+    /// Groups before the first, which hold the initial values of sums.
     pub head: usize,
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct PixelTiles<'a> {
     /// The first pixel of either tile, and bytes from a pixel to the next.
     pub(crate) pixels: [*const u8; 2],
     pub(crate) pixel_bytes: usize,
-    /// Bytes from a pixel to what each step multiplies of it.
+    /// Bytes from a pixel to the values of it that each step multiplies.
     pub(crate) offsets: &'a [isize],
     /// Panels of the right matrix, in pairs of k.
     pub(crate) b: *const u8,
@@ -57,9 +57,10 @@ impl PixelConfig {
     /// Multiplies.
     ///
     /// # Safety
-    /// The registers are [held](Self::hold); 16 pixels of either tile can be read at each offset,
-    /// the panel is as long as there are offsets, at least one, and 16 rows of 32 sums of either
-    /// tile can be written, those of the second after the first's.
+    /// - The registers are [held](Self::hold).
+    /// - 16 pixels of either tile can be read at each offset.
+    /// - The panel is as long as there are offsets, at least one.
+    /// - 16 rows of 32 sums of either tile can be written, those of the second after the first's.
     pub(crate) unsafe fn multiply(&self, tiles: PixelTiles<'_>) {
         let PixelTiles { pixels: [p0, p1], pixel_bytes, offsets, b, c: [c0, c1], c_bytes } = tiles;
         // SAFETY: as the caller promised.

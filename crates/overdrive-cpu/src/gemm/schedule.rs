@@ -1,10 +1,10 @@
 //! How a product is cut: into blocks that fit the caches, and into tiles of C for the threads.
 //!
 //! The blocks follow "Analytical modeling is enough for high-performance BLIS" (Low et al., 2016),
-//! with A and B exchanged: an A panel over `kc` stays in L1 while a packed B block of `nc` columns
-//! streams past it from L2, so that the tiles of C follow each other along its rows. A *tile* is a
-//! product of its own, with its own packing; no thread waits for another within a product, at the
-//! price that tiles in one row of the grid pack the same A.
+//! with A and B exchanged. An A panel over `kc` stays in L1 while a packed B block of `nc` columns
+//! streams past it from L2. So the tiles of C follow each other along its rows. A *tile* is a
+//! product of its own, with its own packing. No thread waits for another within a product. The
+//! price is that tiles in one row of the grid pack the same A.
 
 use super::kernel::{Element, Kernel};
 
@@ -18,7 +18,7 @@ pub(super) struct Size {
     pub batch: usize,
 }
 
-/// What is known of the product beside its size.
+/// Facts about the product beside its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traits {
     /// B is packed already.
@@ -54,8 +54,8 @@ struct Caches {
     l2: usize,
 }
 
-/// What packing an element costs, in multiply-adds of the micro-kernel: measured at about a third
-/// of a cycle against 32 a cycle for f32 with AVX-512.
+/// Cost of packing an element, in multiply-adds of the micro-kernel. It was measured at about a
+/// third of a cycle, against 32 multiply-adds a cycle for f32 with AVX-512.
 const PACK_COST: usize = 12;
 
 /// Columns of a tile whose sums wait in scratch: enough to amortise packing A.
@@ -97,14 +97,14 @@ impl Schedule {
             tile[1] = even(tile[1], WAITING_COLS, nr);
         }
         let line = kc * kernel.packed_bytes;
-        // Tiles outrun the memory: what comes next is asked for meanwhile, strip by strip, and
+        // Tiles outrun the memory. So the next block is prefetched meanwhile, strip by strip, and
         // needs room beside.
         let asks = kernel.has_tiles() && traits.packed_b;
         let most = if asks { l2 / 4 / line } else { l2 / 2 / line };
         let nc = even(tile[1], most, nr);
         // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums
-        // that wait in scratch for the next block of k should wait in L2; a B that is packed anew
-        // for each block of rows gets more of them.
+        // that wait in scratch for the next block of k should wait in L2. If B is packed anew for
+        // each block of rows, they get more of L2.
         let sum = size_of::<T::Acc>();
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };
         let mc = if waits { (waiting / sum / tile[1]).min(2 * l2 / line) } else { 2 * l2 / line };
@@ -113,8 +113,8 @@ impl Schedule {
         Self { mc, nc, kc, strip, tile, grid: [size.m.div_ceil(tile[0]), size.n.div_ceil(tile[1])] }
     }
 
-    /// Rows of sums in scratch, and elements from one to the next: a strip of a block when it is
-    /// done at once, all that an A block makes while k goes on.
+    /// Rows of sums in scratch, and elements from one row to the next. A strip of a block waits
+    /// there when it is done at once. While k goes on, all sums of an A block do.
     pub(super) fn sums<A>(&self, k: usize) -> [usize; 2] {
         let [rows, cols] =
             if k > self.kc { [self.mc, self.tile[1]] } else { [self.strip, self.nc] };
@@ -139,7 +139,8 @@ pub(super) fn skinny_columns(size: Size, threads: usize) -> usize {
     size.n.div_ceil(parts).next_multiple_of(LEAST)
 }
 
-/// The grid of tiles that lets `threads` threads finish first, counting what each tile packs.
+/// The grid of tiles that lets `threads` threads finish first, with the packing of each tile
+/// counted.
 fn balanced_grid<T: Element>(
     kernel: &Kernel<T>,
     size: Size,

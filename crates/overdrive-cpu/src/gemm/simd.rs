@@ -1,11 +1,11 @@
 //! The one micro-kernel behind every vector instruction set, and the sweep over a packed block that
 //! calls it.
 //!
-//! The form is that of BLIS (Van Zee and van de Geijn, 2015): an `MR x NR` tile of C lives in
-//! registers while the kernel walks down k, one outer product a step: a row of the B panel, `NR`
-//! wide, times each of `MR` broadcast elements of the A panel. An instruction set is a [`Simd`] of
-//! seven operations; `bf16` pairs fit too, because a dot product of pairs is a step over two k at
-//! once.
+//! The form is that of BLIS (Van Zee and van de Geijn, 2015). An `MR x NR` tile of C lives in
+//! registers while the kernel walks down k, one outer product a step. The outer product is a row of
+//! the B panel, `NR` wide, times each of `MR` broadcast elements of the A panel. An instruction set
+//! is a [`Simd`] of seven operations. `bf16` pairs fit too, because a dot product of pairs is a
+//! step over two k at once.
 #![allow(unsafe_code)] // Raw pointers into packed panels and C.
 
 /// A vector instruction set, as the micro-kernel sees it.
@@ -13,7 +13,7 @@
 /// Methods are `inline(always)` so that they become part of the `#[target_feature]` function that
 /// calls [`sweep`]; elsewhere they would be calls.
 pub(super) trait Simd: Copy {
-    /// What A is broadcast by and B is loaded by: one element, or a group of consecutive k.
+    /// The unit in which A is broadcast and B is loaded: one element, or a group of consecutive k.
     type Unit: Copy;
     /// An element of C.
     type Acc: Copy + Default + std::ops::AddAssign;
@@ -40,12 +40,12 @@ pub(super) trait Simd: Copy {
 /// The widest vector, in accumulators.
 pub(super) const MAX_LANES: usize = 16;
 
-/// Rows of a B panel that are asked for ahead, from L2 to L1: with AVX-512 on Sapphire Rapids 8
-/// gave 0.88 of the multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.
+/// Prefetch distance from L2 to L1, in rows of a B panel. With AVX-512 on Sapphire Rapids 8 gave
+/// 0.88 of the multiply-add peak, 16 gave 0.92, 32 gave 0.94, and no prefetch 0.87.
 const AHEAD: usize = 32;
 
 /// A block of C and the blocks of A and B that it takes. A's panels hold `steps x MR` units and lie
-/// one after the other; so do B's with `steps x NR`, unless B is read where the operand lies.
+/// one after the other. So do B's with `steps x NR`, unless B is read in place.
 #[derive(Clone, Copy)]
 pub(super) struct PackedBlock<Acc> {
     pub a: *const u8,
@@ -55,7 +55,8 @@ pub(super) struct PackedBlock<Acc> {
     pub b: *const u8,
     /// Units from one B panel to the next, and from one step of a panel to the next.
     pub b_strides: [usize; 2],
-    /// What will be multiplied after this block, to be asked for meanwhile: any address, or null.
+    /// The address of the block that is multiplied next, to prefetch meanwhile: any address, or
+    /// null.
     pub next: *const u8,
     pub c: *mut Acc,
     pub c_stride: usize,
@@ -68,8 +69,8 @@ pub(super) struct PackedBlock<Acc> {
     pub accumulate: bool,
 }
 
-/// Computes a block: A panels outside, so that one stays in L1 while all of B's pass by from L2,
-/// and C is walked along its rows, which the CPU's own prefetchers follow.
+/// Computes a block. The loop over A panels is outside, so that one stays in L1 while all of B's
+/// pass by from L2. C is walked along its rows, which the CPU's own prefetchers follow.
 #[inline(always)]
 pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
     block: &PackedBlock<S::Acc>,
@@ -158,7 +159,8 @@ unsafe fn products<S: Simd, const R: usize, const NV: usize>(
 ) -> [[S::Vector; NV]; R] {
     let mut acc = [start; R];
     for _ in 0..steps {
-        // SAFETY: as the caller promised.
+        // SAFETY: the panels have `steps` units for each of the tile's rows and columns, and the
+        // CPU has the instructions of `S`.
         unsafe {
             let mut row = [S::zero(); NV];
             for (v, vector) in row.iter_mut().enumerate() {

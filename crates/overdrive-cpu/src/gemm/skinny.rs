@@ -1,6 +1,6 @@
-//! Skinny GEMMs, of a few rows such as decoding makes: each element of B is used `m` times at most,
+//! Skinny GEMMs, of a few rows such as decoding makes. Each element of B is used `m` times at most,
 //! so that packing B would cost more than the product. B streams past once, in the order that it
-//! lies in memory, and what bounds the speed is how fast memory delivers it.
+//! lies in memory. The bound is how fast memory delivers it.
 #![allow(unsafe_code)] // Raw pointers; `Skinny` says what they point to.
 
 use std::ops::{AddAssign, Mul};
@@ -27,8 +27,8 @@ pub(super) struct Skinny<T> {
     /// inner ones.
     pub a: *const T,
     pub b: *const T,
-    /// Elements from one k of B to the next for outer products, from one column to the next for
-    /// inner ones; the other stride is 1.
+    /// Elements from one k of B to the next for outer products. For inner ones, elements from one
+    /// column to the next. The other stride is 1.
     pub b_stride: usize,
     pub c: *mut T,
     pub c_stride: usize,
@@ -77,7 +77,8 @@ unsafe fn rows<T, S: Simd<Unit = T, Acc = T>, const M: usize, const K: usize>(
 ) where
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
-    // SAFETY: as the caller of `outer` promised.
+    // SAFETY: pointers are as `Skinny` says, `k + K` is at most `p.k`, and `whole` at most
+    // `p.cols`.
     unsafe {
         let (a, b) = (p.a.add(k * M), p.b.add(k * p.b_stride));
         for col in (0..whole).step_by(S::LANES) {
@@ -138,7 +139,8 @@ unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
     let whole = p.k / S::LANES * S::LANES;
-    // SAFETY: as the caller of `inner` promised; four lanes of sums are a whole vector's or less.
+    // SAFETY: pointers are as `Skinny` says, and `col + N` is at most `p.cols`. Four lanes of sums
+    // are a whole vector's or less.
     unsafe {
         let b: [*const T; N] = std::array::from_fn(|n| p.b.add((col + n) * p.b_stride));
         let mut sums = [[S::zero(); N]; M];

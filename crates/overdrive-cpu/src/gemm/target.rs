@@ -8,7 +8,7 @@ use super::view::{ViewMut, batch_offset};
 pub(crate) enum Target<'a, A> {
     /// Rows of adjacent elements: sums are kept right here.
     Rows(Memory<A>),
-    /// Likewise, and handed on when they are finished.
+    /// Rows of adjacent elements too; sums are kept here, and handed on when they are finished.
     InPlace(Memory<A>, &'a dyn Epilogue<A>),
     /// Elements apart from each other: sums are kept in scratch.
     Apart(Memory<A>),

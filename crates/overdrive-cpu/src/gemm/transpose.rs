@@ -9,9 +9,9 @@ use std::arch::x86_64::*;
 use super::panel::Lines;
 use crate::isa::InstructionSet;
 
-/// Writes unit `k` of line `i` to `to[k * width + i]`, the last line again where none is, for as
-/// many k as fill blocks of eight; returns how many that were. `block` counts bytes in its strides
-/// and units in its `k`.
+/// Writes unit `k` of line `i` to `to[k * width + i]`, for as many k as fill blocks of eight.
+/// Returns how many that were. Past the last line it writes that line again. `block` counts bytes
+/// in its strides and units in its `k`.
 ///
 /// # Safety
 /// Every unit of `block` can be read, and `to` has room for `block.k * width` units.
@@ -42,7 +42,7 @@ unsafe fn transpose_eight(block: Lines<u8>, [k, used, width]: [usize; 3], to: *m
         std::array::from_fn(|line| line.min(block.lines - 1) * block.line_stride);
     for k in (0..k).step_by(8) {
         if k % 16 == 0 {
-            // The same place in the next panel, while there is time.
+            // Prefetches the same place in the next panel, while there is time.
             for line in 0..used {
                 block.prefetch([line + width, k], 1);
             }
@@ -68,7 +68,7 @@ unsafe fn transpose_eight(block: Lines<u8>, [k, used, width]: [usize; 3], to: *m
 /// halves.
 #[target_feature(enable = "avx2")]
 unsafe fn transpose(lines: [*const f32; 8]) -> [__m256; 8] {
-    // SAFETY: as the caller promised.
+    // SAFETY: each of the lines has eight units to read.
     let r = lines.map(|line| unsafe { _mm256_loadu_ps(line) });
     let lo = |i: usize| _mm256_unpacklo_ps(r[i], r[i + 1]);
     let hi = |i: usize| _mm256_unpackhi_ps(r[i], r[i + 1]);

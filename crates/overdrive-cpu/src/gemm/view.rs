@@ -103,8 +103,8 @@ fn assert_inside(len: usize, shape: [usize; 4], strides: [usize; 4]) {
     );
 }
 
-/// Whether every axis steps over all that the axes with smaller strides reach: sufficient for
-/// distinct elements, and true of every layout that slicing and transposing a dense tensor can
+/// Whether every axis steps over all that the axes with smaller strides reach. That is sufficient
+/// for distinct elements. It holds for every layout that slicing and transposing a dense tensor can
 /// give.
 fn is_injective(shape: [usize; 4], strides: [usize; 4]) -> bool {
     let mut axes = [0, 1, 2, 3].map(|axis| (strides[axis], shape[axis]));

@@ -47,13 +47,13 @@ unsafe fn dot_words(a: __m256i, b: __m256i, acc: __m256i) -> __m256i {
 
 #[inline(always)]
 unsafe fn load_eight(from: *const i32) -> __m256i {
-    // SAFETY: as the caller promised.
+    // SAFETY: micro-kernels pass only pointers with a vector behind them, where AVX2 is.
     unsafe { _mm256_loadu_si256(from.cast()) }
 }
 
 #[inline(always)]
 unsafe fn store_eight(to: *mut i32, vector: __m256i) {
-    // SAFETY: as the caller promised.
+    // SAFETY: micro-kernels pass only pointers with room for a vector, where AVX2 is.
     unsafe { _mm256_storeu_si256(to.cast(), vector) }
 }
 
@@ -61,7 +61,7 @@ unsafe fn store_eight(to: *mut i32, vector: __m256i) {
 /// f32.
 #[inline(always)]
 unsafe fn load_pairs(from: *const i32) -> __m512 {
-    // SAFETY: as the caller promised.
+    // SAFETY: micro-kernels pass only pointers with a vector behind them, where AVX-512 is.
     unsafe { _mm512_loadu_ps(from.cast()) }
 }
 
@@ -105,8 +105,9 @@ kernel! {
     /// i8 with AVX512-VNNI: the same shape, with four k where f32 has one.
     ///
     /// # Safety
-    /// The CPU has AVX-512F and VNNI; the block is as [`PackedBlock`] says, with panels of 14,
-    /// shifted by 128, and 32, with heads that take the shift back, in groups of four k.
+    /// The CPU has AVX-512F and VNNI. The block is as [`PackedBlock`] says, in groups of four k.
+    /// Panels of A are 14 wide and shifted by 128. Panels of B are 32 wide, with heads that take
+    /// the shift back.
     #[target_feature(enable = "avx512f,avx512vnni")]
     i8_vnni: I8x64, [14, 2], [14 1 2 3 4 5 6 7 8 9 10 11 12 13]
 }

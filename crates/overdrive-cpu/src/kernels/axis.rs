@@ -1,14 +1,13 @@
-//! A dimension that a window slides along: what convolutions and windowed reductions share.
+//! A dimension that a window slides along, for convolutions and windowed reductions.
 //!
-//! Places of a window are steps apart, so that what a tap sees at neighbouring places is every
-//! step-th element. Positions are taken apart into *phases* by their remainder by the step:
-//! neighbouring places then see neighbouring positions of a phase, *shifted* by as much as the tap
-//! lies behind the first.
+//! Places of a window are steps apart. So a tap sees every step-th element at neighbouring places.
+//! Positions are split into *phases* by their remainder by the step. Neighbouring places then see
+//! neighbouring positions of a phase, *shifted* by as much as the tap lies behind the first.
 
 use overdrive_ir::plan::Dimension;
 
-/// A dimension that a window slides along: its geometry, the input's extent and stride (in elements
-/// or in bytes, as its owner counts), places, and taps.
+/// A dimension that a window slides along: its geometry, the input's extent and stride, places, and
+/// taps. The stride is in elements or in bytes, as its owner counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     pub(super) dimension: Dimension,

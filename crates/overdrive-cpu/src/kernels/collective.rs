@@ -1,7 +1,8 @@
 //! Collectives: blocks of bytes that ranks show each other, moved or folded.
 //!
-//! Each rank reads what all of its group show and makes its own result of it. Invariant: folds go
-//! in the order of the group, so that all ranks have the same bits, and have them again.
+//! Each rank reads the bytes that all of its group show and makes its own result of them.
+//! Invariant: folds go in the order of the group, so that all ranks have the same bits, and have
+//! them again.
 #![allow(unsafe_code)] // Slices over slots.
 
 use super::scalar::{Scalar, for_scalar};
@@ -24,7 +25,7 @@ pub(crate) struct Collective {
     dtype: DType,
     operand: (SlotId, usize),
     result: (SlotId, usize),
-    /// What errors call it.
+    /// The name that errors give it.
     what: String,
 }
 
@@ -90,7 +91,7 @@ impl Collective {
         self.communicator.share(&exchange, &mut |member, shown| self.take(member, shown, result))
     }
 
-    /// Makes what a member shows a part of the result.
+    /// Adds the bytes that a member shows to the result.
     fn take(&self, member: usize, shown: &[u8], result: &mut [u8]) {
         let size = result.len();
         match &self.prim {

@@ -1,4 +1,4 @@
-//! Rows of numbers that a slot holds, as dense rows of f32: what kernels on f32 make of operands
+//! Rows of numbers that a slot holds, as dense rows of f32. Kernels on f32 make them of operands
 //! with any strides and of a lower precision.
 #![allow(unsafe_code)] // Slices over slots and rooms.
 
@@ -79,7 +79,7 @@ impl<T: Number> DenseRows<T> {
         self.elements
     }
 
-    /// Makes dense rows of f32 of what the slot holds.
+    /// Makes dense rows of f32 of the slot's elements.
     pub(super) fn read(&self, pool: &Pool, slots: &SlotTable) {
         if let Some(transfer) = &self.transfer {
             // SAFETY: the view lies in its slot, and the room has all of its elements.

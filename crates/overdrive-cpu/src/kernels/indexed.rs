@@ -1,9 +1,9 @@
 //! `gather` and `scatter`: windows of an operand at positions that are data.
 //!
-//! A row of the indices names a window of the operand; gather moves windows out, scatter moves or
+//! A row of the indices names a window of the operand. Gather moves windows out, scatter moves or
 //! folds updates in. Invariant: updates to one element are folded in row-major order of the
-//! indices, whatever the number of threads, because threads share out the elements of a window and
-//! never the rows.
+//! indices, whatever the number of threads. The reason is that threads share out the elements of a
+//! window and never the rows.
 // Raw pointers into slots; indices are clamped, so that every window lies inside.
 #![allow(unsafe_code)]
 

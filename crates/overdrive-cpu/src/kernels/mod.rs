@@ -1,9 +1,9 @@
 //! Named kernels: primitives that are neither loop nor contraction, and the composites that this
 //! back end claims.
 //!
-//! Every kernel takes operands and results with any strides. Element types that have no kernel here
-//! (those of less than a byte where they are moved, the narrow floats where they are combined) go
-//! through the reference evaluation.
+//! Every kernel takes operands and results with any strides. Some element types have no kernel
+//! here: those of less than a byte where they are moved, and the narrow floats where they are
+//! combined. They go through the reference evaluation.
 
 mod attention;
 mod axis;

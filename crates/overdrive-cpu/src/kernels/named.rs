@@ -1,4 +1,4 @@
-//! The table of kernels, a line each, and how the CPU answers what it is asked to run.
+//! The table of kernels, a line each, and the CPU's answers to requests to run one.
 
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
 use overdrive_ir::{Call, DType, Decline, Kernel, Plan, Prim};
@@ -103,8 +103,8 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Compiled {
     }
 }
 
-/// Whether the kernel of `prim` can do what it does on elements of `dtype`: moving takes any,
-/// folding and comparing only those of `scalar`.
+/// Whether the kernel of `prim` works on elements of `dtype`. Moving takes any; folding and
+/// comparing take only those of `scalar`.
 fn combines(prim: &Prim, dtype: DType) -> bool {
     let moves =
         matches!(prim, Prim::Gather { .. } | Prim::DynamicSlice { .. } | Prim::DynamicUpdateSlice);

@@ -13,12 +13,12 @@ pub(super) struct Strided {
     start: isize,
     pub(super) dtype: DType,
     pub(super) sizes: Vec<usize>,
-    /// In elements.
+    /// Strides in elements.
     pub(super) strides: Vec<i64>,
 }
 
 impl Strided {
-    /// Of a view whose elements are whole bytes.
+    /// The place of a view whose elements are whole bytes.
     pub(super) fn new(view: &View) -> Self {
         let dtype = view.ty.dtype;
         assert!(dtype.bits().is_multiple_of(8), "elements of less than a byte go to the reference");

@@ -1,16 +1,17 @@
 //! Planes of a sliding window, staged so that each of its taps is one run of memory for all of its
 //! places.
 //!
-//! A plane (an image's channel, or whatever the window slides over) is copied once: with its
-//! padding and the gaps of an input dilation written out, in the type that sums are kept in, and
-//! taken apart into *phases* by the remainder of each position by the window's step. Then
-//! neighbouring places of the window see neighbouring memory at every tap, whatever steps,
-//! dilations and padding are; and as all lines of a phase have one pitch, so do places of the next
-//! line, of the next plane: a fold walks over all of them as one run. What it computes between the
-//! end of a line and the next is not stored. Any number of dimensions is the same; the outermost
-//! one is cut into bands where a plane is larger than caches.
+//! A plane (an image's channel, or whatever the window slides over) is copied once. The copy has
+//! the padding and the gaps of an input dilation written out, in the type that sums are kept in. It
+//! is split into *phases* by the remainder of each position by the window's step.
 //!
-//! Invariant: what is staged and computed depends on the geometry and the band alone, not on
+//! Neighbouring places of the window then see neighbouring memory at every tap, whatever steps,
+//! dilations and padding are. All lines of a phase have one pitch, so this holds for places of the
+//! next line and of the next plane too. A fold walks over all of them as one run. It computes
+//! values between the end of a line and the next, which are not stored. Any number of dimensions is
+//! the same. The outermost one is cut into bands where a plane is larger than caches.
+//!
+//! Invariant: the staged and computed elements depend on the geometry and the band alone, not on
 //! threads.
 // Raw pointers into slots and scratch; places outside of the input keep the padding.
 #![allow(unsafe_code)]
@@ -28,7 +29,7 @@ struct Found {
     count: usize,
     /// The first, and from each to the next.
     to: [usize; 2],
-    /// Likewise, in the input.
+    /// The first, and from each to the next, in the input.
     from: [usize; 2],
 }
 
@@ -69,12 +70,12 @@ pub(super) struct Planes {
     /// Two at least.
     axes: Vec<Axis>,
     phases: Vec<Vec<usize>>,
-    /// What the input has of the phases of each axis but the first.
+    /// The part of the phases of each axis but the first that the input has.
     found: Vec<Vec<Found>>,
     /// Elements of a phase from a position of each axis to the next.
     pitches: Vec<usize>,
-    /// Of each tap the number of its phase, positions of the first axis, and elements within one of
-    /// those.
+    /// Three numbers for each tap: the number of its phase, positions of the first axis, and
+    /// elements within one of those.
     taps: Vec<[usize; 3]>,
 }
 
@@ -132,7 +133,7 @@ impl Planes {
         const NEAR: usize = 24 << 10;
         let (lines, reach) = (self.lines(), self.axes[0].reach());
         let fit = NEAR / (self.pitches[0] * self.count() * width).max(1);
-        // What bands have in common is staged twice.
+        // Lines that two bands share are staged twice.
         let most = fit.saturating_sub(reach).max(4 * reach).clamp(1, lines.max(1));
         lines.div_ceil(lines.div_ceil(most).max(1)).max(1)
     }
@@ -199,7 +200,7 @@ impl Planes {
         }
     }
 
-    /// Copies sums from places of a span; `to` is where the first of each plane goes, and `strides`
+    /// Copies sums from places of a span. `to` is where the first of each plane goes. `strides` are
     /// those of the axes that `new` was given, in elements.
     ///
     /// # Safety
@@ -230,7 +231,7 @@ impl Planes {
             |d: usize| (d + strides.len()).checked_sub(rank).map_or(0, |d| strides[d] as isize);
         let [from_width, to_width] = copying.widths.map(|width| width as isize);
         let from_stride = self.pitches[d] as isize;
-        // SAFETY: as the caller promised.
+        // SAFETY: `store` passes its own contract on: sums and destinations exist along each axis.
         unsafe {
             if d + 2 == rank {
                 let copied = Lines {
@@ -260,7 +261,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// What the input has of an axis, in a phase.
+    /// The part of an axis, in a phase, that the input has.
     fn found(&self, d: usize, phase: usize) -> Found {
         let axis = &self.planes.axes[d];
         match d {
@@ -307,7 +308,7 @@ impl Stage<'_> {
                         to: [to_step, to_along],
                     };
                     let to = to.wrapping_add((number * inner.len() + phase) * self.phase);
-                    // SAFETY: what was found is in the plane and in its phase.
+                    // SAFETY: the positions found are in the plane and in its phase.
                     unsafe { self.copying.run(along.count, &lines, (from, to)) }
                 }
                 continue;
@@ -316,7 +317,8 @@ impl Stage<'_> {
             for i in 0..found.count as isize {
                 let from = place.0.wrapping_offset(i * from_step * from_width);
                 let to = place.1.wrapping_offset(i * to_step * to_width);
-                // SAFETY: as the caller promised.
+                // SAFETY: the place is in the plane and in its phase, as that of the axis before
+                // is.
                 unsafe { self.axis(d + 1, number, (from, to)) }
             }
         }

@@ -1,8 +1,9 @@
 //! `quantize_rows`: activations as a product by quantized weights takes them, a row at a time.
 //!
-//! A kernel of its own and no fused loop, because what a row costs counts: a loop calls a dozen
-//! kernels for the few vectors of a short row or a block of 32. Codes of less than a byte, results
-//! that do not lie row after row, rows of no elements and f64 are the reference's.
+//! This is a kernel of its own and no fused loop, because the cost per row counts. A loop calls a
+//! dozen kernels for the few vectors of a short row or a block of 32. Some cases are the
+//! reference's: codes of less than a byte, results that do not lie row after row, rows of no
+//! elements, and f64.
 #![allow(unsafe_code)] // Rows of slots.
 
 use half::{bf16, f16};
@@ -80,7 +81,7 @@ impl<T: Number> Runnable for Quantization<T> {
             for row in task * per_task..((task + 1) * per_task).min(rows) {
                 let at = row * k;
                 // SAFETY: results have a number for each element of x and a scale for each row,
-                // apart from x; where there are no scales, none is written.
+                // apart from x. Where there are no scales, none is written.
                 unsafe {
                     self.quantizer.row(&x[at..at + k], numbers.at(at * width), scales.at(row));
                 }

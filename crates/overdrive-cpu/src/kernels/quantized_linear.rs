@@ -1,7 +1,7 @@
 //! `quantized_linear` of float activations, with its epilogue: codes are read as they lie, and
 //! become numbers in registers or in panels.
 //!
-//! Activations below f32 are widened on their way in; the epilogue rounds what goes out. Types that
+//! Activations below f32 are widened on their way in; the epilogue rounds the results. Types that
 //! have no kernel are declined, and so expanded by the plan.
 #![allow(unsafe_code)] // Slices over slots, and the step's own room.
 

@@ -1,8 +1,8 @@
 //! `reduce_window`: folds of a sliding window (pooling).
 //!
-//! The dimensions that windows slide along, and those that lie inside of them in memory, are staged
-//! as planes (`planes`), and all places of some planes are one run for each tap (`taps`). The other
-//! dimensions count planes; a task folds some of them, or a band of a large one.
+//! Planes are staged (`planes`) over two kinds of dimensions: those that windows slide along, and
+//! those that lie inside of them in memory. All places of some planes are one run for each tap
+//! (`taps`). The other dimensions count planes. A task folds some planes, or a band of a large one.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use overdrive_ir::plan::{Dimension, View};
@@ -65,7 +65,7 @@ struct ReduceWindow<T: Scalar> {
     together: usize,
 }
 
-/// What is compiled for the CPU's instructions.
+/// The functions that are compiled for the CPU's instructions.
 struct Loops<T: Scalar> {
     stage: Copying,
     store: Copying,
@@ -146,8 +146,8 @@ impl<T: Scalar> ReduceWindow<T> {
         let to = |number: usize| {
             self.plane(&self.result, first + number, slots).wrapping_offset(band as isize).cast()
         };
-        // SAFETY: scratch has room for all three; both views have what the geometry says, and the
-        // places are this task's.
+        // SAFETY: scratch has room for all three. Both views have the elements that the geometry
+        // says, and the places are this task's.
         unsafe {
             let offsets = std::slice::from_raw_parts_mut(offsets.cast::<usize>(), taps);
             planes.offsets(span, offsets);

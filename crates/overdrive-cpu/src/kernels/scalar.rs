@@ -7,7 +7,7 @@ use overdrive_ir::Reducer;
 
 /// An element, with the type that it is combined in: f32 for the half types, itself otherwise.
 pub(super) trait Scalar: Copy + Send + Sync + 'static {
-    /// What sums and other folds are kept in.
+    /// The type that sums and other folds are kept in.
     type Wide: Scalar<Wide = Self::Wide>;
 
     fn widen(self) -> Self::Wide;

@@ -1,10 +1,9 @@
 //! The inner loops of sliding windows: copies of lines that convert, and the fold of all taps of a
 //! window into a run of sums.
 //!
-//! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. What a tap adds
-//! to neighbouring sums is a run of memory at its own offset (`planes` sees to that), so that a
-//! group of taps is folded in registers: one load a tap and vector, and one store for all of the
-//! group.
+//! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. A tap adds a
+//! run of memory at its own offset to neighbouring sums (`planes` sees to that). So a group of taps
+//! is folded in registers: one load a tap and vector, and one store for all of the group.
 #![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -17,7 +16,7 @@ use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Operands};
 /// Sums that are folded at once; runs are multiples of it.
 pub(super) const LANES: usize = 16;
 
-/// What becomes of an element that is copied.
+/// The conversion of an element that is copied.
 pub(super) trait Cast: 'static {
     type From: Copy;
     type To: Copy;
@@ -116,7 +115,7 @@ impl<C: Cast> Kernel for Copied<C> {
 
 #[inline(always)]
 unsafe fn line<C: Cast, const STEP: usize>(n: usize, from: *const C::From, to: *mut C::To) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the callers' lines have `n` elements at steps of `STEP` to read, and room for `n`.
     unsafe {
         match n {
             16.. => pieces::<C, STEP, 16>(n, from, to),
@@ -159,7 +158,7 @@ trait Tap: 'static {
     fn fold<I: Isa>(sum: Self::Value, weight: Self::Weight, x: Self::Value) -> Self::Value;
 }
 
-/// What products with weights are added up in.
+/// The type that products with weights are added up in.
 pub(super) trait Factor: Copy + 'static {
     fn mul(self, x: Self) -> Self;
     fn mul_add<I: Isa>(self, x: Self, sum: Self) -> Self;
@@ -242,7 +241,7 @@ pub(super) struct Run<'a, V, W = ()> {
 pub(super) struct Folding<V, W = ()>(Entry, PhantomData<fn(V, W)>);
 
 impl<A: Factor> Folding<A, A> {
-    /// Products with weights, added to what sums hold.
+    /// Products with weights, added to the values of the sums.
     pub(super) fn adding<I: Isa>() -> Self {
         Self(I::entry::<Folded<Weighted<A>, false>>(), PhantomData)
     }
@@ -270,8 +269,8 @@ impl<V: Scalar<Wide = V>> Folding<V> {
 
 impl<V, W> Folding<V, W> {
     /// # Safety
-    /// There are `n` sums, a multiple of [`LANES`], as many values behind each offset, and a weight
-    /// of each tap, of which there is one at least.
+    /// There are `n` sums, a multiple of [`LANES`], and as many values behind each offset. There is
+    /// at least one tap, and a weight for each.
     pub(super) unsafe fn run(&self, run: &Run<'_, V, W>) {
         let operands = Operands {
             dst: run.sums.cast(),
@@ -330,7 +329,8 @@ impl<T: Tap> Group<T> {
                 }
             };
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the contract of `Folding::run`: the group has `taps` offsets and weights, and
+        // `most` is no more than that.
         unsafe {
             pass!(1 2 3 4 5 6 7 8 9);
         }
@@ -339,7 +339,8 @@ impl<T: Tap> Group<T> {
 
     #[inline(always)]
     unsafe fn pass<I: Isa, const K: usize, const FRESH: bool>(&self) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the contract of `Folding::run`: `n` is a multiple of `LANES`, sums and the values
+        // behind each offset are `n`, and there are `K` taps.
         unsafe {
             let from: [*const T::Value; K] =
                 std::array::from_fn(|k| self.from.wrapping_add(*self.offsets.add(k)));

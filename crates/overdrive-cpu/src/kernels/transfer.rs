@@ -1,15 +1,15 @@
 //! Moving a block of elements between two strided layouts: the inner loop of everything that only
 //! moves.
 //!
-//! Dimensions that both sides stride through as one are merged when the step is compiled, so that
-//! what is left is as few and as long runs as there can be. Invariant: elements move as bytes; no
-//! format is looked at.
+//! Dimensions that both sides stride through as one are merged when the step is compiled. So the
+//! remaining runs are as few and as long as possible. Invariant: elements move as bytes; no format
+//! is looked at.
 #![allow(unsafe_code)] // Raw pointers into slots; callers say that both blocks lie inside.
 
 /// Bytes of a task, at least.
 pub(super) const TASK_BYTES: usize = 32 << 10;
 
-/// A block to move: sizes and strides of what is left of its dimensions, outermost first, in bytes.
+/// A block to move: sizes and strides of its remaining dimensions, outermost first, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
     dims: Vec<Dim>,
@@ -113,7 +113,8 @@ impl Transfer {
     }
 
     unsafe fn along(&self, dims: &[Dim], from: *const u8, to: *mut u8) {
-        // SAFETY: as the caller of `run` promised; each dimension stays inside of the block.
+        // SAFETY: the contract of `run`: all of the block can be read and written. Each dimension
+        // stays inside of the block.
         unsafe {
             match dims {
                 [] => to.copy_from_nonoverlapping(from, self.run),
@@ -141,7 +142,8 @@ fn indices_of_a_part(each: usize) -> usize {
 /// Single elements, not side by side.
 unsafe fn elements<T: Copy>(dim: Dim, from: *const u8, to: *mut u8) {
     for i in 0..dim.size as isize {
-        // SAFETY: as the caller of `run` promised.
+        // SAFETY: the contract of `run`: each index of the dimension is an element of the block, on
+        // both sides.
         unsafe { *to.offset(i * dim.to).cast::<T>() = *from.offset(i * dim.from).cast::<T>() }
     }
 }

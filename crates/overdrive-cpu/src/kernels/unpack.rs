@@ -46,8 +46,8 @@ struct Unpack {
 }
 
 impl Unpack {
-    /// Of `prim`, which converts what lies at `operand`; `None` where either side has elements that
-    /// are not taken here.
+    /// The kernel for `prim`, which converts the elements at `operand`; `None` where either side
+    /// has elements that are not taken here.
     fn new(prim: &Prim, operand: &View, result: &View) -> Option<Self> {
         let (from, to) = (operand.ty.dtype, result.ty.dtype);
         if !matches!(prim, Prim::Convert { .. }) || from.bits() >= 8 || !to.bits().is_multiple_of(8)

@@ -1,11 +1,11 @@
-//! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0:
-//! what follows most convolutions (bias, batch norm, ReLU); stored, or added up over the other
-//! dimension of the block.
+//! Epilogues that are one multiply-add per sum, `s[m] acc + t[m]`, with or without a floor of 0.
+//! Most convolutions have such an epilogue (bias, batch norm, ReLU). Results are stored, or added
+//! up over the other dimension of the block.
 //!
-//! As a program of the block interpreter it costs a dozen calls per row, as much as the product
-//! itself where rows are short and tiles fast. Here what depends on the row alone is computed for
-//! all rows once a call, by a loop that is the rest of the program, and each row is one pass from
-//! sums to results.
+//! As a program of the block interpreter it costs a dozen calls per row. That is as much as the
+//! product itself where rows are short and tiles fast. Here a loop, the rest of the program,
+//! computes the values that depend on the row alone, for all rows once a call. Each row is then one
+//! pass from sums to results.
 #![allow(unsafe_code)] // Runs over the addresses of a slot table, as the caller vouches for them.
 
 use std::sync::{Mutex, PoisonError};
@@ -38,7 +38,7 @@ pub(crate) struct Affine {
     entry: Entry,
 }
 
-/// What a register is.
+/// The form of a register's value.
 #[derive(Clone, Copy)]
 enum Form {
     /// The same along the batch and the columns.
@@ -59,7 +59,7 @@ impl Affine {
     }
 
     /// The program over `[batch..., n, m]` if it is such an epilogue with a multiply-add for each
-    /// column, whose results are one run, or one number a column.
+    /// column. Its results are one run, or one number a column.
     pub(crate) fn of_columns(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Option<Self> {
         let (rank, columns) = (program.extents.len(), *program.extents.last()?);
         let rows = if program.reduced > 0 { 0 } else { columns as i64 };
@@ -181,7 +181,7 @@ impl Affine {
     }
 }
 
-/// What is added up, if a store holds what it held and a sum.
+/// The register that is added up, if a store adds a sum to the value that it held.
 fn summed(program: &Program, store: &Store) -> Option<Register> {
     let Instr::Binary(Binary::Add, known, sum) = program.instr(store.value) else { return None };
     match (program.instr(*known), program.instr(*sum)) {
@@ -194,8 +194,8 @@ fn summed(program: &Program, store: &Store) -> Option<Register> {
     }
 }
 
-/// What instruction `at` makes of operands of the given forms, where coefficients belong to
-/// dimension `row`.
+/// The form that instruction `at` gives from operands of the given forms, where coefficients belong
+/// to dimension `row`.
 fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
     let of = |register: Register| forms[register.0 as usize];
     let f32 = |register: Register| program.dtype(register) == DType::F32;
@@ -263,7 +263,7 @@ fn coefficients(
             Instr::Load(access) => {
                 Instr::Load(Access { strides: vec![access.strides[row]], ..access.clone() })
             }
-            // Nobody reads these: what is stored is of the row.
+            // Nobody reads these: the stored values are of the row.
             Instr::Accumulator | Instr::Index(_) | Instr::RandomBits { .. } | Instr::Reduce(_) => {
                 Instr::Constant(0.0)
             }

@@ -2,9 +2,9 @@
 //!
 //! A *place* is a row of a table of pointers that the executor keeps. An operation names places, so
 //! that executing it is three table look-ups and a call. Registers are blocks of lanes in the
-//! worker's scratch memory, handed out by liveness; a contiguous load in the lanes' own type is no
-//! operation but a place that moves, and the last operation before a contiguous store writes to
-//! memory itself.
+//! worker's scratch memory, handed out by liveness. A contiguous load in the lanes' own type is no
+//! operation but a place that moves. The last operation before a contiguous store writes to memory
+//! itself.
 //!
 //! Invariant: a kernel's destination is never one of its sources.
 
@@ -17,7 +17,7 @@ use crate::stream::Near;
 /// Index of a place.
 pub(super) type PlaceId = u32;
 
-/// What a row of the pointer table points to.
+/// The target of a row of the pointer table.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// 8 bytes for one number.
@@ -39,24 +39,24 @@ pub(super) struct Op {
     pub dst: PlaceId,
     pub src: [PlaceId; 3],
     pub immediate: i64,
-    /// Cycles a vector that it takes, roughly, if it can ask for memory meanwhile.
+    /// Cycles a vector that it takes, roughly, if it can prefetch meanwhile.
     pub work: usize,
     pub ahead: Option<Request>,
 }
 
 impl Op {
-    /// An operation that asks for nothing.
+    /// An operation without prefetches.
     pub(super) fn new(entry: Entry, dst: PlaceId, src: [PlaceId; 3], immediate: i64) -> Op {
         Op { entry, dst, src, immediate, work: 0, ahead: None }
     }
 }
 
-/// What an operation on a block asks for while it works.
+/// The prefetches of an operation on a block.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Request {
     /// The walk that a later block or row reads.
     pub walk: PlaceId,
-    /// Bytes from where it stands to the first that is asked for.
+    /// Bytes from where it stands to the first that is prefetched.
     pub bytes: i64,
     /// Bytes for each 16 lanes.
     pub step: usize,
@@ -80,7 +80,7 @@ pub(super) struct Pass {
     pub gathered: Vec<Op>,
 }
 
-/// What happens between two passes, and the pass that follows, if any.
+/// The operations between two passes, and the pass that follows, if any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stage {
     /// On one lane.
@@ -97,7 +97,7 @@ pub(super) enum Stores {
     Direct,
     /// After all loads of a block.
     AfterLoads,
-    /// Likewise, and past the caches.
+    /// After all loads of a block, by non-temporal stores.
     Streaming,
 }
 

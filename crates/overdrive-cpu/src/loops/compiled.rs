@@ -22,14 +22,14 @@ const INLINE_POINTS: usize = 16 << 10;
 /// Points that a task should have at least, where the space can be cut.
 const TASK_POINTS: usize = 32 << 10;
 
-/// The same where results go past the caches, whose end a task waits for: also, the next row, which
-/// is asked for ahead, should rarely be another thread's.
+/// Larger for non-temporal stores, to amortise the fence at the end of a task. Also, the next row,
+/// which is prefetched, should rarely be another thread's.
 const STREAMING_TASK_POINTS: usize = 512 << 10;
 
 /// Tasks that a space should have at least: enough to balance a few threads.
 const TILES: usize = 8;
-/// Bytes of a result from which on it is stored past the caches: it would not be there when it is
-/// read.
+/// Bytes of a result from which on it is written by non-temporal stores. The caches would not hold
+/// it until it is read.
 const STREAM_BYTES: i64 = 32 << 20;
 
 /// The forms of a program's code over one nest; which one runs depends on where the slots are.
@@ -114,7 +114,7 @@ impl Body {
         self.written.iter().any(|store| self.read.iter().any(|load| meet(store, load)))
     }
 
-    /// Whether results go past the caches, so that a task must end with a fence.
+    /// Whether results go by non-temporal stores, so that a task must end with a fence.
     pub(super) fn streams(&self) -> bool {
         self.streaming.is_some()
     }
@@ -205,8 +205,7 @@ impl CompiledLoop {
     ///
     /// # Safety
     /// `slots` holds, for each slot of the program, the address of all of its bytes, aligned to its
-    /// element; and nobody else writes what the program reads or touches what it writes during the
-    /// run.
+    /// element. During the run nobody else writes what the program reads or touches what it writes.
     pub unsafe fn run(&self, pool: &Pool, slots: &SlotTable) {
         let Some(body) = &self.body else { return };
         let (nest, code, rows) =

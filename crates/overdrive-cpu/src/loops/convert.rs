@@ -1,7 +1,7 @@
 //! Kernels that convert values between types, and keep narrow integers in their range.
 //!
-//! What hot programs use (f32 with the narrower floats and the integers) vectorises. The rest goes
-//! lane by lane through `DType::round`, the definition itself.
+//! The conversions of hot programs (f32 with the narrower floats and the integers) vectorise. The
+//! rest goes lane by lane through `DType::round`, the definition itself.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -62,9 +62,9 @@ fn saturate(x: f32, max: f32) -> f32 {
     if x.is_infinite() { x } else { limited }
 }
 
-/// `x` without its fraction, limited to a range; NaN is 0. What `as` does for a narrow integer, in
-/// a form that vectorises: LLVM converts vectors to integers of 32 bits and takes those of 8 and 16
-/// one by one.
+/// `x` without its fraction, limited to a range; NaN is 0. That is the conversion by `as` to a
+/// narrow integer, in a form that vectorises. LLVM converts vectors to integers of 32 bits and
+/// takes those of 8 and 16 one by one.
 #[inline(always)]
 fn limited(x: f32, low: f32, high: f32) -> i32 {
     math::clamp(x, low, high) as i32

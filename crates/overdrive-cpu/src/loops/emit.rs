@@ -1,7 +1,7 @@
 //! Emission: which nodes become operations of which list, and in which registers their values are.
 //!
-//! Registers are handed out by liveness within a pass; what rows compute stays where it is to the
-//! row's end.
+//! Registers are handed out by liveness within a pass. Values that rows compute keep their register
+//! to the row's end.
 
 use super::Unsupported;
 use super::code::{
@@ -63,12 +63,12 @@ fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     Ok(code)
 }
 
-/// Blocks between the one that is worked on and the one that is asked for.
+/// Prefetch distance, in blocks.
 const PREFETCH_BLOCKS: i64 = 2;
 
-/// Spreads requests for what comes next over the operations of a block by the work that they have,
-/// so that memory is busy meanwhile: for a later block where there is one pass; where there are
-/// more, the passes after the first, which read this row from cache, ask for the next.
+/// Spreads prefetches over the operations of a block, in proportion to their work, so that memory
+/// is busy meanwhile. With one pass they are for a later block. With more passes, the first one
+/// brings this row to the cache. The later passes read it there and prefetch the next row.
 fn prefetch(code: &mut Code, target: Target<'_>) {
     let Target { expression, nest, .. } = target;
     if nest.lanes != Lanes::Along || !nest.inner.is_empty() {
@@ -205,7 +205,7 @@ impl<I: Isa> Emitter<'_, I> {
         let mut pass = Pass::default();
         let last_use = self.last_uses(at);
         let mut ready = Vec::new();
-        // What needs no node of this pass: values of rows, and caches of earlier passes.
+        // Operations that need no node of this pass: values of rows, and caches of earlier passes.
         self.sinks(&mut pass, at, &mut ready, None)?;
         for &reg in &nodes.nodes {
             if stages.level(reg) == Level::Line {

@@ -34,7 +34,7 @@ pub struct Tile {
     pub cols: usize,
 }
 
-/// What follows a contraction, compiled for this CPU.
+/// The epilogue of a contraction, compiled for this CPU.
 #[derive(Debug)]
 pub struct CompiledEpilogue {
     body: Body,
@@ -80,8 +80,8 @@ impl CompiledEpilogue {
         self.body.scratch_bytes()
     }
 
-    /// Whether sums may wait where results go: no other operand shares bytes with those, and they
-    /// are not so many that they should go past the caches.
+    /// Whether sums may wait where results go. Then no other operand shares bytes with the results,
+    /// and they are not so many that non-temporal stores pay.
     pub fn lends_its_place(&self, slots: &SlotTable) -> bool {
         !self.body.streams() && !self.body.shares(slots)
     }

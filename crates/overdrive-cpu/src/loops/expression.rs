@@ -1,5 +1,5 @@
-//! A program as loops execute it: conversions that change no lane are gone, products feed
-//! multiply-adds, and what nobody uses is dropped.
+//! A program as loops execute it. Conversions that change no lane are gone, products feed
+//! multiply-adds, and values that nobody uses are dropped.
 //!
 //! Invariant: nodes are in an order in which operands precede their uses.
 
@@ -12,7 +12,7 @@ use super::Unsupported;
 use super::lane::Class;
 use super::map::Signs;
 
-/// What an affine address starts from.
+/// The start of an affine address.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(super) enum Source {
     Slot(SlotId),

@@ -1,10 +1,10 @@
 //! Kernels of reductions: blocks folded into accumulators, and accumulators into one number.
 //!
 //! Where rows lie across the lanes, an accumulator is as wide as a block, and a fold is an
-//! elementwise kernel in place. Where the lanes are of one row, it has [`LANES`] of them, which fit
-//! the registers, and is folded once a row, by halves. Sums of f32 move into f64 accumulators every
-//! [`FLUSH`] additions, so that their error grows with the logarithm of the length and not with the
-//! length.
+//! elementwise kernel in place. Where the lanes are of one row, an accumulator has [`LANES`] of
+//! them, which fit the registers. It is folded once a row, by halves. Sums of f32 move into f64
+//! accumulators every [`FLUSH`] additions. So their error grows with the logarithm of the length
+//! and not with the length.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -151,7 +151,7 @@ impl Kernel for Narrow {
     }
 }
 
-/// What to do with a [`Combine`]: fold blocks into it or gather its lanes.
+/// The use of a [`Combine`]: fold blocks into it or gather its lanes.
 #[derive(Copy, Clone)]
 enum Use {
     Fold(Lanes),

@@ -49,7 +49,7 @@ impl Layout {
 pub(super) struct Frame<'a> {
     code: &'a Code,
     nest: &'a Nest,
-    /// Of a cache.
+    /// Bytes of a cache.
     cache_bytes: usize,
     placed: Placed<'a, 6>,
 }
@@ -60,8 +60,8 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// `slots` holds, for each slot of the program behind `code`, the address of all of its bytes,
-    /// aligned to its element; nobody else writes what the program reads or touches what it writes
-    /// while the frame lives.
+    /// aligned to its element. While the frame lives nobody else writes what the program reads or
+    /// touches what it writes.
     pub(super) unsafe fn open(
         code: &'a Code,
         nest: &'a Nest,
@@ -227,7 +227,8 @@ impl<'a> Frame<'a> {
         for at in 0..nest.walks.len() {
             self.table()[at] = self.rows()[at];
         }
-        // SAFETY: as for `fill`; what is gathered is one number.
+        // SAFETY: accumulators are units, and a unit has a block of lanes. The gathered value is
+        // one number.
         unsafe {
             self.run(&pass.finish, accumulator);
             self.run(&pass.gathered, 1);

@@ -1,10 +1,10 @@
-//! GELU by the tangent as one node, `x / (1 + exp(-2u))` with `u = √(2/π) (x + 0.044715 x³)`: what
-//! follows most products of a transformer, and as instructions of its own a fifth of the time of a
-//! product of depth 512.
+//! GELU by the tanh as one node, `x / (1 + exp(-2u))` with `u = √(2/π) (x + 0.044715 x³)`. It
+//! follows most products of a transformer. As instructions of its own it takes a fifth of the time
+//! of a product of depth 512.
 //!
 //! `(1 + tanh u) / 2` is the logistic function of `2u`, as everybody knows who has derived its
-//! gradient. The form costs one exponential and one division, keeps its digits where `1 + tanh u`
-//! cancels, and agrees with the definition at infinities (`-∞` is NaN in both, `-∞ * 0`).
+//! gradient. The form costs one exponential and one division, and keeps its digits where `1 + tanh
+//! u` cancels. It agrees with the definition at infinities (`-∞` is NaN in both, `-∞ * 0`).
 
 use overdrive_ir::{Binary, DType, Unary};
 

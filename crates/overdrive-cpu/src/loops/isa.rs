@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A [`Kernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it
-//! inside a `#[target_feature]` function, so that one source serves AVX-512, AVX2 and what every
-//! CPU of the target has; the choice is made when a loop is compiled, not when it runs.
+//! inside a `#[target_feature]` function. So one source serves AVX-512, AVX2 and the instructions
+//! that every CPU of the target has. The choice is made when a loop is compiled, not when it runs.
 #![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
 
 use crate::isa::InstructionSet;
@@ -16,7 +16,7 @@ pub enum Level {
     Avx512,
     /// AVX2 and FMA.
     Avx2,
-    /// What the compilation target guarantees: SSE2 on x86-64, NEON on aarch64.
+    /// The instructions that the compilation target guarantees: SSE2 on x86-64, NEON on aarch64.
     Portable,
 }
 
@@ -42,7 +42,7 @@ impl Level {
     }
 }
 
-/// What a kernel works on. Pointers that a kernel does not use hold anything.
+/// The operands of a kernel. Pointers that a kernel does not use hold anything.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
     pub dst: *mut u8,
@@ -52,10 +52,10 @@ pub(crate) struct Operands {
     pub ahead: Ahead,
 }
 
-/// Memory that a later operation reads, and that a kernel asks for while it works.
+/// Memory that a later operation reads, and that a kernel prefetches while it works.
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
-    /// Null where there is nothing to ask for.
+    /// Null where there is nothing to prefetch.
     pub from: *const u8,
     /// Bytes for each 16 lanes.
     pub step: usize,
@@ -102,9 +102,9 @@ pub(crate) type Entry = unsafe fn(n: usize, &Operands);
 /// A function over blocks of lanes.
 pub(crate) trait Kernel {
     /// # Safety
-    /// The operands that this kernel uses point to `n` aligned lanes (one, where the kernel
-    /// broadcasts) of its types, the destination overlaps no source, and the CPU has the
-    /// instructions of `I`.
+    /// The operands that this kernel uses point to `n` aligned lanes of its types (one lane, where
+    /// the kernel broadcasts). The destination overlaps no source. The CPU has the instructions of
+    /// `I`.
     unsafe fn run<I: Isa>(n: usize, operands: &Operands);
 }
 
@@ -113,7 +113,7 @@ pub(crate) trait Isa: Sized + 'static {
     /// Whether `mul_add` is an instruction and not a library call.
     const FMA: bool;
 
-    /// Whether vectors are whole cache lines, which can be stored past the caches.
+    /// Whether vectors are whole cache lines, so that non-temporal stores can write them.
     const LINES: bool;
 
     /// `K` compiled for this instruction set.

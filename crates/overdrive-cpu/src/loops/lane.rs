@@ -90,7 +90,7 @@ pub(super) trait Real:
     fn round(self) -> Self;
     fn signum(self) -> Self;
     fn exp<I: Isa>(self) -> Self;
-    /// For lanes up to 0; what would be subnormal may be 0.
+    /// For lanes up to 0; results that would be subnormal may be 0.
     fn exp_nonpositive<I: Isa>(self) -> Self;
     fn expm1<I: Isa>(self) -> Self;
     fn log<I: Isa>(self) -> Self;

@@ -1,10 +1,10 @@
 //! Kernels of the elementwise instructions: unary, binary, comparison, selection, multiply-add.
 //!
 //! A table maps each function to an entry for the instruction set asked for. Binary and ternary
-//! kernels come in forms by which operands are one number for all lanes (a constant, a row's
-//! statistic), so that nobody writes such a number out into lanes first.
+//! kernels come in several forms. The form says which operands are one number for all lanes (a
+//! constant, a row's statistic). So nobody writes such a number out into lanes first.
 //!
-//! Long because it is tables, a line a function, and what they share.
+//! Long because it is tables, a line a function, and their common parts.
 #![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -45,15 +45,14 @@ pub(super) struct Map1<F>(PhantomData<F>);
 struct Map2<F, const U: Uniform>(PhantomData<F>);
 struct Map3<F, const U: Uniform>(PhantomData<F>);
 
-/// Lanes of a function that takes a cycle or two: of which a few vectors pass between two requests
-/// for what lies ahead.
+/// Lanes between two prefetches, for functions that take one or two cycles.
 const PIECE: usize = 64;
-/// Lanes of a function that takes longer: no more than a cache line holds.
+/// Lanes between two prefetches, for functions that take longer: no more than a cache line holds.
 pub(super) const SHORT_PIECE: usize = 16;
 
-/// Calls `each` for every lane, and asks for a line of what lies ahead with each `piece` of them.
-/// One request at a time, between vectors: a core remembers a dozen, and stands still when it has
-/// made more.
+/// Calls `each` for every lane, and prefetches a line of `ahead` with each `piece` of them. It
+/// prefetches one line at a time, between vectors: a core remembers a dozen requests, and stands
+/// still when it has made more.
 #[inline(always)]
 fn for_lanes(n: usize, piece: usize, ahead: &Ahead, mut each: impl FnMut(usize)) {
     let whole = n / piece * piece;
@@ -74,17 +73,17 @@ impl<F: Fn1> Kernel for Map1<F> {
         // SAFETY: as the caller promised.
         let (dst, a) = unsafe { (o.dst::<F::D>(n), o.src::<F::A>(0, n)) };
         for_lanes(n, F::PIECE, &o.ahead, |i| {
-            // SAFETY: each lane is below `n`; so for the kernels that follow. LLVM does not see it.
+            // SAFETY: `a` and `dst` have `n` lanes, and `for_lanes` gives only indices below `n`.
+            // LLVM does not see that.
             unsafe { *dst.get_unchecked_mut(i) = F::call::<I>(*a.get_unchecked(i)) }
         });
     }
 }
 
-/// Source `i`: lanes, or one number where `U` says so. An index into it is `lane & mask`-free: see
-/// `at`.
+/// Source `i`: lanes, or one number where `U` says so. Index it through `at`, which needs no mask.
 #[inline(always)]
 unsafe fn source<'a, T, const U: Uniform>(o: &Operands, i: usize, n: usize) -> &'a [T] {
-    // SAFETY: as the caller promised; a uniform source has one lane.
+    // SAFETY: the contract of `Kernel::run`: the operands have `n` lanes, a uniform source one.
     unsafe { o.src(i, if U >> i & 1 == 1 { n.min(1) } else { n }) }
 }
 
@@ -101,7 +100,8 @@ impl<F: Fn2, const U: Uniform> Kernel for Map2<F, U> {
         let (dst, a, b) =
             unsafe { (o.dst::<F::D>(n), source::<F::A, U>(o, 0, n), source::<F::A, U>(o, 1, n)) };
         for_lanes(n, F::PIECE, &o.ahead, |i| {
-            // SAFETY: as for one operand.
+            // SAFETY: both sources and `dst` have a lane at each index below `n`, and `for_lanes`
+            // gives only those. `at` is 0 for a source of one lane.
             unsafe {
                 let (a, b) = (*a.get_unchecked(at::<U>(0, i)), *b.get_unchecked(at::<U>(1, i)));
                 *dst.get_unchecked_mut(i) = F::call::<I>(a, b);
@@ -123,7 +123,8 @@ impl<F: Fn3, const U: Uniform> Kernel for Map3<F, U> {
             )
         };
         for_lanes(n, PIECE, &o.ahead, |i| {
-            // SAFETY: as for one operand.
+            // SAFETY: the three sources and `dst` have a lane at each index below `n`, and
+            // `for_lanes` gives only those. `at` is 0 for a source of one lane.
             unsafe {
                 let (a, b) = (*a.get_unchecked(at::<U>(0, i)), *b.get_unchecked(at::<U>(1, i)));
                 *dst.get_unchecked_mut(i) = F::call::<I>(a, b, *c.get_unchecked(at::<U>(2, i)));
@@ -303,9 +304,9 @@ impl<const SINE: bool> Kernel for Trig<SINE> {
     }
 }
 
-/// Division of lanes by one number. A vector division takes as long as sixteen multiplications, so
-/// the reciprocal is multiplied by where it is exact to half an ulp: where it neither overflows nor
-/// is subnormal.
+/// Division of lanes by one number. A vector division takes as long as sixteen multiplications. So
+/// lanes are multiplied by the reciprocal where it is exact to half an ulp. That is where it
+/// neither overflows nor is subnormal.
 struct DivideByOne;
 
 impl Kernel for DivideByOne {
@@ -316,7 +317,8 @@ impl Kernel for DivideByOne {
         if b.abs() >= f32::MIN_POSITIVE && b.abs() <= 1.0 / f32::MIN_POSITIVE {
             let reciprocal = 1.0 / b;
             for_lanes(n, PIECE, &o.ahead, |i| {
-                // SAFETY: as for one operand.
+                // SAFETY: `a` and `dst` have `n` lanes, and `for_lanes` gives only indices below
+                // `n`.
                 unsafe { *dst.get_unchecked_mut(i) = *a.get_unchecked(i) * reciprocal }
             });
         } else {

@@ -2,7 +2,7 @@
 //! no call.
 //!
 //! Sources: range reduction and polynomials of `exp`, `exp2`, `log`, `sin`, `cos` are those of
-//! Cephes (Moshier, netlib, single precision); the rational `tanh` and `erf` are those of Eigen and
+//! Cephes (Moshier, netlib, single precision). The rational `tanh` and `erf` are those of Eigen and
 //! XLA. Functions that cancel (`expm1`, `log1p`) or amplify (`pow`) go through f64 with the series
 //! of exp and of the inverse hyperbolic tangent. Errors are bounded in `tests/loops_math.rs`, which
 //! also checks infinities, NaN and subnormals.
@@ -12,7 +12,7 @@ use super::isa::Isa;
 
 /// 1.5 * 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
 const ROUND: f32 = 12_582_912.0;
-/// The same for f64, 1.5 * 2^52.
+/// The number for f64, 1.5 * 2^52.
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 
 /// A polynomial by Horner's rule, highest coefficient first.

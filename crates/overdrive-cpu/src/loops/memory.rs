@@ -213,7 +213,8 @@ impl<T: Lane> Kernel for Index<T> {
     }
 }
 
-/// Lanes to memory that nobody reads soon: past the caches where the instruction set can.
+/// Lanes to memory that nobody reads soon: by non-temporal stores where the instruction set has
+/// them.
 struct Stream<T>(PhantomData<T>);
 
 impl<T: Lane> Kernel for Stream<T> {
@@ -230,7 +231,7 @@ impl<T: Lane> Kernel for Stream<T> {
     }
 }
 
-/// The entry that writes lanes of a type past the caches.
+/// The entry that writes lanes of a type by non-temporal stores.
 pub(super) fn stream<I: Isa>(class: Class) -> Entry {
     match class.bytes() {
         4 => I::entry::<Stream<u32>>(),

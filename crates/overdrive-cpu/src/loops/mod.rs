@@ -1,11 +1,11 @@
 //! Fused loops: executes the scalar programs of a plan at the speed of memory.
 //!
-//! A program is laid over loops (`nest`), cut into passes between its reductions (`stages`), and
-//! turned into lists of kernel calls (`code`, `emit`, `operations`) that a block interpreter
-//! executes (`frame`): a block of lanes stays in the first-level cache from the first instruction
+//! A program is laid over loops (`nest`) and cut into passes between its reductions (`stages`). It
+//! is turned into lists of kernel calls (`code`, `emit`, `operations`) that a block interpreter
+//! executes (`frame`). A block of lanes stays in the first-level cache from the first instruction
 //! to the last, so that memory is read and written once. Kernels (`map`, `fold`, `memory`,
-//! `convert`, `random`, with the functions of `math`) are compiled for each instruction set (`isa`)
-//! and chosen when a program is.
+//! `convert`, `random`, with the functions of `math`) are compiled for each instruction set
+//! (`isa`). The kernels of a program are chosen when the program is compiled.
 //!
 //! A product's epilogue that is one multiply-add needs none of that (`affine`, `scaled`).
 //!

@@ -1,16 +1,18 @@
-//! The iteration space as loops: which dimension the lanes lie along, and what is left to iterate
-//! over.
+//! The iteration space as loops: the dimension that the lanes lie along, and the loops over the
+//! others.
 //!
-//! Dimensions that every address walks as one are merged; the lanes' dimension is the one with the
-//! least estimated cost. *Along*: a row's lanes are walked block by block, and folded where the
-//! program reduces. *Across*: lanes are a block of neighbouring results, and the loops inside fold
-//! down the columns.
+//! Dimensions that every address walks as one are merged. The lanes' dimension is the one with the
+//! least estimated cost.
+//!
+//! - *Along*: a row's lanes are walked block by block, and folded where the program reduces.
+//! - *Across*: lanes are a block of neighbouring results, and the loops inside fold down the
+//!   columns.
 
 use overdrive_ir::plan::Program;
 
 use super::expression::{Affine, Expression, Node, Source};
 
-/// How the lanes lie to what is folded.
+/// How the lanes lie to the dimension that is folded.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Lanes {
     /// Inside the row: lanes of one row, elementwise or folded.
@@ -68,7 +70,7 @@ impl Nest {
             .filter(|(_, extent)| **extent != 1)
             .map(|(d, &extent)| (d, Dim { extent, reduced: d >= first }))
             .collect();
-        // What is written in steps of one element should be walked innermost.
+        // Stores in steps of one element should be walked innermost.
         let guide = expression.stores.iter().map(|s| &expression.affines[s.affine]);
         let inside = expression.nodes.iter().filter_map(|n| match n {
             Node::Load(affine) => Some(&expression.affines[*affine]),
@@ -168,8 +170,8 @@ impl Nest {
 }
 
 /// The estimated time per element with the lanes along dimension `d`, in cycles per lane of a
-/// vector: an access that strides is a load per lane, and what is paid once a line weighs the more
-/// the shorter the line.
+/// vector. An access that strides is a load per lane. A cost per line weighs the more the shorter
+/// the line.
 fn lane_cost(expression: &Expression, walks: &[Vec<i64>], d: usize, extent: usize) -> f64 {
     const STRIDED: f64 = 6.0;
     const PER_LINE: f64 = 24.0;

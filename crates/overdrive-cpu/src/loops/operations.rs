@@ -184,7 +184,7 @@ impl<I: Isa> Emitter<'_, I> {
         Ok(())
     }
 
-    /// Bits are what a store of one type and a load of the other make of them.
+    /// A bitcast is a store of one type and a load of the other.
     fn bitcast(
         &mut self,
         ops: &mut Vec<Op>,
@@ -202,7 +202,7 @@ impl<I: Isa> Emitter<'_, I> {
     }
 }
 
-/// Cycles a vector that a node takes, roughly, if its kernel asks for memory meanwhile.
+/// Cycles a vector that a node takes, roughly, if its kernel prefetches meanwhile.
 fn work(node: &Node, uniform: Uniform) -> usize {
     match node {
         Node::Unary(Unary::Sin | Unary::Cos, _) => 0,

@@ -11,8 +11,8 @@ use super::isa::{Isa, Kernel, Operands};
 /// Blocks computed side by side, a vector lane each.
 const SIDE: usize = 16;
 
-/// Source 0 is the first index (an address, as for `memory::index`), source 1 the u64 seed, source
-/// 2 the distance between the indices of neighbouring lanes, the immediate the site.
+/// Source 0 is the first index (an address, as for `memory::index`). Source 1 is the u64 seed,
+/// source 2 the distance between the indices of neighbouring lanes. The immediate is the site.
 pub(super) struct RandomBits;
 
 impl Kernel for RandomBits {

@@ -45,7 +45,7 @@ stored! {
     F16: u16, half::to_f16;
 }
 
-/// What becomes of a number before it is stored.
+/// The conversion of a number before it is stored.
 trait Last {
     fn last(x: f32) -> f32;
 }

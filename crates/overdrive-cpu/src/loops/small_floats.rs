@@ -1,10 +1,10 @@
 //! Floats of at most 8 bits and f32, by integer arithmetic that vectorises on every instruction
 //! set.
 //!
-//! The definition is `FloatFormat`, which rounds a number at a time through f64; here each format
-//! is a few constants, and rounding is to nearest, ties to even: of the mantissa by an addition to
-//! the bits (Giesen, "float->half variants", 2012), and of what is subnormal in the format by
-//! adding the power of two whose last bit is the format's smallest step.
+//! The definition is `FloatFormat`, which rounds a number at a time through f64. Here each format
+//! is a few constants, and rounding is to nearest, ties to even. The mantissa is rounded by an
+//! addition to the bits (Giesen, "float->half variants", 2012). Numbers that are subnormal in the
+//! format are rounded by adding the power of two whose last bit is the format's smallest step.
 
 use overdrive_ir::{DType, FloatFormat, Overflow, Specials};
 
@@ -49,7 +49,7 @@ impl<const D: usize> Small<D> {
     const WIDTH: u32 = Self::FORMAT.exponent_bits + Self::MANTISSA;
     /// Bits of an f32's mantissa that the format lacks.
     const DROPPED: u32 = 23 - Self::MANTISSA;
-    /// What the exponents of codes are below those of f32, in the place of a code's exponent.
+    /// The difference between the exponents of f32 and of codes, in the place of a code's exponent.
     const REBIAS: u32 = ((127 - Self::FORMAT.bias) as u32) << Self::MANTISSA;
     /// The bits of the smallest number that is normal in the format.
     const NORMAL: u32 = power(1 - Self::FORMAT.bias).to_bits();
@@ -114,7 +114,7 @@ impl<const D: usize> Small<D> {
         (if x.is_nan() { Self::NAN_CODE } else { signed }) as u8
     }
 
-    /// What a code is worth.
+    /// The value of a code.
     #[inline(always)]
     pub(crate) fn decode(code: u8) -> f32 {
         let code = u32::from(code);
@@ -147,8 +147,8 @@ pub(crate) fn to_e8m0(x: f32, overflow: Overflow) -> u8 {
     (if x.is_nan() || x < 0.0 { 255 } else { code }) as u8
 }
 
-/// What an e8m0 code is worth: the exponent of an f32, whose smallest is subnormal and whose
-/// largest is NaN.
+/// The value of an e8m0 code: the exponent of an f32, whose smallest is subnormal and whose largest
+/// is NaN.
 #[inline(always)]
 pub(crate) fn from_e8m0(code: u8) -> f32 {
     let bits = (u32::from(code) << 23).max(1 << 22);
@@ -159,7 +159,7 @@ pub(crate) fn from_e8m0(code: u8) -> f32 {
 mod tests {
     use super::*;
 
-    /// Every exponent with all kinds of low bits, and what lies at and beside each code and each
+    /// Every exponent with all kinds of low bits, and the numbers at and beside each code and each
     /// tie between two.
     fn inputs(format: FloatFormat) -> impl Iterator<Item = f32> {
         let codes = (0..=255).map(move |code| format.decode(code) as f32);

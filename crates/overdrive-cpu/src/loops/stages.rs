@@ -1,10 +1,11 @@
 //! When each node of an expression is computed: once a task, once a row, once a line, or for every
-//! lane; and after which of the reductions.
+//! lane. Also after which of the reductions.
 //!
 //! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
-//! `p - 1`; what depends on its result has stage `p + 1`. Stores of elements belong to the last
-//! pass, so that a result may take the place of an operand. A pass recomputes what it needs from
-//! loads, except values that are dear: those are kept in a cache for the row, where it fits.
+//! `p - 1`. Values that depend on its result have stage `p + 1`. Stores of elements belong to the
+//! last pass, so that a result may take the place of an operand. A pass recomputes the values that
+//! it needs from loads, except those that are dear. They are kept in a cache for the row, where it
+//! fits.
 
 use overdrive_ir::{Binary, Unary};
 

@@ -40,9 +40,10 @@ impl CompiledTile {
     /// Executes the program on its first `lanes` points.
     ///
     /// # Safety
-    /// `slots` gives the address of each slot of the program, aligned to its element, which has all
-    /// elements that the program reaches; nobody else writes what it reads or touches what it
-    /// writes; `scratch` starts on a 64-byte boundary.
+    /// - `slots` gives the address of each slot of the program, aligned to its element. The slot
+    ///   has all elements that the program reaches.
+    /// - Nobody else writes what the program reads or touches what it writes.
+    /// - `scratch` starts on a 64-byte boundary.
     pub(crate) unsafe fn run(
         &self,
         slots: &dyn Fn(SlotId) -> *mut u8,

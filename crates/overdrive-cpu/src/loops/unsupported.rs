@@ -4,6 +4,6 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("loops cannot do {reason}")]
 pub struct Unsupported {
-    /// What is missing, and how to get around it where there is a way.
+    /// The missing feature, and how to get around it where there is a way.
     pub reason: String,
 }

@@ -1,15 +1,16 @@
 //! Memory that this process may still take: of the machine, of its control group, and within its
 //! own limits.
 //!
-//! Linux promises more than it has and ends the process that touches it, so what is there is asked
-//! for before it is taken.
+//! Linux promises more memory than it has and ends the process that touches it. So the process asks
+//! for the available bytes before it takes any.
 
 use std::fs;
 use std::path::Path;
 
-/// Bytes that this process may still take: the least of what the machine calls available, what its
-/// control groups leave, and what its limits on address space and data (`ulimit -v` and `-d`)
-/// leave. A system that does not tell has no limit but the allocator's.
+/// Bytes that this process may still take, the least of three figures. They are the memory that the
+/// machine calls available, the rest of its control groups, and the rest of its limits. The limits
+/// are those on address space and data (`ulimit -v` and `-d`). A system that does not tell has no
+/// limit but the allocator's.
 pub fn available_bytes() -> u64 {
     let root = Path::new("/");
     [group_bytes(root), process_bytes(root)].into_iter().flatten().fold(machine_bytes(), u64::min)
@@ -25,7 +26,8 @@ fn read(root: &Path, name: &str) -> Option<String> {
     fs::read_to_string(root.join(name)).ok()
 }
 
-/// What the groups on the way from this process's to the root leave it; `None` without a limit.
+/// The bytes that the groups on the way from this process's to the root leave it; `None` without a
+/// limit.
 fn group_bytes(root: &Path) -> Option<u64> {
     let groups = read(root, "proc/self/cgroup")?;
     let unified = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -59,7 +61,7 @@ fn ancestors(group: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What the limits of this process leave it; `None` without any.
+/// The bytes that the limits of this process leave it; `None` without any.
 fn process_bytes(root: &Path) -> Option<u64> {
     let (limits, status) = (read(root, "proc/self/limits")?, read(root, "proc/self/status")?);
     let left = |limit: &str, used: &str| {

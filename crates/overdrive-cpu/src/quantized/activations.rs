@@ -1,11 +1,14 @@
 //! Rows of activations as narrow numbers: the largest magnitude of a row or of its blocks, their
-//! scales, and what is nearest.
+//! scales, and the nearest codes.
 //!
-//! One source for every instruction set, in forms that vectorise: magnitudes are compared as
-//! integers, where a NaN is larger than every number; an integer code is the low byte of a sum that
-//! has no room for a fraction; what is divided by a scale is multiplied by its reciprocal, which is
-//! exact for powers of two. Invariant: the numbers are those of `quantize_rows`, but where a
-//! quotient lies within half an ulp of a tie.
+//! One source serves every instruction set, in forms that vectorise:
+//!
+//! - Magnitudes are compared as integers, where a NaN is larger than every number.
+//! - An integer code is the low byte of a sum that has no room for a fraction.
+//! - A division by a scale is a multiplication by its reciprocal, which is exact for powers of two.
+//!
+//! Invariant: the numbers are those of `quantize_rows`, but where a quotient lies within half an
+//! ulp of a tie.
 #![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
 
 use std::marker::PhantomData;
@@ -45,8 +48,8 @@ impl RowQuantizer {
     /// Writes the numbers of a row, and its scale if rows have one.
     ///
     /// # Safety
-    /// `numbers` and `scale` are to a number for each of x and one for the row, of the types that
-    /// the op has, and apart from x.
+    /// `numbers` points to a number for each element of x, and `scale` to one for the row. They
+    /// have the types of the op and lie apart from x.
     pub(crate) unsafe fn row(&self, x: &[f32], numbers: *mut u8, scale: *mut f32) {
         let src = [x.as_ptr().cast(), scale.cast_const().cast(), std::ptr::null()];
         let operands =
@@ -86,7 +89,7 @@ trait Element {
     /// The code nearest to a quotient of at most `MAX`.
     fn code(quotient: f32) -> u8;
 
-    /// What the code nearest to any quotient is worth.
+    /// The value of the code nearest to any quotient.
     fn number(quotient: f32) -> f32;
 }
 

@@ -17,7 +17,7 @@ pub(super) fn is_supported() -> bool {
 }
 
 /// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the
-/// format allow; returns how many that were.
+/// format allow. Returns how many that were.
 pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut [f32]) -> usize {
     let dtype = codes.dtype();
     if !is_supported() || !(first * dtype.bits()).is_multiple_of(8) {
@@ -27,7 +27,7 @@ pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut
     match dtype {
         // SAFETY: here and below, the CPU has the instructions: `is_supported` said so.
         DType::I8 => unsafe { decode_bytes(from.as_chunks().0, scale, to) },
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: as for bytes, `is_supported` said that the CPU has the instructions.
         _ if dtype.bits() == 4 => unsafe {
             decode_nibbles(from.as_chunks().0, Table::of(dtype), scale, to)
         },
@@ -42,7 +42,7 @@ fn decode_nibbles(
     [zero, scale]: [f32; 2],
     to: &mut [[f32; LANES]],
 ) -> usize {
-    // SAFETY: the table has 256 numbers.
+    // SAFETY: the table has 256 numbers, and a vector is 16.
     let table = unsafe { _mm512_loadu_ps(table.0.as_ptr()) };
     let [zero, scale] = [zero, scale].map(|x| _mm512_set1_ps(x));
     // Eight codes are in the low half of each 64 bits, and eight in the high half.
@@ -52,7 +52,7 @@ fn decode_nibbles(
         let both = _mm512_set1_epi64(i64::from_le_bytes(*codes));
         let lanes = _mm512_srlv_epi32(_mm512_permutexvar_epi32(halves, both), shifts);
         let numbers = _mm512_permutexvar_ps(lanes, table);
-        // SAFETY: sixteen numbers have room.
+        // SAFETY: `to` is an array of sixteen numbers, one vector.
         unsafe {
             _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(_mm512_sub_ps(numbers, zero), scale))
         };

@@ -46,7 +46,7 @@ impl<'a> Finish<'a> {
         Self { target, m, columns, sums: sums.cast(), own, scratch, _placed: placed }
     }
 
-    /// Where the sum of a row and of a column, counted from the first of the product, is kept; the
+    /// The place of the sum of a row and of a column, counted from the first of the product. The
     /// row below is [`stride`](Self::stride) numbers on.
     pub(super) fn at(&self, row: usize, column: usize) -> *mut f32 {
         self.sums.wrapping_add(row * self.stride() + column - self.columns.start)

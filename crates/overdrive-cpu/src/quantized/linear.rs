@@ -15,7 +15,7 @@ pub fn room_floats(m: usize, k: usize) -> usize {
     if m > SKINNY_ROWS { 0 } else { m * k.next_multiple_of(128) / 4 * 5 }
 }
 
-/// `y = x w^T`, stored or handed to an epilogue: x `[.., M, K]`, row after row, and y `[.., M, N]`;
+/// `y = x w^T`, stored or handed to an epilogue: x `[.., M, K]`, row after row, and y `[.., M, N]`.
 /// `room` holds [`room_floats`] for the rows of x and anything.
 ///
 /// # Panics

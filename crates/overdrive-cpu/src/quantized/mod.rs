@@ -1,16 +1,16 @@
 //! Products by weights that are kept as codes: `y = x w^T`, with `w = (code - zero) * scale`, of
 //! f32 activations.
 //!
-//! What bounds a few rows of x is how fast memory delivers the weights, so codes become numbers in
-//! registers (`strips`, `x86`, `decode`; `portable` where no such path is); for many rows they
-//! become numbers on their way into the panels of the f32 product (`columns`, `panels`), or, where
-//! the CPU has tiles of bf16, into those of its product with the three bf16 that an f32 is the sum
-//! of (`split`, `pairs`), which is as exact and a third of the work. Codes are read as they lie, so
-//! that a weight is in memory once. Where activations are codes too, they become that row by row
-//! (`activations`), and the product is one of codes.
+//! The bound for a few rows of x is how fast memory delivers the weights. So codes become numbers
+//! in registers (`strips`, `x86`, `decode`; `portable` where no such path is). For many rows they
+//! become numbers on their way into the panels of the f32 product (`columns`, `panels`). Where the
+//! CPU has tiles of bf16, an f32 is the sum of three bf16, and the codes go into the panels of its
+//! product with those (`split`, `pairs`). That is as exact and a third of the work. Codes are read
+//! as they lie, so that a weight is in memory once. Where activations are codes too, they become
+//! that row by row (`activations`), and the product is one of codes.
 //!
 //! Invariants: any format of codes and any group goes through `Weights::decode`, which is the
-//! definition in f32; the faster ways agree with it but for the order of sums. Results do not
+//! definition in f32. The faster ways agree with it but for the order of sums. Results do not
 //! depend on the number of threads.
 
 mod activations;

@@ -1,4 +1,4 @@
-//! `Numbers`: a run of numbers of any narrow format, and what each is in f32.
+//! `Numbers`: a run of numbers of any narrow format, and the f32 value of each.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -105,7 +105,7 @@ fn wide<const N: usize>(from: &[u8], to: &mut [f32], number: impl Fn([u8; N]) ->
     to.iter_mut().zip(from.as_chunks::<N>().0).for_each(|(to, &bytes)| *to = number(bytes));
 }
 
-/// What each code of a format of at most 8 bits is worth; every one is a number of f32.
+/// The value of each code of a format of at most 8 bits; every one is a number of f32.
 #[derive(Debug)]
 pub(super) struct Table(pub(super) [f32; 256]);
 

@@ -2,9 +2,9 @@
 //! columns.
 //!
 //! As in `panels`, codes are transposed while they are codes. A code of at most eight bits is a
-//! number of bf16, and so is its product with a scale where both together have at most eight bits
-//! of significand; then the upper half of an f32 is all of the number. Invariant: what is written
-//! is exact.
+//! number of bf16. So is its product with a scale where both together have at most eight bits of
+//! significand. Then the upper half of an f32 is all of the number. Invariant: the numbers written
+//! are exact.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers into codes and panels.
 
 use std::arch::x86_64::*;
@@ -22,7 +22,7 @@ pub(super) const WIDTH: usize = 32;
 /// The most groups of a column that a call has room for.
 pub(super) const MOST_GROUPS: usize = 64;
 
-/// What becomes of a code.
+/// Where a code is scaled.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Scaled {
     /// It is multiplied by its scale, without the factor of all.
@@ -34,9 +34,10 @@ pub(super) enum Scaled {
 /// Codes of some format as numbers.
 ///
 /// # Safety
-/// `decode::is_supported` said yes; codes are of a format of `x86::Codes`, and `k` lies in a row of
-/// them in whole lanes, in at most [`MOST_GROUPS`] groups where they are scaled; `first` is a
-/// column, and `to` has [`WIDTH`] numbers for each k.
+/// - `decode::is_supported` said yes.
+/// - Codes are of a format of `x86::Codes`, and `k` lies in a row of them in whole lanes. Where
+///   they are scaled, it lies in at most [`MOST_GROUPS`] groups.
+/// - `first` is a column, and `to` has [`WIDTH`] numbers for each k.
 pub(super) unsafe fn write(
     weights: &Weights<'_>,
     first: usize,

@@ -1,10 +1,9 @@
 //! Weights as panels of the f32 product, with AVX-512: sixteen columns at a time, straight from
 //! their codes.
 //!
-//! Sixteen lanes of codes of each of sixteen columns are transposed while they are codes, so that a
-//! lane's codes then come out as sixteen columns side by side, which is a panel's order; numbers
-//! would be four or eight times as much to transpose. Invariant: the numbers are those of
-//! `Weights::decode`.
+//! Sixteen lanes of codes of each of sixteen columns are transposed while they are codes. A lane's
+//! codes then come out as sixteen columns side by side, which is a panel's order. Numbers would be
+//! four or eight times as much to transpose. Invariant: the numbers are those of `Weights::decode`.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers into codes and panels.
 
 use std::arch::x86_64::*;
@@ -19,7 +18,7 @@ use super::x86::{Bytes, Codes, Nibbles};
 /// The most groups of a column that a call has room for.
 const MOST_GROUPS: usize = 64;
 
-/// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`; `false`, and nothing
+/// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`. `false`, and nothing
 /// written, where there is no kernel for the codes or lanes have several scales.
 pub(super) fn panel(
     weights: &Weights<'_>,

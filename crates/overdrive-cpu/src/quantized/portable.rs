@@ -1,4 +1,4 @@
-//! A few rows of x, for every format and every CPU: a piece of a row of weights becomes numbers on
+//! A few rows of x, for every format and every CPU. A piece of a row of weights becomes numbers on
 //! the stack, and all rows of x are multiplied by it.
 #![allow(unsafe_code)] // Sums in a task's own room.
 
@@ -24,7 +24,7 @@ pub(super) fn run(pool: &Pool, x: &[f32], weights: &Weights<'_>, output: Output<
         let sums = Finish::new(worker, &target, (m, columns.clone()), 0);
         let mut piece = [0.0_f32; PIECE];
         for row in columns {
-            // SAFETY: the place of one of the task's sums.
+            // SAFETY: `row` is one of the task's columns, so the sum is its own.
             (0..m).for_each(|i| unsafe { *sums.at(i, row) = 0.0 });
             for first in (0..k).step_by(PIECE) {
                 let last = (first + PIECE).min(k);
@@ -32,12 +32,12 @@ pub(super) fn run(pool: &Pool, x: &[f32], weights: &Weights<'_>, output: Output<
                 weights.decode(row, first..last, piece);
                 for i in 0..m {
                     let sum = dot(&x[i * k + first..i * k + last], piece);
-                    // SAFETY: the place of one of the task's sums.
+                    // SAFETY: `row` is one of the task's columns, so the sum is its own.
                     unsafe { *sums.at(i, row) += sum }
                 }
             }
         }
-        // SAFETY: all were written.
+        // SAFETY: the loops above wrote every sum of the task.
         unsafe { sums.done() }
     });
 }

@@ -1,14 +1,14 @@
 //! Many rows of x on tiles of bf16: x as the sum of three bf16, times codes as bf16.
 //!
-//! An f32 has 24 bits of significand, a bf16 has 8: the upper half of x, the upper half of what is
-//! left and the rest of it are bf16 and sum up to x exactly (but for what lies under the smallest
-//! normal number, which tiles take for zero). A code is a bf16 too, so products are exact in the
-//! f32 that they are summed in, and what a sum of f32 products rounds away is all that this rounds.
-//! Three products on tiles take about half the time of one on vectors. A scale is multiplied into
-//! codes where the product is still a bf16, and else into the sums of its group. After Henry, Tang
-//! and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
-//! computations", arXiv:1904.06376. Invariant: each sum runs over k in an order of its own,
-//! whatever the number of rows and threads.
+//! An f32 has 24 bits of significand, a bf16 has 8. Three bf16 sum up to x exactly: the upper half
+//! of x, the upper half of the remainder, and the rest. The exception lies under the smallest
+//! normal number, which tiles take for zero. A code is a bf16 too, so products are exact in the f32
+//! that they are summed in. The only rounding is that of a sum of f32 products. Three products on
+//! tiles take about half the time of one on vectors. A scale is multiplied into codes where the
+//! product is still a bf16, and else into the sums of its group. After Henry, Tang and Heinecke,
+//! "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations",
+//! arXiv:1904.06376. Invariant: each sum runs over k in an order of its own, whatever the number of
+//! rows and threads.
 #![allow(unsafe_code)] // Packed panels and sums in a worker's scratch.
 
 use std::arch::x86_64::*;
@@ -50,8 +50,8 @@ pub(super) struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Whether the CPU has the tiles, there are kernels for the codes, and groups are whole steps
-    /// or their scales need no sums of their own.
+    /// The product, if the CPU has the tiles and there are kernels for the codes. Also, groups must
+    /// be whole steps, or their scales need no sums of their own.
     pub(super) fn of(weights: &'a Weights<'a>) -> Option<Self> {
         let kernel = Kernel::<bf16>::best();
         let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());
@@ -88,8 +88,8 @@ impl<'a> Split<'a> {
         let even = |len: usize, parts: usize| len.div_ceil(parts).next_multiple_of(WIDTH);
         let shares = outer * inner * m * n * k >= WORTH_SHARING;
         let tasks = if shares { pool.threads().div_ceil(outer * inner) } else { 1 };
-        // Tasks side by side all take x apart, tasks one above the other all unpack the codes: what
-        // is less.
+        // Tasks side by side all split x, and tasks one above the other all unpack the codes. The
+        // cheaper of the two is chosen.
         let [above, beside] = if m >= n { [tasks, 1] } else { [1, tasks] };
         let rows = even(m, m.div_ceil(BLOCK).max(above));
         let cols = even(n, n.div_ceil(BLOCK).max(beside));
@@ -229,8 +229,8 @@ struct Scale<'a> {
 }
 
 impl Scale<'_> {
-    /// Adds the sums of a group, scaled, to those of the groups before; those of the first replace
-    /// what was there.
+    /// Adds the sums of a group, scaled, to those of the groups before. The sums of the first group
+    /// replace the old values.
     ///
     /// # Safety
     /// `decode::is_supported` said yes; both have their rows and columns, at most [`WIDTH`], and
@@ -287,9 +287,9 @@ fn bytes_of(k: &Range<usize>) -> usize {
     WIDTH * k.len() * size_of::<bf16>()
 }
 
-/// Writes the parts of rows of x, of `stride` elements, over `k`: for each unit panels of 32 rows,
-/// which have the parts one after the other, the smallest first, as if each were more k; for each
-/// 32 k these of every row.
+/// Writes the parts of rows of x, of `stride` elements, over `k`. Each unit has panels of 32 rows.
+/// A panel has the parts one after the other, the smallest first, as if each were more k. For each
+/// 32 k it has these of every row.
 ///
 /// # Safety
 /// `decode::is_supported` said yes; `to` has room for `PARTS` numbers for each of whole panels.
@@ -298,7 +298,7 @@ unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut
     let rows = x.len() / stride;
     let tall = rows.next_multiple_of(STEP);
     let odd: [u16; STEP] = std::array::from_fn(|i| 2 * i as u16 + 1);
-    // SAFETY: as many bytes are there.
+    // SAFETY: `odd` has as many bytes as a vector.
     let upper_halves = unsafe { _mm512_loadu_si512(odd.as_ptr().cast()) };
     for (row, x) in x.chunks_exact(stride).enumerate() {
         for (index, k) in units(k.clone(), unit).enumerate() {

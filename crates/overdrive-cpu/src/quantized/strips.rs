@@ -1,7 +1,7 @@
 //! A few rows of x with AVX-512: codes stream past once, in strips of a few rows of weights.
 //!
 //! A block is 64 bytes of codes, sixteen 32-bit lanes of 4 or 8 codes each. Its codes come out lane
-//! by lane: the first of each lane, the second of each, and so on; so x is arranged in that order
+//! by lane: the first of each lane, the second of each, and so on. So x is arranged in that order
 //! beforehand, `[block][place in the lane][lane]`, with zeros after its end. Scales and zeros are
 //! per lane, so that groups may be as small as a lane.
 #![allow(unsafe_code)] // Raw pointers into codes, arranged x and y.
@@ -67,7 +67,7 @@ impl<'a> Strips<'a> {
                 self.strip([row, count], room, &mut sums);
                 row += count;
             }
-            // SAFETY: strips wrote them all.
+            // SAFETY: the strips above wrote every sum of the task.
             unsafe { sums.done() }
         });
     }

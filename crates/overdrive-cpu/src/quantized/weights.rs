@@ -1,4 +1,4 @@
-//! `Weights`: codes, scales and zeros, and what they mean.
+//! `Weights`: codes, scales and zeros, and their meaning.
 
 use std::ops::Range;
 
@@ -24,9 +24,10 @@ pub struct Weights<'a> {
 const CHUNK: usize = 256;
 
 impl<'a> Weights<'a> {
-    /// Weights of `shape` N, K in groups of `group` consecutive elements of a row, each with a
-    /// scale, and a zero in the units of codes if there are any: codes `[N, K]`, scales and zeros
-    /// `[R, K / group]`, where R divides N and each row of scales is that of N / R rows of codes.
+    /// Weights of `shape` N, K in groups of `group` consecutive elements of a row. Each group has a
+    /// scale, and a zero in the units of codes if there are any. Codes are `[N, K]`. Scales and
+    /// zeros are `[R, K / group]`, where R divides N and each row of scales is that of N / R rows
+    /// of codes.
     ///
     /// # Panics
     /// If groups do not divide K, or rows of scales N.
@@ -83,7 +84,7 @@ impl<'a> Weights<'a> {
         self.scales.decode(row + range.start..row + range.end, scales);
     }
 
-    /// The format of scales, and what all of them are multiplied by.
+    /// The format of scales, and the factor of all of them.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn scale_format(&self) -> (DType, f32) {
         (self.scales.dtype(), self.factor)

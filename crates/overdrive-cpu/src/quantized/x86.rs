@@ -1,9 +1,9 @@
 //! AVX-512: codes become numbers in registers.
 //!
-//! Four bits index a table of sixteen numbers in a register (`vpermps` looks at the low four bits
-//! of each lane and at nothing else), so any format of four bits costs a shift and a permutation
-//! for sixteen weights. Bytes are sign-extended and converted. What is multiplied by a scale is the
-//! sum of a lane's products.
+//! Four bits index a table of sixteen numbers in a register. `vpermps` looks at the low four bits
+//! of each lane and at nothing else. So any format of four bits costs a shift and a permutation for
+//! sixteen weights. Bytes are sign-extended and converted. A scale multiplies the sum of a lane's
+//! products.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers; `Strip` says what they point to.
 
 use std::arch::x86_64::*;
@@ -19,7 +19,7 @@ pub(super) struct Strip {
     pub codes: *const u8,
     /// Bytes from one row of weights to the next.
     pub code_stride: usize,
-    /// Of each row of weights, `groups` numbers.
+    /// For each row of weights, `groups` numbers.
     pub scales: *const f32,
     pub zeros: Option<*const f32>,
     pub groups: usize,
@@ -179,7 +179,7 @@ unsafe fn multiply<C: Codes, const M: usize, const R: usize>(s: &Strip, dtype: D
             for (r, words) in words.iter_mut().enumerate() {
                 let from = s.codes.add(r * s.code_stride + index * 64);
                 *words = _mm512_maskz_loadu_epi8(mask, from.cast());
-                // The same place in the next strip: one line is asked for with each that is used.
+                // Prefetches the same place in the next strip: one line with each that is used.
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(R * s.code_stride).cast());
             }
             let mut parts = [[zero; R]; M];

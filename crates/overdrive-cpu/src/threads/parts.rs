@@ -2,8 +2,8 @@
 //! nothing was written behind it.
 //!
 //! In builds with debug assertions the bytes from the end of a part to the next hold a pattern, 64
-//! of them at least, which is looked at when the task is done with its parts. Elsewhere there is no
-//! guard, and nothing is looked at.
+//! of them at least. The pattern is checked when the task is done with its parts. Other builds have
+//! no guard and check nothing.
 #![allow(unsafe_code)] // Parts begin inside of memory that is lent to them.
 
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ pub(super) const LINE: usize = 64;
 /// Bytes behind each part that nobody may write.
 const GUARD: usize = if cfg!(debug_assertions) { LINE } else { 0 };
 
-/// What they hold: no zeros, which padding is made of, and no small number.
+/// The content of guards: no zeros, which padding is made of, and no small number.
 const PATTERN: u8 = 0xC7;
 
 /// Names and bytes of parts, which lie one behind the other and begin on 64-byte boundaries.
@@ -104,7 +104,7 @@ mod tests {
         let mut scratch = Scratch::default();
         let placed = scratch.place(parts);
         assert!(placed.starts.iter().all(|start| start.addr().is_multiple_of(LINE)));
-        // SAFETY: what is behind the part belongs to the same memory.
+        // SAFETY: the bytes behind the part belong to the same memory.
         unsafe { placed.starts[1].write_bytes(0, bytes) };
     }
 

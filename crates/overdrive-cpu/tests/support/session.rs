@@ -79,7 +79,7 @@ fn lower_sets() -> Vec<InstructionSet> {
 }
 
 /// Panics with the first output or state that differs from the reference, under every instruction
-/// set: with the best in every mode on one and two threads, with each lower one in one mode.
+/// set. The best set runs in every mode on one and two threads, each lower one in one mode.
 pub(crate) fn check(graph: &Graph, inputs: &[Array], tolerance: Tolerance) {
     agrees_under(&lower_sets(), graph, inputs, tolerance).unwrap_or_else(|error| panic!("{error}"));
 }
@@ -102,7 +102,7 @@ fn agrees_under(
 ) -> Result<(), String> {
     let mut states = States::new();
     let tensors: Vec<Tensor> = inputs.iter().map(Array::to_tensor).collect();
-    // What the device gets is rounded to the declared types.
+    // The device gets values that are rounded to the declared types.
     let rounded: Vec<Array> = tensors.iter().map(Array::from).collect();
     let mut call = || {
         let outputs = eval(graph, &rounded, &mut states);

@@ -91,7 +91,7 @@ pub(crate) fn line(tensor: &Tensor, first: usize, step: usize, count: usize) -> 
     Tensor::from_bytes(TensorType::new(dtype, [count]), picked).expect("as many elements").to_f64()
 }
 
-/// The norm of the difference over the norm of what was expected; pairs of found and expected.
+/// The norm of the difference over the norm of the expected values; pairs of found and expected.
 pub(crate) fn error(pairs: &[(f64, f64)]) -> f64 {
     let sum = |f: fn(&(f64, f64)) -> f64| pairs.iter().map(f).sum::<f64>();
     (sum(|(found, expected)| (found - expected).powi(2)) / sum(|(_, expected)| expected.powi(2)))
@@ -153,7 +153,7 @@ impl<'a> Bench<'a> {
         (Time::of(samples.iter().filter_map(|sample| sample.device_ns).collect()), outputs)
     }
 
-    /// The steps of a plan, what computes its products, and what it says of itself.
+    /// The steps of a plan, the kernels of its products, and its description of itself.
     pub(crate) fn plan(&self, graph: &Graph, tuning: &Tuning) -> String {
         let session = self.compile(graph, tuning);
         let plan = session.plan();
@@ -178,7 +178,7 @@ impl<'a> Bench<'a> {
         self.backend.download(buffer).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Bytes that a call must move, as a share of what a copy moves in its time.
+    /// Bytes that a call must move, as a share of the bytes that a copy moves in its time.
     pub(crate) fn share(&self, bytes: usize, time: Time) -> f64 {
         100.0 * bytes as f64 / time.median / self.copy_bytes_per_ns
     }

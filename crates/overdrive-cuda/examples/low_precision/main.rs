@@ -1,13 +1,19 @@
-//! What low precision gains on a GPU, against bf16 in the same process: `cargo run --release
+//! The gain of low precision on a GPU, against bf16 in the same process: `cargo run --release
 //! --example low_precision [rows] [products] [sparse] [step] [step_tuned] [adamw]`.
 //!
-//! `rows`: a chain of layers of 8192 x 8192 held as codes, by 1 to 32 rows; together its weights
-//! are many times the second-level cache, so that each layer's come from memory. `products`: layers
-//! whose activations are quantized too. `sparse`: layers by 2:4 weights. `step`: the twelve
-//! products of a transformer block's training step in fp8, quantization in both orders included, by
-//! cuBLASLt's first choices, or tuned. `adamw`: the optimizer. Each line has the median with an
-//! interval of 95 % for it, and what bounds it: bytes over the bandwidth of a copy that is measured
-//! first, or FLOP/s. Every kind is checked against the f64 definition before it is timed.
+//! The kinds of measurement:
+//!
+//! - `rows`: a chain of layers of 8192 x 8192 held as codes, by 1 to 32 rows. Together the weights
+//!   are many times the second-level cache, so that each layer's weights come from memory.
+//! - `products`: layers whose activations are quantized too.
+//! - `sparse`: layers by 2:4 weights.
+//! - `step`: the twelve products of a transformer block's training step in fp8, quantization in
+//!   both orders included. They run by cuBLASLt's first choices, or tuned.
+//! - `adamw`: the optimizer.
+//!
+//! Each line has the median, its 95 % interval, and the bound: bytes over the bandwidth of a copy
+//! that is measured first, or FLOP/s. Every kind is checked against the f64 definition before it is
+//! timed.
 
 mod bench;
 mod products;

@@ -6,7 +6,7 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, Weights};
 use overdrive_ir::{Array, Builder, DType, Graph, Op, Operation, Tensor, TensorType};
 
-/// Of every product, in each direction.
+/// Extent of every product, in each direction.
 const EXTENT: usize = 8192;
 
 fn quantized(

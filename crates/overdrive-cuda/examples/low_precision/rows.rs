@@ -17,7 +17,8 @@ const CHECKED: usize = 64;
 struct Format {
     name: &'static str,
     codes: DType,
-    /// Type, codes under each, and their value, which keeps the size of what passes through.
+    /// Type, codes under each scale, and the scales' value, which keeps the size of the numbers
+    /// that pass through.
     scale: (DType, usize, f64),
     tensor_scale: Option<f64>,
 }
@@ -129,7 +130,8 @@ fn plain(rows: usize) -> Graph {
     b.finish().expect("well typed")
 }
 
-/// As small as a unit matrix's, so that what passes through keeps its size, and as random as any.
+/// As small as a unit matrix's, so that the numbers that pass through keep their size, and as
+/// random as any.
 fn small() -> Tensor {
     let ty = TensorType::new(DType::BF16, [WIDTH, WIDTH]);
     let mut weights = noise(&ty, 7).bytes().to_vec();

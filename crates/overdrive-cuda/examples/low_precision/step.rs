@@ -139,7 +139,7 @@ fn time(bench: &Bench<'_>, (graph, tuning): (&Graph, &Tuning)) -> (Time, Vec<Buf
     bench.time_as(tuning, graph, &inputs, CacheState::Warm)
 }
 
-/// Some results of the square layer against the definition: products of what codes stand for, with
+/// Some results of the square layer against the definition: products of the codes' values, with
 /// this scale.
 fn check(bench: &Bench<'_>, graph: &Graph, outputs: &[Buffer]) {
     let [x, w, dy] = ["x1", "w1", "dy1"].map(|name| input(graph, name).expect("an input"));
@@ -175,7 +175,7 @@ pub(crate) fn run(bench: &Bench<'_>) {
     compare(bench, |_| Tuning::default());
 }
 
-/// With what is fastest here of cuBLASLt's algorithms and our kernels.
+/// With the fastest of cuBLASLt's algorithms and our kernels here.
 pub(crate) fn run_tuned(bench: &Bench<'_>) {
     compare(bench, |graph| bench.tuned(graph));
 }

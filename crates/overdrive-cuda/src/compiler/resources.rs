@@ -1,4 +1,4 @@
-//! What a kernel takes of a multiprocessor, as the assembler tells.
+//! The resources of a multiprocessor that a kernel takes, as the assembler tells.
 
 /// Registers and memory of one entry.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -1,9 +1,9 @@
 //! Products of one left operand beside each other: each is launched on a stream of its own.
 //!
-//! Query, key and value of a model in f32 are three products of cuBLASLt, of which each has a
-//! quarter of the tiles that fill a large GPU. Events fork the streams and join them, which a
-//! capture turns into branches of its graph. Invariant: what is enqueued before begins none of them
-//! late, and what comes after waits for all.
+//! Query, key and value of a model in f32 are three products of cuBLASLt. Each has a quarter of the
+//! tiles that fill a large GPU. Events fork the streams and join them, which a capture turns into
+//! branches of its graph. Invariant: all of them begin after the work that was enqueued before, and
+//! later work waits for all.
 
 use crate::Error;
 use crate::entry::begin_call;
@@ -20,8 +20,8 @@ pub(super) const BESIDE: &str = "beside";
 /// Workspaces begin at multiples of this many bytes.
 const ALIGNMENT: usize = 256;
 
-/// Whether products like this one gain by it: those on multiply-adds, whose kernels take long
-/// enough to pay for the events, and which no kernel of ours computes in one grid.
+/// Whether products like this one gain by it. Those on multiply-adds do: their kernels take long
+/// enough to pay for the events, and no kernel of ours computes them in one grid.
 pub(super) fn takes(call: &GemmCall) -> bool {
     matches!(call.lhs.dtype, DType::F32 | DType::F64) && call.lhs.dtype == call.rhs.dtype
 }

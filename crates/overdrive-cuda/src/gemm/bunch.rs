@@ -1,12 +1,12 @@
-//! Products of few rows and one left operand as one launch, with the loop that makes their left
-//! operand: the norm, query, key and value of a decoder's step, or the norm, a gate and what it
-//! opens.
+//! Skinny GEMMs with one left operand as one launch, with the loop that makes the left operand. One
+//! example is the norm, query, key and value of a decoder's step. Another is the norm, a gate and
+//! the product that it gates.
 //!
 //! Unlike products that run `together`, these need not be alike: each has its own outputs and
-//! epilogue. A product may read what the one before it stores, where both are at the same element.
-//! Each block computes the loop for itself (`loops::Lead`), which takes less than a launch.
-//! Products that stream their weights stay apart: tiles of x in shared memory are tiles of weights
-//! that are not under way.
+//! epilogue. A product may read the results of the one before it, where both are at the same
+//! element. Each block computes the loop for itself (`loops::Lead`), which takes less than a
+//! launch. Products that stream their weights stay apart: tiles of x in shared memory would take
+//! the room of tiles of weights that are under way.
 
 use super::few::{self, Cut, Parts, Rows};
 use super::problem::strides;
@@ -20,7 +20,7 @@ const ROWS: usize = 8;
 /// Most products of one launch: their tensor maps are its parameters.
 const MOST: usize = 8;
 
-/// What one launch does.
+/// The work of one launch.
 struct Bunch {
     lead: Option<Lead>,
     /// Products; those of a list share their tiles.
@@ -56,7 +56,7 @@ impl Bunch {
         let lhs = &call.lhs;
         let [row, column] = strides(lhs);
         let whole = lhs.offset == 0 && column == 1 && (call.m == 1 || row == call.k as i64);
-        // What every block writes, none may read from where others write it.
+        // Every block writes these slots, so none may read them where others write them.
         let apart = |call: &GemmCall| loads(call).all(|of| !before.writes.contains(&of.slot));
         if !whole || !tiles.iter().flatten().all(apart) {
             return None;
@@ -97,7 +97,7 @@ fn loads(call: &GemmCall) -> impl Iterator<Item = &Access> {
     })
 }
 
-/// Whether a product reads what another stores.
+/// Whether a product reads a result of another.
 fn reads(call: &GemmCall, other: &GemmCall) -> bool {
     let stores = &other.epilogue.0.stores;
     let is_stored = |slot| stores.iter().any(|store| store.access.slot == slot);
@@ -117,7 +117,7 @@ fn is_opened(call: &GemmCall, gate: &GemmCall) -> bool {
 
 /// Whether one launch on Hopper can do all of these steps, in this order.
 pub fn bunches(steps: &[&Step]) -> bool {
-    /// Of any Hopper GPU.
+    /// Multiprocessors of any Hopper GPU.
     const MULTIPROCESSORS: u32 = 132;
     steps.len() > 1 && Bunch::of(steps).is_some_and(|bunch| bunch.cut(MULTIPROCESSORS).is_some())
 }

@@ -18,7 +18,7 @@ const ALGORITHMS: usize = 8;
 /// Tiles of our own kernel that are worth timing.
 pub(super) const TILES: usize = 6;
 
-/// Up to so many rows a product of few columns is taken by the kernel for those unless it is timed.
+/// Most rows for which a product of few columns is taken by its own kernel unless it is timed.
 const ROWS_OF_NARROW: usize = 4096;
 
 /// A way to compute a product.
@@ -30,7 +30,7 @@ pub enum Candidate {
     VendorStaged(usize),
     /// Our Hopper kernel with this tile.
     Hopper(Tile),
-    /// Our kernel for products of few rows, by so many blocks that share the contracted index.
+    /// Our skinny GEMM kernel, with split-K over this many blocks.
     Few(usize),
     /// Our kernel for products of few columns.
     Narrow,
@@ -41,7 +41,7 @@ pub enum Candidate {
 }
 
 impl Candidate {
-    /// What may compute a call, best guess first. Not all of them need apply.
+    /// The candidates that may compute a call, best guess first. Not all of them need apply.
     pub fn all(site: &Site<'_>, call: &GemmCall) -> Result<Vec<Candidate>, Refusal> {
         let vendor = |site: &Site<'_>, call: &GemmCall| vendor::count(site, call, ALGORITHMS);
         let mut all: Vec<_> = (0..vendor(site, call)?).map(Candidate::Vendor).collect();
@@ -98,9 +98,9 @@ impl Candidate {
     }
 }
 
-/// Whether a large product of 16-bit operands has so few steps that storing its result counts. Ours
-/// does so under the next products: on an H200, 1.79 ms for [16384, 768] x [768, 50304], where
-/// cuBLASLt's first choice takes 2.14 and its best 1.76.
+/// Whether a large product of 16-bit operands has so few steps that storing its result counts. Our
+/// kernel stores it under the next products. On an H200 it takes 1.79 ms for
+/// [16384, 768] x [768, 50304], where cuBLASLt's first choice takes 2.14 and its best 1.76.
 fn stores_much(call: &GemmCall) -> bool {
     /// Most elements of the contracted index.
     const DEPTH: usize = 1024;
@@ -116,7 +116,7 @@ fn halves(site: &Site<'_>, call: &GemmCall) -> Halves {
     Halves::of(site.plan, call, dtype)
 }
 
-/// Types of operands that products take; e8m0 and what is narrower than a byte is converted first.
+/// Types of operands that products take; e8m0 and types narrower than a byte are converted first.
 pub const DTYPES: [DType; 14] = [
     DType::F64,
     DType::F32,

@@ -36,7 +36,8 @@ pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refu
     Err(Refusal::Unsupported(format!("no kernel takes the product {}", key(call))))
 }
 
-/// What a `Tuning` remembers a product by: the call in words, without the numbers of slots.
+/// The key by which a `Tuning` remembers a product: the call in words, without the numbers of
+/// slots.
 pub fn key(call: &GemmCall) -> String {
     let mut call = call.clone();
     let mut numbers = Numbers::default();

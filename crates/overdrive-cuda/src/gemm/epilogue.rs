@@ -1,12 +1,18 @@
-//! Prints the epilogue of a product: what our kernels do with `V` neighbouring sums of a row, in
+//! Prints the epilogue of a product, which our kernels apply to `V` neighbouring sums of a row in
 //! registers.
 //!
-//! The text declares `Slots` (addresses of the buffers), `epilogue` (loads what the program reads,
-//! makes every other store, gives the values of the first store; its halves are `Loaded`, for
-//! kernels that load early) and `store_result` (writes those), apart so that a kernel may send the
-//! result through shared memory instead, as it may the first few of one type; `prefetch` asks for
-//! what eight neighbours read. Invariant: neighbours are read and written at once only where every
-//! row starts at an address that allows it.
+//! The text declares:
+//!
+//! - `Slots`: the addresses of the buffers.
+//! - `epilogue`: loads the values that the program reads, makes every store but the first, and
+//!   gives the values of the first. Its halves are `Loaded`, for kernels that load early.
+//! - `store_result`: makes the first store. It is apart from `epilogue` so that a kernel may send
+//!   the result through shared memory instead. A kernel may do so with the first few stores of one
+//!   type.
+//! - `prefetch`: asks for the values that eight neighbours read.
+//!
+//! Invariant: neighbours are read and written at once only where every row starts at an address
+//! that allows it.
 
 use super::gelu;
 use super::problem::{SLOT_ALIGNMENT, alignment, split};
@@ -39,8 +45,8 @@ pub(super) fn print(call: &GemmCall) -> Printed {
     print_for(call, 1, None)
 }
 
-/// The same where the values of the first `results` stores, all of one type, are given one store's
-/// after the other's; and what follows the product in the rows of its first result: `follow`.
+/// The same for a kernel that is given the values of the first `results` stores, which have one
+/// type, one store after the other. `follow` is the work on the rows of the first result.
 pub(super) fn print_for(
     call: &GemmCall,
     results: usize,
@@ -149,7 +155,7 @@ pub(super) fn print_for(
     Printed { text: text + &follow, slots }
 }
 
-/// What tells a kernel the extents and types of a product that it sums in `sums`.
+/// The defines that tell a kernel the extents and types of a product that it sums in `sums`.
 pub(super) fn defines(call: &GemmCall, sums: DType) -> Vec<(&'static str, String)> {
     let batch: usize = call.batch.iter().product();
     let view = |view: &MatrixView| {
@@ -216,7 +222,7 @@ fn address(dtype: DType, access: &Access, slot: usize) -> (String, i64, u64) {
     (format!("({dtype}*)slots.at[{slot}] + ({})", offset(access.offset, &terms)), col, at_once)
 }
 
-/// The declaration of what `register` reads, and its reading.
+/// The declaration of the value that `register` reads, and its reading.
 fn load(register: usize, dtype: DType, access: &Access, slot: usize) -> (String, String) {
     let (at, step, once) = address(dtype, access, slot);
     let neighbours = format!("    {dtype} l{register}[V];\n");

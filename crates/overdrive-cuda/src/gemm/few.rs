@@ -1,5 +1,6 @@
-//! Our kernel for products of few rows on Hopper (a batch of a small network, decoding): which it
-//! takes, how it cuts the contracted index, and its launch (`kernels/few.cu` says how it works).
+//! Our skinny GEMM kernel for Hopper (a batch of a small network, decoding). This file says which
+//! products it takes and how it cuts the contracted index, and launches it. `kernels/few.cu` says
+//! how it works.
 //!
 //! Invariant: two blocks fit on a multiprocessor, so that the next layer's weights are on their way
 //! while this one finishes.
@@ -24,7 +25,7 @@ use std::sync::Arc;
 const ROWS: usize = 64;
 /// Outputs of a block: rows of one matrix instruction.
 const OUTPUTS: usize = 64;
-/// Bytes of a tile's lines: what the widest swizzle spans.
+/// Bytes of a tile's lines: the span of the widest swizzle.
 const LINE: usize = 128;
 /// Warpgroups of a block.
 const GROUPS: usize = 4;
@@ -32,7 +33,7 @@ const GROUPS: usize = 4;
 pub(super) const THREADS: usize = GROUPS * 128;
 /// Blocks that may share the contracted index.
 pub(super) const SPLITS: [usize; 3] = [1, 2, 4];
-/// Dynamic shared memory that each of two blocks may have, less what the barriers take.
+/// Dynamic shared memory that each of two blocks may have, less the room of the barriers.
 const SHARED_BYTES: usize = 113 * 1024 - 512;
 /// For bringing the first tile to its alignment.
 const SLACK: usize = 1024;
@@ -60,7 +61,7 @@ impl Cut {
             .expect("the tiles of one product leave room")
     }
 
-    /// Products like this one in so many tiles of outputs, of which each has so many parts; `None`
+    /// Products like this one, in so many tiles of outputs that each have so many parts. `None`
     /// where they do not fit in a block.
     pub(super) fn of(
         call: &GemmCall,
@@ -85,7 +86,7 @@ impl Cut {
         (stages > 0).then_some(Self { stages, ..one })
     }
 
-    /// Whether a block has asked for all of its weights before the kernel before it is over: half
+    /// Whether a block has prefetched all of its weights before the kernel before it is over: half
     /// of them copied, half brought near. Where it has not, it streams them, and less of its memory
     /// should go to anything else.
     pub(super) fn is_ahead(&self, call: &GemmCall) -> bool {
@@ -98,7 +99,7 @@ impl Cut {
         (OUTPUTS + inputs) * LINE
     }
 
-    /// What a block gets of the sums of its cluster, of one part.
+    /// Bytes that a block gets of the sums of its cluster, of one part.
     fn share_bytes(&self) -> usize {
         if self.split > 1 { OUTPUTS * self.columns * 4 } else { 0 }
     }
@@ -154,7 +155,7 @@ pub(super) enum Weights {
     Moving,
 }
 
-/// What one launch does.
+/// The work of one launch.
 #[derive(Copy, Clone)]
 pub(super) struct Parts<'a> {
     /// Products of one left operand; those of a list share their tiles, in this order.
@@ -169,8 +170,8 @@ impl Parts<'_> {
     }
 }
 
-/// The source of the kernel for products that it takes; `asks` are the addresses of the loop, with
-/// their bytes, that are asked for early.
+/// The source of the kernel for products that it takes. `asks` are the addresses of the loop that
+/// are prefetched early, with their bytes.
 pub(super) fn source(
     parts: Parts<'_>,
     cut: &Cut,
@@ -223,7 +224,7 @@ pub(super) fn source(
     Some(epilogue::source("gemm_few", &defines, &text))
 }
 
-/// What `Product` wants to know of a part.
+/// The facts that `Product` needs of a part.
 const PART: &str = "struct Part {
     typedef Slots Buffers;
     static constexpr int EXTENT = N;
@@ -255,8 +256,8 @@ fn bodies(parts: Parts<'_>) -> String {
     text
 }
 
-/// What the bulk copy engine does not bring and no step of the call writes, so that it may be asked
-/// for early.
+/// Slots to prefetch early: the bulk copy engine does not bring them, and no step of the call
+/// writes them.
 fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
     const MOST_BYTES: usize = 64 << 10;
     let slots = lead.map_or(vec![], Lead::slots);
@@ -267,7 +268,7 @@ fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
 
 struct Few {
     entry: Entry,
-    /// Of x, of the weights of each product.
+    /// Bases of x and of the weights of each product.
     bases: Vec<Base>,
     maps: Maps,
     /// Buffers of the epilogues, one product's after the other's, then those of the loop.
@@ -333,7 +334,7 @@ impl Launch for Few {
         let (inputs, weights) = maps.split_at_mut(1);
         let mut parameters: [*mut c_void; 3] =
             [inputs.as_mut_ptr().cast(), weights.as_mut_ptr().cast(), slots.as_mut_ptr().cast()];
-        // SAFETY: a tensor map, one for each product, and as many addresses as `Given` has.
+        // SAFETY: the kernel takes a map, one for each product, and the addresses of `Given`.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

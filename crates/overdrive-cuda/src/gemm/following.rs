@@ -1,10 +1,10 @@
 //! Products that a loop over the rows of their result follows (layer_norm after a residual), as one
 //! launch.
 //!
-//! Alone the loop pays for a launch and reads what the product has just written. Together the
-//! blocks that hold a row are a cluster, and meet where the loop folds. The loop's own result is
-//! written while blocks of other rows still read the product's operands, so it may share no byte
-//! with them.
+//! Alone the loop pays for a launch and reads the results that the product has just written.
+//! Together the blocks that hold a row are a cluster, and meet where the loop folds. The loop's own
+//! result is written while blocks of other rows still read the product's operands. So it may share
+//! no byte with them.
 
 use super::candidate::TILES;
 use super::compile::{key, renumbered};
@@ -53,16 +53,17 @@ fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'
     Following::new(program, &call.epilogue.0.stores[0].access, [call.m, call.n])
 }
 
-/// The tiles whose clusters hold whole rows, by the time that the product is expected to take in
-/// them, as far as that is no more than it takes alone and the loop costs; last those whose
-/// clusters would have room all at once if they could lie anywhere. They cannot: an H200 has places
-/// for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen take twice as long.
+/// The tiles whose clusters hold whole rows, ordered by the time that the product is expected to
+/// take in them. That time must not exceed the product's time alone plus the loop's. Last come
+/// tiles whose clusters would all have room at once if they could lie anywhere. They cannot: an
+/// H200 has places for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen
+/// take twice as long.
 fn tiles(call: &GemmCall) -> Vec<Tile> {
-    /// Of any Hopper GPU, which only the order depends on.
+    /// Multiprocessors of any Hopper GPU. Only the order depends on them.
     const MULTIPROCESSORS: usize = 132;
     const PLACES: usize = MULTIPROCESSORS * 15 / 16;
-    /// What a launch less saved on an H200 at 1024 rows of 512, and bytes that the loop moves in a
-    /// cycle.
+    /// Cycles that one launch less saved on an H200 at 1024 rows of 512, and bytes that the loop
+    /// moves in a cycle.
     const LAUNCH_CYCLES: f64 = 1500.0;
     const BYTES_OF_CYCLE: f64 = 2000.0;
     let cycles = |tile: &Tile| tile.cycles([call.m, call.n, call.k], 1, MULTIPROCESSORS);
@@ -79,7 +80,7 @@ fn tiles(call: &GemmCall) -> Vec<Tile> {
     tiles
 }
 
-/// What a `Tuning` remembers a product with its loop by.
+/// The key by which a `Tuning` remembers a product with its loop.
 pub(crate) fn key_following(call: &GemmCall, program: &Program) -> String {
     let program = renumbered(program).to_string();
     format!("{} then {}", key(call), program.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -1,9 +1,9 @@
-//! GELU and its slope in epilogues whose results have at most 16 bits: one function where the graph
-//! has an error function, a tangent or two logistic functions and what stands around them.
+//! GELU and its slope in epilogues whose results have at most 16 bits. One function replaces an
+//! error function, a tanh or two logistic functions, and the operations around them.
 //!
-//! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum, which nothing
-//! hides behind a product of moderate depth. `gelu.cuh` says what takes its place; its error is a
-//! fraction of what storing rounds away.
+//! CUDA's `erff` is right to an ulp of f32 and takes some forty instructions a sum. A product of
+//! moderate depth cannot hide them. `gelu.cuh` describes the replacement. Its error is a fraction
+//! of the rounding when results are stored.
 
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Binary, DType, Unary};
@@ -53,8 +53,8 @@ fn gelu(p: &Program, at: Register) -> Option<(Register, &'static str)> {
     })
 }
 
-/// The x of the derivative of GELU by the tangent, as its op writes it: with `s = logistic(2 u)`,
-/// `s + 2 u' x s logistic(-2 u)`.
+/// The x of the derivative of GELU by the tanh, as its op writes it: `s + 2 u' x s logistic(-2 u)`
+/// with `s = logistic(2 u)`.
 fn slope(p: &Program, at: Register) -> Option<(Register, &'static str)> {
     let (left, rest) = operands(p, at, Binary::Add)?;
     let Instr::Unary(Unary::Logistic, twice) = *p.instr(left) else { return None };
@@ -104,7 +104,7 @@ mod tests {
     use overdrive_ir::plan::StepKind;
     use overdrive_ir::{Builder, Description, Mode, TensorType, Tuning, WithoutKernels, gradients};
 
-    /// What the epilogue of a product becomes that GELU follows, forward and backward.
+    /// The functions of a product's epilogue with GELU in it, forward and backward.
     fn functions(approximation: Approximation) -> [Vec<String>; 2] {
         let b = Builder::new("layer");
         let bf16 = |shape: [usize; 2]| TensorType::new(DType::BF16, shape);

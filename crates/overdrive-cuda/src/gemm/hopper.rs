@@ -116,8 +116,8 @@ impl Matrix {
     }
 }
 
-/// The tiles that `together` such calls may be computed in, by the time that they are expected to
-/// take; none where the kernel cannot take it.
+/// The tiles that `together` such calls may be computed in, ordered by the time that they are
+/// expected to take. There are none where the kernel cannot take the call.
 pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<Tile> {
     tiles_of(call, [together, 1], multiprocessors)
 }
@@ -148,8 +148,8 @@ fn promotes(call: &GemmCall) -> bool {
     call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8
 }
 
-/// The first store, if it is of rows that TMA can write, and those after it that are of the same
-/// type and can be written likewise.
+/// The first store, if it is of rows that TMA can write. With it those after it that are of the
+/// same type and can be written likewise.
 pub(super) fn stored(call: &GemmCall) -> Vec<Stored> {
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);
@@ -164,7 +164,7 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
     let bytes = dtype.bits() as i64 / 8;
     let row = if call.m == 1 { call.n.next_multiple_of(16) as i64 } else { row };
     let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
-    // Of programs that overwrite what they load each element must be read before its row is
+    // Where programs overwrite elements that they load, each element must be read before its row is
     // written.
     (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some(Stored {
         base,
@@ -173,8 +173,8 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
     })
 }
 
-/// What a launch does: products that are alike, or one, with what it is the sum of and what follows
-/// in its rows.
+/// The work of a launch: products that are alike, or one. One product may be a sum of several, and
+/// a loop may follow in its rows.
 #[derive(Copy, Clone)]
 pub(super) struct Work<'a> {
     pub(super) calls: &'a [GemmCall],
@@ -191,7 +191,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The source of the kernel for some work and a tile, on a device of so many multiprocessors;
+/// The source of the kernel for some work and a tile, on a device of so many multiprocessors.
 /// `None` where they do not go together.
 pub(super) fn source(
     work: Work<'_>,
@@ -280,13 +280,13 @@ struct Hopper {
     operands: [usize; 2],
     /// Buffers of the epilogues, one product's after the other's.
     slots: Vec<SlotId>,
-    /// Of each left operand, of each right one, of each product's results.
+    /// Maps of each left operand, of each right one, of each product's results.
     maps: Maps,
     bases: Vec<Base>,
 }
 
 /// Compiles the kernel for one call, for several that are alike (see `together`), or for one and
-/// what follows it (see `following`); `None` where it does not apply.
+/// the loop over its rows (see `following`). `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
     work: Work<'_>,
@@ -361,8 +361,9 @@ impl Launch for Hopper {
             results.as_mut_ptr().cast(),
             slots.as_mut_ptr().cast(),
         ];
-        // SAFETY: a tensor map for each left operand, for each right one, and for each result of
-        // each product (at least one); for each product as many addresses as `Slots` has.
+        // SAFETY: the kernel takes a tensor map for each left operand, for each right one, and for
+        // each result of each product (at least one). After them it takes, for each product, as
+        // many addresses as `Slots` has. `parameters` holds these.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

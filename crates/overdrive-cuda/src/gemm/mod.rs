@@ -2,12 +2,19 @@
 //! else.
 //!
 //! `compile` takes a `GemmCall` of any strides and types. A product has several candidates
-//! (`candidates`): algorithms of cuBLASLt, our kernels (for Hopper, for few rows, for few columns,
-//! for everything) with the epilogue in registers; all are right, `tune` times them and `Tuning`
-//! remembers which is fast. Where a candidate cannot apply the epilogue itself the sums go through
-//! workspace and the epilogue is a loop of its own: the candidate's name says so. Products of one
-//! operand run in one launch (`together`; of few rows `bunch`, with the loop before them), and so
-//! do products that are added up (`summed`) and a loop over the rows of a result (`following`).
+//! (`candidates`): algorithms of cuBLASLt and our kernels. Ours are for Hopper, for few rows, for
+//! few columns and for everything, with the epilogue in registers. All give right results; `tune`
+//! times them and `Tuning` remembers the fastest.
+//!
+//! Where a candidate cannot apply the epilogue itself, the sums go through workspace and the
+//! epilogue is a loop of its own. The candidate's name says so.
+//!
+//! Some work shares a launch:
+//!
+//! - products of one operand (`together`; skinny GEMMs in `bunch`, with the loop before them);
+//! - products that are added up (`summed`);
+//! - a product and a loop over the rows of its result (`following`).
+//!
 //! Products by 2:4 weights (`sparse_linear`) come as kernels by name and share the epilogue.
 
 mod base;

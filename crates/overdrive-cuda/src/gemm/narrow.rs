@@ -1,5 +1,5 @@
-//! The kernel for products of few columns (the last layer of a classifier): no tile of matrix units
-//! fits them, and TMA takes no row whose bytes are no multiple of 16.
+//! The kernel for products of few columns (the last layer of a classifier). No tile of matrix units
+//! fits them, and TMA takes only rows whose bytes are a multiple of 16.
 
 use super::epilogue::{self, Printed, is_printable};
 use super::pointers::Pointers;

@@ -1,4 +1,4 @@
-//! The ceiling of products on a device: what the fastest candidate reaches on a large square one.
+//! The ceiling of products on a device: the rate of the fastest candidate on a large square one.
 
 use super::tune::tune;
 use crate::Device;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const EXTENT: usize = 8192;
 
 /// Multiplies two random matrices of 8,192 rows and columns and gives the FLOP/s of the best
-/// candidate with its name; f64 and f32 products are of 2,048. `precision` is `Tf32` for the tensor
+/// candidate with its name. f64 and f32 products are of 2,048. `precision` is `Tf32` for the tensor
 /// cores' rate on f32.
 ///
 /// # Errors

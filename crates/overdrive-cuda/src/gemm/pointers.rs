@@ -31,7 +31,7 @@ impl Launch for Pointers {
         let mut slots: Vec<u64> = self.slots.iter().map(|&s| addresses.of(s)).collect();
         let mut parameters: [*mut c_void; 3] =
             [(&raw mut lhs).cast(), (&raw mut rhs).cast(), slots.as_mut_ptr().cast()];
-        // SAFETY: two addresses, and as many as `Slots` has.
+        // SAFETY: the kernel takes two addresses, and as many as `Slots` has.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

@@ -1,4 +1,4 @@
-//! `Problem`: a `GemmCall` in the form that matrix kernels take, and what they may assume about
+//! `Problem`: a `GemmCall` in the form that matrix kernels take, and their assumptions about
 //! addresses.
 
 use overdrive_ir::DType;
@@ -82,8 +82,8 @@ pub(super) fn split(access: &Access) -> (&[i64], [i64; 2]) {
     (batch, [matrix[0], matrix[1]])
 }
 
-/// What a kernel of ours sums in: at least f32, so that narrow accumulation types are kept with
-/// room to spare.
+/// The type in which a kernel of ours sums: at least f32, so that narrow accumulation types are
+/// kept with room to spare.
 pub(super) fn sums(call: &GemmCall) -> DType {
     if call.accumulate.is_float() && call.accumulate != DType::F64 {
         DType::F32

@@ -10,7 +10,7 @@ use overdrive_ir::plan::{
 };
 use overdrive_ir::{Binary, DType, Overflow, Precision, Reducer, Unary};
 
-/// The text of every kernel here: what a timing depends on beside the device.
+/// The text of every kernel here. A timing depends on it beside the device.
 pub(crate) const TEXT: &str = concat!(
     include_str!("../headers/hopper.cuh"),
     include_str!("kernels/few.cu"),
@@ -26,7 +26,7 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, accumulate);
     let out = if dtype.bits() == 8 { DType::BF16 } else { dtype };
-    // Of whole numbers the sums are converted on their way out.
+    // Sums of whole numbers are converted on their way out.
     let (sums, accumulate) = (accumulate, if dtype.is_int() { DType::F32 } else { accumulate });
     let sum =
         if dtype.is_int() { p.push(Instr::Convert(sum, Overflow::Ieee), accumulate) } else { sum };
@@ -69,7 +69,7 @@ fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCal
     }
 }
 
-/// `x * scale / sqrt(mean(x^2))` over the rows of what `linear_gelu` stores.
+/// `x * scale / sqrt(mean(x^2))` over the rows of the result of `linear_gelu`.
 fn rms_norm(call: &GemmCall) -> Program {
     let mut p = Program { extents: vec![call.m, call.n], reduced: 1, ..Program::default() };
     let load = |slot, strides| Instr::Load(Access { slot: SlotId(slot), offset: 0, strides });

@@ -1,5 +1,5 @@
-//! Our kernel for products by 2:4 weights on Hopper's sparse tensor cores, `sparse_linear` with
-//! what follows it: source, tensor maps, launch (`kernels/sparse_linear.cu` says how it works).
+//! Our kernel for products by 2:4 weights on Hopper's sparse tensor cores: `sparse_linear` with its
+//! epilogue. Source, tensor maps and launch are here; `kernels/sparse_linear.cu` says how it works.
 //!
 //! Invariant: the compressed weight is read where it is, never copied.
 

@@ -1,9 +1,9 @@
-//! Products whose sum is all that is wanted, as one launch: what query, key and value hand back to
-//! the norm before them.
+//! Products of which only the sum is wanted, as one launch. Query, key and value hand such a sum
+//! back to the norm before them.
 //!
-//! Apart, each reads the sum so far and stores it again. As one product, whose contracted index
-//! runs through the operands of one after those of the other, the sum stays in registers, and is
-//! rounded once.
+//! Apart, each product reads the sum so far and stores it again. Together they are one product,
+//! whose contracted index runs through the operands of one after those of the other. The sum then
+//! stays in registers, and is rounded once.
 
 use super::compile::key;
 use super::following::Ready;
@@ -15,8 +15,8 @@ use overdrive_ir::{Binary, DType};
 /// Most products of one launch: their tensor maps are its parameters.
 const MOST: usize = 8;
 
-/// Whether a step does nothing but add its product to what the last of some steps stores, which are
-/// such products themselves.
+/// Whether a step only adds its product to the result of the last of some steps, which are such
+/// products themselves.
 pub(crate) fn adds(steps: &[&Step], step: &Step) -> bool {
     let (Some(before), Some(call)) = (alone(steps[steps.len() - 1]), alone(step)) else {
         return false;
@@ -47,7 +47,7 @@ fn alone(step: &Step) -> Option<&GemmCall> {
     }
 }
 
-/// Whether two products are the same but for where their operands are, and what becomes of them.
+/// Whether two products are the same but for the places of their operands and for their epilogues.
 fn alike(call: &GemmCall, other: &GemmCall) -> bool {
     let views = |call: &GemmCall| {
         [&call.lhs, &call.rhs].map(|view| (view.dtype, view.row_stride, view.col_stride))
@@ -59,8 +59,8 @@ fn alike(call: &GemmCall, other: &GemmCall) -> bool {
         && other.batch.is_empty()
 }
 
-/// What an epilogue adds to its sum before it rounds it, `Some(None)` for nothing; `None` where it
-/// does anything else.
+/// The access that an epilogue adds to its sum before it rounds it, `Some(None)` for nothing;
+/// `None` where it does anything else.
 fn added(program: &Program) -> Option<Option<(&Access, DType)>> {
     let unrounded = |at: Register| match *program.instr(at) {
         Instr::Convert(from, _) => from,
@@ -88,7 +88,7 @@ fn whole(calls: &[GemmCall]) -> GemmCall {
     whole
 }
 
-/// What a `Tuning` remembers a sum of products by.
+/// The key by which a `Tuning` remembers a sum of products.
 pub(crate) fn key_summed(calls: &[GemmCall]) -> String {
     format!("sum of {} x {}", calls.len(), key(&calls[0]))
 }

@@ -1,8 +1,8 @@
 //! Products of one left operand (query, key and value) as one step.
 //!
 //! Each of them alone has too few tiles for the device. Together they are one grid over the tiles
-//! of all, where a tile looks up its right operand, result and buffers; or, of types that this
-//! kernel does not take, launches beside each other.
+//! of all. A tile looks up its right operand, result and buffers. Types that this kernel does not
+//! take become launches beside each other.
 
 use super::beside::{self, BESIDE};
 use super::compile::key;
@@ -17,8 +17,9 @@ const MOST: usize = 8;
 /// The choice to launch products one by one.
 pub(crate) const APART: &str = "apart";
 
-/// Whether one launch can do a step beside others: products equal to the last detail, of the same
-/// left operand, which some tile takes, or which are better beside each other.
+/// Whether one launch can do `step` together with `steps`. The products must be equal to the last
+/// detail and have the same left operand. Some tile must take them, or they must be better beside
+/// each other.
 pub(crate) fn joins(steps: &[&Step], step: &Step, architecture: Architecture) -> bool {
     let (StepKind::Gemm(of), StepKind::Gemm(other)) = (&steps[0].kind, &step.kind) else {
         return false;
@@ -38,7 +39,7 @@ pub(crate) fn calls(steps: &[&Step]) -> Vec<GemmCall> {
     steps.iter().filter_map(call).collect()
 }
 
-/// What a `Tuning` remembers products by that run together.
+/// The key by which a `Tuning` remembers products that run together.
 pub(crate) fn key_together(calls: &[GemmCall]) -> String {
     format!("{} x {}", calls.len(), key(&calls[0]))
 }

@@ -22,10 +22,10 @@ use std::sync::Arc;
 const SAMPLES: usize = 9;
 
 /// Times every candidate of a product with cold caches; `None` where there is nothing to choose.
-/// The key is what `compile` looks the choice up by.
+/// The key is the one by which `compile` looks the choice up.
 ///
 /// # Errors
-/// As `compile`, and what CUDA says while candidates run.
+/// As `compile`, and CUDA's errors while candidates run.
 pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>, Refusal> {
     if call.epilogue.0.points() == 0 || call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
         return Ok(None);
@@ -122,7 +122,7 @@ impl Launch for Apart {
     }
 }
 
-/// Times what is ready, on the buffers of products and of what follows them.
+/// Times the launches that are ready, on the buffers of products and of the loops that follow them.
 fn fastest(
     site: &Site<'_>,
     (calls, program): (&[GemmCall], Option<&Program>),
@@ -131,7 +131,7 @@ fn fastest(
     let workspace_bytes =
         ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
     let bench = Bench::new(site, (calls, program), workspace_bytes)?;
-    // What fails here is no candidate; whether anything works, `compile` says.
+    // A launch that fails here is no candidate; `compile` says whether anything works.
     ready.retain(|(_, launch)| bench.time_ns(launch.as_ref()).is_ok());
     let mut samples = vec![Vec::with_capacity(SAMPLES); ready.len()];
     // Round after round, so that a change of clocks meets all.
@@ -155,7 +155,7 @@ struct Bench {
     /// Written between calls, to put everything else out of the cache, and long enough to launch
     /// behind.
     flush: CudaSlice<u8>,
-    /// What `addresses` points into.
+    /// The memory that `addresses` points into.
     _memory: Vec<CudaSlice<u8>>,
 }
 
@@ -168,7 +168,7 @@ impl Bench {
         let (device, stream) = (site.device, site.device.stream());
         let l2 =
             device.context().attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
-        // SAFETY: written before it is read, by `noise` or by a candidate.
+        // SAFETY: `noise` or a candidate writes the bytes before anything reads them.
         let allocate = |bytes: usize| unsafe { stream.alloc::<u8>(bytes.max(1)) };
         let address = |slice: &CudaSlice<u8>| slice.device_ptr(stream).0;
         let workspace = allocate(workspace_bytes)?;
@@ -211,7 +211,7 @@ impl Bench {
         let event = || self.device.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event()?, event()?);
         let flush = self.flush.device_ptr(stream).0;
-        // SAFETY: the whole of a live allocation.
+        // SAFETY: `flush` is a live allocation of this length.
         unsafe { result::memset_d8_async(flush, 0, self.flush.len(), stream.cu_stream())? };
         start.record(stream)?;
         begin_call();
@@ -227,8 +227,8 @@ fn median(mut samples: Vec<f64>) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// The kernel that makes random numbers of a type. Its macro has a word of its own: one named as
-/// parameters of templates are would be read in the compiler's own headers, where `template
+/// The kernel that makes random numbers of a type. Its macro has a word of its own. A macro named
+/// like parameters of templates would be read in the compiler's own headers, where `template
 /// <typename bool>` is an error.
 pub(super) fn noise_source(dtype: DType) -> Source {
     let defines = vec![("ELEMENT", dtype.to_string())];

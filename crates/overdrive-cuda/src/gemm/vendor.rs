@@ -31,10 +31,10 @@ const CALLS: usize = 64;
 /// Stands for the address of a scale until the first call: aligned, and never read.
 const UNKNOWN_ADDRESS: u64 = 256;
 
-/// Scratch that an algorithm may ask for; what NVIDIA recommends for Hopper.
+/// Scratch that an algorithm may ask for: NVIDIA's recommendation for Hopper.
 const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// What cuBLASLt can do to the sums on their way out.
+/// The epilogue that cuBLASLt can apply to the sums on their way out.
 #[derive(Clone, Debug)]
 struct Fused {
     store: Access,
@@ -77,7 +77,7 @@ impl Fused {
                 value = sum;
                 continue;
             }
-            // What is added is added after the scales.
+            // A summand is added after the scales.
             if !fused.scales.is_empty() {
                 return None;
             }
@@ -213,7 +213,7 @@ struct Vendor {
     layouts: [Matrix; 4],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace_bytes: usize,
-    /// One and what C is multiplied by, in the type of factors.
+    /// One and the factor of C, in the type of factors.
     factors: [[u8; 8]; 2],
     bias: Option<Base>,
     /// The address of the bias that the description holds.
@@ -319,7 +319,7 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
         description.bias(out_type)?;
     }
 
-    // That there are scales is part of what algorithms are asked for.
+    // The request for algorithms says that there are scales.
     (0..fused.scales.len())
         .try_for_each(|number| description.scale_address(number, UNKNOWN_ADDRESS))?;
 
@@ -400,7 +400,7 @@ impl Launch for Vendor {
         let [a_layout, b_layout, c_layout, d_layout] = &self.layouts;
         for call in &self.calls {
             let [a, b, c, d] = call.map(|base| base.address(addresses) as *mut c_void);
-            // SAFETY: descriptors and handle live as long as `self`; the plan's matrices lie inside
+            // SAFETY: descriptors and handle live as long as `self`. The plan's matrices lie inside
             // their slots, and the workspace has the size that was asked for.
             unsafe {
                 result::matmul(

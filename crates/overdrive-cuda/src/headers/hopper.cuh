@@ -1,6 +1,6 @@
-// What kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA), clusters,
-// registers that move from one warpgroup to another. PTX ISA, "mbarrier", "cp.async.bulk",
-// "setmaxnreg".
+// The parts that kernels for Hopper share: barriers in shared memory, the bulk copy engine (TMA),
+// clusters, registers that move from one warpgroup to another. PTX ISA, "mbarrier",
+// "cp.async.bulk", "setmaxnreg".
 #pragma once
 #include "number.cuh"
 
@@ -35,8 +35,8 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
             : "memory");
     } while (!done);
 }
-// In block `rank` of a cluster of `Blocks`. What was read of the tile was read by the tensor cores
-// and is over, so nothing needs the device-wide barrier that a release at cluster scope is.
+// Arrives in block `rank` of a cluster of `Blocks`. Only the tensor cores have read the tile, and
+// that is over. So nothing needs the device-wide barrier that a release at cluster scope is.
 template <int Blocks>
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
     if constexpr (Blocks == 1) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void copy_to_all(u32 to, const TensorMap& map, u32 ba
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"((u16)((1 << Blocks) - 1))
         : "memory");
 }
-// Asks for a box before anybody may read it: what lies in L2 is always what was written last.
+// Prefetches a box before anybody may read it: L2 always holds the bytes that were written last.
 __device__ __forceinline__ void ask_for(const TensorMap& map, int x, int y, int z) {
     asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map),
                  "r"(x), "r"(y), "r"(z)
@@ -124,7 +124,7 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, u32 from, int x, 
         "r"(from), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
-// Until all but the last `Left` copies out of this thread have read what they copy.
+// Waits until all but the last `Left` copies out of this thread have read their source.
 template <int Left>
 __device__ __forceinline__ void copies_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
@@ -157,15 +157,15 @@ template <int Left>
 __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
 }
-// Keeps the compiler from moving what reads or writes a sum past this point.
+// Keeps the compiler from moving reads or writes of a sum past this point.
 __device__ __forceinline__ void fence_sum(f32& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 __device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 
 // The part of an operand's tile that a block copies: rows (or columns) `first` on of `EXTENT`, as
 // boxes.
 //
-// Contiguous along k a box is 128 bytes of k by up to 256 rows; else it is one swizzle's width of
-// rows by as many k as fill 128 bytes.
+// Where the operand is contiguous along k, a box is 128 bytes of k by up to 256 rows. Otherwise it
+// is one swizzle's width of rows by as many k as fill 128 bytes.
 template <int ELEMENT_BYTES, bool BY_K, int EXTENT>
 struct Operand {
     // Bytes of an atom's line where k is not contiguous.
@@ -174,8 +174,8 @@ struct Operand {
     static constexpr int WIDTH = BY_K ? EXTENT : LINE / ELEMENT_BYTES;
     static constexpr int BOX_BYTES = BY_K ? EXTENT * 128 : LINE * (128 / ELEMENT_BYTES);
     static constexpr u64 SWIZZLE = LINE == 128 ? 1 : LINE == 64 ? 2 : 3;
-    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"): leading byte offset, from one atom
-    // to the next along rows; stride byte offset, from eight lines to the next eight.
+    // Matrix descriptor (PTX ISA, "Matrix Descriptor Format"). The leading byte offset is from one
+    // atom to the next along rows, the stride byte offset from eight lines to the next eight.
     static constexpr u64 DESCRIPTOR =
         SWIZZLE << 62 | (u64)(LINE * 8 / 16) << 32 | (u64)(BY_K ? 1 : BOX_BYTES / 16) << 16;
     // From one instruction's bytes to the next along k, in 16 bytes.

@@ -1,4 +1,4 @@
-// What printed loops stand on: vector access, and folds over the threads of a row.
+// The base of printed loops: vector access, and folds over the threads of a row.
 #pragma once
 #include "number.cuh"
 #include "scalar.cuh"
@@ -111,7 +111,7 @@ struct Ahead {
         __syncthreads();
     }
 
-    // After a barrier that all threads passed once they had read what was brought before.
+    // Call it after a barrier that all threads passed once they had read the row brought before.
     __device__ __forceinline__ void ask(const void* from) const {
         if (threadIdx.x != 0) return;
         const u32 to = (u32)__cvta_generic_to_shared(brought);
@@ -145,9 +145,9 @@ struct Ahead {
     __device__ __forceinline__ const T* part() const { return reinterpret_cast<const T*>(brought); }
 };
 
-// A zero that the assembler cannot know to be one: grids have one dimension. Where it saw that two
-// passes recall the same bits, it would keep every value that the first computed from them, for
-// which there are no registers.
+// A zero that the assembler cannot know to be one: grids have one dimension. Without it the
+// assembler would see that two passes recall the same bits. It would then keep every value that the
+// first computed from them, and there are no registers for those.
 __device__ __forceinline__ u32 hidden_zero() { return blockIdx.z; }
 
 template <class T>
@@ -282,12 +282,12 @@ __device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
     return parts[0];
 }
 
-// The largest element of a row so far and the sum of exponentials of what each is less than it,
-// which is 0 where there are none.
+// The largest element of a row so far, and the sum of the exponentials of the elements less it. The
+// sum is 0 where there are none.
 struct Online {
     f32 max, sum;
 
-    // The shift of a sum: what is shifted by no number stays as it is.
+    // The shift of a sum. Where the largest element is -infinity, there is none.
     __device__ __forceinline__ static f32 shift(f32 max) {
         return max == __uint_as_float(0xff800000u) ? 0.0f : max;
     }
@@ -375,9 +375,10 @@ __device__ __forceinline__ void meet_cluster() {
                      : "memory");
 }
 
-// The fold over the blocks of a cluster, of a value that is the same in all threads of each, in
-// every one of them. Values of two folds in a row have places of their own, so that one meeting a
-// fold is enough: who writes a place again has met everybody since they read it.
+// Folds a value over the blocks of a cluster. The value is the same in all threads of a block, and
+// every block gets the result. Two folds in a row have separate places for their values, so one
+// meeting per fold is enough. A thread that writes a place again has met every other since they
+// read it.
 template <class R, int Blocks, class T>
 __device__ __forceinline__ T fold_cluster(T x, u32& turn) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "words of shared memory");

@@ -2,7 +2,7 @@
 // `DType::round`.
 //
 // CUDA's own cuda_bf16.h and kin are part of the toolkit, which a user's machine need not have;
-// NVRTC brings only what is built into the compiler. Small floats and i4 are held as codes;
+// NVRTC brings only the types of the compiler itself. Small floats and i4 are held as codes;
 // arithmetic on them is that of f32.
 #pragma once
 

@@ -105,7 +105,7 @@ FLOAT_BINARY(op_max, nan_max(x, y), nan_max(x, y))
 FLOAT_BINARY(op_min, nan_min(x, y), nan_min(x, y))
 #undef FLOAT_BINARY
 
-// In 32 bits where they suffice.
+// The number as a lane holds it: in 32 bits where they suffice.
 template <class T>
 __device__ __forceinline__ auto lane(T x) {
     if constexpr (width<T> == 64) return x;

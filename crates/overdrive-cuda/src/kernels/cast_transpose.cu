@@ -1,9 +1,9 @@
 // Codes of one byte in both orders, and the largest magnitude, in one pass over x.
 //
-// A block takes a tile of 128 rows and 64 columns, a thread four rows of eight columns of it:
-// neighbours of a row go out as they are, neighbours of a column meet through shared memory, so
-// that both orders are written by whole lines. Largest magnitudes are compared as integers, whose
-// order is that of magnitudes with NaN above all; a maximum is the same in any order.
+// A block takes a tile of 128 rows and 64 columns, and a thread takes four rows of eight columns of
+// it. Neighbours of a row are stored directly. Neighbours of a column meet in shared memory first,
+// so that both orders are written by whole lines. Largest magnitudes are compared as integers,
+// whose order is that of magnitudes with NaN above all. A maximum is the same in any order.
 //
 // X: bf16, f16 or f32. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of
 // them aligned and dense. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST: which results are wanted.

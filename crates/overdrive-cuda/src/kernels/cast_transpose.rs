@@ -134,8 +134,7 @@ impl Launch for Compiled {
         let operands = self.operands.map(|place| place.of(addresses));
         let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
         if results[2] != 0 {
-            // SAFETY: the result is a scalar of four bytes, and what reads it follows in the
-            // stream.
+            // SAFETY: the result is a scalar of four bytes, and its readers follow in the stream.
             unsafe {
                 result::memset_d8_async(results[2], 0, size_of::<f32>(), stream.cu_stream())?
             };

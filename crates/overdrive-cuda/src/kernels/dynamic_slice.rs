@@ -163,7 +163,7 @@ impl Launch for Update {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let [from, to] = [self.operand, self.block.places[1]].map(|place| place.of(addresses));
         if from != to {
-            // SAFETY: the addresses are those of operand and result.
+            // SAFETY: the copy was compiled for operand and result, and these are their addresses.
             unsafe { self.whole.run(stream, [from, to])? };
         }
         self.block.launch(stream, addresses)

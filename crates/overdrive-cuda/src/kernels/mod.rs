@@ -1,10 +1,10 @@
 //! Named kernels: primitives that are neither loop nor contraction, and the composites that this
 //! back end claims.
 //!
-//! A kernel is two files of the op's name: `<op>.cu`, the source that NVRTC compiles with `-D`
-//! values, and `<op>.rs`, which makes a [`Launch`](crate::launch::Launch) of it. Every kernel takes
-//! operands and results with any strides, which are parameters of it, so that one machine code
-//! serves all shapes.
+//! A kernel is two files of the op's name. `<op>.cu` is the source that NVRTC compiles with `-D`
+//! values. `<op>.rs` makes a [`Launch`](crate::launch::Launch) of it. Every kernel takes operands
+//! and results with any strides, which are parameters of it, so that one machine code serves all
+//! shapes.
 
 mod attention;
 mod cast_transpose;

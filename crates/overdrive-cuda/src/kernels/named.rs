@@ -1,4 +1,4 @@
-//! The table of kernels, a line each, and how a GPU answers what it is asked to run.
+//! The table of kernels, a line each, and a GPU's answers to requests to run one.
 
 use overdrive_ir::plan::{KernelCall, KernelOp, StepKind, View};
 use overdrive_ir::{Call, Decline, Graph, Kernel, OpRef, Operation, Plan, Prim, TensorType};
@@ -41,7 +41,7 @@ pub(crate) struct NamedKernel {
     pub(crate) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
     /// Compiles a call.
     pub(crate) compile: Compile,
-    /// Sources, and what they are for.
+    /// Sources, and their purpose.
     pub(crate) sources: Sources,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Compile {
 /// A source with the architectures that it is for.
 pub(crate) type Printed = (Source, &'static [Architecture]);
 
-/// What is printed of a call.
+/// The printed sources of a call.
 pub(crate) type PrintedCall = Result<Vec<Printed>, Refusal>;
 
 /// The sources of a kernel, for compilation where there is no GPU.
@@ -132,8 +132,8 @@ fn find(op: &str) -> Option<&'static NamedKernel> {
 /// Compiles a named kernel.
 ///
 /// # Errors
-/// `Unsupported` for element types that the kernel does not know (those of less than a byte, and
-/// the narrow floats where they are combined), and for extents past a launch's.
+/// `Unsupported` for element types that the kernel does not know, and for extents past a launch's.
+/// Such types are those of less than a byte, and the narrow floats where they are combined.
 pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     let name = match &call.op {
         KernelOp::Prim(prim, _) => prim.name(),
@@ -153,8 +153,8 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     }
 }
 
-/// Sources without a device, for compilation where there is no GPU: specialisations that stand for
-/// all others of a kernel, at least one of each way through it.
+/// Sources without a device, for compilation where there is no GPU. They are specialisations that
+/// stand for all others of a kernel, at least one of each way through it.
 pub fn sources() -> Vec<Source> {
     let of_kernel = |kernel: &NamedKernel| match kernel.sources {
         Sources::All(sources) => sources(),
@@ -167,7 +167,7 @@ pub fn sources() -> Vec<Source> {
 /// they are for.
 ///
 /// # Errors
-/// What the compilation of the step would say.
+/// The error that the compilation of the step would give.
 pub fn sources_of(plan: &Plan) -> PrintedCall {
     let mut all = Vec::new();
     for step in &plan.steps {

@@ -1,5 +1,5 @@
-// What the kernels of this folder share: the types that they fold in and move, and nested loops
-// over strided buffers.
+// The parts that the kernels of this folder share: the types that they fold in and move, and nested
+// loops over strided buffers.
 #include "loop.cuh"
 
 // The type that values of T are folded in.

@@ -1,7 +1,7 @@
 //! `Nest`: extents and strides as kernels take them, and `Place`, where a view's first element is.
 //!
-//! Invariant: `Nest` and what holds it have the layout of the structs of the same names in
-//! `nest.cuh`.
+//! Invariant: `Nest` and the structs that hold it have the layout of the structs of the same names
+//! in `nest.cuh`.
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{DeviceRepr, LaunchConfig};
@@ -85,12 +85,12 @@ impl<const N: usize> Nest<N> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     slot: SlotId,
-    /// In bytes.
+    /// The offset in bytes.
     offset: i64,
 }
 
 impl Place {
-    /// Of a view whose elements are whole bytes.
+    /// The place of a view whose elements are whole bytes.
     pub(super) fn new(view: &View) -> Self {
         Self { slot: view.slot, offset: view.offset * (view.ty.dtype.bits() / 8) as i64 }
     }

@@ -55,9 +55,9 @@ extern "C" __global__ void fill(const u32* keys, u32* cursors, u32* list, u32 ro
     if (row < rows) list[atomicAdd(cursors + keys[row], 1)] = row;
 }
 
-// One block per place of the list; only that at the head of a run works. A short run is sorted by
-// counting, for each row, those before it; a long one by walking over all keys in order, which is
-// the cheaper above sqrt(8 rows).
+// One block per place of the list; only the block at the head of a run works. It sorts a short run
+// by counting, for each row, those before it. It sorts a long run by walking over all keys in
+// order, which is the cheaper above sqrt(8 rows).
 extern "C" __global__ void order(const u32* keys, const u32* counts, const u32* starts,
                                  const u32* list, u32* ordered, u32 rows) {
     u32 place = blockIdx.x, key = keys[list[place]], length = counts[key];

@@ -73,8 +73,8 @@ fn sources() -> Vec<Source> {
     [of(&[("INDEX", "i64"), ("ELEMENT", "BitsOf<8>::type")])].into_iter().chain(folded).collect()
 }
 
-/// Most rows of a scatter that overwrites for which each element of a window walks over all of
-/// them: one launch, as for the caches of sequences that are decoded together.
+/// Most rows for which each element of a window walks over all rows of an overwriting scatter. That
+/// takes one launch, as for the caches of sequences that are decoded together.
 const FEW_ROWS: u64 = 64;
 
 /// A compiled scatter of few rows.
@@ -91,7 +91,7 @@ impl Launch for Few {
         let [operand, mut indices, mut updates, mut result] =
             self.views.map(|place| place.of(addresses));
         if operand != result {
-            // SAFETY: the addresses are those of operand and result.
+            // SAFETY: the copy was compiled for operand and result, and these are their addresses.
             unsafe { self.whole.run(stream, [operand, result])? };
         }
         if self.places.window.count == 0 || self.places.rows.nest.count == 0 {
@@ -130,7 +130,7 @@ fn compile(
     let dtype = result.ty.dtype;
     let mut defines = vec![("INDEX", indices.ty.dtype.name().to_owned())];
     match reducer {
-        // What is only moved needs no arithmetic.
+        // Elements that are only moved need no arithmetic.
         None => defines.push(("ELEMENT", format!("BitsOf<{}>::type", element::bytes(dtype)?))),
         Some(reducer) => {
             defines.push(("ELEMENT", element::combined(dtype)?.to_owned()));
@@ -188,7 +188,7 @@ impl Launch for Scatter {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let [operand, indices, updates, result] = self.views.map(|place| place.of(addresses));
         if operand != result {
-            // SAFETY: the addresses are those of operand and result.
+            // SAFETY: the copy was compiled for operand and result, and these are their addresses.
             unsafe { self.whole.run(stream, [operand, result])? };
         }
         let (rows, destinations) =

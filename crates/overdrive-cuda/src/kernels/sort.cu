@@ -2,9 +2,15 @@
 // not stable, a stable sort.
 //
 // A line of at most CHUNK elements is sorted in shared memory by one block (`sort_lines`). A longer
-// one lies in the workspace, padded to a power of two: `load`, chunks in shared memory
-// (`sort_chunks`), then for each larger block of the network steps across chunks (`merge_step`) and
-// the rest within them (`merge_chunks`), `store`. -D ELEMENT, CHUNK; DESCENDING.
+// one lies in the workspace, padded to a power of two. Its kernels are, in order:
+//
+// - `load`;
+// - `sort_chunks`, which sorts chunks in shared memory;
+// - for each larger block of the network, `merge_step` for steps across chunks and `merge_chunks`
+//   for the rest within them;
+// - `store`.
+//
+// -D ELEMENT, CHUNK; DESCENDING.
 
 // Ascending, NaN last, -0 equal to +0.
 __device__ inline u32 ordered(f32 x) {

@@ -2,13 +2,13 @@
 //! enough.
 //!
 //! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or
-//! more. A value is loose where each of its uses is rounded to such a format, or keeps relative
-//! errors as they are and is loose itself; a difference may amplify them, so nothing that is added
-//! to what can be negative is loose.
+//! more. A value is loose where each of its uses is harmless. A use is harmless if it is rounded to
+//! such a format, or if it keeps relative errors as they are and is loose itself. A difference may
+//! amplify errors. So a value is not loose if it is added to one that can be negative.
 //!
 //! The exponential of `x - max x` of its row is loose in any case where it is only summed over that
-//! row: one term of the sum is 1, and the others err by less than 2^-22 each plus 2^-24 times their
-//! exponent, by which they have shrunk too.
+//! row. One term of the sum is 1. Each other term errs by less than 2^-22 plus 2^-24 times its
+//! exponent, and that exponent has shrunk the term as well.
 //!
 //! So is one from which the 1 of a row's target is taken, both in the same measure: the gradient of
 //! a cross entropy. Its error is below 2^-20 of that 1; the rounded logarithm in its exponent costs
@@ -79,7 +79,7 @@ fn is_part_of_one(program: &Program, part: Register, one: Register) -> bool {
     is_exponential && number(whole) == measure && number(none) == Some(0.0)
 }
 
-/// Of `exp(x - max)` with the maximum of a row of x: x and the maximum.
+/// For `exp(x - max)` with the maximum of a row of x: x and the maximum.
 pub(super) fn shifted_exponential(
     program: &Program,
     instr: &Instr,

@@ -1,10 +1,10 @@
 //! Rows that set out for shared memory while the row before them is folded.
 //!
-//! A row that fills the registers of a multiprocessor leaves no room for a second block, which
-//! would read while the first one computes, meets its cluster and writes: memory would stand still
-//! meanwhile. So the bulk copy engine brings the next row to shared memory, which needs no
-//! registers; a block moves it to its registers when it gets there and lets the one after that set
-//! out. Invariant: only of operands that the kernel does not write.
+//! A row that fills the registers of a multiprocessor leaves no room for a second block. A second
+//! block would read while the first one computes, meets its cluster and writes. Without it memory
+//! would stand still meanwhile. So the bulk copy engine brings the next row to shared memory, which
+//! needs no registers. A block moves that row to its registers when it gets there, and lets the one
+//! after that set out. Invariant: only operands that the kernel does not write are read ahead.
 
 use super::kernel::{Machine, Use};
 use super::nest::Of;
@@ -33,11 +33,11 @@ pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> b
         && points.parameters.usage(access.slot) == Use::Read
 }
 
-/// What prints the copies of a kernel's rows.
+/// Prints the copies of a kernel's rows.
 pub(super) struct Ahead<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a Shape,
-    /// Of this many rows.
+    /// How many rows.
     pub(super) rows: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Loops that fold down columns: neighbouring threads take neighbouring results, so that each line
-//! of memory is read whole, and the threads of a column meet in shared memory.
+//! Loops that fold down columns. Neighbouring threads take neighbouring results, so that each line
+//! of memory is read whole. The threads of a column meet in shared memory.
 
 use super::coordinates::Counter;
 use super::kernel::{Kernel, Machine};
@@ -17,14 +17,14 @@ use overdrive_ir::plan::{Instr, Register};
 const BLOCK: usize = 256;
 /// Most groups of columns that a block takes.
 const COLUMNS: usize = 32;
-/// Groups of columns of a block that folds parts, which are few for each: a line of memory, so that
-/// a thread reads as few of them as can be, one after another.
+/// Groups of columns of a block that folds parts. Few parts belong to each column. Together the
+/// groups are a line of memory, so that a thread reads as few parts as possible, one after another.
 const COLUMNS_OF_PARTS: usize = 4;
 /// Blocks of a grid for each multiprocessor.
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 /// Most blocks that are wanted on a multiprocessor at once.
 const MOST_RESIDENT: usize = 4;
-/// Registers of a multiprocessor, and those of a thread beside its accumulators and what it loads.
+/// Registers of a multiprocessor, and those of a thread beside its accumulators and loads.
 const REGISTERS: usize = 1 << 16;
 const OTHER_REGISTERS: usize = 24;
 /// Rows that a thread of a part has at least.
@@ -71,8 +71,8 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
-/// Blocks that registers have room for on a multiprocessor: a thread has accumulators for every
-/// fold of a pass, and a line of all that it loads under way.
+/// Blocks that registers have room for on a multiprocessor. A thread has accumulators for every
+/// fold of a pass, and a line of everything that it loads under way.
 fn resident(points: &Points<'_>, threads: usize) -> usize {
     let words = |register: &Register| {
         (points.nest.vector * points.program.dtype(*register).bits()).div_ceil(32)
@@ -88,8 +88,9 @@ fn resident(points: &Points<'_>, threads: usize) -> usize {
     ((REGISTERS + all / 2) / all).clamp(1, MOST_RESIDENT)
 }
 
-/// Parts that columns are cut into, where there are too few blocks of them to keep the machine
-/// busy: as many as it has room for at once, since each ends with folds among its threads.
+/// Parts that columns are cut into. Columns are cut where they have too few blocks to keep the
+/// machine busy. There are as many parts as the machine has room for at once, since each block ends
+/// with folds among its threads.
 fn parts(blocks: usize, longest: usize, wanted: usize) -> usize {
     if blocks * 2 > wanted { 1 } else { (wanted / blocks).min(longest).max(1) }
 }
@@ -189,7 +190,7 @@ impl Column<'_> {
         }
     }
 
-    /// What the kernels before left of a pass.
+    /// Gathers the partial results that the kernels before left of a pass.
     fn gather_parts(&self, pass: &Pass, text: &mut Text) {
         let Self { points, groups, across, down, .. } = *self;
         let (folds, vector, parts) = (self.folds(pass), points.nest.vector, self.share.parts);
@@ -216,7 +217,7 @@ impl Column<'_> {
         format!("for (int v = 0; v < {}; ++v)", self.points.nest.vector)
     }
 
-    /// What a column has one of, after `stage` passes.
+    /// Prints the values that a column has one of, after `stage` passes.
     fn registers_of_column(&self, stage: usize, text: &mut Text) {
         let points = self.points;
         let registers = points.stages.registers(points.program, Level::Row, stage);

@@ -30,7 +30,7 @@ pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Re
     Ok(Box::new(Loop { kernels: steps.collect::<Result<_, _>>()?, workspace_bytes }))
 }
 
-/// The sources that a loop needs on a machine: what `compile` would hand to NVRTC.
+/// The sources that a loop needs on a machine, as `compile` would hand them to NVRTC.
 ///
 /// # Errors
 /// As `compile`.

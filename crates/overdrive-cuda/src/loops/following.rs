@@ -1,11 +1,11 @@
 //! `Following`: a loop over the rows of a product's result, as text for threads that have elements
 //! of it in registers.
 //!
-//! A thread has, of two rows eight apart, every fourth pair of neighbours: what the tensor cores
-//! leave it. It folds them, meets the others that have parts of these rows, computes what its rows
-//! have one of, and goes over its elements again. The text is a function `follow`, which is told by
-//! its caller how threads meet. Invariant: elements of the result are read from registers alone,
-//! and whatever else the loop loads nobody writes meanwhile.
+//! A thread has two rows, eight apart, and every fourth pair of neighbours in them, as the tensor
+//! cores leave it. It folds them, meets the others that have parts of these rows, and computes the
+//! values that its rows have one of. Then it goes over its elements again. The text is a function
+//! `follow`, which is told by its caller how threads meet. Invariant: elements of the result are
+//! read from registers alone. Nobody writes the other values that the loop loads meanwhile.
 
 use super::nest::{Lanes, Nest, Of};
 use super::print::{Spelling, reducer, statement, value};
@@ -20,7 +20,7 @@ pub(crate) struct Following<'a> {
     program: &'a Program,
     nest: Nest,
     stages: Stages,
-    /// Where the result would be read.
+    /// The access by which the result would be read.
     result: &'a Access,
 }
 
@@ -111,8 +111,8 @@ impl<'a> Following<'a> {
         text.finish()
     }
 
-    /// What all rows read alike, at a thread's columns: on its way while threads meet, and the same
-    /// for both rows.
+    /// The values that all rows read alike, at a thread's columns. They are on their way while
+    /// threads meet, and the same for both rows.
     fn columns(&self, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
         let loads: Vec<Register> = self.of_columns().collect();
         text.line("template <int PAIRS>");
@@ -189,7 +189,7 @@ impl<'a> Following<'a> {
         });
     }
 
-    /// A walk over a thread's elements of a row: what it folds, or nothing.
+    /// A walk over a thread's elements of a row. Its value is what it folds, or nothing.
     fn pass(
         &self,
         p: usize,
@@ -278,7 +278,8 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Two neighbours of what varies along a row, to `l..` with what follows that name.
+    /// Loads two neighbours of a value that varies along a row, to `l..` with the suffix that
+    /// follows that name.
     fn load(&self, r: Register, (to, slot): (&str, usize), text: &mut Text) {
         let (from, step, once) = self.address(Of::Load(r), slot);
         text.line(match step {
@@ -287,7 +288,7 @@ impl<'a> Following<'a> {
         });
     }
 
-    /// Asks for what a row's elements take beside the result.
+    /// Prefetches the operands of a row's elements beside the result.
     fn prefetch(&self, number: &mut dyn FnMut(SlotId) -> usize, text: &mut Text) {
         let head = "__device__ __forceinline__ void prefetch_following(const Slots& slots, i32 \
                     row, i32 col)";

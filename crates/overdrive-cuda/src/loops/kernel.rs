@@ -32,18 +32,18 @@ pub(super) struct Kernel {
     pub(super) grid: u32,
     /// Threads of a block.
     pub(super) block: u32,
-    /// Bytes of shared memory beside what the source declares.
+    /// Bytes of shared memory beside those that the source declares.
     pub(super) shared_bytes: u32,
-    /// In the order of the parameters.
+    /// The arguments, in the order of the parameters.
     pub(super) arguments: Vec<Argument>,
 }
 
-/// What the printer may know of the device.
+/// The facts of the device that the printer may know.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// Multiprocessors.
     pub multiprocessors: u32,
-    /// What it compiles for.
+    /// The architecture that it compiles for.
     pub architecture: Architecture,
 }
 

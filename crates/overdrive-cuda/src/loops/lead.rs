@@ -1,9 +1,9 @@
 //! `Lead`: a loop over few rows that every block of a product computes for itself, because that
-//! takes less than a launch: the norm before a layer of a decoder.
+//! takes less than a launch. An example is the norm before a layer of a decoder.
 //!
 //! The text is a function of all threads of a block. It writes the rows that the product contracts
-//! to shared memory, and everything else to where the plan has it: each block writes the same
-//! there. Invariant: the rows are those that the loop alone would write, but for the order of
+//! to shared memory. It writes everything else to where the plan has it, where each block writes
+//! the same. Invariant: the rows are those that the loop alone would write, but for the order of
 //! its sums.
 
 use super::kernel::Argument;
@@ -22,7 +22,7 @@ const ELEMENTS_OF_THREAD: usize = 16;
 
 /// A loop as a function.
 pub(crate) struct Lead {
-    /// It, named `lead`; what it is called with, where `rows` is the place in shared memory and
+    /// The function, named `lead`, and its call, where `rows` is the place in shared memory and
     /// `given` the addresses of `arguments`.
     pub(crate) text: String,
     pub(crate) call: String,
@@ -31,7 +31,7 @@ pub(crate) struct Lead {
 
 impl Lead {
     /// The loop of a step that writes `m` rows of `k` elements to `target`, for blocks of so many
-    /// threads; `None` where it does something else.
+    /// threads. `None` where the step does something else.
     pub(crate) fn new(
         step: &Step,
         (target, [m, k]): (SlotId, [usize; 2]),

@@ -1,11 +1,11 @@
 //! Loops without reductions: every thread takes a group of neighbours, or several where one is less
 //! than 16 bytes.
 //!
-//! The grid has a thread for every group and blocks take what lies together, so that memory is
-//! walked in its order: a copy then moves 4.24 TB/s on an H200, where threads that stay and step
-//! through all of it move 3.95, and those that ask for four groups before they store the first
-//! 4.04. The loads of a thread come first, so that enough bytes are under way to hide the memory's
-//! latency (Little's law: some 25 KB a multiprocessor there).
+//! The grid has a thread for every group, and blocks take neighbouring groups, so that memory is
+//! walked in its order. A copy then moves 4.24 TB/s on an H200. It moves 3.95 where threads stay
+//! and step through all of it, and 4.04 where they ask for four groups before they store the first.
+//! The loads of a thread come first. So enough bytes are under way to hide the memory's latency
+//! (Little's law: some 25 KB a multiprocessor there).
 
 use super::kernel::Kernel;
 use super::points::Points;
@@ -54,7 +54,7 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
     .finish()
 }
 
-/// What the threads of the block numbered `number` do, of `count` groups; both in C++.
+/// The work of the threads of the block numbered `number`, of `count` groups; both in C++.
 pub(super) fn body(points: &mut Points<'_>, (number, count): (&str, &str)) -> (Text, Groups) {
     let (nest, stages) = (points.nest, points.stages);
     let vector = nest.vector;

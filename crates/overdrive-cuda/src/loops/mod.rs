@@ -1,12 +1,12 @@
 //! Fused loops: a `Program` printed to CUDA C++, compiled at run time.
 //!
 //! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the
-//! iteration space into loops and chooses the one that neighbouring threads share; `stages` says
-//! what is computed once a kernel, once a row and for every element. `map`, `rows` and `columns`
-//! print the three shapes of kernel, `together` several maps as one, `small` those that need not be
-//! alike. `following` is what a product does with its own rows, `lead` what it does before.
-//! Invariants: what is printed is a function of program and machine alone; sums are combined in a
-//! fixed order, so that equal inputs give equal bits.
+//! iteration space into loops and chooses the one that neighbouring threads share. `stages` says
+//! which values are computed once a kernel, once a row and for every element. `map`, `rows` and
+//! `columns` print the three shapes of kernel. `together` prints several maps as one, `small` those
+//! that need not be alike. `following` is the epilogue of a product over its own rows, `lead` the
+//! prologue. Invariants: the printed text is a function of program and machine alone. Sums are
+//! combined in a fixed order, so that equal inputs give equal bits.
 
 mod accuracy;
 mod ahead;

@@ -1,16 +1,19 @@
 //! The iteration space as loops: which dimensions are walked as one, and which one neighbouring
 //! threads share.
 //!
-//! Dimensions that every address walks as one are merged; the lanes' dimension is the one along
-//! which most bytes lie side by side. *Along*: lanes are elements of one row, and folded where the
-//! program reduces. *Across*: lanes are neighbouring results, and threads fold down the columns.
+//! Dimensions that every address walks as one are merged. The lanes' dimension is the one along
+//! which most bytes lie side by side.
+//!
+//! - *Along*: lanes are elements of one row, and folded where the program reduces.
+//! - *Across*: lanes are neighbouring results, and threads fold down the columns.
+//!
 //! Invariant: every address is affine in the loops.
 
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{DType, row_major};
 use std::collections::BTreeMap;
 
-/// How the lanes lie to what is folded.
+/// How the lanes lie to the dimension that is folded.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Lanes {
     /// Inside the row.
@@ -30,7 +33,7 @@ pub(super) struct Walk {
     pub(super) dtype: Option<DType>,
 }
 
-/// What a walk belongs to.
+/// The owner of a walk.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Of {
     /// A load, by its register.
@@ -79,8 +82,7 @@ impl Nest {
                 strides: walks.iter().map(|(_, walk)| walk.strides[d]).collect(),
             })
             .collect();
-        // What is written in steps of one element is walked innermost; where nothing is written,
-        // what is read.
+        // Stores in steps of one element are walked innermost. Where nothing is written, loads are.
         let guides = |wanted: fn(&Of) -> bool| {
             walks.iter().enumerate().filter(move |(_, (of, _))| wanted(of))
         };

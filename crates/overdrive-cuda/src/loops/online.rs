@@ -1,16 +1,16 @@
 //! Sums of exponentials that are folded beside the maximum they are shifted by: `sum exp(x - max
 //! x)` in one walk.
 //!
-//! The largest element so far will do as long as what was summed shrinks when a larger one comes
-//! (Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867). A row
-//! that nothing else walks is then read once and kept nowhere; the threads of any other meet once
+//! The largest element so far will do as long as the sum shrinks when a larger one comes (Milakov
+//! and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867). If nothing else
+//! walks a row, it is then read once and kept nowhere. The threads of any other row meet once
 //! instead of twice. Maximum and sum are one value to fold, `Online` of `loop.cuh`.
 
 use super::accuracy::shifted_exponential;
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{DType, Reducer};
 
-/// What is folded beside a sum.
+/// The value that is folded beside a sum.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Online {
     /// The maximum.

@@ -3,8 +3,8 @@
 //!
 //! That is how the loss of a row reads the logit of its target without a gather. Folded like any
 //! sum it would cost every element a comparison, a choice and an addition, more than its
-//! exponential does; picked, one load a row. Invariant: the same value, 0 where `place` is outside
-//! of the row.
+//! exponential does. Picked, it costs one load a row. Invariant: the value is the same, and 0 where
+//! `place` is outside of the row.
 
 use super::nest::{Lanes, Nest, Of};
 use super::points::Points;
@@ -19,7 +19,7 @@ use overdrive_ir::{Compare, Reducer};
 pub(super) struct Pick {
     /// Where it is, of an integer type; the same for a whole row.
     place: Register,
-    /// What is picked.
+    /// The value that is picked.
     value: Register,
 }
 

@@ -1,7 +1,8 @@
 //! `Points`: how threads that stand somewhere in a nest spell addresses, elements and registers.
 //!
-//! The loops' counters are `i0, i1, ...`; that of the lanes' loop is the first of `V` neighbours,
-//! `v` counts them, and `count` says how many of them exist where they need not all.
+//! The loops' counters are `i0, i1, ...`. The counter of the lanes' loop is the first of `V`
+//! neighbours, which `v` counts. `count` says how many of them exist where that may be fewer than
+//! `V`.
 
 use super::coordinates::Counter;
 use super::kernel::{Parameters, Use};
@@ -108,7 +109,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// What is the same at every point.
+    /// Prints the values that are the same at every point.
     pub(super) fn constants(&self, text: &mut Text) {
         for register in self.stages.registers(self.program, Level::Kernel, 0) {
             if matches!(self.program.instr(register), Instr::Load(_)) {
@@ -118,7 +119,7 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Declares and reads what a load brings that does not move with the lanes.
+    /// Declares and reads the value of a load that does not move with the lanes.
     pub(super) fn load_one(&self, register: Register, text: &mut Text) {
         self.declare(register, "", text);
         self.load(register, text);
@@ -151,7 +152,7 @@ impl<'a> Points<'a> {
         text.line(format!("const {dtype} x{}{lanes} = {{{element}}};", register.0));
     }
 
-    /// Declares what a load brings, `groups` times.
+    /// Declares the value of a load, `groups` times.
     pub(super) fn declare(&self, register: Register, groups: &str, text: &mut Text) {
         let dtype = self.program.dtype(register);
         let lanes = if self.moves(Of::Load(register)) {
@@ -162,7 +163,7 @@ impl<'a> Points<'a> {
         text.line(format!("{dtype} x{}{groups}{lanes};", register.0));
     }
 
-    /// Reads what a load brings at the place of the counters.
+    /// Reads the value of a load at the place of the counters.
     pub(super) fn load(&self, register: Register, text: &mut Text) {
         let of = Of::Load(register);
         let (dtype, slot) =
@@ -205,7 +206,7 @@ impl<'a> Points<'a> {
         });
     }
 
-    /// What a load brought, all lanes of it.
+    /// The value that a load brought, all lanes of it.
     pub(super) fn loaded(&self, load: Register) -> String {
         format!("x{}{}", load.0, if self.grouped.contains(&load) { self.group } else { "" })
     }

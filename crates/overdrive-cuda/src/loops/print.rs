@@ -1,9 +1,10 @@
 //! The one printer of scalar expressions: instructions of a `Program` as C++ over
 //! `headers/scalar.cuh`.
 //!
-//! Fused loops, epilogues of products, and score and mask functions differ only in where an element
-//! comes from and where a point of the space is; they say so through `Spelling`. Invariant: the
-//! text means what the f64 evaluator means, rounded to each register's type.
+//! Fused loops, epilogues of products, and score and mask functions differ in two things alone. One
+//! is where an element comes from, the other where a point of the space is. They say so through
+//! `Spelling`. Invariant: the text means what the f64 evaluator means, rounded to each register's
+//! type.
 
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Unary};

@@ -16,8 +16,8 @@ use super::stages::{Level, Pass};
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
 
-/// Most blocks of a grid, whose blocks begin in the order of their rows and so walk memory in its
-/// order: 3 to 7 % faster on an H200 than blocks that stay and step through all rows.
+/// Most blocks of a grid. Blocks begin in the order of their rows and so walk memory in its order.
+/// On an H200 that is 3 to 7 % faster than blocks that stay and step through all rows.
 const MOST_BLOCKS: usize = 1 << 30;
 /// Blocks for each multiprocessor where they come in clusters, which are dear to begin.
 const BLOCKS_IN_CLUSTERS: usize = 16;
@@ -57,7 +57,7 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
     (shares.iter().map(kernel).collect(), partials.bytes)
 }
 
-/// What prints a kernel.
+/// Prints a kernel.
 pub(super) struct Row<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a Shape,
@@ -133,7 +133,7 @@ impl Row<'_> {
         Ahead { points: self.points, shape: self.shape, rows: self.rows }
     }
 
-    /// Reads what the passes share.
+    /// Reads the values that the passes share.
     fn keep(&self, text: &mut Text) {
         let points = self.points;
         if let Some(kept) = self.shape.kept {
@@ -156,7 +156,8 @@ impl Row<'_> {
         }
     }
 
-    /// Has what only the last pass reads on its way while the passes before it wait for each other.
+    /// Prefetches the values that only the last pass reads, while the passes before it wait for
+    /// each other.
     fn ask(&self, kept: usize, text: &mut Text) {
         let (points, passes) = (self.points, &self.points.stages.passes);
         let [_, .., last] = &passes[..] else { return };
@@ -197,7 +198,7 @@ impl Row<'_> {
         }
     }
 
-    /// What a row has one of, after `stage` passes.
+    /// Prints the values that a row has one of, after `stage` passes.
     fn registers_of_row(&self, stage: usize, text: &mut Text) {
         let points = self.points;
         for register in points.stages.registers(points.program, Level::Row, stage) {
@@ -232,7 +233,7 @@ impl Row<'_> {
         pass.folds.iter().map(fold).collect()
     }
 
-    /// Declares what a reduction gives, from its fold in C++.
+    /// Declares the value of a reduction, from its fold in C++.
     fn result(&self, fold: &Fold, folded: &str, text: &mut Text) {
         let (ty, r) = (&fold.ty, fold.register.0);
         match self.points.stages.online.get(&fold.register) {
@@ -244,7 +245,7 @@ impl Row<'_> {
         }
     }
 
-    /// What the kernels before left of a pass.
+    /// Gathers the partial results that the kernels before left of a pass.
     fn gather_parts(&self, pass: &Pass, text: &mut Text) {
         let (parts, threads) = (self.share.parts, self.shape.threads);
         for fold in self.folds(pass) {
@@ -273,7 +274,7 @@ impl Row<'_> {
             .into_iter()
             .filter_map(|fold| Some((fold.clone(), paired(points, fold.register)?)))
             .collect();
-        // What an earlier pass computed from the same bits would be kept as well.
+        // Values that an earlier pass computed from the same bits would be kept as well.
         let again = stages.passes[..number].iter().any(|earlier| !only_pairs(points, earlier));
         let zero = if again { ", zero" } else { "" };
         for (Fold { register, kind, .. }, load) in &pairs {

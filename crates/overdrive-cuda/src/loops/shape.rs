@@ -1,4 +1,4 @@
-//! How many threads share a row, what of it they keep, and into how many parts it is cut.
+//! How many threads share a row, which values of it they keep, and into how many parts it is cut.
 
 use super::ahead::{has_room, is_copied_whole};
 use super::kernel::Machine;
@@ -70,7 +70,7 @@ impl Shape {
         let mut folds = passes.iter().flat_map(|pass| &pass.folds);
         let words = folds.all(|r| points.program.dtype(*r).bits() >= 32);
         let whole = enough / ALL_THREADS;
-        // Where a block has one row, there is none to bring meanwhile.
+        // A block with one row has no next row to bring meanwhile.
         let several = rows * whole > machine.multiprocessors as usize;
         let ahead = several
             && (1..=MOST_BLOCKS).contains(&whole)
@@ -84,8 +84,8 @@ impl Shape {
         } else {
             1
         };
-        // Where a part of the threads would have nothing in their last round, half of them do: rows
-        // of 768 in 16 bits are three rounds of a warp.
+        // If some of the threads would have nothing in their last round, half of the threads do the
+        // work. Rows of 768 in 16 bits are three rounds of a warp.
         let half = threads / 2;
         let idle = !groups.is_multiple_of(threads) && groups.is_multiple_of(half.max(1));
         let has_room = half >= 32 && groups / half.max(1) * kept_bytes <= MOST_KEPT_BYTES;

@@ -1,11 +1,12 @@
-//! Small loops beside each other, and writes at positions that are data, as one launch: what stands
+//! Small loops beside each other, and writes at positions that are data, as one launch. They stand
 //! between the products of a decoder's step and its attention.
 //!
 //! Rotated queries, rotated keys and values are a few thousand numbers each, and their way into the
-//! caches as many more; a launch for each costs far more than the numbers. A write into a state
-//! where it lies (`dynamic_update_slice`) is a loop whose result begins where other data says;
-//! after the loop that makes what is written, it is that loop with another result. Each unit has
-//! blocks of its own. Invariant: no unit reads what another writes.
+//! caches as many more. A launch for each costs far more than the numbers. A write into a state
+//! where it lies (`dynamic_update_slice`) is a loop whose result begins at an offset that comes
+//! from other data. Where it follows the loop that makes the written values, the two are that one
+//! loop with another result. Each unit has blocks of its own. Invariant: no unit reads what another
+//! writes.
 
 use super::compile::refuse_shared_bytes;
 use super::kernel::{Argument, Use};
@@ -59,7 +60,7 @@ impl Unit {
         (is_small && step.aliases.is_empty()).then_some(Self { program, moved: None })
     }
 
-    /// The loop that copies what is written.
+    /// The loop that copies the written values.
     fn of_update(call: &KernelCall, step: &Step) -> Option<Self> {
         let (update, result, moved) = in_place(call, step)?;
         let mut program = Program { extents: update.ty.sizes(), ..Program::default() };
@@ -85,7 +86,8 @@ impl Unit {
         if !dense || store.access.slot != update.slot || store.access.offset != 0 {
             return None;
         }
-        // What a step of each loop moves along each dimension, and how far all of them reach.
+        // The distance that a step of each loop moves along each dimension, and how far all of them
+        // reach.
         let mut reach = vec![0; sizes.len()];
         let mut strides = Vec::new();
         for (&stride, &extent) in store.access.strides.iter().zip(&self.program.extents) {
@@ -119,7 +121,8 @@ impl Unit {
     }
 }
 
-/// What a step writes, the whole, and where, if it writes a part of a whole where that lies.
+/// The view that a step writes, the whole, and the position, if it writes a part of a whole in
+/// place.
 fn in_place<'a>(call: &'a KernelCall, step: &Step) -> Option<(&'a View, &'a View, Moved)> {
     let KernelOp::Prim(Prim::DynamicUpdateSlice, _) = &call.op else { return None };
     let ([operand, update, starts], [Some(result)]) = (&call.operands[..], &call.results[..])
@@ -229,7 +232,7 @@ impl Printed {
     }
 }
 
-/// The source of units, what they are called with, and the blocks of the grid.
+/// The source of units, their arguments, and the blocks of the grid.
 fn print(units: &[Unit]) -> (Source, Vec<Argument>, usize) {
     let (mut arguments, mut first) = (Vec::new(), 0);
     let mut bodies = Text::default();

@@ -39,7 +39,7 @@ pub(super) enum Workspace {
     Unused,
 }
 
-/// What a kernel's text begins with.
+/// The beginning of a kernel's text.
 pub(super) fn head(block: Block, parameters: &str) -> String {
     let Block { threads, resident, cluster, .. } = block;
     let mut bounds = match resident {

@@ -1,19 +1,19 @@
 //! A program over few long rows as several kernels, so that all multiprocessors work on each of its
 //! passes.
 //!
-//! A kernel does one pass over a part of each row and leaves a partial result per fold and part;
-//! the next kernel folds the parts, in their order, before it goes on. Invariant: no atomics, so
-//! that equal inputs give equal bits.
+//! A kernel does one pass over a part of each row and leaves a partial result per fold and part.
+//! The next kernel folds the parts, in their order, before it goes on. Invariant: there are no
+//! atomics, so that equal inputs give equal bits.
 
 use super::stages::Stages;
 use overdrive_ir::plan::{Program, Register};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What one kernel of a program does.
+/// The work of one kernel of a program.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Share {
-    /// Passes over elements; what earlier ones folded is in the workspace.
+    /// Passes over elements; the folds of earlier ones are in the workspace.
     pub(super) passes: Range<usize>,
     /// Parts of a row, each a block's; 1 for whole rows, whose folds stay in registers.
     pub(super) parts: usize,
@@ -21,7 +21,7 @@ pub(super) struct Share {
     pub(super) rows: StoresOfRows,
 }
 
-/// Whether a kernel stores what a row has one of.
+/// Whether a kernel stores the values that a row has one of.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum StoresOfRows {
     Here,
@@ -34,7 +34,7 @@ impl Share {
         vec![Share { passes: 0..stages.passes.len(), parts: 1, rows: StoresOfRows::Here }]
     }
 
-    /// A kernel a pass, and one for what follows the last fold.
+    /// A kernel a pass, and one for the values after the last fold.
     pub(super) fn split(stages: &Stages, parts: usize) -> Vec<Share> {
         let count = stages.passes.len();
         let folds_last = stages.passes.last().is_some_and(|pass| !pass.folds.is_empty());

@@ -2,9 +2,9 @@
 //! and in which pass.
 //!
 //! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
-//! `p - 1`; what depends on its result has stage `p + 1`. Stores of elements belong to the last
-//! pass, so that a result may take the place of an operand. A pass computes again what it needs
-//! from loads; the compiler sees that, and keeps what registers have room for.
+//! `p - 1`. Values that depend on its result have stage `p + 1`. Stores of elements belong to the
+//! last pass, so that a result may take the place of an operand. A pass computes the values that it
+//! needs from loads again. The compiler sees that, and keeps those that registers have room for.
 
 use super::accuracy::loose;
 use super::nest::{Lanes, Nest, Of};
@@ -156,7 +156,8 @@ impl Stages {
         self.levels[register.0 as usize]
     }
 
-    /// Registers of a level and stage that reach a store, in order; what passes fold apart.
+    /// Registers of a level and stage that reach a store, in order. Values that passes fold are
+    /// apart.
     pub(super) fn registers(&self, program: &Program, level: Level, stage: usize) -> Vec<Register> {
         (0..program.instrs.len() as u32)
             .map(Register)

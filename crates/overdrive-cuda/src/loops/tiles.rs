@@ -1,10 +1,10 @@
 //! The order in which the threads of a map without reductions take their points.
 //!
-//! Where one side is contiguous along the lanes and another along a second loop (a transpose),
-//! threads that lie side by side along the lanes alone would read one element of every sector and
-//! leave the rest to be fetched again. So a block takes a tile: a warp lies along the second loop,
-//! and the warps of a block along the lanes, so that what one thread leaves of a sector its
-//! neighbours take while it is in the first-level cache. Invariant: every point has one thread.
+//! In a transpose one side is contiguous along the lanes and another along a second loop. Threads
+//! side by side along the lanes alone would read one element of every sector. The rest of the
+//! sector would be fetched again. So a block takes a tile: a warp lies along the second loop, and
+//! the warps of a block along the lanes. The neighbours of a thread then read the rest of its
+//! sector while it is in the first-level cache. Invariant: every point has one thread.
 
 use super::coordinates::Counter;
 use super::nest::Nest;

@@ -1,10 +1,10 @@
-//! Loops without reductions that differ in their operands and length alone, as one launch: the
-//! updates of all parameters by an optimizer, say, of which most are too small for a launch of
-//! their own to be worth its time.
+//! Loops without reductions that differ in their operands and length alone, as one launch. An
+//! example is an optimizer's updates of all parameters. Most of them are too small to be worth a
+//! launch each.
 //!
-//! They are one grid over the blocks of all, where a block looks up its loop in a table that the
-//! launch brings as its one parameter (the idea is apex's `multi_tensor_apply`, which copies such
-//! tables in portions). Loops are alike where the text that is printed for them is.
+//! They are one grid over the blocks of all. A block looks up its loop in a table that the launch
+//! brings as its one parameter. The idea is that of apex's `multi_tensor_apply`, which copies such
+//! tables in portions. Loops are alike where their printed text is.
 
 use super::compile::refuse_shared_bytes;
 use super::kernel::Argument;
@@ -30,7 +30,7 @@ const MOST: usize = i32::MAX as usize;
 
 /// A loop as a member of a launch.
 struct Member {
-    /// Declarations of its parameters, and what a block does that found them.
+    /// Declarations of its parameters, and the work of a block that found them.
     text: (Vec<String>, String),
     arguments: Vec<Argument>,
     groups: Groups,
@@ -110,7 +110,7 @@ fn print(members: &[Member]) -> (Source, usize) {
         text.line("u32 first;");
         text.line("i32 groups;");
     });
-    // Closes what a struct's block opened.
+    // Closes a struct's block.
     text.line(";");
     text.line(format!("struct Parts {{ Part at[{}]; }};", members.len()));
     text.block(head(block(), "const __grid_constant__ Parts parts"), |text| {

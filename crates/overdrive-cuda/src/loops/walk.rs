@@ -29,7 +29,7 @@ impl Row<'_> {
         });
     }
 
-    /// The same of what memory holds, for several groups at once: `loads` of all of them come
+    /// The same for values in memory, for several groups at once. `loads` of all of them come
     /// first, so that as many bytes are under way, then `content` for group `u`.
     pub(super) fn each_batch(
         &self,

@@ -1,5 +1,5 @@
-//! A graph that plans to one product, with buffers on a GPU: what the tests and the timings of
-//! products stand on.
+//! A graph that plans to one product, with buffers on a GPU. The tests and the timings of products
+//! stand on it.
 
 use cudarc::driver::{CudaSlice, DevicePtr};
 use overdrive_cuda::Device;
@@ -9,7 +9,7 @@ use overdrive_ir::plan::{GemmCall, Place, Plan, SlotId, StepKind};
 use overdrive_ir::{DType, Description, Graph, Mode, Tensor, Tuning, WithoutKernels};
 use std::sync::Arc;
 
-/// What this back end says of products and loops.
+/// The answers of this back end about products and loops.
 pub(crate) fn target() -> WithoutKernels {
     WithoutKernels(Description {
         device: "cuda".to_owned(),
@@ -58,7 +58,7 @@ impl Bed {
         }
     }
 
-    /// What a step may know.
+    /// The facts that a step may know.
     pub(crate) fn site<'a>(&'a self, tuning: &'a Tuning) -> Site<'a> {
         Site {
             plan: &self.plan,

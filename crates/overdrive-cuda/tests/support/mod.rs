@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! The parts that the tests of this crate share.
 
 mod gpu;
 mod h200;

@@ -63,7 +63,7 @@ impl Single {
         self.launch.launch(self.device.stream(), &self.addresses).unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Runs it over these contents and returns what the slots hold afterwards.
+    /// Runs it over these contents and returns the content of the slots afterwards.
     pub(crate) fn run(&self, contents: &[Tensor]) -> Vec<Tensor> {
         let stream = self.device.stream().cu_stream();
         let check =
@@ -85,7 +85,8 @@ impl Single {
         let download = |(slot, content): (&DeviceBytes, &Tensor)| {
             let mut bytes = vec![0u8; content.bytes().len()];
             if !slot.is_empty() {
-                // SAFETY: likewise.
+                // SAFETY: the slot has the bytes of its tensor, as `bytes` has. `bytes` outlives
+                // the synchronisation below.
                 check(unsafe {
                     cudarc::driver::result::memcpy_dtoh_async(&mut bytes, slot.address(), stream)
                 });

@@ -133,8 +133,8 @@ pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> Compiled {
     (algorithm.compile)(plan, call)
 }
 
-/// Whether a convolution of these types of input, kernel and output is best handed its input with
-/// channels last, and hands its output on so; the strides are those of the input.
+/// Whether a convolution of these types of input, kernel and output is best with channels last, in
+/// its input and in its output. The strides are those of the input.
 pub(crate) fn takes_channels_last(
     conv: &overdrive_ir::Convolution,
     types: [&overdrive_ir::TensorType; 3],

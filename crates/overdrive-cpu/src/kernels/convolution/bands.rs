@@ -31,7 +31,7 @@ const PIXELS: usize = 256;
 /// FLOPs that may be done twice for each byte that needs not be moved.
 const FLOPS_PER_BYTE: usize = 8;
 
-/// Lines of the output of a convolution, and what each of them needs of its input's.
+/// Lines of the output of a convolution, and the lines of its input that each of them needs.
 #[derive(Clone, Copy, Debug)]
 struct Lines {
     count: usize,
@@ -96,12 +96,12 @@ impl Bands {
         let some = (least.div_ceil(GRAIN)..=largest.div_ceil(GRAIN)).rev().map(of_lines).find(fits);
         let some =
             some.ok_or_else(|| format!("no band of {PIXELS} pixels is within {BAND} bytes"))?;
-        // As many, but as even as can be.
+        // As many bands, but as even as possible.
         Ok(of_lines(all.div_ceil(some.count).div_ceil(GRAIN)))
     }
 
-    /// Whether what is not moved is worth what is computed twice; errs with the reason where it is
-    /// not.
+    /// Whether the bytes that are not moved are worth the lines that are computed twice. Errs with
+    /// the reason where they are not.
     pub(super) fn pay(&self, calls: &[ConvolutionCall]) -> Result<(), String> {
         let handed = || calls[1..].iter().map(|call| call.input.ty.bytes());
         if let Some(bytes) = handed().find(|&bytes| bytes < LEAST) {
@@ -120,7 +120,7 @@ impl Bands {
         Ok(())
     }
 
-    /// Bytes of what convolution `link` hands the next, `call`, of a band.
+    /// Bytes of a band that convolution `link` hands the next, `call`.
     pub(super) fn bytes(&self, link: usize, call: &ConvolutionCall) -> usize {
         let sizes = call.input.ty.sizes();
         self.most[link] * sizes[1] * sizes[3] * call.input.ty.dtype.bits() / 8
@@ -170,8 +170,8 @@ fn is_plane(call: &ConvolutionCall) -> bool {
         && taps * call.epilogue.0.points() > 0
 }
 
-/// Whether what a convolution is handed lies line by line, all channels of a pixel or all pixels of
-/// a channel side by side.
+/// Whether the input of a convolution lies line by line, all channels of a pixel or all pixels of a
+/// channel side by side.
 fn is_handed_line_by_line(call: &ConvolutionCall) -> bool {
     let sizes = call.input.ty.sizes();
     let [_, c, h, w] = [0, 1, 2, 3].map(|d| sizes[d] as i64);

@@ -56,12 +56,12 @@ pub(super) struct Convolution<T: Element> {
     pub(super) input: Strided,
     pub(super) weights: Weights<T>,
     stage: Stage,
-    /// Where images are small, what takes the stage's place but for lines of one.
+    /// The table that takes the stage's place where images are small, but for lines of one.
     table: Option<Table>,
     /// Elements of a unit of the stage.
     pub(super) interleaved: usize,
     pub(super) groups: usize,
-    /// What is summed over, in elements, and the depth of its blocks.
+    /// Elements that are summed over, and the depth of their blocks.
     k: usize,
     depth: usize,
     pub(super) finish: Finish,
@@ -83,8 +83,8 @@ impl Cutting {
     }
 }
 
-/// What is computed together: some pixels, from those of an image on, of some output channels of a
-/// group.
+/// The outputs that are computed together: some pixels, from those of an image on, of some output
+/// channels of a group.
 pub(super) struct Work<'a> {
     pub(super) image: usize,
     pub(super) group: usize,
@@ -101,7 +101,7 @@ pub(super) struct Work<'a> {
 pub(super) enum Pixels<'a> {
     /// Neighbours in one image.
     Span(PixelSpan),
-    /// Those of so many whole images.
+    /// The pixels of so many whole images.
     Images(&'a Table, usize),
 }
 
@@ -203,8 +203,8 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// The buffers of a span: stage, panels of B, what is yet to be packed of them, sums, and what
-    /// the epilogue wants.
+    /// The buffers of a span: stage, panels of B, rows that are yet to be packed into them, sums,
+    /// and the epilogue's scratch.
     pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> Parts<5> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {
@@ -251,8 +251,8 @@ impl<T: Format> Convolution<T> {
             if let Pixels::Span(span) = pixels
                 && end > first
             {
-                // SAFETY: the image has what the axes say, and the buffers were made for such a
-                // span.
+                // SAFETY: the image has the elements that the axes say, and the buffers were made
+                // for such a span.
                 unsafe { self.stage.fill(from, span, staged, buffers.stage) };
             }
             let depth = |k0: usize| (end - k0).min(self.depth);
@@ -335,7 +335,7 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// Makes a panel of its rows, or ends it where that is what they are.
+    /// Makes a panel of its rows. Where the rows are the panel already, ends it.
     ///
     /// # Safety
     /// The rows are there, over `depth`, and `to` has room for a panel.

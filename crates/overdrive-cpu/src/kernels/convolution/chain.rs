@@ -1,9 +1,9 @@
-//! Convolutions one after the other, band by band: a task computes some lines of an image of the
-//! last one, and before them those lines of the others that they need, so that what is handed on
-//! stays in the second-level cache of its core.
+//! Convolutions one after the other, band by band. A task computes some lines of an image of the
+//! last one. Before them it computes the lines of the other convolutions that they need. So the
+//! values between them stay in the second-level cache of the task's core.
 //!
 //! Lines that two bands need are computed twice. A buffer of scratch stands for the slot between
-//! two convolutions: each worker has a table of its own, in which that slot begins where its first
+//! two convolutions. Each worker has a table of its own, in which that slot begins where its first
 //! line would be. Bands depend on the calls alone, and so do results. Source: Alwani et al.,
 //! "Fused-layer CNN accelerators", MICRO 2016.
 #![allow(unsafe_code)] // Parts of folds and of scratch, each of which belongs to one task.
@@ -20,7 +20,7 @@ use crate::exec::{Runnable, Unsupported};
 use crate::slots::SlotTable;
 use crate::threads::{Parts, Pool};
 
-/// What vectors may read behind a band.
+/// Bytes that vectors may read behind a band.
 const BEHIND: usize = 128;
 
 /// Whether convolutions are run as a chain.
@@ -55,8 +55,7 @@ pub(crate) fn compile_chain(
     Ok(Box::new(Chain { links, images, outputs, bands, between, tables: Mutex::default() }))
 }
 
-/// The strides of what lies in a band of so many lines instead of images: where channels lie apart,
-/// they are nearer.
+/// Image strides, rewritten for a band of `lines` rows.
 fn of_band(strides: &mut [i64], lines: usize) {
     strides[0] = 0;
     if strides[1] > strides[2] {
@@ -79,7 +78,7 @@ struct Chain {
     bands: Bands,
     /// Bytes of the bands behind each convolution but the last.
     between: [usize; MOST - 1],
-    /// Of each worker.
+    /// Tables of each worker.
     tables: Mutex<Vec<Mutex<SlotTable>>>,
 }
 

@@ -1,12 +1,13 @@
-//! Convolutions whose groups have few outputs each (depthwise ones have one): a product would have
-//! as few rows, and its kernel is made for more. Here each channel's planes are staged (`planes`),
-//! of several images where they are small, and every tap is a multiply-add of one run of memory to
-//! the sums of an output channel (`taps`).
+//! Convolutions whose groups have few outputs each (depthwise ones have one). A product would have
+//! just as few rows, and its kernel is made for more. Here each channel's planes are staged
+//! (`planes`), of several images where they are small. Every tap is a multiply-add of one run of
+//! memory to the sums of an output channel (`taps`).
 //!
-//! A task is some groups of some images, so many that the epilogue has rows to work on and each
-//! thread has some tasks. Source of the idea that windows become runs by staging: Georganas et al.,
-//! "Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018 (there
-//! over blocks of channels, which lie side by side; here over space, as channels lie apart).
+//! A task is some groups of some images. It has enough of them for the epilogue to have rows to
+//! work on, and few enough for each thread to have some tasks. The idea that windows become runs by
+//! staging is from Georganas et al., "Anatomy of high-performance deep learning convolutions on
+//! SIMD architectures", SC 2018. There the runs are over blocks of channels, which lie side by
+//! side. Here they are over space, as channels lie apart.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;
@@ -41,7 +42,7 @@ pub(super) fn takes<T: Format>(call: &ConvolutionCall) -> bool {
     few && types && !call.window.is_empty()
 }
 
-/// A format that products are made of, and what becomes of an element of it before.
+/// A format of operands of products, and the conversion of an element of it before.
 pub(super) trait Multiplicand: Format<Acc: Factor> {
     fn widen(self) -> Self::Acc;
 }
@@ -65,7 +66,7 @@ multiplicands! {
     i8: i32::from;
 }
 
-/// From elements to what sums are kept in.
+/// From elements to the type that sums are kept in.
 struct Factors<T>(std::marker::PhantomData<T>);
 /// From sums to sums.
 struct Same<A>(std::marker::PhantomData<A>);
@@ -88,7 +89,7 @@ impl<A: Copy + 'static> Cast for Same<A> {
     }
 }
 
-/// What is compiled for the CPU's instructions.
+/// The functions that are compiled for the CPU's instructions.
 struct Loops<A> {
     stage: Copying,
     store: Copying,
@@ -114,7 +115,7 @@ pub(super) struct Depthwise<T: Multiplicand> {
     finish: Finish,
 }
 
-/// What a task computes.
+/// The outputs that a task computes.
 #[derive(Clone)]
 struct Part {
     images: Range<usize>,
@@ -194,7 +195,7 @@ impl<T: Multiplicand> Depthwise<T> {
         (ROWS / sums.max(1)).min(shared).clamp(1, self.groups)
     }
 
-    /// The buffers of a part: offsets, weights, stage, sums, rows, and what the epilogue wants.
+    /// The buffers of a part: offsets, weights, stage, sums, rows, and the epilogue's scratch.
     fn parts(&self, groups: usize) -> Parts<6> {
         let span = PlaneBand { planes: self.together, first: 0, lines: self.band };
         let taps = self.planes.taps();

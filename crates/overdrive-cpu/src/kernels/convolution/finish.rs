@@ -1,5 +1,5 @@
-//! What becomes of the sums of a span of pixels: the epilogue, line by line where the result's
-//! pixels are no one run; stored, folded over space (`fold`), or both.
+//! Finishes the sums of a span of pixels. The epilogue is applied, line by line where the result's
+//! pixels are no one run. The results are stored, folded over space (`fold`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::threads::Pool;
 
 /// The compiled epilogue of a convolution.
 pub(super) struct Finish {
-    /// What happens to each sum, if anything is stored of it.
+    /// The epilogue of each sum, if anything is stored of it.
     each: Option<TileEpilogue>,
     fold: Option<Fold>,
     /// Pixels that are one row of the epilogue: all of an image, or a line of it.
@@ -93,7 +93,7 @@ impl Finish {
     /// fold are pieces, of which there are as many whatever the number of threads, or results would
     /// depend on it.
     pub(super) fn pieces(&self, pool: &Pool) -> usize {
-        /// As many as eight threads want.
+        /// Pieces for eight threads, four each.
         const OF_FOLD: usize = 32;
         if self.fold.is_some() { OF_FOLD } else { 4 * pool.threads() }
     }
@@ -138,7 +138,8 @@ impl Finish {
         each.max(self.fold.as_ref().map_or(0, Fold::scratch_bytes))
     }
 
-    /// Computes what all pixels share, before the first [`apply`](Self::apply) of a call.
+    /// Computes the values that all pixels share, before the first [`apply`](Self::apply) of a
+    /// call.
     pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
         self.each.iter().for_each(|each| each.prepare(pool, slots));
         self.fold.iter().for_each(|fold| fold.prepare(pool, slots));
@@ -192,10 +193,11 @@ impl Finish {
     }
 }
 
-/// The epilogue over `[images and lines..., O, pixels of a line]`, and how many pixels that is: all
-/// of an image where its spatial dimensions merge into one, and the last of them otherwise.
+/// The epilogue over `[images and lines..., O, pixels of a line]`, and the number of pixels of a
+/// line. A line is all of an image where its spatial dimensions merge into one, and the last of
+/// them otherwise.
 fn by_lines(program: &Program) -> Result<(Program, usize), Unsupported> {
-    // Of a fold over space each pixel is a part like any other.
+    // Each pixel of a fold over space is a part like any other.
     let mut merged = Program { reduced: 0, ..program.clone() };
     if merged.extents.len() == 2 {
         merged.extents.push(1);

@@ -1,10 +1,10 @@
-//! A fold over all of space behind an epilogue (a mean over each image, say): what it folds need
-//! not be stored.
+//! A fold over all of space behind an epilogue (a mean over each image, say). The folded values
+//! need not be stored.
 //!
-//! Each span folds what it makes of its sums into a part of its image, in the order of its pixels;
-//! a loop over the parts, with the rest of the program behind it, follows when all are there. So
-//! results depend neither on which thread computed what nor, by `Finish::pieces`, on how many there
-//! are.
+//! Each span folds its values into a part of its image, in the order of its pixels. When all parts
+//! are there, a loop over them follows, with the rest of the program behind it. So results do not
+//! depend on which thread computed a span. By `Finish::pieces` they do not depend on the number of
+//! threads either.
 #![allow(unsafe_code)] // Raw pointers into slots.
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) struct Fold {
     /// Folds a tile into a part.
     tile: TileEpilogue,
     parts: Parts,
-    /// What a part is before anything is folded into it, in as many bytes as an element has.
+    /// The value of a part before anything is folded into it, in as many bytes as an element has.
     identity: Vec<u8>,
     whole: Program,
     dtypes: Vec<DType>,
@@ -50,7 +50,8 @@ impl Parts {
     }
 }
 
-/// What is stored of each sum, of a program `whole` in the form `merged`; `None` where nothing is.
+/// The program that stores values of each sum, from a program `whole` in the form `merged`; `None`
+/// where it stores nothing.
 pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
     let kept = |(store, of): (&Store, &Store)| {
         (whole.reduced == 0 || whole.is_spread(&of.access)).then(|| store.clone())
@@ -59,7 +60,8 @@ pub(super) fn each(whole: &Program, merged: &Program) -> Option<Program> {
     if stores.is_empty() { None } else { Some(Program { stores, ..before(merged) }) }
 }
 
-/// The program without its fold and what follows from it: nothing that varies in space does.
+/// The program without its fold and without the values that depend on it. None of those varies in
+/// space.
 fn before(program: &Program) -> Program {
     let mut result = Program { stores: vec![], ..program.clone() };
     for (instr, _) in
@@ -88,9 +90,10 @@ pub(super) enum TileRows {
 }
 
 impl Fold {
-    /// The fold of a call whose epilogue, without what the fold is followed by, has the form
-    /// `merged`: `[..., O, pixels]` or, if rows are pixels, `[N, pixels, O]`. `None` where there is
-    /// no fold; for rows that are pixels also where there is one that such tiles are not made for.
+    /// The fold of a call. `merged` is the form of the call's epilogue without the values that
+    /// depend on the fold. It is `[..., O, pixels]` or, if rows are pixels, `[N, pixels, O]`.
+    /// `None` where there is no fold. For rows that are pixels, also where such tiles are not made
+    /// for the fold.
     pub(super) fn new(
         plan: &Plan,
         call: &ConvolutionCall,
@@ -118,7 +121,7 @@ impl Fold {
                 ))
             }
         };
-        // Whatever the number of parts, what the loop can do is the same.
+        // The capabilities of the loop are the same for any number of parts.
         CompiledLoop::new(&of_parts(whole, parts, 1), &of)
             .map_err(|e| Unsupported::new(e.to_string()))?;
         let identity =
@@ -185,13 +188,13 @@ impl Fold {
             CompiledLoop::new(&of_parts(&self.whole, self.parts, used), &of)
                 .expect("a loop over one part was compiled")
         });
-        // SAFETY: the plan keeps apart what the step reads and writes, and all tasks that write
-        // parts are over.
+        // SAFETY: the plan keeps reads and writes of the step apart, and all tasks that write parts
+        // are over.
         unsafe { last.run(pool, slots) }
     }
 }
 
-/// The program that folds what is made of the sums of a tile into a part: over `[..., parts, rows,
+/// The program that folds the values of a tile's sums into a part: over `[..., parts, rows,
 /// columns]`.
 fn of_tiles(
     merged: &Program,
@@ -218,7 +221,7 @@ fn of_tiles(
     program
 }
 
-/// The program that folds parts, and what follows: over `[N, O, parts]`.
+/// The program that folds parts, with the rest of the program behind it: over `[N, O, parts]`.
 fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
     let varies = whole.element_level();
     let extents = vec![whole.extents[0], whole.extents[1], used];
@@ -230,7 +233,7 @@ fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
         access.strides.truncate(2);
         access.strides.push(0);
     }
-    // What varied in space is not there any more; the folded value is a part.
+    // Values that varied in space do not exist any more; the folded value is a part.
     for (instr, _) in program.instrs.iter_mut().zip(&varies).filter(|(_, varies)| **varies) {
         *instr = Instr::Constant(0.0);
     }

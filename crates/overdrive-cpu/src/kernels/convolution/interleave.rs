@@ -1,8 +1,8 @@
 //! Lines of one to four channels interleaved into one line of units: the inner copy of staging.
 //!
-//! Written with intrinsics, because a step of two elements and shuffles across lanes are what
-//! compilers do worst. Every vector is masked, so that nothing is read past the last element that
-//! is asked for.
+//! Written with intrinsics, because compilers handle a step of two elements and shuffles across
+//! lanes worst. Every vector is masked, so that nothing is read past the last element that is
+//! wanted.
 #![allow(unsafe_code)] // Raw pointers; `Interleave` says what they point to.
 
 /// Columns of a line that are interleaved, and those of them that are inside of the input; the
@@ -62,7 +62,8 @@ unsafe fn copy<const WIDTH: usize>(
 ) {
     let Columns { count, inside: [low, high] } = columns;
     let [low, high] = if line.is_null() { [count; 2] } else { [low, high] };
-    // SAFETY: as the caller promised.
+    // SAFETY: the contract of `Interleave`: the line, if there is one, has the units inside of it,
+    // and `to` has room for all of them.
     unsafe {
         to.write_bytes(0, low * WIDTH);
         to.add(low * WIDTH)
@@ -80,7 +81,8 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
 ) {
     let to = to.cast::<[T; G]>();
     for i in 0..count {
-        // SAFETY: as the caller promised.
+        // SAFETY: the contract of `Interleave`: lines have the units inside of them, and `to` has
+        // room for all of them.
         unsafe {
             let element =
                 |line: *const u8| match line.is_null() || !(inside[0]..inside[1]).contains(&i) {
@@ -134,9 +136,9 @@ mod x86 {
     /// Units of four bytes in a vector.
     const UNITS: usize = 16;
 
-    /// Calls `vector` for each vector's worth of units: the first of them, the mask of those that
-    /// are stored, and that of the elements that they read of a line. The last one is not followed
-    /// by those that it steps over.
+    /// Calls `vector` for each vector's worth of units. Its arguments are the first unit, the mask
+    /// of the units that are stored, and the mask of the elements that are read. The last mask ends
+    /// with the element of the last unit: the elements that its step would skip are not read.
     #[inline(always)]
     fn vectors<const STEP: usize>(columns: Columns, mut vector: impl FnMut(usize, u16, u32)) {
         let Columns { count, inside: [low, high] } = columns;
@@ -150,7 +152,7 @@ mod x86 {
         }
     }
 
-    /// The mask of what is read of a line that may be null.
+    /// The mask of the elements that are read of a line that may be null.
     #[inline(always)]
     fn of(line: *const u8, read: u32) -> u32 {
         if line.is_null() { 0 } else { read }

@@ -12,7 +12,7 @@ use crate::threads::Pool;
 /// one or the last.
 pub(super) struct Band<'a> {
     pub(super) image: usize,
-    /// The number of the band in its image: what it adds to a fold is a partial sum of its own.
+    /// The number of the band in its image. The band adds a partial sum of its own to a fold.
     pub(super) part: usize,
     pub(super) lines: Range<usize>,
     pub(super) slots: &'a SlotTable,
@@ -28,7 +28,7 @@ pub(super) trait ByLines: Runnable {
     /// Packs weights that were not packed ahead; nothing where they are read as they lie.
     fn pack_weights(&self, _: &Pool, _: &SlotTable) {}
 
-    /// Does what comes before the first band of a call.
+    /// Does the work before the first band of a call.
     fn prepare(&self, pool: &Pool, slots: &SlotTable) {
         self.pack_weights(pool, slots);
         self.finish().prepare(pool, slots);
@@ -37,6 +37,6 @@ pub(super) trait ByLines: Runnable {
     /// Computes a band.
     fn run_band(&self, band: Band<'_>);
 
-    /// What becomes of sums; whoever runs bands begins parts and concludes.
+    /// The epilogue of the sums. Whoever runs bands begins parts and concludes.
     fn finish(&self) -> &Finish;
 }

@@ -1,18 +1,22 @@
 //! `convolution` as a matrix product that is never written down: `[O, C taps]` by `[C taps,
 //! pixels]`.
 //!
-//! The left matrix is the weights, packed once where they never change (`weights`). Of the right
-//! one only the panels of a chunk of output pixels ever exist: what the chunk sees of the image is
-//! staged once (`stage`, with the inner copies in `interleave` and `panel`), so that each tap is a
-//! plain copy into the panels of the micro-kernel; small images of a batch stand side by side in
-//! them, tap by tap from a table (`table`, `shares`, `images`). The workspace is a few hundred
-//! kilobytes whatever the convolution, and 1x1 kernels, strides, dilations and groups are no cases
-//! of their own. `call` is the compiled step; `winograd` is another one for 3x3 taps in f32, with
-//! fewer multiplications, `pixels` one in bf16 on AMX for images whose channels lie side by side,
-//! `depthwise` one for groups of few outputs, which is no product at all. `algorithms` is the table
-//! of them. `chain` runs several of them one after the other, band by band (`bands`). Source:
-//! Chetlur et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit
-//! GEMM).
+//! The left matrix is the weights, packed once where they never change (`weights`). The right one
+//! never exists as a whole, only the panels of a chunk of output pixels. The part of the image that
+//! the chunk sees is staged once (`stage`, with the inner copies in `interleave` and `panel`). So
+//! each tap is a plain copy into the panels of the micro-kernel. Small images of a batch stand side
+//! by side in the panels, tap by tap from a table (`table`, `shares`, `images`). The workspace is a
+//! few hundred kilobytes whatever the convolution. 1x1 kernels, strides, dilations and groups are
+//! no cases of their own.
+//!
+//! `call` is the compiled step, and `algorithms` is the table of the other algorithms:
+//!
+//! - `winograd`: 3x3 taps in f32, with fewer multiplications.
+//! - `pixels`: bf16 on AMX, for images whose channels lie side by side.
+//! - `depthwise`: groups of few outputs. It is no product at all.
+//!
+//! `chain` runs several convolutions one after the other, band by band (`bands`). Source: Chetlur
+//! et al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 
 mod algorithms;
 mod bands;

@@ -1,7 +1,7 @@
 //! The copy of staged rows into a panel of the right matrix.
 //!
-//! It is in whole pieces of a cache line, whatever the length of a run: what a piece writes behind
-//! its run, the pieces that follow write over, so that no copy looks at a border.
+//! The copy is in whole pieces of a cache line, whatever the length of a run. A piece may write
+//! past its run; the pieces that follow overwrite that. So no copy looks at a border.
 #![allow(unsafe_code)] // Raw pointers into the stage and a panel.
 
 /// Neighbouring pixels of a line in a panel.
@@ -58,7 +58,7 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
             to.cast::<[u8; PIECE]>().write_unaligned(from.cast::<[u8; PIECE]>().read_unaligned())
         }
     }
-    // SAFETY: as the caller promised; what a piece writes behind its run, later pieces write over.
+    // SAFETY: as the caller promised. A piece may write past its run; later pieces overwrite that.
     unsafe {
         if let [run] = runs
             && run.bytes == 2 * PIECE
@@ -83,7 +83,7 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
     }
 }
 
-/// The same in whole vectors.
+/// Copies in whole vectors.
 ///
 /// # Safety
 /// As for [`copy`], on a CPU with AVX-512F.

@@ -1,13 +1,13 @@
 //! Convolutions in bf16 on AMX whose left matrix is the image itself: pixels with their channels
 //! side by side.
 //!
-//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap, which the tile
-//! registers load with any distance between pixels, so that no panel is made of them: a span's
-//! lines are copied once, with the zeros around them, or read where they lie when there are none.
-//! Images of at most four channels are interleaved in that copy, and a step is all taps of a line.
-//! Sums come out with pixels as rows; they are stored so for a convolution that follows, and
-//! transposed in cache otherwise. Source: Georganas et al., "Harnessing deep learning via a single
-//! building block", IPDPS 2020 (direct convolutions as batches of small products).
+//! A tile of the left matrix is 16 pixels of a line by 32 channels of a tap. The tile registers
+//! load it with any distance between pixels, so no panel is made. A span's lines are copied once,
+//! with the zeros around them, or read in place when there are none. Images of at most four
+//! channels are interleaved in that copy, and a step is all taps of a line. Sums come out with
+//! pixels as rows. They are stored so for a convolution that follows, and transposed in cache
+//! otherwise. Source: Georganas et al., "Harnessing deep learning via a single building block",
+//! IPDPS 2020 (direct convolutions as batches of small products).
 //!
 //! Long because staging, products and epilogue of this path share one table of offsets.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
@@ -32,7 +32,7 @@ const PIXELS: usize = 16;
 const CHANNELS: usize = 32;
 const PANEL: usize = 32;
 
-/// Pixels of a span: their sums and what they see stay in the second-level cache.
+/// Pixels of a span: their sums and inputs stay in the second-level cache.
 const SPAN: usize = 256;
 
 /// Bytes of an element, and of a sum.
@@ -122,7 +122,8 @@ pub(super) struct Pixels {
     config: PixelConfig,
     /// Whether the image is read where it lies.
     in_place: bool,
-    /// Bytes from a line and a pixel of what is read to the next, and from a pixel to each step.
+    /// Bytes from a line and a pixel of the input, or of its copy, to the next, and from a pixel to
+    /// each step.
     steps: [usize; 2],
     offsets: Vec<isize>,
 }
@@ -227,7 +228,7 @@ impl Pixels {
         if self.as_rows { self.weights.outputs() } else { PANEL }
     }
 
-    /// The buffers of a span: stage, sums, sums transposed, and what the epilogue wants.
+    /// The buffers of a span: stage, sums, sums transposed, and the epilogue's scratch.
     fn parts(&self, lines: usize) -> Parts<4> {
         let pixels = lines * self.output[1];
         Parts::new([
@@ -239,7 +240,7 @@ impl Pixels {
         ])
     }
 
-    /// Copies what a span sees, and returns where its first pixel's first tap lies.
+    /// Copies the pixels that a span sees, and returns where its first pixel's first tap lies.
     fn stage(&self, span: LineBand, slots: &SlotTable, to: *mut u8) -> *const u8 {
         let strides = &self.input.strides;
         let image = self
@@ -264,7 +265,8 @@ impl Pixels {
             let seen = if (0..height).contains(&y) { seen } else { 0 };
             let from = image
                 .wrapping_offset((y * strides[2] + skip * strides[3]) as isize * ELEMENT as isize);
-            // SAFETY: the line of the stage has its columns, that of the image what is seen.
+            // SAFETY: the line of the stage has its columns, that of the image the columns that are
+            // seen.
             unsafe {
                 to.write_bytes(0, low * self.steps[1]);
                 let to = to.add(low * self.steps[1]);
@@ -309,8 +311,8 @@ impl Pixels {
         for channel in (0..self.weights.outputs()).step_by(PANEL) {
             let sums = if self.as_rows { buffers.sums.wrapping_add(channel) } else { buffers.sums };
             let b = self.weights.panels(slots, 0, 0, channel);
-            // What a line's last tile makes of pixels that are none is written over by the next
-            // line's first.
+            // A line's last tile may compute pixels that do not exist; the next line's first tile
+            // overwrites them.
             for tile in (0..span.lines * tiles).step_by(2) {
                 let second = (tile + 1).min(span.lines * tiles - 1);
                 let ((p0, c0), (p1, c1)) = (place(tile), place(second));
@@ -322,8 +324,8 @@ impl Pixels {
                     c: [sums.wrapping_add(c0), sums.wrapping_add(c1)],
                     c_bytes: kept * SUM,
                 };
-                // SAFETY: `run` holds the registers; what tiles see is staged or inside of the
-                // image, and sums have room.
+                // SAFETY: `run` holds the registers. The pixels that tiles see are staged or inside
+                // of the image, and sums have room.
                 unsafe { self.config.multiply(product) };
             }
             if !self.as_rows {
@@ -368,7 +370,7 @@ impl Runnable for Pixels {
             // SAFETY: the span is this task's.
             unsafe { self.finish.begin((image, part), 0..self.weights.outputs(), slots) };
             let span = LineBand { image, part, first, lines: lines.min(height - first) };
-            // SAFETY: `fits` asked for AMX.
+            // SAFETY: `fits` has checked that the CPU has AMX.
             unsafe { self.config.hold(|| self.run_span(span, &buffers, slots)) };
         });
         self.finish.conclude(pool, slots, spans);
@@ -392,7 +394,7 @@ impl ByLines for Pixels {
         let Band { image, part, lines, slots, scratch } = band;
         let most = self.lines_at_once().min(lines.len());
         let buffers = self.parts(most).place(scratch).into();
-        // SAFETY: `fits` asked for AMX.
+        // SAFETY: `fits` has checked that the CPU has AMX.
         unsafe {
             self.config.hold(|| {
                 for first in lines.clone().step_by(most) {

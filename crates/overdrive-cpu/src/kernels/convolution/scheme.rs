@@ -1,17 +1,17 @@
 //! Two outputs of a filter of three taps with fewer multiplications than taps, as tables.
 //!
-//! A *point* is a combination of the input times a combination of the taps; a *sum* adds up the
-//! products of its points, of all channels; outputs are sums of sums. In two dimensions each axis
-//! is combined as the table says, so that points and sums are pairs. Points that only one output
-//! wants together lie in one sum, and so in one product: a step of 2 needs no more sums than its
-//! middle point makes (25 points in 9 sums instead of 36 products of 4), a step of 1 is F(2x2, 3x3)
+//! A *point* is a combination of the input times a combination of the taps. A *sum* adds up the
+//! products of its points, of all channels. Outputs are sums of sums. In two dimensions each axis
+//! is combined as the table says, so that points and sums are pairs. Points that belong to one
+//! output only lie in one sum, and so in one product. A step of 2 then needs no more sums than its
+//! middle point makes (25 points in 9 sums instead of 36 products of 4). A step of 1 is F(2x2, 3x3)
 //! with 16 instead of 36.
 //!
-//! Coefficients of the input and of sums are 0, 1 and -1, so that what rounding adds is a small
-//! multiple of what it is in the plain sum, and non-finite elements reach the outputs whose windows
-//! hold them and no others. Sources: Winograd, "Arithmetic complexity of computations" (1980);
-//! Lavin and Gray, "Fast algorithms for convolutional neural networks", arXiv:1509.09308; for
-//! steps, the polyphase form of fast FIR filters (Parker and Parhi, 1997).
+//! Coefficients of the input and of sums are 0, 1 and -1. So rounding errors are a small multiple
+//! of those of the plain sum. Non-finite elements reach the outputs whose windows hold them and no
+//! others. Sources: Winograd, "Arithmetic complexity of computations" (1980); Lavin and Gray, "Fast
+//! algorithms for convolutional neural networks", arXiv:1509.09308; for steps, the polyphase form
+//! of fast FIR filters (Parker and Parhi, 1997).
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub(super) const OUTPUTS: usize = 2;
 pub(super) struct Point {
     /// An element of the window.
     pub(super) first: usize,
-    /// What is added or subtracted.
+    /// The element that is added or subtracted.
     pub(super) second: Option<(Sign, usize)>,
     pub(super) taps: [f64; TAPS],
 }
@@ -60,7 +60,7 @@ pub(super) trait Sum: Copy {
 
 /// A table.
 pub(super) trait Scheme: Send + Sync + 'static {
-    /// Of weights that are combined for it.
+    /// The name of weights that are combined for it.
     const NAME: &'static str;
     /// Elements between the windows of neighbouring outputs.
     const STRIDE: usize;

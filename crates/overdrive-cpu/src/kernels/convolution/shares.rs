@@ -1,11 +1,11 @@
 //! How small images are shared among threads: how many a span holds, and into how many tasks its
 //! output channels are cut.
 //!
-//! Each task makes the panels of its span itself and reads its weights once, so fewer and longer
-//! spans pass the weights by less often, and cuts make panels more than once. Sums depend on
-//! neither.
+//! Each task makes the panels of its span itself and reads its weights once. So fewer and longer
+//! spans read the weights less often, and cuts of the output channels make the panels more than
+//! once. Sums depend on neither.
 
-/// What is shared.
+/// The work to share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
     pub(super) images: usize,
@@ -26,12 +26,12 @@ pub(super) struct Share {
     pub(super) cuts: usize,
 }
 
-/// What a row of a panel of pixels takes to be made, beside what one of its products takes: an
+/// Cost of making a row of a panel of pixels. The unit is the cost of one of its products, an
 /// output channel of it.
 const MAKE: usize = 12;
 
-/// What a row of a panel of weights takes to arrive, from the third cache mostly, per output
-/// channel and twice.
+/// Cost for a row of a panel of weights to arrive, from the third cache mostly, per output channel
+/// and twice.
 const ARRIVE: usize = 1;
 
 impl Shares {

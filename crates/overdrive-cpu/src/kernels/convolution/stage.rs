@@ -1,15 +1,18 @@
 //! The part of an image that a chunk of output pixels sees, copied once so that every tap of it is
 //! a plain copy.
 //!
-//! Of each channel the lines that the chunk touches are staged: padded, with the zeros of an input
-//! dilation written out, columns apart by their remainder by the stride, and groups of channels
-//! interleaved as the micro-kernel wants its k. What a tap sees at neighbouring pixels of a line is
-//! then neighbouring memory, whatever the geometry, and a panel of the right matrix is made of
-//! copies. One tap after the other read from the input itself, masks and borders cost more than the
-//! product does.
+//! The lines of each channel that the chunk touches are staged:
 //!
-//! Terms: a *unit* is a group of channels at one place; a *plane* holds the lines of a unit's
-//! channels, for one tap of the axes outside of the last two; a *row* of the right matrix is a tap
+//! - padded, with the zeros of an input dilation written out;
+//! - with columns apart by their remainder by the stride;
+//! - with groups of channels interleaved as the micro-kernel wants its k.
+//!
+//! A tap then sees neighbouring memory at neighbouring pixels of a line, whatever the geometry. A
+//! panel of the right matrix is made of copies. Without staging, each tap would be read from the
+//! input itself, and masks and borders would cost more than the product.
+//!
+//! Terms: a *unit* is a group of channels at one place. A *plane* holds the lines of a unit's
+//! channels, for one tap of the axes outside of the last two. A *row* of the right matrix is a tap
 //! of a plane, in units.
 //!
 //! Long because the layout and the loops that fill it must agree on every offset.
@@ -183,8 +186,8 @@ impl Stage {
         Layout { first_line, first_column, lines, columns, pitch, line, plane: lines * line }
     }
 
-    /// Stages what `count` rows from `first` on see at a span. `image` is the first element of the
-    /// group's first channel.
+    /// Stages the lines that `count` rows from `first` on see at a span. `image` is the first
+    /// element of the group's first channel.
     ///
     /// # Safety
     /// The image has all elements that the axes say, and `to` has [`bytes`](Self::bytes).
@@ -304,8 +307,8 @@ impl Stage {
         from.wrapping_add(planes * self.layout(span).plane * self.unit())
     }
 
-    /// Copies rows to a panel: `count` rows from `first` on at the pixels of a span from `pixel`
-    /// on, `columns` units each; what is past the span's last pixel repeats some of it. `from` is
+    /// Copies rows to a panel: `count` rows from `first` on, at the pixels of a span from `pixel`
+    /// on, `columns` units each. Places past the span's last pixel repeat some of it. `from` is
     /// where [`fill`](Self::fill) put the planes of these rows.
     ///
     /// # Safety

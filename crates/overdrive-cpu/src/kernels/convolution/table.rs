@@ -1,12 +1,12 @@
-//! Panels of small images: whole images of a batch side by side, and a table of where each tap of
-//! each pixel finds its unit.
+//! Panels of small images: whole images of a batch side by side, and a table with the place of each
+//! pixel's unit at each tap.
 //!
 //! An image of 2x2, 4x4 or 7x7 pixels fills an eighth of a panel, and its lines are too short to be
 //! copied one by one (`stage`). So the channels of several images are laid into one short run,
-//! which stays in the first-level cache, and rows of the right matrix are picked from it by a table
-//! that is made once, whatever strides, dilations, padding and the number of dimensions: padding is
-//! a place that holds a zero. Where a vector's places follow each other (taps of a step of 1,
-//! mostly), a masked load does it.
+//! which stays in the first-level cache. Rows of the right matrix are picked from the run by a
+//! table that is made once. The table works for any strides, dilations, padding and number of
+//! dimensions: padding is a place that holds a zero. Where a vector's places follow each other
+//! (taps of a step of 1, mostly), a masked load does it.
 // Raw pointers into the input and scratch; every place of the table is inside of the run.
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ const RUN: usize = 16 << 10;
 /// Places of the table of all taps.
 const PLACES: usize = 32 << 10;
 
-/// Bytes before the run, zeros: the place of what is outside of the input is the first of them.
+/// Bytes before the run, zeros. Their first is the place of elements outside of the input.
 const ZEROS: usize = 64;
 
 /// Columns of a vector of units of four bytes.
@@ -144,8 +144,9 @@ impl Table {
     /// first element of the group's first channel in the first of them.
     ///
     /// # Safety
-    /// The images have all elements that the axes say, there are at most as many as the table is
-    /// for, `run` has [`bytes`](Self::bytes), and the panels have room for the rows.
+    /// - The images have all elements that the axes say.
+    /// - There are at most as many images as the table is for.
+    /// - `run` has [`bytes`](Self::bytes), and the panels have room for the rows.
     pub(super) unsafe fn fill(
         &self,
         (from, images): (*const u8, usize),
@@ -156,8 +157,7 @@ impl Table {
         let columns = (images * self.pixels).next_multiple_of(rows.width);
         // SAFETY: as the caller promised; places are inside of the run, or the zero before it.
         unsafe {
-            // Columns that no image has are multiplied too: by zeros, not by what happens to lie
-            // there.
+            // Columns that no image has are multiplied too: by zeros, not by leftovers in memory.
             run.write_bytes(0, if images < self.images { self.bytes() } else { ZEROS });
             let mut staged = None;
             for row in 0..count {
@@ -236,7 +236,7 @@ impl Table {
         for (panel, pieces) in places.chunks_exact(row.width).zip(pieces.chunks(row.width / LANES))
         {
             for (i, (places, piece)) in panel.chunks_exact(LANES).zip(pieces).enumerate() {
-                // SAFETY: as the caller promised; what a mask leaves out is not read.
+                // SAFETY: as the caller promised; elements that a mask leaves out are not read.
                 unsafe {
                     let units = match *piece {
                         Piece::Load { from, inside } => {
@@ -280,8 +280,8 @@ fn piece(places: &[u32]) -> Piece {
     Piece::Load { from, inside: inside().map(|(i, _)| 1 << i).sum() }
 }
 
-/// Where lines of the input begin, and from a pixel of a line to the next, in bytes: axes that lie
-/// as one are one line.
+/// Where lines of the input begin, and bytes from a pixel of a line to the next. Axes that lie as
+/// one are one line.
 fn lines(axes: &[Axis]) -> (Vec<isize>, isize) {
     let Some((last, rest)) = axes.split_last() else { return (vec![0], 0) };
     let (mut length, mut rest) = (last.input, rest);

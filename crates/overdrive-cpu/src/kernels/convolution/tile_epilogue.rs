@@ -1,4 +1,4 @@
-//! What happens to the sums of a tile, of the results and of what folds them.
+//! The epilogue of the sums of a tile, of the results and of their folds.
 #![allow(unsafe_code)] // Addresses of slots and of scratch.
 
 use crate::loops::{Affine, CompiledEpilogue, Tile};
@@ -37,7 +37,7 @@ impl TileEpilogue {
 
     pub(super) fn prepare(&self, pool: &Pool, slots: &SlotTable) {
         if let Self::Affine(affine) = self {
-            // SAFETY: the plan lets a step write only what no operand of it shares bytes with.
+            // SAFETY: the plan lets a step write only bytes that no operand of it shares.
             unsafe { affine.prepare(pool, slots) };
         }
     }

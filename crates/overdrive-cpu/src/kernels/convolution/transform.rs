@@ -2,8 +2,8 @@
 //! combinations, and from sums to lines of the output. AVX-512.
 //!
 //! Along a line, tiles are neighbouring lanes: every `STEP`-th element. Lines that have the same
-//! place in their tiles lie one behind the other, so that the second combination, down the columns,
-//! is one run over all tiles of a span.
+//! place in their tiles lie one behind the other. So the second combination, down the columns, is
+//! one run over all tiles of a span.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers.
 
 use std::arch::x86_64::*;
@@ -48,7 +48,7 @@ unsafe fn pairs(from: *const f32) -> __m512 {
         }
         index
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: 32 numbers can be read from `from` on, where AVX-512 is.
     unsafe {
         let index = _mm512_loadu_si512(const { &index() }.as_ptr().cast());
         _mm512_permutex2var_ps(_mm512_loadu_ps(from), index, _mm512_loadu_ps(from.add(LANES)))
@@ -58,7 +58,7 @@ unsafe fn pairs(from: *const f32) -> __m512 {
 /// The elements of the windows of 16 tiles of two, of which there are four.
 #[inline(always)]
 unsafe fn twos(from: *const f32) -> [__m512; 5] {
-    // SAFETY: as the caller promised.
+    // SAFETY: the windows of 16 tiles can be read from `from` on, 35 numbers, where AVX-512 is.
     unsafe {
         let [a, b] = [pairs(from), pairs(from.add(1))];
         [a, b, pairs(from.add(2)), pairs(from.add(3)), b]
@@ -77,7 +77,7 @@ unsafe fn fours(from: *const f32) -> [__m512; 5] {
         }
         index
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: the windows of 16 tiles can be read from `from` on, 65 numbers, where AVX-512 is.
     unsafe {
         let load = |i: usize| _mm512_loadu_ps(from.add(i * LANES));
         let [v0, v1, v2, v3] = [load(0), load(1), load(2), load(3)];
@@ -98,7 +98,8 @@ unsafe fn fours(from: *const f32) -> [__m512; 5] {
     }
 }
 
-/// What [`line`] makes of a line: where the first tile of each point goes, `pitch` elements apart.
+/// The result of [`line`] for a line: where the first tile of each point goes, `pitch` elements
+/// apart.
 #[derive(Clone, Copy)]
 pub(super) struct Points {
     pub(super) to: *mut f32,
@@ -196,7 +197,7 @@ pub(super) unsafe fn outputs<S: Scheme>(of: Tiles) {
     let count = S::SUMS.len();
     for row in 0..lines {
         for tile in (0..tiles).step_by(LANES) {
-            // SAFETY: as the caller promised; masks leave out what is behind a line's end.
+            // SAFETY: as the caller promised; masks leave out the places behind a line's end.
             unsafe {
                 let [low, high] =
                     interleaved.map(|index| _mm512_loadu_si512(index.as_ptr().cast()));

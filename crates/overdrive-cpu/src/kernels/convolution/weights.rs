@@ -1,8 +1,8 @@
 //! Weights, most often the left matrix, in the panels of the micro-kernel, per group and block of
 //! k.
 //!
-//! Where they never change, a step of the plan packs them once (`PackFilter`), and convolutions
-//! read its slot; weights that training moves are packed in each call.
+//! Where the weights never change, a step of the plan packs them once (`PackFilter`), and
+//! convolutions read its slot. Weights that training moves are packed in each call.
 #![allow(unsafe_code)] // Raw pointers into slots and buffers.
 
 use overdrive_ir::plan::{ConvolutionCall, Layout};
@@ -249,7 +249,7 @@ impl<T: Element> Weights<T> {
         }
     }
 
-    /// Packs what is packed in each call.
+    /// Packs the weights that are packed in each call.
     pub(super) fn pack(&self, pool: &Pool, slots: &SlotTable) {
         if let Packed::PerCall(own) = &self.packed {
             // SAFETY: the plan lets a step read its operands; the buffer is this step's own.

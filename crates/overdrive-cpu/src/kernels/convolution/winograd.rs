@@ -1,6 +1,6 @@
-//! Convolutions of 3x3 taps in f32 with fewer multiplications: what a span of tiles sees of the
-//! image becomes panels of combinations, one product for each sum, and sums become pixels while
-//! they are in cache (`scheme` has the tables, `transform` the vectors).
+//! Convolutions of 3x3 taps in f32 with fewer multiplications. The part of the image that a span of
+//! tiles sees becomes panels of combinations, one product for each sum. Sums become pixels while
+//! they are in cache. `scheme` has the tables, `transform` the vectors.
 //!
 //! A span is whole lines of tiles, so that its pixels are neighbours and the epilogue is that of
 //! the plain product. Weights are combined in f64 and rounded once.
@@ -151,8 +151,8 @@ impl<S: Scheme> Winograd<S> {
         self.weights.blocks().last().map_or(0, |block| block.first + block.depth)
     }
 
-    /// Lines of tiles of a span: as fill panels best, so many that they stay in cache, and no more
-    /// than there are for each thread.
+    /// Lines of tiles of a span. Their number fills panels best, keeps them in cache, and is at
+    /// most an equal share for each thread.
     fn span_lines(&self, shared: usize) -> usize {
         let [lines, tiles] = self.tiles;
         let width = self.kernel.tile()[1];
@@ -165,12 +165,12 @@ impl<S: Scheme> Winograd<S> {
 
     fn span(&self, first: usize, lines: usize) -> TileBand {
         let columns = (lines * self.tiles[1]).next_multiple_of(self.kernel.tile()[1]);
-        // A line of each place more than tiles have, for those that reach into the next tile; and
-        // what whole vectors read.
+        // One line of each place more than tiles have, for those that reach into the next tile.
+        // Also the elements that whole vectors read.
         TileBand { first, lines, columns, pitch: (lines + 2) * self.tiles[1] + columns }
     }
 
-    /// Elements of a line and of what vectors read and write behind it.
+    /// Elements of a line, and those that vectors read and write behind it.
     fn line_room(&self) -> usize {
         self.tiles[1].next_multiple_of(LANES) * S::STEP + S::WINDOW + 4 * LANES
     }
@@ -180,7 +180,7 @@ impl<S: Scheme> Winograd<S> {
         S::POINTS.len() * S::STEP * span.pitch
     }
 
-    /// The buffers of a span: line, points, panels, sums, pixels, and what the epilogue wants.
+    /// The buffers of a span: line, points, panels, sums, pixels, and the epilogue's scratch.
     fn parts(&self, span: TileBand) -> Parts<6> {
         let height = self.kernel.tile()[0];
         let bytes = |elements: usize| elements * size_of::<f32>();
@@ -211,12 +211,11 @@ impl<S: Scheme> Winograd<S> {
             to: buffers.points.wrapping_add(line % S::STEP * span.pitch + line / S::STEP * tiles),
             pitch: S::STEP * span.pitch,
         };
-        // SAFETY: as the caller promised; what vectors write behind a line, the next lines write
-        // over.
+        // SAFETY: as the caller promised. Vectors may write behind a line; the next lines overwrite
+        // that.
         unsafe {
             buffers.line.write_bytes(0, self.line_room());
-            // Columns that no tile has are multiplied too: by zeros, not by what happens to lie
-            // there.
+            // Columns that no tile has are multiplied too: by zeros, not by leftovers in memory.
             buffers.points.write_bytes(0, Self::points_room(span));
             for channel in 0..self.channels {
                 let image = image.wrapping_offset(channel as isize * strides[1] as isize);
@@ -280,7 +279,8 @@ impl<S: Scheme> Winograd<S> {
         let strides = &self.input.strides;
         let offset = image as i64 * strides[0] + (group * self.channels) as i64 * strides[1];
         let from = self.input.get(slots).cast::<f32>().wrapping_offset(offset as isize);
-        // SAFETY: the image has what the geometry says, and the buffers were made for such a span.
+        // SAFETY: the image has the elements that the geometry says, and the buffers were made for
+        // such a span.
         unsafe { self.fill(from.cast_const(), span, buffers) };
         let (outputs, height) = (self.weights.outputs(), self.kernel.tile()[0]);
         let pixels = OUTPUTS * span.lines * self.output[1];

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Dynamic shared memory that a block may have, less what the barriers take.
+/// Dynamic shared memory that a block may have, less the room of the barriers.
 const SHARED_BYTES: usize = 227 * 1024 - 512;
 
 /// Most blocks of a cluster that every device with clusters has.
@@ -27,7 +27,7 @@ pub enum Schedule {
     PingPong,
 }
 
-/// What a block computes at a time.
+/// The tile that a block computes at a time.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Tile {
     /// Rows: of the block, or in ping-pong of each warpgroup.
@@ -76,7 +76,8 @@ impl Tile {
         self.consumers * 2 * 64 * 128
     }
 
-    /// Bytes of shared memory for what `span` blocks tell each other of the rows of a tile.
+    /// Bytes of shared memory for the values that `span` blocks tell each other of the rows of a
+    /// tile.
     pub(super) fn meeting_bytes(&self, span: usize, folds: usize) -> usize {
         folds * span * self.rows * 4
     }
@@ -104,10 +105,10 @@ impl Tile {
         stages * self.stage_bytes() + beside + SLACK
     }
 
-    /// Whether a block leaves half of the registers and `ROOM` to blocks of the next kernel: where
-    /// it has few steps, and so what comes before and after them counts (query, key and value and
-    /// the first product of the feed-forward network of `transformer` that way: 222.5 us instead of
-    /// 226 on an H200).
+    /// Whether a block leaves half of the registers and `ROOM` to blocks of the next kernel. It
+    /// does where it has few steps, because the work before and after the steps counts there.
+    /// Measured on an H200, for query, key and value and the first product of the feed-forward
+    /// network of `transformer`: 222.5 us that way instead of 226.
     pub(super) fn is_lean(&self, [m, n]: [usize; 2], steps: usize) -> bool {
         let square = (self.rows, self.columns, self.cluster) == (128, 128, 1);
         let whole = m.is_multiple_of(self.rows) && n.is_multiple_of(self.columns);
@@ -126,8 +127,8 @@ impl Tile {
         sums <= 128 && whole_lines
     }
 
-    /// About how many cycles a product takes in this tile: what candidates are ordered by, never
-    /// what is chosen between them once they have been timed.
+    /// About how many cycles a product takes in this tile. Candidates are ordered by it. Once they
+    /// have been timed, the choice never depends on it.
     pub(in crate::gemm) fn cycles(
         &self,
         [m, n, k]: [usize; 3],
@@ -154,8 +155,8 @@ impl Tile {
         FIXED + waves * (steps * step + shown * EPILOGUE * area)
     }
 
-    /// Rows of tiles to walk before the next column, of `pairs` that there are: what runs at once
-    /// is about square.
+    /// Rows of tiles to walk before the next column, of `pairs` that there are. The tiles that run
+    /// at once are then about square.
     pub(super) fn group(&self, pairs: usize) -> usize {
         (2048 / (self.rows * self.cluster)).clamp(1, pairs.max(1))
     }

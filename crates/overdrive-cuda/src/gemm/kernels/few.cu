@@ -1,17 +1,21 @@
-// Products of few rows on Hopper's tensor cores: y^T = w^T x^T, so that outputs fill the 64 rows of
-// a matrix instruction, and rows of x are its few columns.
+// Skinny GEMMs on Hopper's tensor cores. They compute y^T = w^T x^T: outputs fill the 64 rows of a
+// matrix instruction, and rows of x are its few columns.
 //
-// In a chain of layers what counts is the time from the last result of one to the first of the
-// next. So the contracted index is cut among the blocks of a cluster, which fill the device, and
-// again among the warpgroups of a block, whose instructions would wait for each other otherwise;
-// weights that no step of the call writes are copied while the kernels before this one still run.
-// Sums meet in shared memory, of a block, then of the block of the cluster that stores them, always
-// in the same order.
+// In a chain of layers the time from the last result of one layer to the first of the next counts.
+// Three measures make it short:
+//
+// - The contracted index is cut among the blocks of a cluster, which fill the device.
+// - It is cut again among the warpgroups of a block, whose instructions would otherwise wait for
+//   each other.
+// - Weights that no step of the call writes are copied while the kernels before this one still run.
+//
+// Sums meet in the block's shared memory, then in that of the cluster's block that stores them,
+// always in the same order.
 //
 // Several products of one x are parts of one grid. A block may do two of them in the same tile (a
-// gate and what it opens), each by half of the warpgroups. It stores one after the other, and a
-// thread reads what it has stored itself. With LEAD each block computes the rows of x by the loop
-// that makes them, while its weights are under way.
+// gate and the product that it gates), each by half of the warpgroups. It stores one after the
+// other, and a thread reads only results that it has stored itself. With LEAD each block computes
+// the rows of x by the loop that makes them, while its weights are under way.
 //
 // SPLIT: blocks of a cluster. PARTS: the most parts of a block. GROUPS: warpgroups, which have
 // every so many-th tile of a part. STAGES: tiles of a part in flight, a multiple of its warpgroups.
@@ -81,7 +85,7 @@ __device__ __forceinline__ Four total(u32 from, u32 step) {
     return sum;
 }
 
-// Where a thread is.
+// The place of a thread.
 struct Here {
     u32 rank;
     int group, thread, first, count; // tiles of the block
@@ -219,7 +223,7 @@ struct Product {
             else store(place, sum);
         }
     }
-    // Stores what the blocks of a cluster have sent.
+    // Stores the shares that the blocks of a cluster have sent.
     __device__ __forceinline__ void store_shares(const Here& here) const {
         for (int place = threadIdx.x; place < SHARE; place += THREADS)
             store((int)here.rank * SHARE + place, total<SPLIT>(shares + place * 16, SHARE * 16));
@@ -239,7 +243,7 @@ __device__ __forceinline__ void spread(const Here& here, u32 led, u32 rows) {
     fence_shared();
 }
 
-// What a block does for its products: `lead` computes x, where it is not given.
+// The work of a block for its products: `lead` computes x, where it is not given.
 template <class Lead, class... Products>
 __device__ __forceinline__ void compute(const Here& here, u32 led, const Lead& lead,
                                         const Products&... products) {

@@ -6,10 +6,11 @@ __device__ __forceinline__ f32 exp2_fast(f32 x) {
     return y;
 }
 
-// x Phi(x) for results of so many binary digits. The tail Phi(-t) is two to the power of a
-// polynomial in t, so that no digits cancel: minimax fits of log2(erfc(t / sqrt 2) / 2) on [0, 6],
-// with relative errors of 4.2e-4 (a tenth of an ulp of bf16) and 6.3e-6; beyond, the tail falls to
-// zero as it should. -inf gives NaN as the definition does.
+// x Phi(x) for results with this many binary digits. The tail Phi(-t) is two to the power of a
+// polynomial in t, so that no digits cancel. The polynomials are minimax fits of
+// log2(erfc(t / sqrt 2) / 2) on [0, 6]. Their relative errors are 4.2e-4 (a tenth of an ulp of
+// bf16) and 6.3e-6. Beyond 6 the tail falls to zero as it should. -inf gives NaN as the
+// definition does.
 template <int Digits>
 __device__ __forceinline__ f32 gelu_erf(f32 x) {
     const f32 t = fabsf(x);
@@ -31,16 +32,17 @@ __device__ __forceinline__ f32 gelu_erf(f32 x) {
     return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-// x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3): the logistic function for (1 + tanh
-// u) / 2.
+// x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). The logistic function stands for
+// (1 + tanh u) / 2.
 template <int Digits>
 __device__ __forceinline__ f32 gelu_tanh(f32 x) {
     const f32 power = x * fmaf(x * x, -0.1029432395800235f, -2.302208198144325f);
     return __fdividef(x, 1.0f + exp2_fast(power));
 }
 
-// The derivative of that: s + x u' 2 s (1 - s) with the logistic function s of 2 u, where 1 - s is
-// exp(-2 u) s, so that no digits cancel. Above 2^64 the exponential would meet an s of zero.
+// The derivative of that: s + x u' 2 s (1 - s), with the logistic function s of 2 u. Here 1 - s is
+// computed as exp(-2 u) s, so that no digits cancel. Above 2^64 the exponential would meet an s of
+// zero.
 template <int Digits>
 __device__ __forceinline__ f32 gelu_tanh_slope(f32 x) {
     const f32 square = x * x;

@@ -1,11 +1,13 @@
-// Products on Hopper's tensor cores: a producer warp copies tiles to shared memory by TMA, consumer
+// Products on Hopper's tensor cores. A producer warp copies tiles to shared memory by TMA. Consumer
 // warpgroups multiply them with wgmma and apply the printed epilogue to the sums in their
 // registers.
 //
-// Learnt from CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong), from
-// DeepGEMM (registers moved to the consumers, stores by TMA from swizzled shared memory) and from
-// Pranjal Shankhdhar's "Fast CUDA kernels" worklog (clusters that share a tile, order of tiles that
-// keeps operands in L2).
+// Learnt from:
+//
+// - CUTLASS's warp-specialised persistent kernels (cooperative and ping-pong);
+// - DeepGEMM (registers moved to the consumers, stores by TMA from swizzled shared memory);
+// - Pranjal Shankhdhar's "Fast CUDA kernels" worklog (clusters that share a tile, order of tiles
+//   that keeps operands in L2).
 //
 // TILE_M TILE_N: sums of a block (cooperative) or of a warpgroup (ping-pong). CONSUMERS:
 // warpgroups. PINGPONG: each warpgroup has tiles of its own, so that one's epilogue runs under the
@@ -67,7 +69,7 @@ struct Tile {
     int member, batch, row, col;
 };
 
-// Tiles in groups of GROUP rows of tiles, so that what runs at once shares operands in L2.
+// Tiles in groups of GROUP rows of tiles, so that tiles that run at once share operands in L2.
 __device__ __forceinline__ Tile tile_at(i64 index, u32 rank) {
     if constexpr (FOLLOWED) return {0, 0, (int)index * TILE_M, (int)rank * TILE_N};
     const int per_batch = PAIRS_M * TILES_N;
@@ -126,8 +128,9 @@ __device__ __forceinline__ void load_slice(Operands& operands, int at, const Til
         }
 }
 
-// Applies the epilogue to a warpgroup's sums and stores them, a slice at a time: all of a slice's
-// values first, so that their chains overlap. Of the first slice the operands are there.
+// Applies the epilogue to a warpgroup's sums and stores them, a slice at a time. All of a slice's
+// values come first, so that their chains overlap. The operands of the first slice are already
+// there.
 __device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands, const Tile& tile,
                                        const TensorMap (&maps)[RESULTS], const Slots& slots,
                                        u32 buffers, int& used, int warpgroup) {
@@ -136,9 +139,9 @@ __device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands
 #pragma unroll
     for (int at = 0; at < HEIGHTS * SLICES; ++at) {
         const int h = at / SLICES, slice = at % SLICES * SLICE, top = tile.row + h * 64;
-        // Until the copy that last read the buffer has done so. First, because the branch also
-        // parts the wait for wgmma from the first use of its sums: without one ptxas finds them
-        // used too early and serialises all wgmma (C7514).
+        // Waits until the last copy from the buffer has read it. This comes first because its
+        // branch also separates the wait for wgmma from the first use of its sums. Without a branch
+        // ptxas finds them used too early and serialises all wgmma (C7514).
         if (STORE_BY_TMA && thread == 0) copies_have_read<STORE_BUFFERS - 1>();
         if (!AHEAD) load_slice(operands, at, tile, slots);
         else if (at + 1 < HEIGHTS * SLICES) load_slice(operands, at + 1, tile, slots);
@@ -184,8 +187,9 @@ __device__ __forceinline__ void finish(Sums (&sums)[HEIGHTS], Operands& operands
 #endif
 
 #if SPAN > 0
-// How the threads that have parts of a row fold it: four lanes of a warp, then the blocks of the
-// cluster, each of which tells all its part. Every meeting has places and a barrier of its own.
+// How the threads that have parts of a row fold it: first four lanes of a warp, then the blocks of
+// the cluster. Each block tells all others its part. Every meeting has places and a barrier of its
+// own.
 struct Meeting {
     u32 parts, barriers; // of this warpgroup
     u32 rank;
@@ -231,8 +235,8 @@ struct Meeting {
     }
 };
 
-// What the epilogue reads of a thread's elements, which sets out before the products where
-// registers have room for it.
+// The epilogue's operands for a thread's elements. They are loaded before the products where
+// registers have room for them.
 constexpr bool EARLY = TILE_N <= 64;
 typedef Loaded<2> Operands[2][TILE_N / 8];
 
@@ -248,7 +252,7 @@ __device__ __forceinline__ void load_operands(Operands& operands, const Tile& ti
                 operands[half][j].load_all(slots, 0, row + half * 8, col + j * 8, 2);
 }
 
-// As `finish`, and then what follows the product in its rows, on the result as it is stored.
+// As `finish`, and then the loop over the product's rows, on the result as it is stored.
 __device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, const Tile& tile,
                                             const Slots& slots, Meeting meeting) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;
@@ -374,7 +378,7 @@ gemm_hopper(const __grid_constant__ Lefts lhs_maps, const __grid_constant__ Righ
              index += stride) {
             Tile tile = tile_at(index, rank);
             tile.row += own;
-            // What the epilogue reads is on its way while the products are formed, all its sectors.
+            // All sectors of the epilogue's operands are prefetched while the products are formed.
             constexpr int EIGHTS = TILE_N / 8;
             for (int at = threadIdx.x % WARPGROUP; at < OWN_M * EIGHTS; at += WARPGROUP) {
                 const int r = tile.row + at / EIGHTS, c = tile.col + at % EIGHTS * 8;

@@ -1,8 +1,9 @@
-// A product of few columns: a block for each row, whose threads share the contracted index.
+// A product of few columns: a block for each row, whose threads share the contracted index
+// (split-K).
 //
-// Such a product is as good as free of arithmetic, and what bounds it is how long one thread reads:
-// so the sums of a row are cut among as many threads as a block may have, and meet in a tree, in
-// the same order in every call.
+// Such a product has almost no arithmetic. Its bound is how long one thread reads. So the sums of a
+// row are cut among as many threads as a block may have. They meet in a tree, in the same order in
+// every call.
 //
 // LHS RHS: element types. SUM: the type of sums. M N K. LHS_ROW LHS_COL RHS_ROW RHS_COL: strides in
 // elements. LHS_BATCH RHS_BATCH: functions of the batch index. THREADS: of a block, whole warps.

@@ -1,5 +1,5 @@
-// Fills `count` elements of type ELEMENT with numbers of about normal distribution: what products
-// are timed on. Zeros would be faster than any data.
+// Fills `count` elements of type ELEMENT with numbers of about normal distribution. Products are
+// timed on them, because zeros would be faster than any data.
 #include "number.cuh"
 
 extern "C" __global__ void noise(ELEMENT* to, u64 count) {

@@ -1,20 +1,20 @@
-// `sparse_linear` on Hopper, with the printed epilogue: sparse tensor cores multiply the two
-// weights of each four that stay by the two inputs that they stand for. A matrix instruction takes
-// the sparse operand on its left alone, so that this forms `y^T = W x^T`.
+// `sparse_linear` on Hopper, with the printed epilogue. Two of each four weights stay, and sparse
+// tensor cores multiply them by the two inputs that they stand for. A matrix instruction takes the
+// sparse operand on its left alone, so that this forms `y^T = W x^T`.
 //
 // A producer warp copies values and x to shared memory by TMA, consumer warpgroups multiply them.
-// The places need no memory of their own: a thread reads bits of the mask, 32 bytes of a row in
-// four lanes, long before they are wanted, and makes of them what wgmma takes, two numbers of two
-// bits for each four places. Sums are turned on their way through shared memory (stmatrix with
-// transposition), so that rows of y are contiguous again.
+// The places need no memory of their own. A thread reads bits of the mask, 32 bytes of a row in
+// four lanes, long before they are wanted. It turns them into the metadata of wgmma: two numbers of
+// two bits for each four places. Sums are transposed on their way through shared memory (stmatrix
+// with transposition), so that rows of y are contiguous again.
 //
-// What bounds it: of a tile of 256 rows wgmma reads x from shared memory as fast as that can be
-// read, 128 bytes a cycle, and values on top; a block takes in no more than 64 bytes a cycle; both
-// leave some three quarters of the sparse peak, and at the power limit the clock does the rest.
+// The bounds: for a tile of 256 rows wgmma reads x from shared memory at full rate, 128 bytes a
+// cycle, and reads values besides. A block takes in no more than 64 bytes a cycle. Each bound
+// leaves some three quarters of the sparse peak. At the power limit the lower clock takes the rest.
 //
-// Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. Of a warp's 16 rows, lane
-// 4g + h (h of 0 and 1 for selector 0, 2 and 3 for selector 1) has 16 places of row g in the low
-// half, of row g + 8 in the high one.
+// Metadata: PTX ISA, "Sparse wgmma", figures of metadata of .m64nNk32. A warp has 16 rows. Lane 4g
+// + h has 16 places of row g in the low half, and of row g + 8 in the high one. Selector 0 is for h
+// of 0 and 1, selector 1 for h of 2 and 3.
 //
 // CONSUMERS: warpgroups, each with 64 outputs of a block's. TILE_N: rows of x of a block. STAGES:
 // tiles in flight. GROUP: tiles of outputs that are walked before the next rows of x. BLOCKS: of
@@ -47,8 +47,8 @@ struct alignas(16) Bits {
     u32 at[4];
 };
 
-// Of each four bits the numbers of the first two that are set, which is one, two or three after the
-// first.
+// The numbers of the first two bits that are set in each four bits. The second is one, two or three
+// after the first.
 __device__ __forceinline__ u32 places(u32 mask) {
     constexpr u32 FIRST = 0x11111111;
     const u32 a = mask, b = mask >> 1, c = mask >> 2;
@@ -61,7 +61,7 @@ struct Tile {
     int output, row;
 };
 
-// Tiles in groups of GROUP tiles of outputs, so that what runs at once shares operands in L2.
+// Tiles in groups of GROUP tiles of outputs, so that tiles that run at once share operands in L2.
 __device__ __forceinline__ Tile tile_at(int index) {
     const int per_group = GROUP * TILES_N, group = index / per_group, within = index % per_group;
     const int outputs = min(GROUP, TILES_M - group * GROUP);
@@ -73,8 +73,8 @@ __device__ __forceinline__ void fence_sums(Sums& sums) {
     for (int i = 0; i < TILE_N / 2; ++i) fence_sum(sums[i]);
 }
 
-// Bits of a thread's two rows of weights: of the first half of a window in lanes 0 and 1 of four,
-// of the second in 2 and 3. Bits beyond the last stand for values that are not there, zeros of the
+// Bits of a thread's two rows of weights. Lanes 0 and 1 of four have the first half of a window,
+// lanes 2 and 3 the second. Bits beyond the last stand for values that are not there, zeros of the
 // copy engine.
 __device__ __forceinline__ void read_bits(Bits (&bits)[2], const u8* mask, int output, int window) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % WARPGROUP / 32;
@@ -100,14 +100,14 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
               lane = thread % 32, warp = thread / 32;
 #pragma unroll
     for (int slice = 0; slice < TILE_N; slice += SLICE) {
-        // Until the copy that last read the buffer has done so; this also parts the wait for wgmma
-        // from the first use of its sums (see the kernel of dense products).
+        // Waits until the last copy from the buffer has read it. The wait also separates the wait
+        // for wgmma from the first use of its sums (see the kernel of dense products).
         if (thread == 0) copies_have_read<0>();
         if constexpr (STORE_BY_TMA) named_sync<1>(warpgroup, WARPGROUP);
 #pragma unroll
         for (int j = 0; j < SLICE; j += 16) {
-            // Of eight rows by eight outputs a thread has two rows of one output, of sixteen by
-            // sixteen four times that.
+            // A thread has two rows of one output of each eight rows by eight outputs. It has four
+            // times that of sixteen by sixteen.
             OUT values[4][2];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

@@ -1,9 +1,9 @@
 //! Which layers the kernel of `sparse_linear` takes, and the tiles that it is compiled with.
 //!
-//! It takes those that it was faster at than cuBLASLt by the unpacked weight, on an H200: with
-//! enough rows for every multiprocessor to have a large tile the tensor cores gain (1.4 to 1.6
-//! times), with few rows it is the bytes of the weight (1.1 to 1.3 times). Invariant: a tile never
-//! needs more shared memory than a block may have.
+//! The kernel takes the products that it computed faster, on an H200, than cuBLASLt did by the
+//! unpacked weight. With enough rows for every multiprocessor to have a large tile, the tensor
+//! cores bring the gain (1.4 to 1.6 times). With few rows the smaller weight brings it (1.1 to 1.3
+//! times). Invariant: a tile never needs more shared memory than a block may have.
 
 use overdrive_ir::{DType, Decline, Operation, TensorType};
 
@@ -11,13 +11,13 @@ use overdrive_ir::{DType, Decline, Operation, TensorType};
 const INPUTS: usize = 128;
 /// With few rows: outputs that keep most multiprocessors busy.
 const FEWEST_OUTPUTS: usize = 4096;
-/// With many: tiles that do (96 of 768 inputs gained nothing, 128 and 512 a third), and inputs that
-/// outweigh the beginning and the end of a tile.
+/// With many rows: tiles that keep most multiprocessors busy (96 of 768 inputs gained nothing, 128
+/// and 512 a third). Also inputs that outweigh the beginning and the end of a tile.
 const FEWEST_TILES: usize = 100;
 const FEWEST_INPUTS: usize = 1024;
 /// Inputs of a tile, of which half stay.
 const TILE_INPUTS: usize = 64;
-/// Dynamic shared memory that a block may have, less what the barriers take.
+/// Dynamic shared memory that a block may have, less the room of the barriers.
 const SHARED_BYTES: usize = 227 * 1024 - 512;
 /// For bringing the first tile to its alignment.
 const SLACK: usize = 1024;
@@ -73,7 +73,7 @@ fn slower(rows: usize, [n, k]: [usize; 2]) -> Option<String> {
         .then(|| format!("{k} inputs are too few to gain by 2:4, which takes {FEWEST_INPUTS}"))
 }
 
-/// What a block computes at a time.
+/// The tile that a block computes at a time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Tile {
     /// Warpgroups that multiply, by 64 outputs each.
@@ -134,8 +134,8 @@ impl Tile {
         [n.div_ceil(self.outputs()), rows.div_ceil(self.rows)]
     }
 
-    /// Tiles of outputs to walk before the next rows of x, of `count` that there are: what runs at
-    /// once is about square.
+    /// Tiles of outputs to walk before the next rows of x, of `count` that there are. The tiles
+    /// that run at once are then about square.
     pub(super) fn group(&self, count: usize) -> usize {
         (2048 / self.outputs()).clamp(1, count.max(1))
     }

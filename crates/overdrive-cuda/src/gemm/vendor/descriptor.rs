@@ -16,7 +16,7 @@ fn bytes<T>(value: &T) -> (*const c_void, usize) {
 /// How a product is computed.
 pub(super) struct Description(sys::cublasLtMatmulDesc_t);
 
-// SAFETY: a descriptor is plain memory of its owner.
+// SAFETY: a descriptor is plain memory that belongs to its owner, and to no thread.
 unsafe impl Send for Description {}
 
 impl Description {
@@ -35,7 +35,7 @@ impl Description {
         Ok(())
     }
 
-    /// What cuBLASLt has to do to operands that lie by rows.
+    /// Tells cuBLASLt which operands lie by rows, so that it transposes them.
     pub(super) fn transpose(&self, majors: [Major; 2]) -> Result<(), Error> {
         let operation = |major| match major {
             Major::Column => Operation::CUBLAS_OP_N as i32,
@@ -77,7 +77,7 @@ impl Description {
 
 impl Drop for Description {
     fn drop(&mut self) {
-        // SAFETY: the owner goes, and nobody else has it.
+        // SAFETY: the owner is dropped, and nobody else has the descriptor.
         unsafe { result::destroy_matmul_desc(self.0) }.expect("a live descriptor can be destroyed");
     }
 }
@@ -85,7 +85,7 @@ impl Drop for Description {
 /// Type, extents and strides of a matrix with contiguous columns.
 pub(super) struct Matrix(sys::cublasLtMatrixLayout_t);
 
-// SAFETY: a descriptor is plain memory of its owner.
+// SAFETY: a descriptor is plain memory that belongs to its owner, and to no thread.
 unsafe impl Send for Matrix {}
 
 impl Matrix {
@@ -115,17 +115,17 @@ impl Matrix {
 
 impl Drop for Matrix {
     fn drop(&mut self) {
-        // SAFETY: the owner goes, and nobody else has it.
+        // SAFETY: the owner is dropped, and nobody else has the descriptor.
         unsafe { result::destroy_matrix_layout(self.0) }
             .expect("a live descriptor can be destroyed");
     }
 }
 
-/// What algorithms may assume and use.
+/// The resources that algorithms may assume and use.
 pub(super) struct Preference(sys::cublasLtMatmulPreference_t);
 
 impl Preference {
-    /// Bytes of workspace, and of what the addresses of A, B, C and D are multiples of.
+    /// Bytes of workspace, and the alignment of the addresses of A, B, C and D.
     pub(super) fn new(workspace_bytes: usize, aligned: &[u64; 4]) -> Result<Self, Error> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Wish;
         let preference = Self(result::create_matmul_pref()?);
@@ -142,8 +142,8 @@ impl Preference {
         Ok(preference)
     }
 
-    /// The `limit` algorithms that cuBLASLt thinks best, best first; none for what it does not
-    /// support.
+    /// The `limit` algorithms that cuBLASLt thinks best, best first; none for a product that it
+    /// does not support.
     pub(super) fn algorithms(
         &self,
         library: &Handle,
@@ -177,7 +177,7 @@ impl Preference {
         }
         status.result()?;
         found.truncate(count as usize);
-        // SAFETY: cuBLASLt has written `count` of them.
+        // SAFETY: cuBLASLt has written the first `count` results.
         let found = found.into_iter().map(|result| unsafe { result.assume_init() });
         Ok(found.filter(|result| result.state.result().is_ok()).collect())
     }
@@ -185,7 +185,7 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: the owner goes, and nobody else has it.
+        // SAFETY: the owner is dropped, and nobody else has the descriptor.
         unsafe { result::destroy_matmul_pref(self.0) }.expect("a live descriptor can be destroyed");
     }
 }

@@ -10,9 +10,9 @@ pub(super) struct Handle {
     handle: sys::cublasLtHandle_t,
 }
 
-// SAFETY: cuBLASLt allows a handle in several threads at once.
+// SAFETY: cuBLASLt allows a handle in any thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: cuBLASLt allows several threads to use a handle at once.
 unsafe impl Sync for Handle {}
 
 /// By ordinal of the device. A handle holds the device's primary context, which outlives every

@@ -13,13 +13,13 @@ use crate::compiler::Source;
 use crate::kernels::nest::Place;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
-/// Of `convolution.cu`.
+/// Threads of a block of `convolution.cu`.
 const THREADS: u32 = 256;
 const PIXELS: usize = 128;
 /// Multiprocessors of a large GPU: with fewer tiles than these, tiles are halved.
 const BLOCKS: usize = 128;
 
-/// What a convolution is compiled to.
+/// The design that a convolution is compiled to.
 struct Design {
     source: Source,
     slots: Vec<SlotId>,
@@ -128,7 +128,7 @@ impl Launch for Convolution {
         let [input, kernel] = [self.input, self.kernel].map(|place| place.of(addresses));
         let packed = addresses.workspace();
         let slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
-        // SAFETY: the workspace has room for the packed weights; the parameters are those of the
+        // SAFETY: the workspace has room for the packed weights. The parameters are those of the
         // kernels, which read only taps that are inside and write only pixels that exist.
         unsafe {
             if self.packing.grid_dim.0 > 0 {

@@ -1,17 +1,20 @@
 // Convolution as a matrix product that is never written down: weights [O, K] by columns [K, pixels]
 // of each group.
 //
-// K counts taps, then channels, so that a step of K has one tap where the channels of a group are a
+// K counts taps, then channels. So a step of K has one tap where the channels of a group are a
 // multiple of it, and its bounds are tested once. Weights are packed beforehand to [K, O] of whole
-// tiles (`pack`). Columns are gathered from the input as it lies, whatever its strides, through
-// registers into shared memory, one step ahead of the product. Sums pass through shared memory, so
-// that threads of a warp finish neighbouring pixels of one channel. Source: Chetlur et al., "cuDNN:
-// efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
+// tiles (`pack`). Columns are gathered from the input as it lies, whatever its strides. They go
+// through registers into shared memory, one step ahead of the product. Sums pass through shared
+// memory, so that threads of a warp finish neighbouring pixels of one channel. Source: Chetlur et
+// al., "cuDNN: efficient primitives for deep learning", arXiv:1410.0759 (implicit GEMM).
 //
-// Text before this file (geometry.rs) gives `Element`, `Partial`, the extents, `Pixel`, `pixel`,
-// `Tap`, `tap`, `source`, `weight`, `epilogue` of LANES neighbouring pixels over `SLOTS`
-// (parameters) and `NAMES` (arguments), and BM, channels of a tile. -D TENSOR: 16-bit floats on the
-// tensor cores.
+// Text before this file (geometry.rs) gives:
+//
+// - `Element`, `Partial`, the extents, `Pixel`, `pixel`, `Tap`, `tap`, `source` and `weight`;
+// - `epilogue` of LANES neighbouring pixels over `SLOTS` (parameters) and `NAMES` (arguments);
+// - BM, channels of a tile.
+//
+// -D TENSOR: 16-bit floats on the tensor cores.
 
 constexpr int BN = 128, THREADS = 256;
 #ifdef TENSOR

@@ -135,7 +135,7 @@ impl Finish {
     }
 }
 
-/// The function, with what it takes.
+/// The function, with its arguments.
 fn function(program: &Program, parameters: &str, names: &str) -> String {
     let (lanes, rank) = (lanes(program), program.extents.len());
     let mut text = format!(

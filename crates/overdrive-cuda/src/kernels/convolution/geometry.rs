@@ -9,7 +9,7 @@ use overdrive_ir::plan::{ConvolutionCall, Dimension};
 /// A convolution's numbers as the printer needs them.
 pub(super) struct Geometry<'a> {
     call: &'a ConvolutionCall,
-    /// Of the input, the kernel and the result, spatial ones from the third on.
+    /// Extents of the input, the kernel and the result, spatial ones from the third on.
     input: Vec<usize>,
     kernel: Vec<usize>,
     output: Vec<usize>,

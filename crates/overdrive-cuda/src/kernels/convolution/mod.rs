@@ -1,7 +1,7 @@
 //! `convolution`: an implicit matrix product with its epilogue, for any strides, groups and
 //! dilations.
 //!
-//! `geometry` prints where elements are, `finish` what happens to each sum, `call` is the compiled
+//! `geometry` prints where elements are, `finish` the epilogue of each sum, `call` is the compiled
 //! step.
 
 mod call;

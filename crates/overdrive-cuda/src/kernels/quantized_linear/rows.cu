@@ -1,16 +1,16 @@
-// `quantized_linear` of few rows of half floats: weights stay codes until they are in registers,
-// and meet x in the tensor cores, with the weights as the left operand, so that sixteen of them
-// share what is read of x.
+// `quantized_linear` of few rows of half floats. Weights stay codes until they are in registers,
+// and meet x in the tensor cores. The weights are the left operand, so that sixteen of them share
+// each read of x.
 //
-// Between two of these in a row memory must not rest, and what stands in the way is that each needs
-// all that the one before wrote. So codes set out before that is there, by the bulk copy engine,
-// which keeps no thread waiting; each warp has chunks of its own (one in WARPS), in a ring of its
-// own in shared memory, AHEAD of them at once, and waits for no other warp until sums meet at the
-// end. What is left between two kernels is the time of the products, so numbers are made of codes
-// in as few instructions as there are: the integer pipes take two cycles for each of theirs.
+// Between two of these kernels in a row, memory must not rest. The obstacle is that each needs all
+// results of the one before. So codes set out before those results are there. The bulk copy engine
+// brings them, which keeps no thread waiting. Each warp has chunks of its own (one in WARPS), in a
+// ring of its own in shared memory, AHEAD of them at once. It waits for no other warp until sums
+// meet at the end. Then only the time of the products is left between two kernels. So codes become
+// numbers in as few instructions as possible: the integer pipes take two cycles for each of theirs.
 //
-// The order of the contracted index within a chunk is the one in which codes come out of their
-// words: the code at bit 0 with the one at bit 16; x is turned around to fit.
+// The order of the contracted index within a chunk is the order in which codes come out of their
+// words. The code at bit 0 comes with the one at bit 16. x is rearranged to fit.
 //
 // Learnt from Marlin (codes to half floats by bits, weights streamed past x) and from Machete.
 //
@@ -39,7 +39,7 @@ constexpr i64 ROW_BYTES = (i64)K * width<CODE> / 8;
 constexpr bool AFTER = GROUP % (4 * CODES) == 0 || GROUP == K;
 constexpr int SCALES = AFTER || GROUP >= CODES ? 1 : CODES / GROUP;
 constexpr bool IS_BF16 = same<X, bf16>;
-// What to multiply the pairs of `numbers` by.
+// The factor for the pairs of `numbers`.
 constexpr f32 UNIT = same<CODE, f4e2m1> ? 1.0f : IS_BF16 ? 128.0f : 512.0f;
 // Whether x is kept in registers from tile to tile.
 constexpr bool KEEPS_X = TILES <= 2;
@@ -79,8 +79,8 @@ __device__ __forceinline__ f32 high_of(u32 pair) { return decode(X{(u16)(pair >>
 constexpr u32 ONE = IS_BF16 ? 0x3f803f80u : 0x3c003c00u;
 
 // Eight codes as four pairs of half floats, exact but for UNIT. Bits at the low end of a half float
-// are a subnormal, which is as good a number as any to `fma`; so are two codes of four bits beside
-// each other, each in its place.
+// are a subnormal, and `fma` takes a subnormal like any other number. The same holds for two codes
+// of four bits beside each other, each in its place.
 __device__ __forceinline__ void numbers(const Words& words, int piece, u32 (&pairs)[4]) {
     if constexpr (same<CODE, i4>) {
         // The sign bit turned around makes the code one of 0 to 15. Pairs (i, i + 4).
@@ -154,7 +154,7 @@ __device__ __forceinline__ void multiply(f32 (&d)[4], const u32 (&a)[4], u32 b0,
               "f"(c[2]), "f"(c[3]));
 }
 
-// What lies there, or zeros where nothing does.
+// The words that lie there, or zeros where nothing does.
 __device__ __forceinline__ Words read_shared(u32 from, bool there = true) {
     Words words;
     asm volatile(
@@ -179,7 +179,7 @@ __device__ __forceinline__ T raw_element(const T* from, i64 index) {
     else return from[index];
 }
 
-// What a lane holds beside the codes of a chunk: of rows g and g + 8 of each tile.
+// The values that a lane holds beside the codes of a chunk: those of rows g and g + 8 of each tile.
 struct Factors {
     SCALE scale[HALVES][MTILES][2][SCALES];
     ZERO zero[HALVES][MTILES][2][SCALES];
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) u8 dynamic[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int first = blockIdx.x * BLOCK_N;
-    // Of a tile's rows a lane has `own` and the one eight later; neighbours lie where the copy put
+    // A lane has the row `own` of a tile and the one eight later; neighbours lie where the copy put
     // them into other banks.
     const int own = HALVES == 2 ? g >> 1 | (g & 1) << 2 : g;
     const int x_bytes = rows * CHUNK * 2;
@@ -439,7 +439,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             fetch_x(step + AHEAD, slot);
         }
         close();
-        // The next kernel's blocks would take their share of what this one still waits for.
+        // The next kernel's blocks would take their share of the memory traffic that this one still
+        // waits for.
         if (step + AHEAD + 1 == STEPS || (STEPS <= AHEAD && step == 0)) let_next_begin();
         if (GROUP != K) factors = next;
         if (++slot == AHEAD) slot = 0, parity ^= 1;

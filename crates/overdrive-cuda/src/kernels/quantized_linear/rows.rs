@@ -31,7 +31,7 @@ struct Compiled {
     map: Option<Maps>,
 }
 
-/// What the source depends on.
+/// The parameters that the source depends on.
 struct Wanted {
     x: DType,
     codes: DType,

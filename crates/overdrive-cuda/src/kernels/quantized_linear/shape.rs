@@ -1,8 +1,8 @@
-//! What of `quantized_linear` the kernel takes, and how it shares the work.
+//! The cases of `quantized_linear` that the kernel takes, and how it shares the work.
 //!
-//! Codes are read once whatever the rows of x are, so that a few rows cost little more than one; on
-//! an H200 products of weights that were dequantized before are faster from 33 rows on. Invariant:
-//! what `declines` lets through, `Shape` has a place for.
+//! Codes are read once however many rows x has, so that a few rows cost little more than one. On an
+//! H200, products of weights that were dequantized before are faster from 33 rows on. Invariant:
+//! `Shape` has a place for everything that `declines` lets through.
 
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::Activations;
@@ -22,8 +22,8 @@ const WARPS: usize = 8;
 const ROWS_OF_TWO_HALVES: usize = 4;
 /// Most chunks of a warp that are under way.
 const MOST_AHEAD: usize = 4;
-/// Shared memory of a block: what is under way before more stands in its own way (measured on an
-/// H200), and all that there is.
+/// Shared memory of a block. The first is the bytes under way beyond which more only wait for each
+/// other (measured on an H200), the second all that there is.
 const SHARED_BYTES: [usize; 2] = [150 << 10, 226 << 10];
 /// Before the rings.
 const BARRIER_BYTES: usize = 1024;
