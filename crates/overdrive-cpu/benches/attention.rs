@@ -80,7 +80,7 @@ fn peak() -> f64 {
 /// Attention and its gradients, or one of them.
 fn graphs(form: &str, t: usize) -> [Graph; 2] {
     let mask = if form == "full" { Mask::Full } else { Mask::Causal };
-    let attention = Attention { scale: None, mask };
+    let attention = Attention { mask, ..Attention::FULL };
     let regions = match form {
         "window" => vec![
             mask_region(&[], |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(WINDOW)))

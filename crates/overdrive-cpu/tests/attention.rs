@@ -1,12 +1,12 @@
 //! Attention over more keys than a block holds, under scales that turn the order of the scores
-//! around, and with score and mask functions; and its gradients.
+//! around, with score and mask functions, and with weights dropped; and its gradients.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 mod support;
 
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::ops::{Attention, AttentionGrad};
+use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
 use overdrive_ir::plan::{KernelOp, StepKind};
 use overdrive_ir::{Array, Binary, Builder, Compare, DType, Graph, TensorType};
 use support::{MODES, Session, check, random};
@@ -19,20 +19,46 @@ fn attention(dtype: DType, [queries, keys]: [usize; 2], attention: Attention) {
         |index: &[usize], key: &Array| key.at(index) * (0.5 + index[2] as f64 / (4 * keys) as f64);
     let k = random(dtype, &[1, 1, keys, 4], 2);
     let k = Array::build(dtype, &[1, 1, keys, 4], |index| grow(index, &k));
-    let inputs = [random(dtype, &[1, 2, queries, 4], 1), k, random(dtype, &[1, 1, keys, 3], 3)];
+    let mut inputs =
+        vec![random(dtype, &[1, 2, queries, 4], 1), k, random(dtype, &[1, 1, keys, 3], 3)];
+    inputs.extend(seed_of(attention));
     let b = Builder::new(&format!("{dtype} {queries}x{keys} {attention:?}"));
-    let [q, k, v] = [0, 1, 2].map(|i| b.input(&format!("x{i}"), inputs[i].ty()));
-    let [out, lse] = q.attention(k, v, attention);
+    let x: Vec<_> =
+        inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
+    let [out, lse] = x[0].attention_with([x[1], x[2]], attention, vec![], &x[3..]);
     b.output("out", out);
     b.output("lse", lse);
-    check(&b.finish().unwrap(), &inputs, Tolerance::new(dtype, keys, 8.0));
+    let graph = b.finish().unwrap();
+    check(&graph, &inputs, Tolerance::new(dtype, keys, 8.0));
+    runs_as(&graph, &inputs, "attention");
+}
+
+/// The operand that dropout takes.
+fn seed_of(attention: Attention) -> Option<Array> {
+    attention.dropout.map(|_| Array::int(DType::U64, &[], vec![(1 << 35) + 3]))
+}
+
+/// Panics unless the plan of a graph has the kernel.
+fn runs_as(graph: &Graph, inputs: &[Array], kernel: &str) {
+    let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
+    for mode in MODES {
+        let session = Session::new(graph, mode, 1, &tensors).unwrap();
+        let steps = &session.compiled.plan().steps;
+        let found = steps.iter().any(|step| is_kernel(&step.kind, kernel));
+        assert!(found, "{}, {mode}: {steps:?}", graph.name());
+    }
+}
+
+/// A seventh of the weights dropped.
+fn dropping(attention: Attention) -> Attention {
+    Attention { dropout: Some(Dropout { rate: 1.0 / 7.0, site: 0x12_3456_789a }), ..attention }
 }
 
 #[test]
 fn running_maxima_and_sums_carry_over_blocks_of_keys() {
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         for mask in [Mask::Full, Mask::Causal] {
-            attention(dtype, [37, 530], Attention { scale: None, mask });
+            attention(dtype, [37, 530], Attention { mask, ..Attention::FULL });
         }
         // The first panel sees no key, the second some.
         attention(dtype, [300, 257], Attention::CAUSAL);
@@ -42,7 +68,7 @@ fn running_maxima_and_sums_carry_over_blocks_of_keys() {
 #[test]
 fn hidden_keys_stay_hidden_under_scales_of_every_sign() {
     for scale in [-0.75, 0.0, 1.5] {
-        attention(DType::F32, [9, 9], Attention { scale: Some(scale), mask: Mask::Causal });
+        attention(DType::F32, [9, 9], Attention { scale: Some(scale), ..Attention::CAUSAL });
     }
 }
 
@@ -83,17 +109,7 @@ fn score_and_mask_functions_run_in_the_kernel() {
                 b.output("lse", lse);
                 let graph = b.finish().unwrap();
                 check(&graph, &inputs, Tolerance::new(dtype, 13, 8.0));
-                let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
-                for mode in MODES {
-                    let session = Session::new(&graph, mode, 1, &tensors).unwrap();
-                    let plan = session.compiled.plan();
-                    assert!(
-                        plan.steps.iter().any(|step| is_kernel(&step.kind, "attention")),
-                        "{}, {mode}: {:?}",
-                        graph.name(),
-                        plan.steps
-                    );
-                }
+                runs_as(&graph, &inputs, "attention");
             }
         }
     }
@@ -155,7 +171,7 @@ fn gradients(dtype: DType, [queries, keys]: [usize; 2], attention: Attention, re
     let lse = random(wide, &[1, 2, queries], 4);
     let raised = (keys as f64).ln() + 1.0;
     let lse = Array::build(wide, &[1, 2, queries], |index| 0.2 * lse.at(index) + raised);
-    let inputs = [
+    let mut inputs = vec![
         random(dtype, &rows, 1),
         random(dtype, &shared, 2),
         random(dtype, &[1, 1, keys, 3], 3),
@@ -163,16 +179,14 @@ fn gradients(dtype: DType, [queries, keys]: [usize; 2], attention: Attention, re
         random(dtype, &[1, 2, queries, 3], 5),
         random(wide, &[1, 2, queries], 6),
     ];
+    inputs.extend(seed_of(attention));
     let x: Vec<_> =
         inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
     let results = b.node(AttentionGrad { attention }, &x, regions.to_vec());
     ["dq", "dk", "dv"].iter().zip(results).for_each(|(name, result)| b.output(name, result));
     let graph = b.finish().unwrap();
     check(&graph, &inputs, Tolerance::new(dtype, queries.max(keys), 8.0));
-    let tensors: Vec<_> = inputs.iter().map(Array::to_tensor).collect();
-    let session = Session::new(&graph, MODES[2], 1, &tensors).unwrap();
-    let steps = &session.compiled.plan().steps;
-    assert!(steps.iter().any(|step| is_kernel(&step.kind, "attention_grad")), "{steps:?}");
+    runs_as(&graph, &inputs, "attention_grad");
 }
 
 #[test]
@@ -185,8 +199,27 @@ fn gradients_add_up_over_blocks_and_groups() {
         }
     }
     for scale in [-0.75, 0.0] {
-        gradients(DType::F32, [9, 9], Attention { scale: Some(scale), mask: Mask::Causal }, &[]);
+        gradients(DType::F32, [9, 9], Attention { scale: Some(scale), ..Attention::CAUSAL }, &[]);
     }
+}
+
+/// Numbers of keys with every remainder by four: blocks of the generator lie across rows.
+#[test]
+fn dropped_weights_are_those_of_the_definition() {
+    for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+        for causal in [Attention::FULL, Attention::CAUSAL] {
+            attention(dtype, [37, 530], dropping(causal));
+            attention(dtype, [70, 257], dropping(causal));
+            gradients(dtype, [90, 700], dropping(causal), &[]);
+            gradients(dtype, [500, 143], dropping(causal), &[]);
+        }
+    }
+    let far = score_region(DType::F32, &[], |score, [_, _, q, k], _| {
+        (score * 0.5).tanh() * 2.0 - (q - k).convert(DType::F32) * 0.01
+    });
+    let regions = [far.unwrap(), documents()];
+    gradients(DType::F32, [130, 150], dropping(Attention::CAUSAL), &regions);
+    gradients(DType::BF16, [130, 150], dropping(Attention::FULL), &regions[1..]);
 }
 
 #[test]

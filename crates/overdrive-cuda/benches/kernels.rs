@@ -81,7 +81,7 @@ fn attentions() -> Vec<Graph> {
         for mask in [Mask::Causal, Mask::Full] {
             let ty = TensorType::new(DType::BF16, [b, h, t, d]);
             let name = format!("attention bf16 {b}x{h}x{t}x{d} {mask:?}");
-            let op = Attention { scale: None, mask };
+            let op = Attention { mask, ..Attention::FULL };
             graphs.push(graph(&name, &[ty.clone(), ty.clone(), ty], |x| {
                 x[0].attention(x[1], x[2], op)[0]
             }));

@@ -9,7 +9,7 @@ mod support;
 
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d};
+use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d, Dropout};
 use overdrive_ir::{
     Array, Builder, Compare, DType, Expr, Graph, Mode, Order, Prim, Reducer, Window,
 };
@@ -166,7 +166,7 @@ fn attention_of_whole_and_partial_tiles() {
             for mask in [Mask::Full, Mask::Causal] {
                 let name = format!("attention of {dtype} {shape:?} {mask:?}");
                 check(&name, &attention_inputs(dtype, shape), |_, x| {
-                    x[0].attention(x[1], x[2], Attention { scale: None, mask }).to_vec()
+                    x[0].attention(x[1], x[2], Attention { mask, ..Attention::FULL }).to_vec()
                 });
             }
         }
@@ -176,7 +176,7 @@ fn attention_of_whole_and_partial_tiles() {
             for mask in [Mask::Full, Mask::Causal] {
                 let name = format!("attention of {dtype} {shape:?} {mask:?}");
                 check(&name, &attention_inputs(dtype, shape), |_, x| {
-                    x[0].attention(x[1], x[2], Attention { scale: None, mask }).to_vec()
+                    x[0].attention(x[1], x[2], Attention { mask, ..Attention::FULL }).to_vec()
                 });
             }
         }
@@ -191,7 +191,7 @@ fn attention_of_whole_and_partial_tiles() {
     });
     let shape = [1, 1, 1, 65, 65, 64, 64];
     check("negative scale", &attention_inputs(DType::BF16, shape), |_, x| {
-        x[0].attention(x[1], x[2], Attention { scale: Some(-0.1), mask: Mask::Causal }).to_vec()
+        x[0].attention(x[1], x[2], Attention { scale: Some(-0.1), ..Attention::CAUSAL }).to_vec()
     });
     // Two fragments of queries a warp.
     check("many tiles", &attention_inputs(DType::BF16, [33, 4, 1, 129, 20, 16, 16]), |_, x| {
@@ -225,6 +225,51 @@ fn attention_with_score_and_mask_functions() {
             x[0].attention_with([x[1], x[2]], Attention::CAUSAL, regions.clone(), &x[3..]).to_vec()
         });
     }
+}
+
+/// A seed that needs all of its bits, and a third of the weights dropped.
+fn dropping(attention: Attention) -> (Attention, Array) {
+    let dropout = Some(Dropout { rate: 1.0 / 3.0, site: 0x1234_5678_9abc });
+    let seed = Array::int(DType::U64, &[], vec![0x8765_4321_0fed_cba9]);
+    (Attention { dropout, ..attention }, seed)
+}
+
+/// Every kernel draws what `dropout` draws, for numbers of keys of every remainder by four.
+#[test]
+fn attention_with_dropped_weights() {
+    let more = [
+        [1, 2, 1, 200, 301, 64, 64],
+        [1, 2, 1, 130, 302, 128, 128],
+        // Few queries: one of decoding.
+        [2, 4, 2, 1, 333, 64, 64],
+        [1, 2, 1, 2, 500, 128, 128],
+    ];
+    let shapes: Vec<_> = [&ATTENTIONS[..], &ATTENTIONS_OF_HOPPER, &more].concat();
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        for &shape in shapes.iter().filter(|shape| dtype != DType::F32 || shape[5] <= 64) {
+            for causal in [Attention::FULL, Attention::CAUSAL] {
+                let (attention, seed) = dropping(causal);
+                let inputs = [attention_inputs(dtype, shape), vec![seed]].concat();
+                check(&format!("dropout of {dtype} {shape:?} {causal:?}"), &inputs, |_, x| {
+                    x[0].attention_with([x[1], x[2]], attention, vec![], &x[3..]).to_vec()
+                });
+            }
+        }
+    }
+    // Beside functions, which read what lies behind the seed.
+    let lengths = Array::from_f64(DType::I32, &[2], vec![290.0, 0.0]);
+    let captures = [lengths.ty()];
+    let mask = mask_region(&captures, |[b, _, _, k], captures| {
+        k.compare(Compare::Lt, captures[0].at(&[b]))
+    });
+    let score = score_region(DType::F32, &captures, |score, _, _| (score * 0.5).tanh() * 2.0);
+    let regions = vec![score.unwrap(), mask.unwrap()];
+    let (attention, seed) = dropping(Attention::CAUSAL);
+    let shape = [2, 2, 1, 200, 400, 64, 64];
+    let inputs = [attention_inputs(DType::BF16, shape), vec![seed, lengths]].concat();
+    check("dropout beside functions", &inputs, |_, x| {
+        x[0].attention_with([x[1], x[2]], attention, regions.clone(), &x[3..]).to_vec()
+    });
 }
 
 /// Padding in two forms. BERT's hidden scores are the lowest number, so that a sequence that is all
@@ -306,7 +351,7 @@ fn gradients_of_attention() {
             for mask in [Mask::Full, Mask::Causal] {
                 let name = format!("gradients of attention of {dtype} {shape:?} {mask:?}");
                 check(&name, &gradient_inputs(dtype, shape), |b, x| {
-                    let attention = Attention { scale: None, mask };
+                    let attention = Attention { mask, ..Attention::FULL };
                     gradients(b, [x[0], x[1], x[2], x[3]], attention, (&[], &[]))
                 });
             }
@@ -331,8 +376,40 @@ fn gradients_of_attention() {
         vec![results[0], results[1].transpose(&[0, 1, 3, 2])]
     });
     check("negative scale", &gradient_inputs(DType::BF16, shape), |b, x| {
-        let attention = Attention { scale: Some(-0.1), mask: Mask::Causal };
+        let attention = Attention { scale: Some(-0.1), ..Attention::CAUSAL };
         gradients(b, [x[0], x[1], x[2], x[3]], attention, (&[], &[]))
+    });
+}
+
+#[test]
+fn gradients_of_attention_with_dropped_weights() {
+    let more = [[1, 2, 1, 150, 201, 64, 64], [1, 4, 2, 131, 206, 128, 128]];
+    for dtype in [DType::BF16, DType::F16] {
+        for shape in GRADIENTS_OF_HOPPER.into_iter().chain(more) {
+            for causal in [Attention::FULL, Attention::CAUSAL] {
+                let (attention, seed) = dropping(causal);
+                let inputs = [gradient_inputs(dtype, shape), vec![seed]].concat();
+                check(&format!("dropout of {dtype} {shape:?} {causal:?}"), &inputs, |b, x| {
+                    gradients(b, [x[0], x[1], x[2], x[3]], attention, (&[], &x[4..]))
+                });
+            }
+        }
+    }
+    // Beside a score function, whose capture has a gradient too.
+    let slopes = random(DType::F32, &[4], 4).map(|x| x.abs() / 16.0);
+    let slopes = Array::from(&slopes.to_tensor());
+    let alibi = score_region(DType::F32, &[slopes.ty()], |score, [_, h, q, k], captures| {
+        score + captures[0].at(&[h]) * (k - q).convert(DType::F32)
+    });
+    let regions = vec![alibi.unwrap()];
+    let (attention, seed) = dropping(Attention::CAUSAL);
+    let shape = [1, 4, 2, 150, 170, 128, 128];
+    let inputs = [gradient_inputs(DType::BF16, shape), vec![seed, slopes]].concat();
+    check("dropout beside a score function", &inputs, |b, x| {
+        let mut results = gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]));
+        // What it is a sum of is rounded to 16 bits.
+        results[3] = results[3].convert(DType::BF16);
+        results
     });
 }
 

@@ -8,9 +8,10 @@ use std::collections::HashSet;
 use overdrive_cuda::compiler::{Architecture, Source, compile, resources};
 use overdrive_cuda::{Error, kernels};
 use overdrive_ir::ops::attention::{mask_region, score_region};
-use overdrive_ir::ops::{Attention, AttentionGrad};
+use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
 use overdrive_ir::{
-    Builder, Call, Compare, DType, Described, Description, Graph, Mode, Target, TensorType, Tuning,
+    Builder, Call, Compare, DType, Described, Description, Expr, Graph, Mode, Target, TensorType,
+    Tuning,
 };
 use testkit::{Case, Needs};
 
@@ -62,6 +63,12 @@ fn spills_at_most(bytes: u32, source: &Source, case: &str) {
     }
 }
 
+/// Causal attention that drops weights, and the seed that it takes.
+fn dropping<'b>(b: &'b Builder) -> (Attention, Expr<'b>) {
+    let dropout = Some(Dropout { rate: 0.1, site: 0x12_3456_789a });
+    (Attention { dropout, ..Attention::CAUSAL }, b.input("seed", Dropout::SEED))
+}
+
 /// Attention of Hopper's own kernel compiles for each of its tiles, and keeps all in registers.
 #[test]
 fn attentions_of_hopper_compile_and_spill_nothing() {
@@ -80,16 +87,29 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
         (DType::BF16, [16_384, 16_384, 128]),
         (DType::BF16, [1000, 1000, 192]),
         (DType::BF16, [1000, 1000, 256]),
+        (DType::BF16, [1000, 999, 64]),
+        (DType::BF16, [1000, 999, 128]),
+        (DType::BF16, [1000, 999, 256]),
     ] {
-        for (attention, regions) in
-            [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[]), (Attention::CAUSAL, &regions)]
-        {
+        let plain =
+            [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[]), (Attention::CAUSAL, &regions)];
+        let dropped = [(None, &[][..]), (None, &regions)];
+        let plain = plain.map(|(attention, regions)| (Some(attention), regions));
+        for (attention, regions) in plain.into_iter().chain(dropped) {
             let b = Builder::new("attention");
+            let (attention, seed) = match attention {
+                Some(attention) => (attention, None),
+                None => {
+                    let (attention, seed) = dropping(&b);
+                    (attention, Some(seed))
+                }
+            };
             let [q, k, v] = [("q", queries), ("k", keys), ("v", keys)]
                 .map(|(name, rows)| b.input(name, TensorType::new(dtype, [2, 2, rows, d])));
             let declared = captures.iter().zip(["bias", "length"]).filter(|_| !regions.is_empty());
-            let captures: Vec<_> = declared.map(|(ty, name)| b.input(name, ty.clone())).collect();
-            b.output("y", q.attention_with([k, v], attention, regions.to_vec(), &captures)[0]);
+            let captures = declared.map(|(ty, name)| b.input(name, ty.clone()));
+            let rest: Vec<_> = seed.into_iter().chain(captures).collect();
+            b.output("y", q.attention_with([k, v], attention, regions.to_vec(), &rest)[0]);
             let sources = sources_of(&b.finish().unwrap());
             let own =
                 sources.iter().find(|(_, architectures)| *architectures == [Architecture::Sm90a]);
@@ -122,27 +142,40 @@ fn gradients_of_attention_compile_for_hopper_and_spill_little() {
     });
     let [capped, alibi, biased, same] = [capped, alibi, biased, same].map(Result::unwrap);
     let functions = [vec![same.clone()], vec![capped], vec![alibi], vec![biased, same]];
-    for (dtype, [d, values]) in [
-        (DType::BF16, [64, 64]),
-        (DType::F16, [64, 64]),
-        (DType::BF16, [128, 128]),
-        (DType::F16, [128, 128]),
-        (DType::BF16, [80, 112]),
-        (DType::F16, [32, 128]),
-        (DType::BF16, [16, 48]),
+    for (dtype, [keys, d, values]) in [
+        (DType::BF16, [200, 64, 64]),
+        (DType::F16, [200, 64, 64]),
+        (DType::BF16, [200, 128, 128]),
+        (DType::F16, [200, 128, 128]),
+        (DType::BF16, [200, 80, 112]),
+        (DType::F16, [200, 32, 128]),
+        (DType::BF16, [200, 16, 48]),
+        (DType::BF16, [201, 64, 64]),
+        (DType::BF16, [201, 128, 128]),
     ] {
         let of_functions = functions.iter().map(|regions| (Attention::CAUSAL, &regions[..]));
         let plain = [(Attention::FULL, &[][..]), (Attention::CAUSAL, &[])];
-        for (attention, regions) in plain.into_iter().chain(of_functions) {
+        let plain = plain.into_iter().chain(of_functions);
+        let plain = plain.map(|(attention, regions)| (Some(attention), regions));
+        let dropped = std::iter::once(&[][..]).chain(functions.iter().map(|f| &f[..]));
+        for (attention, regions) in plain.chain(dropped.map(|regions| (None, regions))) {
             let b = Builder::new("gradients");
+            let (attention, seed) = match attention {
+                Some(attention) => (attention, None),
+                None => {
+                    let (attention, seed) = dropping(&b);
+                    (attention, Some(seed))
+                }
+            };
             let input = |name: &str, heads: usize, t, d| {
                 b.input(name, TensorType::new(dtype, [2, heads, t, d]))
             };
             let [q, k, v] =
-                [input("q", 4, 300, d), input("k", 2, 200, d), input("v", 2, 200, values)];
+                [input("q", 4, 300, d), input("k", 2, keys, d), input("v", 2, keys, values)];
             let row = TensorType::new(DType::F32, [2, 4, 300]);
             let [lse, delta] = ["lse", "delta"].map(|name| b.input(name, row.clone()));
             let mut operands = vec![q, k, v, lse, input("dout", 4, 300, values), delta];
+            operands.extend(seed);
             let declared = captures.iter().filter(|_| !regions.is_empty()).enumerate();
             operands.extend(declared.map(|(i, ty)| b.input(&format!("c{i}"), ty.clone())));
             let results = b.node(AttentionGrad { attention }, &operands, regions.to_vec());
@@ -153,7 +186,7 @@ fn gradients_of_attention_compile_for_hopper_and_spill_little() {
             let sources = sources_of(&b.finish().unwrap());
             let names_of = |graph: &Graph| graph.name().to_owned();
             let functions: Vec<String> = regions.iter().map(names_of).collect();
-            let case = format!("{dtype} {d} {values} {attention:?} {functions:?}");
+            let case = format!("{dtype} {keys} {d} {values} {attention:?} {functions:?}");
             let expected: &[&str] = match count {
                 3 => &["attention_grad"],
                 _ => &["attention_grad", "attention_captures"],

@@ -301,12 +301,16 @@ impl Operation {
         }
     }
 
-    /// Site id of a random draw.
+    /// Site id of a random draw, which may be that of a part of the op.
     pub(crate) fn random_site(&self) -> Option<u64> {
+        fn site_in(attributes: &Map<String, Json>) -> Option<u64> {
+            let parts = attributes.values().filter_map(Json::as_object).filter_map(site_in);
+            attributes.get("site").and_then(Json::as_u64).into_iter().chain(parts).max()
+        }
         match self {
             Operation::Prim(Prim::RandomBits { site, .. }) => Some(*site),
             Operation::Prim(_) => None,
-            Operation::Composite(op) => op.0.attributes().get("site").and_then(Json::as_u64),
+            Operation::Composite(op) => site_in(&op.0.attributes()),
         }
     }
 

@@ -12,7 +12,7 @@ mod operand;
 
 use crate::rebuild::{rebuild, regions};
 use operand::{Operand, constant};
-use overdrive_ir::ops::attention::{Mask, score_region};
+use overdrive_ir::ops::attention::score_region;
 use overdrive_ir::ops::{Attention, Softmax};
 use overdrive_ir::{
     Binary, Call, Compare, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Precision,
@@ -23,7 +23,7 @@ use std::collections::HashMap;
 /// The graph with attention in place of products around a softmax; as it is, for a device that has
 /// no kernel for it.
 pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphError> {
-    let op = Operation::from(Attention { scale: None, mask: Mask::Full });
+    let op = Operation::from(Attention::FULL);
     let any = [score_region(DType::F32, &[], |score, _, _| score)?];
     if target.kernel(&Call::Op { op: &op, operands: &[], regions: &any }).is_err() {
         return Ok(graph.clone());
@@ -55,7 +55,7 @@ pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphE
             true => operand.get(graph, place).transpose(&[0, 1, 3, 2]),
             false => operand.get(graph, place),
         });
-        let attention = Attention { scale: Some(found.scale), mask: Mask::Full };
+        let attention = Attention { scale: Some(found.scale), ..Attention::FULL };
         Ok(vec![q.attention_with([k, v], attention, region, &captures)[0]])
     })
 }

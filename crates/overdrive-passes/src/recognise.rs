@@ -20,6 +20,7 @@ mod sketch;
 mod spellings;
 mod terms;
 mod visible;
+mod weights;
 
 use crate::rebuild::{rebuild, regions};
 use crate::{cse, dce, fold};

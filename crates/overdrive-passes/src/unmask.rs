@@ -32,8 +32,9 @@ pub(crate) fn unmask(graph: &Graph) -> Result<Graph, GraphError> {
         }
         let kept: Vec<Graph> =
             node.regions.iter().filter(|region| *region != mask).cloned().collect();
-        let used = if kept.is_empty() { &operands[..3] } else { operands };
-        Some(b.node(*attention, used, kept))
+        let (_, captures) = attention.seed_and_captures(&operands[3..]);
+        let unread = if kept.is_empty() { captures.len() } else { 0 };
+        Some(b.node(*attention, &operands[..operands.len() - unread], kept))
     })
 }
 

@@ -5,8 +5,7 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::{
-    Attention, Gelu, LayerNorm, Linear, OPS, Relu, RmsNorm, Silu, Softmax, attention::Mask,
-    gelu::Approximation,
+    Attention, Gelu, LayerNorm, Linear, OPS, Relu, RmsNorm, Silu, Softmax, gelu::Approximation,
 };
 use overdrive_ir::{
     Binary, Builder, DType, Expr, Graph, Operation, Reducer, TensorType, Unary, verify,
@@ -64,7 +63,7 @@ fn same_meaning(before: &Graph, after: &Graph) {
 fn cases() -> Vec<(Operation, Vec<Vec<usize>>)> {
     let gelu = |approximation| Operation::from(Gelu { approximation });
     let causal = Attention::CAUSAL;
-    let [full, scaled] = [Attention::FULL, Attention { scale: Some(0.3), mask: Mask::Causal }];
+    let [full, scaled] = [Attention::FULL, Attention { scale: Some(0.3), ..Attention::CAUSAL }];
     vec![
         (gelu(Approximation::Erf), vec![vec![3, 5, 7]]),
         (gelu(Approximation::Tanh), vec![vec![6]]),

@@ -1,12 +1,14 @@
 //! Attention is found however exporters write it, and left alone where a mask is not known to be
 //! what the op has.
+//!
+//! Long because all ways of writing attention are held to one op.
 
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::{Attention, attention::Mask};
+use overdrive_ir::ops::{Attention, AttentionSink, Dropout, attention::Mask};
 use overdrive_ir::{
-    Binary, Builder, Compare, DType, Expr, Graph, Init, Shape, Tensor, TensorType, verify,
+    Binary, Builder, Compare, DType, Expr, Graph, Init, Reducer, Shape, Tensor, TensorType, verify,
 };
 use overdrive_passes::recognise;
 use proptest::prelude::*;
@@ -312,4 +314,130 @@ fn batches_of_one_dimension_are_found() {
     let found = recognise(&graph).unwrap();
     assert_eq!(attentions(&found).len(), 1);
     same_meaning(&graph, &found);
+}
+
+/// How the weights of attention with sinks are written.
+#[derive(Copy, Clone, Debug)]
+struct Sinks {
+    /// The maximum of each row is taken off first, as gpt-oss does.
+    shifted: bool,
+    /// Of the weights, dropped before or after the column of sinks is cut off.
+    dropped: Option<bool>,
+    /// Of the keys, the first one that is kept.
+    first: usize,
+    /// Whether a sink differs from query to query.
+    of_queries: bool,
+}
+
+const PLAIN: Sinks = Sinks { shifted: false, dropped: None, first: 0, of_queries: false };
+
+/// Four query heads on two of keys, with sinks, as transformers writes it for gpt-oss.
+fn with_sinks(form: Sinks) -> Graph {
+    let [batch, heads, queries, keys] = [2, 4, 5, 5];
+    let b = Builder::new("sinks");
+    let q = b.input("q", f32s(&[batch, heads, queries, 8]));
+    let [k, v] = ["k", "v"].map(|name| b.input(name, f32s(&[batch, heads / 2, keys, 8])));
+    let [k, v] = [k, v].map(|x| repeat_heads(x, 2));
+    let scores = q.dot(k.transpose(&[0, 1, 3, 2]), &[(0, 0), (1, 1)], &[(3, 2)]) * 0.25;
+    let seen = visible(&b, [batch, queries, keys]);
+    let number = |n: f64| b.full(DType::F32, seen.shape(), n);
+    let mask = seen.select(number(0.0), number(f64::from(f32::MIN)));
+    let scores = scores + mask.broadcast_to(&scores.shape());
+    let column = Shape::from([batch, heads, queries, 1]);
+    let sinks = match form.of_queries {
+        true => b.input("sinks", f32s(&[queries])).reshape([1, 1, queries, 1]),
+        false => b.input("sinks", f32s(&[heads])).reshape([1, heads, 1, 1]),
+    };
+    let mut joined = b.concat(&[scores, sinks.broadcast_to(&column)], 3);
+    if form.shifted {
+        joined = joined - joined.reduce_keep(Reducer::Max, &[3]);
+    }
+    let seed = form.dropped.map(|_| b.input("seed", Dropout::SEED));
+    let mut weights = joined.softmax(3);
+    if let (Some(true), Some(seed)) = (form.dropped, seed) {
+        weights = dropped(weights, seed);
+    }
+    weights = weights.slice_axis(3, form.first, keys + form.first);
+    if let (Some(false), Some(seed)) = (form.dropped, seed) {
+        weights = dropped(weights, seed);
+    }
+    b.output("y", weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)]));
+    b.finish().unwrap()
+}
+
+fn dropped<'b>(x: Expr<'b>, seed: Expr<'b>) -> Expr<'b> {
+    x.builder().op1(Dropout { rate: 0.5, site: 4 }, &[x, seed])
+}
+
+fn sinks(graph: &Graph) -> usize {
+    graph.nodes().iter().filter(|n| n.op.composite::<AttentionSink>().is_some()).count()
+}
+
+#[test]
+fn a_column_of_sinks_is_found() {
+    for shifted in [false, true] {
+        for dropped in [None, Some(false)] {
+            let graph = with_sinks(Sinks { shifted, dropped, ..PLAIN });
+            let found = recognise(&graph).unwrap();
+            let [(attention, keys)] = &attentions(&found)[..] else { panic!("{found}") };
+            assert_eq!(attention.mask, Mask::Causal);
+            assert_eq!(keys[1], 2, "heads are read where they are, not repeated");
+            let expected = dropped.map(|_| Dropout { rate: 0.5, site: 4 });
+            assert_eq!(attention.dropout, expected);
+            assert_eq!((sinks(&found), attention.scale), (1, Some(0.25)));
+            same_meaning(&graph, &found);
+        }
+    }
+}
+
+#[test]
+fn columns_that_are_no_sinks_of_heads_are_left_alone() {
+    // The first key is cut off and not the sink; a sink of each query; numbers drawn for the sink's
+    // weights too.
+    for form in [
+        Sinks { first: 1, ..PLAIN },
+        Sinks { of_queries: true, ..PLAIN },
+        Sinks { dropped: Some(true), ..PLAIN },
+    ] {
+        let graph = with_sinks(form);
+        let found = recognise(&graph).unwrap();
+        assert_eq!((attentions(&found), sinks(&found)), (vec![], 0), "{form:?}: {found}");
+        same_meaning(&graph, &found);
+    }
+}
+
+#[test]
+fn dropout_of_weights_is_part_of_attention() {
+    for guarded in [false, true] {
+        let graph = changed_weights(|b, weights| {
+            let seed = b.input("seed", Dropout::SEED);
+            let kept = match guarded {
+                true => {
+                    weights.compare(Compare::Ne, weights).select(weights.constant(0.0), weights)
+                }
+                false => weights,
+            };
+            kept.dropout(0.25, seed)
+        });
+        let found = recognise(&graph).unwrap();
+        let [(attention, _)] = &attentions(&found)[..] else { panic!("{found}") };
+        assert_eq!(attention.dropout.map(|dropout| dropout.rate), Some(0.25));
+        same_meaning(&graph, &found);
+    }
+    // Twice is more than the op does.
+    let graph = changed_weights(|b, weights| {
+        let seed = b.input("seed", Dropout::SEED);
+        weights.dropout(0.25, seed).dropout(0.5, seed)
+    });
+    assert_eq!(attentions(&recognise(&graph).unwrap()), []);
+}
+
+/// Weights `[2, 3, 4, 5]`, changed, to the values.
+fn changed_weights(change: impl for<'b> FnOnce(&'b Builder, Expr<'b>) -> Expr<'b>) -> Graph {
+    let b = Builder::new("weights");
+    let [q, k, v] =
+        [("q", 4), ("k", 5), ("v", 5)].map(|(name, t)| b.input(name, f32s(&[2, 3, t, 8])));
+    let weights = change(&b, q.dot(k, &[(0, 0), (1, 1)], &[(3, 3)]).softmax(3));
+    b.output("y", weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)]));
+    b.finish().unwrap()
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval, eval_ranks};
-use overdrive_ir::ops::{Attention, attention::Mask};
+use overdrive_ir::ops::Attention;
 use overdrive_ir::{
     Array, Axis, Builder, DType, Expr, Graph, Init, Mesh, Sharding, Tensor, TensorType, Value,
     gradients, verify,
@@ -139,7 +139,7 @@ fn model() -> Graph {
         let projected = h.linear(weight(name, [D, D]), Some(bias));
         projected.reshape([B, T, 2, D / 2]).transpose(&[0, 2, 1, 3])
     };
-    let causal = Attention { scale: None, mask: Mask::Causal };
+    let causal = Attention::CAUSAL;
     let [mixed, _] = heads("q").attention(heads("k"), heads("v"), causal);
     let joined = mixed.transpose(&[0, 2, 1, 3]).reshape([B, T, D]);
     x = x + joined.linear(weight("o", [D, D]), Some(vector("o.bias", D)));

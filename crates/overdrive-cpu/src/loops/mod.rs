@@ -29,7 +29,7 @@ pub(crate) mod math;
 mod memory;
 mod nest;
 mod operations;
-mod random;
+pub(crate) mod random;
 mod scaled;
 pub(crate) mod small_floats;
 mod stages;

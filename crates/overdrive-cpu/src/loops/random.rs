@@ -9,7 +9,7 @@ use overdrive_ir::eval::philox;
 use super::isa::{Isa, Kernel, Operands};
 
 /// Blocks computed side by side, a vector lane each.
-const SIDE: usize = 16;
+pub(crate) const SIDE: usize = 16;
 
 /// Source 0 is the first index (an address, as for `memory::index`). Source 1 is the u64 seed,
 /// source 2 the distance between the indices of neighbouring lanes. The immediate is the site.
@@ -44,16 +44,26 @@ impl Kernel for RandomBits {
     }
 }
 
-// Lanes of four arrays at once; this form is the one that vectorises.
-#[allow(clippy::needless_range_loop)]
 /// `SIDE` blocks from `block` on into `4 * SIDE` elements.
 #[inline(always)]
 fn side_by_side(block: u64, seed: u64, site: u64, to: &mut [u32]) {
+    let words = words(&std::array::from_fn(|lane| block + lane as u64), seed, site);
+    for lane in 0..SIDE {
+        for word in 0..4 {
+            to[4 * lane + word] = words[word][lane];
+        }
+    }
+}
+
+/// The four words of each of `SIDE` blocks.
+// Lanes of four arrays at once; this form is the one that vectorises.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+pub(crate) fn words(blocks: &[u64; SIDE], seed: u64, site: u64) -> [[u32; SIDE]; 4] {
     let mut c = [[0u32; SIDE]; 4];
     for lane in 0..SIDE {
-        let block = block + lane as u64;
-        c[0][lane] = block as u32;
-        c[1][lane] = (block >> 32) as u32;
+        c[0][lane] = blocks[lane] as u32;
+        c[1][lane] = (blocks[lane] >> 32) as u32;
         c[2][lane] = site as u32;
         c[3][lane] = (site >> 32) as u32;
     }
@@ -69,9 +79,5 @@ fn side_by_side(block: u64, seed: u64, site: u64, to: &mut [u32]) {
         }
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
-    for lane in 0..SIDE {
-        for word in 0..4 {
-            to[4 * lane + word] = c[word][lane];
-        }
-    }
+    c
 }

@@ -1,10 +1,14 @@
-//! `attention(q, k, v, captures...)`: `out = softmax(f(q kᵀ scale)) v` over the keys that a query
-//! may see.
+//! `attention(q, k, v, [seed,] captures...)`: `out = softmax(f(q kᵀ scale)) v` over the keys that a
+//! query may see.
 //!
 //! q is `[B, H, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`; query head h reads key head `h
 //! / (H / Hkv)`. Results: out `[B, H, Tq, Dv]`, and the log-sum-exp of the scores `[B, H, Tq]` in
 //! the accumulation type, which is all that backward needs besides out. A row that sees no key
 //! gives out 0 and log-sum-exp -∞, and finite gradients.
+//!
+//! Dropout zeroes weights at random and scales the rest, after the softmax: the log-sum-exp is that
+//! of all weights. Its numbers are those that `dropout` draws for weights `[B, H, Tq, Tk]`; the
+//! seed is the operand behind v.
 //!
 //! Regions refine it: a score function `(score, b, h, q, k, captures...) -> score` before masking,
 //! a mask function `(b, h, q, k, captures...) -> bool` (true: visible), indices in i32; they read
@@ -13,13 +17,13 @@
 //! arXiv:2305.13245; log-sum-exp and tiling: Dao et al., arXiv:2205.14135; score and mask
 //! functions: Dong et al., "Flex attention", arXiv:2412.05496.
 //!
-//! Long because masks, regions, the f64 meaning and the expansion define one op together.
+//! Long because masks, regions, dropout, the f64 meaning and the expansion define one op together.
 
-use super::AttentionGrad;
+use super::{AttentionGrad, Dropout};
 use crate::graph::{Lane, check_lanes};
 use crate::{
-    Array, Builder, Compare, Cost, DType, Expr, Gradient, Graph, GraphError, Mismatch, Op, Reducer,
-    Sample, Shape, TensorType, Types,
+    Array, Builder, Compare, Cost, DType, Expr, Fill, Gradient, Graph, GraphError, Mismatch, Op,
+    Reducer, Sample, Shape, TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +44,9 @@ pub struct Attention {
     pub scale: Option<f64>,
     /// Which keys a query may see.
     pub mask: Mask,
+    /// Which weights are dropped after the softmax.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<Dropout>,
 }
 
 impl<'b> Expr<'b> {
@@ -49,8 +56,20 @@ impl<'b> Expr<'b> {
         self.attention_with([k, v], attention, vec![], &[])
     }
 
+    /// The same, with weights dropped at `rate`; `seed` is u64[] and changes from step to step. The
+    /// site is new.
+    pub fn attention_dropout(
+        self,
+        [k, v]: [Expr<'b>; 2],
+        attention: Attention,
+        (rate, seed): (f64, Expr<'b>),
+    ) -> [Expr<'b>; 2] {
+        let dropout = Some(Dropout { rate, site: self.builder().site() });
+        self.attention_with([k, v], Attention { dropout, ..attention }, vec![], &[seed])
+    }
+
     /// The same with score and mask functions (`score_region`, `mask_region`), which read
-    /// `captures`.
+    /// `captures`. Where `attention` drops weights, the seed stands before these.
     pub fn attention_with(
         self,
         [k, v]: [Expr<'b>; 2],
@@ -154,9 +173,18 @@ fn check_regions(
 
 impl Attention {
     /// Every query sees every key; the usual scale.
-    pub const FULL: Attention = Attention { scale: None, mask: Mask::Full };
+    pub const FULL: Attention = Attention { scale: None, mask: Mask::Full, dropout: None };
     /// Every query sees the keys up to its own position; the usual scale.
-    pub const CAUSAL: Attention = Attention { scale: None, mask: Mask::Causal };
+    pub const CAUSAL: Attention = Attention { mask: Mask::Causal, ..Attention::FULL };
+
+    /// The seed, where weights are dropped, and the captures: `rest` is all operands behind those
+    /// that every call has.
+    pub fn seed_and_captures<'a, T>(&self, rest: &'a [T]) -> (Option<&'a T>, &'a [T]) {
+        match (self.dropout, rest) {
+            (Some(_), [seed, captures @ ..]) => (Some(seed), captures),
+            _ => (None, rest),
+        }
+    }
 
     /// The factor of the scores for heads of `d` channels.
     pub fn factor(&self, d: usize) -> f64 {
@@ -172,16 +200,15 @@ impl Attention {
         (0..queries).map(|i| seen(i) as u64).sum()
     }
 
-    /// Types of q, k, v (operands 0 to 2) and regions; returns the type of the log-sum-exp.
+    /// Types of q, k, v (operands 0 to 2), regions, and `rest`, which are the seed and the
+    /// captures; returns the type of the log-sum-exp.
     pub(super) fn check(
         &self,
         types: &Types<'_>,
-        captures: &[TensorType],
+        rest: &[TensorType],
     ) -> Result<TensorType, Mismatch> {
         let [q, k, v] = &types.operands[..3] else {
-            unreachable!(
-                "the caller checked the number of operands"
-            )
+            unreachable!("the caller checked the number of operands")
         };
         let dtype = types.same_float(&types.operands[..3])?;
         let found = || format!("q {q}, k {k}, v {v}");
@@ -194,9 +221,8 @@ impl Attention {
             && q.shape[3] == k.shape[3];
         if !equal {
             let expected = "equal B of all three, Hkv and Tk of k and v, D of q and k";
-            return Err(Mismatch::new(expected, found()).remedy(
-                "transpose heads to the front: [B, H, T, D]",
-            ));
+            return Err(Mismatch::new(expected, found())
+                .remedy("transpose heads to the front: [B, H, T, D]"));
         }
         if let (Some(heads), Some(shared)) = (q.shape[1].size(), k.shape[1].size()) {
             let divides = if shared == 0 { heads == 0 } else { heads.is_multiple_of(shared) };
@@ -206,6 +232,10 @@ impl Attention {
                     found(),
                 ));
             }
+        }
+        let (seed, captures) = self.seed_and_captures(rest);
+        if let Some(dropout) = self.dropout {
+            dropout.check(seed)?;
         }
         check_regions(types.regions, captures, dtype.accumulation())?;
         Ok(TensorType::new(dtype.accumulation(), Shape(q.shape.0[..3].to_vec())))
@@ -245,6 +275,26 @@ impl Attention {
             call(region, at, (Some(product), given.1))[0].get(0)
         };
         Some(find_score(given.0).map_or(product, score))
+    }
+
+    /// What the weight of a pair is multiplied by: 1 where nothing is dropped, by the definition.
+    pub(super) fn kept(
+        &self,
+        [q, k]: [&Array; 2],
+        [b, h, i, j]: [usize; 4],
+        seed: Option<&Array>,
+    ) -> f64 {
+        let (Some(dropout), Some(seed)) = (self.dropout, seed) else { return 1.0 };
+        let [heads, queries, keys] = [q.shape[1], q.shape[2], k.shape[2]];
+        dropout.factor(seed.ints()[0] as u64, ((b * heads + h) * queries + i) * keys + j)
+    }
+
+    /// Weights `[B, H, Tq, Tk]`, or their cotangents, of which some are dropped.
+    pub(super) fn dropped<'b>(&self, weights: Expr<'b>, seed: Option<&Expr<'b>>) -> Expr<'b> {
+        match (self.dropout, seed) {
+            (Some(dropout), Some(&seed)) => weights.builder().op1(dropout, &[weights, seed]),
+            _ => weights,
+        }
     }
 
     /// All scaled products `[B, H, Tq, Tk]` in the accumulation type.
@@ -319,7 +369,7 @@ impl Op for Attention {
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
         if types.operands.len() < 3 {
             return Err(Mismatch::new(
-                "q, k, v and captures",
+                "q, k, v, a seed where weights are dropped, and captures",
                 format!("{} operands", types.operands.len()),
             ));
         }
@@ -332,10 +382,11 @@ impl Op for Attention {
     fn eval(&self, args: &[Array], regions: &[Graph]) -> Vec<Array> {
         let [q, k, v] = [&args[0], &args[1], &args[2]];
         let (group, keys, channels) = (q.shape[1] / k.shape[1].max(1), k.shape[2], v.shape[3]);
+        let (seed, captures) = self.seed_and_captures(&args[3..]);
         let mut out = Vec::with_capacity(q.len());
         let lse = Array::build(q.dtype.accumulation(), &q.shape[..3], |at| {
             let (b, h, i) = (at[0], at[1], at[2]);
-            let score = |j: usize| self.score([q, k], [b, h, i, j], (regions, &args[3..]));
+            let score = |j: usize| self.score([q, k], [b, h, i, j], (regions, captures));
             let scores: Vec<f64> =
                 (0..keys).map(|j| score(j).unwrap_or(f64::NEG_INFINITY)).collect();
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -345,9 +396,11 @@ impl Op for Attention {
             }
             let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
             let sum: f64 = weights.iter().sum();
+            let kept: Vec<f64> =
+                (0..keys).map(|j| weights[j] * self.kept([q, k], [b, h, i, j], seed)).collect();
             out.extend((0..channels).map(|c| {
                 let products =
-                    weights.iter().enumerate().map(|(j, w)| w * v.at(&[b, h / group, j, c]));
+                    kept.iter().enumerate().map(|(j, w)| w * v.at(&[b, h / group, j, c]));
                 products.sum::<f64>() / sum
             }));
             max + sum.ln()
@@ -358,11 +411,12 @@ impl Op for Attention {
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
         let [q, k, v] = [args[0], args[1], args[2]];
+        let (seed, captures) = self.seed_and_captures(&args[3..]);
         let mut scores = self.products([q, k]);
         if let Some(region) = find_score(regions) {
-            scores = call_over(q.builder(), &scores.sizes(), region, (Some(scores), &args[3..]));
+            scores = call_over(q.builder(), &scores.sizes(), region, (Some(scores), captures));
         }
-        let scores = self.masked(scores, (regions, &args[3..]));
+        let scores = self.masked(scores, (regions, captures));
         let none = scores.constant(f64::NEG_INFINITY);
         let max = scores.reduce_keep(Reducer::Max, &[3]);
         // A row that sees nothing has maximum -∞, and -∞ - -∞ is NaN: any finite shift will do
@@ -372,7 +426,7 @@ impl Op for Attention {
         let sum = weights.reduce_keep(Reducer::Sum, &[3]);
         let seen = sum.compare(Compare::Gt, sum.constant(0.0));
         let divisor = seen.select(sum, sum.constant(1.0));
-        let rows = by_key_head(weights.convert(q.dtype()), k);
+        let rows = by_key_head(self.dropped(weights, seed).convert(q.dtype()), k);
         let out = rows.dot_to(v, &[(0, 0), (1, 1)], &[(3, 2)], scores.dtype());
         let out = out.reshape([q.size(0), q.size(1), q.size(2), v.size(3)]) / divisor;
         let lse = seen.select(divisor.log() + shift, none);
@@ -397,10 +451,11 @@ impl Op for Attention {
             .node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec())
             .into_iter();
         let mut cotangents: Vec<Option<Expr<'b>>> = grads.by_ref().take(3).map(Some).collect();
+        // Of the seed there is none.
         cotangents.extend(
             g.inputs[3..]
                 .iter()
-                .map(|capture| if capture.dtype().is_float() { grads.next() } else { None }),
+                .map(|other| if other.dtype().is_float() { grads.next() } else { None }),
         );
         Some(cotangents)
     }
@@ -409,8 +464,10 @@ impl Op for Attention {
         let bytes = operands.iter().chain(results).map(|t| t.bytes() as u64).sum();
         let (q, v) = (operands[0].sizes(), operands[2].sizes());
         let pairs = self.visible_pairs(q[2], v[2]).saturating_mul((q[0] * q[1]) as u64);
-        // Two products, and scaling, shifting, exponential and sum per pair.
-        Some(Cost { flops: pairs.saturating_mul((2 * q[3] + 2 * v[3] + 4) as u64), bytes })
+        // Two products, and scaling, shifting, exponential and sum per pair; a comparison and a
+        // factor where weights are dropped.
+        let each = 2 * q[3] + 2 * v[3] + if self.dropout.is_some() { 6 } else { 4 };
+        Some(Cost { flops: pairs.saturating_mul(each as u64), bytes })
     }
 
     fn samples() -> Vec<Sample> {
@@ -434,16 +491,19 @@ impl Op for Attention {
         let mask = mask_region(&captures, |[b, _, _, k], captures| {
             k.compare(Compare::Lt, captures[1].at(&[b]))
         });
-        let regions = [score, mask].map(|region| {
-            region.expect(
-                "the sample's regions are well typed",
-            )
-        });
-        let with_regions = |regions: &[Graph]| {
-            let shapes = [[2, 2, 5, 4], [2, 1, 5, 4], [2, 1, 5, 3]];
-            let sample = fixed(Attention::FULL, shapes).operand(bias.clone(), crate::Fill::Normal);
+        let regions =
+            [score, mask].map(|region| region.expect("the sample's regions are well typed"));
+        let dropping = |rate, attention| {
+            let dropout = Some(Dropout { rate, site: 3 });
+            Attention { dropout, ..attention }
+        };
+        let seeded =
+            |sample: Sample| sample.operand(Dropout::SEED, Fill::Values(vec![5.0 + 2f64.powi(33)]));
+        let shapes = [[2, 2, 5, 4], [2, 1, 5, 4], [2, 1, 5, 3]];
+        let with_regions = |sample: Sample, regions: &[Graph]| {
+            let sample = sample.operand(bias.clone(), Fill::Normal);
             // The second sequence is empty: none of its rows sees a key.
-            let sample = sample.operand(length.clone(), crate::Fill::Values(vec![3.0, 0.0]));
+            let sample = sample.operand(length.clone(), Fill::Values(vec![3.0, 0.0]));
             regions.iter().cloned().fold(sample, Sample::region)
         };
         vec![
@@ -457,12 +517,23 @@ impl Op for Attention {
             // Scores of about 240, whose exponentials overflow without the shift, and which lie
             // close together: where they lie far apart, exponentials magnify the rounding of any
             // implementation.
-            sample(Attention { scale: Some(1.0), mask: Mask::Full })
+            sample(Attention { scale: Some(1.0), ..Attention::FULL })
                 .uniform([1usize, 1, 4, 8], 5.0, 6.0)
                 .uniform([1usize, 1, 6, 8], 5.0, 6.0)
                 .normal([1usize, 1, 6, 8]),
-            with_regions(&regions),
-            with_regions(&regions[1..]),
+            with_regions(fixed(Attention::FULL, shapes), &regions),
+            with_regions(fixed(Attention::FULL, shapes), &regions[1..]),
+            seeded(plain(dropping(0.5, Attention::FULL), "S")),
+            seeded(fixed(
+                dropping(0.3, Attention::CAUSAL),
+                [[2, 6, 7, 8], [2, 2, 7, 8], [2, 2, 7, 5]],
+            )),
+            // The first queries see nothing.
+            seeded(fixed(
+                dropping(0.1, Attention::CAUSAL),
+                [[1, 2, 5, 4], [1, 1, 3, 4], [1, 1, 3, 4]],
+            )),
+            with_regions(seeded(fixed(dropping(0.4, Attention::FULL), shapes)), &regions),
         ]
     }
 }

@@ -1,19 +1,22 @@
-//! `attention_grad(q, k, v, lse, dout, delta, captures...)`: the gradients of `attention` from its
-//! log-sum-exp.
+//! `attention_grad(q, k, v, lse, dout, delta, [seed,] captures...)`: the gradients of `attention`
+//! from its log-sum-exp.
 //!
 //! With `p = exp(scores - lse)`, `ds = p (dout vᵀ - delta)` and the score function's slope `f'`:
 //! `dq = ds f' k scale`, `dk = (ds f')ᵀ q scale`, `dv = pᵀ dout`, where delta `[B, H, Tq]` is `Σ
 //! dout out` of each row, less the cotangent of the log-sum-exp. Where there is a score function,
 //! one more result for each captured tensor of floats, in their order: the sum over all pairs of
-//! `ds ∂f/∂capture`. An op of its own, so that a back end can compute it tile by tile without ever
-//! storing `[Tq, Tk]`. Regions: those of `attention`. Sources: Dao et al., "FlashAttention",
-//! arXiv:2205.14135, algorithm 4; Dong et al., "Flex attention", arXiv:2412.05496.
+//! `ds ∂f/∂capture`. Where weights are dropped, with `m` 0 or `1 / (1 - rate)` of each pair, drawn
+//! as forward drew it: `ds = p (m dout vᵀ - delta)`, `dv = (p m)ᵀ dout`; delta stays. An op of its
+//! own, so that a back end can compute it tile by tile without ever storing `[Tq, Tk]`. Regions:
+//! those of `attention`. Sources: Dao et al., "FlashAttention", arXiv:2205.14135, algorithm 4; Dong
+//! et al., "Flex attention", arXiv:2412.05496.
 
+use super::Dropout;
 use super::attention::{Attention, by_key_head, call, call_over, find_score};
 use crate::gradients::cotangent_type;
 use crate::{
-    Array, Builder, Compare, Cost, DType, Expr, Fill, Graph, GraphError, Mismatch, Op, Prim, Sample,
-    TensorType, Types, Value, gradients, ops::attention,
+    Array, Builder, Compare, Cost, DType, Expr, Fill, Graph, GraphError, Mismatch, Op, Prim,
+    Sample, TensorType, Types, Value, gradients, ops::attention,
 };
 use serde::{Deserialize, Serialize};
 
@@ -154,11 +157,13 @@ impl Op for AttentionGrad {
     const NAME: &'static str = "attention_grad";
 
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
-        let [q, k, v, lse, dout, delta, captures @ ..] = types.operands else {
+        let [q, k, v, lse, dout, delta, rest @ ..] = types.operands else {
             let found = format!("{} operands", types.operands.len());
-            return Err(Mismatch::new("q, k, v, lse, dout, delta and captures", found));
+            let expected = "q, k, v, lse, dout, delta, a seed where weights are dropped, captures";
+            return Err(Mismatch::new(expected, found));
         };
-        let row = self.attention.check(types, captures)?;
+        let row = self.attention.check(types, rest)?;
+        let (_, captures) = self.attention.seed_and_captures(rest);
         let mut out = q.clone();
         out.shape.0[3] = v.shape[3].clone();
         if [lse, delta] != [&row, &row] || *dout != out {
@@ -175,9 +180,10 @@ impl Op for AttentionGrad {
     }
 
     fn eval(&self, args: &[Array], regions: &[Graph]) -> Vec<Array> {
-        let [q, k, v, lse, dout, delta, captures @ ..] = args else {
+        let [q, k, v, lse, dout, delta, rest @ ..] = args else {
             unreachable!("types were inferred")
         };
+        let (seed, captures) = self.attention.seed_and_captures(rest);
         let (group, scale) = (q.shape[1] / k.shape[1].max(1), self.attention.factor(q.shape[3]));
         let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![0.0; x.len()]);
         let score = find_score(regions)
@@ -204,7 +210,8 @@ impl Op for AttentionGrad {
             let weight = (score_of_pair - lse.at(&row)).exp();
             let dweight: f64 =
                 (0..v.shape[3]).map(|c| dout.at(&[b, h, i, c]) * v.at(&[b, head, j, c])).sum();
-            let mut dscore = weight * (dweight - delta.at(&row));
+            let kept = self.attention.kept([q, k], at, seed);
+            let mut dscore = weight * (kept * dweight - delta.at(&row));
             if let Some(found) = found {
                 for ((_, sum), slope) in dcaptures.iter_mut().zip(&found[2..]) {
                     let terms = slope.floats().iter().map(|slope| dscore * slope);
@@ -217,7 +224,7 @@ impl Op for AttentionGrad {
                 dk[k.position(&[b, head, j, c])] += dscore * scale * q.at(&[b, h, i, c]);
             }
             for c in 0..v.shape[3] {
-                dv[v.position(&[b, head, j, c])] += weight * dout.at(&[b, h, i, c]);
+                dv[v.position(&[b, head, j, c])] += weight * kept * dout.at(&[b, h, i, c]);
             }
         });
         let heads = [(q, dq), (k, dk), (v, dv)].map(|(x, dx)| (x.ty(), dx));
@@ -226,9 +233,10 @@ impl Op for AttentionGrad {
     }
 
     fn expand<'b>(&self, b: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>> {
-        let [q, k, v, lse, dout, delta, captures @ ..] = args else {
+        let [q, k, v, lse, dout, delta, rest @ ..] = args else {
             unreachable!("types were inferred")
         };
+        let (seed, captures) = self.attention.seed_and_captures(rest);
         let (dtype, wide) = (q.dtype(), lse.dtype());
         let column = [q.size(0), q.size(1), q.size(2), 1];
         let products = self.attention.products([*q, *k]);
@@ -249,13 +257,15 @@ impl Op for AttentionGrad {
         let heads = [(0, 0), (1, 1)];
         let (q_rows, dout_rows) = (by_key_head(*q, *k), by_key_head(*dout, *k));
         let dweights = dout_rows.dot_to(*v, &heads, &[(3, 3)], wide).reshape(weights.shape());
-        let dscores = weights * (dweights - delta.reshape(column));
+        let dropped = |x| self.attention.dropped(x, seed);
+        let dscores = weights * (dropped(dweights) - delta.reshape(column));
         let found = match &score {
             Some((graph, map)) => cotangents(graph, (b, map), dscores),
             None => vec![dscores],
         };
         let dproducts = found[0] * self.attention.factor(q.size(3));
-        let [weights, dproducts] = [weights, dproducts].map(|x| by_key_head(x.convert(dtype), *k));
+        let [weights, dproducts] =
+            [dropped(weights), dproducts].map(|x| by_key_head(x.convert(dtype), *k));
         let dq = dproducts.dot(*k, &heads, &[(3, 2)]).reshape(q.shape());
         let dk = dproducts.dot(q_rows, &heads, &[(2, 2)]);
         let dv = weights.dot(dout_rows, &heads, &[(2, 2)]);
@@ -267,7 +277,8 @@ impl Op for AttentionGrad {
         let (q, v) = (operands[0].sizes(), operands[2].sizes());
         let pairs = self.attention.visible_pairs(q[2], v[2]).saturating_mul((q[0] * q[1]) as u64);
         // Five products: scores again, dweights, dq, dk, dv.
-        Some(Cost { flops: pairs.saturating_mul((6 * q[3] + 4 * v[3] + 5) as u64), bytes })
+        let each = 6 * q[3] + 4 * v[3] + if self.attention.dropout.is_some() { 8 } else { 5 };
+        Some(Cost { flops: pairs.saturating_mul(each as u64), bytes })
     }
 
     fn samples() -> Vec<Sample> {
@@ -315,6 +326,13 @@ impl Op for AttentionGrad {
                 let same = captures[0].at(&[b, q]).compare(Compare::Eq, captures[0].at(&[b, k]));
                 same.select(score * captures[1].at(&[h]), score.constant(f64::NEG_INFINITY))
             }));
+        let dropping = |rate, attention| {
+            let dropout = Some(Dropout { rate, site: 9 });
+            Attention { dropout, ..attention }
+        };
+        let seeded = |sample: Sample| sample.operand(Dropout::SEED, Fill::Values(vec![11.0]));
+        let dropped = seeded(sample(dropping(0.25, Attention::CAUSAL), [2, 2, 1, 4, 6, 4]))
+            .region(score(&[], |score, _, _| (score * 0.5).tanh() * 2.0));
         vec![
             sample(Attention::FULL, [2, 3, 3, 5, 7, 4]),
             sample(Attention::CAUSAL, [1, 6, 2, 7, 7, 8]),
@@ -325,6 +343,9 @@ impl Op for AttentionGrad {
             alibi,
             relative,
             documented,
+            seeded(sample(dropping(0.5, Attention::FULL), [2, 3, 3, 5, 7, 4])),
+            seeded(sample(dropping(0.1, Attention::CAUSAL), [1, 6, 2, 7, 7, 8])),
+            dropped,
         ]
     }
 }

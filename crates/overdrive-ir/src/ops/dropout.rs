@@ -7,13 +7,13 @@
 
 use crate::eval::philox;
 use crate::{
-    Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Sample,
+    Array, Builder, Compare, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Prim, Sample, Shape,
     TensorType, Types,
 };
 use serde::{Deserialize, Serialize};
 
 /// Zeroes elements at random and scales the rest.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Dropout {
     /// Probability of dropping, at least 0 and below 1.
     pub rate: f64,
@@ -30,9 +30,34 @@ impl<'b> Expr<'b> {
 }
 
 impl Dropout {
+    /// The type of a seed.
+    pub const SEED: TensorType = TensorType { dtype: DType::U64, shape: Shape(vec![]) };
+
     /// An element stays where its 32 bits reach this number.
     pub fn threshold(&self) -> u32 {
         (self.rate * 2f64.powi(32)).round().min(u32::MAX as f64) as u32
+    }
+
+    /// Whether element `index` stays.
+    fn keeps(&self, seed: u64, index: usize) -> bool {
+        philox::bits(seed, self.site, index as u64) >= self.threshold()
+    }
+
+    /// What element `index` is multiplied by.
+    pub(super) fn factor(&self, seed: u64, index: usize) -> f64 {
+        if self.keeps(seed, index) { 1.0 / (1.0 - self.rate) } else { 0.0 }
+    }
+
+    /// Errs unless the rate is one and the seed is there and has its type.
+    pub(super) fn check(&self, seed: Option<&TensorType>) -> Result<(), Mismatch> {
+        if seed != Some(&Self::SEED) {
+            let found = seed.map_or("none".to_owned(), TensorType::to_string);
+            return Err(Mismatch::new("a u64[] seed", found));
+        }
+        if !(0.0..1.0).contains(&self.rate) {
+            return Err(Mismatch::new("a rate of at least 0 and below 1", self.rate.to_string()));
+        }
+        Ok(())
     }
 }
 
@@ -42,19 +67,14 @@ impl Op for Dropout {
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
         let [x, seed] = types.exactly()?;
         types.same_float(&types.operands[..1])?;
-        if *seed != TensorType::scalar(DType::U64) {
-            return Err(Mismatch::new("a u64[] seed", seed.to_string()));
-        }
-        if !(0.0..1.0).contains(&self.rate) {
-            return Err(Mismatch::new("a rate of at least 0 and below 1", self.rate.to_string()));
-        }
+        self.check(Some(seed))?;
         Ok(vec![x.clone()])
     }
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (x, seed) = (&args[0], args[1].ints()[0] as u64);
-        let kept = |i: usize| philox::bits(seed, self.site, i as u64) >= self.threshold();
-        let y = |(i, x): (usize, &f64)| if kept(i) { x / (1.0 - self.rate) } else { 0.0 };
+        let y =
+            |(i, x): (usize, &f64)| if self.keeps(seed, i) { x / (1.0 - self.rate) } else { 0.0 };
         vec![Array::float(x.dtype, &x.shape, x.floats().iter().enumerate().map(y).collect())]
     }
 
@@ -67,16 +87,15 @@ impl Op for Dropout {
 
     /// Linear in x: the same op, seed and site on the cotangent.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
-        let dx = g.cotangents[0].map(|dy| g.builder.op1(self.clone(), &[dy, g.inputs[1]]));
+        let dx = g.cotangents[0].map(|dy| g.builder.op1(*self, &[dy, g.inputs[1]]));
         Some(vec![dx, None])
     }
 
     fn samples() -> Vec<Sample> {
         let seeded = |rate, seed: f64| {
-            let seed = (TensorType::scalar(DType::U64), Fill::Values(vec![seed]));
             move |sample: Sample| Sample {
                 op: Dropout { rate, site: 3 }.into(),
-                ..sample.operand(seed.0, seed.1)
+                ..sample.operand(Dropout::SEED, Fill::Values(vec![seed]))
             }
         };
         let x = || Sample::new(Dropout { rate: 0.0, site: 3 });

@@ -21,6 +21,7 @@ ops! {
     adamw::AdamW,
     attention::Attention,
     attention_grad::AttentionGrad,
+    attention_sink::AttentionSink,
     avg_pool2d::AvgPool2d,
     batch_norm::BatchNorm,
     block_scale::BlockScale,

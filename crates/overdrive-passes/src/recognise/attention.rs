@@ -3,6 +3,7 @@
 //! What differs between exporters has no part in the question: where the factor stands (on the
 //! scores, on q, its root on q and on k), how heads are moved to the front, whether keys are
 //! transposed before or by the product, whether heads are repeated for the queries that share them.
+//! Weights may be dropped, and a column of sinks may stand behind the scores (`weights.rs`).
 //! Masks must be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see
 //! a key: a softmax of hidden scores alone is not a number, or even, or 0 after a guard, and the op
 //! gives 0. Invariant: what is not shown to be attention stays products and a softmax.
@@ -10,12 +11,11 @@
 use super::movement::{Moved, Movement, Part, trace};
 use super::number::{number, scaled};
 use super::visible::{Effect, Known, Sight, hides_from};
+use super::weights::{Sink, Weights};
 use crate::rebuild::{rebuild, regions};
+use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
-use overdrive_ir::ops::{Attention, Softmax};
-use overdrive_ir::{
-    Binary, Compare, DotGeneral, Graph, GraphError, Node, Precision, Prim, Shape, Value,
-};
+use overdrive_ir::{Binary, DotGeneral, Graph, GraphError, Node, Precision, Prim, Shape, Value};
 use std::collections::{HashMap, HashSet};
 
 /// Attention found in a graph.
@@ -23,6 +23,9 @@ struct Found {
     attention: Attention,
     /// q, k, v as `[B, H, T, D]`.
     operands: [(Value, Movement); 3],
+    /// Where weights are dropped.
+    seed: Option<Value>,
+    sink: Option<Sink>,
     /// Of the product that it replaces.
     shape: Shape,
     /// Values that are not needed once it is there.
@@ -33,14 +36,20 @@ struct Found {
 pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
     let found = all(graph);
     rebuild(graph, &Clone::clone, &mut |place| {
-        let Some(Found { attention, operands, shape, .. }) =
+        let Some(Found { attention, operands, seed, sink, shape, .. }) =
             place.node.results.first().and_then(|v| found.get(v))
         else {
             return Ok(place.keep(regions(place.node, attend)?));
         };
         let [q, k, v] =
             operands.each_ref().map(|(source, movement)| movement.apply(place.get(*source)));
-        Ok(vec![q.attention(k, v, *attention)[0].reshape(shape.clone())])
+        let seed: Vec<_> = seed.iter().map(|seed| place.get(*seed)).collect();
+        let [mut out, lse] = q.attention_with([k, v], *attention, vec![], &seed);
+        if let Some(sink) = sink {
+            let sink = sink.movement.apply(place.get(sink.source)) * sink.factor;
+            out = out.attention_sink(lse, sink)[0];
+        }
+        Ok(vec![out.reshape(shape.clone())])
     })
 }
 
@@ -79,21 +88,20 @@ fn all(graph: &Graph) -> HashMap<Value, Found> {
 /// What `node` computes, if that is attention.
 fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
     let weighted = product(node)?;
-    let (batch, mut interior) = (weighted.batch.len(), vec![node.operands[0]]);
-    let mut weights = graph.producer(node.operands[0])?;
-    if let Some([test, inner]) = unguarded(graph, weights) {
-        interior.extend([test, inner]);
-        weights = graph.producer(inner)?;
-    }
-    let softmax = weights.op.composite::<Softmax>()?;
+    let (batch, mut interior) = (weighted.batch.len(), vec![]);
     let rank = batch + 2;
     let in_order =
         weighted.batch.iter().map(|&(p, _)| p).eq(0..batch) && weighted.contract[0].0 == rank - 1;
-    if softmax.axis != rank - 1 || graph.ty(node.operands[0]).rank() != rank || !in_order {
+    if graph.ty(node.operands[0]).rank() != rank || !in_order {
         return None;
     }
+    let weights = Weights::of(graph, node.operands[0], &mut interior)?;
+    let sink = match weights.column {
+        Some(column) => Some(Sink::of(graph, column, (batch > 1).then(|| batch - 1))?),
+        None => None,
+    };
     let Scores { product: scores, mut factor, masks } =
-        scores(graph, weights.operands[0], &mut interior)?;
+        scores(graph, weights.scores, &mut interior)?;
     let compared = product(scores).filter(|d| d.batch.len() == batch)?;
     let matrices = [scores.operands[0], scores.operands[1], node.operands[1]];
     if matrices.iter().any(|v| graph.ty(*v).rank() != rank) {
@@ -134,7 +142,8 @@ fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
     let usual = 1.0 / (width as f64).sqrt();
     let scale = ((factor - usual).abs() > 1e-6 * usual).then_some(factor);
     let shape = graph.ty(node.results[0]).shape.clone();
-    let found = Found { attention: Attention { scale, mask }, operands, shape, interior };
+    let attention = Attention { scale, mask, dropout: weights.dropout };
+    let found = Found { attention, operands, seed: weights.seed, sink, shape, interior };
     same.then_some(found)
 }
 
@@ -146,19 +155,6 @@ fn product(node: &Node) -> Option<&DotGeneral> {
         }
         _ => None,
     }
-}
-
-/// The test and the weights of `select(isnan(weights), 0, weights)`, with which exporters give rows
-/// that see no key 0.
-fn unguarded(graph: &Graph, node: &Node) -> Option<[Value; 2]> {
-    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..])
-    else {
-        return None;
-    };
-    let compared = graph.producer(*condition)?;
-    let is_nan = matches!(compared.op.prim(), Some(Prim::Compare { kind: Compare::Ne }))
-        && compared.operands.iter().all(|v| v == weights);
-    (is_nan && number(graph, *zero) == Some(0.0)).then_some([*condition, *weights])
 }
 
 /// A product, what it is multiplied with, and what then hides.

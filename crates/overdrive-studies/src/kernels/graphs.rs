@@ -1,7 +1,6 @@
 //! The graphs of the kernel cases, each reading like its formula.
 
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{
     Builder, DType, DotGeneral, Expr, Graph, GraphError, Init, Precision, Prim, Shape, TensorType,
@@ -100,7 +99,7 @@ pub(super) fn cross_entropy(dtype: DType, shape: [usize; 2]) -> Result<Graph, Gr
 pub(super) fn attention(dtype: DType, shape: [usize; 4]) -> Result<Graph, GraphError> {
     let b = Builder::new("attention");
     let [q, k, v] = ["q", "k", "v"].map(|name| b.input(name, TensorType::new(dtype, shape)));
-    let [y, _] = q.attention(k, v, Attention { scale: None, mask: Mask::Causal });
+    let [y, _] = q.attention(k, v, Attention::CAUSAL);
     b.output("y", y);
     b.finish()
 }

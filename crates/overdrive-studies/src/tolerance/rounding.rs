@@ -7,7 +7,7 @@ use crate::Workload;
 use crate::referee::Referee;
 use overdrive_bench::deviation::Deviation;
 use overdrive_cpu::CpuBackend;
-use overdrive_ir::ops::attention::{Attention, Mask};
+use overdrive_ir::ops::attention::Attention;
 use overdrive_ir::{Backend, Builder, Mode, State, Tuning};
 use overdrive_passes::{Recipe, bind, precision};
 
@@ -88,7 +88,7 @@ fn causal() -> Graph {
     let b = Builder::new("attention");
     let [q, k, v] = ["q", "k", "v"]
         .map(|name| b.input(name, TensorType::new(DType::BF16, [1, heads, length, width])));
-    let [y, _] = q.attention(k, v, Attention { scale: None, mask: Mask::Causal });
+    let [y, _] = q.attention(k, v, Attention::CAUSAL);
     b.output("y", y);
     b.finish().unwrap()
 }

@@ -10,6 +10,7 @@ use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, OpRef, Plan};
 
+use super::dropout::Dropping;
 use super::function::{Block, Functions};
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
@@ -30,7 +31,7 @@ const TASKS: usize = 64;
 /// first-level cache.
 const BLOCK: usize = 256;
 
-/// `attention` with its score and mask functions.
+/// `attention` with its score and mask functions, and dropout.
 pub(crate) const KERNEL: NamedKernel =
     NamedKernel { regions: |_| None, ..NamedKernel::new("attention", Compile::Composite(compile)) };
 
@@ -78,9 +79,10 @@ where
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention is a composite")
         };
+        let (seed, captures) = attention.seed_and_captures(&call.operands[3..]);
         let functions = Functions::new(
             plan,
-            (regions, &call.operands[3..]),
+            (regions, captures),
             Block { rows: block, stride: width, extents },
             scale,
         )?;
@@ -100,6 +102,7 @@ where
             tile: q.sizes[2].clamp(1, tile).next_multiple_of(width),
             block,
             functions,
+            dropping: Dropping::new::<T::Acc>(attention.dropout, seed, extents),
         };
         let group = q.sizes[1] / k.sizes[1].max(1);
         let [out, lse] = [0, 1].map(|i| call.results[i].as_ref().map(Strided::new));

@@ -21,6 +21,7 @@ use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
 
 use super::call::{element, store};
+use super::dropout::Dropping;
 use super::function::{self, Functions};
 use super::grad_task::{Block, Buffers, Shape, Wanted};
 use super::reach::{Reach, block_of};
@@ -44,7 +45,7 @@ const BLOCKS: usize = 4;
 /// Groups of queries of a task that sums up dq alone.
 const GROUPS: usize = 6;
 
-/// `attention_grad` with a mask function, and a score function that captures no floats.
+/// `attention_grad` with dropout, a mask function, and a score function that captures no floats.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     regions: declines,
     ..NamedKernel::new("attention_grad", Compile::Composite(compile))
@@ -121,9 +122,10 @@ where
         };
         let regions: Result<Vec<Graph>, _> = regions.iter().map(scored).collect();
         let regions = regions.expect("a score function that captures no floats has slopes");
+        let (seed, captures) = op.attention.seed_and_captures(&call.operands[6..]);
         let functions = Functions::new(
             plan,
-            (&regions, &call.operands[6..]),
+            (&regions, captures),
             function::Block { rows: block, stride: group, extents },
             scale,
         )?;
@@ -139,6 +141,7 @@ where
                 causal: op.attention.mask == Mask::Causal,
             },
             functions,
+            dropping: Dropping::new::<T::Acc>(op.attention.dropout, seed, extents),
             depth: q.sizes[3],
             values: v.sizes[3],
             factor: if factor == 0.0 { f64::from(f32::MIN_POSITIVE) } else { factor },

@@ -1,6 +1,7 @@
 //! One block of the gradients: some keys against some queries of a head.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
+use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position, Visible};
 use super::reach::{Extent, Reach};
 use super::softmax::Score;
@@ -19,6 +20,7 @@ pub(super) struct Shape<T: Element> {
     pub(super) hide: Entry,
     pub(super) steepen: Entry,
     pub(super) functions: Functions,
+    pub(super) dropping: Option<Dropping>,
     pub(super) reach: Reach,
     /// Channels of q and k.
     pub(super) depth: usize,
@@ -67,7 +69,9 @@ pub(super) struct Buffers<'a, A> {
     pub(super) turned: *mut A,
     visible: *mut u8,
     functions: *mut u8,
-    _placed: Placed<'a, 21>,
+    /// What weights are multiplied by where some are dropped.
+    kept: *mut A,
+    _placed: Placed<'a, 22>,
 }
 
 /// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
@@ -117,6 +121,7 @@ where
             ("slopes of scores", only_if(self.functions.has_score(), matrix * acc)),
             ("visibility", only_if(self.functions.has_mask(), matrix)),
             ("score and mask functions", self.functions.scratch_bytes()),
+            ("weights that stay", only_if(self.dropping.is_some(), matrix * acc)),
         ]));
         let at = placed.starts;
         // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow.
@@ -141,6 +146,7 @@ where
             steep: at[18].cast(),
             visible: at[19],
             functions: at[20],
+            kept: at[21].cast(),
             _placed: placed,
         }
     }
@@ -245,6 +251,11 @@ where
             let extent = Extent { seen, width: queries, stride };
             self.reach.hide((scores, extent), [at[2] as usize, at[3] as usize], hidden);
             kernel.multiply_block(product(values, dright, slopes, self.values));
+            let kept = Kept { factors: buffers.kept, rows: seen, stride };
+            if let Some(dropping) = &self.dropping {
+                dropping.draw(kept, at, slots);
+                dropping.apply(slopes, kept);
+            }
             let weighed = Weighed {
                 scores,
                 slopes,
@@ -266,6 +277,10 @@ where
                 let operands =
                     Operands { dst: slopes.cast(), src, immediate: 0, ahead: Ahead::NONE };
                 (self.steepen)(lanes, &operands);
+            }
+            // Slopes are of all weights, values of those that stay.
+            if let Some(dropping) = &self.dropping {
+                dropping.apply(scores, kept);
             }
             if wanted.queries {
                 self.add_queries(buffers, (columns, dq), [keys, seen, width]);

@@ -1,6 +1,7 @@
 //! One task: a tile of queries of one head against all of its keys.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
+use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position, Visible};
 use super::reach::{Extent, Reach};
 use super::softmax::{Passes, Running, Score};
@@ -51,6 +52,7 @@ pub(super) struct Shape<T: Element> {
     pub(super) reach: Reach,
     /// Score and mask functions.
     pub(super) functions: Functions,
+    pub(super) dropping: Option<Dropping>,
     /// What products, or what a score function makes of them, are multiplied by to become powers of
     /// two; not 0, which would make NaN of hidden ones.
     pub(super) factor: f64,
@@ -80,7 +82,9 @@ pub(super) struct Buffers<'a, A> {
     /// Of a panel's scores, whether each is visible, and what the functions need.
     visible: *mut u8,
     functions: *mut u8,
-    _placed: Placed<'a, 11>,
+    /// What the weights of a panel are multiplied by where some are dropped.
+    kept: *mut A,
+    _placed: Placed<'a, 12>,
 }
 
 /// What a task leaves in scratch: per panel the output, query by channel, and the running state.
@@ -122,10 +126,12 @@ where
             ("rows of outputs", self.values * width * acc),
             ("visibility", only_if(self.functions.has_mask(), self.block * width)),
             ("score and mask functions", self.functions.scratch_bytes()),
+            ("weights that stay", only_if(self.dropping.is_some(), self.block * width * acc)),
         ]));
-        let [q, k, v, scores, rounded, packed, running, out, rows, visible, functions] =
+        let [q, k, v, scores, rounded, packed, running, out, rows, visible, functions, kept] =
             placed.starts;
-        let [scores, running, out, rows] = [scores, running, out, rows].map(<*mut u8>::cast);
+        let [scores, running, out, rows, kept] =
+            [scores, running, out, rows, kept].map(<*mut u8>::cast);
         Buffers {
             q,
             k,
@@ -138,6 +144,7 @@ where
             rows,
             visible,
             functions,
+            kept,
             _placed: placed,
         }
     }
@@ -261,6 +268,12 @@ where
             let shrink = std::slice::from_raw_parts(running.shrink, width);
             if key > 0 && shrink.iter().any(|&by| by != T::Acc::ONE) {
                 self.scale(out, running.shrink);
+            }
+            if let Some(dropping) = &self.dropping {
+                // The sums have all of them.
+                let kept = Kept { factors: buffers.kept, rows: seen, stride: width };
+                dropping.draw(kept, at, slots);
+                dropping.apply(scores, kept);
             }
             let b = self.probabilities(buffers, seen);
             // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is

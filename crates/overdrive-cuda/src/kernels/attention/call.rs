@@ -9,7 +9,7 @@ use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef};
 
-use super::{hopper, region};
+use super::{dropout, hopper, region};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
@@ -147,15 +147,21 @@ impl Design {
     /// The best for a call on an architecture.
     fn of(
         call: &KernelCall,
-        (factor, has_regions): (f64, bool),
+        (attention, regions): (&Attention, &[Graph]),
         architecture: Architecture,
     ) -> Result<Self, Refusal> {
         if let Some(cut) = Cut::of(call, architecture) {
             return Ok(Self::Decode(cut));
         }
+        let has_regions = !regions.is_empty();
+        let does = match (attention.dropout, has_regions) {
+            (Some(_), _) => hopper::Does::Dropout,
+            (None, true) => hopper::Does::Functions,
+            (None, false) => hopper::Does::Plain,
+        };
         // Its maximum is taken before the factor, which must not turn the order around.
-        let is_ordered = factor > 0.0 || has_regions;
-        if let Some(tile) = hopper::Tile::of(call, has_regions)
+        let is_ordered = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0 || has_regions;
+        if let Some(tile) = hopper::Tile::of(call, does)
             && architecture == Architecture::Sm90a
             && is_ordered
         {
@@ -178,7 +184,8 @@ impl Design {
             // multiprocessors; beside the addresses of what a score or mask function reads they do
             // not fit in registers.
             let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
-            let fragments = if many && d.max(values) <= 64 && !has_regions { 2 } else { 1 };
+            let fragments =
+                if many && d.max(values) <= 64 && does == hopper::Does::Plain { 2 } else { 1 };
             return Ok(Self::Tensor { fragments });
         }
         let sum = q.ty.dtype.accumulation().bits() / 8;
@@ -250,7 +257,9 @@ fn source(
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
         }
     };
-    let functions = region::print(regions, &call.operands[3..], dtype)?;
+    let (keys, rest) = (call.operands[1].ty.sizes()[2], &call.operands[3..]);
+    let functions =
+        region::print(regions, (attention, rest), dtype)? + &dropout::print(attention, rest, keys);
     Ok(specialised("attention", call, (attention, functions), &text))
 }
 
@@ -303,7 +312,7 @@ struct Compiled {
     captures: Vec<SlotId>,
 }
 
-/// `attention` with its score and mask functions.
+/// `attention` with its score and mask functions, and dropout.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
@@ -317,10 +326,7 @@ fn attention_of(op: &OpRef) -> &Attention {
 /// The sources of the kernels that a call is compiled to, with their architectures.
 fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
     let op = (attention_of(op), regions);
-    let factor = op.0.factor(call.operands[0].ty.sizes()[3]);
-    let of = |architecture| {
-        source(call, op, Design::of(call, (factor, !op.1.is_empty()), architecture)?)
-    };
+    let of = |architecture| source(call, op, Design::of(call, op, architecture)?);
     let (portable, own) = (of(Architecture::Sm80)?, of(Architecture::Sm90a)?);
     Ok(match portable == own {
         true => vec![(portable, &Architecture::DECLARED)],
@@ -333,7 +339,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
     let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
     let factor = attention.factor(sizes[3]);
-    let design = Design::of(call, (factor, !regions.is_empty()), site.device.architecture())?;
+    let design = Design::of(call, (attention, regions), site.device.architecture())?;
     let matrices = sizes[0] * sizes[1];
     let tiles = sizes[2].div_ceil(design.queries());
     if matrices * tiles > i32::MAX as usize || sizes[2].max(keys) > 1 << 30 {

@@ -133,7 +133,11 @@ __device__ __forceinline__ void walk(const Element* q, const Element* k, const E
             f32 weight;
             asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"((score - shift[r]) * LOG2E));
             shown &= weight != 0.0f;
-            const f32 dscore = weight * (dweights[i / 4][i % 4] - less[r]);
+            f32 dweight = dweights[i / 4][i % 4];
+#ifdef DROPS
+            dweight *= kept(SEED, ((u64)matrix * s.queries + query) * s.keys + at);
+#endif
+            const f32 dscore = weight * (dweight - less[r]);
 #pragma unroll
             for (int n = 0; n < READS; n++)
                 take(n, shown ? dscore * slope[n] : 0.0f, place[n]);

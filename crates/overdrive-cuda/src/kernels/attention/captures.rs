@@ -14,7 +14,7 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, View};
 
 use super::call::{FRAGMENTS, Shape, bunch, specialised};
-use super::{region, slopes};
+use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::Source;
 use crate::entry::Entry;
@@ -38,8 +38,9 @@ struct Wanted {
 }
 
 /// Those of a call.
-fn wanted(call: &KernelCall) -> Vec<Wanted> {
-    let captures = call.operands[6..].iter().enumerate();
+fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
+    let (_, captures) = op.attention.seed_and_captures(&call.operands[6..]);
+    let captures = captures.iter().enumerate();
     let floats = captures.filter(|(_, view)| view.ty.dtype.is_float());
     let (mut wanted, mut base) = (Vec::new(), 0);
     for ((capture, view), result) in floats.zip(3..) {
@@ -61,14 +62,16 @@ pub(super) fn source(
     (op, regions): (&AttentionGrad, &[Graph]),
     slopes: &Slopes,
 ) -> Result<Option<Source>, Refusal> {
-    let (wanted, captures) = (wanted(call), &call.operands[6..]);
+    let (wanted, rest) = (wanted(call, op), &call.operands[6..]);
+    let (_, captures) = op.attention.seed_and_captures(rest);
     if wanted.is_empty() {
         return Ok(None);
     }
     let mut bases = vec![None; captures.len()];
     wanted.iter().for_each(|one| bases[one.capture] = Some(one.base));
     let (dtype, mask) = (call.operands[0].ty.dtype, find_mask(regions).cloned());
-    let mut functions = region::print(mask.as_slice(), captures, dtype)?;
+    let mut functions = region::print(mask.as_slice(), (&op.attention, rest), dtype)?;
+    functions += &dropout::print(&op.attention, rest, call.operands[1].ty.sizes()[2]);
     functions += &slopes::print_reads(slopes, (captures, &bases), dtype)?;
     let mut text = format!("constexpr int KEYS = {KEYS};\n{FRAGMENTS}");
     text += include_str!("captures.cu");
@@ -122,7 +125,7 @@ impl Captures {
     /// Compiles the source of a call whose q, k, v and dout are read through these views.
     pub(super) fn new(
         site: &Site<'_>,
-        (call, factor): (&KernelCall, f64),
+        (call, op): (&KernelCall, &AttentionGrad),
         views: [&View; 4],
         source: &Source,
     ) -> Result<Self, Refusal> {
@@ -143,7 +146,7 @@ impl Captures {
             v: four(v),
             out: four(dout),
             lse: three(&call.operands[3]),
-            factor,
+            factor: op.attention.factor(sizes[3]),
         };
         let pairs = matrices.saturating_mul(sizes[2]).saturating_mul(keys);
         let bits = BITS.saturating_sub(pairs.next_power_of_two().ilog2()).clamp(1, TERM_BITS);
@@ -155,7 +158,7 @@ impl Captures {
             };
             Entry::new(site.device, (source, name), config)
         };
-        let wanted = wanted(call);
+        let wanted = wanted(call, op);
         let elements = wanted.iter().map(|one| one.elements).sum();
         let most = 8 * site.device.properties().multiprocessors as usize;
         let [walkers, adders] = THREADS.map(|threads| threads as usize);

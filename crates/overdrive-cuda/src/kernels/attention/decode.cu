@@ -140,9 +140,14 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
                 const f32 weight = score == -infinity(f32()) ? 0.0f : __expf(score - top);
                 largest[r] = top;
                 total[r] = fmaf(total[r], before, weight);
+                f32 given_weight = weight;
+#ifdef DROPS
+                const u64 matrix = b * s.heads + h;
+                given_weight *= kept(SEED, (matrix * s.queries + query) * s.keys + last);
+#endif
 #pragma unroll
                 for (int c = 0; c < 8; ++c)
-                    given[r][c] = fmaf(given[r][c], before, weight * of_value[c]);
+                    given[r][c] = fmaf(given[r][c], before, given_weight * of_value[c]);
             }
         }
     }

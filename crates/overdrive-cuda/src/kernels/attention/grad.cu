@@ -128,6 +128,52 @@ struct Place {
     }
 };
 
+#ifdef DROPS
+typedef u32 Stays[(BLOCK_QUERIES / 2 + 31) / 32];
+
+// Bit i: weight i of a thread stays. `first` is the place of the weight of its first query and key.
+__device__ __forceinline__ void draw(Stays& stays, u64 seed, u64 first, u64 keys) {
+    constexpr int PARTS_OF = sizeof(Stays) / 4;
+#pragma unroll
+    for (int part = 0; part < PARTS_OF; part++) stays[part] = 0;
+    if constexpr (FOURS) {
+        // Four keys of a query are those of four lanes, each of which draws for one of the two
+        // queries and the two rows that all of them have.
+        const int lane = threadIdx.x % 32, own = lane / 4 % 4;
+        u32 bits[PARTS_OF] = {};
+        const u64 block = (first - own + own % 2 * keys + own / 2 * 8) >> 2;
+#pragma unroll
+        for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
+            const uint4 words = philox_block(seed, SITE, block + j * 2 * keys);
+            const u32 four = (words.x >= REACH) | (words.y >= REACH) << 1 |
+                             (words.z >= REACH) << 2 | (words.w >= REACH) << 3;
+            bits[j / 8] |= four << j % 8 * 4;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int part = 0; part < PARTS_OF; part++) {
+                const u32 of = __shfl_sync(~0u, bits[part], (lane & ~12) | i << 2);
+                stays[part] |= (of >> own & 0x11111111u) << i;
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < BLOCK_QUERIES / 2; i++) {
+            const u64 place = first + (i / 4 * 8 + i % 2) * keys + i / 2 % 2 * 8;
+            stays[i / 32] |= (u32)(random_bits(seed, SITE, place) >= REACH) << i % 32;
+        }
+    }
+}
+
+__device__ __forceinline__ f32 kept_of(const Stays& stays, int i) {
+    return stays[i / 32] >> i % 32 & 1 ? (f32)STAYS : 0.0f;
+}
+#define KEPT(i, x) (kept_of(stays, i) * (x))
+#else
+#define KEPT(i, x) (x)
+#endif
+
 struct Barriers {
     u64 key_full, value_full, own_empty, query_full[QUERY_STAGES], query_empty[QUERY_STAGES],
         dout_full[STAGES], dout_empty[STAGES], dscores_full[STAGES], task_full[2], task_empty[2],
@@ -391,6 +437,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         dweights, descriptor(BY_CHANNEL, value_place + warpgroup * OWN * 128),
                         descriptor(BY_CHANNEL, douts));
                     if (n != begin || warpgroup == 1) pass_turn();
+#ifdef DROPS
+                    Stays stays;
+                    {
+                        const u64 query = ((u64)t.b * s.heads * s.group + place.h) * s.queries +
+                                          place.block * BLOCK_QUERIES + column;
+                        const i32 key = own_key + thread / 32 * 16 + lane / 4;
+                        draw(stays, SEED, query * s.keys + key, s.keys);
+                    }
+#endif
                     products_wait<1>();
                     fence_sums(scores);
                     fence_sums(dks);
@@ -430,7 +485,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             both[e] = shown ? weight : 0.0f;
                             scores[i + e] = both[e] != 0.0f ? both[e] * result.slope : 0.0f;
                         }
-                        weights[i / 2] = pair(both[0], both[1]);
+                        weights[i / 2] = pair(KEPT(i, both[0]), KEPT(i + 1, both[1]));
                     }
 #else
 #pragma unroll
@@ -468,7 +523,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     }
 #pragma unroll
                     for (int i = 0; i < BLOCK_QUERIES / 4; i++)
-                        weights[i] = pair(scores[2 * i], scores[2 * i + 1]);
+                        weights[i] =
+                            pair(KEPT(2 * i, scores[2 * i]), KEPT(2 * i + 1, scores[2 * i + 1]));
 #endif
                     issue_by_row(dvs, weights, descriptor(by_row(QUERY_BOX), douts));
                     // Weights and dscores at once do not fit in registers.
@@ -481,8 +537,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                         for (int r = 0; r < 2; r++) {
                             const int at = 4 * j + 2 * r;
-                            dscores[2 * j + r] = pair(scores[at] * (dweights[at] - less.x),
-                                                      scores[at + 1] * (dweights[at + 1] - less.y));
+                            const f32 x = KEPT(at, dweights[at]) - less.x,
+                                      y = KEPT(at + 1, dweights[at + 1]) - less.y;
+                            dscores[2 * j + r] = pair(scores[at] * x, scores[at + 1] * y);
                         }
                     }
                     // Of the other warpgroup; its place for this step's is free then as well.

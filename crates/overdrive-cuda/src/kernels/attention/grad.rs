@@ -19,7 +19,7 @@ use super::call::{HEADS, Shape, bunch, specialised};
 use super::captures::{self, Captures};
 use super::homes::{Home, Staging};
 use super::hopper::{LINE, OWN, boxes};
-use super::{region, slopes};
+use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::{Architecture, Source};
 use crate::entry::Entry;
@@ -91,15 +91,19 @@ struct Tile {
 
 impl Tile {
     /// By registers: both sums of keys, scores, dweights and what is rounded of them fit just so,
-    /// beside one function; two functions take more.
-    fn of(call: &KernelCall, regions: &[Graph]) -> Self {
+    /// beside one function; two functions, or dropout, take more, and most where each weight is
+    /// drawn alone (`draw`).
+    fn of(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Self {
         let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
-        let queries = match (widths[0].max(widths[1]) <= 64, regions.len()) {
-            (true, ..=1) => 96,
-            (true, _) => 64,
-            (false, ..=1) => 64,
-            (false, _) if widths[0] > 64 => 48,
-            (false, _) => 32,
+        let drops = op.attention.dropout.is_some();
+        let takes_more = regions.len() > 1 || drops;
+        let is_alone = drops && !call.operands[1].ty.sizes()[2].is_multiple_of(4);
+        let queries = match (widths[0].max(widths[1]) <= 64, takes_more) {
+            (true, false) => 96,
+            (true, true) => 64,
+            (false, false) => 64,
+            (false, true) if widths[0] > 64 && !is_alone => 48,
+            (false, true) => 32,
         };
         Self { widths, queries }
     }
@@ -130,10 +134,13 @@ fn slopes(regions: &[Graph]) -> Option<Slopes> {
 
 /// The kernel and what rounds its sums, specialised.
 fn source(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Result<Source, Refusal> {
-    let (tile, dtype) = (Tile::of(call, regions), call.operands[0].ty.dtype);
+    let (tile, dtype) = (Tile::of(call, (op, regions)), call.operands[0].ty.dtype);
     let (widths, queries) = (tile.widths, tile.queries);
-    let captures = &call.operands[6..];
-    let mut functions = region::print(find_mask(regions).cloned().as_slice(), captures, dtype)?;
+    let (keys, rest) = (call.operands[1].ty.sizes()[2], &call.operands[6..]);
+    let (_, captures) = op.attention.seed_and_captures(rest);
+    let mask = find_mask(regions).cloned();
+    let mut functions = region::print(mask.as_slice(), (&op.attention, rest), dtype)?;
+    functions += &dropout::print(&op.attention, rest, keys);
     if let Some(slopes) = slopes(regions) {
         functions += &slopes::print_scored(&slopes, captures, dtype)?;
     }
@@ -191,8 +198,7 @@ impl OfCaptures {
     ) -> Result<Option<Self>, Refusal> {
         let Some(slopes) = slopes(op.1) else { return Ok(None) };
         let Some(source) = captures::source(call, op, &slopes)? else { return Ok(None) };
-        let factor = op.0.attention.factor(views[0].ty.sizes()[3]);
-        let kernels = Captures::new(site, (call, factor), views, &source)?;
+        let kernels = Captures::new(site, (call, op.0), views, &source)?;
         let wanted = kernels.results().filter_map(|i| call.results[i].as_ref());
         let results = wanted.map(|view| staging.dense_result(site, view));
         let results = results.collect::<Result<_, _>>()?;
@@ -280,7 +286,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         ..Shape::default()
     };
     let (tile, multiprocessors) =
-        (Tile::of(call, regions), site.device.properties().multiprocessors as usize);
+        (Tile::of(call, op), site.device.properties().multiprocessors as usize);
     let (widths, rows) = (tile.widths, tile.queries);
     let splits = splits(op.0, &shape, rows, multiprocessors);
     let tiles = batch * key_heads * keys.div_ceil(TILE);

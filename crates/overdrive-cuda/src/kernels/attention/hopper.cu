@@ -233,6 +233,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     }
                 }
             };
+            // After the sums, which are of all weights.
+            auto drop = [&]([[maybe_unused]] Scores& scores, [[maybe_unused]] i32 key) {
+#ifdef DROPS
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const u64 query = (u64)matrix * s.queries + first + row + 8 * r,
+                              place = query * s.keys + key + lane % 4 * 2;
+#pragma unroll
+                    for (int j = 0; j < KEYS / 8; j++) {
+                        f32* at = &scores[4 * j + 2 * r];
+                        keep(at[0], at[1], SEED, place + 8 * j);
+                    }
+                }
+#endif
+            };
             Softmax softmax;
             Sums sums;
 #pragma unroll
@@ -249,6 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 key_turn.next();
                 hide(scores, (steps - 1) * KEYS);
                 softmax.take(scores, scale);
+                drop(scores, (steps - 1) * KEYS);
                 round_weights(weights, scores);
                 if (steps > 1) barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
                 for (i32 step = steps - 2; step >= 0; step--) {
@@ -265,6 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     key_turn.next();
                     hide(scores, step * KEYS);
                     softmax.take(scores, scale);
+                    drop(scores, step * KEYS);
                     fence_sums(scores);
                     // Here, since the compiler moves no wait for products over a loop: else it
                     // would wait before the exponentials, which the products are to hide.

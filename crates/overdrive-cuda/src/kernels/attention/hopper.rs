@@ -38,6 +38,16 @@ const MANY: usize = 2048;
 /// Size of `Counter` of `hopper.cu`.
 const COUNTER_BYTES: usize = 8;
 
+/// What is done to scores and weights, by the registers that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    Plain,
+    /// Score or mask functions.
+    Functions,
+    /// Weights are dropped, with functions or without.
+    Dropout,
+}
+
 /// What a block of the grid works on at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
@@ -59,7 +69,7 @@ pub(super) fn is_copied(view: &View) -> bool {
 
 impl Tile {
     /// The best for a call; none where another kernel takes it.
-    pub(super) fn of(call: &KernelCall, has_regions: bool) -> Option<Self> {
+    pub(super) fn of(call: &KernelCall, does: Does) -> Option<Self> {
         let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
         let out = call.results[0].as_ref()?;
         let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
@@ -71,17 +81,21 @@ impl Tile {
             return None;
         }
         // Sums take half as many registers of a thread as there are channels, scores and
-        // probabilities three quarters as many as there are keys; a function of them takes more.
+        // probabilities three quarters as many as there are keys; a function of them takes more,
+        // and dropout most.
         let tile = |keys, consumers, places| Self { keys, consumers, places };
-        Some(match (d.max(values), has_regions) {
-            (..=64, false) if sizes[2] >= MANY => tile(128, 3, 2),
-            (..=64, false) => tile(128, 2, 2),
-            (..=128, false) if keys >= LONG => tile(176, 2, 1),
-            (..=128, false) => tile(128, 2, 2),
-            (..=192, false) => tile(112, 2, 1),
-            (_, false) => tile(80, 2, 1),
-            (..=128, true) => tile(96, 2, 2),
-            (_, true) => tile(64, 2, 1),
+        Some(match (d.max(values), does) {
+            (..=64, Does::Plain) if sizes[2] >= MANY => tile(128, 3, 2),
+            (..=64, Does::Plain) => tile(128, 2, 2),
+            (..=128, Does::Plain) if keys >= LONG => tile(176, 2, 1),
+            (..=128, Does::Plain) => tile(128, 2, 2),
+            (..=192, Does::Plain) => tile(112, 2, 1),
+            (_, Does::Plain) => tile(80, 2, 1),
+            (..=128, Does::Functions) => tile(96, 2, 2),
+            (_, Does::Functions) => tile(64, 2, 1),
+            (..=128, Does::Dropout) => tile(64, 2, 2),
+            (..=192, Does::Dropout) => tile(64, 2, 1),
+            (_, Does::Dropout) => tile(32, 2, 1),
         })
     }
 

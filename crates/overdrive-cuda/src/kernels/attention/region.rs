@@ -1,5 +1,6 @@
 //! Score and mask functions as CUDA C++, by the one printer of scalar expressions.
 
+use overdrive_ir::ops::Attention;
 use overdrive_ir::plan::{Access, Instr, Register, View};
 use overdrive_ir::{DType, Graph};
 use overdrive_passes::{At, Read, Region};
@@ -87,13 +88,23 @@ impl Spelling for Printed<'_> {
 /// Parameters of every function.
 pub(super) const INDEX: &str = "i32 b, i32 h, i32 q, i32 k CAPTURES";
 
-/// The functions of the regions as text, each behind its macro, and the parameters of the captures.
-/// Weights are rounded to `dtype`.
-pub(super) fn print(regions: &[Graph], captures: &[View], dtype: DType) -> Result<String, Refusal> {
+/// The functions of the regions as text, each behind its macro, and the parameters of what follows
+/// the other operands: the seed, where weights are dropped, and the captures. Weights are rounded
+/// to `dtype`.
+pub(super) fn print(
+    regions: &[Graph],
+    (attention, rest): (&Attention, &[View]),
+    dtype: DType,
+) -> Result<String, Refusal> {
+    let (seed, captures) = attention.seed_and_captures(rest);
     let parameter =
         |(i, view): (usize, &View)| format!(", const {}* __restrict__ c{i}", view.ty.dtype);
-    let parameters: String = captures.iter().enumerate().map(parameter).collect();
-    let names: String = (0..captures.len()).map(|i| format!(", c{i}")).collect();
+    let seeds = seed.map_or("", |_| ", const u64* __restrict__ seed_of").to_owned();
+    let names = seed.map_or("", |_| ", seed_of").to_owned();
+    let parameters: String =
+        [seeds].into_iter().chain(captures.iter().enumerate().map(parameter)).collect();
+    let names: String =
+        [names].into_iter().chain((0..captures.len()).map(|i| format!(", c{i}"))).collect();
     let mut text = format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n");
     for region in regions {
         let printed = Printed::new(region, captures, dtype)?;

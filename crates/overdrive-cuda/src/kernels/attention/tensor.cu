@@ -155,6 +155,15 @@ extern "C" __global__ void __launch_bounds__(128)
                     }
                 }
                 total[m][r] = total[m][r] * shrink + sum;
+#ifdef DROPS
+                const u64 place =
+                    ((u64)matrix * s.queries + query) * s.keys + key + lane % 4 * 2;
+#pragma unroll
+                for (int j = 0; j < KEYS / 8; j++) {
+                    f32* at = &scores[m][j][2 * r];
+                    keep(at[0], at[1], SEED, place + 8 * j);
+                }
+#endif
 #pragma unroll
                 for (int j = 0; j < DV / 8; j++)
                     sums[m][j][2 * r] *= shrink, sums[m][j][2 * r + 1] *= shrink;

@@ -91,9 +91,13 @@ extern "C" __global__ void __launch_bounds__(256)
             Sum sum = 0;
 #pragma unroll
             for (int j = 0; j < EACH; j++) {
-                const Sum weight = power(scores[i][j] - shift);
-                tiles.weights[row + 16 * i][column + 16 * j] = weight;
+                Sum weight = power(scores[i][j] - shift);
                 sum += weight;
+#ifdef DROPS
+                weight *= kept(SEED, ((u64)matrix * s.queries + query) * s.keys + key + column +
+                                         16 * j);
+#endif
+                tiles.weights[row + 16 * i][column + 16 * j] = weight;
             }
             for (int lane = 8; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0u, sum, lane);
             total[i] = total[i] * shrink + sum;
