@@ -2,11 +2,12 @@
 
 use crate::compiler::Architecture;
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::nccl::{self, Ranks};
 use crate::together::{self, Together};
 use crate::{Device, Error, gemm, kernels, loops, memory};
 use cudarc::driver::CudaStream;
 use overdrive_ir::plan::{HostCall, Plan, Space, Step, StepKind};
-use overdrive_ir::{BackendError, Prim, SlotId, Tuning};
+use overdrive_ir::{BackendError, SlotId, Tuning};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub(super) enum Task {
     Launch(Box<dyn Launch>),
     /// Work on the host, which waits for the device before and after.
     Host(HostCall),
-    /// Nothing: the end of a copy, or of a collective of one rank.
+    /// Nothing: the end of a copy or of a collective, for which the step's event is the wait.
     Nothing,
 }
 
@@ -91,7 +92,11 @@ pub(crate) fn gather(plan: &mut Plan, device: &Device, tuning: &Tuning) -> Toget
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
-pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task, BackendError> {
+pub(super) fn compile(
+    site: &Site<'_>,
+    together: Option<&[Step]>,
+    ranks: Option<&Arc<Ranks>>,
+) -> Result<Task, BackendError> {
     let step = site.step;
     let compiled = match (together, &step.kind) {
         (Some(steps), _) if gemm::bunches(&steps.iter().collect::<Vec<_>>()) => {
@@ -110,7 +115,7 @@ pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task
             },
         },
         (Some(steps), _) => loops::compile_together(site, steps).map(Task::Launch),
-        (None, _) => compile_kind(site),
+        (None, _) => compile_kind(site, ranks),
     };
     compiled.map_err(|refusal| match refusal {
         Refusal::Unsupported(reason) => BackendError::Unsupported {
@@ -125,7 +130,7 @@ pub(super) fn compile(site: &Site<'_>, together: Option<&[Step]>) -> Result<Task
     })
 }
 
-fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
+fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<Task, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
         StepKind::Loop(program) => loops::compile(site, program).map(Task::Launch),
@@ -147,22 +152,9 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
         StepKind::Host(call) => {
             HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported)
         }
-        StepKind::CollectiveStart { prim } => {
-            alone(prim)?;
-            Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))
-        }
-        // One rank has everything as soon as it starts.
-        StepKind::CollectiveDone { .. } => Ok(Task::Nothing),
+        StepKind::CollectiveStart { prim } => nccl::compile(site, prim, ranks).map(Task::Launch),
         // The wait for it is the step's event.
-        StepKind::CopyDone => Ok(Task::Nothing),
-    }
-}
-
-/// Among one rank every collective but `permute` to nobody is the identity.
-fn alone(prim: &Prim) -> Result<(), Refusal> {
-    match prim.channel() {
-        Some(channel) if channel.ranks() == 1 => Ok(()),
-        _ => Err(Refusal::Unsupported("this executable is one rank of one process".to_owned())),
+        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Task::Nothing),
     }
 }
 

@@ -285,7 +285,7 @@ mod tests {
             for at in 0..bytes.len() {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 0x80;
-                // It may be another frame, but reading it neither panics nor allocates what is said.
+                // It may be another frame; reading it neither panics nor allocates what is said.
                 let _ = Frame::read(&mut &bytes[..], u64::MAX);
             }
         }
