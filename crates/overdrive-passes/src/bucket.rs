@@ -86,8 +86,11 @@ fn gather(plan: &mut Plan, most: usize) {
     let mut buckets = vec![];
     for at in 0..plan.steps.len() {
         let Some((_, channel)) = kind(&plan.steps[at]) else { continue };
+        let start = &plan.steps[at];
         let done = StepKind::CollectiveDone { channel: channel.id };
-        let ends = |step: &Step| step.kind == done;
+        let ends = |step: &Step| {
+            step.kind == done && step.reads == start.reads && step.writes == start.writes
+        };
         let end = at + plan.steps[at..].iter().position(ends).expect("a collective ends");
         let bytes = plan.slot(plan.steps[at].reads[0]).bytes();
         let one = Bucket { starts: vec![at], ends: vec![end], bytes };

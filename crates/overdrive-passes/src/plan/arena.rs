@@ -134,13 +134,12 @@ fn order_streams(plan: &mut Plan) {
 
 /// Whether a step is the start of what another ends.
 fn starts(step: &Step, end: &Step) -> bool {
-    match (&step.kind, &end.kind) {
-        (StepKind::CopyStart, StepKind::CopyDone) => {
-            step.reads == end.reads && step.writes == end.writes
-        }
+    let is_kind = match (&step.kind, &end.kind) {
+        (StepKind::CopyStart, StepKind::CopyDone) => true,
         (StepKind::CollectiveStart { prim }, StepKind::CollectiveDone { channel }) => {
             prim.channel().is_some_and(|own| own.id == *channel)
         }
         _ => false,
-    }
+    };
+    is_kind && step.reads == end.reads && step.writes == end.writes
 }
