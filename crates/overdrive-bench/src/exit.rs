@@ -18,6 +18,8 @@ pub enum Exit {
     WrongOutputs = 4,
     /// There was not enough evidence to decide.
     Inconclusive = 5,
+    /// Another rank of the run failed, and ended this one with it; its own error tells why.
+    OtherRank = 6,
     /// Ctrl-C or SIGINT; what was done is kept. As shells report it: 128 and the signal's number.
     Interrupted = 130,
     /// Who reads standard output went away, as in `| head`; a program that SIGPIPE ends is reported

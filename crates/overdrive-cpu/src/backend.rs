@@ -128,6 +128,8 @@ fn describe(threads: usize) -> Description {
         contraction_dtypes: [DType::F64, DType::F32, DType::I8].into_iter().chain(halves).collect(),
         native_halves: native_halves(),
         replays: false,
+        // Threads of ranks exchange where they are.
+        overlaps_collectives: false,
         // Lanes are loaded by address: types that share bytes are not.
         loop_dtypes: DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8).collect(),
         flops_per_byte: FLOPS_PER_BYTE,

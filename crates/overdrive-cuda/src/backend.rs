@@ -6,11 +6,12 @@ use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
 use crate::memory::{Block, CudaMemory, DeviceBytes, copy};
+use crate::nccl::Ranks;
 use crate::{Device, Error, gemm, joined, kernels};
 use overdrive_ir::plan::{Plan, Space, Step, StepKind};
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Call, Choice, DType, Decline, Description, Executable, Graph,
-    Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Call, Choice, Communicator, DType, Decline, Description,
+    Executable, Graph, Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub struct CudaBackend {
     device: Arc<Device>,
     /// Choices of earlier processes, with the place that they hold for.
     choices: Option<(Choices, String)>,
+    ranks: Option<Arc<Ranks>>,
 }
 
 /// Number of GPUs that a `CudaBackend` can be opened on; none without a driver.
@@ -48,7 +50,15 @@ impl CudaBackend {
             target.description.spaces.iter_mut().for_each(|space| space.bytes = bytes);
         }
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
-        Ok(Self { name: format!("cuda:{ordinal}"), target, device, choices })
+        Ok(Self { name: format!("cuda:{ordinal}"), target, device, choices, ranks: None })
+    }
+
+    /// The same as one rank of several, each on a GPU of its own: it runs graphs with collectives,
+    /// by NCCL. All ranks compile such a graph at the same time.
+    #[must_use]
+    pub fn on(self, communicator: Arc<dyn Communicator>) -> Self {
+        let ranks = Some(Arc::new(Ranks::new(&self.device, communicator)));
+        Self { ranks, ..self }
     }
 
     /// The device behind it.
@@ -87,6 +97,7 @@ impl Gpu {
             native_halves: BTreeSet::from([DType::F16, DType::BF16]),
             loop_dtypes: BTreeSet::from(DType::ALL),
             replays: true,
+            overlaps_collectives: true,
             folds_space: false,
             flops_per_byte: half_rate / properties.bytes_per_second.max(1.0),
             bytes_of_latency: (properties.bytes_per_second * STEP_SECONDS) as u64,
@@ -165,7 +176,8 @@ impl Backend for CudaBackend {
         };
         let names = [names(graph.inputs()), names(graph.outputs())];
         let _turn = self.device.turn();
-        Ok(Arc::new(CudaExecutable::new(plan, &self.device, tuning, names)?))
+        let ranks = self.ranks.as_ref();
+        Ok(Arc::new(CudaExecutable::new(plan, &self.device, tuning, names, ranks)?))
     }
 
     fn tune(&self, graph: &Graph, mode: Mode, tuning: &mut Tuning) -> Result<(), BackendError> {

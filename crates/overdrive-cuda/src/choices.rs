@@ -79,7 +79,9 @@ pub(crate) fn place(device: &Device) -> String {
         Some((major, minor)) => format!("{} {major}.{minor}", library.name()),
         None => format!("no {}", library.name()),
     };
-    let libraries = Library::ALL.map(version).join(", ");
+    // Those that kernels come from.
+    let of_kernels = [Library::Driver, Library::Nvrtc, Library::CublasLt];
+    let libraries = of_kernels.map(version).join(", ");
     let driver = properties.driver.as_deref().unwrap_or("of unknown version");
     format!(
         "{}, {} multiprocessors, driver {driver}, {libraries}, overdrive {} with kernels {:016x}",

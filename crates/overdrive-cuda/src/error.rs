@@ -4,7 +4,7 @@ use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use cudarc::nvrtc::result::NvrtcError;
-use overdrive_ir::BackendError;
+use overdrive_ir::{BackendError, RankError};
 
 /// Why a call of CUDA failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -56,6 +56,17 @@ pub enum Error {
     /// NVRTC itself failed.
     #[error("NVRTC: {0}")]
     Nvrtc(#[from] NvrtcError),
+    /// NCCL failed.
+    #[error("NCCL, at {call}: {message}")]
+    Nccl {
+        /// What was called.
+        call: &'static str,
+        /// NCCL's words.
+        message: String,
+    },
+    /// Another rank has failed.
+    #[error(transparent)]
+    Ranks(RankError),
     /// A kernel does not compile: our defect.
     #[error("kernel `{kernel}` does not compile for {architecture}:\n{log}")]
     Compile {
@@ -130,6 +141,7 @@ impl Error {
                     step.into()
                 ),
             },
+            Self::Ranks(error) => BackendError::Ranks(error),
             other => BackendError::Device { step: step.into(), message: other.to_string() },
         }
     }

@@ -1,8 +1,8 @@
 //! The CUDA back end: plans on NVIDIA GPUs, from a binary that was built where there is no CUDA at
 //! all.
 //!
-//! Driver, NVRTC and cuBLASLt are loaded at run time; a missing one is an `Err` that names the
-//! package to install. Invariant: compiling a step does all that can fail or take long, so that
+//! Driver, NVRTC, cuBLASLt and NCCL are loaded at run time; a missing one is an `Err` that names
+//! the package to install. Invariant: compiling a step does all that can fail or take long, so that
 //! running it only enqueues launches.
 #![allow(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod launch;
 pub mod libraries;
 pub mod loops;
 pub mod memory;
+mod nccl;
 mod occupancy;
 pub mod pinned;
 mod staging;

@@ -15,11 +15,13 @@ pub enum Library {
     Nvrtc,
     /// Matrix products.
     CublasLt,
+    /// Collectives of several GPUs.
+    Nccl,
 }
 
 impl Library {
     /// All of them, the indispensable ones first.
-    pub const ALL: [Library; 3] = [Self::Driver, Self::Nvrtc, Self::CublasLt];
+    pub const ALL: [Library; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Nccl];
 
     /// Its name for people.
     pub fn name(self) -> &'static str {
@@ -27,6 +29,7 @@ impl Library {
             Self::Driver => "CUDA driver",
             Self::Nvrtc => "NVRTC",
             Self::CublasLt => "cuBLASLt",
+            Self::Nccl => "NCCL",
         }
     }
 
@@ -36,6 +39,7 @@ impl Library {
             Self::Driver => "libcuda.so.1",
             Self::Nvrtc => "libnvrtc.so.13",
             Self::CublasLt => "libcublasLt.so.13",
+            Self::Nccl => "libnccl.so.2",
         }
     }
 
@@ -57,6 +61,10 @@ impl Library {
                 "install the CUDA 13 toolkit's cuBLAS, or `pip install nvidia-cublas` and add its \
                  lib folder to LD_LIBRARY_PATH"
             }
+            Self::Nccl => {
+                "for several GPUs install NCCL 2.14 or later (libnccl2), or `pip install \
+                 nvidia-nccl-cu13` and add its nvidia/nccl/lib folder to LD_LIBRARY_PATH"
+            }
         }
     }
 
@@ -68,6 +76,7 @@ impl Library {
                 Self::Driver => driver::sys::is_culib_present(),
                 Self::Nvrtc => nvrtc::sys::is_culib_present(),
                 Self::CublasLt => cublaslt::sys::is_culib_present(),
+                Self::Nccl => crate::nccl::version().is_some(),
             }
         }
     }
@@ -102,6 +111,7 @@ impl Library {
                     let version = cublaslt::sys::cublasLtGetVersion() as i32;
                     (major, minor) = (version / 10_000, version % 10_000 / 100);
                 }
+                Self::Nccl => return crate::nccl::version(),
             }
         }
         Some((major as u32, minor as u32))

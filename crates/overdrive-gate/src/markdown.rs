@@ -51,7 +51,7 @@ fn outcome(verdicts: &Verdicts) -> &'static str {
     match verdicts.exit() {
         Exit::Fine => "passed",
         Exit::Regression => "regression",
-        Exit::BadInput | Exit::Harness => "could not be run",
+        Exit::BadInput | Exit::Harness | Exit::OtherRank => "could not be run",
         Exit::WrongOutputs => "wrong outputs",
         Exit::Inconclusive => "inconclusive",
         Exit::Interrupted | Exit::ClosedPipe | Exit::Terminated => "interrupted",

@@ -7,6 +7,7 @@
 use crate::plan::{Plan, StepKind};
 use crate::{BackendError, Mesh};
 use std::fmt;
+use std::time::Duration;
 
 /// Why ranks cannot go on together. Every rank is told the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +93,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
         read: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), RankError>;
 
+    /// How long a rank is waited for before it is taken for hung.
+    fn patience(&self) -> Duration;
+
     /// Errs once a rank is known to have failed: for those who wait for a device meanwhile.
     ///
     /// # Errors
@@ -141,7 +145,8 @@ pub fn agree_on(communicator: &dyn Communicator, plan: &Plan) -> Result<(), Back
                 found: communicator.mesh().to_string(),
             });
         }
-        text += &format!("{prim:?} of {}\n", plan.slot(step.reads[0]).ty);
+        let types = step.reads.iter().map(|&slot| plan.slot(slot).ty.to_string());
+        text += &format!("{prim:?} of {}\n", types.collect::<Vec<_>>().join(", "));
     }
     if text.is_empty() {
         return Ok(());

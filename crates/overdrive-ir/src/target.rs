@@ -118,6 +118,8 @@ pub struct Description {
     pub loop_dtypes: BTreeSet<DType>,
     /// Whether a plan can be captured once and replayed as a whole ([`Mode::Graph`]).
     pub replays: bool,
+    /// Whether collectives run on a stream of their own, beside work.
+    pub overlaps_collectives: bool,
     /// Whether the epilogue of a convolution may fold over space.
     pub folds_space: bool,
     /// FLOPs per byte of memory traffic at which compute and memory balance, measured or nominal.

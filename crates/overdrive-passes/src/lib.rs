@@ -5,6 +5,7 @@
 
 mod attend;
 mod bind;
+mod bucket;
 mod cse;
 mod dce;
 mod differentiate;

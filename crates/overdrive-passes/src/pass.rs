@@ -5,6 +5,7 @@
 //! Invariant: nothing changes a plan after the last pass.
 
 use crate::attend::attend;
+use crate::bucket::{BUCKET_BYTES, bucket};
 use crate::draft::Pass;
 use crate::fuse::{groups, node_by_node};
 use crate::in_blocks::in_blocks;
@@ -125,6 +126,15 @@ pub static PASSES: &[Pass] = &[
         run: |draft| {
             updates::in_place(&mut draft.plan);
             updates::copied_cache(draft.asked, &draft.plan).map_or(Ok(()), Err)
+        },
+    },
+    Pass {
+        name: "bucket",
+        does: "collectives start early and end late, and small all-reduces become few",
+        modes: FUSED,
+        run: |draft| {
+            bucket(&mut draft.plan, draft.target.description(), BUCKET_BYTES);
+            Ok(())
         },
     },
     Pass {

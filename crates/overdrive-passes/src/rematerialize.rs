@@ -73,11 +73,14 @@ pub fn rematerialize(
         });
     };
     let step = Step::new(graph, port.value);
-    let kept = match policy {
+    let mut kept = match policy {
         Rematerialize::None => step.saved.clone(),
         Rematerialize::EveryBlock => step.between_blocks(),
         Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes),
     };
+    // Ranks meet once: what a collective gave is never asked for again.
+    let meets = |node: &&Node| node.op.prim().is_some_and(|prim| prim.channel().is_some());
+    kept.extend(graph.nodes().iter().filter(meets).flat_map(|node| node.results.clone()));
     for &value in step.saved.difference(&kept) {
         let (_, node) = step.producer(value).expect("saved values are computed");
         let bytes = graph.ty(value).bytes();

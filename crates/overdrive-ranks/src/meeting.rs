@@ -32,6 +32,8 @@ pub struct Member {
 struct Book {
     rooms: BTreeMap<Vec<usize>, Room>,
     ranks: Vec<Presence>,
+    /// The first that failed: others may end because it did.
+    failed: Option<usize>,
     fault: Option<RankError>,
 }
 
@@ -93,7 +95,7 @@ impl Meeting {
     /// for another takes it for hung.
     pub fn of(mesh: &Mesh, patience: Duration) -> Vec<Member> {
         let ranks = vec![Presence::Busy; mesh.ranks()];
-        let book = Book { rooms: BTreeMap::new(), ranks, fault: None };
+        let book = Book { rooms: BTreeMap::new(), ranks, failed: None, fault: None };
         let (book, changed) = (Mutex::new(book), Condvar::new());
         let meeting = Arc::new(Self { mesh: mesh.clone(), patience, book, changed });
         (0..mesh.ranks()).map(|rank| Member { rank, meeting: Arc::clone(&meeting) }).collect()
@@ -103,10 +105,54 @@ impl Meeting {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_now(&self, rank: usize, presence: Presence) {
-        self.book().ranks[rank] = presence;
-        self.changed.notify_all();
+    /// What there is to tell beyond what is `known`; waits for it.
+    pub(crate) fn news(&self, known: &News) -> News {
+        let mut book = self.book();
+        loop {
+            let now = book.news();
+            if now != *known {
+                return now;
+            }
+            book = self.changed.wait(book).unwrap_or_else(PoisonError::into_inner);
+        }
     }
+
+    /// The end of a rank becomes the fault of the meeting, unless there is one.
+    pub(crate) fn end(&self) {
+        let mut book = self.book();
+        if let Some(rank) = book.failed {
+            book.fail(gone_meanwhile(rank));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until all ranks but this one have ended, at most so long.
+    pub(crate) fn wait_for_others_to_end(&self, rank: usize, most: Duration) {
+        let deadline = Instant::now() + most;
+        let mut book = self.book();
+        let here = |book: &Book| {
+            (0..book.ranks.len()).any(|other| other != rank && !book.has_ended(other))
+        };
+        while here(&book) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.changed.wait_timeout(book, left);
+            book = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// What ranks are told that are at no exchange.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct News {
+    /// Why they cannot go on.
+    pub(crate) fault: Option<RankError>,
+    /// The first rank that ended without saying so.
+    pub(crate) failed: Option<usize>,
+    /// All have ended.
+    pub(crate) is_over: bool,
 }
 
 impl Book {
@@ -115,10 +161,19 @@ impl Book {
         self.fault.get_or_insert(fault).clone()
     }
 
+    fn has_ended(&self, rank: usize) -> bool {
+        matches!(self.ranks[rank], Presence::Left | Presence::Failed)
+    }
+
+    /// Whose end it is that a group waits for in vain.
     fn absent(&self, group: &[usize]) -> Option<usize> {
-        let is_absent =
-            |rank: &usize| matches!(self.ranks[*rank], Presence::Left | Presence::Failed);
-        self.rooms[group].missing().find(is_absent)
+        let absent = self.rooms[group].missing().find(|&rank| self.has_ended(rank));
+        absent.map(|rank| self.failed.unwrap_or(rank))
+    }
+
+    fn news(&self) -> News {
+        let is_over = (0..self.ranks.len()).all(|rank| self.has_ended(rank));
+        News { fault: self.fault.clone(), failed: self.failed, is_over }
     }
 
     /// Whom the members of a group wait for in the end: who is missing may wait elsewhere itself.
@@ -172,23 +227,51 @@ impl Communicator for Member {
         Ok(())
     }
 
+    fn patience(&self) -> Duration {
+        self.meeting.patience
+    }
+
     fn check(&self) -> Result<(), RankError> {
         let book = self.meeting.book();
         if let Some(fault) = &book.fault {
             return Err(fault.clone());
         }
-        match book.ranks.iter().position(|presence| *presence == Presence::Failed) {
-            Some(rank) => Err(RankError::Gone { rank, what: "work of their own".to_owned() }),
-            None => Ok(()),
-        }
+        book.failed.map_or(Ok(()), |rank| Err(gone_meanwhile(rank)))
     }
 
     fn leave(&self) {
-        self.meeting.is_now(self.rank, Presence::Left);
+        self.meeting.book().ranks[self.rank] = Presence::Left;
+        self.meeting.changed.notify_all();
     }
 }
 
+/// Said of a rank that ended while the others were at no exchange.
+pub(crate) fn gone_meanwhile(rank: usize) -> RankError {
+    RankError::Gone { rank, what: "work of their own".to_owned() }
+}
+
 impl Member {
+    /// The meeting that it is a member of.
+    pub(crate) fn meeting(&self) -> &Arc<Meeting> {
+        &self.meeting
+    }
+
+    /// Whether it ended as it should.
+    pub(crate) fn has_left(&self) -> bool {
+        self.meeting.book().ranks[self.rank] == Presence::Left
+    }
+
+    /// It has ended; a failure unless it left before.
+    pub(crate) fn ended(&self) {
+        let mut book = self.meeting.book();
+        if book.ranks[self.rank] != Presence::Left {
+            book.ranks[self.rank] = Presence::Failed;
+            book.failed.get_or_insert(self.rank);
+            drop(book);
+            self.meeting.changed.notify_all();
+        }
+    }
+
     /// Comes to exchange `number` of a group and waits for the others.
     fn wait(
         &self,
@@ -197,7 +280,7 @@ impl Member {
         (place, what): (usize, &str),
     ) -> Result<(), RankError> {
         let meeting = &self.meeting;
-        let Book { rooms, ranks, fault } = &mut *book;
+        let Book { rooms, ranks, fault, .. } = &mut *book;
         if let Some(fault) = fault {
             return Err(fault.clone());
         }
@@ -214,7 +297,9 @@ impl Member {
             room.has_come.fill(false);
             return Ok(());
         }
-        ranks[self.rank] = Presence::Waiting(Arc::clone(&room.group));
+        if ranks[self.rank] == Presence::Busy {
+            ranks[self.rank] = Presence::Waiting(Arc::clone(&room.group));
+        }
         let deadline = Instant::now() + meeting.patience;
         loop {
             if book.rooms[group].complete > number {
@@ -236,15 +321,16 @@ impl Member {
             let waited = meeting.changed.wait_timeout(book, left);
             book = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        book.ranks[self.rank] = Presence::Busy;
+        // The process of a rank may end while its bytes still wait here.
+        if matches!(book.ranks[self.rank], Presence::Waiting(_)) {
+            book.ranks[self.rank] = Presence::Busy;
+        }
         Ok(())
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if self.meeting.book().ranks[self.rank] != Presence::Left {
-            self.meeting.is_now(self.rank, Presence::Failed);
-        }
+        self.ended();
     }
 }

@@ -5,7 +5,7 @@ use crate::checkpoint::Writer;
 use crate::data::{Batch, Parts, Shifted, Split, hex};
 use crate::ranks::{Neighbours, Ranks};
 use crate::{
-    Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shuffle, StepReport,
+    Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shards, Shuffle, StepReport,
     TrainError, Trainer, initial_parameters, with_loss,
 };
 use overdrive_formats::Tensors;
@@ -42,6 +42,8 @@ pub struct Fit<'a> {
     /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
     /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
     pub ranks: Option<&'a dyn Communicator>,
+    /// What the ranks share out among each other beside the batch. Checkpoints hold all of it.
+    pub shards: Shards,
 }
 
 impl<'a> Fit<'a> {
@@ -61,6 +63,7 @@ impl<'a> Fit<'a> {
             checkpoint: None,
             memory_limit: None,
             ranks: None,
+            shards: Shards::Nothing,
         }
     }
 }
@@ -118,7 +121,7 @@ pub struct Fitted {
 pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainError> {
     let recipe = run.recipe;
     recipe.check()?;
-    let ranks = Ranks(run.ranks);
+    let ranks = Ranks(run.ranks, run.shards);
     let forward = learner(run.model, recipe, recipe.batch)?;
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
@@ -128,7 +131,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let target = run.train.target();
     let done = run.resume.map_or(0, |checkpoint| checkpoint.progress.done);
     ranks.check(recipe, || trained_by_all(run, (&forward, &initial), (&origin, done)))?;
-    let place = (run.backend, run.ranks);
+    let place = (run.backend, ranks);
     let trainer = Trainer::of_rank(place, &with_loss(&forward, target)?, recipe, &initial, &tuning);
     let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
     drop(initial);
@@ -189,9 +192,13 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         }
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
-        if let Some(path) = checkpoint.filter(|_| looks || early || !goes_on) {
-            let (state, best) = (trainer.snapshot()?, best.clone());
-            writer.write(Checkpoint { state, best, progress, ..kept.clone() }, path)?;
+        if run.checkpoint.is_some() && (looks || early || !goes_on) {
+            // What ranks share out, all of them bring.
+            let state = trainer.snapshot()?;
+            if let Some(path) = checkpoint {
+                let best = best.clone();
+                writer.write(Checkpoint { state, best, progress, ..kept.clone() }, path)?;
+            }
         }
         if !goes_on {
             ending = Ending::Interrupted;
@@ -245,6 +252,7 @@ fn trained_by_all(
         format!("model of SHA-256 {}", hex(model)),
         format!("initial weights of SHA-256 {}", hex(weights)),
         format!("{done} steps done"),
+        format!("a checkpoint: {}, {:?} shared out", run.checkpoint.is_some(), run.shards),
     ];
     lines.join("\n")
 }
@@ -269,7 +277,7 @@ fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
 
 /// The batches of a step: every sample once an epoch, in an order of its own each.
 pub fn batches(split: &dyn Split, recipe: &Recipe, step: u64) -> Result<Vec<Batch>, TrainError> {
-    part_of_batches(split, recipe, step, Ranks(None))
+    part_of_batches(split, recipe, step, Ranks(None, Shards::Nothing))
 }
 
 /// A rank's part of each of them.

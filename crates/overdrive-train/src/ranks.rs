@@ -6,17 +6,19 @@
 //! ranks have the same parameters and have taken the same decisions.
 
 use crate::data::{Batch, Split, Target};
+use crate::held::{self, Held, Shards};
 use crate::{Evaluation, Recipe, TrainError};
-use overdrive_ir::{Axis, Communicator, Exchange, Graph, Sharding, agree};
+use overdrive_ir::{Axis, Communicator, Exchange, Graph, Sharding, Value, agree};
 use overdrive_passes::shard;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The axis along which batches are split.
 const DATA: &str = "data";
 
-/// This rank among those of the run; without a communicator the only one.
+/// This rank among those of the run, without a communicator the only one; and what they share out.
 #[derive(Copy, Clone)]
-pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>);
+pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>, pub(crate) Shards);
 
 impl Ranks<'_> {
     /// Parts of a batch.
@@ -40,17 +42,23 @@ impl Ranks<'_> {
         len * position / count..len * (position + 1) / count
     }
 
-    /// The part of a step that this rank computes; the graph is that of the whole batch.
-    pub(crate) fn step(self, whole: Graph) -> Result<Graph, TrainError> {
-        let Some(communicator) = self.0 else { return Ok(whole) };
+    /// The part of a step that this rank computes, and what it holds; the graph is that of the
+    /// whole batch.
+    pub(crate) fn step(self, whole: Graph) -> Result<(Graph, Held), TrainError> {
+        let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
         let axis = Axis::from(DATA);
         let batched = whole.inputs().iter().filter(|port| whole.ty(port.value).rank() > 0);
         let rows = batched.map(|port| {
             let rank = whole.ty(port.value).rank();
             (port.value, Sharding::whole(rank).and_split(0, &axis))
         });
-        let sharded = shard(&whole, communicator.mesh(), &rows.collect())?;
-        Ok(sharded.at_rank(&whole, communicator.rank())?)
+        let mut shardings: BTreeMap<Value, Sharding> = rows.collect();
+        if self.1 == Shards::Optimizer && self.count() > 1 {
+            shardings.extend(held::optimizer(&whole, &axis, self.count()));
+        }
+        let sharded = shard(&whole, communicator.mesh(), &shardings)?;
+        let graph = sharded.at_rank(&whole, communicator.rank())?;
+        Ok((graph, Held::of(&whole, sharded)))
     }
 
     /// Errs unless the recipe's batch can be cut, and all ranks train the same: `lines` say what.

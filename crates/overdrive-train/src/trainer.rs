@@ -3,6 +3,7 @@
 //! Long because a step, what it changes and what a checkpoint keeps of it are one thing.
 
 use crate::data::Batch;
+use crate::held::{Held, Shards};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
@@ -10,8 +11,8 @@ use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Choice, Communicator, Graph, Init, Plan, Session, State,
-    StateDecl, Tensor, TensorType, Tuning,
+    Backend, BackendError, Buffer, Choice, Graph, Init, Plan, Session, State, StateDecl, Tensor,
+    TensorType, Tuning,
 };
 use overdrive_passes::draw;
 use std::collections::BTreeMap;
@@ -167,6 +168,7 @@ pub struct Trainer<'a> {
     choices: BTreeMap<String, Choice>,
     step: Compiled,
     accumulate: Option<Compiled>,
+    held: Held,
     state: State,
     /// Parameters that are trained.
     names: Vec<String>,
@@ -188,7 +190,8 @@ impl<'a> Trainer<'a> {
         initial: &Tensors,
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
-        Self::of_rank((backend, None), graph, recipe, initial, tuning)
+        let alone = Ranks(None, Shards::Nothing);
+        Self::of_rank((backend, alone), graph, recipe, initial, tuning)
     }
 
     /// The same as one rank of several, each of which is given its part of every batch; `graph` and
@@ -196,18 +199,18 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// As `new`, and when the ranks do not divide the batch or another rank has failed.
-    pub fn of_rank(
-        (backend, ranks): (&'a dyn Backend, Option<&'a dyn Communicator>),
+    pub(crate) fn of_rank(
+        (backend, ranks): (&'a dyn Backend, Ranks<'a>),
         graph: &Graph,
         recipe: &Recipe,
         initial: &Tensors,
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let ranks = Ranks(ranks);
         let part = |role| ranks.step(graph_of(graph, recipe, role)?);
-        let step = part(Role::Update)?;
+        let (step, held) = part(Role::Update)?;
         let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
+        let accumulate = accumulate.map(|(graph, _)| graph);
         // What is evaluated, and what other batches add to, is read by other plans too.
         let mut tuning = tuning.clone();
         for other in [graph].into_iter().chain(&accumulate) {
@@ -237,6 +240,7 @@ impl<'a> Trainer<'a> {
             choices,
             step,
             accumulate,
+            held,
             state,
             names,
             changing,
@@ -368,17 +372,33 @@ impl<'a> Trainer<'a> {
 
     /// Bytes of what [`Self::snapshot`] gives.
     pub fn snapshot_bytes(&self) -> u64 {
-        self.changing.iter().map(|name| self.state.buffers[name].ty.bytes() as u64).sum()
+        let bytes = |name: &String| self.whole_type(name).bytes() as u64;
+        self.changing.iter().map(bytes).sum()
     }
 
-    /// What steps have changed, and the next one depends on beside the model: states by name.
+    /// The type of a state, of which this rank may hold a part.
+    fn whole_type(&self, name: &str) -> &TensorType {
+        self.held.whole_type(name, &self.state.buffers[name].ty)
+    }
+
+    /// What steps have changed, and the next one depends on beside the model: states by name. Of
+    /// several ranks, rank 0 has it; all call this at the same time.
     ///
     /// # Errors
-    /// When the device cannot give it.
+    /// When the device cannot give it, or another rank has failed.
     pub fn snapshot(&self) -> Result<Tensors, TrainError> {
-        let download =
-            |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
-        self.changing.iter().map(download).collect()
+        if !self.ranks.is_first() && !self.held.is_split() {
+            return Ok(Tensors::new());
+        }
+        let whole = |name: &String| {
+            let own = self.backend.download(&self.state.buffers[name])?;
+            let whole = match self.ranks.0 {
+                Some(communicator) => self.held.gathered(name, own, communicator)?,
+                None => own,
+            };
+            Ok((name.clone(), whole))
+        };
+        self.changing.iter().map(whole).collect()
     }
 
     /// Goes on from a snapshot that was taken after `done` steps.
@@ -387,14 +407,14 @@ impl<'a> Trainer<'a> {
     /// When its states are not those of this step; nothing has changed then.
     pub fn restore(&mut self, snapshot: &Tensors, done: u64) -> Result<(), TrainError> {
         for name in &self.changing {
-            let buffer = &self.state.buffers[name];
+            let expected = self.whole_type(name);
             let found = snapshot.get(name).map(Tensor::ty);
-            if found != Some(&buffer.ty) {
+            if found != Some(expected) {
                 let found = found.map_or("nothing".to_owned(), TensorType::to_string);
                 let remedy = "resume with the model and the recipe that wrote the checkpoint";
                 return Err(TrainError::invalid(
                     "checkpoint",
-                    format!("`{name}` {}", buffer.ty),
+                    format!("`{name}` {expected}"),
                     found,
                     remedy,
                 ));
@@ -402,7 +422,8 @@ impl<'a> Trainer<'a> {
         }
         for name in &self.changing {
             let buffer = self.state.buffers.get_mut(name).expect("the step has its states");
-            self.backend.write(buffer, &snapshot[name])?;
+            let rank = self.ranks.0.map_or(0, |communicator| communicator.rank());
+            self.backend.write(buffer, &self.held.part(name, &snapshot[name], rank))?;
         }
         self.done = done;
         Ok(())

@@ -4,12 +4,14 @@
 
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
-use overdrive_ir::{Communicator, DType, Graph, Mesh};
+use overdrive_ir::backend::MemoryReport;
+use overdrive_ir::{Communicator, DType, Graph, Mesh, Plan};
 use overdrive_models::find;
 use overdrive_ranks::run;
 use overdrive_train::data::{Dataset, Parts, books, digits};
 use overdrive_train::{
-    Checkpoint, Ending, Evaluation, Fit, Fitted, Observer, Recipe, StepReport, TrainError, fit,
+    Checkpoint, Ending, Evaluation, Fit, Fitted, Observer, Recipe, Shards, StepReport, TrainError,
+    fit,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -39,9 +41,15 @@ struct Watch {
     losses: Vec<f64>,
     validation: Vec<Evaluation>,
     last: Option<u64>,
+    /// Bytes of states that a rank holds.
+    states: Option<u64>,
 }
 
 impl Observer for Watch {
+    fn planned(&mut self, _: &Plan, memory: &MemoryReport, _: u64) {
+        self.states = Some(memory.state_bytes);
+    }
+
     fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
         self.losses.push(report.loss);
         match self.last {
@@ -64,6 +72,7 @@ struct Beside<'a> {
     checkpoint: Option<&'a Path>,
     memory_limit: Option<u64>,
     last: Option<u64>,
+    shards: Shards,
 }
 
 /// The run as one rank sees it.
@@ -73,10 +82,10 @@ fn of_rank(task: &Task, ranks: Option<Arc<dyn Communicator>>, beside: Beside<'_>
         Some(communicator) => backend.on(Arc::clone(communicator)),
         None => backend,
     };
-    let Beside { resume, checkpoint, memory_limit, last } = beside;
+    let Beside { resume, checkpoint, memory_limit, last, shards } = beside;
     let mut watch = Watch { last, ..Watch::default() };
     let run = Fit::anew((&backend, &task.model), &task.recipe, &task.parts);
-    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), ..run };
+    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), shards, ..run };
     let fitted = fit(&run, &mut watch)?;
     Ok((fitted, watch))
 }
@@ -152,6 +161,60 @@ fn so_they_do_of_text_in_bf16_with_several_batches_a_step() {
     let (_, watched) = alone(&task);
     for (_, watch) in together(&task, 2) {
         close("loss", &watched.losses, &watch.losses, 1e-3);
+    }
+}
+
+/// What a rank holds when the optimizer's states are shared out.
+#[test]
+fn ranks_that_share_out_the_optimizer_learn_the_same() {
+    let recipes = [
+        Recipe { steps: 6, batch: 24, evaluate_every: 3, ..Recipe::default() },
+        Recipe { steps: 4, batch: 24, accumulate: 2, clip_norm: None, ..Recipe::default() },
+    ];
+    for recipe in recipes {
+        let task = Task { recipe, ..of_digits() };
+        let (expected, watched) = alone(&task);
+        for ranks in [2, 4] {
+            let beside = Beside { shards: Shards::Optimizer, ..Beside::default() };
+            let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+            let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+            for (fitted, watch) in &all {
+                assert!(fitted.parameters == all[0].0.parameters, "all ranks have the same bits");
+                same(&expected.parameters, &fitted.parameters, ROUNDING);
+                close("loss", &watched.losses, &watch.losses, 1e-5);
+            }
+            let held = |watch: &Watch| watch.states.expect("a run has a plan");
+            // Of parameters, two moments and, with several batches, the sum of gradients, the first
+            // alone is whole on every rank.
+            let (whole, part) = (held(&watched), held(&all[0].1));
+            let tensors = if task.recipe.accumulate > 1 { 4 } else { 3 };
+            let expected = whole / tensors + whole * (tensors - 1) / tensors / ranks as u64;
+            let off = part.abs_diff(expected);
+            assert!(off < whole / 50, "{part} of {whole} bytes are held by each of {ranks}");
+        }
+    }
+}
+
+#[test]
+fn what_is_shared_out_is_whole_in_a_checkpoint() {
+    let task = of_digits();
+    let (expected, _) = alone(&task);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint.safetensors");
+    let file: &Path = &file;
+    let shards = Shards::Optimizer;
+    let stopped = run(&mesh(4), PATIENCE, |rank| {
+        let beside = Beside { checkpoint: Some(file), last: Some(3), shards, ..Beside::default() };
+        of_rank(&task, Some(rank), beside)
+    });
+    assert!(stopped.iter().all(Result::is_ok));
+    let kept = Checkpoint::read(file).unwrap();
+    let beside = Beside { resume: Some(&kept), ..Beside::default() };
+    let (fitted, _) = of_rank(&task, None, beside).unwrap();
+    same(&expected.parameters, &fitted.parameters, ROUNDING);
+    let beside = Beside { shards, ..beside };
+    for result in run(&mesh(3), PATIENCE, |rank| of_rank(&task, Some(rank), beside)) {
+        same(&expected.parameters, &result.unwrap().0.parameters, ROUNDING);
     }
 }
 

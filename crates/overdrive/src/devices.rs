@@ -4,10 +4,12 @@ use crate::cli::{Isa, Machine};
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::bench::environment::{self, Environment};
+use overdrive::bench::exit::Exit;
 use overdrive::cpu::CpuBackend;
 use overdrive::cuda::{CudaBackend, Library, gpus};
-use overdrive::ir::{Backend, BackendError};
+use overdrive::ir::{Backend, BackendError, Communicator};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A device to measure.
 pub(crate) struct Opened {
@@ -61,6 +63,44 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
     }
 }
 
+/// Where a rank runs among those of its machine, and how it reaches the others.
+pub(crate) struct OfRank {
+    /// The GPU that it takes, if it is not told another.
+    pub local_rank: usize,
+    /// Ranks that share the cores of the machine.
+    pub sharing: usize,
+    pub communicator: Arc<dyn Communicator>,
+}
+
+/// The device asked for; of a rank, the one that is its own.
+pub(crate) fn open_as(machine: &Machine, rank: Option<OfRank>) -> Result<Opened, Failure> {
+    let Some(OfRank { local_rank, sharing, communicator }) = rank else { return open(machine) };
+    let gpu = match (choice(machine)?, gpus()) {
+        (Choice::Cpu, _) | (Choice::Auto, 0) => None,
+        (Choice::Cuda(ordinal), _) => Some(ordinal),
+        // The launcher may show each rank its GPU alone.
+        (Choice::Auto, 1) => Some(0),
+        (Choice::Auto, _) => Some(local_rank),
+    };
+    match gpu {
+        None => {
+            let threads = match machine.threads {
+                Some(asked) => asked as usize,
+                None => threads(machine).div_ceil(sharing),
+            };
+            let backend = processor(Some(threads), machine.isa)?.on(communicator);
+            Ok(Opened { backend: Box::new(backend), threads: threads as u32, described: None })
+        }
+        // No rank does without its GPU: the others would wait for a processor.
+        Some(ordinal) => {
+            let backend = gpu_backend(ordinal)?;
+            let described = Some(describe(&backend));
+            let backend = Box::new(backend.on(communicator));
+            Ok(Opened { backend, threads: 1, described })
+        }
+    }
+}
+
 /// The devices of a run: a GPU alone; the CPU with the threads asked for, and with one where that
 /// differs.
 pub(crate) fn open_all(machine: &Machine) -> Result<Vec<Opened>, Failure> {
@@ -89,9 +129,12 @@ pub(crate) fn processor(threads: Option<usize>, isa: Isa) -> Result<CpuBackend, 
     CpuBackend::with_instruction_set(threads, isa.set()).map_err(Failure::harness)
 }
 
+fn gpu_backend(ordinal: usize) -> Result<CudaBackend, Failure> {
+    CudaBackend::new(ordinal).map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))
+}
+
 fn cuda(ordinal: usize) -> Result<Opened, Failure> {
-    let backend = CudaBackend::new(ordinal)
-        .map_err(|e| Failure::bad_input(format!("cuda:{ordinal}: {e}")))?;
+    let backend = gpu_backend(ordinal)?;
     let described = Some(describe(&backend));
     Ok(Opened { backend: Box::new(backend), threads: 1, described })
 }
@@ -141,7 +184,7 @@ pub(crate) fn failure(error: BackendError) -> Failure {
         BackendError::OutOfMemory { .. } => Failure::bad_input(error),
         BackendError::Unsupported { .. }
         | BackendError::Mismatch { .. }
-        | BackendError::Device { .. }
-        | BackendError::Ranks(_) => Failure::harness(error),
+        | BackendError::Device { .. } => Failure::harness(error),
+        BackendError::Ranks(error) => Failure { message: error.to_string(), exit: Exit::OtherRank },
     }
 }

@@ -11,6 +11,7 @@ use overdrive::bench::exit::Exit;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A line on standard output; errs where it cannot be written.
 macro_rules! say {
@@ -46,15 +47,24 @@ pub(crate) enum Volume {
 
 /// Set once, before anything is said.
 static VOLUME: OnceLock<Volume> = OnceLock::new();
+static HUSHED: AtomicBool = AtomicBool::new(false);
 
 /// Says from now on as much as this.
 pub(crate) fn speak(volume: Volume) {
     let _ = VOLUME.set(volume);
 }
 
+/// Says from now on only what `-q` would: one process speaks for several.
+pub(crate) fn hush() {
+    HUSHED.store(true, Ordering::Relaxed);
+}
+
 /// How much is said; errors of the command line come before anybody could choose.
 pub(crate) fn volume() -> Volume {
-    VOLUME.get().copied().unwrap_or(Volume::Normal)
+    match HUSHED.load(Ordering::Relaxed) {
+        true => Volume::Quiet,
+        false => VOLUME.get().copied().unwrap_or(Volume::Normal),
+    }
 }
 
 /// Columns of a standard output that is no terminal: what every screen and every log has.

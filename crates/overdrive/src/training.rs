@@ -36,7 +36,8 @@ pub(crate) struct Watch {
     skipped: u64,
     seconds: f64,
     last: Option<StepReport>,
-    /// FLOPs of an update, and those that the device does in a second at best.
+    ranks: usize,
+    /// FLOPs of an update, and those that the devices do in a second at best.
     flops: u64,
     peak: Option<f64>,
     pace: Pace,
@@ -69,8 +70,14 @@ impl Pace {
 }
 
 impl Watch {
-    /// A run that goes on from step `done`. A log has a line of it every ten seconds.
-    pub(crate) fn start(opened: &Opened, recipe: &Recipe, done: u64, stop: Stop) -> Self {
+    /// A run of so many ranks that goes on from step `done`. A log has a line of it every ten
+    /// seconds.
+    pub(crate) fn start(
+        (opened, ranks): (&Opened, usize),
+        recipe: &Recipe,
+        done: u64,
+        stop: Stop,
+    ) -> Self {
         let looks = Looks {
             on_terminal: "{elapsed_precise} {bar:30} {pos}/{len} {msg}",
             in_log: "{elapsed_precise} {pos}/{len} steps, {msg}",
@@ -89,6 +96,7 @@ impl Watch {
             skipped: 0,
             seconds: 0.0,
             last: None,
+            ranks,
             flops: 0,
             peak: opened
                 .backend
@@ -96,7 +104,7 @@ impl Watch {
                 .peaks
                 .flops_per_second
                 .get(&recipe.precision)
-                .copied(),
+                .map(|peak| peak * ranks as f64),
             pace: Pace::default(),
         }
     }
@@ -217,6 +225,9 @@ pub(crate) fn record(
         Target::Quantity => "mean_squared_error",
     };
     quantities.insert(format!("validation_{loss}"), fitted.progress.best_loss);
+    if watch.ranks > 1 {
+        quantities.insert("ranks".to_owned(), watch.ranks as f64);
+    }
     quantities.insert(format!("test_{loss}"), test.loss());
     match test.target() {
         Target::Classes => {

@@ -13,6 +13,8 @@ use std::io::Write;
 pub enum Needs {
     /// A GPU with its driver.
     Gpu,
+    /// Two GPUs, and NCCL for their collectives.
+    TwoGpus,
     /// A machine without a driver, to see what is said there.
     NoDriver,
     /// The compiler of kernels.
@@ -30,6 +32,7 @@ impl Needs {
     pub fn name(self) -> &'static str {
         match self {
             Needs::Gpu => "gpu",
+            Needs::TwoGpus => "two-gpus",
             Needs::NoDriver => "no-driver",
             Needs::Nvrtc => "nvrtc",
             Needs::Engine => "engine",

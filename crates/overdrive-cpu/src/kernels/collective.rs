@@ -23,10 +23,17 @@ pub(crate) struct Collective {
     position: usize,
     prim: Prim,
     dtype: DType,
-    operand: (SlotId, usize),
-    result: (SlotId, usize),
+    /// One, or those of a bucket.
+    parts: Vec<Part>,
     /// The name that errors give it.
     what: String,
+}
+
+/// An operand and its result, with their sizes.
+#[derive(Debug)]
+struct Part {
+    operand: (SlotId, usize),
+    result: (SlotId, usize),
 }
 
 impl Collective {
@@ -48,6 +55,10 @@ impl Collective {
             Unsupported::new(reason)
         })?;
         let sized = |slot: SlotId| (slot, plan.slot(slot).bytes());
+        let part = |(&operand, &result): (&SlotId, &SlotId)| Part {
+            operand: sized(operand),
+            result: sized(result),
+        };
         let dtype = plan.slot(step.reads[0]).ty.dtype;
         let folds = matches!(prim, Prim::AllReduce { .. } | Prim::ReduceScatter { .. });
         let is_narrow = |dtype: DType| {
@@ -66,8 +77,7 @@ impl Collective {
             group: members,
             prim: prim.clone(),
             dtype,
-            operand: sized(step.reads[0]),
-            result: sized(step.writes[0]),
+            parts: step.reads.iter().zip(&step.writes).map(part).collect(),
             what: format!("`{}` at {} of `{}`", step.name, step.scope, plan.name),
         })
     }
@@ -77,18 +87,29 @@ impl Collective {
     /// # Errors
     /// When another rank does not.
     pub(crate) fn run(&self, slots: &SlotTable) -> Result<(), RankError> {
-        // SAFETY: the executor entered both slots, of these sizes, which the plan keeps apart.
-        let (bytes, result) = unsafe {
-            (
-                slots.slice::<u8>(self.operand.0, self.operand.1),
-                slots.slice_mut::<u8>(self.result.0, self.result.1),
-            )
-        };
+        // SAFETY: the executor entered all slots, of these sizes, which the plan keeps apart.
+        let operand = |part: &Part| unsafe { slots.slice::<u8>(part.operand.0, part.operand.1) };
+        // SAFETY: likewise.
+        let result = |part: &Part| unsafe { slots.slice_mut::<u8>(part.result.0, part.result.1) };
         if let Prim::Permute { .. } = self.prim {
-            result.fill(0);
+            result(&self.parts[0]).fill(0);
         }
+        let joined: Vec<u8>;
+        let bytes = match self.parts.as_slice() {
+            [one] => operand(one),
+            several => {
+                joined = several.iter().map(operand).collect::<Vec<_>>().concat();
+                &joined
+            }
+        };
         let exchange = Exchange { group: &self.group, what: &self.what, bytes };
-        self.communicator.share(&exchange, &mut |member, shown| self.take(member, shown, result))
+        self.communicator.share(&exchange, &mut |member, mut shown| {
+            for part in &self.parts {
+                let (own, rest) = shown.split_at(part.operand.1);
+                self.take(member, own, result(part));
+                shown = rest;
+            }
+        })
     }
 
     /// Adds the bytes that a member shows to the result.

@@ -10,11 +10,14 @@ use super::step::{Copy, Task, compile};
 use super::storage::Storage;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};
+use crate::nccl::Ranks;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
 use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
-use overdrive_ir::{Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning};
+use overdrive_ir::{
+    Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning, agree_on,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A compiled graph on a GPU.
@@ -30,6 +33,8 @@ pub(crate) struct CudaExecutable {
     addresses: Addresses,
     constants: Vec<DeviceBytes>,
     derived: Derived<DeviceBytes>,
+    /// The other ranks, where steps meet some.
+    ranks: Option<Arc<Ranks>>,
 }
 
 impl std::fmt::Debug for CudaExecutable {
@@ -40,21 +45,29 @@ impl std::fmt::Debug for CudaExecutable {
 
 impl CudaExecutable {
     /// Compiles the steps of a plan and places its constants. `names` are those of inputs and
-    /// outputs that users see.
+    /// outputs that users see; `ranks` are for steps with other ranks, which must all compile such
+    /// plans at the same time.
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is; `Device` with CUDA's words.
+    /// plan needs more memory than there is; `Device` with CUDA's words; `Ranks` when other ranks
+    /// do not have the same collectives.
     pub(crate) fn new(
         mut plan: Plan,
         device: &Arc<Device>,
         tuning: &Tuning,
         names: [Vec<String>; 2],
+        ranks: Option<&Arc<Ranks>>,
     ) -> Result<Self, BackendError> {
+        let ranks = ranks.filter(|_| meets_others(&plan));
+        if let Some(ranks) = ranks {
+            agree_on(ranks.communicator(), &plan)?;
+            ranks.meet(&plan).map_err(|e| e.during(format!("meeting for `{}`", plan.name)))?;
+        }
         let placing = |e: Error| e.during(format!("placing `{}`", plan.name));
         device.context().bind_to_thread().map_err(|e| placing(e.into()))?;
         check_memory(&plan, device).map_err(placing)?;
-        let tasks = compiled(&plan, device, tuning)?;
+        let tasks = compiled(&plan, (device, ranks), tuning)?;
         let signature = Signature::new(&plan, &names[0], &names[1]);
         let mut addresses = Addresses::new(signature.slot_count(), 0);
         let constants = place_constants(&plan, device, &mut addresses).map_err(placing)?;
@@ -68,15 +81,25 @@ impl CudaExecutable {
             addresses,
             constants,
             derived: Derived::default(),
+            ranks: ranks.cloned(),
         })
     }
 }
 
+/// Whether a step of a plan is a collective of several ranks.
+fn meets_others(plan: &Plan) -> bool {
+    plan.steps.iter().any(|step| matches!(step.kind, StepKind::CollectiveStart { .. }))
+}
+
 /// A task for each step of a plan.
-fn compiled(plan: &Plan, device: &Arc<Device>, tuning: &Tuning) -> Result<Vec<Task>, BackendError> {
+fn compiled(
+    plan: &Plan,
+    (device, ranks): (&Arc<Device>, Option<&Arc<Ranks>>),
+    tuning: &Tuning,
+) -> Result<Vec<Task>, BackendError> {
     let compiled = plan.steps.iter().map(|step| {
         let site = Site { plan, step, device, tuning, mode: plan.mode };
-        compile(&site)
+        compile(&site, ranks)
     });
     compiled.collect()
 }
@@ -130,7 +153,10 @@ impl CudaSession {
         let ready = executable.compiled.lock().unwrap_or_else(PoisonError::into_inner).take();
         let tasks = match ready {
             Some(tasks) => tasks,
-            None => compiled(&plan, &device, &executable.tuning)?,
+            None => {
+                let place = (&device, executable.ranks.as_ref());
+                compiled(&plan, place, &executable.tuning)?
+            }
         };
         let signature = Signature::new(&plan, &executable.names[0], &executable.names[1]);
         let prepared = Prepared::new(&plan, &signature.state_names());
@@ -163,6 +189,7 @@ impl CudaSession {
             plan,
         };
         session.refuse_host_steps_in_graphs();
+        session.refuse_ranks_in_graphs();
         Ok(session)
     }
 
@@ -182,6 +209,15 @@ impl CudaSession {
                 scope,
                 "a step runs on the host, which a graph cannot wait for".to_owned(),
             );
+        }
+    }
+
+    /// Collectives that were captured would outlive the group that they belong to when another rank
+    /// fails: such a plan is launched step by step, and says so.
+    fn refuse_ranks_in_graphs(&mut self) {
+        if self.executable.ranks.is_some() && self.replay.is_some() {
+            let reason = "its collectives end with any rank, which a graph cannot wait for";
+            self.decline_replay(self.plan.name.clone(), reason.to_owned());
         }
     }
 
@@ -236,8 +272,15 @@ impl CudaSession {
 
     /// Waits after each step of the first call, so that a fault has the name of its step.
     fn settle(&self, stream: &CudaStream) -> Result<(), Error> {
-        if !self.has_run {
-            stream.synchronize()?;
+        match &self.executable.ranks {
+            _ if self.has_run => {}
+            None => stream.synchronize()?,
+            Some(ranks) => {
+                let event = self.device.event()?;
+                event.record(stream)?;
+                ranks.wait(&event)?;
+                self.device.recycle(event);
+            }
         }
         Ok(())
     }
@@ -338,13 +381,17 @@ fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) 
 struct Enqueued {
     device: Arc<Device>,
     plan: Arc<Plan>,
+    ranks: Option<Arc<Ranks>>,
     done: CudaEvent,
 }
 
 impl Pending for Enqueued {
     fn wait(self: Box<Self>) -> Result<(), BackendError> {
-        let waited = self.done.synchronize();
-        waited.map_err(|e| Error::from(e).during(format!("a step of `{}`", self.plan.name)))?;
+        let waited = match &self.ranks {
+            None => self.done.synchronize().map_err(Error::from),
+            Some(ranks) => ranks.wait(&self.done),
+        };
+        waited.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
         self.device.recycle(self.done);
         Ok(())
     }
@@ -380,7 +427,8 @@ impl Session for CudaSession {
             Ok(event)
         });
         let done = recorded.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
-        Ok(Box::new(Enqueued { device: Arc::clone(&device), plan: Arc::clone(&self.plan), done }))
+        let (plan, ranks) = (Arc::clone(&self.plan), self.executable.ranks.clone());
+        Ok(Box::new(Enqueued { device: Arc::clone(&device), plan, ranks, done }))
     }
 
     fn sample(

@@ -1,10 +1,11 @@
 //! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::nccl::{self, Ranks};
 use crate::{Device, Error, gemm, joined, kernels, loops, memory};
 use cudarc::driver::CudaStream;
 use overdrive_ir::plan::{HostCall, Plan, StepKind};
-use overdrive_ir::{BackendError, Prim, SlotId};
+use overdrive_ir::{BackendError, SlotId};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ pub(super) enum Task {
     Launch(Box<dyn Launch>),
     /// Work on the host, which waits for the device before and after.
     Host(HostCall),
-    /// Nothing: the end of a copy, or of a collective of one rank.
+    /// Nothing: the end of a copy or of a collective, for which the step's event is the wait.
     Nothing,
 }
 
@@ -62,9 +63,9 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
-pub(super) fn compile(site: &Site<'_>) -> Result<Task, BackendError> {
+pub(super) fn compile(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<Task, BackendError> {
     let step = site.step;
-    compile_kind(site).map_err(|refusal| match refusal {
+    compile_kind(site, ranks).map_err(|refusal| match refusal {
         Refusal::Unsupported(reason) => BackendError::Unsupported {
             backend: "cuda".to_owned(),
             op: step.name.clone(),
@@ -77,7 +78,7 @@ pub(super) fn compile(site: &Site<'_>) -> Result<Task, BackendError> {
     })
 }
 
-fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
+fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<Task, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
         StepKind::Joined(bond, steps) => joined::compile(site, *bond, steps).map(Task::Launch),
@@ -100,22 +101,9 @@ fn compile_kind(site: &Site<'_>) -> Result<Task, Refusal> {
         StepKind::Host(call) => {
             HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported)
         }
-        StepKind::CollectiveStart { prim } => {
-            alone(prim)?;
-            Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))
-        }
-        // One rank has everything as soon as it starts.
-        StepKind::CollectiveDone { .. } => Ok(Task::Nothing),
+        StepKind::CollectiveStart { prim } => nccl::compile(site, prim, ranks).map(Task::Launch),
         // The wait for it is the step's event.
-        StepKind::CopyDone => Ok(Task::Nothing),
-    }
-}
-
-/// Among one rank every collective but `permute` to nobody is the identity.
-fn alone(prim: &Prim) -> Result<(), Refusal> {
-    match prim.channel() {
-        Some(channel) if channel.ranks() == 1 => Ok(()),
-        _ => Err(Refusal::Unsupported("this executable is one rank of one process".to_owned())),
+        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Task::Nothing),
     }
 }
 

@@ -16,7 +16,8 @@ pub struct Step {
     pub writes: Vec<SlotId>,
     /// Pairs (read, written) that must share their bytes: state updated in place.
     pub aliases: Vec<(SlotId, SlotId)>,
-    /// Queue it is issued on: 0 for work, others for copies between memory spaces.
+    /// Queue it is issued on: 0 for work, others for copies between memory spaces and, where the
+    /// device runs them beside work, for collectives.
     pub stream: u16,
     /// Events of steps on other streams that end before this one begins.
     pub waits: Vec<u32>,
@@ -91,7 +92,8 @@ pub enum StepKind {
     /// Its end, on the stream of work: of the last `CopyStart` before it with the same reads and
     /// writes. Neither slot may be reused before.
     CopyDone,
-    /// Start of a collective; `Done` with the same channel completes it.
+    /// Start of a collective of each of the reads to the write at the same place; `Done` with the
+    /// same channel completes it. Permutations and `all_to_all` have one of each.
     CollectiveStart {
         /// The collective primitive.
         prim: Prim,

@@ -50,8 +50,9 @@ impl Plan {
         Ok(())
     }
 
-    /// The bytes behind a slot, by the first slot of them.
-    fn bytes_behind(&self) -> Vec<SlotId> {
+    /// For each slot the first one of the same bytes: a state is one thing under all its slots, and
+    /// so is what is updated in place.
+    pub fn bytes_behind(&self) -> Vec<SlotId> {
         let mut states: HashMap<&str, SlotId> = HashMap::new();
         let of = |(index, shared): (usize, SlotId)| match &self.slots[index].place {
             Place::State(name) => *states.entry(name).or_insert(shared),

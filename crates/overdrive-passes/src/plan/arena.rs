@@ -93,9 +93,9 @@ fn live_bytes(steps: usize, placed: &[Placed<'_>]) -> Vec<usize> {
     live
 }
 
-/// Numbers the events anew. A copy begins once the work before it in the plan has ended, and the
-/// work after its end waits for it. The places of start and end in the plan thus decide what a slot
-/// holds, and when its bytes may serve another.
+/// Numbers the events anew. A copy, or a collective on a stream of its own, begins once the work
+/// before it in the plan has ended, and the work after its end waits for it. The places of start
+/// and end in the plan thus decide what a slot holds, and when its bytes may serve another.
 fn order_streams(plan: &mut Plan) {
     let mut next = 0;
     let mut event = || {
@@ -121,15 +121,25 @@ fn order_streams(plan: &mut Plan) {
             plan.steps[at].records = Some(event());
             continue;
         }
-        if matches!(plan.steps[at].kind, StepKind::CopyDone) {
-            let ends = |step: &Step| (step.reads.clone(), step.writes.clone());
-            let done = ends(&plan.steps[at]);
-            let starts =
-                |step: &&Step| matches!(step.kind, StepKind::CopyStart) && ends(step) == done;
-            let start = plan.steps[..at].iter().rev().find(starts);
-            let awaited = start.expect("a copy ends after its start").records;
+        if matches!(plan.steps[at].kind, StepKind::CopyDone | StepKind::CollectiveDone { .. }) {
+            let start = plan.steps[..at].iter().rev().find(|step| starts(step, &plan.steps[at]));
+            let start = start.expect("what ends has started");
+            // What starts on the stream of work has ended by then.
+            let awaited = start.records.filter(|_| start.stream != 0);
             plan.steps[at].waits.extend(awaited);
         }
         work = Some(at);
     }
+}
+
+/// Whether a step is the start of what another ends.
+fn starts(step: &Step, end: &Step) -> bool {
+    let is_kind = match (&step.kind, &end.kind) {
+        (StepKind::CopyStart, StepKind::CopyDone) => true,
+        (StepKind::CollectiveStart { prim }, StepKind::CollectiveDone { channel }) => {
+            prim.channel().is_some_and(|own| own.id == *channel)
+        }
+        _ => false,
+    };
+    is_kind && step.reads == end.reads && step.writes == end.writes
 }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use overdrive::ir::DType;
 use overdrive::ir::ops::Float8Linear;
 use overdrive::passes::Lora;
+use overdrive::train::Shards;
 use overdrive::train::data::Target;
 use std::path::PathBuf;
 
@@ -78,6 +79,19 @@ pub(crate) struct Train {
     /// them
     #[arg(long, requires = "lora")]
     pub adapter: bool,
+    /// Ranks of this machine that train together, each on its part of every batch: the same command
+    /// is started once for each. Rank I takes GPU I. Launchers (torchrun, srun, mpirun) need no
+    /// option
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub nproc: Option<u32>,
+    /// With several ranks: what they share out beside the batch. Each then holds a part of it,
+    /// which saves memory
+    #[arg(long, value_name = "WHAT")]
+    pub shard: Option<ShardName>,
+    /// With several ranks: seconds after which a rank that others wait for is taken for hung
+    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub rank_timeout: u64,
     /// Fold of labelled samples whose fifth is for testing
     #[arg(long, value_name = "K", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..5))]
@@ -101,6 +115,21 @@ impl From<TargetName> for Target {
         match name {
             TargetName::Classes => Self::Classes,
             TargetName::Quantity => Self::Quantity,
+        }
+    }
+}
+
+/// What ranks share out.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShardName {
+    /// The optimizer's states (ZeRO-1)
+    Optimizer,
+}
+
+impl From<ShardName> for Shards {
+    fn from(name: ShardName) -> Self {
+        match name {
+            ShardName::Optimizer => Self::Optimizer,
         }
     }
 }

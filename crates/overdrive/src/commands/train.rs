@@ -1,6 +1,8 @@
 //! `overdrive train`: a model from data; the folder that it leaves is a MODEL.
 
 mod learnt;
+mod nproc;
+mod ranks;
 mod table;
 mod task;
 
@@ -17,17 +19,41 @@ use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{Place, Request};
 use overdrive::formats::{ModelFolder, huggingface};
-use overdrive::train::{Checkpoint, Ending, Fit, TrainError, fit};
+use overdrive::ranks::Launch;
+use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
 use overdrive_process::Stop;
+use ranks::{Rank, launched};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use task::Task;
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
-    let (place, checkpoint) = place(arguments)?;
+    let launch = launched(arguments)?;
+    match (&launch, arguments.nproc) {
+        (None, Some(size @ 2..)) => nproc::run(size as usize, stop),
+        (None, _) if arguments.shard.is_some() => Err(Failure::bad_input(
+            "--shard: expected several ranks, found one; add --nproc N, or start with a launcher",
+        )),
+        _ => train_alone_or_as(launch, arguments, stop),
+    }
+}
+
+/// The whole run, or that of one rank.
+fn train_alone_or_as(
+    launch: Option<Launch>,
+    arguments: &Train,
+    stop: &Stop,
+) -> Result<Exit, Failure> {
+    let patience = Duration::from_secs(arguments.rank_timeout);
+    // First of all, so that the others hear of whatever fails here.
+    let rank = launch.map(|launch| Rank::join(launch, patience)).transpose()?;
+    let is_first = rank.as_ref().is_none_or(Rank::is_first);
+    let place = is_first.then(|| place(arguments)).transpose()?;
+    let checkpoint = checkpoint(&arguments.out)?;
     let task = Task::open(arguments)?;
     let (recipe, parts) = (&task.recipe, &task.parts);
     let _whole = stop.heed();
-    let earlier = match (arguments.resume, checkpoint.exists()) {
+    let earlier = match (arguments.resume, is_first && checkpoint.exists()) {
         (true, _) => Some(Checkpoint::read(&checkpoint).map_err(failure)?),
         (false, false) => None,
         (false, true) => {
@@ -39,13 +65,17 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
             return Err(Failure::bad_input(text));
         }
     };
-    let opened = devices::open(&arguments.machine)?;
+    let opened = devices::open_as(&arguments.machine, rank.as_ref().map(Rank::place))?;
+    if let Some(rank) = &rank {
+        rank.same_kind(opened.backend.name())?;
+    }
     let mut results = Results::begin(command_line(), arguments.machine.seed);
     devices::describe_all(&mut results.environment, [&opened], &arguments.machine);
     let done = earlier.as_ref().map_or(0, |checkpoint| checkpoint.progress.done);
-    let mut watch = Watch::start(&opened, recipe, done, stop.clone());
+    let count = rank.as_ref().map_or(1, |rank| rank.launch.size);
+    let mut watch = Watch::start((&opened, count), recipe, done, stop.clone());
     let backend = opened.backend.as_ref();
-    let has_learnt = task.published.is_some();
+    let has_learnt = task.published.is_some() && is_first;
     let before = has_learnt.then(|| score(&task, backend, &task.model)).transpose()?;
     let run = Fit {
         backend,
@@ -56,11 +86,19 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         resume: earlier.as_ref(),
         checkpoint: Some(&checkpoint),
         memory_limit: arguments.memory_limit,
-        ranks: None,
+        ranks: rank.as_ref().map(|rank| rank.communicator.as_ref()),
+        shards: arguments.shard.map_or(Shards::Nothing, Shards::from),
     };
     let mut fitted =
         fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
     watch.finish();
+    if let Some(rank) = &rank {
+        rank.communicator.leave();
+    }
+    let Some(place) = place else {
+        let interrupted = fitted.ending == Ending::Interrupted;
+        return Ok(if interrupted { Exit::Interrupted } else { Exit::Fine });
+    };
     if fitted.ending == Ending::Interrupted {
         let (done, steps, file) = (fitted.progress.done, recipe.steps, checkpoint.display());
         return Err(Failure::interrupted(format!(
@@ -90,9 +128,8 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-/// Claims the folder; and the file of checkpoints beside it, which only the holder of that place
-/// writes.
-fn place(arguments: &Train) -> Result<(Place, PathBuf), Failure> {
+/// Claims the folder; only the holder of that place writes the file of checkpoints beside it.
+fn place(arguments: &Train) -> Result<Place, Failure> {
     let path = arguments.out.as_path();
     let mut inputs = vec![Path::new(&arguments.data)];
     inputs.extend(arguments.model.as_deref().map(Path::new));
@@ -103,7 +140,11 @@ fn place(arguments: &Train) -> Result<(Place, PathBuf), Failure> {
         true => huggingface::CONTENTS,
         false => ModelFolder::CONTENTS,
     };
-    let place = Place::folder(request, contents).map_err(Failure::bad_input)?;
+    Place::folder(request, contents).map_err(Failure::bad_input)
+}
+
+/// The file of checkpoints of a run that writes this folder.
+fn checkpoint(path: &Path) -> Result<PathBuf, Failure> {
     // `.` has no name but that of the folder that it is.
     let path = if path.file_name().is_some() {
         path.to_owned()
@@ -111,7 +152,7 @@ fn place(arguments: &Train) -> Result<(Place, PathBuf), Failure> {
         path.canonicalize().map_err(Failure::harness)?
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok((place, path.with_file_name(format!("{name}.checkpoint.safetensors"))))
+    Ok(path.with_file_name(format!("{name}.checkpoint.safetensors")))
 }
 
 /// The command that goes on from the checkpoint.

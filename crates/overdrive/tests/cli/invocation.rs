@@ -107,7 +107,7 @@ fn outcome(command: &mut Command, folder: &Path) -> Outcome {
     let code = output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"));
     let outcome = Outcome { code, stdout: text(&output.stdout), stderr: text(&output.stderr) };
     assert!(!outcome.stderr.contains("panicked"), "{outcome:?}");
-    let documented = (0..=5).contains(&outcome.code) || [130, 141, 143].contains(&outcome.code);
+    let documented = (0..=6).contains(&outcome.code) || [130, 141, 143].contains(&outcome.code);
     assert!(documented, "not a documented exit code: {outcome:?}");
     outcome
 }

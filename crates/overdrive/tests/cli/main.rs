@@ -28,6 +28,8 @@ mod quantize_data;
 mod quantize_experts;
 mod quantize_peers;
 mod quantize_published;
+#[cfg(target_os = "linux")]
+mod ranks;
 mod regress;
 mod results;
 mod run_model;

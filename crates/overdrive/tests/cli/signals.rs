@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A command under way.
-struct Underway {
+pub(crate) struct Underway {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
@@ -20,11 +20,16 @@ struct Underway {
 }
 
 impl Underway {
-    fn start(folder: &Folder, words: &[&str]) -> Self {
+    pub(crate) fn start(folder: &Folder, words: &[&str]) -> Self {
         Self::with(folder, env!("CARGO_BIN_EXE_overdrive"), words, &[])
     }
 
-    fn with(folder: &Folder, program: &str, words: &[&str], variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn with(
+        folder: &Folder,
+        program: &str,
+        words: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut command = Command::new(program);
         command.args(words).current_dir(folder.path("")).env("NO_COLOR", "1");
         command.envs(variables.iter().copied());
@@ -36,7 +41,7 @@ impl Underway {
     }
 
     /// Waits for a line on standard error that contains this.
-    fn says(&mut self, part: &str) {
+    pub(crate) fn says(&mut self, part: &str) {
         loop {
             let start = self.said.len();
             let read = self.err.read_line(&mut self.said).unwrap();
@@ -79,12 +84,16 @@ impl Underway {
         }
     }
 
-    fn send(&mut self, signal: &str) -> &mut Self {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn send(&mut self, signal: &str) -> &mut Self {
         send(signal, self.child.id());
         self
     }
 
-    fn end(&mut self) -> Outcome {
+    pub(crate) fn end(&mut self) -> Outcome {
         let mut stdout = String::new();
         self.out.read_to_string(&mut stdout).unwrap();
         self.err.read_to_string(&mut self.said).unwrap();
@@ -97,13 +106,13 @@ impl Underway {
     }
 }
 
-fn send(signal: &str, process: u32) {
+pub(crate) fn send(signal: &str, process: u32) {
     let line = format!("kill -s {signal} {process}");
     assert!(Command::new("sh").args(["-c", &line]).status().unwrap().success());
 }
 
 /// Waits for the end of a process that is not our child.
-fn is_gone(process: &str) {
+pub(crate) fn is_gone(process: &str) {
     let stat = format!("/proc/{process}/stat");
     // A zombie has ended; who reaps it is the system's affair.
     while std::fs::read_to_string(&stat).is_ok_and(|text| !text.contains(") Z ")) {

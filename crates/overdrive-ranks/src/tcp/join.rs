@@ -1,0 +1,143 @@
+//! `join`: this process becomes a rank.
+
+use super::first::{First, gather};
+use super::frame::Greeting;
+use super::other::Other;
+use crate::{Launch, Meeting};
+use overdrive_ir::{Communicator, Mesh, RankError};
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Meets the other ranks of a run, and gives the way to them once all are here. `mesh` has the
+/// launch's number of ranks; whoever waits longer than `patience` for another takes it for hung.
+///
+/// # Errors
+/// When ranks do not come, differ in version or mesh, or the address cannot be used.
+pub fn join(
+    launch: &Launch,
+    mesh: &Mesh,
+    patience: Duration,
+) -> Result<Arc<dyn Communicator>, RankError> {
+    assert_eq!(mesh.ranks(), launch.size, "the mesh is of the ranks that were started");
+    let greeting = Greeting {
+        run: launch.run.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        mesh: mesh.to_string(),
+        rank: launch.rank,
+    };
+    join_as(launch, (mesh, greeting), patience)
+}
+
+/// The same for who says this of itself.
+pub(super) fn join_as(
+    launch: &Launch,
+    (mesh, greeting): (&Mesh, Greeting),
+    patience: Duration,
+) -> Result<Arc<dyn Communicator>, RankError> {
+    if launch.size == 1 {
+        return Ok(Arc::new(Meeting::of(mesh, patience).remove(0)));
+    }
+    if launch.rank > 0 {
+        return Ok(Arc::new(Other::join(launch, (mesh, greeting), patience)?));
+    }
+    let listener = listen(launch)?;
+    let streams = gather(&listener, &greeting, (mesh.ranks(), patience))?;
+    Ok(Arc::new(First::new(mesh, streams, patience)))
+}
+
+/// The addresses of rank 0.
+pub(super) fn addresses(launch: &Launch) -> Result<Vec<SocketAddr>, RankError> {
+    let found = (launch.host.as_str(), launch.port).to_socket_addrs();
+    let found = found.map(Iterator::collect::<Vec<_>>);
+    match found {
+        Ok(addresses) if !addresses.is_empty() => Ok(addresses),
+        Ok(_) => Err(unreachable(launch, "it has no address".to_owned())),
+        Err(error) => Err(unreachable(launch, error.to_string())),
+    }
+}
+
+fn unreachable(launch: &Launch, message: String) -> RankError {
+    let host = &launch.host;
+    let message = format!(
+        "expected a host whose address is known, found `{host}` ({message}); set MASTER_ADDR to \
+         the address of rank 0's machine"
+    );
+    RankError::Unreachable { rank: 0, message }
+}
+
+/// Listens at the launch's address; where that is another machine's name for this one, at all.
+fn listen(launch: &Launch) -> Result<TcpListener, RankError> {
+    let addresses = addresses(launch)?;
+    let listener = match TcpListener::bind(&addresses[..]) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            TcpListener::bind((Ipv6Addr::UNSPECIFIED, launch.port))
+                .or_else(|_| TcpListener::bind(("0.0.0.0", launch.port)))
+        }
+        bound => bound,
+    };
+    listener.map_err(|error| {
+        let (host, port) = (&launch.host, launch.port);
+        let message = match error.kind() {
+            io::ErrorKind::AddrInUse => format!(
+                "expected port {port} of {host} to be free, found that a program listens there; \
+                 end it, or choose another port with MASTER_PORT"
+            ),
+            _ => {
+                format!("cannot listen at {host}:{port}: {error}; set MASTER_ADDR and MASTER_PORT")
+            }
+        };
+        RankError::Unreachable { rank: 0, message }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Runs ranks that say these things of themselves.
+    fn greeted(greetings: &[Greeting]) -> Vec<RankError> {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mesh = Mesh::new([("data", greetings.len())]);
+        let join = |greeting: &Greeting| {
+            let launch = Launch::local(greeting.rank, greetings.len(), port, "test");
+            let patience = Duration::from_secs(60);
+            join_as(&launch, (&mesh, greeting.clone()), patience).err().expect("they differ")
+        };
+        thread::scope(|scope| {
+            let started: Vec<_> =
+                greetings.iter().map(|greeting| scope.spawn(move || join(greeting))).collect();
+            started.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    fn of(rank: usize) -> Greeting {
+        let text = |text: &str| text.to_owned();
+        Greeting { run: text("test"), version: text("1.2.3"), mesh: text("data=3"), rank }
+    }
+
+    #[test]
+    fn another_version_or_mesh_is_told_to_all() {
+        let other_version = Greeting { version: "1.3.0".to_owned(), ..of(2) };
+        let other_mesh = Greeting { mesh: "data=4".to_owned(), ..of(1) };
+        for (greetings, expected, found) in [
+            ([of(0), of(1), other_version], "expected version 1.2.3", "found version 1.3.0"),
+            ([of(0), other_mesh, of(2)], "expected the mesh data=3", "found the mesh data=4"),
+        ] {
+            let errors = greeted(&greetings);
+            let text = errors[0].to_string();
+            assert!(text.contains(expected) && text.contains(found), "{text}");
+            assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn two_processes_of_one_rank_are_told_so() {
+        for error in greeted(&[of(0), of(1), of(1)]) {
+            let text = error.to_string();
+            assert!(text.contains("found two processes that say they are rank 1"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A rank that is not rank 0: its connection to rank 0, through which it reaches the others.
+//!
+//! One thread hears what rank 0 says, so that a fault is known while the rank works. Invariant:
+//! nobody waits for an answer longer than rank 0 would wait for a rank.
+
+use super::frame::{Frame, Greeting, MODEST, share};
+use super::join::addresses;
+use crate::Launch;
+use crate::meeting::gone_meanwhile;
+use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long rank 0 may take beyond the patience to say whom it waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Between two tries to reach rank 0, which may start later.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Any rank but 0.
+#[derive(Debug)]
+pub(super) struct Other {
+    rank: usize,
+    mesh: Mesh,
+    patience: Duration,
+    stream: Arc<TcpStream>,
+    /// One exchange at a time.
+    turn: Mutex<()>,
+    inbox: Arc<Inbox>,
+}
+
+/// What rank 0 has said.
+#[derive(Debug)]
+struct Inbox {
+    said: Mutex<Said>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Said {
+    answer: Option<Result<Vec<Vec<u8>>, RankError>>,
+    fault: Option<RankError>,
+    failed: Option<usize>,
+    /// Rank 0 knows that this rank is done, or is gone itself.
+    is_over: bool,
+    /// When the last bytes came.
+    heard: Instant,
+    /// What this rank waits for.
+    at: Option<String>,
+}
+
+impl Inbox {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, said: MutexGuard<'a, Said>, most: Duration) -> MutexGuard<'a, Said> {
+        self.changed.wait_timeout(said, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Bytes from rank 0; notes when they came.
+struct Heard<'a>(&'a TcpStream, &'a Inbox);
+
+impl Read for Heard<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(to)?;
+        self.1.said().heard = Instant::now();
+        Ok(count)
+    }
+}
+
+impl Other {
+    /// Greets rank 0, and waits until all are there.
+    pub(super) fn join(
+        launch: &Launch,
+        (mesh, greeting): (&Mesh, Greeting),
+        patience: Duration,
+    ) -> Result<Self, RankError> {
+        let (rank, mut stream) = (greeting.rank, reach(launch, patience)?);
+        let broken = |error: io::Error| {
+            let (host, port) = (&launch.host, launch.port);
+            let expected = format!("expected rank 0 at {host}:{port}");
+            let message = match error.kind() {
+                io::ErrorKind::InvalidData => format!(
+                    "{expected}, found another program; choose another port with MASTER_PORT"
+                ),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+                    "{expected}, found that it does not answer; look into the process that \
+                     listens there"
+                ),
+                _ => format!("{expected}, found that it ended ({error}); what it said tells why"),
+            };
+            RankError::Unreachable { rank: 0, message }
+        };
+        let greet = |stream: &mut TcpStream| {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(patience + GRACE))?;
+            stream.write_all(&Frame::Hello(greeting).to_bytes())?;
+            let answer = Frame::read(stream, MODEST)?;
+            stream.set_read_timeout(None)?;
+            Ok(answer)
+        };
+        match greet(&mut stream).map_err(broken)? {
+            Frame::Welcome => {}
+            Frame::Fault(fault) => return Err(fault),
+            Frame::Refused(message) => return Err(RankError::Unreachable { rank: 0, message }),
+            _ => return Err(broken(io::ErrorKind::InvalidData.into())),
+        }
+        let said = Said {
+            answer: None,
+            fault: None,
+            failed: None,
+            is_over: false,
+            heard: Instant::now(),
+            at: None,
+        };
+        let inbox = Arc::new(Inbox { said: Mutex::new(said), changed: Condvar::new() });
+        let stream = Arc::new(stream);
+        let (from, to) = (Arc::clone(&stream), Arc::clone(&inbox));
+        thread::spawn(move || hear(&from, &to));
+        Ok(Self { rank, mesh: mesh.clone(), patience, stream, turn: Mutex::new(()), inbox })
+    }
+}
+
+/// Connects, as soon as rank 0 listens.
+fn reach(launch: &Launch, patience: Duration) -> Result<TcpStream, RankError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let error = match addresses(launch).map(|all| TcpStream::connect(&all[..])) {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => {
+                let (host, port, seconds) = (&launch.host, launch.port, patience.as_secs());
+                let message = format!(
+                    "expected it to listen at {host}:{port} within {seconds} s, found that it \
+                     does not ({error}); start rank 0, or set MASTER_ADDR and MASTER_PORT to where \
+                     it is"
+                );
+                RankError::Unreachable { rank: 0, message }
+            }
+            Err(error) => error,
+        };
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+/// Hears rank 0 until it ends.
+fn hear(stream: &TcpStream, inbox: &Inbox) {
+    while let Ok(frame) = Frame::read(&mut Heard(stream, inbox), u64::MAX) {
+        let mut said = inbox.said();
+        match frame {
+            Frame::Shown(all) => said.answer = Some(Ok(all)),
+            Frame::Fault(fault) => said.answer = Some(Err(fault)),
+            Frame::Told(fault) => drop(said.fault.get_or_insert(fault)),
+            Frame::Failed(rank) => drop(said.failed.get_or_insert(rank)),
+            Frame::Bye => said.is_over = true,
+            _ => break,
+        }
+        drop(said);
+        inbox.changed.notify_all();
+    }
+    let mut said = inbox.said();
+    if !said.is_over {
+        let what = said.at.clone();
+        said.fault.get_or_insert(match what {
+            Some(what) => RankError::Gone { rank: 0, what },
+            None => gone_meanwhile(0),
+        });
+        said.is_over = true;
+    }
+    drop(said);
+    inbox.changed.notify_all();
+}
+
+impl Communicator for Other {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    fn share(
+        &self,
+        exchange: &Exchange<'_>,
+        read: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), RankError> {
+        assert!(exchange.group.contains(&self.rank), "a rank takes part in its own groups");
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut said = self.inbox.said();
+            if let Some(fault) = &said.fault {
+                return Err(fault.clone());
+            }
+            said.at = Some(exchange.what.to_owned());
+        }
+        // Where this fails, the thread that hears finds the same, and whose fault it is.
+        let _ = (&*self.stream).write_all(&share(exchange));
+        let mut said = self.inbox.said();
+        said.heard = Instant::now();
+        let all = loop {
+            match said.answer.take() {
+                Some(Ok(all)) => break all,
+                Some(Err(fault)) => return Err(said.fault.get_or_insert(fault).clone()),
+                None => {}
+            }
+            if let Some(fault) = said.fault.clone().filter(|_| said.is_over) {
+                return Err(fault);
+            }
+            let deadline = said.heard + self.patience + GRACE;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let what = exchange.what.to_owned();
+                let late = RankError::Late { rank: 0, what, seconds: self.patience.as_secs() };
+                return Err(said.fault.insert(late).clone());
+            }
+            said = self.inbox.wait(said, left);
+        };
+        said.at = None;
+        drop(said);
+        all.iter().enumerate().for_each(|(position, bytes)| read(position, bytes));
+        Ok(())
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    fn check(&self) -> Result<(), RankError> {
+        let said = self.inbox.said();
+        match (&said.fault, said.failed) {
+            (Some(fault), _) => Err(fault.clone()),
+            (None, Some(rank)) => Err(gone_meanwhile(rank)),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn leave(&self) {
+        let _ = (&*self.stream).write_all(&Frame::Leave.to_bytes());
+        let deadline = Instant::now() + GRACE;
+        let mut said = self.inbox.said();
+        while !said.is_over {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            said = self.inbox.wait(said, left);
+        }
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,121 @@
+//! `Held`: which part of each state of a step this rank holds.
+//!
+//! The optimizer's states may be split among ranks (ZeRO-1: Rajbhandari et al., "ZeRO: memory
+//! optimizations toward training trillion parameter models", 2020). Each rank then updates its part
+//! of every parameter, from its part of the reduced gradient, and all gather the parameters.
+//! Invariant: what leaves this crate, checkpoints say, is whole, so that any number of ranks
+//! continues from it.
+
+use crate::TrainError;
+use overdrive_ir::{
+    Axis, Binary, Communicator, Exchange, Graph, Prim, Sharding, Tensor, TensorType, Value,
+};
+use overdrive_passes::Sharded;
+use std::collections::BTreeMap;
+
+/// What ranks share out among each other beside the batch.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Shards {
+    /// Nothing: each rank holds every state.
+    #[default]
+    Nothing,
+    /// The optimizer's states, along a dimension that the ranks divide.
+    Optimizer,
+}
+
+/// The parts of states that a rank holds; all of those that are not listed.
+#[derive(Default)]
+pub(crate) struct Held {
+    split: BTreeMap<String, (TensorType, Sharding)>,
+    sharded: Option<Sharded>,
+}
+
+/// Begins the names of states that are the optimizer's.
+const OPTIMIZER: &str = "optimizer.";
+
+/// How the optimizer's states lie on ranks along `axis`, and the gradients that they take.
+pub(crate) fn optimizer(whole: &Graph, axis: &Axis, ranks: usize) -> BTreeMap<Value, Sharding> {
+    let mut split = BTreeMap::new();
+    for state in whole.states().iter().filter(|state| state.name.starts_with(OPTIMIZER)) {
+        let sizes = whole.ty(state.value).sizes();
+        if let Some(dim) = sizes.iter().position(|size| size.is_multiple_of(ranks)) {
+            split.insert(state.value, Sharding::whole(sizes.len()).and_split(dim, axis));
+        }
+    }
+    for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
+        let [gradient, moment] = [node.operands[1], node.operands[2]];
+        let Some(sharding) = split.get(&moment).cloned() else { continue };
+        // Clipping multiplies gradients, after their norm was taken: they are split before both.
+        let unclipped = whole.producer(gradient).filter(|producer| {
+            matches!(producer.op.prim(), Some(Prim::Binary { kind: Binary::Mul, .. }))
+        });
+        let unclipped = unclipped.map(|product| product.operands[0]);
+        for value in [Some(gradient), unclipped].into_iter().flatten() {
+            split.insert(value, sharding.clone());
+        }
+    }
+    split
+}
+
+impl Held {
+    /// Those of a step that was sharded.
+    pub(crate) fn of(whole: &Graph, sharded: Sharded) -> Self {
+        let states = whole.states().iter().zip(&sharded.states);
+        let split = states.filter(|(_, sharding)| sharding.split.iter().any(Option::is_some));
+        let split = split.map(|(state, sharding)| {
+            (state.name.clone(), (whole.ty(state.value).clone(), sharding.clone()))
+        });
+        Self { split: split.collect(), sharded: Some(sharded) }
+    }
+
+    /// The whole type of a state, of which this rank holds a part of its own type.
+    pub(crate) fn whole_type<'a>(&'a self, name: &str, own: &'a TensorType) -> &'a TensorType {
+        self.split.get(name).map_or(own, |(ty, _)| ty)
+    }
+
+    /// Whether a rank holds less than all.
+    pub(crate) fn is_split(&self) -> bool {
+        !self.split.is_empty()
+    }
+
+    /// This rank's part of a whole state.
+    pub(crate) fn part(&self, name: &str, whole: &Tensor, rank: usize) -> Tensor {
+        match (self.split.get(name), &self.sharded) {
+            (Some((_, sharding)), Some(sharded)) => sharded.part(whole, sharding, rank),
+            _ => whole.clone(),
+        }
+    }
+
+    /// On rank 0 the whole state from the parts of all ranks, which all come here; elsewhere the
+    /// rank's own part.
+    pub(crate) fn gathered(
+        &self,
+        name: &str,
+        own: Tensor,
+        communicator: &dyn Communicator,
+    ) -> Result<Tensor, TrainError> {
+        let (Some((_, sharding)), Some(sharded)) = (self.split.get(name), &self.sharded) else {
+            return Ok(own);
+        };
+        let rank = communicator.rank();
+        let mut parts = vec![own.clone()];
+        // In pairs: no rank but 0 needs what others have.
+        for other in 1..communicator.mesh().ranks() {
+            if rank != 0 && rank != other {
+                continue;
+            }
+            let what = format!("the parts of `{name}`");
+            let bytes = if rank == 0 { &[] } else { own.bytes() };
+            let exchange = Exchange { group: &[0, other], what: &what, bytes };
+            let mut part = None;
+            communicator.share(&exchange, &mut |position, bytes| {
+                if rank == 0 && position == 1 {
+                    part = Some(bytes.to_vec());
+                }
+            })?;
+            let part = part.map(|bytes| Tensor::from_bytes(own.ty().clone(), bytes));
+            parts.extend(part.map(|part| part.expect("all parts of a state are of one type")));
+        }
+        Ok(if rank == 0 { sharded.join(&parts, sharding) } else { own })
+    }
+}

@@ -1,0 +1,73 @@
+//! This process as one rank of several, and what only rank 0 does.
+
+use crate::cli::Train;
+use crate::devices::OfRank;
+use crate::failure::Failure;
+use crate::terminal;
+use overdrive::bench::exit::Exit;
+use overdrive::ir::{Communicator, Mesh, RankError, agree};
+use overdrive::ranks::{Launch, join};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a launcher says of this process; `None` where it runs alone.
+pub(super) fn launched(arguments: &Train) -> Result<Option<Launch>, Failure> {
+    let launch = Launch::of_environment().map_err(Failure::bad_input)?;
+    let asked = arguments.nproc.map(|n| n as usize);
+    match (&launch, asked) {
+        (Some(launch), Some(asked)) if launch.size != asked => Err(Failure::bad_input(format!(
+            "--nproc {asked}: expected as many ranks as the launcher started, found {}; leave \
+                 the option out under a launcher",
+            launch.size
+        ))),
+        _ => Ok(launch),
+    }
+}
+
+/// This rank among the others.
+pub(super) struct Rank {
+    pub(super) launch: Launch,
+    pub(super) communicator: Arc<dyn Communicator>,
+}
+
+impl Rank {
+    /// Meets the others. All but rank 0 are silent from here on, but for their errors.
+    pub(super) fn join(launch: Launch, patience: Duration) -> Result<Self, Failure> {
+        if launch.rank > 0 {
+            terminal::hush();
+        }
+        let mesh = Mesh::new([("data", launch.size)]);
+        let joined = join(&launch, &mesh, patience);
+        let communicator = joined.map_err(|error| failure(error, launch.rank))?;
+        Ok(Self { launch, communicator })
+    }
+
+    /// Errs unless all ranks have the same kind of device: they exchange tensors by its means.
+    pub(super) fn same_kind(&self, device: &str) -> Result<(), Failure> {
+        let kind = device.split(':').next().unwrap_or(device);
+        let agreed = agree(self.communicator.as_ref(), "the kind of device", kind);
+        agreed.map_err(|error| failure(error, self.launch.rank))
+    }
+
+    /// Where it runs.
+    pub(super) fn place(&self) -> OfRank {
+        let Launch { local_rank, sharing, .. } = self.launch;
+        OfRank { local_rank, sharing, communicator: Arc::clone(&self.communicator) }
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.launch.rank == 0
+    }
+}
+
+/// A failure that names this rank is its own; any other has its cause elsewhere.
+fn failure(error: RankError, own: usize) -> Failure {
+    let (RankError::Gone { rank, .. }
+    | RankError::Late { rank, .. }
+    | RankError::Differs { rank, .. }
+    | RankError::Unreachable { rank, .. }) = &error;
+    match *rank == own {
+        true => Failure::bad_input(error),
+        false => Failure { message: error.to_string(), exit: Exit::OtherRank },
+    }
+}

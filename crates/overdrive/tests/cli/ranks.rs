@@ -1,0 +1,172 @@
+//! Several ranks that train together: the same weights as one, and ends that name who failed.
+
+use crate::invocation::Folder;
+use crate::signals::{Underway, is_gone, send};
+use overdrive::formats::{self, Tensors};
+use std::fs;
+use std::net::TcpListener;
+
+/// What the tests train; the folder and more options follow.
+const TRAIN: &str = "train digits-mlp --data digits --device cpu --batch 24 --threads 1";
+
+fn states(folder: &Folder, model: &str) -> Tensors {
+    formats::safetensors::read(&folder.path(model).join("model.safetensors")).unwrap()
+}
+
+/// Adam divides by the root of squares: the last bits of a gradient move a weight by far less than
+/// a step of the learning rate, 1e-3, but by more than its own last bits.
+const ROUNDING: f64 = 1e-4;
+
+#[track_caller]
+fn same(expected: &Tensors, found: &Tensors) {
+    assert_eq!(expected.keys().collect::<Vec<_>>(), found.keys().collect::<Vec<_>>());
+    for (name, tensor) in expected {
+        for (a, b) in tensor.to_f64().iter().zip(found[name].to_f64()) {
+            assert!((a - b).abs() <= ROUNDING * (1.0 + a.abs()), "{name}: {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn ranks_give_the_weights_of_one() {
+    let folder = Folder::new();
+    folder.line(&format!("{TRAIN} --steps 8 -o one")).ends(0, &["model: one"]);
+    for ranks in [2, 3] {
+        let line = format!("{TRAIN} --steps 8 --nproc {ranks} -o of{ranks}");
+        let ended = folder.line(&line);
+        ended.ends(0, &[&format!("model: of{ranks}")]);
+        // One of them speaks, and records the command as it was typed.
+        assert_eq!(ended.stdout.matches("model: ").count(), 1, "{ended:?}");
+        let results = fs::read_to_string(folder.path(&format!("of{ranks}/results.json"))).unwrap();
+        assert!(results.contains(&format!("--nproc {ranks} -o of{ranks}")), "{results}");
+        same(&states(&folder, "one"), &states(&folder, &format!("of{ranks}")));
+    }
+}
+
+#[test]
+fn ranks_that_share_out_the_optimizer_give_them_too() {
+    let folder = Folder::new();
+    folder.line(&format!("{TRAIN} --steps 8 -o one")).ends(0, &[]);
+    let line = format!("{TRAIN} --steps 8 --nproc 2 --shard optimizer -o two");
+    folder.line(&line).ends(0, &["model: two"]);
+    same(&states(&folder, "one"), &states(&folder, "two"));
+    let alone = folder.line(&format!("{TRAIN} --shard optimizer -o three"));
+    alone.ends(2, &["--shard: expected several ranks, found one"]);
+}
+
+#[test]
+fn what_ranks_left_other_ranks_continue() {
+    let folder = Folder::new();
+    folder.line(&format!("{TRAIN} --steps 600 -o one")).ends(0, &[]);
+    let line = format!("{TRAIN} --steps 600 --nproc 2 -o model");
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut underway = Underway::start(&folder, &words);
+    underway.says("validation loss");
+    underway.send("TERM").end().ends(143, &["steps are done and kept in", "--nproc 2", "--resume"]);
+    assert!(folder.files().contains(&"model.checkpoint.safetensors".to_owned()));
+    let again = folder.line(&format!("{TRAIN} --steps 600 --nproc 2 -o model"));
+    again.ends(2, &["go on with --resume", "rank 0 of 2 ended with exit code 2"]);
+    folder.line(&format!("{TRAIN} --steps 600 --nproc 3 --resume -o model")).ends(0, &[]);
+    // Hundreds of steps later, so that roundings have grown; another batch would be far off.
+    let [one, model] = ["one", "model"].map(|name| states(&folder, name));
+    for (name, tensor) in &one {
+        let pairs = || tensor.to_f64().into_iter().zip(model[name].to_f64());
+        let off = pairs().map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+        let size = pairs().map(|(a, _)| a * a).sum::<f64>().sqrt();
+        assert!(off <= 0.02 * (1.0 + size), "{name}: off by {off} of {size}");
+    }
+}
+
+#[test]
+fn what_one_rank_finds_wrong_ends_all_and_is_said_once() {
+    let folder = Folder::new();
+    let ended = folder.line(&format!("{TRAIN} --nproc 5 --steps 8 -o model"));
+    ended.ends(2, &["batch: expected a multiple of the 5 ranks, found 24", "rank 0 of 5 ended"]);
+    let ended = folder.line("train --data none.csv --device cpu --nproc 2 -o model");
+    ended.ends(2, &["none.csv", "the other 1 ended with it"]);
+    assert!(folder.files().is_empty(), "{:?}", folder.files());
+}
+
+/// Ranks of a command by their number.
+fn ranks_of(process: u32, count: usize) -> Vec<u32> {
+    let mut ranks = vec![0; count];
+    while ranks.contains(&0) {
+        let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+        for child in children.unwrap().split_whitespace() {
+            // A child has its own environment once it runs the program.
+            let of_child = fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+            let variables = String::from_utf8_lossy(&of_child);
+            let rank = variables.split('\0').find_map(|text| text.strip_prefix("RANK="));
+            if let Some(rank) = rank.and_then(|rank| rank.parse::<usize>().ok()) {
+                ranks[rank] = child.parse().unwrap();
+            }
+        }
+    }
+    ranks
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_all_and_is_named() {
+    for gone in [0, 1] {
+        let folder = Folder::new();
+        let line = format!("{TRAIN} --steps 1000000000 --nproc 3 -o model");
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut underway = Underway::start(&folder, &words);
+        let ranks = ranks_of(underway.id(), 3);
+        underway.says("validation loss");
+        send("KILL", ranks[gone]);
+        let named = format!("rank {gone} of 3 was ended from outside (signal: 9");
+        underway.end().ends(3, &[&named, "the other 2 ended with it"]);
+        ranks.into_iter().for_each(|rank| is_gone(&rank.to_string()));
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_ends_all_and_is_named() {
+    let folder = Folder::new();
+    let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --rank-timeout 2 -o model");
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut underway = Underway::start(&folder, &words);
+    let ranks = ranks_of(underway.id(), 2);
+    underway.says("validation loss");
+    send("STOP", ranks[1]);
+    let late = "rank 1 did not come to";
+    underway.end().ends(3, &[late, "in 2 s", "rank 1 of 2 did not end by itself and was killed"]);
+    ranks.into_iter().for_each(|rank| is_gone(&rank.to_string()));
+}
+
+/// As a launcher starts them, without `--nproc`.
+#[test]
+fn ranks_that_a_launcher_starts_join_by_themselves() {
+    let folder = Folder::new();
+    folder.line(&format!("{TRAIN} --steps 8 -o one")).ends(0, &[]);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let line = format!("{TRAIN} --steps 8 -o model");
+    let words: Vec<&str> = line.split(' ').collect();
+    let program = env!("CARGO_BIN_EXE_overdrive");
+    let start = |rank: &str| {
+        let variables = [
+            ("RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", rank),
+            ("MASTER_ADDR", "localhost"),
+            ("MASTER_PORT", &port),
+        ];
+        Underway::with(&folder, program, &words, &variables)
+    };
+    let mut ranks = ["0", "1"].map(start);
+    ranks[0].end().ends(0, &["model: model"]);
+    let other = ranks[1].end();
+    other.ends(0, &[]);
+    assert_eq!((other.stdout.as_str(), other.stderr.as_str()), ("", ""), "rank 0 speaks for all");
+    same(&states(&folder, "one"), &states(&folder, "model"));
+    // What the launcher says and what the command line says differ.
+    let line = format!("{TRAIN} --nproc 4 -o other");
+    let words: Vec<&str> = line.split(' ').collect();
+    let variables =
+        [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "9")];
+    let ended = Underway::with(&folder, program, &words, &variables).end();
+    ended.ends(2, &["--nproc 4: expected as many ranks as the launcher started, found 2"]);
+    let ended = Underway::with(&folder, program, &words, &[("RANK", "1")]).end();
+    ended.ends(2, &["started by torchrun: expected the variable WORLD_SIZE, found none"]);
+}
