@@ -81,7 +81,7 @@ impl<'t> Crate<'t> {
         while let Some((name, rest)) = path.split_first() {
             if name == "super" {
                 at.pop()?;
-            } else if self.0.contains_key(&[&at[..], &[name.clone()]].concat()) {
+            } else if self.0.contains_key(&[&at[..], std::slice::from_ref(name)].concat()) {
                 at.push(name.clone());
             } else {
                 break;

@@ -124,10 +124,11 @@ impl Library {
         // SAFETY: NCCL's library, whose start does nothing but to start.
         let library = unsafe { libloading::Library::new(Named::Nccl.file()) }.ok()?;
         macro_rules! find {
-            // SAFETY: the function of this name has this type since version 2.14.
-            ($name:literal) => {
-                *unsafe { library.get($name.as_bytes()) }.ok()?
-            };
+            ($name:literal) => {{
+                // SAFETY: the function of this name has this type since version 2.14.
+                let found = unsafe { library.get($name.as_bytes()) };
+                *found.ok()?
+            }};
         }
         Some(Self {
             get_version: find!("ncclGetVersion"),

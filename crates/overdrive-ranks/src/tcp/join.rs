@@ -1,12 +1,13 @@
 //! `join`: this process becomes a rank.
 
+use super::address::addresses;
 use super::first::{First, gather};
 use super::frame::Greeting;
 use super::other::Other;
 use crate::{Launch, Meeting};
 use overdrive_ir::{Communicator, Mesh, RankError};
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv6Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,26 +48,6 @@ pub(super) fn join_as(
     Ok(Arc::new(First::new(mesh, streams, patience)))
 }
 
-/// The addresses of rank 0.
-pub(super) fn addresses(launch: &Launch) -> Result<Vec<SocketAddr>, RankError> {
-    let found = (launch.host.as_str(), launch.port).to_socket_addrs();
-    let found = found.map(Iterator::collect::<Vec<_>>);
-    match found {
-        Ok(addresses) if !addresses.is_empty() => Ok(addresses),
-        Ok(_) => Err(unreachable(launch, "it has no address".to_owned())),
-        Err(error) => Err(unreachable(launch, error.to_string())),
-    }
-}
-
-fn unreachable(launch: &Launch, message: String) -> RankError {
-    let host = &launch.host;
-    let message = format!(
-        "expected a host whose address is known, found `{host}` ({message}); set MASTER_ADDR to \
-         the address of rank 0's machine"
-    );
-    RankError::Unreachable { rank: 0, message }
-}
-
 /// Listens at the launch's address; where that is another machine's name for this one, at all.
 fn listen(launch: &Launch) -> Result<TcpListener, RankError> {
     let addresses = addresses(launch)?;
@@ -104,7 +85,7 @@ mod tests {
         let join = |greeting: &Greeting| {
             let launch = Launch::local(greeting.rank, greetings.len(), port, "test");
             let patience = Duration::from_secs(60);
-            join_as(&launch, (&mesh, greeting.clone()), patience).err().expect("they differ")
+            join_as(&launch, (&mesh, greeting.clone()), patience).expect_err("they differ")
         };
         thread::scope(|scope| {
             let started: Vec<_> =

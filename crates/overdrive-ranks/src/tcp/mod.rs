@@ -6,6 +6,7 @@
 //! control and for small groups of CPUs, while GPUs exchange their tensors by NCCL. Nothing is
 //! encrypted, and whoever can reach the port can take part: meet on networks that are yours.
 
+mod address;
 mod first;
 mod frame;
 mod join;

@@ -3,8 +3,8 @@
 //! One thread hears what rank 0 says, so that a fault is known while the rank works. Invariant:
 //! nobody waits for an answer longer than rank 0 would wait for a rank.
 
+use super::address::addresses;
 use super::frame::{Frame, Greeting, MODEST, share};
-use super::join::addresses;
 use crate::Launch;
 use crate::meeting::gone_meanwhile;
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};

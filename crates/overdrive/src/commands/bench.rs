@@ -113,8 +113,8 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             .map(|own| own.backend.description());
         let started = contestants.start(original.as_ref(), (reference.description(), gpu))?;
         let devices = contestants.devices(&started);
-        let timed = (&devices[..], modes.as_deref(), load_ns);
-        let entries = entries(&arguments.dtype, &workload, timed, &mut results.notes)?;
+        let asked = (modes.as_deref(), load_ns);
+        let entries = entries(&arguments.dtype, &workload, &devices, asked, &mut results.notes)?;
         results.records.extend(measure(&context, "bench", &entries, &mut []));
         if context.sampling.stop.is_requested() {
             break;
@@ -172,7 +172,8 @@ fn read(
 fn entries<'a>(
     dtypes: &[Precision],
     workload: &'a Workload,
-    (devices, modes, load_ns): (&'a [(Whose, Device<'a>)], Option<&[Mode]>, Option<u64>),
+    devices: &'a [(Whose, Device<'a>)],
+    (modes, load_ns): (Option<&[Mode]>, Option<u64>),
     notes: &mut Vec<Note>,
 ) -> Result<Vec<Entry<'a>>, Failure> {
     let mut entries = Vec::new();
