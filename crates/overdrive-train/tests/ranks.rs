@@ -5,13 +5,14 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::{Communicator, DType, Graph, Mesh, Plan};
+use overdrive_ir::{Axis, Communicator, DType, Graph, Mesh, Node, Plan, Prim, Sharding};
 use overdrive_models::find;
+use overdrive_passes::{bind, shard};
 use overdrive_ranks::run;
-use overdrive_train::data::{Dataset, Parts, books, digits};
+use overdrive_train::data::{Dataset, Parts, Target, books, digits};
 use overdrive_train::{
     Checkpoint, Ending, Evaluation, Fit, Fitted, Observer, Recipe, Shards, StepReport, TrainError,
-    fit,
+    fit, training_step, with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -282,4 +283,26 @@ fn a_rank_that_fails_ends_the_run_of_all() {
     for error in [&found[0], &found[2]] {
         assert!(error.to_string().starts_with("rank 1 ended"), "{error}");
     }
+}
+
+/// The norm of gradients and the optimizer read the same sums.
+#[test]
+fn each_gradient_is_reduced_once() {
+    let Task { model, recipe, .. } = of_digits();
+    let batch = [("batch".to_owned(), recipe.batch)].into();
+    let with_loss = with_loss(&bind(&model, &batch).unwrap(), Target::Classes).unwrap();
+    let whole = training_step(&with_loss, &recipe).unwrap();
+    let rows = whole.inputs().iter().filter(|port| whole.ty(port.value).rank() > 0);
+    let shardings = rows.map(|port| {
+        let rank = whole.ty(port.value).rank();
+        (port.value, Sharding::whole(rank).and_split(0, &Axis::from("data")))
+    });
+    let sharded = shard(&whole, &mesh(2), &shardings.collect()).unwrap().graph;
+    let is_reduced = |node: &&Node| matches!(node.op.prim(), Some(Prim::AllReduce { .. }));
+    let reduced = sharded.nodes().iter().filter(is_reduced);
+    let sizes: Vec<usize> = reduced.map(|node| sharded.ty(node.results[0]).elements()).collect();
+    let parameters = model.states().iter().map(|state| model.ty(state.value).elements());
+    // Beside them the loss, and counts of it.
+    let elements = sizes.iter().filter(|&&size| size > 1).sum::<usize>();
+    assert_eq!(elements, parameters.sum::<usize>(), "{sizes:?}");
 }

@@ -65,6 +65,11 @@ impl<'b> Laid<'b> {
         self.ty.bytes() as f64
     }
 
+    /// Whether its partial sums along an axis have been summed already, for somebody else.
+    pub(super) fn is_summed(&self, axis: &Axis) -> bool {
+        self.forms.borrow().iter().any(|(form, _)| !form.partial.contains(axis))
+    }
+
     /// The value laid out as `to` says. Partial sums stay where `to` has them; none are made.
     pub(super) fn at(&self, b: &'b Builder, mesh: &Mesh, to: &Sharding) -> Expr<'b> {
         let known = |to: &Sharding| {

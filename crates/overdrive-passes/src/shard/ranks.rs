@@ -230,13 +230,18 @@ impl Call<'_, '_> {
         })
     }
 
-    /// Whether partial sums along `axis` stay partial sums.
+    /// Whether partial sums along `axis` stay partial sums. Sums that are known are used: summing
+    /// what follows from the parts too would cost the same bytes again.
     fn passes(&self, axis: &Axis) -> bool {
         let partial: Vec<usize> = (0..self.operands.len())
             .filter(|&o| self.operands[o].sharding.partial.contains(axis))
             .collect();
         let others_whole = self.operands.iter().all(|x| x.sharding.dim_of(axis).is_none());
-        !partial.is_empty() && others_whole && self.relation.linear.contains(&partial)
+        let is_known = |&o: &usize| self.operands[o].is_summed(axis);
+        !partial.is_empty()
+            && others_whole
+            && !partial.iter().all(is_known)
+            && self.relation.linear.contains(&partial)
     }
 
     /// Bytes on the wire that a choice costs, those of the sums that it leaves among them.
