@@ -1,5 +1,6 @@
 //! Products in low precision beside those of f32, in one process, alternating: medians, and medians
-//! of the ratios round by round. Long because three kinds of measurement share their setup:
+//! of the ratios round by round.
+//! Long because three kinds of measurement share their setup:
 //!
 //! - `layers`: linear layers in int8, fp8 and MXFP8, through compiled graphs. Activations are
 //!   quantized inside of the time; weights are packed before.

@@ -6,14 +6,16 @@
 //! in lockstep give what the whole graph gives.
 
 mod layout;
+mod parts;
 mod ranks;
 mod relation;
 
 use layout::Laid;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
-    Array, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, Value,
+    Axis, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, Value,
 };
+use parts::Part;
 use ranks::Ranks;
 use std::collections::BTreeMap;
 
@@ -101,41 +103,68 @@ impl Sharded {
 
     /// The part of a whole tensor that a rank holds.
     pub fn part(&self, whole: &Tensor, sharding: &Sharding, rank: usize) -> Tensor {
-        let mut array = Array::from(whole);
-        for (dim, axis) in sharding.split.iter().enumerate() {
-            let Some(axis) = axis else { continue };
-            let (mut start, mut limit) = (vec![0; array.shape.len()], array.shape.clone());
-            let size = array.shape[dim] / self.mesh.size(axis);
-            start[dim] = size * self.mesh.position(rank, axis);
-            limit[dim] = start[dim] + size;
-            let stride = vec![1; start.len()];
-            let slice = overdrive_ir::Operation::from(Prim::Slice { start, limit, stride });
-            array = slice.eval(&[array], &[]).remove(0);
-        }
-        array.to_tensor()
+        let sizes = whole.ty().sizes();
+        let local = sharding.local(&sizes, &self.mesh);
+        let ty = whole.ty().with_shape(local.clone());
+        let start = self.start(&local, sharding, rank);
+        let part = Part { whole: &sizes, sizes: &local, start: &start };
+        let Some(width) = bytes_of(whole.ty().dtype) else {
+            let values = whole.to_f64();
+            let mut found = vec![0.0; ty.elements()];
+            part.runs(&mut |from, to, count| {
+                found[to..][..count].copy_from_slice(&values[from..][..count]);
+            });
+            return Tensor::from_f64(ty.dtype, local, &found);
+        };
+        let mut found = vec![0; ty.bytes()];
+        part.runs(&mut |from, to, count| {
+            let run = &whole.bytes()[from * width..][..count * width];
+            found[to * width..][..count * width].copy_from_slice(run);
+        });
+        Tensor::from_bytes(ty, found).expect("runs are all of a part")
     }
 
     /// The whole tensor from the parts of all ranks.
     pub fn join(&self, parts: &[Tensor], sharding: &Sharding) -> Tensor {
-        let first = &parts[0];
-        let sizes: Vec<usize> = first.ty().sizes();
-        let scale = |(n, axis): (&usize, &Option<overdrive_ir::Axis>)| {
+        let (dtype, local) = (parts[0].ty().dtype, parts[0].ty().sizes());
+        let scale = |(n, axis): (&usize, &Option<Axis>)| {
             n * axis.as_ref().map_or(1, |axis| self.mesh.size(axis))
         };
-        let whole: Vec<usize> = sizes.iter().zip(&sharding.split).map(scale).collect();
-        let arrays: Vec<Array> = parts.iter().map(Array::from).collect();
-        let rank_of = |index: &[usize]| {
-            self.mesh.axes.iter().fold(0, |rank, (axis, size)| {
-                let position = sharding.dim_of(axis).map_or(0, |dim| index[dim] / sizes[dim]);
-                rank * size + position
-            })
+        let sizes: Vec<usize> = local.iter().zip(&sharding.split).map(scale).collect();
+        let ty = parts[0].ty().with_shape(sizes.clone());
+        let starts = (0..parts.len()).map(|rank| self.start(&local, sharding, rank));
+        let starts: Vec<Vec<usize>> = starts.collect();
+        let part = |rank: usize| Part { whole: &sizes, sizes: &local, start: &starts[rank] };
+        let Some(width) = bytes_of(dtype) else {
+            let mut found = vec![0.0; ty.elements()];
+            for (rank, values) in parts.iter().map(Tensor::to_f64).enumerate() {
+                part(rank).runs(&mut |to, from, count| {
+                    found[to..][..count].copy_from_slice(&values[from..][..count]);
+                });
+            }
+            return Tensor::from_f64(dtype, sizes, &found);
         };
-        let value = |index: &[usize]| {
-            let local: Vec<usize> = index.iter().zip(&sizes).map(|(i, n)| i % n).collect();
-            arrays[rank_of(index)].at(&local)
-        };
-        Array::build(first.ty().dtype, &whole, value).to_tensor()
+        let mut found = vec![0; ty.bytes()];
+        for (rank, own) in parts.iter().enumerate() {
+            part(rank).runs(&mut |to, from, count| {
+                let run = &own.bytes()[from * width..][..count * width];
+                found[to * width..][..count * width].copy_from_slice(run);
+            });
+        }
+        Tensor::from_bytes(ty, found).expect("parts are all of the whole")
     }
+
+    /// Where a rank's part of these sizes starts in the whole.
+    fn start(&self, local: &[usize], sharding: &Sharding, rank: usize) -> Vec<usize> {
+        let position =
+            |axis: &Option<Axis>| axis.as_ref().map_or(0, |axis| self.mesh.position(rank, axis));
+        local.iter().zip(&sharding.split).map(|(n, axis)| n * position(axis)).collect()
+    }
+}
+
+/// Bytes of an element; none where several share one.
+fn bytes_of(dtype: DType) -> Option<usize> {
+    (dtype.bits() >= 8).then_some(dtype.bits() / 8)
 }
 
 /// Shards a bound graph. `shardings` annotates inputs, states and any other value; inputs and
