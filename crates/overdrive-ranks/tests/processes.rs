@@ -219,8 +219,8 @@ fn so_is_a_rank_that_ends_by_itself_without_leaving() {
 fn a_rank_that_hangs_is_named_and_all_end() {
     for hung in [0, 2] {
         let act = |rank| match rank {
-            r if r == hung => "stays 1000".to_owned(),
-            _ => "waits 1000".to_owned(),
+            r if r == hung => "stays 8000".to_owned(),
+            _ => "waits 8000".to_owned(),
         };
         let mut ranks = start(4, act);
         for rank in &mut ranks {
@@ -229,7 +229,7 @@ fn a_rank_that_hangs_is_named_and_all_end() {
         for (number, rank) in ranks.iter_mut().enumerate().filter(|(n, _)| n % 2 == hung % 2) {
             if number != hung {
                 let said = rank.says();
-                let expected = format!("rank {hung} did not come to data in 1 s");
+                let expected = format!("rank {hung} did not come to data in 8 s");
                 assert!(said.starts_with(&expected), "rank {number}: {said}");
             }
         }
@@ -243,7 +243,7 @@ fn a_rank_that_hangs_is_named_and_all_end() {
 #[cfg(unix)]
 #[test]
 fn a_stopped_rank_0_is_named_too() {
-    let mut ranks = start(2, |_| "meets 1000".to_owned());
+    let mut ranks = start(2, |_| "meets 8000".to_owned());
     for rank in &mut ranks {
         assert_eq!(rank.says(), "ready");
     }
@@ -251,7 +251,7 @@ fn a_stopped_rank_0_is_named_too() {
     assert!(Command::new("sh").args(["-c", &stop]).status().unwrap().success());
     ranks[1].to.write_all(b"go on\n").unwrap();
     let said = ranks[1].says();
-    assert!(said.starts_with("rank 0 did not come to tensor in 1 s"), "{said}");
+    assert!(said.starts_with("rank 0 did not come to tensor in 8 s"), "{said}");
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn strangers_do_not_disturb_and_other_runs_are_sent_away() {
 #[test]
 fn whoever_does_not_come_to_the_meeting_is_named() {
     let port = free_port();
-    let of = |rank| Rank::start(&Launch::local(rank, 4, port, "test"), "shows 1500");
+    let of = |rank| Rank::start(&Launch::local(rank, 4, port, "test"), "shows 8000");
     let mut here = [of(0), of(2)];
     for rank in &mut here {
         let said = rank.says();
