@@ -58,6 +58,9 @@ pub enum ShardError {
     Graph(#[from] GraphError),
 }
 
+/// Elements of less than a byte are cut and joined as these, which hold each of them.
+const WHOLE_BYTES: DType = DType::F32;
+
 /// The graph of one rank, and how what crosses its border lies.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sharded {
@@ -103,20 +106,16 @@ impl Sharded {
 
     /// The part of a whole tensor that a rank holds.
     pub fn part(&self, whole: &Tensor, sharding: &Sharding, rank: usize) -> Tensor {
+        let dtype = whole.ty().dtype;
+        if dtype.bits() < 8 {
+            return self.part(&whole.convert(WHOLE_BYTES), sharding, rank).convert(dtype);
+        }
         let sizes = whole.ty().sizes();
         let local = sharding.local(&sizes, &self.mesh);
         let ty = whole.ty().with_shape(local.clone());
         let start = self.start(&local, sharding, rank);
         let part = Part { whole: &sizes, sizes: &local, start: &start };
-        let Some(width) = bytes_of(whole.ty().dtype) else {
-            let values = whole.to_f64();
-            let mut found = vec![0.0; ty.elements()];
-            part.runs(&mut |from, to, count| {
-                found[to..][..count].copy_from_slice(&values[from..][..count]);
-            });
-            return Tensor::from_f64(ty.dtype, local, &found);
-        };
-        let mut found = vec![0; ty.bytes()];
+        let (width, mut found) = (dtype.bits() / 8, vec![0; ty.bytes()]);
         part.runs(&mut |from, to, count| {
             let run = &whole.bytes()[from * width..][..count * width];
             found[to * width..][..count * width].copy_from_slice(run);
@@ -127,26 +126,20 @@ impl Sharded {
     /// The whole tensor from the parts of all ranks.
     pub fn join(&self, parts: &[Tensor], sharding: &Sharding) -> Tensor {
         let (dtype, local) = (parts[0].ty().dtype, parts[0].ty().sizes());
+        if dtype.bits() < 8 {
+            let wide: Vec<Tensor> = parts.iter().map(|part| part.convert(WHOLE_BYTES)).collect();
+            return self.join(&wide, sharding).convert(dtype);
+        }
         let scale = |(n, axis): (&usize, &Option<Axis>)| {
             n * axis.as_ref().map_or(1, |axis| self.mesh.size(axis))
         };
         let sizes: Vec<usize> = local.iter().zip(&sharding.split).map(scale).collect();
         let ty = parts[0].ty().with_shape(sizes.clone());
-        let starts = (0..parts.len()).map(|rank| self.start(&local, sharding, rank));
-        let starts: Vec<Vec<usize>> = starts.collect();
-        let part = |rank: usize| Part { whole: &sizes, sizes: &local, start: &starts[rank] };
-        let Some(width) = bytes_of(dtype) else {
-            let mut found = vec![0.0; ty.elements()];
-            for (rank, values) in parts.iter().map(Tensor::to_f64).enumerate() {
-                part(rank).runs(&mut |to, from, count| {
-                    found[to..][..count].copy_from_slice(&values[from..][..count]);
-                });
-            }
-            return Tensor::from_f64(dtype, sizes, &found);
-        };
-        let mut found = vec![0; ty.bytes()];
+        let (width, mut found) = (dtype.bits() / 8, vec![0; ty.bytes()]);
         for (rank, own) in parts.iter().enumerate() {
-            part(rank).runs(&mut |to, from, count| {
+            let start = self.start(&local, sharding, rank);
+            let part = Part { whole: &sizes, sizes: &local, start: &start };
+            part.runs(&mut |to, from, count| {
                 let run = &own.bytes()[from * width..][..count * width];
                 found[to * width..][..count * width].copy_from_slice(run);
             });
@@ -160,11 +153,6 @@ impl Sharded {
             |axis: &Option<Axis>| axis.as_ref().map_or(0, |axis| self.mesh.position(rank, axis));
         local.iter().zip(&sharding.split).map(|(n, axis)| n * position(axis)).collect()
     }
-}
-
-/// Bytes of an element; none where several share one.
-fn bytes_of(dtype: DType) -> Option<usize> {
-    (dtype.bits() >= 8).then_some(dtype.bits() / 8)
 }
 
 /// Shards a bound graph. `shardings` annotates inputs, states and any other value; inputs and

@@ -30,9 +30,8 @@ pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     };
     let mut all = plan.clone();
     gather(&mut all, (target, tuning), &Bond::ALL);
-    let mut placed = all.clone();
-    place(&mut placed);
-    if placed.peak_bytes(Space::MAIN) <= limit {
+    place(&mut all);
+    if all.peak_bytes(Space::MAIN) <= limit {
         *plan = all;
     } else {
         let what = "small steps, and steps over the rows of a product, into one launch".to_owned();
@@ -113,12 +112,12 @@ fn name(bond: Bond, steps: &[Step]) -> String {
 /// Small steps that one launch does with `first`, itself included.
 fn small(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
     let mut members = vec![first];
-    if plan.steps[first].prepare || plan.steps[first].stream != 0 {
+    if !is_work(&plan.steps[first]) {
         return members;
     }
     let fixed = |x: &SlotId, y: &SlotId| x != y && is_one_state(plan, *x, *y);
     for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
-        if step.prepare || step.stream != 0 {
+        if !is_work(step) {
             continue;
         }
         if waits_for_copy(plan, first..at, step) {
@@ -183,11 +182,11 @@ fn from_afar(
     takes: impl Fn(&[&Step], &Step) -> bool,
 ) -> Vec<usize> {
     let (mut members, mut passed) = (vec![first], Vec::new());
-    if plan.steps[first].prepare || plan.steps[first].stream != 0 {
+    if !is_work(&plan.steps[first]) {
         return members;
     }
     for (at, step) in plan.steps.iter().enumerate().skip(first + 1) {
-        if step.prepare || step.stream != 0 {
+        if !is_work(step) {
             continue;
         }
         let known: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
@@ -209,7 +208,6 @@ fn from_afar(
 /// with what else it touches. The plan notes why not where the device has a reason.
 fn follower(plan: &mut Plan, first: usize, target: &dyn Target) -> Vec<usize> {
     let step = &plan.steps[first];
-    let is_work = |step: &Step| !step.prepare && step.stream == 0;
     let next = plan.steps[first + 1..].iter().position(is_work).map(|after| first + 1 + after);
     let Some(at) = next.filter(|_| is_work(step)) else { return vec![first] };
     let next = &plan.steps[at];
@@ -233,6 +231,11 @@ fn follower(plan: &mut Plan, first: usize, target: &dyn Target) -> Vec<usize> {
     let scope = next.scope.clone();
     plan.notes.push(Note::Declined { what, scope, reason });
     vec![first]
+}
+
+/// Whether a step runs in every call, on the stream of work.
+fn is_work(step: &Step) -> bool {
+    !step.prepare && step.stream == 0
 }
 
 /// Whether a step has to do with a copy that starts among these steps: it cannot come before then.
