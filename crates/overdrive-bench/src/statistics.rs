@@ -7,6 +7,7 @@
 
 mod aggregate;
 mod bootstrap;
+mod normal;
 mod order;
 mod spread;
 mod student;
@@ -14,6 +15,7 @@ mod summary;
 
 pub use aggregate::{GeometricMean, geometric_mean};
 pub use bootstrap::{Ratio, ratio_of_medians};
+pub use normal::{normal_quantile_of_tail, normal_tail};
 pub use order::{CONFIDENCE, Interval, Sorted};
 pub use spread::Fence;
 pub(crate) use spread::MAD_TO_SIGMA;

@@ -23,6 +23,29 @@ impl Checksum {
     }
 }
 
+/// A checksum of many pieces, in hexadecimal: whether two things are the same.
+#[derive(Clone, Default)]
+pub struct Digest(twox_hash::XxHash3_128);
+
+impl Digest {
+    /// Takes in a piece.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.write(&(bytes.len() as u64).to_le_bytes());
+        self.0.write(bytes);
+    }
+
+    /// XXH3-128 of all pieces with their lengths.
+    pub fn finish(&self) -> String {
+        format!("{:032x}", self.0.finish_128())
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({})", self.finish())
+    }
+}
+
 impl fmt::Display for Checksum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes of checksum {}", self.bytes, self.xxh3_128)

@@ -22,6 +22,7 @@ mod snapshot;
 mod staging;
 
 pub use about::{About, about, worked_on};
+pub use checksum::Digest;
 pub use claim::give_up_places;
 pub use contents::{Contents, MANIFEST};
 pub use error::FileError;

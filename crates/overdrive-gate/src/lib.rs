@@ -36,7 +36,6 @@ mod judgement;
 mod junit;
 mod markdown;
 pub mod metric;
-mod normal;
 mod observation;
 pub mod read;
 mod sampled;

@@ -9,7 +9,7 @@
 
 use std::sync::LazyLock;
 
-use super::normal::{normal_quantile_of_tail, normal_tail};
+use overdrive_bench::statistics::{normal_quantile_of_tail, normal_tail};
 
 /// Up to so many values the distribution is exact; beyond, normal, whose tails are the heavier
 /// ones.

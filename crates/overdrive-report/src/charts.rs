@@ -14,6 +14,7 @@ mod contest;
 mod cumulative;
 mod curves;
 mod figures;
+mod front;
 mod fused;
 mod hardware;
 mod latency_by_size;
@@ -30,6 +31,7 @@ mod tests;
 mod violins;
 
 pub use chart::{Chart, Switch, WIDTH};
+pub use front::{FrontPoint, front};
 
 use super::judged::Judged;
 pub(super) use backends::TIME_PER_CALL;

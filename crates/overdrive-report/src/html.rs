@@ -6,11 +6,13 @@
 //! is escaped by the template; what stands inside a script element is escaped by `inert`.
 
 mod decided;
+mod paper;
 mod tabled;
 mod view;
 
 use std::collections::BTreeMap;
 
+pub use paper::{Part, paper};
 pub use view::Stills;
 
 use minijinja::value::{Serde, Value};

@@ -4,12 +4,14 @@
 
 mod examples;
 mod explain;
+mod optimize;
 mod quantize;
 mod shared;
 mod train;
 mod values;
 
 pub(crate) use explain::{Explain, Subject};
+pub(crate) use optimize::Optimize;
 pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, Replacing};
 pub(crate) use train::Train;
@@ -80,6 +82,9 @@ pub(crate) enum Command {
     /// A model from data, with what it scores on samples that it has not seen
     #[command(after_help = examples::TRAIN)]
     Train(Train),
+    /// The form of a model to deploy on this machine, with the evidence
+    #[command(after_help = examples::OPTIMIZE)]
+    Optimize(Optimize),
     /// A smaller model, with its accuracy, bytes and latency
     #[command(after_help = examples::QUANTIZE)]
     Quantize(Quantize),

@@ -9,6 +9,7 @@ mod generate;
 mod history;
 mod info;
 mod models;
+mod optimize;
 mod output;
 mod profile;
 mod quantize;
@@ -37,6 +38,7 @@ pub(crate) fn run(command: Command, stop: &Stop) -> Result<Exit, Failure> {
         Command::Profile(arguments) => profile::profile(&arguments, stop),
         Command::Generate(arguments) => generate::generate(&arguments, stop),
         Command::Train(arguments) => train::train(&arguments, stop),
+        Command::Optimize(arguments) => optimize::optimize(&arguments, stop),
         Command::Quantize(arguments) => quantize::quantize(&arguments, stop),
         Command::Report(arguments) => report::report(&arguments, stop),
         Command::Regress(arguments) => regress::regress(&arguments, stop),

@@ -13,6 +13,7 @@ pub use overdrive_formats as formats;
 pub use overdrive_gate as gate;
 pub use overdrive_ir as ir;
 pub use overdrive_models as models;
+pub use overdrive_optimize as optimize;
 pub use overdrive_passes as passes;
 pub use overdrive_ranks as ranks;
 pub use overdrive_report as report;

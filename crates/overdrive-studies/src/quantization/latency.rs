@@ -72,27 +72,43 @@ pub fn latency(
     graphs: &[&Graph],
     rivals: &mut [Rival<'_>],
     draw: &dyn Fn(u64) -> Vec<Tensor>,
+    conditions: Conditions<'_>,
+) -> Result<Vec<Timed>, Failure> {
+    let placed: Vec<_> = graphs.iter().map(|graph| (backend, *graph)).collect();
+    latency_on(&placed, rivals, draw, conditions)
+}
+
+/// The same of graphs that run on back ends of their own.
+///
+/// # Errors
+/// As [`latency`].
+pub fn latency_on(
+    placed: &[(&dyn Backend, &Graph)],
+    rivals: &mut [Rival<'_>],
+    draw: &dyn Fn(u64) -> Vec<Tensor>,
     Conditions { clock, rules, seed, stop }: Conditions<'_>,
 ) -> Result<Vec<Timed>, Failure> {
     let mut compiled: Vec<(Box<dyn Session>, State)> = Vec::new();
-    for graph in graphs {
+    for (backend, graph) in placed {
         let session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
-        compiled.push((session, State::initial(graph, backend)?));
+        compiled.push((session, State::initial(graph, *backend)?));
     }
-    let own = |graph: &Graph, inputs: &[Tensor]| {
+    let own = |(backend, graph): (&dyn Backend, &Graph), inputs: &[Tensor]| {
         Ok(outputs(backend, graph, &[inputs.to_vec()])?.remove(0))
     };
-    let oracles: Vec<Oracle<'_>> = graphs
+    let oracles: Vec<Oracle<'_>> = placed
         .iter()
-        .map(|graph| {
+        .map(|&placed| {
             Oracle::new("another run of the same graph", draw, move |inputs: &[Tensor]| {
-                own(graph, inputs)
+                own(placed, inputs)
             })
         })
         .collect();
     let mut calls = Vec::new();
-    for (((session, state), oracle), graph) in compiled.iter_mut().zip(&oracles).zip(graphs) {
-        let target = Target { backend, session: session.as_mut(), state };
+    for (((session, state), oracle), (backend, graph)) in
+        compiled.iter_mut().zip(&oracles).zip(placed)
+    {
+        let target = Target { backend: *backend, session: session.as_mut(), state };
         // The other run goes part by part where weights are large, and may sum in another order.
         let rounding = tolerance(DType::F32, graph, (oracle, seed))?;
         calls.push(Calls::new(target, oracle, rounding, seed)?);
@@ -109,6 +125,10 @@ pub fn latency(
     let timed = |(outcome, memory): (Outcome, MemoryReport)| Timed {
         outcome,
         resident_bytes: memory.state_bytes + memory.persistent_bytes,
+        peak_bytes: memory.state_bytes
+            + memory.persistent_bytes
+            + memory.transient_bytes
+            + memory.workspace_bytes,
     };
     let mut all: Vec<Timed> = outcomes.into_iter().zip(resident).map(timed).collect();
     all.extend(

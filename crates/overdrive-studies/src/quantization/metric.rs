@@ -3,9 +3,11 @@
 
 use super::estimate::{Estimate, mean};
 use overdrive_train::Evaluation;
+use serde::{Deserialize, Serialize};
 
 /// A measure of a model on held-out samples.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Metric {
     /// Share of labels whose logit is the largest, in percent.
     Top1,

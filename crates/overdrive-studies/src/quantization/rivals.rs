@@ -126,8 +126,15 @@ impl<'a> Rival<'a> {
     /// What the session saw of it, which is asked for only where it took part.
     pub(super) fn timed(&self, seen: impl FnOnce() -> Outcome) -> Timed {
         match &self.ready {
-            Ok(ready) => Timed { outcome: seen(), resident_bytes: ready.weight_bytes.unwrap_or(0) },
-            Err(failure) => Timed { outcome: Outcome::Failure(failure.clone()), resident_bytes: 0 },
+            Ok(ready) => {
+                let bytes = ready.weight_bytes.unwrap_or(0);
+                Timed { outcome: seen(), resident_bytes: bytes, peak_bytes: bytes }
+            }
+            Err(failure) => Timed {
+                outcome: Outcome::Failure(failure.clone()),
+                resident_bytes: 0,
+                peak_bytes: 0,
+            },
         }
     }
 }

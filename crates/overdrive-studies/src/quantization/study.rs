@@ -305,7 +305,7 @@ pub(super) fn timed(
     let found = latency(context.device().backend, &bound, &mut [], draw, conditions)?;
     let baseline = case(context, workload, None).id();
     let mut exact = exact.into_iter();
-    let record = |((mode, _), Timed { mut outcome, resident_bytes }): (&Moded, Timed)| {
+    let record = |((mode, _), Timed { mut outcome, resident_bytes, .. }): (&Moded, Timed)| {
         if let Some(Measurement { quantities, work, .. }) = outcome.measurement_mut() {
             *quantities = exact.next().unwrap_or_default();
             quantities.insert("resident_bytes".to_owned(), resident_bytes as f64);

@@ -8,6 +8,8 @@ pub struct Timed {
     pub outcome: Outcome,
     /// Bytes that stay on the device between calls: states, and what was packed of them.
     pub resident_bytes: u64,
+    /// The same with what a call takes for itself: its arena and the scratch of libraries.
+    pub peak_bytes: u64,
 }
 
 /// What a block takes in each graph.

@@ -24,6 +24,9 @@ pub(super) const GENERATE: &str = r#"Examples:
 pub(super) const TRAIN: &str = r#"Examples:
   overdrive train --data flowers.csv --label species -o model
   overdrive train models/gpt2 --data book.txt --lora 8 --adapter -o tuned"#;
+pub(super) const OPTIMIZE: &str = r#"Examples:
+  overdrive optimize models/gpt2 --data book.txt --max-loss 1 -o deployed
+  overdrive optimize --replay deployed/decision.json"#;
 pub(super) const QUANTIZE: &str = r#"Examples:
   overdrive quantize model.onnx --mode int8-static --data inputs.npz -o small.onnx
   overdrive quantize models/gpt2 --search --data book.txt --max-loss 1 -o small"#;

@@ -24,7 +24,8 @@ use crate::failure::Failure;
 use crate::model;
 use crate::progress;
 use crate::terminal::{note, say, tell};
-use chosen::{Chosen, compared, harness, refused, rules};
+pub(super) use chosen::{Chosen, compared, in_mode, recipe};
+use chosen::{harness, rules};
 pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
@@ -35,17 +36,17 @@ use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
 use overdrive::studies::pretrained::Task;
 use overdrive::studies::quantization::{
     Conditions, Estimate, Footprint, Metric, Rival, agreement, latency, latency_of_blocks,
-    same_class, trained_as_long, tune,
+    same_class,
 };
 use overdrive::studies::{Peer, Progress};
-use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 use overdrive_process::Stop;
 pub(super) use published::Head;
 pub(super) use samples::samples;
 use std::path::Path;
 pub(super) use subject::Subject;
+pub(super) use times::fit_together;
 use times::{Found, Slowdown};
-use written::Written;
+pub(super) use written::Written;
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
     let modes = modes(arguments)?;
@@ -69,24 +70,8 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let mode = modes[0];
         let quantization = with_group(mode.quantization(), arguments.group);
         let quantization = subject.quantization(quantization);
-        let how = (mode.preparation, &quantization);
-        let (made, trained_as_long) = match (mode.is_trained(), &samples.parts) {
-            (false, _) => (subject.apply(backend, how, &samples.seen).map_err(refused)?, None),
-            (true, Some(parts)) => {
-                let recipe = recipe(arguments, &subject);
-                let (model, learnt) = ((backend, template), (parts, &recipe));
-                let mut made =
-                    tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
-                let mut float = trained_as_long(model, learnt).map_err(refused)?;
-                if let Some(model) = subject.published() {
-                    made.graph = published::rounded(model, made.graph);
-                    float = published::rounded(model, float);
-                }
-                (made, Some(float))
-            }
-            (true, None) => return Err(unlabelled(mode, samples.source)),
-        };
-        Chosen { name: mode.name.to_owned(), quantization, made, trained_as_long }
+        let recipe = recipe(&subject, (arguments.steps, arguments.machine.seed));
+        in_mode((backend, &subject), &samples, (mode, quantization), &recipe)?
     };
     let place = place.expect("clap asks for it where something is written");
     finish((arguments, place, stop), (backend, &subject), &samples, &chosen, &peers)
@@ -106,15 +91,6 @@ fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
         false => ModelFolder::CONTENTS,
     };
     Place::folder(request, contents).map_err(Failure::bad_input)
-}
-
-/// A mode that learns was given nothing to learn from.
-fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
-    Failure::bad_input(format!(
-        "mode `{}` learns: expected labelled samples, --data digits, text or a file with labels, \
-         found {found}",
-        mode.name
-    ))
 }
 
 /// Judges, writes and times what was chosen.
@@ -187,7 +163,7 @@ fn finish(
     Progress::study(&spinner, "timing both models in alternation");
     let graphs = [&float_graph, &graph];
     // Peers have whole models only.
-    let by_block = rivals.is_empty() && !times::fit_together(backend, graphs);
+    let by_block = rivals.is_empty() && !times::fit_together(backend, &graphs);
     let timed = match by_block {
         true => latency_of_blocks(backend, &graphs, &*samples.draw, &conditions).map(Found::Blocks),
         false => {
@@ -304,18 +280,6 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
 fn asked(arguments: &Quantize) -> Asked<'_> {
     let (data, metric) = (arguments.data.as_deref(), arguments.metric);
     Asked { data, metric, batches: arguments.batches, seed: arguments.machine.seed }
-}
-
-/// How a mode that learns goes on training.
-fn recipe(arguments: &Quantize, subject: &Subject) -> Recipe {
-    let recipe = match subject.published() {
-        Some(_) => tuning_of_published(),
-        None => tuning_of(&subject.template.name),
-    };
-    let steps = arguments.steps.unwrap_or(recipe.steps);
-    let mut schedule = recipe.schedule;
-    schedule.warmup = schedule.warmup.min(steps / 10);
-    Recipe { seed: arguments.machine.seed, steps, schedule, ..recipe }
 }
 
 /// The quantization with groups of another size, where it has groups.

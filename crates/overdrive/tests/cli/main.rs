@@ -19,6 +19,7 @@ mod invocation;
 mod memory;
 mod names;
 mod onnx_files;
+mod optimize;
 mod outputs;
 mod over_time;
 mod pipes;

@@ -35,11 +35,11 @@ pub(super) enum Found {
     Blocks(Vec<BlockTimes>),
 }
 
-/// Share of a device's memory that both models may take together while they are timed.
+/// Share of a device's memory that models may take together while they are timed.
 const SHARE: u64 = 3;
 
-/// Whether both models are timed whole: their weights stay beside what is packed of them.
-pub(super) fn fit_together(backend: &dyn Backend, graphs: [&Graph; 2]) -> bool {
+/// Whether models are timed whole: their weights stay beside what is packed of them.
+pub(in crate::commands) fn fit_together(backend: &dyn Backend, graphs: &[&Graph]) -> bool {
     let states = |graph: &Graph| -> u64 {
         graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
     };
@@ -124,7 +124,7 @@ mod tests {
         let mebibytes = (backend.description().memory_bytes >> 20) as usize;
         // Two models, each with what is packed of it: four times the states, of 4 MiB a row.
         let [small, large] = [graph(1), graph(mebibytes / 40)];
-        assert!(fit_together(&backend, [&small, &small]));
-        assert!(!fit_together(&backend, [&large, &large]));
+        assert!(fit_together(&backend, &[&small, &small]));
+        assert!(!fit_together(&backend, &[&large, &large]));
     }
 }

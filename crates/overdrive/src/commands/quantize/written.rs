@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What is to be written.
-pub(super) struct Written<'a> {
-    pub(super) backend: &'a dyn Backend,
-    pub(super) subject: &'a Subject,
-    pub(super) samples: &'a Samples<'a>,
-    pub(super) chosen: &'a Chosen,
+pub(in crate::commands) struct Written<'a> {
+    pub(in crate::commands) backend: &'a dyn Backend,
+    pub(in crate::commands) subject: &'a Subject,
+    pub(in crate::commands) samples: &'a Samples<'a>,
+    pub(in crate::commands) chosen: &'a Chosen,
     /// What the float model gave, and the quantized one in memory.
-    pub(super) outputs: [&'a [Vec<Tensor>]; 2],
+    pub(in crate::commands) outputs: [&'a [Vec<Tensor>]; 2],
 }
 
 impl Written<'_> {
     /// Writes and checks the folder; gives the bytes of its files.
-    pub(super) fn folder(&self, folder: &Path) -> Result<u64, Failure> {
+    pub(in crate::commands) fn folder(&self, folder: &Path) -> Result<u64, Failure> {
         let Self { backend, subject, samples, chosen, outputs } = *self;
         match &subject.model {
             Model::Pretrained(model) => published::write(folder, model, chosen)?,

@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 const CENTRE: f64 = 2.0;
 
 /// `P(Z > z)` for `z >= 0`.
-pub(crate) fn normal_tail(z: f64) -> f64 {
+pub fn normal_tail(z: f64) -> f64 {
     let density = (-z * z / 2.0).exp() / TAU.sqrt();
     if z < CENTRE {
         // 1/2 - density (z + z^3 / 3 + z^5 / (3 5) + ...)
@@ -24,7 +24,7 @@ pub(crate) fn normal_tail(z: f64) -> f64 {
 }
 
 /// The `z >= 0` with `P(Z > z) = tail`, `0 < tail <= 0.5`.
-pub(crate) fn normal_quantile_of_tail(tail: f64) -> f64 {
+pub fn normal_quantile_of_tail(tail: f64) -> f64 {
     let (mut low, mut high) = (0.0, 40.0);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;

@@ -1,0 +1,70 @@
+//! What the user wants.
+
+use crate::gate::Gate;
+use overdrive_studies::quantization::Metric;
+use serde::{Deserialize, Serialize};
+
+/// What is to become less.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// The time of a call.
+    Latency,
+    /// The time of a call of many samples.
+    Throughput,
+    /// Bytes on the device while it runs.
+    Memory,
+    /// Bytes of parameters.
+    Size,
+}
+
+impl Target {
+    /// Whether time decides.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::Latency | Self::Throughput)
+    }
+}
+
+/// How much is tried.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effort {
+    /// Methods without a search, on all layers alike.
+    Quick,
+    /// Every method that needs no training, and mixes.
+    Normal,
+    /// Every method; all are judged, also those that are beaten.
+    High,
+}
+
+/// What is asked of a search.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Asked {
+    /// What is to become less.
+    pub target: Target,
+    /// What judges.
+    pub metric: Metric,
+    /// The most that may be lost, in the unit of the metric.
+    pub limit: f64,
+    /// The probability with which a form that loses more may be taken.
+    pub error: f64,
+    /// How much is tried.
+    pub effort: Effort,
+}
+
+/// Forms that are judged at the end, at most.
+pub(crate) const FINALISTS: usize = 3;
+/// The error of a look at the samples that choose, which decides nothing.
+const SCREENING_ERROR: f64 = 0.025;
+
+impl Asked {
+    /// What decides at the end.
+    pub fn gate(&self) -> Gate {
+        Gate { limit: self.limit, error: self.error, forms: FINALISTS }
+    }
+
+    /// What is looked at on the way.
+    pub(crate) fn screen(&self) -> Gate {
+        Gate { limit: self.limit, error: SCREENING_ERROR, forms: 1 }
+    }
+}

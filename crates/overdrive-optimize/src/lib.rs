@@ -1,0 +1,27 @@
+//! Which form of a model to deploy.
+//!
+//! [`search`] times every format on the user's machine before it looks at quality. It mixes modes
+//! by what layers cost, and judges the best once, on samples that nothing else saw. It asks a
+//! [`Machine`] through [`Asking`], which keeps every answer in a [`Record`]. Invariant: a decision
+//! is a function of the record, so that it can be repeated without the machine.
+
+mod asked;
+mod decision;
+mod form;
+mod gate;
+mod machine;
+mod mix;
+mod paired;
+mod record;
+mod search;
+mod solver;
+mod times;
+
+pub use asked::{Asked, Effort, Target};
+pub use decision::{Decision, Fate, Outcome, Tried};
+pub use form::{Form, LayerFacts, Rung};
+pub use gate::{Gate, Judgement, Verdict};
+pub use machine::{Block, Care, Halt, Machine, Part, Parts, Session};
+pub use paired::Flips;
+pub use record::{Asking, Kept, Record};
+pub use search::search;

@@ -1,0 +1,105 @@
+//! What a search asks of a machine, and what it is told.
+
+use crate::{Form, LayerFacts, Rung};
+use overdrive_studies::quantization::Scores;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Why there is no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Halt {
+    /// This form cannot be had, for this reason; the search goes on without it.
+    Declined(String),
+    /// The time to explore is over: what is known so far is judged.
+    OutOfTime,
+    /// The user stopped, or the record ends here: nothing more is asked.
+    Stopped,
+}
+
+/// Samples that judge.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Those that the search may look at.
+    Choosing,
+    /// Those that are looked at once, at the end.
+    Judging,
+}
+
+/// How exactly a session is timed.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Care {
+    /// Enough to leave out what is clearly slower.
+    Screening,
+    /// Enough to decide.
+    Deciding,
+}
+
+/// Forms timed in alternation, the float model first.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Session {
+    /// Names of the forms.
+    pub forms: Vec<String>,
+    /// How exactly.
+    pub care: Care,
+    /// The whole model; of one that is too large to be timed whole beside another, each distinct
+    /// block.
+    pub blocks: Vec<Block>,
+    /// Bytes that each form takes on the device while it runs, all in all.
+    pub peak_bytes: Vec<u64>,
+}
+
+/// What was timed at once.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// How often the model has it.
+    pub times: usize,
+    /// Nanoseconds of a call, sample by sample, of each form.
+    pub samples_ns: Vec<Vec<f64>>,
+}
+
+/// What each part of a mix costs alone.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Parts {
+    /// The layers.
+    pub layers: Vec<LayerFacts>,
+    /// Median nanoseconds of a layer of each class, by mode; float among them.
+    pub times_ns: BTreeMap<String, BTreeMap<String, f64>>,
+    /// What the model loses by a group in a mode, all others in float.
+    pub lost: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Bytes of a group's weights in a mode.
+    pub bytes: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// Makes, times and judges forms. All calls are deterministic but for times.
+pub trait Machine {
+    /// The modes that may be tried, cheapest method first within a format.
+    fn rungs(&mut self) -> Vec<Rung>;
+
+    /// Times forms in alternation, in their order. A session that decides may have more behind
+    /// them: the float model in other engines.
+    ///
+    /// # Errors
+    /// When one cannot be made or does not run, or there is no time left. A session that decides
+    /// may take the time that it needs.
+    fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt>;
+
+    /// The score of a form on each sample. Samples that judge may take the time that they need.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt>;
+
+    /// Bytes of a form's parameters.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    fn bytes(&mut self, form: &Form) -> Result<u64, Halt>;
+
+    /// What each layer costs in these modes.
+    ///
+    /// # Errors
+    /// As [`Self::time`].
+    fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt>;
+}

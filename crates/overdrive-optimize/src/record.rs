@@ -1,0 +1,188 @@
+//! Everything that was measured, and who asks for more.
+//!
+//! Invariant: a decision is a function of the record alone. So a search that was interrupted goes
+//! on from it, and a decision is repeated from it, bit for bit, without a machine.
+
+use crate::machine::{Care, Halt, Machine, Part, Parts, Session};
+use crate::{Form, Rung};
+use overdrive_studies::quantization::Scores;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What was measured.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Record {
+    /// The modes that could be tried.
+    pub rungs: Vec<Rung>,
+    /// Each session of timing.
+    pub sessions: Vec<Session>,
+    /// Score by score, of each form on each part.
+    pub scores: BTreeMap<String, BTreeMap<Part, Kept>>,
+    /// Bytes of each form's parameters.
+    pub bytes: BTreeMap<String, u64>,
+    /// What was asked of layers, by the modes.
+    pub parts: BTreeMap<String, Parts>,
+    /// The layers of each mix.
+    pub mixes: BTreeMap<String, BTreeMap<String, String>>,
+    /// Forms that cannot be had, with the reason.
+    pub declined: BTreeMap<String, String>,
+}
+
+/// Scores as a file keeps them: JSON has no NaN and no infinity, which become null and NaN again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Vec<Option<f64>>", into = "Vec<Option<f64>>")]
+pub struct Kept(pub Vec<f64>);
+
+impl From<Vec<Option<f64>>> for Kept {
+    fn from(found: Vec<Option<f64>>) -> Self {
+        Self(found.into_iter().map(|score| score.unwrap_or(f64::NAN)).collect())
+    }
+}
+
+impl From<Kept> for Vec<Option<f64>> {
+    fn from(kept: Kept) -> Self {
+        kept.0.into_iter().map(|score| score.is_finite().then_some(score)).collect()
+    }
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |kept: &Self| kept.0.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        bits(self) == bits(other)
+    }
+}
+
+/// Answers from the record, or from a machine, whose answers are kept.
+pub struct Asking<'a> {
+    record: Record,
+    machine: Option<&'a mut dyn Machine>,
+    keep: &'a mut dyn FnMut(&Record),
+}
+
+impl<'a> Asking<'a> {
+    /// Of a machine, from what is known already; `keep` is shown the record after every answer.
+    pub fn of(
+        machine: &'a mut dyn Machine,
+        record: Record,
+        keep: &'a mut dyn FnMut(&Record),
+    ) -> Self {
+        Self { record, machine: Some(machine), keep }
+    }
+
+    /// Of a record alone.
+    pub fn again(record: Record, keep: &'a mut dyn FnMut(&Record)) -> Self {
+        Self { record, machine: None, keep }
+    }
+
+    /// What is known.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub(crate) fn rungs(&mut self) -> Vec<Rung> {
+        if let (true, Some(machine)) = (self.record.rungs.is_empty(), &mut self.machine) {
+            self.record.rungs = machine.rungs();
+        }
+        self.record.rungs.clone()
+    }
+
+    /// The session of exactly these forms, and of other engines behind them.
+    pub(crate) fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+        let names: Vec<String> = forms.iter().map(|form| form.name.clone()).collect();
+        self.whether_declined(forms)?;
+        let is_it = |known: &&Session| {
+            let beside = known.forms.get(names.len()..).unwrap_or_default();
+            known.forms.starts_with(&names)
+                && known.care == care
+                && beside.iter().all(|name| self.is_engine(name))
+        };
+        if let Some(known) = self.record.sessions.iter().find(is_it) {
+            return Ok(known.clone());
+        }
+        let found = self.machine()?.time(forms, care);
+        let found = self.kept(&forms[forms.len() - 1], found)?;
+        self.record.sessions.push(found.clone());
+        self.keep();
+        Ok(found)
+    }
+
+    pub(crate) fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
+        self.whether_declined(std::slice::from_ref(form))?;
+        let known = self.record.scores.get(&form.name).and_then(|parts| parts.get(&part));
+        if let Some(samples) = known {
+            return Ok(Scores { fold: 0, samples: samples.0.clone() });
+        }
+        let found = self.machine()?.scores(form, part);
+        let found = self.kept(form, found)?;
+        let parts = self.record.scores.entry(form.name.clone()).or_default();
+        parts.insert(part, Kept(found.samples.clone()));
+        self.keep();
+        Ok(found)
+    }
+
+    pub(crate) fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
+        self.whether_declined(std::slice::from_ref(form))?;
+        if let Some(&known) = self.record.bytes.get(&form.name) {
+            return Ok(known);
+        }
+        let found = self.machine()?.bytes(form);
+        let found = self.kept(form, found)?;
+        self.record.bytes.insert(form.name.clone(), found);
+        self.keep();
+        Ok(found)
+    }
+
+    pub(crate) fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt> {
+        let key = modes.join(",");
+        if let Some(known) = self.record.parts.get(&key) {
+            return Ok(known.clone());
+        }
+        let found = self.machine()?.parts(modes)?;
+        self.record.parts.insert(key, found.clone());
+        self.keep();
+        Ok(found)
+    }
+
+    /// Notes the layers of a mix. One of the same name with other layers was made of other figures:
+    /// what was measured of it is dropped.
+    pub(crate) fn mix(&mut self, mix: &Form) {
+        let before = self.record.mixes.insert(mix.name.clone(), mix.layers.clone());
+        if before.is_some_and(|layers| layers != mix.layers) {
+            self.record.sessions.retain(|session| !session.forms.contains(&mix.name));
+            self.record.scores.remove(&mix.name);
+            self.record.bytes.remove(&mix.name);
+            self.record.declined.remove(&mix.name);
+        }
+    }
+
+    /// Whether a name in a session is that of another engine.
+    fn is_engine(&self, name: &str) -> bool {
+        let is_mode = self.record.rungs.iter().any(|rung| rung.mode == name);
+        !is_mode && !self.record.mixes.contains_key(name) && name != Form::float().name
+    }
+
+    fn machine(&mut self) -> Result<&mut (dyn Machine + 'a), Halt> {
+        match &mut self.machine {
+            Some(machine) => Ok(&mut **machine),
+            None => Err(Halt::Stopped),
+        }
+    }
+
+    fn whether_declined(&self, forms: &[Form]) -> Result<(), Halt> {
+        let known = forms.iter().find_map(|form| self.record.declined.get(&form.name));
+        known.map_or(Ok(()), |reason| Err(Halt::Declined(reason.clone())))
+    }
+
+    /// An answer; that there is none is known from then on.
+    fn kept<T>(&mut self, form: &Form, found: Result<T, Halt>) -> Result<T, Halt> {
+        if let Err(Halt::Declined(reason)) = &found {
+            self.record.declined.insert(form.name.clone(), reason.clone());
+            self.keep();
+        }
+        found
+    }
+
+    fn keep(&mut self) {
+        (self.keep)(&self.record);
+    }
+}

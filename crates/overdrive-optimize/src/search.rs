@@ -1,0 +1,434 @@
+//! The search: time first, then quality on samples that choose, mixes, and one look at the samples
+//! that judge.
+
+use crate::asked::{Asked, Effort, FINALISTS, Target};
+use crate::decision::{Decision, Fate, Outcome, Tried, mark_front};
+use crate::gate::Verdict;
+use crate::machine::{Care, Halt, Part, Session};
+use crate::mix::Mixing;
+use crate::record::Asking;
+use crate::times::{median, share};
+use crate::{Form, Rung};
+use overdrive_studies::quantization::Scores;
+
+/// Mixes that are made, at most.
+const MIXES: usize = 4;
+/// What the next mix may lose of what the last one showed to be too much.
+const BACK: f64 = 0.8;
+
+/// Decides which form to deploy.
+pub fn search(asking: &mut Asking<'_>, asked: &Asked) -> Decision {
+    let mut search =
+        Search { asking, asked, tried: Vec::new(), samples_to_pass: None, samples: 0, whole: true };
+    let found = search.run();
+    let (outcome, form) = match found {
+        Ok(found) => found,
+        Err(_) => {
+            search.whole = false;
+            search.best_so_far()
+        }
+    };
+    search.finish(outcome, form)
+}
+
+struct Search<'a, 'm> {
+    asking: &'a mut Asking<'m>,
+    asked: &'a Asked,
+    tried: Vec<Tried>,
+    samples_to_pass: Option<u64>,
+    samples: usize,
+    whole: bool,
+}
+
+impl Search<'_, '_> {
+    fn run(&mut self) -> Result<(Outcome, Option<Form>), Halt> {
+        self.explore()?;
+        self.judge()
+    }
+
+    /// Times and looks at everything that is worth it. Each of the three stages has a time of its
+    /// own, so that what was timed is judged.
+    fn explore(&mut self) -> Result<(), Halt> {
+        self.begin()?;
+        let rungs = self.asking.rungs();
+        let mut formats: Vec<&str> = rungs.iter().map(|rung| rung.format.as_str()).collect();
+        formats.dedup();
+        for rung in &rungs {
+            self.tried.push(Tried::new(Form::of(&rung.mode), &rung.format, Fate::NotReached));
+        }
+        let timed = formats.iter().try_for_each(|format| self.time_format(format));
+        self.in_time(timed)?;
+        let chosen = self.choose(&formats);
+        self.in_time(chosen)?;
+        if self.asked.effort == Effort::Quick {
+            return Ok(());
+        }
+        match self.mix(&rungs) {
+            Err(Halt::Declined(reason)) => {
+                self.tried.push(Tried::new(Form::of("mixes"), "", Fate::Declined(reason)));
+                Ok(())
+            }
+            other => self.in_time(other),
+        }
+    }
+
+    /// A stage whose time was over leaves the search unfinished, and the next one begins.
+    fn in_time(&mut self, stage: Result<(), Halt>) -> Result<(), Halt> {
+        match stage {
+            Err(Halt::OutOfTime) => {
+                self.whole = false;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// The float model: what everything is compared with.
+    fn begin(&mut self) -> Result<(), Halt> {
+        let float = Form::float();
+        let mut tried = Tried::new(float.clone(), "", Fate::Brought);
+        tried.time = Some([1.0; 3]);
+        tried.bytes = Some(self.asking.bytes(&float)?);
+        self.tried.push(tried);
+        Ok(())
+    }
+
+    /// Times a format by the first of its modes that can be had, and leaves it out where it is no
+    /// better than the float model.
+    fn time_format(&mut self, format: &str) -> Result<(), Halt> {
+        for index in self.of_format(format) {
+            let form = self.tried[index].form.clone();
+            match self.timed_alone(&form) {
+                Ok((session, bytes)) => {
+                    let time = share(&session, 1);
+                    let ns = median(&session, 1);
+                    if self.tried[0].time_ns.is_none() {
+                        self.tried[0].time_ns = median(&session, 0);
+                        self.tried[0].peak_bytes = session.peak_bytes.first().copied();
+                    }
+                    for other in self.of_format(format) {
+                        let tried = &mut self.tried[other];
+                        if let Fate::Declined(_) = tried.fate {
+                            continue;
+                        }
+                        (tried.time, tried.time_ns) = (time, ns);
+                        tried.peak_bytes = session.peak_bytes.get(1).copied();
+                        tried.bytes = Some(bytes);
+                    }
+                    if self.is_no_better(index) {
+                        for other in self.of_format(format) {
+                            if self.tried[other].fate == Fate::NotReached {
+                                self.tried[other].fate = Fate::NoBetterThanFloat;
+                            }
+                        }
+                    }
+                    return Ok(());
+                }
+                Err(Halt::Declined(reason)) => self.tried[index].fate = Fate::Declined(reason),
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(())
+    }
+
+    fn timed_alone(&mut self, form: &Form) -> Result<(Session, u64), Halt> {
+        let bytes = self.asking.bytes(form)?;
+        let session = self.asking.time(&[Form::float(), form.clone()], Care::Screening)?;
+        Ok((session, bytes))
+    }
+
+    /// Judges formats where forms are chosen, the best in the target first. A format that is
+    /// clearly worse than one that keeps the limit is left out.
+    fn choose(&mut self, formats: &[&str]) -> Result<(), Halt> {
+        let first = |format: &str| {
+            self.of_format(format).into_iter().find(|&at| self.tried[at].fate == Fate::NotReached)
+        };
+        let mut order: Vec<(&str, f64)> = formats
+            .iter()
+            .filter_map(|format| Some((*format, self.cost(first(format)?)?)))
+            .collect();
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut best: Option<usize> = None;
+        for (format, _) in order {
+            let members: Vec<usize> = self
+                .of_format(format)
+                .into_iter()
+                .filter(|&at| self.tried[at].fate == Fate::NotReached)
+                .collect();
+            if let Some(best) = best
+                && self.asked.effort < Effort::High
+                && self.is_clearly_worse(members[0], best)
+            {
+                let name = self.tried[best].form.name.clone();
+                for at in members {
+                    self.tried[at].fate = Fate::Beaten(name.clone());
+                }
+                continue;
+            }
+            for at in members {
+                if self.keeps(at)? && best.is_none() {
+                    best = Some(at);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a form where forms are chosen; whether it keeps the limit there.
+    fn keeps(&mut self, at: usize) -> Result<bool, Halt> {
+        let form = self.tried[at].form.clone();
+        let float = self.asking.scores(&Form::float(), Part::Choosing)?;
+        self.tried[0].chosen_by =
+            Some(self.asked.screen().judge(self.asked.metric, &float, &float));
+        let found = match self.asking.scores(&form, Part::Choosing) {
+            Ok(found) => found,
+            Err(Halt::Declined(reason)) => {
+                self.tried[at].fate = Fate::Declined(reason);
+                return Ok(false);
+            }
+            Err(halt) => return Err(halt),
+        };
+        self.size_up(&float, &found);
+        let judged = self.asked.screen().judge(self.asked.metric, &float, &found);
+        let keeps = judged.lost[0] <= self.asked.limit;
+        self.tried[at].fate = if keeps { Fate::Kept } else { Fate::LosesTooMuch };
+        self.tried[at].chosen_by = Some(judged);
+        Ok(keeps)
+    }
+
+    fn size_up(&mut self, float: &Scores, found: &Scores) {
+        if self.samples_to_pass.is_none() {
+            self.samples_to_pass =
+                self.asked.gate().samples_to_pass(self.asked.metric, float, found);
+        }
+    }
+
+    /// Mixes of the modes that are worth it, each solved for within what the last one showed.
+    fn mix(&mut self, rungs: &[Rung]) -> Result<(), Halt> {
+        let modes = self.modes_to_mix(rungs);
+        if modes.is_empty() {
+            return Ok(());
+        }
+        let parts = self.asking.parts(&modes)?;
+        let wholes: Vec<_> = modes
+            .iter()
+            .filter_map(|mode| {
+                let tried = self.tried.iter().find(|tried| tried.form.name == *mode)?;
+                Some((mode.as_str(), tried.time_ns?, tried.chosen_by.as_ref()?.lost[0]))
+            })
+            .collect();
+        let mixing = Mixing::new(&parts, &modes, (self.tried[0].time_ns, &wholes), self.asked);
+        let mut budget = self.asked.limit;
+        let mut seen = Vec::new();
+        for number in 1..=MIXES {
+            let Some(layers) = mixing.within(budget) else { break };
+            if layers.is_empty() || mixing.is_uniform(&layers) || seen.contains(&layers) {
+                budget *= BACK / 2.0;
+                continue;
+            }
+            seen.push(layers.clone());
+            let form = Form::mix(number, layers);
+            self.asking.mix(&form);
+            self.tried.push(Tried::new(form.clone(), "", Fate::NotReached));
+            let at = self.tried.len() - 1;
+            let (session, bytes) = match self.timed_alone(&form) {
+                Ok(found) => found,
+                Err(Halt::Declined(reason)) => {
+                    self.tried[at].fate = Fate::Declined(reason);
+                    continue;
+                }
+                Err(halt) => return Err(halt),
+            };
+            let tried = &mut self.tried[at];
+            (tried.time, tried.time_ns) = (share(&session, 1), median(&session, 1));
+            (tried.peak_bytes, tried.bytes) = (session.peak_bytes.get(1).copied(), Some(bytes));
+            if self.is_no_better(at) {
+                self.tried[at].fate = Fate::NoBetterThanFloat;
+                break;
+            }
+            let kept = self.keeps(at)?;
+            let lost = self.tried[at].lost().unwrap_or(f64::INFINITY);
+            // The sum of the parts is not the whole: the next budget is what the last one taught.
+            budget *= match kept {
+                true => BACK / 2.0,
+                false if lost.is_finite() => BACK * self.asked.limit / lost,
+                false => BACK / 4.0,
+            };
+        }
+        Ok(())
+    }
+
+    /// The modes that a mix may have: of each format that is better than float the mode that loses
+    /// least, the best formats first.
+    fn modes_to_mix(&self, rungs: &[Rung]) -> Vec<String> {
+        let mixes = |tried: &&(usize, &Tried)| {
+            rungs.iter().any(|rung| rung.mixes && rung.mode == tried.1.form.name)
+                && tried.1.chosen_by.is_some()
+        };
+        let known: Vec<(usize, &Tried)> = self.tried.iter().enumerate().collect();
+        let mut best: Vec<(usize, &Tried)> = Vec::new();
+        for one in known.into_iter().filter(|tried| mixes(&tried)) {
+            let lost = |tried: &Tried| tried.lost().unwrap_or(f64::INFINITY);
+            match best.iter_mut().find(|(_, other)| other.format == one.1.format) {
+                Some(other) if lost(one.1) < lost(other.1) => *other = one,
+                Some(_) => {}
+                None => best.push(one),
+            }
+        }
+        best.sort_by(|a, b| {
+            let cost = |at| self.cost(at).unwrap_or(f64::INFINITY);
+            cost(a.0).total_cmp(&cost(b.0))
+        });
+        best.truncate(2);
+        best.into_iter().map(|(_, tried)| tried.form.name.clone()).collect()
+    }
+
+    /// Times the best that keep the limit together, and judges them in that order until one passes.
+    fn judge(&mut self) -> Result<(Outcome, Option<Form>), Halt> {
+        let mut finalists: Vec<usize> =
+            (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept).collect();
+        let by_cost = |search: &Self, finalists: &mut Vec<usize>| {
+            finalists.sort_by(|&a, &b| {
+                let cost = |at| search.cost(at).unwrap_or(f64::INFINITY);
+                cost(a).total_cmp(&cost(b))
+            });
+        };
+        by_cost(self, &mut finalists);
+        finalists.truncate(FINALISTS);
+        if finalists.is_empty() {
+            return Ok(self.without_finalists());
+        }
+        self.time_finalists(&finalists)?;
+        by_cost(self, &mut finalists);
+        let float = self.asking.scores(&Form::float(), Part::Judging)?;
+        self.samples = float.samples.len();
+        self.tried[0].judged = Some(self.asked.gate().judge(self.asked.metric, &float, &float));
+        let mut undecided = None;
+        let mut nearest = None;
+        for at in finalists {
+            if self.is_no_better(at) || !self.is_better(at) {
+                self.tried[at].fate = Fate::NoBetterThanFloat;
+                continue;
+            }
+            let form = self.tried[at].form.clone();
+            let found = self.asking.scores(&form, Part::Judging)?;
+            let judged = self.asked.gate().judge(self.asked.metric, &float, &found);
+            let verdict = judged.verdict;
+            self.tried[at].judged = Some(judged);
+            self.tried[at].fate = Fate::Judged(verdict);
+            match verdict {
+                Verdict::Pass => {
+                    self.tried[at].fate = Fate::Taken;
+                    return Ok((Outcome::Taken, Some(form)));
+                }
+                Verdict::Undecided if undecided.is_none() => undecided = Some(form),
+                Verdict::Fail if nearest.is_none() => nearest = Some(form),
+                Verdict::Undecided | Verdict::Fail => {}
+            }
+        }
+        Ok(match (undecided, nearest) {
+            (Some(form), _) => (Outcome::Undecided, Some(form)),
+            (None, Some(form)) => (Outcome::NoneWithin, Some(form)),
+            (None, None) => (Outcome::KeepFloat, Some(Form::float())),
+        })
+    }
+
+    /// A session of all that are left, timed with care; where it cannot be had, what is known of
+    /// each stands.
+    fn time_finalists(&mut self, finalists: &[usize]) -> Result<(), Halt> {
+        let mut forms = vec![Form::float()];
+        forms.extend(finalists.iter().map(|&at| self.tried[at].form.clone()));
+        let session = match self.asking.time(&forms, Care::Deciding) {
+            Ok(session) => session,
+            Err(Halt::Declined(_)) => return Ok(()),
+            Err(halt) => return Err(halt),
+        };
+        self.tried[0].time_ns = median(&session, 0);
+        for (index, &at) in finalists.iter().enumerate() {
+            let tried = &mut self.tried[at];
+            (tried.time, tried.time_ns) = (share(&session, index + 1), median(&session, index + 1));
+            tried.peak_bytes = session.peak_bytes.get(index + 1).copied();
+        }
+        for (at, engine) in session.forms.iter().enumerate().skip(forms.len()) {
+            let mut tried = Tried::new(Form::of(engine), "", Fate::Beside);
+            (tried.time, tried.time_ns) = (share(&session, at), median(&session, at));
+            self.tried.push(tried);
+        }
+        Ok(())
+    }
+
+    /// Nothing kept the limit where forms are chosen, or nothing is better than float.
+    fn without_finalists(&self) -> (Outcome, Option<Form>) {
+        let loses = self.tried.iter().filter(|tried| tried.fate == Fate::LosesTooMuch);
+        let nearest = loses.min_by(|a, b| {
+            let lost = |tried: &Tried| tried.lost().unwrap_or(f64::INFINITY);
+            lost(a).total_cmp(&lost(b))
+        });
+        let may_be_better =
+            |at: usize| self.tried[at].fate == Fate::NotReached && !self.is_no_better(at);
+        match nearest {
+            Some(nearest) => (Outcome::NoneWithin, Some(nearest.form.clone())),
+            None if (0..self.tried.len()).any(may_be_better) => (Outcome::Undecided, None),
+            None => (Outcome::KeepFloat, Some(Form::float())),
+        }
+    }
+
+    /// What a search that was stopped knows: it takes nothing that was not judged.
+    fn best_so_far(&self) -> (Outcome, Option<Form>) {
+        let kept = (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept);
+        let best = kept.min_by(|&a, &b| {
+            let cost = |at| self.cost(at).unwrap_or(f64::INFINITY);
+            cost(a).total_cmp(&cost(b))
+        });
+        (Outcome::Unfinished, best.map(|at| self.tried[at].form.clone()))
+    }
+
+    fn finish(mut self, outcome: Outcome, form: Option<Form>) -> Decision {
+        mark_front(&mut self.tried);
+        let Self { tried, samples, samples_to_pass, whole, .. } = self;
+        Decision { outcome, form, tried, samples, samples_to_pass, whole }
+    }
+
+    fn of_format(&self, format: &str) -> Vec<usize> {
+        (0..self.tried.len())
+            .filter(|&at| self.tried[at].format == format && !format.is_empty())
+            .collect()
+    }
+
+    /// What the target makes of a form: less is better.
+    fn cost(&self, at: usize) -> Option<f64> {
+        let tried = &self.tried[at];
+        match self.asked.target {
+            Target::Latency | Target::Throughput => tried.time.map(|time| time[0]),
+            Target::Memory => tried.peak_bytes.map(|bytes| bytes as f64),
+            Target::Size => tried.bytes.map(|bytes| bytes as f64),
+        }
+    }
+
+    /// Clearly no better than float: slower beyond doubt, or not smaller.
+    fn is_no_better(&self, at: usize) -> bool {
+        if self.asked.target.is_time() {
+            return self.tried[at].time.is_some_and(|time| time[1] >= 1.0);
+        }
+        match (self.cost(at), self.cost(0)) {
+            (Some(cost), Some(float)) => cost >= float,
+            _ => false,
+        }
+    }
+
+    /// Clearly better than float.
+    fn is_better(&self, at: usize) -> bool {
+        if self.asked.target.is_time() {
+            return self.tried[at].time.is_some_and(|time| time[2] < 1.0);
+        }
+        matches!((self.cost(at), self.cost(0)), (Some(cost), Some(float)) if cost < float)
+    }
+
+    fn is_clearly_worse(&self, at: usize, than: usize) -> bool {
+        if self.asked.target.is_time() {
+            let (one, other) = (self.tried[at].time, self.tried[than].time);
+            return matches!((one, other), (Some(one), Some(other)) if one[1] > other[2]);
+        }
+        matches!((self.cost(at), self.cost(than)), (Some(one), Some(other)) if one > other)
+    }
+}

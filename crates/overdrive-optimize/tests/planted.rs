@@ -1,0 +1,328 @@
+//! Searches on machines whose times and losses are planted: what must never be chosen, and what
+//! must.
+
+use overdrive_optimize::{
+    Asked, Asking, Block, Care, Effort, Fate, Form, Halt, LayerFacts, Machine, Outcome, Part,
+    Parts, Record, Rung, Session, Target, Verdict, search,
+};
+use overdrive_studies::quantization::{Metric, Scores};
+use std::collections::BTreeMap;
+
+/// A mode of the planted machine.
+#[derive(Clone)]
+struct Planted {
+    mode: &'static str,
+    format: &'static str,
+    /// Its time, in shares of the float model's.
+    time: f64,
+    bytes: u64,
+    /// Points that it loses.
+    lost: f64,
+}
+
+/// A machine on which everything is known.
+struct PlantedMachine {
+    modes: Vec<Planted>,
+    samples: usize,
+    seed: u64,
+    /// Layers, each with the part of every mode's saving and loss that is its own.
+    layers: Vec<(&'static str, f64, f64)>,
+    asked: usize,
+    stops_after: usize,
+}
+
+fn planted(modes: &[(&'static str, &'static str, f64, u64, f64)]) -> PlantedMachine {
+    let mode =
+        |&(mode, format, time, bytes, lost): &(&'static str, &'static str, f64, u64, f64)| {
+            Planted { mode, format, time, bytes, lost }
+        };
+    PlantedMachine {
+        modes: modes.iter().map(mode).collect(),
+        samples: 20_000,
+        seed: 1,
+        layers: Vec::new(),
+        asked: 0,
+        stops_after: usize::MAX,
+    }
+}
+
+impl PlantedMachine {
+    fn tick(&mut self) -> Result<(), Halt> {
+        self.asked += 1;
+        if self.asked > self.stops_after { Err(Halt::Stopped) } else { Ok(()) }
+    }
+
+    fn mode(&self, name: &str) -> Option<&Planted> {
+        self.modes.iter().find(|mode| mode.mode == name)
+    }
+
+    /// A figure of a form: float's, a mode's, or of a mix the sum over its layers.
+    fn of(&self, form: &Form, float: f64, whole: fn(&Planted) -> f64, part: usize) -> f64 {
+        if let Some(mode) = self.mode(&form.name) {
+            return whole(mode);
+        }
+        let change = form.layers.iter().map(|(layer, mode)| {
+            let (_, time, lost) = self.layers.iter().find(|known| known.0 == layer).unwrap();
+            (whole(self.mode(mode).unwrap()) - float) * [*time, *lost][part]
+        });
+        float + change.sum::<f64>()
+    }
+}
+
+impl Machine for PlantedMachine {
+    fn rungs(&mut self) -> Vec<Rung> {
+        let of = |mode: &Planted| Rung {
+            mode: mode.mode.to_owned(),
+            format: mode.format.to_owned(),
+            mixes: !self.layers.is_empty(),
+        };
+        self.modes.iter().map(of).collect()
+    }
+
+    fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+        self.tick()?;
+        let mut rng = fastrand::Rng::with_seed(self.seed + self.asked as u64);
+        let samples = |form: &Form| -> Vec<f64> {
+            let time = 1e6 * self.of(form, 1.0, |mode| mode.time, 0);
+            (0..30).map(|_| time * (1.0 + 0.02 * rng.f64())).collect()
+        };
+        Ok(Session {
+            forms: forms.iter().map(|form| form.name.clone()).collect(),
+            care,
+            blocks: vec![Block { times: 1, samples_ns: forms.iter().map(samples).collect() }],
+            peak_bytes: forms.iter().map(|_| 1000).collect(),
+        })
+    }
+
+    fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
+        self.tick()?;
+        let seed = 2 * self.seed + u64::from(part == Part::Judging);
+        let mut rng = fastrand::Rng::with_seed(1000 + seed);
+        let lost = self.of(form, 0.0, |mode| mode.lost, 1) / 100.0;
+        let mut flip = fastrand::Rng::with_seed(seed ^ 0xf11b);
+        // Nine of ten are right in float; a hundredth of all turns wrong beyond the loss, and as
+        // many turn right.
+        let samples = (0..self.samples).map(|_| {
+            let (float, u) = (rng.f64() < 0.9, flip.f64());
+            let found = if float { u >= (0.01 + lost) / 0.9 } else { u < 0.1 };
+            let right = if form.is_float() { float } else { found };
+            if right { 100.0 } else { 0.0 }
+        });
+        let samples = samples.collect();
+        Ok(Scores { fold: 0, samples })
+    }
+
+    fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
+        if form.is_float() {
+            return Ok(400);
+        }
+        Ok(self.mode(&form.name).map_or(200, |mode| mode.bytes))
+    }
+
+    fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt> {
+        self.tick()?;
+        let layers = self.layers.iter().map(|(name, ..)| LayerFacts {
+            name: (*name).to_owned(),
+            group: (*name).to_owned(),
+            class: (*name).to_owned(),
+            float_bytes: 100,
+        });
+        let by_mode = |of: &dyn Fn(&Planted) -> f64| -> BTreeMap<String, f64> {
+            modes.iter().map(|mode| (mode.clone(), of(self.mode(mode).unwrap()))).collect()
+        };
+        let names = || self.layers.iter().map(|layer| layer.0.to_owned());
+        let times = self.layers.iter().map(|(_, share, _)| {
+            let mut times = by_mode(&|mode| 1e6 * share * mode.time);
+            times.insert("float".to_owned(), 1e6 * share);
+            times
+        });
+        let lost = self.layers.iter().map(|(.., share)| by_mode(&|mode| share * mode.lost));
+        Ok(Parts {
+            layers: layers.collect(),
+            times_ns: names().zip(times).collect(),
+            lost: names().zip(lost).collect(),
+            bytes: BTreeMap::new(),
+        })
+    }
+}
+
+const ASKED: Asked = Asked {
+    target: Target::Latency,
+    metric: Metric::Top1,
+    limit: 0.5,
+    error: 0.001,
+    effort: Effort::Normal,
+};
+
+fn decide(machine: &mut PlantedMachine) -> overdrive_optimize::Decision {
+    let mut keep = |_: &Record| {};
+    search(&mut Asking::of(machine, Record::default(), &mut keep), &ASKED)
+}
+
+#[test]
+fn a_mode_that_loses_too_much_is_never_taken() {
+    for seed in 0..200 {
+        for samples in [1_000, 20_000] {
+            let mut machine = planted(&[("int8", "int8", 0.5, 100, 0.8)]);
+            (machine.seed, machine.samples) = (seed, samples);
+            let decision = decide(&mut machine);
+            assert_ne!(decision.outcome, Outcome::Taken, "seed {seed}: {decision:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_mode_that_loses_little_passes_or_is_undecided() {
+    let outcomes: Vec<Outcome> = (0..50)
+        .map(|seed| {
+            let mut machine = planted(&[("int8", "int8", 0.5, 100, 0.2)]);
+            (machine.seed, machine.samples) = (seed, 60_000);
+            decide(&mut machine).outcome
+        })
+        .collect();
+    let count = |outcome| outcomes.iter().filter(|&&found| found == outcome).count();
+    assert_eq!(count(Outcome::Taken) + count(Outcome::Undecided), 50, "{outcomes:?}");
+    assert!(count(Outcome::Taken) > 40, "{outcomes:?}");
+}
+
+#[test]
+fn what_is_slower_is_never_taken_for_its_time() {
+    for seed in 0..50 {
+        let mut machine = planted(&[
+            ("int8", "int8", 0.6, 100, 0.0),
+            ("int4-rtn", "int4", 1.3, 50, 0.0),
+            ("int4-gptq", "int4", 1.3, 50, 0.0),
+        ]);
+        machine.seed = seed;
+        let decision = decide(&mut machine);
+        assert_eq!(decision.form, Some(Form::of("int8")));
+        for slow in ["int4-rtn", "int4-gptq"] {
+            let tried = decision.of(slow).unwrap();
+            assert_eq!((&tried.fate, &tried.chosen_by), (&Fate::NoBetterThanFloat, &None));
+        }
+    }
+    let mut machine = planted(&[("int4-rtn", "int4", 1.3, 50, 0.0)]);
+    let decision = decide(&mut machine);
+    assert_eq!((decision.outcome, decision.form), (Outcome::KeepFloat, Some(Form::float())));
+}
+
+#[test]
+fn the_same_mode_is_taken_for_its_size() {
+    let modes = [("int8", "int8", 0.6, 100, 0.0), ("int4-rtn", "int4", 1.3, 50, 0.0)];
+    let (mut machine, mut keep) = (planted(&modes), |_: &Record| {});
+    let asked = Asked { target: Target::Size, ..ASKED };
+    let decision = search(&mut Asking::of(&mut machine, Record::default(), &mut keep), &asked);
+    assert_eq!(decision.form, Some(Form::of("int4-rtn")));
+    assert_eq!(decision.of("int8").unwrap().fate, Fate::Beaten("int4-rtn".to_owned()));
+}
+
+#[test]
+fn a_better_method_of_a_format_is_found() {
+    let mut machine = planted(&[
+        ("int4-rtn", "int4", 0.4, 50, 3.0),
+        ("int4-gptq", "int4", 0.4, 50, 0.0),
+        ("int8", "int8", 0.6, 100, 0.0),
+    ]);
+    let decision = decide(&mut machine);
+    assert_eq!(decision.form, Some(Form::of("int4-gptq")));
+    assert_eq!(decision.of("int4-rtn").unwrap().fate, Fate::LosesTooMuch);
+    assert_eq!(decision.of("int8").unwrap().fate, Fate::Beaten("int4-gptq".to_owned()));
+}
+
+/// Of two layers one takes all the loss and the other nearly all the time.
+#[test]
+fn a_mix_gets_the_time_without_the_loss() {
+    let mut machine = planted(&[("int4", "int4", 0.4, 50, 2.0), ("int8", "int8", 0.7, 100, 0.0)]);
+    machine.layers = vec![("ffn", 0.9, 0.0), ("head", 0.1, 1.0)];
+    let decision = decide(&mut machine);
+    assert_eq!(decision.outcome, Outcome::Taken, "{decision:#?}");
+    let taken = decision.taken().unwrap();
+    let expected = [("ffn", "int4"), ("head", "int8")];
+    let found: Vec<_> = taken.form.layers.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    assert_eq!(found, expected);
+    assert!(taken.time.unwrap()[2] < 0.7);
+}
+
+#[test]
+fn a_search_goes_on_from_where_it_was_stopped_and_repeats_bit_for_bit() {
+    let modes = [("int4", "int4", 0.4, 50, 2.0), ("int8", "int8", 0.7, 100, 0.0)];
+    let new = || {
+        let mut machine = planted(&modes);
+        machine.layers = vec![("ffn", 0.9, 0.0), ("head", 0.1, 1.0)];
+        machine
+    };
+    let run = |machine: &mut PlantedMachine, record: Record| {
+        let mut kept = record.clone();
+        let decision = {
+            let mut keep = |record: &Record| kept = record.clone();
+            search(&mut Asking::of(machine, record, &mut keep), &ASKED)
+        };
+        (decision, kept)
+    };
+    let (_, whole) = run(&mut new(), Record::default());
+    for stops_after in 0..20 {
+        let mut machine = new();
+        machine.stops_after = stops_after;
+        let (first, kept) = run(&mut machine, Record::default());
+        if first.whole {
+            break;
+        }
+        assert_eq!(first.outcome, Outcome::Unfinished);
+        let (second, _) = run(&mut new(), kept);
+        assert_eq!(second.form, Some(Form::mix(1, second.taken().unwrap().form.layers.clone())));
+        assert_eq!(second.outcome, Outcome::Taken, "stopped after {stops_after}");
+    }
+    let text = serde_json::to_string(&whole).unwrap();
+    let again = |text: &str| {
+        let mut keep = |_: &Record| {};
+        let record: Record = serde_json::from_str(text).unwrap();
+        search(&mut Asking::again(record, &mut keep), &ASKED)
+    };
+    let (decision, _) = run(&mut new(), whole.clone());
+    assert_eq!(again(&text), decision);
+    // Another machine's times give another decision, from the file alone.
+    let mut slower = whole;
+    for session in &mut slower.sessions {
+        for (form, samples) in session.forms.iter().zip(&mut session.blocks[0].samples_ns) {
+            if form != "float" {
+                samples.iter_mut().for_each(|ns| *ns *= 3.0);
+            }
+        }
+    }
+    let mut keep = |_: &Record| {};
+    let decision = search(&mut Asking::again(slower, &mut keep), &ASKED);
+    assert_eq!(decision.outcome, Outcome::KeepFloat);
+}
+
+#[test]
+fn a_form_that_cannot_be_had_is_left_out_with_its_reason() {
+    struct Fussy(PlantedMachine);
+    impl Machine for Fussy {
+        fn rungs(&mut self) -> Vec<Rung> {
+            self.0.rungs()
+        }
+        fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+            self.0.time(forms, care)
+        }
+        fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
+            self.0.scores(form, part)
+        }
+        fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
+            match form.name.as_str() {
+                "int4-rtn" => Err(Halt::Declined("no layer takes it".to_owned())),
+                _ => self.0.bytes(form),
+            }
+        }
+        fn parts(&mut self, _: &[String]) -> Result<Parts, Halt> {
+            Err(Halt::Declined("it would take too long".to_owned()))
+        }
+    }
+    let mut machine =
+        Fussy(planted(&[("int4-rtn", "int4", 0.4, 50, 0.0), ("int4-gptq", "int4", 0.5, 50, 0.0)]));
+    let mut keep = |_: &Record| {};
+    let decision = search(&mut Asking::of(&mut machine, Record::default(), &mut keep), &ASKED);
+    assert_eq!(decision.form, Some(Form::of("int4-gptq")));
+    let declined = Fate::Declined("no layer takes it".to_owned());
+    assert_eq!(decision.of("int4-rtn").unwrap().fate, declined);
+    assert_eq!(decision.taken().unwrap().judged.as_ref().unwrap().verdict, Verdict::Pass);
+}

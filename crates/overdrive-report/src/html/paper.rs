@@ -1,0 +1,90 @@
+//! A page of sentences, tables and still pictures, in the style of the report: for what is no
+//! results of cases.
+
+use super::tabled::{TableView, table};
+use super::view::themed;
+use super::{FACES, STYLE, names, raw, served};
+use crate::charts::Chart;
+use minijinja::{Environment, context};
+use overdrive_bench::table::Table;
+use serde::Serialize;
+
+const TEMPLATE: &str = include_str!("paper.html");
+
+/// A part of the page.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// Its title.
+    pub title: String,
+    /// Sentences; what stands between backticks is code.
+    pub lines: Vec<String>,
+    /// Charts with the SVG of each.
+    pub pictures: Vec<(Chart, String)>,
+    /// A table.
+    pub table: Option<Table>,
+}
+
+#[derive(Serialize)]
+struct PartView<'a> {
+    title: &'a str,
+    lines: &'a [String],
+    table: Option<TableView>,
+    pictures: Vec<PictureView<'a>>,
+}
+
+#[derive(Serialize)]
+struct PictureView<'a> {
+    title: &'a str,
+    caption: &'a str,
+    svg: minijinja::Value,
+}
+
+/// The page; `lead` is what a reader should know first.
+pub fn paper(title: &str, lead: &[String], parts: &[Part]) -> String {
+    let mut environment = Environment::new();
+    environment.add_filter("names", names);
+    environment
+        .add_template("paper.html", TEMPLATE)
+        .expect("the template is part of this crate and parses");
+    let template = environment.get_template("paper.html").expect("it was added above");
+    let parts: Vec<PartView<'_>> = parts
+        .iter()
+        .map(|part| PartView {
+            title: &part.title,
+            lines: &part.lines,
+            table: part.table.as_ref().map(table),
+            pictures: part
+                .pictures
+                .iter()
+                .map(|(chart, svg)| PictureView {
+                    title: &chart.title,
+                    caption: &chart.caption,
+                    svg: raw(&themed(svg)),
+                })
+                .collect(),
+        })
+        .collect();
+    let page = context! {
+        title, lead => served(lead), parts => served(&parts), fonts => raw(FACES), style => raw(STYLE),
+    };
+    template.render(page).expect("the template asks only for what it is given")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_user_typed_is_text_and_no_markup() {
+        let part = Part {
+            title: "<script>".to_owned(),
+            lines: vec!["runs `<b>x</b>`".to_owned()],
+            ..Part::default()
+        };
+        let page = paper("<i>model</i>", &["lead & more".to_owned()], &[part]);
+        for text in ["<i>model", "<script>", "<b>x"] {
+            assert!(!page.contains(text), "`{text}` stands in the page as it was given");
+        }
+        assert!(page.contains("lead &amp; more") && page.contains("<code>"));
+    }
+}

@@ -1,0 +1,120 @@
+//! Arguments of `optimize`.
+
+use super::quantize::MetricName;
+use super::shared::{Machine, Replacing};
+use super::values::{named_size, tolerance};
+use clap::{Args, ValueEnum};
+use overdrive::optimize;
+use std::path::PathBuf;
+
+/// Arguments of `optimize`.
+#[derive(Args, Debug)]
+pub(crate) struct Optimize {
+    /// A built-in model, the folder of one, a folder in Hugging Face's format, a .gguf or an .onnx
+    /// file
+    #[arg(required_unless_present = "replay")]
+    pub model: Option<String>,
+    /// What calibrates and judges, as of `quantize`: `digits`, `text` or a file [default: `text`
+    /// where the model has a tokenizer, else random inputs]
+    #[arg(long, value_name = "DATA")]
+    pub data: Option<String>,
+    /// What is to become less: the time of a call (latency), the time of a call of 32 samples
+    /// (throughput), bytes on the device (memory) or bytes of parameters (size)
+    #[arg(long, default_value = "latency", value_name = "TARGET")]
+    pub target: TargetName,
+    /// The most that may be lost: points of top1, percent of perplexity, 1 - cosine, or what the
+    /// mse grows by [default: 0.5 points, 1 %, 0.005; 1 % of the float model's mse]
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub max_loss: Option<f64>,
+    /// How sure a PASS is to be: with this probability nothing that loses more than --max-loss is
+    /// taken
+    #[arg(long, value_name = "P", default_value_t = 0.999, value_parser = confidence)]
+    pub confidence: f64,
+    /// What judges [default: as of `quantize`]
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<MetricName>,
+    /// How much is tried: `quick` (methods without a search, on all layers alike), `normal` (every
+    /// method that needs no training, and mixes), `high` (every method; nothing is left out because
+    /// another is better)
+    #[arg(long, default_value = "normal", value_name = "EFFORT")]
+    pub effort: EffortName,
+    /// Minutes after which nothing new is tried; what is left is judged then [default: 3, 10 and 60
+    /// by effort]
+    #[arg(long, value_name = "N", value_parser = tolerance)]
+    pub minutes: Option<f64>,
+    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
+    /// batch of an .onnx file 8]
+    #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
+    pub shapes: Vec<(String, usize)>,
+    /// Batches that calibrate; of inputs without labels as many choose and judge
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub batches: u32,
+    /// Of a model in Hugging Face's format, the output layer may be changed too
+    #[arg(long)]
+    pub head: bool,
+    /// Folder of the model and of its evidence: model/, decision.json, report.md
+    #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
+    pub out: Option<PathBuf>,
+    /// Goes on with an interrupted search: what decision.json in the folder of -o holds is not
+    /// measured again
+    #[arg(long)]
+    pub resume: bool,
+    /// Decides again from the timings and scores of a decision.json; with -o the model is made
+    /// again too, and must have the same bytes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "model"])]
+    pub replay: Option<PathBuf>,
+    /// What may be replaced.
+    #[command(flatten)]
+    pub replacing: Replacing,
+    /// Machine and seed.
+    #[command(flatten)]
+    pub machine: Machine,
+}
+
+fn confidence(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if (0.5..1.0).contains(&x) => Ok(x),
+        _ => Err("expected a number of at least 0.5 and below 1".to_owned()),
+    }
+}
+
+/// Targets by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum TargetName {
+    Latency,
+    Throughput,
+    Memory,
+    Size,
+}
+
+impl From<TargetName> for optimize::Target {
+    fn from(name: TargetName) -> Self {
+        match name {
+            TargetName::Latency => Self::Latency,
+            TargetName::Throughput => Self::Throughput,
+            TargetName::Memory => Self::Memory,
+            TargetName::Size => Self::Size,
+        }
+    }
+}
+
+/// Efforts by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum EffortName {
+    Quick,
+    Normal,
+    High,
+}
+
+impl From<EffortName> for optimize::Effort {
+    fn from(name: EffortName) -> Self {
+        match name {
+            EffortName::Quick => Self::Quick,
+            EffortName::Normal => Self::Normal,
+            EffortName::High => Self::High,
+        }
+    }
+}

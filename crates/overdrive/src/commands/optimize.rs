@@ -1,0 +1,305 @@
+//! `overdrive optimize`: from the user's model to the form of it that she should deploy, with the
+//! evidence.
+//!
+//! The search itself stands in the crate `overdrive-optimize`; here are its machine, the folder
+//! that it writes, and what is said. Invariant: decision.json is kept after every answer, so that
+//! nothing that was measured is lost.
+
+mod evidence;
+mod machine;
+mod parts;
+mod replay;
+mod told;
+
+use super::quantize::samples;
+use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, Written, compared, recipe};
+use crate::cli::Optimize;
+use crate::devices::{self, Opened};
+use crate::engines::Contestants;
+use crate::failure::Failure;
+use crate::invoked::{command_line, command_with};
+use crate::model::{self, Model};
+use crate::progress::Spinner;
+use crate::terminal::{note, say, tell};
+use evidence::{About, Evidence, NAME, Named};
+use machine::{Budget, OwnMachine};
+use overdrive::bench::clock::SystemClock;
+use overdrive::bench::exit::Exit;
+use overdrive::files::{self, Contents, Existing, Place, Request};
+use overdrive::formats::{ModelFolder, huggingface};
+use overdrive::ir::Backend;
+use overdrive::optimize::{Asked, Asking, Decision, Effort, Form, Outcome, Target, search};
+use overdrive::passes::bind;
+use overdrive::studies::quantization::Metric;
+use overdrive_process::Stop;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The page, to open and for pull requests.
+const PAGES: [&str; 2] = ["report.html", "report.md"];
+/// The model that was taken.
+const MODEL: &str = "model";
+/// Samples of a call whose throughput counts.
+const MANY: u32 = 32;
+/// Bytes that the evidence takes, if not more.
+const ROOM: u64 = 1 << 19;
+
+/// What lies beside the model.
+const EVIDENCE: Contents = Contents {
+    name: "a decision",
+    writes: |name| name == NAME || PAGES.contains(&name),
+    is_ours: |folder| folder.join(NAME).is_file(),
+};
+
+pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failure> {
+    if let Some(file) = &arguments.replay {
+        return replay::replay(arguments, file, stop);
+    }
+    let (Some(name), Some(out)) = (&arguments.model, &arguments.out) else {
+        return Err(Failure::bad_input("expected MODEL and -o DIR, or --replay FILE"));
+    };
+    let target = Target::from(arguments.target);
+    let shapes = shapes(name, arguments, target)?;
+    let places = Places::claim(arguments, (name, out))?;
+    let opened = devices::open(&arguments.machine)?;
+    let backend = opened.backend.as_ref();
+    let head = if arguments.head { Head::Quantized } else { Head::Float };
+    let subject = Subject::load(name, &shapes, head)?;
+    let asked_samples = AskedSamples {
+        data: arguments.data.as_deref(),
+        metric: arguments.metric,
+        batches: arguments.batches,
+        seed: arguments.machine.seed,
+    };
+    let samples = samples(asked_samples, (backend, &subject.template), subject.published())?;
+    let asked = asked(arguments, &subject, &samples, target)?;
+    let named = Named {
+        model: name,
+        data: arguments.data.as_deref(),
+        shapes: &shapes,
+        batches: arguments.batches,
+        head: arguments.head,
+        seed: arguments.machine.seed,
+    };
+    let about = About::of(&named, (&subject, &samples), described(&opened))?;
+    let mut evidence = Evidence::begin(command_line(), asked, about);
+    if arguments.resume {
+        let earlier = Evidence::read(&out.join(NAME))?;
+        let refused = |reason| {
+            let place = out.join(NAME);
+            Failure::bad_input(format!(
+                "cannot resume from `{}`: {reason}; leave out --resume to begin again",
+                place.display()
+            ))
+        };
+        earlier.about.check(&evidence.about, true).map_err(refused)?;
+        if earlier.asked.metric != asked.metric {
+            return Err(refused(format!("its metric is {}", earlier.asked.metric.name())));
+        }
+        evidence.record = earlier.record;
+    }
+    let contestants = Contestants::beside(&opened, &arguments.machine);
+    let reference = devices::reference(&arguments.machine)?;
+    let gpu = opened.described.is_some().then(|| backend.description());
+    let started = contestants.start(None, (reference.description(), gpu))?;
+    let engines = contestants.devices(&started).into_iter();
+    let engines = engines.map(|(_, device)| (device.backend.name().to_owned(), device.backend));
+    let _whole = stop.heed();
+    let (clock, spinner) = (SystemClock::new(), Spinner::over(1));
+    let mut machine = OwnMachine {
+        backend,
+        subject: &subject,
+        samples: &samples,
+        clock: &clock,
+        stop,
+        effort: asked.effort,
+        recipe: recipe(&subject, (None, arguments.machine.seed)),
+        seed: arguments.machine.seed,
+        time: Budget::of(budget(arguments, asked.effort)),
+        progress: &spinner,
+        engines: engines.collect(),
+        made: Vec::new(),
+    };
+    let decision = searched(&mut machine, &mut evidence, &places.evidence)?;
+    if decision.outcome == Outcome::Taken {
+        let form = decision.form.as_ref().expect("what is taken has a form");
+        let written = places.model.fill(|path| write((&mut machine, form), path));
+        written?;
+        evidence.artefact = Some(evidence::folder(&out.join(MODEL))?);
+    }
+    drop(machine);
+    spinner.finish();
+    finish((&mut evidence, &decision), &places.evidence, out)
+}
+
+/// Searches; keeps the record after every answer.
+fn searched(
+    machine: &mut OwnMachine<'_>,
+    evidence: &mut Evidence,
+    place: &Place,
+) -> Result<Decision, Failure> {
+    let (asked, record) = (evidence.asked, std::mem::take(&mut evidence.record));
+    let mut failed = None;
+    let (decision, record) = {
+        let mut keep = |record: &overdrive::optimize::Record| {
+            evidence.record.clone_from(record);
+            let kept = evidence
+                .to_json()
+                .and_then(|text| place.put(NAME, text.as_bytes()).map_err(Failure::harness));
+            failed = failed.take().or(kept.err());
+        };
+        let mut asking = Asking::of(machine, record, &mut keep);
+        let decision = search(&mut asking, &asked);
+        let record = asking.record().clone();
+        (decision, record)
+    };
+    evidence.record = record;
+    failed.map_or(Ok(decision), Err)
+}
+
+/// Writes what was decided beside the model, and says it.
+fn finish(
+    (evidence, decision): (&mut Evidence, &Decision),
+    place: &Place,
+    out: &Path,
+) -> Result<Exit, Failure> {
+    evidence.decided(decision)?;
+    let pages = [told::html(evidence, decision)?, told::markdown(evidence, decision)];
+    place.put(NAME, evidence.to_json()?.as_bytes()).map_err(Failure::harness)?;
+    for (name, page) in PAGES.iter().zip(pages) {
+        place.put(name, page.as_bytes()).map_err(Failure::harness)?;
+    }
+    place.finish().map_err(Failure::harness)?;
+    for section in told::sections(evidence, decision) {
+        tell!("{}", section.terminal())?;
+    }
+    let out = out.display();
+    match decision.outcome {
+        Outcome::Taken => say!("the model: `{out}/{MODEL}`; the evidence: `{out}/{}`", PAGES[0])?,
+        Outcome::Unfinished => {
+            return Err(Failure::interrupted(format!(
+                "what was measured by then is in `{out}/{NAME}`; `{}` goes on",
+                command_with(&["--resume"], "--resume")
+            )));
+        }
+        _ => {
+            let first = told::verdict(&evidence.asked, decision).into_iter().next();
+            say!("{}; the evidence: `{out}/{}`", first.unwrap_or_default(), PAGES[0])?;
+        }
+    }
+    Ok(exit(decision.outcome))
+}
+
+/// What a script hears of it.
+fn exit(outcome: Outcome) -> Exit {
+    match outcome {
+        Outcome::Taken => Exit::Fine,
+        Outcome::KeepFloat => Exit::Regression,
+        Outcome::NoneWithin => Exit::WrongOutputs,
+        Outcome::Undecided => Exit::Inconclusive,
+        Outcome::Unfinished => Exit::Interrupted,
+    }
+}
+
+/// Writes the form; what was read back gave the outputs that were judged.
+fn write((machine, form): (&mut OwnMachine<'_>, &Form), path: &Path) -> Result<u64, Failure> {
+    let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
+    machine.tell(&format!("writing {}", form.said()));
+    let chosen = machine.made(form).map_err(|halt| Failure::harness(format!("{halt:?}")))?;
+    let template = &subject.template;
+    let outputs = |name, graph| {
+        let graph = bind(graph, &template.dimensions).map_err(Failure::harness)?;
+        compared(backend, (name, &graph), &samples.compared)
+    };
+    let float = outputs("float", &template.graph)?;
+    let found = outputs("taken", &chosen.made.graph)?;
+    Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
+}
+
+/// Where the evidence lies, and where the model will.
+struct Places {
+    evidence: Place,
+    model: Place,
+}
+
+impl Places {
+    fn claim(arguments: &Optimize, (name, out): (&str, &Path)) -> Result<Self, Failure> {
+        let existing = match arguments.resume {
+            true => Existing::Replace,
+            false => arguments.replacing.into(),
+        };
+        let data = arguments.data.as_deref().map(Path::new);
+        let inputs: Vec<&Path> = [Path::new(name)].into_iter().chain(data).collect();
+        let request = |path| Request { path, option: "-o", existing, inputs: &inputs };
+        files::check_room(out, &[ROOM])?;
+        let evidence = Place::files(request(out), EVIDENCE).map_err(Failure::bad_input)?;
+        let contents = match model::is_published(name) {
+            true => huggingface::CONTENTS,
+            false => ModelFolder::CONTENTS,
+        };
+        let model: PathBuf = out.join(MODEL);
+        let model = Place::folder(request(&model), contents).map_err(Failure::bad_input)?;
+        Ok(Self { evidence, model })
+    }
+}
+
+/// The sizes that the user gives; where the throughput counts also a batch.
+fn shapes(
+    name: &str,
+    arguments: &Optimize,
+    target: Target,
+) -> Result<Vec<(String, usize)>, Failure> {
+    let mut shapes = arguments.shapes.clone();
+    if target == Target::Throughput {
+        let model: Model = model::load(name)?;
+        let (batch, size) = model.batch(MANY)?;
+        if shapes.iter().all(|(known, _)| *known != batch) {
+            note!("note: timed at {batch}={size}; --shape {batch}=N takes another size");
+            shapes.push((batch, size));
+        }
+    }
+    Ok(shapes)
+}
+
+/// What is asked of the search.
+fn asked(
+    arguments: &Optimize,
+    subject: &Subject,
+    samples: &Samples<'_>,
+    target: Target,
+) -> Result<Asked, Failure> {
+    let metric = samples.judge.metric;
+    let limit = match (arguments.max_loss, metric) {
+        (Some(limit), _) => limit,
+        (None, Metric::Top1) => 0.5,
+        (None, Metric::Perplexity) => 1.0,
+        (None, Metric::Cosine) => 0.005,
+        (None, Metric::SquaredError) => {
+            let scores = samples.chooser.scores(&subject.template.graph);
+            let scores = scores.map_err(|unable| Failure::bad_input(unable.reason))?;
+            0.01 * metric.of(&[scores]).value
+        }
+    };
+    let error = 1.0 - arguments.confidence;
+    Ok(Asked { target, metric, limit, error, effort: arguments.effort.into() })
+}
+
+/// Until when new forms are tried.
+fn budget(arguments: &Optimize, effort: Effort) -> Duration {
+    let minutes = arguments.minutes.unwrap_or(match effort {
+        Effort::Quick => 3.0,
+        Effort::Normal => 10.0,
+        Effort::High => 60.0,
+    });
+    Duration::try_from_secs_f64(60.0 * minutes).unwrap_or(Duration::from_secs(1 << 32))
+}
+
+/// The device in words, and its host threads.
+fn described(opened: &Opened) -> (String, u32) {
+    let backend: &dyn Backend = opened.backend.as_ref();
+    let name = match &opened.described {
+        Some(device) => device.name.clone(),
+        None => overdrive::bench::environment::Environment::probe().cpu.model,
+    };
+    (format!("{} ({})", backend.name(), name), opened.threads)
+}

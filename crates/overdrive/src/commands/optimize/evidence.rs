@@ -1,0 +1,192 @@
+//! decision.json: what was asked, of which model and data, all that was measured, and what was
+//! decided. It repeats the decision, and goes on with an interrupted search.
+
+use crate::commands::quantize::{Samples, Subject};
+use crate::failure::Failure;
+use overdrive::bench::environment::Revision;
+use overdrive::files::{self, Digest};
+use overdrive::ir::{Graph, Tensor};
+use overdrive::optimize::{Asked, Decision, Record};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The file.
+pub(super) const NAME: &str = "decision.json";
+/// Its format; another one is not read.
+const FORMAT: u32 = 1;
+
+/// The file's content.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Evidence {
+    format: u32,
+    /// The program that measured.
+    pub(super) revision: Revision,
+    /// As it was typed.
+    pub(super) command: String,
+    /// What was asked.
+    pub(super) asked: Asked,
+    /// Of which model, data and machine.
+    pub(super) about: About,
+    /// All that was measured.
+    pub(super) record: Record,
+    /// What was decided; `null` before the end.
+    pub(super) decision: Value,
+    /// Digest of all files of the model that was written.
+    pub(super) artefact: Option<String>,
+}
+
+/// What a record is of. Two searches of one have one record.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(super) struct About {
+    /// As the user named it.
+    pub(super) model: String,
+    /// Digest of its weights.
+    weights: String,
+    /// `--data`.
+    pub(super) data: Option<String>,
+    /// Digest of what calibrates, chooses and judges.
+    samples: String,
+    /// Where they are from.
+    pub(super) source: String,
+    /// `--shape`, the batch of a target among them.
+    pub(super) shapes: Vec<(String, usize)>,
+    /// `--batches`.
+    pub(super) batches: u32,
+    /// `--head`.
+    pub(super) head: bool,
+    /// `--seed`.
+    pub(super) seed: u64,
+    /// The device that was measured, in words.
+    pub(super) device: String,
+    /// Its host threads.
+    pub(super) threads: u32,
+}
+
+/// How the user named the model and the samples.
+pub(super) struct Named<'a> {
+    pub(super) model: &'a str,
+    pub(super) data: Option<&'a str>,
+    pub(super) shapes: &'a [(String, usize)],
+    pub(super) batches: u32,
+    pub(super) head: bool,
+    pub(super) seed: u64,
+}
+
+impl About {
+    pub(super) fn of(
+        named: &Named<'_>,
+        (subject, samples): (&Subject, &Samples<'_>),
+        (device, threads): (String, u32),
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            model: named.model.to_owned(),
+            weights: weights(&subject.template.graph),
+            data: named.data.map(str::to_owned),
+            samples: digest(samples)?,
+            source: samples.source.to_owned(),
+            shapes: named.shapes.to_vec(),
+            batches: named.batches,
+            head: named.head,
+            seed: named.seed,
+            device,
+            threads,
+        })
+    }
+
+    /// Errs unless a record of `self` is of `other` too; `timed` where times count.
+    pub(super) fn check(&self, other: &Self, timed: bool) -> Result<(), String> {
+        let differs = |what: &str, then: &dyn std::fmt::Debug, now: &dyn std::fmt::Debug| {
+            Err(format!("it is of {what} {then:?}, here {now:?}"))
+        };
+        if self.weights != other.weights {
+            return differs("a model with weights of digest", &self.weights, &other.weights);
+        }
+        if self.samples != other.samples {
+            return differs("samples of digest", &self.samples, &other.samples);
+        }
+        if (&self.shapes, self.seed, self.head) != (&other.shapes, other.seed, other.head) {
+            let of = |about: &Self| (about.shapes.clone(), about.seed, about.head);
+            return differs("shapes, seed and head", &of(self), &of(other));
+        }
+        if timed && (&self.device, self.threads) != (&other.device, other.threads) {
+            let of = |about: &Self| (about.device.clone(), about.threads);
+            return differs("device and threads", &of(self), &of(other));
+        }
+        Ok(())
+    }
+}
+
+impl Evidence {
+    pub(super) fn begin(command: String, asked: Asked, about: About) -> Self {
+        let (format, revision) = (FORMAT, Revision::current());
+        let (record, decision, artefact) = (Record::default(), Value::Null, None);
+        Self { format, revision, command, asked, about, record, decision, artefact }
+    }
+
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+        let path = if path.is_dir() { &path.join(NAME) } else { path };
+        let wrong = |found: String| {
+            let path = path.display();
+            Failure::bad_input(format!("{path}: expected a decision of `optimize`, found {found}"))
+        };
+        let text = files::read_text(path, files::RESULTS).map_err(Failure::bad_input)?;
+        let found: Value =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("no JSON: {error}")))?;
+        match found.get("format").and_then(Value::as_u64) {
+            Some(format) if format == u64::from(FORMAT) => {}
+            Some(format) => return Err(wrong(format!("format {format}, and this is {FORMAT}"))),
+            None => return Err(wrong("a file without a format".to_owned())),
+        }
+        serde_json::from_value(found).map_err(|error| wrong(error.to_string()))
+    }
+
+    pub(super) fn decided(&mut self, decision: &Decision) -> Result<(), Failure> {
+        self.decision = serde_json::to_value(decision).map_err(Failure::harness)?;
+        Ok(())
+    }
+
+    pub(super) fn to_json(&self) -> Result<String, Failure> {
+        serde_json::to_string(self).map_err(Failure::harness)
+    }
+}
+
+/// Digest of every state's initial value, by name.
+fn weights(graph: &Graph) -> String {
+    let mut digest = Digest::default();
+    for state in graph.states() {
+        digest.add(state.name.as_bytes());
+        digest.add(state.init.tensor(&state.name, graph.ty(state.value)).bytes());
+    }
+    digest.finish()
+}
+
+/// Digest of what calibrates and judges.
+fn digest(samples: &Samples<'_>) -> Result<String, Failure> {
+    let mut digest = Digest::default();
+    let batches = |digest: &mut Digest, batches: &[Vec<Tensor>]| {
+        batches.iter().flatten().for_each(|tensor| digest.add(tensor.bytes()));
+    };
+    batches(&mut digest, &samples.seen);
+    batches(&mut digest, &samples.compared);
+    for split in samples.parts.iter().flat_map(|parts| [&parts.validation, &parts.test]) {
+        digest.add(split.hash().map_err(Failure::bad_input)?.as_bytes());
+    }
+    Ok(digest.finish())
+}
+
+/// Digest of all files of a folder, by name.
+pub(super) fn folder(folder: &Path) -> Result<String, Failure> {
+    let mut names: Vec<PathBuf> = std::fs::read_dir(folder)
+        .map_err(Failure::harness)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::harness)?;
+    names.sort();
+    let mut digest = Digest::default();
+    for path in names.iter().filter(|path| path.is_file()) {
+        digest.add(path.file_name().unwrap_or_default().as_encoded_bytes());
+        digest.add(&files::read(path, files::UNBOUNDED).map_err(Failure::harness)?);
+    }
+    Ok(digest.finish())
+}

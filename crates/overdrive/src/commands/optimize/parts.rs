@@ -1,0 +1,191 @@
+//! What each layer costs alone: its time by shape, and what the model loses by it.
+
+use super::machine::{OwnMachine, Stage};
+use overdrive::bench::failure::Failure as Unable;
+use overdrive::bench::oracle::normal_inputs;
+use overdrive::ir::{Builder, Graph, GraphError, Init, Value};
+use overdrive::optimize::{Care, Halt, LayerFacts, Parts};
+use overdrive::passes::{
+    Layer, LayerKind, Quantization, QuantizationMode, Rounding, bind, layers, quantize,
+};
+use overdrive::studies::quantization::{calibrate, latency};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Samples on which each group is scanned.
+const SCANNED: u64 = 64;
+/// The share of the time that is left which a scan may take.
+const SHARE: f64 = 0.6;
+/// The float form of a layer.
+const FLOAT: &str = "float";
+
+/// Every layer in every mode that it can take.
+pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts, Halt> {
+    let template = &machine.subject.template;
+    let declined = |error: GraphError| Halt::Declined(error.to_string());
+    let bound = bind(&template.graph, &template.dimensions).map_err(declined)?;
+    let (found, _) = layers(&bound).map_err(declined)?;
+    let meant: Vec<(&str, Quantization)> = modes
+        .iter()
+        .map(|mode| {
+            let known = QuantizationMode::find(mode).expect("mixes are of modes");
+            (mode.as_str(), machine.subject.quantization(known.quantization()))
+        })
+        .collect();
+    let can = |layer: &Layer| meant.iter().any(|(_, meant)| meant.of(&layer.name).is_some());
+    let found: Vec<Layer> = found.into_iter().filter(can).collect();
+    let mut parts = Parts { layers: facts(&bound, &found), ..Parts::default() };
+    lost(machine, &mut parts, (&found, &meant))?;
+    for (layer, facts) in found.iter().zip(parts.layers.clone()) {
+        if !parts.times_ns.contains_key(&facts.class) {
+            machine.going(Stage::Mixing)?;
+            machine.tell(&format!("timing a layer of {}", facts.class));
+            let times = times(machine, (&bound, layer), &meant);
+            parts.times_ns.insert(facts.class, times.map_err(|unable| machine.halt(&unable))?);
+        }
+    }
+    Ok(parts)
+}
+
+/// Groups are layers that read one value: engines run them as one product.
+fn facts(graph: &Graph, found: &[Layer]) -> Vec<LayerFacts> {
+    let mut groups: Vec<(Value, String)> = Vec::new();
+    let mut all = Vec::new();
+    for layer in found {
+        let read = graph.node(layer.parts[0].node).operands[0];
+        let group = match groups.iter().find(|(known, _)| *known == read) {
+            Some((_, group)) if layer.kind == LayerKind::Linear => group.clone(),
+            _ => {
+                groups.push((read, layer.name.clone()));
+                layer.name.clone()
+            }
+        };
+        let node = graph.node(layer.parts[0].node);
+        let types: Vec<String> =
+            node.operands.iter().map(|value| graph.ty(*value).to_string()).collect();
+        all.push(LayerFacts {
+            name: layer.name.clone(),
+            group,
+            class: format!("{} x{}", types.join(" by "), layer.parts.len()),
+            float_bytes: 4 * (layer.shape[0] * layer.shape[1]) as u64,
+        });
+    }
+    all
+}
+
+/// What the model loses by each group in each mode, and the bytes of it.
+fn lost(
+    machine: &OwnMachine<'_>,
+    parts: &mut Parts,
+    (found, meant): (&[Layer], &[(&str, Quantization)]),
+) -> Result<(), Halt> {
+    let template = &machine.subject.template;
+    let halt = |unable: Unable| machine.halt(&unable);
+    let declined = |error: GraphError| Halt::Declined(error.to_string());
+    let bound = bind(&template.graph, &template.dimensions).map_err(declined)?;
+    let mut statistics: Vec<_> = meant.iter().flat_map(|(_, one)| one.statistics()).collect();
+    statistics.sort();
+    statistics.dedup();
+    let evidence =
+        calibrate(machine.backend, &bound, &statistics, &machine.samples.seen).map_err(halt)?;
+    let screen = machine.samples.chooser.screening(SCANNED);
+    let float = [screen.scores(&template.graph).map_err(halt)?];
+    let (mut lost, mut bytes) = (Vec::new(), Vec::new());
+    let names: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+    let mut groups: Vec<&str> = Vec::new();
+    for facts in &parts.layers {
+        if !groups.contains(&facts.group.as_str()) {
+            groups.push(&facts.group);
+        }
+    }
+    let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(Stage::Mixing));
+    let all = groups.len() * meant.len();
+    let mut done = 0;
+    for group in groups {
+        let of_group: Vec<&str> = parts
+            .layers
+            .iter()
+            .filter(|facts| facts.group == group)
+            .map(|facts| facts.name.as_str())
+            .collect();
+        for (mode, meant) in meant {
+            machine.going(Stage::Mixing)?;
+            machine.tell(&format!("scanning layers, {done} of {all}"));
+            let alone = meant.only(&of_group, &names);
+            let made = quantize(&template.graph, &alone, &evidence).map_err(declined)?;
+            if made.layers.len() == of_group.len() {
+                let scores = [screen.scores(&made.graph).map_err(halt)?];
+                let loss = screen.metric.loss(&float, &scores).value;
+                let size = made.layers.iter().map(|l| l.code_bytes + l.scale_bytes).sum();
+                let key = || (group.to_owned(), (*mode).to_owned());
+                lost.push((key(), loss));
+                bytes.push((key(), size));
+            }
+            done += 1;
+            let whole_s = begun.elapsed().as_secs_f64() / done as f64 * all as f64;
+            if whole_s > allowed_s {
+                return Err(Halt::Declined(format!(
+                    "scanning {all} layers and modes would take {:.0} of {:.0} minutes that were \
+                     left: --minutes allows more",
+                    whole_s / 60.0,
+                    allowed_s / SHARE / 60.0
+                )));
+            }
+        }
+    }
+    parts.lost = by_group(lost);
+    parts.bytes = by_group(bytes);
+    Ok(())
+}
+
+fn by_group<T>(found: Vec<((String, String), T)>) -> BTreeMap<String, BTreeMap<String, T>> {
+    let mut groups: BTreeMap<String, BTreeMap<String, T>> = BTreeMap::new();
+    for ((group, mode), value) in found {
+        groups.entry(group).or_default().insert(mode, value);
+    }
+    groups
+}
+
+/// Median nanoseconds of a layer alone, in float and in each mode that it can take.
+fn times(
+    machine: &OwnMachine<'_>,
+    (bound, layer): (&Graph, &Layer),
+    meant: &[(&str, Quantization)],
+) -> Result<BTreeMap<String, f64>, Unable> {
+    let failed = |error: GraphError| Unable::failed(error.to_string());
+    let float = alone(bound, layer).map_err(failed)?;
+    let mut graphs = vec![(FLOAT, float.clone())];
+    let batches = [normal_inputs(&float, machine.seed)];
+    for (mode, meant) in meant {
+        let Some(mut scheme) = meant.of(&layer.name) else { continue };
+        // How codes were found does not show in their time.
+        scheme.rounding = Rounding::Nearest;
+        let nearest = Quantization { scheme, layers: BTreeMap::new(), ..meant.clone() };
+        let evidence = calibrate(machine.backend, &float, &nearest.statistics(), &batches)?;
+        let made = quantize(&float, &nearest, &evidence).map_err(failed)?;
+        if !made.layers.is_empty() {
+            graphs.push((*mode, made.graph));
+        }
+    }
+    let draw = |seed: u64| normal_inputs(&float, seed);
+    let conditions = machine.conditions(Care::Screening);
+    let subjects: Vec<&Graph> = graphs.iter().map(|(_, graph)| graph).collect();
+    let timed = latency(machine.backend, &subjects, &mut [], &draw, conditions)?;
+    let parts = layer.parts.len() as f64;
+    let known = graphs.iter().zip(&timed).filter_map(|((name, _), timed)| {
+        let latency = timed.outcome.measurement()?.latency.as_ref()?;
+        Some(((*name).to_owned(), parts * latency.summary.median_ns))
+    });
+    Ok(known.collect())
+}
+
+/// A graph of one product of a layer: its input, a weight of normal values, its output.
+fn alone(bound: &Graph, layer: &Layer) -> Result<Graph, GraphError> {
+    let node = bound.node(layer.parts[0].node);
+    let b = Builder::new("layer");
+    let ty = |at: usize| bound.ty(node.operands[at]).clone();
+    let x = b.input("x", ty(0));
+    let w = b.state("layer.weight", ty(1), Init::Normal { std: 0.02, seed: 1 });
+    b.output("y", b.op1(node.op.clone(), &[x, w]));
+    b.finish()
+}

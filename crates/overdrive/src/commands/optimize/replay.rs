@@ -1,0 +1,112 @@
+//! `--replay`: the decision again, from what was measured; with -o the model again too.
+
+use super::evidence::{self, About, Evidence, Named};
+use super::machine::{Budget, OwnMachine};
+use super::{MODEL, Places, described, told, write};
+use crate::cli::Optimize;
+use crate::commands::quantize::{Asked as AskedSamples, Head, Subject, recipe, samples};
+use crate::devices;
+use crate::failure::Failure;
+use crate::progress::Spinner;
+use crate::terminal::{say, tell};
+use overdrive::bench::clock::SystemClock;
+use overdrive::bench::exit::Exit;
+use overdrive::optimize::{Asking, Decision, Outcome, Record, search};
+use overdrive_process::Stop;
+use std::path::Path;
+use std::time::Duration;
+
+pub(super) fn replay(arguments: &Optimize, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
+    let mut stored = Evidence::read(file)?;
+    let mut keep = |_: &Record| {};
+    let decision = search(&mut Asking::again(stored.record.clone(), &mut keep), &stored.asked);
+    for section in told::sections(&stored, &decision) {
+        tell!("{}", section.terminal())?;
+    }
+    let before = std::mem::take(&mut stored.decision);
+    stored.decided(&decision)?;
+    let first = told::verdict(&stored.asked, &decision).into_iter().next().unwrap_or_default();
+    match (before.is_null(), before == stored.decision) {
+        (true, _) => say!("{first}; the file holds no decision: its search did not end")?,
+        (false, true) => say!("{first}; the same decision as the file's, figure by figure")?,
+        (false, false) => {
+            say!(
+                "{first}; NOT the decision of the file: it was changed, or is of another version"
+            )?;
+            return Ok(Exit::WrongOutputs);
+        }
+    }
+    match (&arguments.out, decision.outcome) {
+        (Some(out), Outcome::Taken) => again(arguments, (&stored, &decision), out, stop),
+        (Some(_), _) => Err(Failure::bad_input("nothing was taken, so there is no model to make")),
+        (None, _) => Ok(Exit::Fine),
+    }
+}
+
+/// Makes and writes the model again, and compares its bytes.
+fn again(
+    arguments: &Optimize,
+    (stored, decision): (&Evidence, &Decision),
+    out: &Path,
+    stop: &Stop,
+) -> Result<Exit, Failure> {
+    let about = &stored.about;
+    let places = Places::claim(arguments, (&about.model, out))?;
+    let opened = devices::open(&arguments.machine)?;
+    let backend = opened.backend.as_ref();
+    let head = if about.head { Head::Quantized } else { Head::Float };
+    let subject = Subject::load(&about.model, &about.shapes, head)?;
+    let metric = None;
+    let data = about.data.as_deref();
+    let (batches, seed) = (about.batches, about.seed);
+    let asked = AskedSamples { data, metric, batches, seed };
+    let samples = samples(asked, (backend, &subject.template), subject.published())?;
+    let (model, shapes) = (&about.model, &about.shapes[..]);
+    let named = Named { model, data, shapes, batches, head: about.head, seed };
+    let now = About::of(&named, (&subject, &samples), described(&opened))?;
+    about.check(&now, false).map_err(|reason| {
+        Failure::bad_input(format!("the model cannot be made again: {reason}"))
+    })?;
+    let _whole = stop.heed();
+    let (clock, spinner) = (SystemClock::new(), Spinner::over(1));
+    let mut machine = OwnMachine {
+        backend,
+        subject: &subject,
+        samples: &samples,
+        clock: &clock,
+        stop,
+        effort: stored.asked.effort,
+        recipe: recipe(&subject, (None, seed)),
+        seed,
+        time: Budget::of(Duration::ZERO),
+        progress: &spinner,
+        engines: Vec::new(),
+        made: Vec::new(),
+    };
+    let form = decision.form.as_ref().expect("what is taken has a form");
+    places.model.fill(|path| write((&mut machine, form), path))?;
+    drop(machine);
+    spinner.finish();
+    let digest = evidence::folder(&out.join(MODEL))?;
+    let text = stored.to_json()?;
+    places.evidence.put(evidence::NAME, text.as_bytes()).map_err(Failure::harness)?;
+    places.evidence.finish().map_err(Failure::harness)?;
+    match &stored.artefact {
+        Some(before) if *before == digest => {
+            say!("the same bytes as were decided on: `{}/{MODEL}`", out.display())?;
+            Ok(Exit::Fine)
+        }
+        Some(_) => {
+            say!(
+                "`{}/{MODEL}` has other bytes than the model that was decided on: made on another \
+                 device or by another version",
+                out.display()
+            )?;
+            Ok(Exit::WrongOutputs)
+        }
+        None => {
+            say!("`{}/{MODEL}` was made; the file holds no digest to compare with", out.display())?;
+            Ok(Exit::Fine)
+        }
+    }
+}
