@@ -57,7 +57,7 @@ pub struct Calls<'a> {
 }
 
 /// What [`Calls`] are made of.
-pub struct Target<'a> {
+pub struct CallTarget<'a> {
     /// Where it runs.
     pub backend: &'a dyn Backend,
     /// What runs.
@@ -72,12 +72,12 @@ impl<'a> Calls<'a> {
     /// # Errors
     /// When the back end cannot hold inputs and outputs.
     pub fn new(
-        target: Target<'a>,
+        target: CallTarget<'a>,
         oracle: &'a Oracle<'a>,
         tolerance: Tolerance,
         seed: u64,
     ) -> Result<Self, Failure> {
-        let Target { backend, session, state } = target;
+        let CallTarget { backend, session, state } = target;
         let sets: Vec<(u64, Vec<Tensor>)> = (0..INPUT_SETS)
             .map(|set| seed.wrapping_add(set))
             .map(|seed| (seed, oracle.inputs(seed)))

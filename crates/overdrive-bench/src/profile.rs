@@ -15,7 +15,7 @@ use overdrive_ir::backend::{MemoryReport, StepProfile};
 use overdrive_ir::{Mode, Plan, Tensor};
 
 use crate::clock::Clock;
-use crate::executable::{Target, fresh_outputs, upload};
+use crate::executable::{CallTarget, fresh_outputs, upload};
 use crate::failure::Failure;
 
 /// Calls before the profiled ones: packing of weights and first touches are no part of a steady
@@ -59,12 +59,12 @@ impl Profile {
     /// # Errors
     /// Those of the back end.
     pub fn take(
-        target: Target<'_>,
+        target: CallTarget<'_>,
         inputs: &[Tensor],
         calls: u32,
         clock: &dyn Clock,
     ) -> Result<Self, Failure> {
-        let Target { backend, session, state } = target;
+        let CallTarget { backend, session, state } = target;
         let inputs = upload(backend, inputs)?;
         let mut outputs = fresh_outputs(backend, session)?;
         for _ in 0..WARMUP_CALLS {

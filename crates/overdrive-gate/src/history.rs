@@ -16,7 +16,7 @@ pub mod series;
 mod table;
 
 pub use change_points::{ChangePoint, change_points};
-pub use entry::Entry;
+pub use entry::HistoryEntry;
 pub use file::{HistoryError, append, read};
 pub use series::{HistorySeries, series};
 pub use table::history_table;

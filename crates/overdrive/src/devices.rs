@@ -18,7 +18,7 @@ pub(crate) struct Opened {
     /// Host threads that it was given.
     pub threads: u32,
     /// What results say of it, if it is not the processor.
-    pub described: Option<environment::Device>,
+    pub described: Option<environment::Accelerator>,
 }
 
 /// What `--device` asks for.
@@ -151,7 +151,7 @@ pub(crate) fn describe_all<'d>(
 
 /// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no
 /// reader needs.
-pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
+pub(crate) fn describe(backend: &CudaBackend) -> environment::Accelerator {
     let properties = backend.device().properties();
     let version = |library: Library| {
         library
@@ -171,7 +171,7 @@ pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
     let driver = properties.driver.clone().map(|version| ("driver", version));
     let properties_by_name: BTreeMap<String, String> =
         entries.into_iter().chain(driver).map(|(key, value)| (key.to_owned(), value)).collect();
-    environment::Device {
+    environment::Accelerator {
         key: backend.name().to_owned(),
         name: properties.name.clone(),
         properties: properties_by_name,

@@ -6,7 +6,7 @@
 
 use crate::terminal::beside_without_memory;
 use overdrive::bench::exit::Exit;
-use overdrive::bench::memory::{CountingAllocator, Request};
+use overdrive::bench::memory::{CountingAllocator, HeapRequest};
 use overdrive::cpu::memory::available_bytes;
 use overdrive::files::worked_on;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) static HEAP: CountingAllocator = CountingAllocator::guarded(guard);
 
 /// Ends the process where a request is more than there is, or was refused.
-pub(crate) fn guard(request: Request) {
+pub(crate) fn guard(request: HeapRequest) {
     /// To ask for what there is takes memory too.
     static ASKED: AtomicBool = AtomicBool::new(false);
     let (bytes, available) = match request {
-        Request::Large(bytes) => match available_bytes() {
+        HeapRequest::Large(bytes) => match available_bytes() {
             available if bytes <= available => return,
             available => (bytes, Some(available)),
         },
-        Request::Refused(bytes) => {
+        HeapRequest::Refused(bytes) => {
             (bytes, (!ASKED.swap(true, Ordering::Relaxed)).then(available_bytes))
         }
     };

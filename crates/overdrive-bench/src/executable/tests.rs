@@ -200,7 +200,7 @@ fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
         |inputs| Ok(eval::eval_tensors(&graph, inputs)),
     );
     let target =
-        Target { backend: &Definition, session: &mut session, state: &mut State::default() };
+        CallTarget { backend: &Definition, session: &mut session, state: &mut State::default() };
     let calls = Calls::new(target, &oracle, Tolerance::ulps(DType::F32, 4.0), 3).unwrap();
     let mut calls =
         if rivals == Rivals::DeviceBesideHostClocks { calls.beside_host_clocks() } else { calls };

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::entry::{Entry, HISTORY_VERSION};
+use super::entry::{HISTORY_VERSION, HistoryEntry};
 
 /// Why a history could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -44,12 +44,13 @@ pub enum HistoryError {
 /// # Errors
 /// When the file cannot be read, or one of its lines is no entry. A history that silently lost a
 /// line would show a change that never was.
-pub fn read(path: &Path) -> Result<Vec<Entry>, HistoryError> {
+pub fn read(path: &Path) -> Result<Vec<HistoryEntry>, HistoryError> {
     let text = overdrive_files::read_text(path, overdrive_files::RESULTS)?;
     let entry = |(index, line): (usize, &str)| {
         let refuse =
             |reason: String| HistoryError::Line { path: path.to_owned(), line: index + 1, reason };
-        let entry: Entry = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
+        let entry: HistoryEntry =
+            serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
         if entry.history_version != HISTORY_VERSION {
             return Err(refuse(format!("version {}", entry.history_version)));
         }
@@ -66,9 +67,9 @@ pub fn read(path: &Path) -> Result<Vec<Entry>, HistoryError> {
 ///
 /// # Errors
 /// When what is there is damaged, or the file cannot be written.
-pub fn append(path: &Path, entries: &[Entry]) -> Result<usize, HistoryError> {
+pub fn append(path: &Path, entries: &[HistoryEntry]) -> Result<usize, HistoryError> {
     let known = if path.exists() { read(path)? } else { Vec::new() };
-    let new: Vec<&Entry> = entries
+    let new: Vec<&HistoryEntry> = entries
         .iter()
         .filter(|entry| !known.iter().any(|known| known.is_same_figure(entry)))
         .collect();
@@ -104,11 +105,11 @@ mod tests {
         let _ = fs::remove_file(&path);
         let mut found = results();
         found.records = vec![record("compile", &[1000; 6]), record("eager", &[3000; 6])];
-        let first = Entry::of(&found);
+        let first = HistoryEntry::of(&found);
         assert_eq!(append(&path, &first).unwrap(), 2);
         assert_eq!(append(&path, &first).unwrap(), 0, "the same run twice is one run");
         found.started_unix_s += 60;
-        assert_eq!(append(&path, &Entry::of(&found)).unwrap(), 2);
+        assert_eq!(append(&path, &HistoryEntry::of(&found)).unwrap(), 2);
         let whole = read(&path).unwrap();
         assert_eq!((whole.len(), &whole[..2]), (4, &first[..]));
 
@@ -133,7 +134,7 @@ mod tests {
         }
         fs::write(&path, text.trim_end()).unwrap();
         found.started_unix_s += 60;
-        append(&path, &Entry::of(&found)).unwrap();
+        append(&path, &HistoryEntry::of(&found)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 6);
         fs::remove_file(&path).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("cannot be read"));

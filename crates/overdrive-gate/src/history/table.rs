@@ -1,6 +1,6 @@
 //! A history for a terminal: a line a series, with its course in eight heights and its last change.
 
-use super::series::{Change, HistorySeries, Point};
+use super::series::{HistorySeries, LevelChange, Point};
 use crate::history::entry::{LATENCY, REPORTED};
 use overdrive_bench::date::utc;
 use overdrive_bench::digits;
@@ -76,7 +76,7 @@ fn course(series: &HistorySeries) -> String {
 }
 
 /// `2026-12-02: 1.10x`
-fn sized(series: &HistorySeries, change: &Change) -> String {
+fn sized(series: &HistorySeries, change: &LevelChange) -> String {
     let day = utc(series.points[change.index].unix_s);
     format!("{}: {:.2}x", &day[..10], change.after / change.before)
 }
@@ -95,7 +95,7 @@ fn told(sentence: &str, width: u16) -> String {
     indented(sentence, width.into(), "  ").join("\n") + "\n"
 }
 
-fn sentence(series: &HistorySeries, change: &Change) -> String {
+fn sentence(series: &HistorySeries, change: &LevelChange) -> String {
     let point = &series.points[change.index];
     let commit = point
         .commit

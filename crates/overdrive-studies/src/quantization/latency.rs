@@ -5,7 +5,7 @@ use super::streamed::outputs;
 use super::times::{BlockTimes, Timed};
 use crate::tolerance::tolerance;
 use overdrive_bench::clock::Clock;
-use overdrive_bench::executable::{Calls, Target};
+use overdrive_bench::executable::{CallTarget, Calls};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::{Oracle, normal_inputs};
 use overdrive_bench::outcome::Outcome;
@@ -92,7 +92,7 @@ pub fn latency(
         .collect();
     let mut calls = Vec::new();
     for (((session, state), oracle), graph) in compiled.iter_mut().zip(&oracles).zip(graphs) {
-        let target = Target { backend, session: session.as_mut(), state };
+        let target = CallTarget { backend, session: session.as_mut(), state };
         // The other run goes part by part where weights are large, and may sum in another order.
         let rounding = tolerance(DType::F32, graph, (oracle, seed))?;
         calls.push(Calls::new(target, oracle, rounding, seed)?);

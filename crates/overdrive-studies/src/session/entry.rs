@@ -4,7 +4,7 @@ use crate::drawn::Drawn;
 use crate::tolerance::tolerance;
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
-use overdrive_bench::executable::{Calls, Target};
+use overdrive_bench::executable::{CallTarget, Calls};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::measurement::Overhead;
 use overdrive_bench::oracle::Oracle;
@@ -105,7 +105,7 @@ pub(crate) fn prepare<'a>(
     ready: &'a mut Ready,
 ) -> Result<Calls<'a>, Failure> {
     let Ready { session, state, .. } = ready;
-    let target = Target { backend: entry.device.backend, session: session.as_mut(), state };
+    let target = CallTarget { backend: entry.device.backend, session: session.as_mut(), state };
     let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.sampling.seed))?;
     Calls::new(target, oracle, limit, context.sampling.seed)
 }

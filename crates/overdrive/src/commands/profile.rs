@@ -7,7 +7,7 @@ use crate::subject;
 use crate::terminal::{say, tell, width};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
-use overdrive::bench::executable::Target;
+use overdrive::bench::executable::CallTarget;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::failure::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
@@ -40,7 +40,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
         .session()
         .map_err(devices::failure)?;
     let mut state = State::initial(graph, backend).map_err(devices::failure)?;
-    let target = Target { backend, session: session.as_mut(), state: &mut state };
+    let target = CallTarget { backend, session: session.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.subject.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };
