@@ -7,8 +7,10 @@
 //! the old weights.
 
 use crate::host::{self, HostMemory};
-use overdrive_ir::backend::{Heap, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
-use overdrive_ir::plan::{Layout, Place, Slot};
+use overdrive_ir::backend::{
+    Heap, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
+};
+use overdrive_ir::plan::{Layout, Slot, SlotPlace};
 use overdrive_ir::{
     Arguments, Backend, BackendError, Buffer, Executable, Graph, Init, Mode, Plan, Session, SlotId,
     State, Target, Tensor, TensorType, Tuning, WithoutKernels,
@@ -146,14 +148,15 @@ pub(crate) fn unsupported(
 /// The known part of a plan that an engine keeps to itself: inputs and outputs.
 pub(crate) fn plan(graph: &Graph, mode: Mode) -> Plan {
     let mut plan = Plan { name: graph.name().to_owned(), mode, ..Plan::default() };
-    let mut add = |ty: &TensorType, place: Place| {
+    let mut add = |ty: &TensorType, place: SlotPlace| {
         plan.slots.push(Slot { ty: ty.clone(), layout: Layout::RowMajor, place });
         SlotId(plan.slots.len() as u32 - 1)
     };
     let inputs = graph.inputs().iter().enumerate();
-    let inputs = inputs.map(|(i, port)| add(graph.ty(port.value), Place::Input(i))).collect();
+    let inputs = inputs.map(|(i, port)| add(graph.ty(port.value), SlotPlace::Input(i))).collect();
     let outputs = graph.outputs().iter().enumerate();
-    let outputs = outputs.map(|(i, port)| add(graph.ty(port.value), Place::Output(i))).collect();
+    let outputs =
+        outputs.map(|(i, port)| add(graph.ty(port.value), SlotPlace::Output(i))).collect();
     (plan.inputs, plan.outputs) = (inputs, outputs);
     plan
 }
@@ -162,13 +165,13 @@ pub(crate) fn plan(graph: &Graph, mode: Mode) -> Plan {
 pub(crate) fn timed_on_the_host(
     protocol: Protocol,
     mut call: impl FnMut() -> Result<(), BackendError>,
-) -> Result<Vec<Sample>, BackendError> {
+) -> Result<Vec<TimedSample>, BackendError> {
     let calls = protocol.calls_per_sample.max(1);
     let mut sample = |_| {
         let start = Instant::now();
         (0..calls).try_for_each(|_| call())?;
         let host_ns = start.elapsed().as_nanos() as f64 / f64::from(calls);
-        Ok(Sample { device_ns: None, host_ns, cycles: None, flags: vec![] })
+        Ok(TimedSample { device_ns: None, host_ns, cycles: None, flags: vec![] })
     };
     (0..protocol.samples).map(&mut sample).collect()
 }
@@ -283,7 +286,7 @@ impl Session for HostSession {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         timed_on_the_host(protocol, || self.call(call.again()))
     }
 

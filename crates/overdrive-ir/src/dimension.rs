@@ -2,7 +2,7 @@
 
 /// Geometry of one spatial dimension of a convolution.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Dimension {
+pub struct WindowDimension {
     /// Step between windows.
     pub stride: usize,
     /// Zeros before the first element (negative crops).

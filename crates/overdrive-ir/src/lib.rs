@@ -48,8 +48,8 @@ pub use mode::Mode;
 pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};
 pub use prim::{
-    Binary, Channel, Compare, Convolution, DotGeneral, Order, Pad, Precision, Prim, Reducer, Unary,
-    Window,
+    Binary, Channel, Compare, Convolution, DotGeneral, Pad, Precision, Prim, Reducer, SortOrder,
+    Unary, Window,
 };
 pub use sample::{Fill, Operand, Sample};
 pub use shape::{Dim, Shape, TensorType, row_major};

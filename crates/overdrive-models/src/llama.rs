@@ -15,7 +15,7 @@
 use crate::experts::Experts;
 use crate::parameters::{Activation, Bias, NORMAL, f32s, projection};
 use crate::rotary::{Rotary, Rotation, rotated};
-use crate::span::{Scores, Sequence, Span, capped};
+use crate::span::{ScoreOptions, Sequence, Span, capped};
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Init};
 
 /// Sizes and variants of a Llama.
@@ -180,7 +180,8 @@ impl Llama {
             turned(k, key_heads, "k_norm"),
             sequence.split(v, key_heads, depth),
         ];
-        let scores = Scores { window: self.window(layer), scale: self.scale, cap: self.score_cap };
+        let scores =
+            ScoreOptions { window: self.window(layer), scale: self.scale, cap: self.score_cap };
         let joined = sequence.join(sequence.attend(layer, parts, scores), heads, depth);
         projection(joined, "o_proj", [heads * depth, width], self.output_bias)
     }

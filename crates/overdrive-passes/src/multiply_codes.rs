@@ -8,7 +8,7 @@
 //! before. Invariant: what became integer, and what could not, is a note that the plan shows.
 
 use crate::rebuild::{Place, rebuild};
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::ops::{Conv2d, Dequantize, Linear, QuantizedLinear};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
@@ -156,7 +156,7 @@ impl<'b> CodeProduct<'b> {
         let left = Numbers::of(graph, place, operands[0])?;
         let right = match node.op.composite::<QuantizedLinear>() {
             Some(linear) => {
-                let zero = (linear.weights == Weights::Asymmetric).then(|| place.operands[3]);
+                let zero = (linear.weights == WeightScales::Asymmetric).then(|| place.operands[3]);
                 let [codes, scale] = [1, 2].map(|i| place.operands[i]);
                 let integers =
                     codes.dtype().is_int() && zero.is_none_or(|zero| zero.dtype() == codes.dtype());
@@ -225,7 +225,8 @@ fn meeting(op: &Operation, operands: &[Expr<'_>]) -> Option<Meeting> {
         return Some(dot(0));
     }
     if let Some(linear) = op.composite::<QuantizedLinear>() {
-        let whole = linear.activations == Activations::Float && linear.weights != Weights::TwoLevel;
+        let whole =
+            linear.activations == Activations::Float && linear.weights != WeightScales::TwoLevel;
         return whole.then(|| dot(1));
     }
     if let Some(conv) = op.composite::<Conv2d>() {

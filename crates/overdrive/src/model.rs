@@ -349,7 +349,7 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
     Err(Failure::bad_input(unknown))
 }
 
-fn built_in(model: &models::Model, weights: Weights) -> Result<Model, Failure> {
+fn built_in(model: &models::BuiltInModel, weights: Weights) -> Result<Model, Failure> {
     let mut template = Template::built_in(model).map_err(Failure::harness)?;
     let name = model.name;
     match (trained(name), weights) {

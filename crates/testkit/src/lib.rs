@@ -20,7 +20,7 @@ mod tolerance;
 
 pub use backend::{Disagreement, check_backend};
 pub use case::Case;
-pub use definition::{Value, define};
+pub use definition::{BoundedValue, define};
 pub use gradient::{Gradients, derivative};
 pub use graphs::{random_graph, random_inputs};
 pub use primitives::{FAMILIES, family, prim_samples};

@@ -1,12 +1,12 @@
 //! Programs over rows that tests and benchmarks share, as the ops of their names expand to.
 
-use crate::programs::{Build, by_row, dense};
+use crate::programs::{ProgramBuilder, by_row, dense};
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{Binary, Compare, DType, Reducer, Unary};
 
 /// Softmax from `x` to `y`, over the last of the extents.
 pub fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program {
-    let mut b = Build::new(extents, 1);
+    let mut b = ProgramBuilder::new(extents, 1);
     let x = b.load(x, dtype);
     let x = if dtype == DType::F64 { x } else { b.convert(x, DType::F32) };
     let max = b.reduce(Reducer::Max, x);
@@ -23,7 +23,7 @@ pub fn softmax(extents: &[usize], x: Access, y: Access, dtype: DType) -> Program
 /// logarithm.
 pub fn cross_entropy(rows: usize, n: usize, dtype: DType) -> Program {
     let extents = [rows, n];
-    let mut b = Build::new(&extents, 1);
+    let mut b = ProgramBuilder::new(&extents, 1);
     let x = b.load(dense(0, &extents), dtype);
     let x = b.convert(x, DType::F32);
     let target = b.load(by_row(1, &extents), DType::I32);
@@ -42,7 +42,7 @@ pub fn cross_entropy(rows: usize, n: usize, dtype: DType) -> Program {
 }
 
 /// The sum over a row of `x` where its index compares to `place`, of 0 elsewhere.
-pub fn picked(b: &mut Build, (place, x): (Register, Register), kind: Compare) -> Register {
+pub fn picked(b: &mut ProgramBuilder, (place, x): (Register, Register), kind: Compare) -> Register {
     let index = b.0.push(Instr::Index(1), DType::I32);
     let here = b.0.push(Instr::Compare(kind, place, index), DType::Bool);
     let zero = b.constant(0.0, DType::F32);

@@ -6,8 +6,8 @@ use crate::failure::FailureKind;
 use crate::rules::Rules;
 use crate::runner::Runner;
 use crate::testing::SyntheticClock;
-use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
-use overdrive_ir::plan::{Layout, Place, Slot, Step, StepKind};
+use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample};
+use overdrive_ir::plan::{Layout, Slot, SlotPlace, Step, StepKind};
 use overdrive_ir::{
     Arguments, Builder, Cost, DType, Executable, Graph, Mode, Plan, SlotId, TensorType, Tuning,
     eval,
@@ -122,13 +122,13 @@ impl Session for Evaluated {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         assert!(self.keeps_time, "the host's clock is read around `run`");
         for _ in 0..protocol.calls_per_sample {
             self.run(call.again())?.wait()?;
         }
         let [host_ns, device_ns] = COLD_NS;
-        Ok(vec![Sample { host_ns, device_ns: Some(device_ns), cycles: None, flags: vec![] }])
+        Ok(vec![TimedSample { host_ns, device_ns: Some(device_ns), cycles: None, flags: vec![] }])
     }
 
     fn keeps_time(&self) -> bool {
@@ -185,7 +185,7 @@ fn outcome_of(fault: Fault, rivals: Rivals) -> crate::outcome::Outcome {
     let slot = Slot {
         ty: TensorType::new(DType::F32, [2, 3]),
         layout: Layout::RowMajor,
-        place: Place::Output(0),
+        place: SlotPlace::Output(0),
     };
     // One step prepares, one runs in each call.
     let steps = [true, false].map(step).to_vec();

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use overdrive_ir::backend::{
-    CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile,
+    CacheState, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
 };
-use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
 use overdrive_ir::{
     Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, SlotId, Tensor,
     agree_on,
@@ -238,7 +238,7 @@ fn check_memory(plan: &Plan) -> Result<(), BackendError> {
 fn place_constants(plan: &Plan, slots: &mut SlotTable) -> Result<Vec<AlignedBytes>, BackendError> {
     let mut constants = Vec::new();
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Constant(tensor) = &slot.place {
+        if let SlotPlace::Constant(tensor) = &slot.place {
             let bytes = uploaded(tensor)?;
             slots.set(SlotId(index as u32), bytes.start());
             constants.push(bytes);
@@ -255,7 +255,7 @@ fn keep(plan: &Plan) -> Result<AlignedBytes, BackendError> {
 /// Enters where the results of prepare steps lie.
 fn place_kept(plan: &Plan, slots: &mut SlotTable, kept: &AlignedBytes) {
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Persistent { offset, .. } = &slot.place {
+        if let SlotPlace::Persistent { offset, .. } = &slot.place {
             slots.set(SlotId(index as u32), kept.start().wrapping_add(*offset));
         }
     }
@@ -292,7 +292,7 @@ impl Session for CpuSession {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         let mut samples = Vec::with_capacity(protocol.samples as usize);
         let mut evictor = match protocol.cache {
             CacheState::Warm => AlignedBytes::filled(0, 0)?,
@@ -307,7 +307,7 @@ impl Session for CpuSession {
             }
             let host_ns =
                 start.elapsed().as_nanos() as f64 / f64::from(protocol.calls_per_sample.max(1));
-            samples.push(Sample { device_ns: None, host_ns, cycles: None, flags: vec![] });
+            samples.push(TimedSample { device_ns: None, host_ns, cycles: None, flags: vec![] });
         }
         Ok(samples)
     }

@@ -18,7 +18,7 @@
 
 use std::ops::Range;
 
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 
 use super::axis::Axis;
 use super::taps::{Copying, LANES, Lines};
@@ -36,7 +36,7 @@ struct Found {
 impl Found {
     /// Which positions of a phase, `positions` from `first` on, the input has.
     fn of(axis: &Axis, phase: usize, first: usize, positions: usize) -> Self {
-        let Dimension { stride, pad_low, input_dilation, .. } = axis.dimension;
+        let WindowDimension { stride, pad_low, input_dilation, .. } = axis.dimension;
         let start = (first * stride + phase) as i64 - pad_low;
         let length = match axis.input {
             0 => 0,

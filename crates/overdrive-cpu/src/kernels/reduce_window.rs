@@ -5,7 +5,7 @@
 //! (`taps`). The other dimensions count planes. A task folds some planes, or a band of a large one.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
-use overdrive_ir::plan::{Dimension, View};
+use overdrive_ir::plan::{View, WindowDimension};
 use overdrive_ir::{Prim, Reducer, Window};
 
 use super::axis::Axis;
@@ -85,7 +85,7 @@ impl<T: Scalar> ReduceWindow<T> {
         let inner = order.split_off(first);
         let axis = |&d: &usize| {
             let Window { size, stride, dilation, pad_low, pad_high } = windows[d];
-            let dimension = Dimension {
+            let dimension = WindowDimension {
                 stride,
                 pad_low: pad_low as i64,
                 pad_high: pad_high as i64,

@@ -12,7 +12,7 @@ use crate::launch::Addresses;
 use crate::memory::{Block, CudaMemory, DeviceBytes};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdeviceptr;
-use overdrive_ir::plan::Place;
+use overdrive_ir::plan::SlotPlace;
 use overdrive_ir::{Arguments, Mode, SlotId};
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl Copies {
         for index in 0..original.slots().len() {
             let slot = SlotId(index as u32);
             let is_arena =
-                plan.slots.get(index).is_some_and(|s| matches!(s.place, Place::Arena { .. }));
+                plan.slots.get(index).is_some_and(|s| matches!(s.place, SlotPlace::Arena { .. }));
             let at = original.of(slot);
             // The block that a slot lies in starts at or before it.
             let Some((&start, &len)) = sources.range(..=at).next_back().filter(|_| !is_arena)

@@ -13,8 +13,8 @@ use crate::memory::{CudaMemory, DeviceBytes, PINNED};
 use crate::nccl::Ranks;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
-use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
-use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
+use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
 use overdrive_ir::{
     Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning, agree_on,
 };
@@ -353,7 +353,7 @@ fn place_constants(
 ) -> Result<Vec<DeviceBytes>, Error> {
     let mut constants = Vec::new();
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Constant(tensor) = &slot.place {
+        if let SlotPlace::Constant(tensor) = &slot.place {
             let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
             device.upload(tensor.bytes(), bytes.address())?;
             addresses.set(SlotId(index as u32), bytes.address());
@@ -371,7 +371,7 @@ fn room_for_derived(plan: &Plan, device: &Arc<Device>) -> Result<DeviceBytes, Er
 /// Enters where the results of prepare steps lie.
 fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) {
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Persistent { offset, .. } = &slot.place {
+        if let SlotPlace::Persistent { offset, .. } = &slot.place {
             addresses.set(SlotId(index as u32), derived.address() + *offset as u64);
         }
     }
@@ -435,7 +435,7 @@ impl Session for CudaSession {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         let device = Arc::clone(&self.device);
         let _turn = device.turn();
         self.enter(call.again())?;

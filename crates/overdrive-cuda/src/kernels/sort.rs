@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
 use overdrive_ir::plan::View;
-use overdrive_ir::{Order, Prim};
+use overdrive_ir::{Prim, SortOrder};
 
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
@@ -95,7 +95,7 @@ fn compile(
     site: &Site<'_>,
     operand: &View,
     results: [Option<&View>; 2],
-    (axis, order): (usize, Order),
+    (axis, order): (usize, SortOrder),
 ) -> Result<Box<dyn Launch>, Refusal> {
     let mut sizes = operand.ty.sizes();
     let length = sizes.remove(axis);
@@ -118,7 +118,7 @@ fn compile(
         ("ELEMENT", element::combined(operand.ty.dtype)?.to_owned()),
         ("CHUNK", CHUNK.to_string()),
     ];
-    if order == Order::Descending {
+    if order == SortOrder::Descending {
         defines.push(("DESCENDING", String::new()));
     }
     let source = source("sort", TEXT, defines);

@@ -4,7 +4,7 @@
 //! from a good one. Invariant: none where a layer has codes that the ecosystem has no words for
 //! (six bits, zero points that are no codes).
 
-use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
 use overdrive_ir::ops::{Linear, SparseLinear, Unpack24};
 use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
@@ -70,7 +70,8 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             continue;
         };
         let (mut format, mut weights) = weights(graph, node, *op, &sizes)?;
-        let scaled_alone = op.weights == Weights::Symmetric && op.activations == Activations::Float;
+        let scaled_alone =
+            op.weights == WeightScales::Symmetric && op.activations == Activations::Float;
         if words.packs_bytes && format == "int-quantized" && scaled_alone {
             format = PACKED_FORMAT;
         }
@@ -187,7 +188,7 @@ fn weights(
         (_, 1) if !sizes.contains(&columns) && scale.dtype == DType::F32 => "channel",
         _ => "group",
     };
-    if op.weights == Weights::Asymmetric && !graph.ty(node.operands[3]).dtype.is_int() {
+    if op.weights == WeightScales::Asymmetric && !graph.ty(node.operands[3]).dtype.is_int() {
         return None;
     }
     let format = match (codes.dtype, scale.dtype) {
@@ -200,11 +201,11 @@ fn weights(
         _ => return None,
     };
     let group_size = (strategy == "group").then(|| columns / groups);
-    let strategy = if op.weights == Weights::TwoLevel { "tensor_group" } else { strategy };
+    let strategy = if op.weights == WeightScales::TwoLevel { "tensor_group" } else { strategy };
     let mut arguments = json!({
         "num_bits": codes.dtype.bits(), "type": kind(codes.dtype), "strategy": strategy,
         "group_size": group_size,
-        "symmetric": op.weights != Weights::Asymmetric, "dynamic": false,
+        "symmetric": op.weights != WeightScales::Asymmetric, "dynamic": false,
     });
     if scale.dtype == DType::E8M0 {
         microscaled(&mut arguments);

@@ -9,7 +9,7 @@
 use super::item::{Known, Value};
 use super::rearrange::{is_movable, reshaped, turned};
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Builder, DType, Expr, Pad};
 
 /// Numbers and what they are made of.
@@ -123,7 +123,8 @@ impl<'b> Coded<'b> {
             .chain(self.zero.as_ref().map(|zero| (zero, &self.counts)))
             .map(|(value, shape)| by_rows(x.builder(), value, ([shape[0], shape[1]], summed)))
             .collect();
-        let weights = if self.zero.is_some() { Weights::Asymmetric } else { Weights::Symmetric };
+        let weights =
+            if self.zero.is_some() { WeightScales::Asymmetric } else { WeightScales::Symmetric };
         let op = QuantizedLinear { weights, activations: Activations::Float };
         let filled = self.shape[inner] - self.kept[inner];
         // Numbers after the last of x meet codes that fill up the last block: zeros, so that they

@@ -70,21 +70,21 @@ impl Slopes {
 }
 
 /// A read of an element of a capture; without an index, of its only one.
-struct Read {
+struct ElementRead {
     capture: usize,
     index: Option<Value>,
     element: Value,
 }
 
 /// The reads of captures of floats.
-fn reads(score: &Graph) -> Result<Vec<Read>, Mismatch> {
+fn reads(score: &Graph) -> Result<Vec<ElementRead>, Mismatch> {
     let ports = score.inputs()[5..].iter().map(|port| port.value).enumerate();
     let (numbers, tensors): (Vec<_>, Vec<_>) = ports
         .filter(|(_, v)| score.ty(*v).dtype.is_float())
         .partition(|(_, v)| score.ty(*v).rank() == 0);
-    let mut reads: Vec<Read> = numbers
+    let mut reads: Vec<ElementRead> = numbers
         .into_iter()
-        .map(|(capture, element)| Read { capture, index: None, element })
+        .map(|(capture, element)| ElementRead { capture, index: None, element })
         .collect();
     for node in score.nodes() {
         let read = tensors.iter().find(|(_, v)| node.operands.contains(v));
@@ -97,7 +97,7 @@ fn reads(score: &Graph) -> Result<Vec<Read>, Mismatch> {
             let found = format!("`{}` of capture {capture}, {whole}", node.op.name());
             return Err(Mismatch::new("reads of single elements of captured tensors", found));
         }
-        reads.push(Read { capture, index: Some(node.operands[1]), element });
+        reads.push(ElementRead { capture, index: Some(node.operands[1]), element });
     }
     Ok(reads)
 }

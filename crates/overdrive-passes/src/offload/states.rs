@@ -7,7 +7,7 @@ use super::copies::{Copies, Copy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
 use overdrive_ir::Tuning;
-use overdrive_ir::plan::{Layout, Note, Place, Plan, Slot, SlotId, Space};
+use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace, Space};
 use std::ops::Range;
 
 /// Updates beside each other share a start and an end until their states have so many bytes: they
@@ -69,8 +69,8 @@ fn candidates(plan: &Plan, tuning: &Tuning) -> Vec<Candidate> {
 fn candidate(plan: &Plan, update: usize) -> Option<Candidate> {
     let (_, old, new) = &plan.updates[update];
     let (own, bytes) = (plan.slot(*old), plan.slot(*old).bytes());
-    let moves = matches!(own.place, Place::State(_))
-        && matches!(plan.slot(*new).place, Place::State(_) | Place::Arena { .. })
+    let moves = matches!(own.place, SlotPlace::State(_))
+        && matches!(plan.slot(*new).place, SlotPlace::State(_) | SlotPlace::Arena { .. })
         && plan.slot(*new).bytes() == bytes
         && own.layout == Layout::RowMajor
         && old != new
@@ -165,10 +165,10 @@ fn move_one(
 ) {
     let (name, old, new) = plan.updates[update].clone();
     let home = SlotId(plan.slots.len() as u32);
-    let place = Place::State(name.clone());
+    let place = SlotPlace::State(name.clone());
     plan.slots.push(Slot { place, ..plan.slot(old).clone() });
     for slot in [old, new] {
-        plan.slots[slot.0 as usize].place = Place::Arena { space: Space::MAIN, offset: 0 };
+        plan.slots[slot.0 as usize].place = SlotPlace::Arena { space: Space::MAIN, offset: 0 };
     }
     plan.updates[update] = (name.clone(), home, home);
     plan.offloaded.insert(name.clone(), OTHER);

@@ -7,7 +7,7 @@
 //! and events, which is settled first. Invariant: buffers that are in use at once never share
 //! bytes, but for what is updated in place.
 
-use overdrive_ir::plan::{LiveRange, PartialOrder, Place, Plan, Space, Step, StepKind};
+use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotPlace, Space, Step, StepKind};
 
 /// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
 /// its sizes. It runs again where a back end has made one step of several: all that the step
@@ -17,7 +17,7 @@ pub fn place(plan: &mut Plan) {
     let spans = PartialOrder::new(plan).spans(plan);
     let sharing = plan.sharing();
     let space_of = |i: usize| match plan.slots[i].place {
-        Place::Arena { space, .. } if spans[i].is_some() && sharing[i].0 as usize == i => {
+        SlotPlace::Arena { space, .. } if spans[i].is_some() && sharing[i].0 as usize == i => {
             Some(space)
         }
         _ => None,
@@ -42,12 +42,12 @@ pub fn place(plan: &mut Plan) {
     plan.persistent_bytes = vec![0; spaces];
     for (i, slot) in plan.slots.iter_mut().enumerate() {
         match slot.place {
-            Place::Arena { space, .. } if spans[i].is_some() => {
-                slot.place = Place::Arena { space, offset: offsets[sharing[i].0 as usize] };
+            SlotPlace::Arena { space, .. } if spans[i].is_some() => {
+                slot.place = SlotPlace::Arena { space, offset: offsets[sharing[i].0 as usize] };
             }
-            Place::Persistent { space, .. } => {
+            SlotPlace::Persistent { space, .. } => {
                 let end = &mut plan.persistent_bytes[usize::from(space.0)];
-                slot.place = Place::Persistent { space, offset: *end };
+                slot.place = SlotPlace::Persistent { space, offset: *end };
                 *end += aligned(slot.bytes());
             }
             _ => {}

@@ -5,7 +5,7 @@ use super::layers::Layer;
 use super::scheme::{Rounding, Scheme};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::block_scale::ScaleFormat;
-use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
 use overdrive_ir::{Builder, DType, Expr, Init, Mismatch, Node, Symmetry, TensorType};
 use std::ops::Range;
 
@@ -69,9 +69,9 @@ impl<'a> Coded<'a> {
     /// The op of its products.
     pub(super) fn op(&self) -> QuantizedLinear {
         let weights = match (self.zero.is_some(), self.tensor_scale.is_some()) {
-            (true, _) => Weights::Asymmetric,
-            (false, true) => Weights::TwoLevel,
-            (false, false) => Weights::Symmetric,
+            (true, _) => WeightScales::Asymmetric,
+            (false, true) => WeightScales::TwoLevel,
+            (false, false) => WeightScales::Symmetric,
         };
         QuantizedLinear { weights, activations: self.scheme.activations }
     }

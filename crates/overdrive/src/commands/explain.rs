@@ -7,7 +7,7 @@ use crate::{limit, subject};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
-use overdrive::ir::plan::{Note, Place, Plan, Space, Step};
+use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step};
 use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{Change, PASSES};
 use serde_json::{Value, json};
@@ -179,13 +179,13 @@ fn parts(note: &Note) -> (&str, &str, &str, &str) {
 
 /// Where a step writes.
 fn places(plan: &Plan, step: &Step) -> Vec<String> {
-    let place = |place: &Place| match place {
-        Place::Input(number) => format!("input {number}"),
-        Place::Output(number) => format!("output {number}"),
-        Place::State(name) => format!("state {name}"),
-        Place::Constant(_) => "constant".to_owned(),
-        Place::Arena { space, offset } => format!("arena{}+{offset}", space.0),
-        Place::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
+    let place = |place: &SlotPlace| match place {
+        SlotPlace::Input(number) => format!("input {number}"),
+        SlotPlace::Output(number) => format!("output {number}"),
+        SlotPlace::State(name) => format!("state {name}"),
+        SlotPlace::Constant(_) => "constant".to_owned(),
+        SlotPlace::Arena { space, offset } => format!("arena{}+{offset}", space.0),
+        SlotPlace::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
     };
     step.writes.iter().map(|slot| place(&plan.slot(*slot).place)).collect()
 }

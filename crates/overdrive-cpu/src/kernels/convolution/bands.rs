@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use overdrive_ir::plan::{ConvolutionCall, Dimension};
+use overdrive_ir::plan::{ConvolutionCall, WindowDimension};
 
 /// The longest chain.
 pub(super) const MOST: usize = 4;
@@ -36,7 +36,7 @@ const FLOPS_PER_BYTE: usize = 8;
 struct Lines {
     count: usize,
     taps: usize,
-    dimension: Dimension,
+    dimension: WindowDimension,
 }
 
 /// Bands of a chain.
@@ -148,7 +148,7 @@ impl Bands {
                 break;
             }
             let Lines { taps, dimension, .. } = self.links[i + 1];
-            let Dimension { stride, pad_low, kernel_dilation, .. } = dimension;
+            let WindowDimension { stride, pad_low, kernel_dilation, .. } = dimension;
             let (first, end) = (ranges[i + 1].start, ranges[i + 1].end.next_multiple_of(GRAIN));
             let line = |at: i64| at.clamp(0, self.links[i].count as i64) as usize;
             let low = line((first * stride) as i64 - pad_low);

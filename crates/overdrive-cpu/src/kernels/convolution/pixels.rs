@@ -13,7 +13,7 @@
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
 use half::bf16;
-use overdrive_ir::plan::{ConvolutionCall, Dimension};
+use overdrive_ir::plan::{ConvolutionCall, WindowDimension};
 use overdrive_ir::{Convolution, DType, Plan, TensorType};
 
 use super::finish::{Finish, Sums};
@@ -42,8 +42,9 @@ const SUM: usize = size_of::<f32>();
 /// Whether a convolution of these types of input, kernel and output is computed in this form, its
 /// input lying with these strides.
 pub(crate) fn takes(conv: &Convolution, types: [&TensorType; 3], strides: &[i64]) -> bool {
-    let fits =
-        |window: &[Dimension]| fits((window, conv.groups), types.map(TensorType::sizes), strides);
+    let fits = |window: &[WindowDimension]| {
+        fits((window, conv.groups), types.map(TensorType::sizes), strides)
+    };
     let [x, w, _] = types.map(|ty| ty.dtype);
     (x, w, conv.accumulate) == (DType::BF16, DType::BF16, DType::F32) && fits(&conv.window)
 }
@@ -57,7 +58,7 @@ pub(super) fn takes_call(call: &ConvolutionCall) -> bool {
 }
 
 fn fits(
-    (window, groups): (&[Dimension], usize),
+    (window, groups): (&[WindowDimension], usize),
     [_, w, y]: [Vec<usize>; 3],
     strides: &[i64],
 ) -> bool {
@@ -110,7 +111,7 @@ pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
 /// A compiled convolution.
 pub(super) struct Pixels {
     input: Strided,
-    window: [Dimension; 2],
+    window: [WindowDimension; 2],
     taps: [usize; 2],
     channels: usize,
     /// Lines and pixels of a line of the output.
@@ -204,7 +205,7 @@ impl Pixels {
     }
 
     /// Columns of the image, zeros included, that whole tiles of a line see.
-    fn columns(window: Dimension, taps: usize, line: usize) -> usize {
+    fn columns(window: WindowDimension, taps: usize, line: usize) -> usize {
         (line.next_multiple_of(PIXELS) - 1) * window.stride
             + (taps - 1) * window.kernel_dilation
             + 1
@@ -248,7 +249,7 @@ impl Pixels {
             .get(slots)
             .wrapping_offset(span.image as isize * strides[0] as isize * ELEMENT as isize);
         let image = image.cast_const();
-        let Dimension { stride, pad_low, .. } = self.window[0];
+        let WindowDimension { stride, pad_low, .. } = self.window[0];
         let top = (span.first * stride) as i64 - pad_low;
         if self.in_place {
             let (down, along) = (top * strides[2], -self.window[1].pad_low * strides[3]);

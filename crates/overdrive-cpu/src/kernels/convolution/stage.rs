@@ -19,7 +19,7 @@
 // Raw pointers into the input and scratch; places outside of the input are zeros.
 #![allow(unsafe_code)]
 
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 
 use super::interleave::{Columns, Interleave, interleaver};
 use super::panel::{PIECE, Panel, Run};
@@ -258,7 +258,7 @@ impl Stage {
 
     /// The place in a line, its zeros included, that a phase's first column sees.
     fn begin(&self, layout: Layout, phase: Phase) -> i64 {
-        let Dimension { stride, pad_low, .. } = self.x.dimension;
+        let WindowDimension { stride, pad_low, .. } = self.x.dimension;
         (layout.first_column * stride + phase.remainder) as i64 - pad_low
     }
 
@@ -270,7 +270,7 @@ impl Stage {
         (layout, phase): (Layout, Phase),
         to: *mut u8,
     ) {
-        let Dimension { stride, pad_low, input_dilation, .. } = self.x.dimension;
+        let WindowDimension { stride, pad_low, input_dilation, .. } = self.x.dimension;
         let begin = self.begin(layout, phase);
         let from = |lines: [*const u8; 4], at: i64| {
             let skip = at as isize * self.x.stride;
