@@ -5,7 +5,7 @@
 //! last. Invariant: what comes back is a slot of its own, so that the bytes of the first are free
 //! meanwhile.
 
-use super::copies::{Copies, Copy, Way};
+use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
 use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace};
@@ -94,7 +94,7 @@ fn move_one(plan: &mut Plan, gap: &Gap, (gone, comes): (usize, usize), copies: &
     });
     let copy = |way, from, to, start, done| {
         let (name, scope) = (name.clone(), scope.clone());
-        Copy { way, from, to, start, done, name, scope }
+        OffloadCopy { way, from, to, start, done, name, scope }
     };
     copies.push(copy(Way::Out, gap.slot, away, gap.before + 1, gone));
     copies.push(copy(Way::In, away, again, comes, gap.after));

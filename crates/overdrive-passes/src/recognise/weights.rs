@@ -6,13 +6,13 @@
 //! also takes the maximum of each row off first). Invariant: what is found multiplies the same
 //! numbers with the values, up to rounding.
 
-use super::movement::{Movement, Part, trace};
+use super::movement::{DimFactor, Movement, trace};
 use super::number::number;
 use overdrive_ir::ops::{Dropout, Softmax};
 use overdrive_ir::{Binary, Compare, Graph, Node, Prim, Reducer, Value};
 
 /// What weights are made of.
-pub(super) struct Weights {
+pub(super) struct AttentionWeights {
     /// Before the softmax, without a column of sinks.
     pub(super) scores: Value,
     /// The column of sinks, whose weights nobody reads.
@@ -21,7 +21,7 @@ pub(super) struct Weights {
     pub(super) seed: Option<Value>,
 }
 
-impl Weights {
+impl AttentionWeights {
     /// Those of a value, whose last dimension is that of the keys. Adds the values between it and
     /// the scores to `interior`.
     pub(super) fn of(graph: &Graph, value: Value, interior: &mut Vec<Value>) -> Option<Self> {
@@ -111,8 +111,8 @@ fn unshifted(graph: &Graph, value: Value, interior: &mut Vec<Value>) -> Option<V
                 // The same maximum for all columns of a row, and each row its own.
                 let moved = trace(graph, shift).filter(|moved| moved.source == at)?;
                 let (rows, columns) = moved.movement.dims.split_at(last);
-                let is_own = rows.iter().flatten().all(|part| matches!(part, Part::Source(_)))
-                    && columns.iter().flatten().all(|part| matches!(part, Part::Repeat(_)));
+                let is_own = rows.iter().flatten().all(|part| matches!(part, DimFactor::Source(_)))
+                    && columns.iter().flatten().all(|part| matches!(part, DimFactor::Repeat(_)));
                 let found = node.operands[0] == x && *axes == [last] && is_own;
                 if found {
                     interior.extend(between);
@@ -136,7 +136,8 @@ impl Sink {
     /// Those of a column `[..., T, 1]`, which differs along the dimension of heads alone.
     pub(super) fn of(graph: &Graph, column: Value, heads: Option<usize>) -> Option<Self> {
         let moved = trace(graph, column)?;
-        let is_repeated = |dim: &[Part]| dim.iter().all(|part| matches!(part, Part::Repeat(_)));
+        let is_repeated =
+            |dim: &[DimFactor]| dim.iter().all(|part| matches!(part, DimFactor::Repeat(_)));
         let dims = &moved.movement.dims;
         let fits = (0..dims.len()).all(|i| Some(i) == heads || is_repeated(&dims[i]));
         let own = heads.map_or(vec![], |heads| dims[heads].clone());

@@ -8,7 +8,7 @@
 //! expansion is sharded in its place.
 
 use super::layout::{Laid, localized, over, position, wire_bytes};
-use super::relation::{Kind, Relation, relation};
+use super::relation::{FactorKind, Relation, relation};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
     Axis, Binary, Builder, Compare, DType, Expr, Graph, Mesh, Node, Prim, Sharding, TensorType,
@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 /// What an axis of the mesh does for a node.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Choice {
+enum AxisChoice {
     /// Nothing: all its ranks compute the same.
     Same,
     /// Splits this factor.
@@ -36,7 +36,7 @@ pub(super) struct Ranks<'b, 'm> {
 }
 
 /// A node with what is known of its operands.
-struct Call<'a, 'b> {
+struct NodeCall<'a, 'b> {
     node: &'a Node,
     operands: Vec<Rc<Laid<'b>>>,
     types: Vec<TensorType>,
@@ -88,7 +88,7 @@ impl<'b> Ranks<'b, '_> {
             true => relation(&node.op, &types, &results, &node.regions),
             false => Relation::whole(&types, &results),
         };
-        let call = Call { node, operands, types, results, relation, wanted: wanted.cloned() };
+        let call = NodeCall { node, operands, types, results, relation, wanted: wanted.cloned() };
         let choices = self.choices(&call);
         let moved = call.moved(self.mesh, &choices);
         if node.op.prim().is_none() && (moved.is_some() || !call.fits(self.mesh, &choices)) {
@@ -107,8 +107,8 @@ impl<'b> Ranks<'b, '_> {
     }
 
     /// The expansion of a composite, sharded in its place.
-    fn expanded(&mut self, call: &Call<'_, 'b>, moved: Option<Axis>) -> Vec<Rc<Laid<'b>>> {
-        let Call { node, operands, types, .. } = call;
+    fn expanded(&mut self, call: &NodeCall<'_, 'b>, moved: Option<Axis>) -> Vec<Rc<Laid<'b>>> {
+        let NodeCall { node, operands, types, .. } = call;
         let reason = match moved {
             Some(axis) => format!("`{axis}` splits a dimension that it folds"),
             None => "its attributes hold sizes of the whole".to_owned(),
@@ -123,11 +123,11 @@ impl<'b> Ranks<'b, '_> {
     }
 
     /// What each axis of the mesh does, in the mesh's order.
-    fn choices(&self, call: &Call<'_, 'b>) -> Vec<Choice> {
-        let mut choices: Vec<Choice> = vec![];
+    fn choices(&self, call: &NodeCall<'_, 'b>) -> Vec<AxisChoice> {
+        let mut choices: Vec<AxisChoice> = vec![];
         for (axis, ranks) in &self.mesh.axes {
             let mut candidates = call.factors_along(axis, *ranks);
-            candidates.retain(|f| !choices.contains(&Choice::Factor(*f)));
+            candidates.retain(|f| !choices.contains(&AxisChoice::Factor(*f)));
             let keeps = matches!(
                 call.node.op.prim(),
                 Some(
@@ -137,14 +137,15 @@ impl<'b> Ranks<'b, '_> {
                         | Prim::Scatter { .. }
                 )
             );
-            let mut open: Vec<Choice> = candidates.into_iter().map(Choice::Factor).collect();
+            let mut open: Vec<AxisChoice> =
+                candidates.into_iter().map(AxisChoice::Factor).collect();
             if call.passes(axis) {
-                open.push(Choice::Pass);
+                open.push(AxisChoice::Pass);
             }
             if open.is_empty() || !keeps {
-                open.push(Choice::Same);
+                open.push(AxisChoice::Same);
             }
-            let cost = |choice: &Choice| call.cost(self.mesh, axis, *choice);
+            let cost = |choice: &AxisChoice| call.cost(self.mesh, axis, *choice);
             let best = open.iter().copied().min_by(|x, y| cost(x).total_cmp(&cost(y)));
             choices.push(best.expect("there is always a choice"));
         }
@@ -152,29 +153,29 @@ impl<'b> Ranks<'b, '_> {
     }
 
     /// The node as one rank computes it.
-    fn emit(&mut self, call: &Call<'_, 'b>, choices: &[Choice]) -> Vec<Rc<Laid<'b>>> {
+    fn emit(&mut self, call: &NodeCall<'_, 'b>, choices: &[AxisChoice]) -> Vec<Rc<Laid<'b>>> {
         let (b, mesh) = (self.b, self.mesh);
         let mut operands: Vec<Expr<'b>> = (0..call.operands.len())
             .map(|o| call.operands[o].at(b, mesh, &call.operand(mesh, choices, o)))
             .collect();
         let shardings: Vec<Sharding> =
             (0..call.results.len()).map(|r| call.result(mesh, choices, r)).collect();
-        let chosen = |kind: fn(Kind) -> bool| {
+        let chosen = |kind: fn(FactorKind) -> bool| {
             mesh.axes.iter().zip(choices).filter_map(move |((axis, _), choice)| match choice {
-                Choice::Factor(f) if kind(call.relation.factors[*f]) => Some(axis),
+                AxisChoice::Factor(f) if kind(call.relation.factors[*f]) => Some(axis),
                 _ => None,
             })
         };
         let mut results = match call.node.op.prim() {
             Some(prim) => {
                 let mut inside = None;
-                for axis in chosen(|kind| kind == Kind::Looked) {
+                for axis in chosen(|kind| kind == FactorKind::Looked) {
                     let rows = call.operands[0].ty.sizes();
                     let Prim::Gather { axes } = prim else { unreachable!("only gathers look up") };
                     (operands[1], inside) = rows_here(operands[1], axis, mesh, rows[axes[0]]);
                 }
                 if matches!(prim, Prim::Scatter { .. }) {
-                    for axis in chosen(|kind| kind == Kind::Summed) {
+                    for axis in chosen(|kind| kind == FactorKind::Summed) {
                         operands[0] = on_the_first(operands[0], axis);
                     }
                 }
@@ -193,8 +194,8 @@ impl<'b> Ranks<'b, '_> {
             None => b.node(call.node.op.clone(), &operands, call.node.regions.clone()),
         };
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {
-            if let Choice::Factor(f) = choice
-                && let Kind::Folded(reducer) = call.relation.factors[*f]
+            if let AxisChoice::Factor(f) = choice
+                && let FactorKind::Folded(reducer) = call.relation.factors[*f]
             {
                 let channel = over(b, mesh, axis);
                 results[0] = b.op1(Prim::AllReduce { reducer, channel }, &[results[0]]);
@@ -205,7 +206,7 @@ impl<'b> Ranks<'b, '_> {
     }
 }
 
-impl Call<'_, '_> {
+impl NodeCall<'_, '_> {
     /// Factors that some operand has split along `axis`, or the annotation of the result wants so,
     /// and that its ranks divide everywhere.
     fn factors_along(&self, axis: &Axis, ranks: usize) -> Vec<usize> {
@@ -245,14 +246,14 @@ impl Call<'_, '_> {
     }
 
     /// Bytes on the wire that a choice costs, those of the sums that it leaves among them.
-    fn cost(&self, mesh: &Mesh, axis: &Axis, choice: Choice) -> f64 {
+    fn cost(&self, mesh: &Mesh, axis: &Axis, choice: AxisChoice) -> f64 {
         let operand = |(o, x): (usize, &Rc<Laid<'_>>)| {
             let mut to = x.sharding.clone();
             to.split.iter_mut().filter(|a| a.as_ref() == Some(axis)).for_each(|a| *a = None);
-            if choice != Choice::Pass {
+            if choice != AxisChoice::Pass {
                 to.partial.retain(|other| other != axis);
             }
-            if let Choice::Factor(f) = choice
+            if let AxisChoice::Factor(f) = choice
                 && let Some(dim) = self.relation.dim(o, f)
             {
                 to.split[dim] = Some(axis.clone());
@@ -261,7 +262,7 @@ impl Call<'_, '_> {
         };
         let moved: f64 = self.operands.iter().enumerate().map(operand).sum();
         let leaves = match choice {
-            Choice::Factor(f) if self.relation.factors[f] != Kind::Parallel => {
+            AxisChoice::Factor(f) if self.relation.factors[f] != FactorKind::Parallel => {
                 2.0 * self.results.iter().map(|ty| ty.bytes() as f64).sum::<f64>()
             }
             _ => 0.0,
@@ -270,11 +271,11 @@ impl Call<'_, '_> {
     }
 
     /// The first axis that splits an operand otherwise than the choices want it.
-    fn moved(&self, mesh: &Mesh, choices: &[Choice]) -> Option<Axis> {
-        let is_moved = |(axis, choice): &(&Axis, &Choice)| {
+    fn moved(&self, mesh: &Mesh, choices: &[AxisChoice]) -> Option<Axis> {
+        let is_moved = |(axis, choice): &(&Axis, &AxisChoice)| {
             self.operands.iter().enumerate().any(|(o, x)| {
                 let wanted = match choice {
-                    Choice::Factor(f) => self.relation.dim(o, *f),
+                    AxisChoice::Factor(f) => self.relation.dim(o, *f),
                     _ => None,
                 };
                 x.sharding.dim_of(axis).is_some_and(|dim| wanted != Some(dim))
@@ -285,7 +286,7 @@ impl Call<'_, '_> {
     }
 
     /// Whether a composite infers from parts of its operands what would be parts of its results.
-    fn fits(&self, mesh: &Mesh, choices: &[Choice]) -> bool {
+    fn fits(&self, mesh: &Mesh, choices: &[AxisChoice]) -> bool {
         let part =
             |ty: &TensorType, sharding: Sharding| ty.with_shape(sharding.local(&ty.sizes(), mesh));
         let operands: Vec<TensorType> = (0..self.types.len())
@@ -299,16 +300,16 @@ impl Call<'_, '_> {
     }
 
     /// How an operand must lie.
-    fn operand(&self, mesh: &Mesh, choices: &[Choice], operand: usize) -> Sharding {
+    fn operand(&self, mesh: &Mesh, choices: &[AxisChoice], operand: usize) -> Sharding {
         let mut to = Sharding::whole(self.types[operand].rank());
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {
             match choice {
-                Choice::Factor(f) => {
+                AxisChoice::Factor(f) => {
                     if let Some(dim) = self.relation.dim(operand, *f) {
                         to.split[dim] = Some(axis.clone());
                     }
                 }
-                Choice::Pass if self.operands[operand].sharding.partial.contains(axis) => {
+                AxisChoice::Pass if self.operands[operand].sharding.partial.contains(axis) => {
                     to.partial.push(axis.clone());
                 }
                 _ => {}
@@ -319,16 +320,16 @@ impl Call<'_, '_> {
     }
 
     /// How a result lies.
-    fn result(&self, mesh: &Mesh, choices: &[Choice], result: usize) -> Sharding {
+    fn result(&self, mesh: &Mesh, choices: &[AxisChoice], result: usize) -> Sharding {
         let mut to = Sharding::whole(self.results[result].rank());
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {
             match choice {
-                Choice::Same => {}
-                Choice::Pass => to.partial.push(axis.clone()),
-                Choice::Factor(f) => match self.relation.factors[*f] {
-                    Kind::Summed | Kind::Looked => to.partial.push(axis.clone()),
-                    Kind::Folded(_) => {}
-                    Kind::Parallel => {
+                AxisChoice::Same => {}
+                AxisChoice::Pass => to.partial.push(axis.clone()),
+                AxisChoice::Factor(f) => match self.relation.factors[*f] {
+                    FactorKind::Summed | FactorKind::Looked => to.partial.push(axis.clone()),
+                    FactorKind::Folded(_) => {}
+                    FactorKind::Parallel => {
                         let dims = &self.relation.results[result];
                         if let Some(dim) = dims.iter().position(|other| other == &Some(*f)) {
                             to.split[dim] = Some(axis.clone());

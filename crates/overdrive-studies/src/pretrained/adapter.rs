@@ -7,7 +7,7 @@
 
 use super::{Pretrained, PretrainedError, Task};
 use overdrive_formats::{Tensors, huggingface};
-use overdrive_passes::{Layer, Lora, Order};
+use overdrive_passes::{KAxis, Layer, Lora};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +51,7 @@ impl Pretrained {
             "bias": "none",
             "target_modules": modules,
             // GPT-2's Conv1D, whose weights are `[in, out]`.
-            "fan_in_fan_out": layers.iter().any(|layer| layer.held.order == Order::InputMajor),
+            "fan_in_fan_out": layers.iter().any(|layer| layer.held.order == KAxis::InputMajor),
             "init_lora_weights": true,
             "inference_mode": true,
         });

@@ -11,7 +11,7 @@ use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};
 use overdrive_ir::{Graph, GraphError, StateDecl, Tensor, TensorType};
-use overdrive_passes::{Order, Quantized, Scheme, layers};
+use overdrive_passes::{KAxis, Quantized, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ impl Coding {
     /// graph of the architecture.
     pub(super) fn input_major(&self, float: &Graph) -> Result<BTreeSet<String>, GraphError> {
         let (found, _) = layers(float)?;
-        let turned = found.into_iter().filter(|layer| layer.held.order == Order::InputMajor);
+        let turned = found.into_iter().filter(|layer| layer.held.order == KAxis::InputMajor);
         Ok(turned.map(|layer| layer.name).filter(|name| self.layers.contains_key(name)).collect())
     }
 

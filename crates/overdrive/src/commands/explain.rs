@@ -9,7 +9,7 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
 use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step};
 use overdrive::ir::{Mode, Tuning};
-use overdrive::passes::{Change, PASSES};
+use overdrive::passes::{PASSES, PassChange};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-fn passes(mode: Mode, changes: &[Change]) -> Table {
+fn passes(mode: Mode, changes: &[PassChange]) -> Table {
     let titles = [
         ("pass", Align::Left),
         ("nodes", Align::Right),
@@ -104,7 +104,7 @@ fn passes(mode: Mode, changes: &[Change]) -> Table {
     };
     for pass in PASSES {
         let cells = match changes.iter().find(|change| change.pass.name == pass.name) {
-            Some(Change { before, after, notes, .. }) => [
+            Some(PassChange { before, after, notes, .. }) => [
                 range(before.nodes, after.nodes),
                 range(before.steps, after.steps),
                 notes.len().to_string(),
@@ -194,7 +194,7 @@ fn flops(count: u64) -> String {
     digits::rate(count as f64, None, "FLOP").trim_end_matches("/s").to_owned()
 }
 
-fn pass_json(name: &str, does: &str, changes: &[Change]) -> Value {
+fn pass_json(name: &str, does: &str, changes: &[PassChange]) -> Value {
     let change = changes.iter().find(|change| change.pass.name == name);
     let mut json = json!({ "name": name, "does": does, "ran": change.is_some() });
     if let Some(change) = change {

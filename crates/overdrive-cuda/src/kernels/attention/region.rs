@@ -3,7 +3,7 @@
 use overdrive_ir::ops::Attention;
 use overdrive_ir::plan::{Access, Instr, Register, View};
 use overdrive_ir::{DType, Graph};
-use overdrive_passes::{At, Read, Region};
+use overdrive_passes::{At, CaptureRead, Region};
 
 use crate::launch::Refusal;
 use crate::loops::print::{Spelling, body};
@@ -49,7 +49,7 @@ impl<'a> Printed<'a> {
 
 impl Spelling for Printed<'_> {
     fn load(&self, register: Register, _: &Access) -> String {
-        let Read { capture, index } = &self.region.reads[&register];
+        let CaptureRead { capture, index } = &self.region.reads[&register];
         let view = &self.captures[*capture];
         let mut at = format!("{}", view.offset);
         for ((index, &stride), extent) in index.iter().zip(&view.strides).zip(view.ty.sizes()) {
