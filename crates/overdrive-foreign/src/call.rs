@@ -32,13 +32,13 @@ pub(crate) trait HostEngine: Send + Sync {
 /// A graph that is ready.
 pub(crate) struct Prepared {
     /// What is called.
-    pub(crate) model: Box<dyn Model>,
+    pub(crate) model: Box<dyn EngineModel>,
     /// Time that writing the graph down for the engine took.
     pub(crate) translation_ns: u64,
 }
 
 /// A model inside an engine.
-pub(crate) trait Model: Send {
+pub(crate) trait EngineModel: Send {
     /// One call: inputs and outputs are dense and row-major, in the order of the graph.
     fn call(
         &mut self,
@@ -183,13 +183,13 @@ struct HostExecutable {
     /// Fingerprint of each state.
     weights: BTreeMap<String, u64>,
     /// One call at a time: an engine's model has its own arena.
-    model: Mutex<Box<dyn Model>>,
+    model: Mutex<Box<dyn EngineModel>>,
     translation_ns: u64,
     backend: String,
 }
 
 impl HostExecutable {
-    fn model(&self) -> MutexGuard<'_, Box<dyn Model>> {
+    fn model(&self) -> MutexGuard<'_, Box<dyn EngineModel>> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@
 
 use crate::device::Allocation;
 #[cfg(feature = "onnxruntime")]
-use crate::device::Device;
+use crate::device::DeviceAllocator;
 use overdrive_ir::backend::Memory;
 use overdrive_ir::plan::new_stamp;
 use overdrive_ir::{BackendError, Buffer, Tensor, TensorType};
@@ -22,12 +22,12 @@ use std::sync::OnceLock;
 /// A cache line, which is as aligned as any engine asks for.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; LINE]);
+struct CacheLine([u8; LINE]);
 const LINE: usize = 64;
 
 /// The bytes of a buffer.
 pub(crate) struct HostMemory {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     len: usize,
     stamp: u64,
     /// A hash of the bytes, where they came from a tensor.
@@ -40,7 +40,7 @@ pub(crate) struct HostMemory {
 impl HostMemory {
     fn filled(len: usize, fill: u8) -> Self {
         Self {
-            lines: vec![Line([fill; LINE]); len.div_ceil(LINE)],
+            lines: vec![CacheLine([fill; LINE]); len.div_ceil(LINE)],
             len,
             stamp: new_stamp(),
             fingerprint: None,
@@ -114,7 +114,7 @@ impl HostMemory {
     }
 
     /// Where the bytes are on a device, to be read: the first time they are copied there.
-    pub(crate) fn on(&self, device: &dyn Device) -> Result<*mut u8, BackendError> {
+    pub(crate) fn on(&self, device: &dyn DeviceAllocator) -> Result<*mut u8, BackendError> {
         if let Some(allocation) = self.allocation.get() {
             return Ok(allocation.address());
         }
@@ -124,7 +124,7 @@ impl HostMemory {
     }
 
     /// Likewise, to be written to.
-    pub(crate) fn on_mut(&mut self, device: &dyn Device) -> Result<*mut u8, BackendError> {
+    pub(crate) fn on_mut(&mut self, device: &dyn DeviceAllocator) -> Result<*mut u8, BackendError> {
         (self.stamp, self.fingerprint) = (new_stamp(), None);
         self.on(device)
     }

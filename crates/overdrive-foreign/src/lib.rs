@@ -24,7 +24,7 @@ mod tract;
 #[cfg(feature = "xla")]
 pub mod xla;
 
-pub use engine::{Engine, Found, Missing, OriginalFile, Place, Places, Request};
+pub use engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, OriginalFile, Places};
 pub use gemm_crate::gemm_matmul;
 pub use install::{Installed, install};
 pub use matmul::Matmul;

@@ -15,7 +15,7 @@ mod names;
 mod rotary;
 mod tokenizer;
 
-use crate::huggingface::{Config, Tokenizer, Weights};
+use crate::huggingface::{Config, FolderWeights, Tokenizer};
 use crate::{FormatError, Tensors, file as whole};
 use bytes::Bytes;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub struct Gguf {
     /// As a config.json says it.
     pub config: Config,
     /// Under the names that checkpoints have. Codes are decoded to f32.
-    pub weights: Weights,
+    pub weights: FolderWeights,
     /// The tokenizer, where it is of a kind that is known here.
     pub tokenizer: Option<Tokenizer>,
     /// What was converted or left out, in sentences.
@@ -50,7 +50,7 @@ pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatErr
 /// When it is damaged, or of an architecture or with codes that are unknown here.
 pub fn read(path: &Path) -> Result<Gguf, FormatError> {
     let file = file::File::parse(path, &whole::bytes(path)?)?;
-    if let Some(file::Value::Integer(parts @ 2..)) = file.find("split.count") {
+    if let Some(file::HeaderValue::Integer(parts @ 2..)) = file.find("split.count") {
         let error = file.wrong("split.count", "a whole model in one file", parts);
         return Err(error.remedy("join the parts with `llama-gguf-split --merge`"));
     }

@@ -12,7 +12,7 @@ mod writer;
 
 pub use config::{Config, Otherwise};
 pub use tokenizer::Tokenizer;
-pub use weights::{Weights, read_weights};
+pub use weights::{FolderWeights, read_weights};
 pub use writer::{CONTENTS, write, write_adapter};
 
 use std::path::Path;

@@ -26,11 +26,11 @@ pub struct Stop(Arc<Shared>);
 struct Shared {
     /// 0 while nobody asked.
     asked: AtomicU8,
-    state: Mutex<State>,
+    state: Mutex<StopState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StopState {
     heeding: usize,
     /// Process groups of the children.
     children: BTreeSet<u32>,
@@ -96,7 +96,7 @@ impl Stop {
         self.state().children.remove(&group);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StopState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::Workload;
 use overdrive_bench::work::Items;
-use overdrive_formats::{Columns, ModelFolder};
+use overdrive_formats::{ModelFolder, TableColumns};
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
 use overdrive_models::BuiltInModel;
 use serde_json::Value;
@@ -24,7 +24,7 @@ pub struct Template {
     /// What its integer inputs index: ids are below this.
     pub vocabulary: Option<usize>,
     /// What the columns mean of the table that it learnt from.
-    pub columns: Option<Columns>,
+    pub columns: Option<TableColumns>,
     /// The config.json of a published architecture, see [`Workload::config`].
     pub config: Option<Value>,
 }

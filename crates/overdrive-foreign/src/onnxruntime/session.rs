@@ -9,9 +9,9 @@
 use super::library::Library;
 use super::plugin;
 use super::provider::Provider;
-use super::values::{MemoryInfo, Placed, RunOptions};
-use crate::call::{HostEngine, Model, Prepared, unsupported};
-use crate::device::Device;
+use super::values::{BoundValue, MemoryInfo, RunOptions};
+use crate::call::{EngineModel, HostEngine, Prepared, unsupported};
+use crate::device::DeviceAllocator;
 use crate::engine::{Engine, OriginalFile};
 use crate::host::HostMemory;
 use crate::onnx_model::{self, OnnxModel};
@@ -38,7 +38,7 @@ pub(super) struct Sessions {
     /// The library of a provider that is no part of ONNX Runtime's.
     pub(super) plugin: Option<PathBuf>,
     /// Where inputs and outputs are, if not on the host.
-    pub(super) device: Option<Arc<dyn Device>>,
+    pub(super) device: Option<Arc<dyn DeviceAllocator>>,
 }
 
 impl Sessions {
@@ -152,7 +152,8 @@ impl HostEngine for Sessions {
             }
         };
         let session = session.map_err(|e| refused(e.to_string()))?;
-        let value = |port: &Port| Placed::new(&port.name, graph.ty(port.value)).map_err(refused);
+        let value =
+            |port: &Port| BoundValue::new(&port.name, graph.ty(port.value)).map_err(refused);
         let inputs = graph.inputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let outputs = graph.outputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let memory = match self.provider {
@@ -178,12 +179,12 @@ impl HostEngine for Sessions {
 
 struct SessionModel {
     session: Session,
-    inputs: Vec<Placed>,
-    outputs: Vec<Placed>,
+    inputs: Vec<BoundValue>,
+    outputs: Vec<BoundValue>,
     /// What the library calls the memory that inputs and outputs are in.
     memory: MemoryInfo,
     /// Whose memory it is, if not the host's.
-    device: Option<Arc<dyn Device>>,
+    device: Option<Arc<dyn DeviceAllocator>>,
     /// What calls are captured under, by the addresses of their inputs and outputs: a captured
     /// graph uses these whatever it is handed. None where calls are not captured.
     captures: Option<HashMap<Vec<usize>, RunOptions>>,
@@ -233,8 +234,9 @@ impl SessionModel {
                 }
             }
         };
-        let names =
-            |places: &[Placed]| places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>();
+        let names = |places: &[BoundValue]| {
+            places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>()
+        };
         let (input_names, output_names) = (names(&self.inputs), names(&self.outputs));
         let given_values: Vec<*const sys::OrtValue> =
             given.iter().map(|value| value.0.cast_const()).collect();
@@ -288,7 +290,7 @@ impl SessionModel {
     }
 }
 
-impl Model for SessionModel {
+impl EngineModel for SessionModel {
     fn call(
         &mut self,
         inputs: &[&HostMemory],

@@ -17,7 +17,7 @@ pub(super) const COMPRESSED: &str = ".compressed";
 const PACKED_FORMAT: &str = "pack-quantized";
 
 /// Layers that are alike.
-struct Group {
+struct ConfigGroup {
     format: &'static str,
     weights: Json,
     activations: Json,
@@ -45,7 +45,7 @@ impl Words<'static> {
 /// `dequantize` says so.
 pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     let sizes = group_sizes(graph);
-    let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
+    let (mut groups, mut ignore, mut sparse) = (Vec::<ConfigGroup>::new(), Vec::new(), Vec::new());
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
         let float = node.op.composite::<Linear>().is_some()
@@ -79,12 +79,12 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             turn(format, &mut weights)?;
         }
         let activations = activations(graph, node, *op);
-        let alike = |g: &&mut Group| {
+        let alike = |g: &&mut ConfigGroup| {
             g.format == format && g.weights == weights && g.activations == activations
         };
         match groups.iter_mut().find(alike) {
             Some(group) => group.targets.push(layer),
-            None => groups.push(Group { format, weights, activations, targets: vec![layer] }),
+            None => groups.push(ConfigGroup { format, weights, activations, targets: vec![layer] }),
         }
     }
     if groups.is_empty() && sparse.is_empty() {
@@ -96,7 +96,7 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
         let mixed = groups.iter().any(|group| group.format != first.format);
         config["format"] = if mixed { "mixed-precision" } else { first.format }.into();
         let named = groups.iter().enumerate().map(|(i, group)| {
-            let Group { format, weights, activations, targets } = group;
+            let ConfigGroup { format, weights, activations, targets } = group;
             let group = json!({
                 "targets": targets, "weights": weights, "input_activations": activations,
                 "format": format,

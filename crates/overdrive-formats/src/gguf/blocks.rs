@@ -7,7 +7,7 @@ use half::bf16;
 
 /// A type of tensors.
 #[derive(Debug)]
-pub(super) struct Kind {
+pub(super) struct GgmlType {
     code: u64,
     pub(super) name: &'static str,
     /// Elements of a block.
@@ -20,7 +20,7 @@ pub(super) struct Kind {
 
 macro_rules! kinds {
     ($($code:literal $name:literal $elements:literal $bytes:literal $decode:expr;)*) => {
-        &[$(Kind {
+        &[$(GgmlType {
             code: $code,
             name: $name,
             elements: $elements,
@@ -30,7 +30,7 @@ macro_rules! kinds {
     };
 }
 
-static KINDS: &[Kind] = kinds! {
+static KINDS: &[GgmlType] = kinds! {
     0 "F32" 1 4 |block, out| out[0] = f32::from_le_bytes(four(block));
     1 "F16" 1 2 |block, out| out[0] = half(block);
     2 "Q4_0" 32 18 q4_0;
@@ -47,8 +47,8 @@ static KINDS: &[Kind] = kinds! {
     30 "BF16" 1 2 |block, out| out[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32();
 };
 
-impl Kind {
-    pub(super) fn of(code: u64) -> Option<&'static Kind> {
+impl GgmlType {
+    pub(super) fn of(code: u64) -> Option<&'static GgmlType> {
         KINDS.iter().find(|kind| kind.code == code)
     }
 

@@ -3,7 +3,7 @@
 //! Every length is compared with the bytes that are left before anything is made of it. Tensors may
 //! not overlap. The size of the decoded tensors is thus bounded by a multiple of the file's size.
 
-use super::blocks::Kind;
+use super::blocks::GgmlType;
 use crate::FormatError;
 use bytes::Bytes;
 use overdrive_ir::{DType, TensorType};
@@ -20,7 +20,7 @@ const ALIGNMENT: u64 = 32;
 
 /// A value of the header.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Value {
+pub(super) enum HeaderValue {
     Integer(i128),
     Float(f64),
     Bool(bool),
@@ -33,8 +33,8 @@ pub(super) enum Value {
 
 /// A tensor's place.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
-    pub(super) kind: &'static Kind,
+pub(super) struct StoredTensor {
+    pub(super) kind: &'static GgmlType,
     /// Outermost first.
     pub(super) sizes: Vec<usize>,
     pub(super) bytes: Bytes,
@@ -44,8 +44,8 @@ pub(super) struct Stored {
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) path: PathBuf,
-    values: BTreeMap<String, Value>,
-    pub(super) tensors: BTreeMap<String, Stored>,
+    values: BTreeMap<String, HeaderValue>,
+    pub(super) tensors: BTreeMap<String, StoredTensor>,
     /// Keys that were asked for.
     asked: RefCell<BTreeSet<String>>,
 }
@@ -78,7 +78,7 @@ impl File {
         }
         let alignment = match values.get("general.alignment") {
             None => ALIGNMENT,
-            Some(Value::Integer(n)) if (1..=1 << 20).contains(n) => *n as u64,
+            Some(HeaderValue::Integer(n)) if (1..=1 << 20).contains(n) => *n as u64,
             Some(_) => return Err(reader.wrong("an alignment", "something else")),
         };
         let start = (reader.at as u64).next_multiple_of(alignment);
@@ -88,7 +88,7 @@ impl File {
     }
 
     /// The value of a key.
-    pub(super) fn find(&self, key: &str) -> Option<&Value> {
+    pub(super) fn find(&self, key: &str) -> Option<&HeaderValue> {
         self.asked.borrow_mut().insert(key.to_owned());
         self.values.get(key)
     }
@@ -119,7 +119,7 @@ impl File {
 struct Listed {
     name: String,
     sizes: Vec<usize>,
-    kind: &'static Kind,
+    kind: &'static GgmlType,
     offset: u64,
 }
 
@@ -128,7 +128,7 @@ fn placed(
     reader: &Reader<'_>,
     start: u64,
     mut listed: Vec<Listed>,
-) -> Result<BTreeMap<String, Stored>, FormatError> {
+) -> Result<BTreeMap<String, StoredTensor>, FormatError> {
     listed.sort_by_key(|tensor| tensor.offset);
     let (mut tensors, mut end_before) = (BTreeMap::new(), 0);
     for Listed { name, sizes, kind, offset } in listed {
@@ -157,7 +157,7 @@ fn placed(
         }
         end_before = offset + (range.end - range.start) as u64;
         let bytes = reader.bytes.slice(range);
-        if tensors.insert(name.clone(), Stored { kind, sizes, bytes }).is_some() {
+        if tensors.insert(name.clone(), StoredTensor { kind, sizes, bytes }).is_some() {
             return wrong("one tensor".to_owned(), "a second of this name".to_owned());
         }
     }
@@ -196,54 +196,56 @@ impl Reader<'_> {
     }
 
     /// A number of this type: the integer, or the float.
-    fn scalar(&mut self, kind: u64) -> Result<Option<Value>, FormatError> {
+    fn scalar(&mut self, kind: u64) -> Result<Option<HeaderValue>, FormatError> {
         let signed = |bits: u64, width: u32| (bits << (64 - width)) as i64 >> (64 - width);
         Ok(Some(match kind {
-            0 => Value::Integer(self.number(1)?.into()),
-            1 => Value::Integer(signed(self.number(1)?, 8).into()),
-            2 => Value::Integer(self.number(2)?.into()),
-            3 => Value::Integer(signed(self.number(2)?, 16).into()),
-            4 => Value::Integer(self.number(4)?.into()),
-            5 => Value::Integer(signed(self.number(4)?, 32).into()),
-            6 => Value::Float(f32::from_bits(self.number(4)? as u32).into()),
-            7 => Value::Bool(self.number(1)? != 0),
-            10 => Value::Integer(self.number(8)?.into()),
-            11 => Value::Integer((self.number(8)? as i64).into()),
-            12 => Value::Float(f64::from_bits(self.number(8)?)),
+            0 => HeaderValue::Integer(self.number(1)?.into()),
+            1 => HeaderValue::Integer(signed(self.number(1)?, 8).into()),
+            2 => HeaderValue::Integer(self.number(2)?.into()),
+            3 => HeaderValue::Integer(signed(self.number(2)?, 16).into()),
+            4 => HeaderValue::Integer(self.number(4)?.into()),
+            5 => HeaderValue::Integer(signed(self.number(4)?, 32).into()),
+            6 => HeaderValue::Float(f32::from_bits(self.number(4)? as u32).into()),
+            7 => HeaderValue::Bool(self.number(1)? != 0),
+            10 => HeaderValue::Integer(self.number(8)?.into()),
+            11 => HeaderValue::Integer((self.number(8)? as i64).into()),
+            12 => HeaderValue::Float(f64::from_bits(self.number(8)?)),
             _ => return Ok(None),
         }))
     }
 
-    fn value(&mut self, kind: u64) -> Result<Value, FormatError> {
+    fn value(&mut self, kind: u64) -> Result<HeaderValue, FormatError> {
         const TEXT: u64 = 8;
         const LIST: u64 = 9;
         if let Some(value) = self.scalar(kind)? {
             return Ok(value);
         }
         if kind == TEXT {
-            return Ok(Value::Text(self.text()?));
+            return Ok(HeaderValue::Text(self.text()?));
         }
         if kind != LIST {
             return Err(self.wrong("a type from 0 to 12", kind));
         }
         let (kind, count) = (self.number(4)?, self.number(8)?);
         if kind == TEXT {
-            return Ok(Value::Texts((0..count).map(|_| self.text()).collect::<Result<_, _>>()?));
+            return Ok(HeaderValue::Texts(
+                (0..count).map(|_| self.text()).collect::<Result<_, _>>()?,
+            ));
         }
         let (mut integers, mut floats, mut bools) = (vec![], vec![], vec![]);
         for _ in 0..count {
             match self.scalar(kind)? {
-                Some(Value::Integer(n)) => integers.push(n as i64),
-                Some(Value::Float(x)) => floats.push(x),
-                Some(Value::Bool(b)) => bools.push(b),
+                Some(HeaderValue::Integer(n)) => integers.push(n as i64),
+                Some(HeaderValue::Float(x)) => floats.push(x),
+                Some(HeaderValue::Bool(b)) => bools.push(b),
                 _ => return Err(self.wrong("a list of numbers or texts", format!("type {kind}"))),
             }
         }
         Ok(match (integers.is_empty(), floats.is_empty()) {
-            (_, false) => Value::Floats(floats),
-            (false, _) => Value::Integers(integers),
-            _ if bools.is_empty() => Value::Integers(vec![]),
-            _ => Value::Bools(bools),
+            (_, false) => HeaderValue::Floats(floats),
+            (false, _) => HeaderValue::Integers(integers),
+            _ if bools.is_empty() => HeaderValue::Integers(vec![]),
+            _ => HeaderValue::Bools(bools),
         })
     }
 
@@ -260,8 +262,8 @@ impl Reader<'_> {
         // Innermost first in the file.
         sizes.reverse();
         let code = self.number(4)?;
-        let Some(kind) = Kind::of(code) else {
-            let known = Kind::names();
+        let Some(kind) = GgmlType::of(code) else {
+            let known = GgmlType::names();
             let error = self.wrong(format!("`{name}` as one of {known}"), format!("type {code}"));
             return Err(error.remedy("convert the file to one of these types"));
         };

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// The tensors of a folder, as they are stored.
 #[derive(Debug, Default)]
-pub struct Weights {
+pub struct FolderWeights {
     /// By name.
     pub tensors: Tensors,
     /// The types that floats are stored in.
@@ -30,11 +30,11 @@ pub(super) const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 ///
 /// # Errors
 /// When there are none, or when a shard or a tensor that the index lists is missing.
-pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
+pub fn read_weights(folder: &Path) -> Result<FolderWeights, FormatError> {
     for name in FILES {
         let (single, index) = (folder.join(name), folder.join(format!("{name}.index.json")));
         if single.exists() {
-            let mut weights = Weights { path: single.clone(), ..Weights::default() };
+            let mut weights = FolderWeights { path: single.clone(), ..FolderWeights::default() };
             weights.take(&single)?;
             return Ok(weights);
         }
@@ -48,9 +48,9 @@ pub fn read_weights(folder: &Path) -> Result<Weights, FormatError> {
 }
 
 /// Reads the shards that an index lists.
-fn read_shards(folder: &Path, index: PathBuf) -> Result<Weights, FormatError> {
+fn read_shards(folder: &Path, index: PathBuf) -> Result<FolderWeights, FormatError> {
     let listed = Config::read(&index)?;
-    let mut weights = Weights { path: index, ..Weights::default() };
+    let mut weights = FolderWeights { path: index, ..FolderWeights::default() };
     let map = listed.section(&["weight_map"])?.ok_or_else(|| {
         listed.wrong("weight_map", "an object from tensors to shards", "no such field")
     })?;
@@ -81,7 +81,7 @@ fn read_shards(folder: &Path, index: PathBuf) -> Result<Weights, FormatError> {
     Ok(weights)
 }
 
-impl Weights {
+impl FolderWeights {
     /// Adds the tensors of a file.
     fn take(&mut self, path: &Path) -> Result<(), FormatError> {
         let is_pickled = path.extension().is_some_and(|extension| extension == "bin");

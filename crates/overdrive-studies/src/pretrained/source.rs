@@ -3,7 +3,7 @@
 
 use overdrive_formats::FormatError;
 use overdrive_formats::gguf::{self, Gguf};
-use overdrive_formats::huggingface::{self, Config, Tokenizer, Weights};
+use overdrive_formats::huggingface::{self, Config, FolderWeights, Tokenizer};
 use std::path::{Path, PathBuf};
 
 /// Extension of files of GGUF.
@@ -52,7 +52,7 @@ impl Source {
     }
 
     /// Its weights, with what a user should know of them.
-    pub(super) fn weights(&mut self) -> Result<(Weights, Vec<String>), FormatError> {
+    pub(super) fn weights(&mut self) -> Result<(FolderWeights, Vec<String>), FormatError> {
         match (&mut self.file, &self.folder) {
             (Some(file), _) => {
                 Ok((std::mem::take(&mut file.weights), std::mem::take(&mut file.notes)))

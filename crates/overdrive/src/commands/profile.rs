@@ -12,7 +12,7 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::failure::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
 use overdrive::cpu::memory::available_bytes;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::ir::{Backend, Mode, State, Tuning};
 use overdrive::studies::Workload;
 use overdrive_process::Stop;
@@ -23,7 +23,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let place = |path| {
         let inputs = &[Path::new(&arguments.subject.model)];
         let request =
-            Request { path, option: "--trace", existing: arguments.replacing.into(), inputs };
+            PlaceRequest { path, option: "--trace", existing: arguments.replacing.into(), inputs };
         Place::file(request).map_err(Failure::bad_input)
     };
     let place = arguments.trace.as_deref().map(place).transpose()?;

@@ -28,7 +28,7 @@ use chosen::{Chosen, compared, harness, refused, rules};
 pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
@@ -97,7 +97,7 @@ fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
     let data = arguments.data.as_deref().map(Path::new);
     let inputs: Vec<&Path> = [Path::new(&arguments.model)].into_iter().chain(data).collect();
     let request =
-        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+        PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     if file::is_file(path) {
         return Place::file(request).map_err(Failure::bad_input);
     }

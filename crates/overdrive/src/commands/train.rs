@@ -17,7 +17,7 @@ use learnt::{ADAPTER, Learnt, Scores, score};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ranks::Launch;
 use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
@@ -135,7 +135,7 @@ fn place(arguments: &Train) -> Result<Place, Failure> {
     inputs.extend(arguments.model.as_deref().map(Path::new));
     inputs.extend(arguments.tokenizer.as_deref());
     let request =
-        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+        PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     let contents = match arguments.model.as_deref().is_some_and(model::is_published) {
         true => huggingface::CONTENTS,
         false => ModelFolder::CONTENTS,

@@ -4,7 +4,7 @@
 use super::failure;
 use crate::failure::Failure;
 use crate::terminal::note;
-use overdrive::formats::Columns;
+use overdrive::formats::TableColumns;
 use overdrive::ir::Init;
 use overdrive::models::{TABLE_MLP, table_mlp};
 use overdrive::studies::Template;
@@ -81,7 +81,7 @@ fn found(data: &Dataset, has_learnt: bool) {
 }
 
 /// What the labels are.
-fn label(columns: &Columns, samples: &Samples) -> String {
+fn label(columns: &TableColumns, samples: &Samples) -> String {
     let named = columns.label.as_ref();
     if let Targets::Quantities(of) = samples.targets() {
         let (low, high) = of
@@ -98,7 +98,7 @@ fn label(columns: &Columns, samples: &Samples) -> String {
 }
 
 /// How to have the labels taken otherwise, where they could be.
-fn other(columns: &Columns, samples: &Samples) -> Option<&'static str> {
+fn other(columns: &TableColumns, samples: &Samples) -> Option<&'static str> {
     let is_number = |name: &String| name.parse::<f64>().is_ok_and(f64::is_finite);
     match samples.targets().kind() {
         Target::Quantity => Some("--target classes takes each number as a class instead"),
