@@ -13,9 +13,9 @@ use overdrive_ir::{
     agree_on,
 };
 
-use super::copy::Copy;
+use super::copy::SlotCopy;
 use super::runnable::Runnable;
-use super::step::{Task, compile};
+use super::step::{CompiledStep, compile};
 use super::storage::Storage;
 use crate::isa::InstructionSet;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
@@ -33,7 +33,7 @@ pub struct CpuExecutable {
     constants: Vec<AlignedBytes>,
     derived: Derived<AlignedBytes>,
     /// The steps of the first session. They were compiled to see that they can be.
-    compiled: Mutex<Option<Vec<Task>>>,
+    compiled: Mutex<Option<Vec<CompiledStep>>>,
     communicator: Option<Arc<dyn Communicator>>,
     /// The instruction set in force while sessions are made and run.
     set: InstructionSet,
@@ -87,7 +87,7 @@ impl CpuExecutable {
 fn compiled(
     plan: &Plan,
     communicator: Option<&Arc<dyn Communicator>>,
-) -> Result<Vec<Task>, BackendError> {
+) -> Result<Vec<CompiledStep>, BackendError> {
     plan.steps.iter().map(|step| compile(plan, step, communicator)).collect()
 }
 
@@ -96,9 +96,9 @@ struct CpuSession {
     executable: Arc<CpuExecutable>,
     pool: Arc<Pool>,
     /// One per step of the plan. They hold scratch, so that no other session has them.
-    steps: Vec<Task>,
+    steps: Vec<CompiledStep>,
     /// From where the plan left results to where the caller has them.
-    deliveries: Vec<Copy>,
+    deliveries: Vec<SlotCopy>,
     signature: Signature,
     prepared: Prepared,
     slots: SlotTable,
@@ -130,7 +130,7 @@ impl CpuSession {
         let [inputs, outputs] = &executable.names;
         let signature = Signature::new(plan, inputs, outputs);
         let prepared = Prepared::new(plan, &signature.state_names());
-        let deliver = |(from, home)| Copy::new(from, home, plan.slot(from).bytes());
+        let deliver = |(from, home)| SlotCopy::new(from, home, plan.slot(from).bytes());
         let deliveries = signature.deliveries(plan).into_iter().map(deliver).collect();
         let mut slots = SlotTable::new(0);
         slots.clone_from(&executable.slots);
@@ -210,7 +210,7 @@ impl CpuSession {
 
 /// Kernels that do not know the element types of their step leave it to the reference, as the plan
 /// then says.
-fn say_what_the_reference_does(plan: &mut Plan, steps: &[Task]) {
+fn say_what_the_reference_does(plan: &mut Plan, steps: &[CompiledStep]) {
     for (step, compiled) in plan.steps.iter_mut().zip(steps) {
         let StepKind::Kernel(call) = &step.kind else { continue };
         if compiled.is_reference() {
@@ -313,7 +313,7 @@ impl Session for CpuSession {
     }
 
     fn memory(&self) -> MemoryReport {
-        let own: usize = self.steps.iter().map(Task::workspace_bytes).sum();
+        let own: usize = self.steps.iter().map(CompiledStep::workspace_bytes).sum();
         let constants = &self.executable.constants;
         let constants: usize = constants.iter().map(AlignedBytes::len).sum();
         MemoryReport {

@@ -22,7 +22,7 @@ mod step;
 mod storage;
 mod sums;
 
-pub(crate) use batch::Parts;
+pub(crate) use batch::BatchParts;
 pub use executable::CpuExecutable;
 pub(crate) use executable::uploaded;
 pub(crate) use format::{Format, Named};

@@ -11,16 +11,16 @@ use crate::threads::Pool;
 
 /// A fused loop.
 #[derive(Debug)]
-pub(super) struct Nest(CompiledLoop);
+pub(super) struct FusedLoop(CompiledLoop);
 
-impl Nest {
+impl FusedLoop {
     pub(super) fn new(plan: &Plan, program: &Program) -> Result<Self, Unsupported> {
         let compiled = CompiledLoop::new(program, &|slot| plan.slot(slot).ty.dtype);
         compiled.map(Self).map_err(|e| Unsupported::new(e.to_string()))
     }
 }
 
-impl Runnable for Nest {
+impl Runnable for FusedLoop {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         // SAFETY: the executor entered all of the step's slots; the plan keeps reads and writes of
         // steps apart.

@@ -4,17 +4,17 @@ use overdrive_ir::plan::{Step, StepKind};
 use overdrive_ir::{BackendError, Communicator, Plan, RankError};
 use std::sync::Arc;
 
-use super::copy::Copy;
+use super::copy::SlotCopy;
 use super::gemm;
 use super::host::Host;
-use super::nest::Nest;
+use super::nest::FusedLoop;
 use super::runnable::{Runnable, Unsupported};
 use crate::kernels::{self, Collective};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
 /// A compiled step.
-pub(super) enum Task {
+pub(super) enum CompiledStep {
     /// Work of this rank alone.
     Own(Box<dyn Runnable>),
     /// Work with other ranks.
@@ -23,27 +23,27 @@ pub(super) enum Task {
     Done,
 }
 
-impl Task {
+impl CompiledStep {
     /// Does the work.
     pub(super) fn run(&self, pool: &Pool, slots: &SlotTable) -> Result<(), RankError> {
         match self {
-            Task::Own(step) => step.run(pool, slots),
-            Task::Shared(collective) => collective.run(slots)?,
-            Task::Done => {}
+            CompiledStep::Own(step) => step.run(pool, slots),
+            CompiledStep::Shared(collective) => collective.run(slots)?,
+            CompiledStep::Done => {}
         }
         Ok(())
     }
 
     /// Whether the f64 reference does it.
     pub(super) fn is_reference(&self) -> bool {
-        matches!(self, Task::Own(step) if step.is_reference())
+        matches!(self, CompiledStep::Own(step) if step.is_reference())
     }
 
     /// Bytes that the step holds beside what the plan gave it.
     pub(super) fn workspace_bytes(&self) -> usize {
         match self {
-            Task::Own(step) => step.workspace_bytes(),
-            Task::Shared(_) | Task::Done => 0,
+            CompiledStep::Own(step) => step.workspace_bytes(),
+            CompiledStep::Shared(_) | CompiledStep::Done => 0,
         }
     }
 }
@@ -56,13 +56,13 @@ pub(super) fn compile(
     plan: &Plan,
     step: &Step,
     communicator: Option<&Arc<dyn Communicator>>,
-) -> Result<Task, BackendError> {
+) -> Result<CompiledStep, BackendError> {
     let compiled = match &step.kind {
         StepKind::CollectiveStart { prim } => {
-            Collective::new(plan, (step, prim), communicator).map(Task::Shared)
+            Collective::new(plan, (step, prim), communicator).map(CompiledStep::Shared)
         }
-        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Task::Done),
-        _ => compile_kind(plan, step).map(Task::Own),
+        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(CompiledStep::Done),
+        _ => compile_kind(plan, step).map(CompiledStep::Own),
     };
     compiled.map_err(|unsupported| BackendError::Unsupported {
         backend: "cpu".to_owned(),
@@ -74,7 +74,7 @@ pub(super) fn compile(
 
 fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupported> {
     match &step.kind {
-        StepKind::Loop(program) => Ok(Box::new(Nest::new(plan, program)?)),
+        StepKind::Loop(program) => Ok(Box::new(FusedLoop::new(plan, program)?)),
         StepKind::Convolution(call) => kernels::convolution::compile(plan, call),
         StepKind::Chain(calls) => kernels::convolution::compile_chain(plan, calls),
         StepKind::Gemm(call) => gemm::compile(plan, call),
@@ -83,7 +83,7 @@ fn compile_kind(plan: &Plan, step: &Step) -> Result<Box<dyn Runnable>, Unsupport
         }
         StepKind::PackFilter(call) => kernels::convolution::compile_pack(call, step.writes[0]),
         // One thing after another: a copy has ended when it was started.
-        StepKind::CopyStart => Ok(Box::new(Copy::of_step(plan, step))),
+        StepKind::CopyStart => Ok(Box::new(SlotCopy::of_step(plan, step))),
         StepKind::Host(call) => Ok(Box::new(Host::new(plan, call)?)),
         StepKind::Kernel(call) => kernels::compile(plan, call),
         StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. } | StepKind::CopyDone => {

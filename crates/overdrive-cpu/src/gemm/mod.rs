@@ -47,13 +47,13 @@ mod x86;
 pub(crate) use blocks::{BlockProduct, transpose};
 pub use columns::Columns;
 pub(crate) use conversion::{Narrow, Widen};
-pub(crate) use epilogue::Part;
-pub use epilogue::{Block, Epilogue, Output};
-pub use kernel::{Accumulator, Element, Kernel};
+pub(crate) use epilogue::ProductPart;
+pub use epilogue::{AccumulatorBlock, Epilogue, ProductOutput};
+pub use kernel::{Accumulator, Element, MicroKernel};
 pub use macro_kernel::gemm;
 pub use packed::{Packed, Rhs};
-pub(crate) use panel::Lines;
+pub(crate) use panel::OperandLines;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use pixels::{PixelConfig, PixelTiles};
-pub(crate) use target::Target;
+pub(crate) use target::SumsTarget;
 pub use view::{View, ViewMut};

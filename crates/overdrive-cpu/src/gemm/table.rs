@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::kernel::{Element, Kernel};
+use super::kernel::{Element, MicroKernel};
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 use super::pack::{pack, pack_shifted, pack_widened};
@@ -17,7 +17,7 @@ macro_rules! element {
     ($format:ty, $acc:ty, $kernels:ident) => {
         impl Element for $format {
             type Acc = $acc;
-            fn kernels() -> &'static [Kernel<Self>] {
+            fn kernels() -> &'static [MicroKernel<Self>] {
                 $kernels
             }
         }
@@ -51,7 +51,7 @@ macro_rules! f32_kernels {
         &[
             $(#[cfg(target_arch = "x86_64")] $first,)*
             #[cfg(target_arch = "x86_64")]
-            Kernel {
+            MicroKernel {
                 name: "avx512 14x32",
                 set: InstructionSet::Avx512,
                 a: plain(14),
@@ -63,7 +63,7 @@ macro_rules! f32_kernels {
                 packed_for: None,
             },
             #[cfg(target_arch = "x86_64")]
-            Kernel {
+            MicroKernel {
                 name: "avx2 6x16",
                 set: InstructionSet::Avx2,
                 a: plain(6),
@@ -75,7 +75,7 @@ macro_rules! f32_kernels {
                 packed_for: None,
             },
             #[cfg(target_arch = "aarch64")]
-            Kernel {
+            MicroKernel {
                 name: "neon 8x12",
                 set: InstructionSet::Neon,
                 a: plain(8),
@@ -86,7 +86,7 @@ macro_rules! f32_kernels {
                 skinny: $skinny(neon::f32_neon_skinny),
                 packed_for: None,
             },
-            Kernel {
+            MicroKernel {
                 name: "portable 4x8",
                 set: InstructionSet::Portable,
                 a: plain(4),
@@ -101,10 +101,10 @@ macro_rules! f32_kernels {
     };
 }
 
-static F32: &[Kernel<f32>] = f32_kernels!(
+static F32: &[MicroKernel<f32>] = f32_kernels!(
     pack::<f32>,
     Some,
-    Kernel {
+    MicroKernel {
         name: "amx-bf16x3 32x32",
         set: InstructionSet::Amx,
         a: groups(32, 32, 32),
@@ -116,11 +116,11 @@ static F32: &[Kernel<f32>] = f32_kernels!(
         packed_for: Some(17),
     }
 );
-static F16: &[Kernel<f16>] = f32_kernels!(pack_widened::<f16, f32>, unless_converted);
-static BF16: &[Kernel<bf16>] = f32_kernels!(
+static F16: &[MicroKernel<f16>] = f32_kernels!(pack_widened::<f16, f32>, unless_converted);
+static BF16: &[MicroKernel<bf16>] = f32_kernels!(
     pack_widened::<bf16, f32>,
     unless_converted,
-    Kernel {
+    MicroKernel {
         name: "amx 32x32",
         set: InstructionSet::Amx,
         a: groups(32, 32, 32),
@@ -131,7 +131,7 @@ static BF16: &[Kernel<bf16>] = f32_kernels!(
         skinny: None,
         packed_for: None,
     },
-    Kernel {
+    MicroKernel {
         name: "avx512-bf16 14x32",
         set: InstructionSet::Avx512Bf16,
         a: groups(14, 2, 2),
@@ -144,9 +144,9 @@ static BF16: &[Kernel<bf16>] = f32_kernels!(
     }
 );
 
-static I8: &[Kernel<i8>] = &[
+static I8: &[MicroKernel<i8>] = &[
     #[cfg(target_arch = "x86_64")]
-    Kernel {
+    MicroKernel {
         name: "amx-int8 32x32",
         set: InstructionSet::Amx,
         a: groups(32, 64, 64),
@@ -158,7 +158,7 @@ static I8: &[Kernel<i8>] = &[
         packed_for: None,
     },
     #[cfg(target_arch = "x86_64")]
-    Kernel {
+    MicroKernel {
         name: "avx512-vnni 14x32",
         set: InstructionSet::Avx512Vnni,
         a: groups(14, 4, 4),
@@ -170,7 +170,7 @@ static I8: &[Kernel<i8>] = &[
         packed_for: None,
     },
     #[cfg(target_arch = "x86_64")]
-    Kernel {
+    MicroKernel {
         name: "avx2-i16 6x16",
         set: InstructionSet::Avx2,
         a: groups(6, 2, 2),
@@ -181,7 +181,7 @@ static I8: &[Kernel<i8>] = &[
         skinny: None,
         packed_for: None,
     },
-    Kernel {
+    MicroKernel {
         name: "portable-i32 4x8",
         set: InstructionSet::Portable,
         a: plain(4),
@@ -194,9 +194,9 @@ static I8: &[Kernel<i8>] = &[
     },
 ];
 
-static F64: &[Kernel<f64>] = &[
+static F64: &[MicroKernel<f64>] = &[
     #[cfg(target_arch = "x86_64")]
-    Kernel {
+    MicroKernel {
         name: "avx512 14x16",
         set: InstructionSet::Avx512,
         a: plain(14),
@@ -208,7 +208,7 @@ static F64: &[Kernel<f64>] = &[
         packed_for: None,
     },
     #[cfg(target_arch = "x86_64")]
-    Kernel {
+    MicroKernel {
         name: "avx2 6x8",
         set: InstructionSet::Avx2,
         a: plain(6),
@@ -220,7 +220,7 @@ static F64: &[Kernel<f64>] = &[
         packed_for: None,
     },
     #[cfg(target_arch = "aarch64")]
-    Kernel {
+    MicroKernel {
         name: "neon 8x6",
         set: InstructionSet::Neon,
         a: plain(8),
@@ -231,7 +231,7 @@ static F64: &[Kernel<f64>] = &[
         skinny: Some(neon::f64_neon_skinny),
         packed_for: None,
     },
-    Kernel {
+    MicroKernel {
         name: "portable 4x8",
         set: InstructionSet::Portable,
         a: plain(4),
@@ -252,7 +252,9 @@ mod tests {
     /// right operand of many rows.
     fn preferred<T: Element>() -> Vec<&'static str> {
         let best = |set: InstructionSet| {
-            set.during(|| [Kernel::<T>::best().name(), Kernel::<T>::best_packed(usize::MAX).name()])
+            set.during(|| {
+                [MicroKernel::<T>::best().name(), MicroKernel::<T>::best_packed(usize::MAX).name()]
+            })
         };
         InstructionSet::available().flat_map(best).collect()
     }
@@ -261,7 +263,7 @@ mod tests {
     fn every_kernel_is_the_best_of_some_set_of_this_machine() {
         fn check<T: Element>() {
             let preferred = preferred::<T>();
-            for kernel in Kernel::<T>::supported() {
+            for kernel in MicroKernel::<T>::supported() {
                 assert!(preferred.contains(&kernel.name()), "no set prefers {}", kernel.name());
             }
         }

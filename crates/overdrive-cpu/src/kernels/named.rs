@@ -58,7 +58,7 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
 /// How the right operand of a product is packed, where it never changes.
 fn packing(call: &GemmCall) -> Option<(&'static str, usize)> {
     fn of<T: Element>(call: &GemmCall) -> (&'static str, usize) {
-        let kernel = gemm::Kernel::<T>::best_packed(call.m);
+        let kernel = gemm::MicroKernel::<T>::best_packed(call.m);
         (kernel.name(), kernel.packed_b_bytes([1, 1, call.k, call.n]))
     }
     Some(match call.rhs.dtype {

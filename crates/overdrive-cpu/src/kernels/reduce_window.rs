@@ -17,7 +17,7 @@ use super::taps::{Copying, Folding, Narrowed, Run, Widened};
 use crate::exec::Runnable;
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Pool, Worker};
+use crate::threads::{Pool, ScratchParts, Worker};
 
 /// `reduce_window`; one without windows is the reference's.
 pub(super) const KERNEL: NamedKernel = NamedKernel::new(
@@ -133,7 +133,7 @@ impl<T: Scalar> ReduceWindow<T> {
     fn run_span(&self, first: usize, span: PlaneBand, worker: &mut Worker<'_>, slots: &SlotTable) {
         let (planes, n) = (&self.planes, self.planes.sums(span));
         let taps = planes.taps();
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("stage", planes.staged(span) * size_of::<T::Wide>()),
             ("sums", n * size_of::<T::Wide>()),
             ("offsets", taps * size_of::<usize>()),

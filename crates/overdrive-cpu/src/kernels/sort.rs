@@ -12,7 +12,7 @@ use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Pool, Worker};
+use crate::threads::{Pool, ScratchParts, Worker};
 
 /// `sort`.
 pub(super) const KERNEL: NamedKernel = NamedKernel::new(
@@ -56,7 +56,7 @@ impl Sort {
             }
             at
         };
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("values", length * size_of::<T>()),
             ("indices", length * size_of::<i32>()),
         ]));

@@ -13,7 +13,7 @@ use super::expression::Source;
 use super::fold;
 use super::isa::{Ahead, Operands};
 use super::nest::{Lanes, Nest};
-use crate::threads::{Parts, Placed};
+use crate::threads::{PlacedParts, ScratchParts};
 
 /// Loops around the lanes that a frame can count.
 pub(super) const MAX_LOOPS: usize = 12;
@@ -22,7 +22,7 @@ pub(super) const MAX_LOOPS: usize = 12;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Layout {
     /// The table, where walks start and are at the first lane of the row, cells, units, caches.
-    pub(super) parts: Parts<6>,
+    pub(super) parts: ScratchParts<6>,
     unit_bytes: usize,
     cache_bytes: usize,
 }
@@ -33,7 +33,7 @@ impl Layout {
         let lanes = if nest.lanes == Lanes::Along { nest.lane } else { code.block };
         let cache = nest.lines() * lanes * code.lane_bytes;
         let cache_bytes = if code.caches == 0 { 0 } else { cache.next_multiple_of(64) };
-        let parts = Parts::new([
+        let parts = ScratchParts::new([
             ("table", code.places.len() * 8),
             ("starts of walks", nest.walks.len() * 8),
             ("rows of walks", nest.walks.len() * 8),
@@ -51,7 +51,7 @@ pub(super) struct Frame<'a> {
     nest: &'a Nest,
     /// Bytes of a cache.
     cache_bytes: usize,
-    placed: Placed<'a, 6>,
+    placed: PlacedParts<'a, 6>,
 }
 
 impl<'a> Frame<'a> {

@@ -164,7 +164,7 @@ impl<E: Element> Kernel for WholeRows<E> {
 }
 
 /// How the scale of a block follows from its largest magnitude.
-trait Rule {
+trait ScaleRule {
     /// Whether rows have a wide scale, of which those of blocks are parts.
     const ROWS: bool;
 
@@ -180,7 +180,7 @@ fn power(x: f32) -> f32 {
     f32::from_bits(x.to_bits() & EXPONENT)
 }
 
-impl Rule for Floor {
+impl ScaleRule for Floor {
     const ROWS: bool = false;
 
     #[inline(always)]
@@ -191,7 +191,7 @@ impl Rule for Floor {
     }
 }
 
-impl Rule for Up {
+impl ScaleRule for Up {
     const ROWS: bool = false;
 
     #[inline(always)]
@@ -202,7 +202,7 @@ impl Rule for Up {
     }
 }
 
-impl Rule for E4m3 {
+impl ScaleRule for E4m3 {
     const ROWS: bool = true;
 
     #[inline(always)]
@@ -216,7 +216,7 @@ impl Rule for E4m3 {
 /// bf16.
 struct Blocks<E, R, const BLOCK: usize>(PhantomData<(E, R)>);
 
-impl<E: Element, R: Rule, const BLOCK: usize> Kernel for Blocks<E, R, BLOCK> {
+impl<E: Element, R: ScaleRule, const BLOCK: usize> Kernel for Blocks<E, R, BLOCK> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.

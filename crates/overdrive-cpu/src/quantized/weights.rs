@@ -1,4 +1,4 @@
-//! `Weights`: codes, scales and zeros, and their meaning.
+//! `QuantizedMatrix`: codes, scales and zeros, and their meaning.
 
 use std::ops::Range;
 
@@ -6,24 +6,24 @@ use overdrive_ir::DType;
 
 #[cfg(target_arch = "x86_64")]
 use super::decode;
-use super::numbers::Numbers;
+use super::numbers::PackedNumbers;
 
 /// A matrix of N rows, which are the columns that x is multiplied by, and K columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Weights<'a> {
+pub struct QuantizedMatrix<'a> {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) group: usize,
-    pub(super) codes: Numbers<'a>,
-    scales: Numbers<'a>,
-    pub(super) zeros: Option<Numbers<'a>>,
+    pub(super) codes: PackedNumbers<'a>,
+    scales: PackedNumbers<'a>,
+    pub(super) zeros: Option<PackedNumbers<'a>>,
     factor: f32,
 }
 
 /// Codes that become numbers together, on the stack.
 const CHUNK: usize = 256;
 
-impl<'a> Weights<'a> {
+impl<'a> QuantizedMatrix<'a> {
     /// Weights of `shape` N, K in groups of `group` consecutive elements of a row. Each group has a
     /// scale, and a zero in the units of codes if there are any. Codes are `[N, K]`. Scales and
     /// zeros are `[R, K / group]`, where R divides N and each row of scales is that of N / R rows
@@ -34,9 +34,9 @@ impl<'a> Weights<'a> {
     pub fn new(
         [n, k]: [usize; 2],
         group: usize,
-        codes: Numbers<'a>,
-        scales: Numbers<'a>,
-        zeros: Option<Numbers<'a>>,
+        codes: PackedNumbers<'a>,
+        scales: PackedNumbers<'a>,
+        zeros: Option<PackedNumbers<'a>>,
     ) -> Self {
         assert!(group > 0 && k.is_multiple_of(group), "groups of {group} divide a row of {k}");
         assert_eq!(codes.len(), n * k, "codes are [{n}, {k}]");
@@ -64,7 +64,7 @@ impl<'a> Weights<'a> {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn scales_of_rows(&self, range: Range<usize>, [scales, zeros]: [&mut [f32]; 2]) {
         let groups = self.groups();
-        let each = |numbers: &Numbers<'_>| numbers.len() == self.n * groups;
+        let each = |numbers: &PackedNumbers<'_>| numbers.len() == self.n * groups;
         if each(&self.scales) && self.zeros.as_ref().is_none_or(each) {
             // One row of as many groups.
             let all = Self { n: 1, k: self.n * self.k, ..*self };
@@ -95,7 +95,7 @@ impl<'a> Weights<'a> {
     #[inline]
     pub(super) fn scales(&self, row: usize, range: Range<usize>, [scales, zeros]: [&mut [f32]; 2]) {
         let groups = self.groups();
-        let of = |numbers: Numbers<'_>| {
+        let of = |numbers: PackedNumbers<'_>| {
             let row = row / (self.n / (numbers.len() / groups));
             row * groups + range.start..row * groups + range.end
         };

@@ -16,7 +16,7 @@ use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::{Rows, Shape};
 use crate::exec::{Format, Runnable, Unsupported};
-use crate::gemm::{Element, Kernel, Narrow};
+use crate::gemm::{Element, MicroKernel, Narrow};
 use crate::kernels::named::{Compile, NamedKernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
@@ -69,7 +69,7 @@ where
     fn new(plan: &Plan, call: &KernelCall, attention: &Attention) -> Result<Self, Unsupported> {
         let operands = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
         let [q, k, v] = &operands;
-        let kernel = Kernel::<T>::best();
+        let kernel = MicroKernel::<T>::best();
         let [rows, width] = kernel.tile();
         let tasks = q.sizes[..3].iter().product::<usize>() / TILE;
         let tile = if tasks < TASKS { TILE / 2 } else { TILE };

@@ -29,7 +29,7 @@ use super::softmax::{Score, passes};
 use super::task::Rows;
 use super::weights::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
-use crate::gemm::{Element, Kernel, Lines, Narrow, transpose};
+use crate::gemm::{Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::kernels::named::{Compile, NamedKernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
@@ -107,7 +107,7 @@ where
     fn new(plan: &Plan, call: &KernelCall, op: &AttentionGrad) -> Result<Self, Unsupported> {
         let operands: [Strided; 6] = std::array::from_fn(|i| Strided::new(&call.operands[i]));
         let [q, k, v, ..] = &operands;
-        let kernel = Kernel::<T>::best();
+        let kernel = MicroKernel::<T>::best();
         let [rows, width] = kernel.tile();
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention_grad is a composite")
@@ -281,7 +281,8 @@ where
         let Shape { depth, group, .. } = self.shape;
         for first in queries.clone().step_by(group) {
             let from = buffers.dq.wrapping_add((first - queries.start) * depth).cast_const();
-            let lines = Lines { from, lines: depth, line_stride: group, k: group, k_stride: 1 };
+            let lines =
+                OperandLines { from, lines: depth, line_stride: group, k: group, k_stride: 1 };
             // SAFETY: the sums of a group are channel by query, and the part has room for them.
             unsafe { transpose(lines, buffers.turned) };
             for (row, query) in (first..(first + group).min(queries.end)).enumerate() {

@@ -7,15 +7,15 @@ use super::reach::{Extent, Reach};
 use super::softmax::Score;
 use super::task::Rows;
 use super::weights::{Weigh, Weighed};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow};
+use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines};
 use crate::loops::isa::{Ahead, Entry, Operands};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Scratch};
+use crate::threads::{PlacedParts, Scratch, ScratchParts};
 
 /// Sizes of the attention and of its blocks, and the kernels.
 #[derive(Debug)]
 pub(super) struct Shape<T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) weigh: Weigh,
     pub(super) hide: Entry,
     pub(super) steepen: Entry,
@@ -71,7 +71,7 @@ pub(super) struct Buffers<'a, A> {
     functions: *mut u8,
     /// What weights are multiplied by where some are dropped.
     kept: *mut A,
-    _placed: Placed<'a, 22>,
+    _placed: PlacedParts<'a, 22>,
 }
 
 /// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
@@ -99,7 +99,7 @@ where
         let direct = kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
         let matrix = block * group;
-        let placed = scratch.place(Parts::new([
+        let placed = scratch.place(ScratchParts::new([
             ("queries", kernel.b_bytes(group, depth)),
             ("slopes of outputs", kernel.b_bytes(group, values)),
             ("rows of queries", kernel.b_bytes(depth, group)),
@@ -327,7 +327,8 @@ where
             } else {
                 self.round(buffers, buffers.slopes, [seen, width]);
                 let from = buffers.rounded.cast_const().cast::<T>();
-                let lines = Lines { from, lines: width, line_stride: 1, k: seen, k_stride: stride };
+                let lines =
+                    OperandLines { from, lines: width, line_stride: 1, k: seen, k_stride: stride };
                 kernel.pack_b_block(lines, buffers.packed_slopes);
                 buffers.packed_slopes.cast_const()
             };
@@ -362,7 +363,7 @@ where
         unsafe {
             self.round(buffers, sums, [seen, queries]);
             let (from, line_stride) = (buffers.rounded.cast_const().cast::<T>(), self.group);
-            let lines = Lines { from, lines: seen, line_stride, k: queries, k_stride: 1 };
+            let lines = OperandLines { from, lines: seen, line_stride, k: queries, k_stride: 1 };
             self.kernel.pack_a(lines, buffers.packed);
         }
         buffers.packed.cast_const()

@@ -5,10 +5,10 @@ use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position, Visible};
 use super::reach::{Extent, Reach};
 use super::softmax::{Passes, Running, Score};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow, transpose};
+use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::loops::isa::{Ahead, Operands};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Scratch};
+use crate::threads::{PlacedParts, Scratch, ScratchParts};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
 #[derive(Clone, Copy, Debug)]
@@ -22,15 +22,15 @@ pub(super) struct Rows<T> {
 
 impl<T> Rows<T> {
     /// Rows from one on as lines of channels.
-    pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> Lines<T> {
+    pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> OperandLines<T> {
         let (line_stride, k_stride) = (self.row, self.channel);
-        Lines { from: self.at(first), lines, line_stride, k: channels, k_stride }
+        OperandLines { from: self.at(first), lines, line_stride, k: channels, k_stride }
     }
 
     /// The same rows as columns.
-    pub(super) fn columns(self, first: usize, rows: usize, channels: usize) -> Lines<T> {
+    pub(super) fn columns(self, first: usize, rows: usize, channels: usize) -> OperandLines<T> {
         let (line_stride, k_stride) = (self.channel, self.row);
-        Lines { from: self.at(first), lines: channels, line_stride, k: rows, k_stride }
+        OperandLines { from: self.at(first), lines: channels, line_stride, k: rows, k_stride }
     }
 
     fn at(&self, row: usize) -> *const T {
@@ -41,7 +41,7 @@ impl<T> Rows<T> {
 /// Sizes of the attention and of its tiles, and the kernels.
 #[derive(Debug)]
 pub(super) struct Shape<T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) passes: Passes,
     /// Whether probabilities are rounded to the pairs of bf16 that the kernel takes.
     pub(super) pairs: bool,
@@ -84,7 +84,7 @@ pub(super) struct Buffers<'a, A> {
     functions: *mut u8,
     /// What the weights of a panel are multiplied by where some are dropped.
     kept: *mut A,
-    _placed: Placed<'a, 12>,
+    _placed: PlacedParts<'a, 12>,
 }
 
 /// What a task leaves in scratch: per panel the output, query by channel, and the running state.
@@ -114,7 +114,7 @@ where
         let direct = self.kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
         let rounded = self.block * width * size_of::<T>();
-        let placed = scratch.place(Parts::new([
+        let placed = scratch.place(ScratchParts::new([
             ("queries", self.kernel.b_bytes(self.tile, self.depth)),
             ("keys", self.kernel.a_bytes(self.block, self.depth)),
             ("values", self.kernel.a_bytes(self.values, self.block)),
@@ -331,7 +331,7 @@ where
             let from = std::slice::from_raw_parts(scores, count);
             let to = std::slice::from_raw_parts_mut(rounded.cast::<T>(), count);
             T::narrow(from, to);
-            let lines = Lines {
+            let lines = OperandLines {
                 from: to.as_ptr(),
                 lines: self.width(),
                 line_stride: 1,
@@ -363,7 +363,7 @@ where
         let (max, sum, inverse) =
             (max.wrapping_add(panel), sum.wrapping_add(panel), inverse.wrapping_add(panel));
         let (from, out) = (buffers.out.wrapping_add(self.values * panel), buffers.rows);
-        let lines = Lines {
+        let lines = OperandLines {
             from: from.cast_const(),
             lines: self.values,
             line_stride: width,

@@ -15,11 +15,11 @@ use super::stage::{Channels, PixelSpan, Stage};
 use super::table::Table;
 use super::weights::{KBlock, Packer, Side, Taps, Weights, kernel_of};
 use crate::exec::{Format, Named, Runnable, Unsupported};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines};
+use crate::gemm::{BlockProduct, Element, MicroKernel, OperandLines};
 use crate::kernels::axis::Axis;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in
 /// the second.
@@ -52,7 +52,7 @@ pub(super) fn most_spans<T: Format>(call: &ConvolutionCall) -> usize {
 
 /// A compiled `ConvolutionCall`.
 pub(super) struct Convolution<T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) input: Strided,
     pub(super) weights: Weights<T>,
     stage: Stage,
@@ -113,11 +113,11 @@ pub(super) struct Buffers<'a> {
     pub(super) panel: *mut u8,
     sums: *mut u8,
     epilogue: *mut u8,
-    _placed: Placed<'a, 5>,
+    _placed: PlacedParts<'a, 5>,
 }
 
-impl<'a> From<Placed<'a, 5>> for Buffers<'a> {
-    fn from(placed: Placed<'a, 5>) -> Self {
+impl<'a> From<PlacedParts<'a, 5>> for Buffers<'a> {
+    fn from(placed: PlacedParts<'a, 5>) -> Self {
         let [stage, b, panel, sums, epilogue] = placed.starts;
         Self { stage, b, panel, sums, epilogue, _placed: placed }
     }
@@ -205,7 +205,7 @@ impl<T: Format> Convolution<T> {
 
     /// The buffers of a span: stage, panels of B, rows that are yet to be packed into them, sums,
     /// and the epilogue's scratch.
-    pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> Parts<5> {
+    pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> ScratchParts<5> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {
             Some(table) => (table.bytes(), span),
@@ -218,7 +218,7 @@ impl<T: Format> Convolution<T> {
             Some(_) => 0,
             None => self.depth * columns * size_of::<T>() + PIECE,
         };
-        Parts::new([
+        ScratchParts::new([
             ("stage", stage),
             ("panels", blocks * self.kernel.b_bytes(span, self.depth) + PIECE),
             ("rows of panels", panel),
@@ -348,7 +348,8 @@ impl<T: Format> Convolution<T> {
                 to.add(made).write_bytes(0, self.kernel.b_bytes(width, depth) - made);
             } else {
                 let from = rows.cast_const().cast();
-                let lines = Lines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
+                let lines =
+                    OperandLines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
                 self.kernel.pack_b_block(lines, to);
             }
         }

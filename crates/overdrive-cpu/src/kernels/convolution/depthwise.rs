@@ -25,7 +25,7 @@ use crate::kernels::planes::{PlaneBand, Planes};
 use crate::kernels::taps::{Cast, Copying, Factor, Folding, Run};
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Outputs of a group up to which this form is the faster one.
 const FEW: usize = 4;
@@ -133,11 +133,11 @@ struct Buffers<'a, A> {
     sums: *mut A,
     rows: *mut A,
     epilogue: *mut u8,
-    _placed: Placed<'a, 6>,
+    _placed: PlacedParts<'a, 6>,
 }
 
-impl<'a, A> From<Placed<'a, 6>> for Buffers<'a, A> {
-    fn from(placed: Placed<'a, 6>) -> Self {
+impl<'a, A> From<PlacedParts<'a, 6>> for Buffers<'a, A> {
+    fn from(placed: PlacedParts<'a, 6>) -> Self {
         let [offsets, weights, stage, sums, rows, epilogue] = placed.starts;
         let [weights, stage, sums, rows] = [weights, stage, sums, rows].map(<*mut u8>::cast);
         Self { offsets: offsets.cast(), weights, stage, sums, rows, epilogue, _placed: placed }
@@ -196,13 +196,13 @@ impl<T: Multiplicand> Depthwise<T> {
     }
 
     /// The buffers of a part: offsets, weights, stage, sums, rows, and the epilogue's scratch.
-    fn parts(&self, groups: usize) -> Parts<6> {
+    fn parts(&self, groups: usize) -> ScratchParts<6> {
         let span = PlaneBand { planes: self.together, first: 0, lines: self.band };
         let taps = self.planes.taps();
         let rows = self.together * groups * self.outputs * self.band * self.planes.line();
         let sums = self.outputs * self.planes.sums(span);
         let bytes = |count: usize| count * size_of::<T::Acc>();
-        Parts::new([
+        ScratchParts::new([
             ("offsets", taps * size_of::<usize>()),
             ("weights", bytes(taps)),
             ("stage", bytes(self.planes.staged(span))),

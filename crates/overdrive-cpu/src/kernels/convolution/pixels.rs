@@ -21,11 +21,11 @@ use super::interleave::{FEW, interleave_image};
 use super::lines::{Band, ByLines};
 use super::weights::{KBlock, Order, Packer, Side, Weights};
 use crate::exec::{Runnable, Unsupported};
-use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, transpose};
+use crate::gemm::{MicroKernel, OperandLines, PixelConfig, PixelTiles, transpose};
 use crate::isa::InstructionSet;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Pixels and channels of a tile, and output channels of a panel.
 const PIXELS: usize = 16;
@@ -101,7 +101,7 @@ pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
     let room = if channels <= FEW { FEW } else { channels };
     let whole = vec![KBlock { first: 0, depth: taps * room }];
     Packer::new(
-        (Kernel::best(), Side::Right),
+        (MicroKernel::best(), Side::Right),
         call,
         Box::new(ByTaps { taps, channels, room }),
         whole,
@@ -145,11 +145,11 @@ struct Buffers<'a> {
     sums: *mut f32,
     turned: *mut f32,
     epilogue: *mut u8,
-    _placed: Placed<'a, 4>,
+    _placed: PlacedParts<'a, 4>,
 }
 
-impl<'a> From<Placed<'a, 4>> for Buffers<'a> {
-    fn from(placed: Placed<'a, 4>) -> Self {
+impl<'a> From<PlacedParts<'a, 4>> for Buffers<'a> {
+    fn from(placed: PlacedParts<'a, 4>) -> Self {
         let [stage, sums, turned, epilogue] = placed.starts;
         Self { stage, sums: sums.cast(), turned: turned.cast(), epilogue, _placed: placed }
     }
@@ -230,9 +230,9 @@ impl Pixels {
     }
 
     /// The buffers of a span: stage, sums, sums transposed, and the epilogue's scratch.
-    fn parts(&self, lines: usize) -> Parts<4> {
+    fn parts(&self, lines: usize) -> ScratchParts<4> {
         let pixels = lines * self.output[1];
-        Parts::new([
+        ScratchParts::new([
             // The last step of the last pixel reads a whole row of a tile.
             ("stage", if self.in_place { 0 } else { self.lines(lines) * self.steps[0] + 64 }),
             ("sums", (pixels + PIXELS) * self.kept() * SUM),
@@ -330,7 +330,7 @@ impl Pixels {
                 unsafe { self.config.multiply(product) };
             }
             if !self.as_rows {
-                let lines = Lines {
+                let lines = OperandLines {
                     from: sums.cast_const(),
                     lines: pixels,
                     line_stride: PANEL,

@@ -9,21 +9,21 @@ use overdrive_ir::plan::{ConvolutionCall, Layout};
 use overdrive_ir::{Plan, SlotId};
 
 use crate::exec::{Format, Runnable, Unsupported};
-use crate::gemm::{Element, Kernel, Lines};
+use crate::gemm::{Element, MicroKernel, OperandLines};
 use crate::kernels::place::Strided;
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
-use crate::threads::{Apart, Parts, Pool};
+use crate::threads::{Apart, Pool, ScratchParts};
 
 /// Minimum output channels per group before packing the weights pays off.
 const PAID: usize = 48;
 
 /// The micro-kernel of a call.
-pub(super) fn kernel_of<T: Format>(call: &ConvolutionCall) -> &'static Kernel<T> {
+pub(super) fn kernel_of<T: Format>(call: &ConvolutionCall) -> &'static MicroKernel<T> {
     let pixels =
         call.epilogue.0.extents[2..].iter().product::<usize>() * call.epilogue.0.extents[0];
     let outputs = call.kernel.ty.sizes()[0] / call.groups.max(1);
-    if outputs >= PAID { Kernel::best_packed(pixels) } else { Kernel::best() }
+    if outputs >= PAID { MicroKernel::best_packed(pixels) } else { MicroKernel::best() }
 }
 
 /// The order of k: how a row of the left matrix is made of an output channel's weights.
@@ -61,14 +61,14 @@ pub(super) enum Side {
 
 impl Side {
     /// Output channels of a panel.
-    fn width<T: Element>(self, kernel: &Kernel<T>) -> usize {
+    fn width<T: Element>(self, kernel: &MicroKernel<T>) -> usize {
         match self {
             Side::Left => kernel.tile()[0],
             Side::Right => kernel.tile()[1],
         }
     }
 
-    fn bytes<T: Element>(self, kernel: &Kernel<T>, outputs: usize, k: usize) -> usize {
+    fn bytes<T: Element>(self, kernel: &MicroKernel<T>, outputs: usize, k: usize) -> usize {
         match self {
             Side::Left => kernel.a_bytes(outputs, k),
             Side::Right => kernel.b_bytes(outputs, k),
@@ -77,7 +77,7 @@ impl Side {
 
     /// # Safety
     /// The lines can be read, and `to` has the bytes of them.
-    unsafe fn pack<T: Element>(self, kernel: &Kernel<T>, lines: Lines<T>, to: *mut u8) {
+    unsafe fn pack<T: Element>(self, kernel: &MicroKernel<T>, lines: OperandLines<T>, to: *mut u8) {
         // SAFETY: as the caller promised.
         unsafe {
             match self {
@@ -97,7 +97,7 @@ pub(super) struct KBlock {
 
 impl KBlock {
     /// Cuts a range of k as the kernel wants it. A sum over nothing is one block of depth 0.
-    pub(super) fn cut<T: Element>(kernel: &Kernel<T>, first: usize, k: usize) -> Vec<Self> {
+    pub(super) fn cut<T: Element>(kernel: &MicroKernel<T>, first: usize, k: usize) -> Vec<Self> {
         let depth = kernel.depth(k);
         let block = |at: usize| Self { first: first + at, depth: (k - at).min(depth) };
         (0..k.max(1)).step_by(depth).map(block).collect()
@@ -106,7 +106,7 @@ impl KBlock {
 
 /// Weights on their way into panels.
 pub(super) struct Packer<T: Element> {
-    kernel: &'static Kernel<T>,
+    kernel: &'static MicroKernel<T>,
     side: Side,
     view: Strided,
     /// Where each tap lies, in elements from the first.
@@ -124,7 +124,7 @@ pub(super) struct Packer<T: Element> {
 impl<T: Element> Packer<T> {
     /// `blocks` cover k one after the other.
     pub(super) fn new(
-        (kernel, side): (&'static Kernel<T>, Side),
+        (kernel, side): (&'static MicroKernel<T>, Side),
         call: &ConvolutionCall,
         order: Box<dyn Order<T>>,
         blocks: Vec<KBlock>,
@@ -171,7 +171,7 @@ impl<T: Element> Packer<T> {
             let rows = (self.outputs - row).min(height);
             let placed = worker
                 .scratch
-                .place(Parts::new([("rows of weights", rows * self.k * size_of::<T>())]));
+                .place(ScratchParts::new([("rows of weights", rows * self.k * size_of::<T>())]));
             let dense = placed.starts[0].cast::<T>();
             for line in 0..rows {
                 let output = (group * self.outputs + row + line) as i64 * self.view.strides[0];
@@ -189,7 +189,8 @@ impl<T: Element> Packer<T> {
             }
             for (block, &KBlock { first, depth }) in self.blocks.iter().enumerate() {
                 let from = dense.cast_const().wrapping_add(first);
-                let lines = Lines { from, lines: rows, line_stride: self.k, k: depth, k_stride: 1 };
+                let lines =
+                    OperandLines { from, lines: rows, line_stride: self.k, k: depth, k_stride: 1 };
                 // SAFETY: the rows are in scratch; each panel has a place of its own.
                 unsafe {
                     self.side.pack(self.kernel, lines, to.at(0).add(self.offset(group, block, row)))
