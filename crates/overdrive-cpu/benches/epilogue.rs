@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use overdrive_cpu::gemm::{AccumulatorBlock, Epilogue, ProductOutput, View, ViewMut, gemm};
-use overdrive_cpu::loops::{CompiledEpilogue, Tile};
+use overdrive_cpu::loops::{AccumulatorTile, CompiledEpilogue};
 use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::plan::{Access, Instr, Program, Register, Store};
@@ -84,8 +84,15 @@ impl Epilogue<f32> for Applied<'_> {
     fn apply(&self, block: AccumulatorBlock<'_, f32>, scratch: &mut [u8]) {
         let sums = block.start().cast();
         let AccumulatorBlock { row_stride, row0, col0, rows, cols, .. } = block;
-        let tile =
-            Tile { sums, row_bytes: 4 * row_stride, batch: 0, row: row0, col: col0, rows, cols };
+        let tile = AccumulatorTile {
+            sums,
+            row_bytes: 4 * row_stride,
+            batch: 0,
+            row: row0,
+            col: col0,
+            rows,
+            cols,
+        };
         // SAFETY: the block lies in the product; the slots are vectors of the program's sizes.
         unsafe { self.0.apply(self.1, tile, scratch) }
     }

@@ -9,7 +9,7 @@
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
-use overdrive_cpu::loops::{CompiledEpilogue, CompiledLoop, Level, Tile};
+use overdrive_cpu::loops::{AccumulatorTile, CompiledEpilogue, CompiledLoop, Level};
 use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::{Pool, Scratch};
 use overdrive_ir::eval::philox;
@@ -359,7 +359,7 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
         for b in 0..batch {
             for row in (0..m).step_by(16) {
                 for col in (0..n).step_by(33) {
-                    let tile = Tile {
+                    let tile = AccumulatorTile {
                         sums: start.wrapping_add(4 * ((b * m + row) * n + col)),
                         row_bytes: 4 * n,
                         batch: b,

@@ -8,7 +8,7 @@ use overdrive_ir::plan::{Access, Epilogue};
 use super::format::Named;
 use super::runnable::Unsupported;
 use crate::gemm::{self, Accumulator, ProductOutput, ViewMut};
-use crate::loops::{CompiledEpilogue, Tile};
+use crate::loops::{AccumulatorTile, CompiledEpilogue};
 use crate::slots::SlotTable;
 
 /// Where the sums `[batch0, batch1, m, n]` of a product go.
@@ -35,7 +35,7 @@ impl<A> gemm::Epilogue<A> for Applied<'_> {
     }
 
     fn apply(&self, block: gemm::AccumulatorBlock<'_, A>, scratch: &mut [u8]) {
-        let tile = Tile {
+        let tile = AccumulatorTile {
             sums: block.start().cast(),
             row_bytes: block.row_stride * size_of::<A>(),
             batch: block.batch[0] * self.inner + block.batch[1],

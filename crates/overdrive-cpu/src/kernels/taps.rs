@@ -4,14 +4,14 @@
 //! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. A tap adds a
 //! run of memory at its own offset to neighbouring sums (`planes` sees to that). So a group of taps
 //! is folded in registers: one load a tap and vector, and one store for all of the group.
-#![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::Reducer;
 
 use super::scalar::Scalar;
-use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Operands};
+use crate::loops::isa::{Ahead, Isa, LaneEntry, LaneKernel, Operands};
 
 /// Sums that are folded at once; runs are multiples of it.
 pub(super) const LANES: usize = 16;
@@ -58,7 +58,7 @@ pub(super) struct Lines {
 /// A copy that converts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copying {
-    entry: Entry,
+    entry: LaneEntry,
     /// Bytes of an element before and after.
     pub(super) widths: [usize; 2],
 }
@@ -88,7 +88,7 @@ impl Copying {
 /// Lines of source 0, which source 1 describes.
 struct Copied<C>(PhantomData<C>);
 
-impl<C: Cast> Kernel for Copied<C> {
+impl<C: Cast> LaneKernel for Copied<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let (mut from, mut to) = (o.src[0].cast::<C::From>(), o.dst.cast::<C::To>());
@@ -238,7 +238,7 @@ pub(super) struct Run<'a, V, W = ()> {
 
 /// The fold of runs of `V`, with weights `W`.
 #[derive(Debug)]
-pub(super) struct Folding<V, W = ()>(Entry, PhantomData<fn(V, W)>);
+pub(super) struct Folding<V, W = ()>(LaneEntry, PhantomData<fn(V, W)>);
 
 impl<A: Factor> Folding<A, A> {
     /// Products with weights, added to the values of the sums.
@@ -285,7 +285,7 @@ impl<V, W> Folding<V, W> {
 
 struct Folded<T, const FRESH: bool>(PhantomData<T>);
 
-impl<T: Tap, const FRESH: bool> Kernel for Folded<T, FRESH> {
+impl<T: Tap, const FRESH: bool> LaneKernel for Folded<T, FRESH> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let taps = o.immediate as usize;

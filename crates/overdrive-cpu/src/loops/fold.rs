@@ -5,13 +5,13 @@
 //! them, which fit the registers. It is folded once a row, by halves. Sums of f32 move into f64
 //! accumulators every [`FLUSH`] additions. So their error grows with the logarithm of the length
 //! and not with the length.
-#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::{DType, Reducer};
 
-use super::isa::{Entry, Isa, Kernel, Operands};
+use super::isa::{Isa, LaneEntry, LaneKernel, Operands};
 use super::lane::{Class, Integer, Lane, Real};
 use super::nest::Lanes;
 
@@ -35,7 +35,7 @@ struct Along<C>(PhantomData<C>);
 /// One lane from `n` lanes of source 0, by halves, in place: source 0 is spent.
 struct Gather<C>(PhantomData<C>);
 
-impl<C: Combine> Kernel for Along<C> {
+impl<C: Combine> LaneKernel for Along<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; an accumulator is a unit, which has `LANES` lanes at
@@ -55,7 +55,7 @@ impl<C: Combine> Kernel for Along<C> {
     }
 }
 
-impl<C: Combine> Kernel for Across<C> {
+impl<C: Combine> LaneKernel for Across<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -89,7 +89,7 @@ pub(super) fn halve<T: Copy>(mut lanes: &mut [T], combine: impl Fn(T, T) -> T) {
     }
 }
 
-impl<C: Combine> Kernel for Gather<C> {
+impl<C: Combine> LaneKernel for Gather<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one
@@ -106,7 +106,7 @@ impl<C: Combine> Kernel for Gather<C> {
 /// Empties an f32 accumulator (source 0) into an f64 one.
 pub(super) struct Flush;
 
-impl Kernel for Flush {
+impl LaneKernel for Flush {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: both are accumulators, apart from each other; source 0 may be spent.
@@ -124,7 +124,7 @@ impl Kernel for Flush {
 /// One f32 from `n` f64 lanes of source 0, which is spent.
 pub(super) struct GatherWide;
 
-impl Kernel for GatherWide {
+impl LaneKernel for GatherWide {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: source 0 is an accumulator, which this kernel may spend; it has at least one
@@ -140,7 +140,7 @@ impl Kernel for GatherWide {
 /// f32 lanes from f64 lanes.
 pub(super) struct Narrow;
 
-impl Kernel for Narrow {
+impl LaneKernel for Narrow {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -162,7 +162,7 @@ macro_rules! combine {
     ($table:ident<$t:ident: $lane:ident> {
         $($kind:ident($x:ident, $y:ident) => $value:expr,)*
     }) => {
-        fn $table<I: Isa, $t: $lane>(reducer: Reducer, usage: Use) -> Option<Entry> {
+        fn $table<I: Isa, $t: $lane>(reducer: Reducer, usage: Use) -> Option<LaneEntry> {
             match reducer {
                 $(Reducer::$kind => {
                     struct F<$t>(PhantomData<$t>);
@@ -206,7 +206,7 @@ combine! {
     }
 }
 
-fn entry<I: Isa>(reducer: Reducer, class: Class, usage: Use) -> Option<Entry> {
+fn entry<I: Isa>(reducer: Reducer, class: Class, usage: Use) -> Option<LaneEntry> {
     match class {
         Class::F32 => real::<I, f32>(reducer, usage),
         Class::F64 => real::<I, f64>(reducer, usage),
@@ -219,12 +219,12 @@ fn entry<I: Isa>(reducer: Reducer, class: Class, usage: Use) -> Option<Entry> {
 
 /// The entry that folds lanes into an accumulator, in place; `None` where the class has no such
 /// reducer.
-pub(super) fn fold<I: Isa>(reducer: Reducer, class: Class, lanes: Lanes) -> Option<Entry> {
+pub(super) fn fold<I: Isa>(reducer: Reducer, class: Class, lanes: Lanes) -> Option<LaneEntry> {
     entry::<I>(reducer, class, Use::Fold(lanes))
 }
 
 /// The entry that folds an accumulator's lanes into one.
-pub(super) fn gather<I: Isa>(reducer: Reducer, class: Class) -> Option<Entry> {
+pub(super) fn gather<I: Isa>(reducer: Reducer, class: Class) -> Option<LaneEntry> {
     entry::<I>(reducer, class, Use::Gather)
 }
 

@@ -2,20 +2,20 @@
 //!
 //! A stored type widens to its lane and narrows from it; loads and stores take the distance between
 //! lanes, in elements, as their immediate.
-#![allow(unsafe_code)] // Strided access through raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Strided access through raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::{DType, Overflow};
 
 use super::half;
-use super::isa::{Entry, Isa, Kernel, Operands};
+use super::isa::{Isa, LaneEntry, LaneKernel, Operands};
 use super::lane::{Class, Lane};
 use super::small_floats::{Small, from_e8m0, to_e8m0};
 use crate::stream;
 
 /// An element as memory holds it.
-trait Stored: Copy {
+trait StoredElement: Copy {
     type Lane: Lane;
     fn widen(self) -> Self::Lane;
     fn narrow(lane: Self::Lane) -> Self;
@@ -23,7 +23,7 @@ trait Stored: Copy {
 
 macro_rules! stored {
     ($($t:ty as $lane:ty;)*) => {$(
-        impl Stored for $t {
+        impl StoredElement for $t {
             type Lane = $lane;
             #[inline(always)]
             fn widen(self) -> $lane {
@@ -45,7 +45,7 @@ stored! {
 #[derive(Clone, Copy)]
 struct Bf16(u16);
 
-impl Stored for Bf16 {
+impl StoredElement for Bf16 {
     type Lane = f32;
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -60,7 +60,7 @@ impl Stored for Bf16 {
 #[derive(Clone, Copy)]
 struct F16(u16);
 
-impl Stored for F16 {
+impl StoredElement for F16 {
     type Lane = f32;
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -76,7 +76,7 @@ impl Stored for F16 {
 #[derive(Clone, Copy)]
 struct Byte<const D: usize>(u8);
 
-impl<const D: usize> Stored for Byte<D> {
+impl<const D: usize> StoredElement for Byte<D> {
     type Lane = f32;
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -92,7 +92,7 @@ impl<const D: usize> Stored for Byte<D> {
 #[derive(Clone, Copy)]
 struct Power(u8);
 
-impl Stored for Power {
+impl StoredElement for Power {
     type Lane = f32;
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -106,7 +106,7 @@ impl Stored for Power {
 
 struct Load<S>(PhantomData<S>);
 
-impl<S: Stored> Kernel for Load<S> {
+impl<S: StoredElement> LaneKernel for Load<S> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: source 0 has an element every `immediate` elements for each lane.
@@ -130,7 +130,7 @@ impl<S: Stored> Kernel for Load<S> {
 /// Elements of source 1 at the offsets of source 0.
 struct LoadAt<S, O>(PhantomData<(S, O)>);
 
-impl<S: Stored, O: Lane> Kernel for LoadAt<S, O> {
+impl<S: StoredElement, O: Lane> LaneKernel for LoadAt<S, O> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; source 1 has an element at each offset.
@@ -146,7 +146,7 @@ impl<S: Stored, O: Lane> Kernel for LoadAt<S, O> {
 
 struct Store<S>(PhantomData<S>);
 
-impl<S: Stored> Kernel for Store<S> {
+impl<S: StoredElement> LaneKernel for Store<S> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: the destination has an element every `immediate` elements for each lane.
@@ -170,7 +170,7 @@ impl<S: Stored> Kernel for Store<S> {
 /// One number into all lanes.
 struct Splat<T>(PhantomData<T>);
 
-impl<T: Lane> Kernel for Splat<T> {
+impl<T: Lane> LaneKernel for Splat<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; source 0 is one number.
@@ -181,7 +181,7 @@ impl<T: Lane> Kernel for Splat<T> {
 /// The immediate's low bits into all lanes.
 struct Constant<T>(PhantomData<T>);
 
-impl Kernel for Constant<u32> {
+impl LaneKernel for Constant<u32> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -189,7 +189,7 @@ impl Kernel for Constant<u32> {
     }
 }
 
-impl Kernel for Constant<u64> {
+impl LaneKernel for Constant<u64> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -201,7 +201,7 @@ impl Kernel for Constant<u64> {
 /// at 0.
 struct Index<T>(PhantomData<T>);
 
-impl<T: Lane> Kernel for Index<T> {
+impl<T: Lane> LaneKernel for Index<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -215,9 +215,9 @@ impl<T: Lane> Kernel for Index<T> {
 
 /// Lanes to memory that nobody reads soon: by non-temporal stores where the instruction set has
 /// them.
-struct Stream<T>(PhantomData<T>);
+struct NonTemporalStore<T>(PhantomData<T>);
 
-impl<T: Lane> Kernel for Stream<T> {
+impl<T: Lane> LaneKernel for NonTemporalStore<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let bytes = n * size_of::<T>();
@@ -232,10 +232,10 @@ impl<T: Lane> Kernel for Stream<T> {
 }
 
 /// The entry that writes lanes of a type by non-temporal stores.
-pub(super) fn stream<I: Isa>(class: Class) -> Entry {
+pub(super) fn stream<I: Isa>(class: Class) -> LaneEntry {
     match class.bytes() {
-        4 => I::entry::<Stream<u32>>(),
-        _ => I::entry::<Stream<u64>>(),
+        4 => I::entry::<NonTemporalStore<u32>>(),
+        _ => I::entry::<NonTemporalStore<u64>>(),
     }
 }
 
@@ -267,12 +267,12 @@ macro_rules! entry_of {
 }
 
 /// The entry that reads elements of a type; `None` for types below a byte.
-pub(super) fn load<I: Isa>(dtype: DType) -> Option<Entry> {
+pub(super) fn load<I: Isa>(dtype: DType) -> Option<LaneEntry> {
     entry_of!(dtype, Load)
 }
 
 /// The entry that reads elements of a type at offsets of a class; `None` where there is none.
-pub(super) fn load_at<I: Isa>(dtype: DType, offsets: Class) -> Option<Entry> {
+pub(super) fn load_at<I: Isa>(dtype: DType, offsets: Class) -> Option<LaneEntry> {
     match offsets {
         Class::I32 => entry_of!(dtype, LoadAt, i32),
         Class::I64 => entry_of!(dtype, LoadAt, i64),
@@ -281,12 +281,12 @@ pub(super) fn load_at<I: Isa>(dtype: DType, offsets: Class) -> Option<Entry> {
 }
 
 /// The entry that writes elements of a type; `None` for types below a byte.
-pub(super) fn store<I: Isa>(dtype: DType) -> Option<Entry> {
+pub(super) fn store<I: Isa>(dtype: DType) -> Option<LaneEntry> {
     entry_of!(dtype, Store)
 }
 
 /// The entry that repeats one number.
-pub(super) fn splat<I: Isa>(class: Class) -> Entry {
+pub(super) fn splat<I: Isa>(class: Class) -> LaneEntry {
     match class.bytes() {
         4 => I::entry::<Splat<u32>>(),
         _ => I::entry::<Splat<u64>>(),
@@ -294,7 +294,7 @@ pub(super) fn splat<I: Isa>(class: Class) -> Entry {
 }
 
 /// The entry that fills lanes with its immediate.
-pub(super) fn constant<I: Isa>(class: Class) -> Entry {
+pub(super) fn constant<I: Isa>(class: Class) -> LaneEntry {
     match class.bytes() {
         4 => I::entry::<Constant<u32>>(),
         _ => I::entry::<Constant<u64>>(),
@@ -302,7 +302,7 @@ pub(super) fn constant<I: Isa>(class: Class) -> Entry {
 }
 
 /// The entry that counts from its first source's address in steps of its immediate.
-pub(super) fn index<I: Isa>(class: Class) -> Entry {
+pub(super) fn index<I: Isa>(class: Class) -> LaneEntry {
     match class {
         Class::F32 => I::entry::<Index<f32>>(),
         Class::F64 => I::entry::<Index<f64>>(),

@@ -39,7 +39,7 @@ mod whole_bytes;
 
 pub(crate) use affine::Affine;
 pub use compiled::CompiledLoop;
-pub use epilogue::{CompiledEpilogue, Tile};
+pub use epilogue::{AccumulatorTile, CompiledEpilogue};
 pub(crate) use expression::Reads;
 pub(crate) use fold::identity;
 pub use isa::Level;

@@ -3,7 +3,7 @@
 use overdrive_ir::{Binary, DType, Reducer, Unary};
 
 use super::Unsupported;
-use super::code::{Op, Pass, Place, PlaceId, Stores, Target};
+use super::code::{EmitTarget, Op, PointerId, PointerTarget, RowPass, Stores};
 use super::emit::{Emitter, Width, is_lane};
 use super::expression::{Node, Reg, StoreNode};
 use super::isa::Isa;
@@ -37,18 +37,18 @@ impl<I: Isa> Emitter<'_, I> {
             true => memory::stream::<I>(class),
             false => memory::store::<I>(store.dtype).expect("accesses are to whole bytes"),
         };
-        ops.push(Op::new(entry, store.affine as PlaceId, [from; 3], immediate));
+        ops.push(Op::new(entry, store.affine as PointerId, [from; 3], immediate));
         self.free.extend(temporary);
         Ok(())
     }
 
-    fn unit_for(&mut self, wanted: bool) -> Option<PlaceId> {
+    fn unit_for(&mut self, wanted: bool) -> Option<PointerId> {
         wanted.then(|| self.unit())
     }
 
     /// Emits a reduction into `pass` and gives its result a home.
-    pub(super) fn fold(&mut self, pass: &mut Pass, reduce: Reg) -> Result<(), Unsupported> {
-        let Target { expression, nest, .. } = self.target;
+    pub(super) fn fold(&mut self, pass: &mut RowPass, reduce: Reg) -> Result<(), Unsupported> {
+        let EmitTarget { expression, nest, .. } = self.target;
         let Node::Reduce(reducer, value) = expression.nodes[reduce] else {
             unreachable!("only reductions fold")
         };
@@ -58,7 +58,7 @@ impl<I: Isa> Emitter<'_, I> {
             .zip(fold::gather::<I>(reducer, class))
             .ok_or_else(missing)?;
         let accumulator = self.fresh_units(1);
-        let op = |entry, dst, src: PlaceId, immediate| Op::new(entry, dst, [src; 3], immediate);
+        let op = |entry, dst, src: PointerId, immediate| Op::new(entry, dst, [src; 3], immediate);
         let identity = fold::identity(reducer, dtype);
         pass.fill.push(op(memory::constant::<I>(class), accumulator, accumulator, identity));
         let mut from = self.home(value);
@@ -112,7 +112,7 @@ impl<I: Isa> Emitter<'_, I> {
         &mut self,
         ops: &mut Vec<Op>,
         reg: Reg,
-        dst: PlaceId,
+        dst: PointerId,
         width: Width,
     ) -> Result<(), Unsupported> {
         let expression = self.target.expression;
@@ -130,12 +130,12 @@ impl<I: Isa> Emitter<'_, I> {
         let entry = match node {
             Node::Load(affine) => {
                 let walk = self.walk(*affine);
-                src[0] = *affine as PlaceId;
+                src[0] = *affine as PointerId;
                 immediate = if width == Width::One { 1 } else { walk.lane / walk.element };
                 memory::load::<I>(dtype).ok_or_else(missing)?
             }
             Node::LoadAt(affine, at) => {
-                src[1] = *affine as PlaceId;
+                src[1] = *affine as PointerId;
                 memory::load_at::<I>(dtype, expression.class(*at)).ok_or_else(missing)?
             }
             Node::Constant(bits) => {
@@ -143,13 +143,13 @@ impl<I: Isa> Emitter<'_, I> {
                 memory::constant::<I>(class)
             }
             Node::Index(affine) => {
-                src[0] = *affine as PlaceId;
+                src[0] = *affine as PointerId;
                 immediate = self.walk(*affine).lane;
                 memory::index::<I>(class)
             }
             Node::RandomBits { site, index, .. } => {
                 let step = self.walk(*index).lane;
-                src = [*index as PlaceId, src[0], self.place(Place::Literal(step))];
+                src = [*index as PointerId, src[0], self.place(PointerTarget::Literal(step))];
                 immediate = *site as i64;
                 I::entry::<RandomBits>()
             }
@@ -189,7 +189,7 @@ impl<I: Isa> Emitter<'_, I> {
         &mut self,
         ops: &mut Vec<Op>,
         (from, to): (DType, DType),
-        (src, dst): (PlaceId, PlaceId),
+        (src, dst): (PointerId, PointerId),
         width: Width,
     ) -> Result<(), Unsupported> {
         let store = memory::store::<I>(from).zip(memory::load::<I>(to));

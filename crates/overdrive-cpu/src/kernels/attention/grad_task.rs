@@ -8,7 +8,7 @@ use super::softmax::Score;
 use super::task::Rows;
 use super::weights::{Weigh, Weighed};
 use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines};
-use crate::loops::isa::{Ahead, Entry, Operands};
+use crate::loops::isa::{Ahead, LaneEntry, Operands};
 use crate::slots::SlotTable;
 use crate::threads::{PlacedParts, Scratch, ScratchParts};
 
@@ -17,8 +17,8 @@ use crate::threads::{PlacedParts, Scratch, ScratchParts};
 pub(super) struct Shape<T: Element> {
     pub(super) kernel: &'static MicroKernel<T>,
     pub(super) weigh: Weigh,
-    pub(super) hide: Entry,
-    pub(super) steepen: Entry,
+    pub(super) hide: LaneEntry,
+    pub(super) steepen: LaneEntry,
     pub(super) functions: Functions,
     pub(super) dropping: Option<Dropping>,
     pub(super) reach: Reach,

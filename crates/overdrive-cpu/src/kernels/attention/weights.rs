@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use super::softmax::{Score, for_width};
 #[cfg(target_arch = "x86_64")]
 use crate::loops::isa::{Avx2, Avx512};
-use crate::loops::isa::{Entry, Isa, Kernel, Level, Operands, Portable};
+use crate::loops::isa::{Isa, LaneEntry, LaneKernel, Level, Operands, Portable};
 
 /// A block: rows of keys, `stride` elements apart, by panels of `W` queries.
 pub(super) struct Weighed<A> {
@@ -30,8 +30,8 @@ pub(super) struct Weighed<A> {
 /// CPU; `unscaled` is for differences.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weigh {
-    pub(super) scaled: Entry,
-    pub(super) unscaled: Entry,
+    pub(super) scaled: LaneEntry,
+    pub(super) unscaled: LaneEntry,
 }
 
 /// The pass over panels of `width`.
@@ -54,7 +54,7 @@ fn entries<A: Score, const W: usize>() -> Weigh {
 
 /// The pass that multiplies each of `n` slopes at `dst` by the one at `src[0]`, where it is not 0:
 /// the slope of a score that is hidden may be any.
-pub(super) fn steepen<A: Score>() -> Entry {
+pub(super) fn steepen<A: Score>() -> LaneEntry {
     match Level::best() {
         #[cfg(target_arch = "x86_64")]
         Level::Avx512 => Avx512::entry::<Steepen<A>>(),
@@ -66,7 +66,7 @@ pub(super) fn steepen<A: Score>() -> Entry {
 
 struct Steepen<A>(PhantomData<A>);
 
-impl<A: Score> Kernel for Steepen<A> {
+impl<A: Score> LaneKernel for Steepen<A> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
         // SAFETY: the caller has `n` of both.
@@ -79,7 +79,7 @@ impl<A: Score> Kernel for Steepen<A> {
 
 struct Pass<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 
-impl<A: Score, const W: usize, const SCALED: bool> Kernel for Pass<A, W, SCALED> {
+impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Pass<A, W, SCALED> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller has one.

@@ -11,7 +11,7 @@ use super::fold::{self, Fold, TileRows};
 use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
-use crate::loops::{Affine, CompiledEpilogue, Tile};
+use crate::loops::{AccumulatorTile, Affine, CompiledEpilogue};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -116,14 +116,19 @@ impl Finish {
             row_bytes,
             ..
         } = at;
-        let tile = Tile { sums, row_bytes, batch: image, row, col, rows, cols };
+        let tile = AccumulatorTile { sums, row_bytes, batch: image, row, col, rows, cols };
         // SAFETY: as the caller promised.
         unsafe { self.tile((tile, part), slots, scratch) }
     }
 
     /// # Safety
     /// As for [`apply`](Self::apply).
-    unsafe fn tile(&self, (tile, part): (Tile, usize), slots: &SlotTable, scratch: *mut u8) {
+    unsafe fn tile(
+        &self,
+        (tile, part): (AccumulatorTile, usize),
+        slots: &SlotTable,
+        scratch: *mut u8,
+    ) {
         // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to
         // other tasks.
         unsafe {
@@ -177,7 +182,7 @@ impl Finish {
         while done < pixels {
             let pixel = first + done;
             let run = (self.line - pixel % self.line).min(pixels - done);
-            let tile = Tile {
+            let tile = AccumulatorTile {
                 sums: sums.wrapping_add(done * width),
                 row_bytes,
                 batch: image * (self.pixels / self.line) + pixel / self.line,

@@ -16,7 +16,7 @@ use overdrive_ir::{DType, Plan, SlotId};
 use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, insert};
-use crate::loops::{Affine, CompiledEpilogue, CompiledLoop, Tile, identity};
+use crate::loops::{AccumulatorTile, Affine, CompiledEpilogue, CompiledLoop, identity};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -171,11 +171,11 @@ impl Fold {
     /// As for [`TileEpilogue::apply`], after [`begin`](Self::begin).
     pub(super) unsafe fn apply(
         &self,
-        (tile, part): (Tile, usize),
+        (tile, part): (AccumulatorTile, usize),
         slots: &SlotTable,
         scratch: *mut u8,
     ) {
-        let tile = Tile { batch: tile.batch * self.parts.most + part, ..tile };
+        let tile = AccumulatorTile { batch: tile.batch * self.parts.most + part, ..tile };
         // SAFETY: as the caller promised; the dimension of parts is the last before those of the
         // tile.
         unsafe { self.tile.apply(tile, slots, scratch) }
