@@ -9,7 +9,7 @@ use overdrive_ir::plan::WindowDimension;
 /// A dimension that a window slides along: its geometry, the input's extent and stride, places, and
 /// taps. The stride is in elements or in bytes, as its owner counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(super) struct WindowAxis {
     pub(super) dimension: WindowDimension,
     pub(super) input: usize,
     pub(super) stride: isize,
@@ -17,7 +17,7 @@ pub(super) struct Axis {
     pub(super) taps: usize,
 }
 
-impl Axis {
+impl WindowAxis {
     /// No dimension at all.
     pub(super) const NONE: Self = Self {
         dimension: WindowDimension {

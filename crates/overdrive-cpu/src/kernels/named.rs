@@ -3,7 +3,7 @@
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
 use overdrive_ir::{Call, DType, Decline, Kernel, Plan, Prim};
 
-use super::line::Compiled;
+use super::line::CompiledCall;
 pub(super) use super::line::{Compile, NamedKernel};
 use super::{
     attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
@@ -76,7 +76,7 @@ fn find(op: &str) -> Option<&'static NamedKernel> {
 }
 
 /// Compiles a named kernel.
-pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Compiled {
+pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> CompiledCall {
     let name = match &call.op {
         KernelOp::Prim(prim, _) => prim.name().to_owned(),
         KernelOp::Composite(op, _) => op.name().to_owned(),

@@ -8,7 +8,7 @@
 use overdrive_ir::plan::{View, WindowDimension};
 use overdrive_ir::{Prim, Reducer, Window};
 
-use super::axis::Axis;
+use super::axis::WindowAxis;
 use super::line::{Compile, NamedKernel};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
@@ -93,7 +93,7 @@ impl<T: Scalar> ReduceWindow<T> {
                 kernel_dilation: dilation,
             };
             let (input, output) = (operand.sizes[d], result.sizes[d]);
-            Axis { dimension, input, stride: operand.strides[d] as isize, output, taps: size }
+            WindowAxis { dimension, input, stride: operand.strides[d] as isize, output, taps: size }
         };
         let planes = Planes::new(&inner.iter().map(axis).collect::<Vec<_>>());
         let band = planes.band(size_of::<T::Wide>());

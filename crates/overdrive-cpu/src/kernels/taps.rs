@@ -49,7 +49,7 @@ impl<T: Scalar> Cast for Narrowed<T> {
 /// Lines that are copied: how many, from each to the next, and from an element of a line to the
 /// next; in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lines {
+pub(super) struct CopiedLines {
     pub(super) count: usize,
     pub(super) from: [isize; 2],
     pub(super) to: [isize; 2],
@@ -72,7 +72,12 @@ impl Copying {
     ///
     /// # Safety
     /// All elements exist, those of source and destination apart from each other.
-    pub(super) unsafe fn run(&self, n: usize, lines: &Lines, (from, to): (*const u8, *mut u8)) {
+    pub(super) unsafe fn run(
+        &self,
+        n: usize,
+        lines: &CopiedLines,
+        (from, to): (*const u8, *mut u8),
+    ) {
         let lines = std::ptr::from_ref(lines).cast();
         let operands = Operands {
             dst: to,
@@ -94,7 +99,7 @@ impl<C: Cast> LaneKernel for Copied<C> {
         let (mut from, mut to) = (o.src[0].cast::<C::From>(), o.dst.cast::<C::To>());
         // SAFETY: as the caller promised.
         unsafe {
-            let Lines { count, from: [from_line, from_step], to: [to_line, to_step] } =
+            let CopiedLines { count, from: [from_line, from_step], to: [to_line, to_step] } =
                 *o.src[1].cast();
             for _ in 0..count {
                 match [from_step, to_step] {
@@ -289,7 +294,7 @@ impl<T: Tap, const FRESH: bool> LaneKernel for Folded<T, FRESH> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let taps = o.immediate as usize;
-        let group = |done: usize| Group::<T> {
+        let group = |done: usize| TapGroup::<T> {
             n,
             sums: o.dst.cast(),
             from: o.src[0].cast(),
@@ -307,7 +312,7 @@ impl<T: Tap, const FRESH: bool> LaneKernel for Folded<T, FRESH> {
 }
 
 /// Taps from some on.
-struct Group<T: Tap> {
+struct TapGroup<T: Tap> {
     n: usize,
     sums: *mut T::Value,
     from: *const T::Value,
@@ -315,7 +320,7 @@ struct Group<T: Tap> {
     weights: *const T::Weight,
 }
 
-impl<T: Tap> Group<T> {
+impl<T: Tap> TapGroup<T> {
     /// Folds the first ones of `taps`; returns how many.
     #[inline(always)]
     unsafe fn some<I: Isa, const FRESH: bool>(&self, taps: usize) -> usize {

@@ -134,7 +134,7 @@ fn entries<A: Score, const W: usize>() -> Passes {
             update: I::entry::<Update<A, W, true>>(),
             update_unscaled: I::entry::<Update<A, W, false>>(),
             hide: I::entry::<Hide<A>>(),
-            scale: I::entry::<Scale<A, W>>(),
+            scale: I::entry::<ScaleRows<A, W>>(),
             pair: I::entry::<Pair<A, W>>(),
         }
     }
@@ -234,9 +234,9 @@ impl<A: Score> LaneKernel for Hide<A> {
     }
 }
 
-struct Scale<A, const W: usize>(PhantomData<A>);
+struct ScaleRows<A, const W: usize>(PhantomData<A>);
 
-impl<A: Score, const W: usize> LaneKernel for Scale<A, W> {
+impl<A: Score, const W: usize> LaneKernel for ScaleRows<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller's rows are `rows x W`, and its factors `W`.

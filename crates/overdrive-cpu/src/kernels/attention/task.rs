@@ -3,7 +3,7 @@
 
 use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position, Visible};
-use super::reach::{Extent, Reach};
+use super::reach::{Reach, ScoreExtent};
 use super::softmax::{Passes, Running, Score};
 use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::loops::isa::{Ahead, Operands};
@@ -12,7 +12,7 @@ use crate::threads::{PlacedParts, Scratch, ScratchParts};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rows<T> {
+pub(super) struct HeadRows<T> {
     pub(super) from: *const T,
     /// From one position to the next.
     pub(super) row: usize,
@@ -20,7 +20,7 @@ pub(super) struct Rows<T> {
     pub(super) channel: usize,
 }
 
-impl<T> Rows<T> {
+impl<T> HeadRows<T> {
     /// Rows from one on as lines of channels.
     pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> OperandLines<T> {
         let (line_stride, k_stride) = (self.row, self.channel);
@@ -40,7 +40,7 @@ impl<T> Rows<T> {
 
 /// Sizes of the attention and of its tiles, and the kernels.
 #[derive(Debug)]
-pub(super) struct Shape<T: Element> {
+pub(super) struct AttentionShape<T: Element> {
     pub(super) kernel: &'static MicroKernel<T>,
     pub(super) passes: Passes,
     /// Whether probabilities are rounded to the pairs of bf16 that the kernel takes.
@@ -64,7 +64,7 @@ pub(super) struct Shape<T: Element> {
 
 /// The parts of a worker's scratch.
 #[derive(Debug)]
-pub(super) struct Buffers<'a, A> {
+pub(super) struct AttentionScratch<'a, A> {
     q: *mut u8,
     k: *mut u8,
     v: *mut u8,
@@ -94,7 +94,7 @@ pub(super) struct Finished<A> {
     pub(super) sum: *const A,
 }
 
-impl<T: Narrow> Shape<T>
+impl<T: Narrow> AttentionShape<T>
 where
     T::Acc: Score,
 {
@@ -109,7 +109,7 @@ where
     }
 
     /// Cuts scratch into the parts that a task needs.
-    pub(super) fn buffers<'a>(&self, scratch: &'a mut Scratch) -> Buffers<'a, T::Acc> {
+    pub(super) fn buffers<'a>(&self, scratch: &'a mut Scratch) -> AttentionScratch<'a, T::Acc> {
         let (width, acc) = (self.width(), size_of::<T::Acc>());
         let direct = self.kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
@@ -132,7 +132,7 @@ where
             placed.starts;
         let [scores, running, out, rows, kept] =
             [scores, running, out, rows, kept].map(<*mut u8>::cast);
-        Buffers {
+        AttentionScratch {
             q,
             k,
             v,
@@ -156,9 +156,9 @@ where
     /// functions read.
     pub(super) unsafe fn run(
         &self,
-        [q, k, v]: [Rows<T>; 3],
+        [q, k, v]: [HeadRows<T>; 3],
         (matrix, first): ([usize; 2], usize),
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
     ) {
         let width = self.width();
         let queries = (self.reach.queries - first).min(self.tile);
@@ -196,7 +196,7 @@ where
     /// block of `keys` that begins where it is.
     unsafe fn panel(
         &self,
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
         (at, panel): (Position, usize),
         [keys, seen]: [usize; 2],
     ) {
@@ -242,7 +242,7 @@ where
                 };
                 (self.passes.hide)(seen * width, &operands);
             }
-            let extent = Extent { seen, width, stride: width };
+            let extent = ScoreExtent { seen, width, stride: width };
             self.reach.hide((scores, extent), [query, key], self.hidden());
             let (max, sum, shrink) = self.running(buffers);
             let running = Running {
@@ -308,8 +308,12 @@ where
     }
 
     /// The probabilities as the right operand of the second product.
-    unsafe fn probabilities(&self, buffers: &Buffers<'_, T::Acc>, seen: usize) -> *const u8 {
-        let Buffers { scores, rounded, packed, .. } = *buffers;
+    unsafe fn probabilities(
+        &self,
+        buffers: &AttentionScratch<'_, T::Acc>,
+        seen: usize,
+    ) -> *const u8 {
+        let AttentionScratch { scores, rounded, packed, .. } = *buffers;
         let count = seen * self.width();
         if self.kernel.takes_sums() {
             return scores.cast_const().cast();
@@ -343,7 +347,10 @@ where
         packed.cast_const()
     }
 
-    fn running(&self, buffers: &Buffers<'_, T::Acc>) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
+    fn running(
+        &self,
+        buffers: &AttentionScratch<'_, T::Acc>,
+    ) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
         let max = buffers.running;
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
@@ -356,7 +363,7 @@ where
     pub(super) unsafe fn finished(
         &self,
         panel: usize,
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionScratch<'_, T::Acc>,
     ) -> Finished<T::Acc> {
         let width = self.width();
         let (max, sum, inverse) = self.running(buffers);

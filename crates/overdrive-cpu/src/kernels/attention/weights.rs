@@ -41,7 +41,10 @@ pub(super) fn weigh<A: Score>(width: usize) -> Weigh {
 
 fn entries<A: Score, const W: usize>() -> Weigh {
     fn on<A: Score, const W: usize, I: Isa>() -> Weigh {
-        Weigh { scaled: I::entry::<Pass<A, W, true>>(), unscaled: I::entry::<Pass<A, W, false>>() }
+        Weigh {
+            scaled: I::entry::<WeighPass<A, W, true>>(),
+            unscaled: I::entry::<WeighPass<A, W, false>>(),
+        }
     }
     match Level::best() {
         #[cfg(target_arch = "x86_64")]
@@ -77,9 +80,9 @@ impl<A: Score> LaneKernel for Steepen<A> {
     }
 }
 
-struct Pass<A, const W: usize, const SCALED: bool>(PhantomData<A>);
+struct WeighPass<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 
-impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Pass<A, W, SCALED> {
+impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for WeighPass<A, W, SCALED> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller has one.

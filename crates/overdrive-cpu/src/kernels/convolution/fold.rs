@@ -24,7 +24,7 @@ use crate::threads::Pool;
 pub(super) struct Fold {
     /// Folds a tile into a part.
     tile: TileEpilogue,
-    parts: Parts,
+    parts: PartialSums,
     /// The value of a part before anything is folded into it, in as many bytes as an element has.
     identity: Vec<u8>,
     whole: Program,
@@ -35,13 +35,13 @@ pub(super) struct Fold {
 
 /// Where parts lie: `[N, most, outputs]`.
 #[derive(Clone, Copy)]
-struct Parts {
+struct PartialSums {
     slot: SlotId,
     most: usize,
     outputs: usize,
 }
 
-impl Parts {
+impl PartialSums {
     /// The first part of each channel of an image, over an iteration space in which `strides`
     /// belong to images, parts and channels.
     fn access(self, strides: impl FnOnce([i64; 3]) -> Vec<i64>) -> Access {
@@ -103,7 +103,8 @@ impl Fold {
         let (Some((reduction, dtype)), Some(slot)) = (reduction(whole), call.workspace) else {
             return Ok(None);
         };
-        let parts = Parts { slot, most: plan.slot(slot).ty.sizes()[1], outputs: whole.extents[1] };
+        let parts =
+            PartialSums { slot, most: plan.slot(slot).ty.sizes()[1], outputs: whole.extents[1] };
         let program = of_tiles(merged, (reduction, dtype), (parts, rows));
         let dtypes: Vec<DType> = plan.slots.iter().map(|slot| slot.ty.dtype).collect();
         let of = |slot: SlotId| dtypes[slot.0 as usize];
@@ -154,7 +155,7 @@ impl Fold {
         rows: Range<usize>,
         slots: &SlotTable,
     ) {
-        let Parts { slot, most, outputs } = self.parts;
+        let PartialSums { slot, most, outputs } = self.parts;
         debug_assert!(part < most && rows.end <= outputs, "the plan has room for each part");
         let (first, width) = ((image * most + part) * outputs, self.identity.len());
         for row in rows {
@@ -199,7 +200,7 @@ impl Fold {
 fn of_tiles(
     merged: &Program,
     (reduction, dtype): (&Reduction, DType),
-    (parts, rows): (Parts, TileRows),
+    (parts, rows): (PartialSums, TileRows),
 ) -> Program {
     let mut program = before(merged);
     let batch = program.extents.len() - 2;
@@ -222,7 +223,7 @@ fn of_tiles(
 }
 
 /// The program that folds parts, with the rest of the program behind it: over `[N, O, parts]`.
-fn of_parts(whole: &Program, parts: Parts, used: usize) -> Program {
+fn of_parts(whole: &Program, parts: PartialSums, used: usize) -> Program {
     let varies = whole.element_level();
     let extents = vec![whole.extents[0], whole.extents[1], used];
     let mut program = Program { extents, reduced: 1, ..whole.clone() };

@@ -19,7 +19,7 @@ use overdrive_ir::{Convolution, DType, Plan, TensorType};
 use super::finish::{Finish, Sums};
 use super::interleave::{FEW, interleave_image};
 use super::lines::{Band, ByLines};
-use super::weights::{KBlock, Order, Packer, Side, Weights};
+use super::weights::{KBlock, PackedWeights, Packer, WeightOrder, WeightSide};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{MicroKernel, OperandLines, PixelConfig, PixelTiles, transpose};
 use crate::isa::InstructionSet;
@@ -86,7 +86,7 @@ struct ByTaps {
     room: usize,
 }
 
-impl Order<bf16> for ByTaps {
+impl WeightOrder<bf16> for ByTaps {
     fn row(&self, weight: &dyn Fn(usize, usize) -> bf16, to: &mut [bf16]) {
         for (tap, to) in to.chunks_exact_mut(self.room).enumerate().take(self.taps) {
             (0..self.channels).for_each(|channel| to[channel] = weight(channel, tap));
@@ -101,7 +101,7 @@ pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
     let room = if channels <= FEW { FEW } else { channels };
     let whole = vec![KBlock { first: 0, depth: taps * room }];
     Packer::new(
-        (MicroKernel::best(), Side::Right),
+        (MicroKernel::best(), WeightSide::Right),
         call,
         Box::new(ByTaps { taps, channels, room }),
         whole,
@@ -116,7 +116,7 @@ pub(super) struct Pixels {
     channels: usize,
     /// Lines and pixels of a line of the output.
     output: [usize; 2],
-    weights: Weights<bf16>,
+    weights: PackedWeights<bf16>,
     finish: Finish,
     /// Whether results lie with pixels as rows, as sums do.
     as_rows: bool,
@@ -140,7 +140,7 @@ struct LineBand {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<'a> {
+struct PixelsScratch<'a> {
     stage: *mut u8,
     sums: *mut f32,
     turned: *mut f32,
@@ -148,7 +148,7 @@ struct Buffers<'a> {
     _placed: PlacedParts<'a, 4>,
 }
 
-impl<'a> From<PlacedParts<'a, 4>> for Buffers<'a> {
+impl<'a> From<PlacedParts<'a, 4>> for PixelsScratch<'a> {
     fn from(placed: PlacedParts<'a, 4>) -> Self {
         let [stage, sums, turned, epilogue] = placed.starts;
         Self { stage, sums: sums.cast(), turned: turned.cast(), epilogue, _placed: placed }
@@ -186,7 +186,7 @@ impl Pixels {
         let pixels = Finish::of_pixels(plan, call);
         let as_rows = pixels.is_some();
         let finish = pixels.map_or_else(|| Finish::new(plan, call), Ok)?;
-        let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
+        let weights = PackedWeights::new(plan, call.kernel.slot, packer(call))?;
         let config = PixelConfig::new(depth);
         Ok(Self {
             input,
@@ -287,7 +287,7 @@ impl Pixels {
         to.cast_const()
     }
 
-    fn run_span(&self, span: LineBand, buffers: &Buffers<'_>, slots: &SlotTable) {
+    fn run_span(&self, span: LineBand, buffers: &PixelsScratch<'_>, slots: &SlotTable) {
         let start = self.stage(span, slots, buffers.stage);
         let (line, kept) = (self.output[1], self.kept());
         let (pixels, tiles) = (span.lines * line, line.div_ceil(PIXELS));

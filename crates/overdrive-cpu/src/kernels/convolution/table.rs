@@ -10,10 +10,10 @@
 // Raw pointers into the input and scratch; every place of the table is inside of the run.
 #![allow(unsafe_code)]
 
-use super::interleave::{Columns, Interleave, interleaver};
+use super::interleave::{Interleave, InterleavedColumns, interleaver};
 use super::stage::Channels;
 use crate::isa::InstructionSet;
-use crate::kernels::axis::Axis;
+use crate::kernels::axis::WindowAxis;
 
 /// Bytes of the run of a channel: it shares the first-level cache with rows of the table and of
 /// panels.
@@ -40,7 +40,7 @@ enum Piece {
 
 /// The table of a convolution.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct PixelTable {
     channels: Channels,
     interleave: Interleave,
     /// Images of a span at most, pixels of the output and of the input of one.
@@ -69,16 +69,16 @@ pub(super) struct PanelRows {
     pub(super) width: usize,
 }
 
-impl Table {
+impl PixelTable {
     /// For at most `images` images, `image` bytes apart, in panels of `width` columns; `None` where
     /// lines are better copied.
     pub(super) fn new(
-        axes: &[Axis],
+        axes: &[WindowAxis],
         channels: Channels,
         (images, image): (usize, isize),
         width: usize,
     ) -> Option<Self> {
-        let product = |of: fn(&Axis) -> usize| axes.iter().map(of).product::<usize>();
+        let product = |of: fn(&WindowAxis) -> usize| axes.iter().map(of).product::<usize>();
         let (pixels, input, taps) =
             (product(|a| a.output), product(|a| a.input), product(|a| a.taps));
         let unit = channels.width * channels.interleaved;
@@ -88,7 +88,7 @@ impl Table {
         }
         let first = (ZEROS / unit) as u32;
         let (mut places, mut outputs, mut taps_of) = (vec![], vec![], vec![]);
-        let extents = |of: fn(&Axis) -> usize| axes.iter().map(of).collect::<Vec<_>>();
+        let extents = |of: fn(&WindowAxis) -> usize| axes.iter().map(of).collect::<Vec<_>>();
         overdrive_ir::eval::for_each_index(&extents(|a| a.output), |at| outputs.push(at.to_vec()));
         overdrive_ir::eval::for_each_index(&extents(|a| a.taps), |tap| taps_of.push(tap.to_vec()));
         for tap in &taps_of {
@@ -190,7 +190,7 @@ impl Table {
     unsafe fn stage(&self, (from, images): (*const u8, usize), channel: usize, run: *mut u8) {
         let here = (self.channels.count - channel).min(self.channels.interleaved);
         let count = self.input / self.lines.len();
-        let columns = Columns { count, inside: [0, count] };
+        let columns = InterleavedColumns { count, inside: [0, count] };
         for image in 0..images {
             for (i, line) in self.lines.iter().enumerate() {
                 let mut lines = [std::ptr::null(); 4];
@@ -260,7 +260,7 @@ fn has_vectors() -> bool {
 }
 
 /// The pixel of the input that a tap sees at a pixel of the output, if it is one.
-fn place(axes: &[Axis], at: &[usize], tap: &[usize]) -> Option<usize> {
+fn place(axes: &[WindowAxis], at: &[usize], tap: &[usize]) -> Option<usize> {
     let mut place = 0;
     for ((axis, at), tap) in axes.iter().zip(at).zip(tap) {
         let seen =
@@ -282,7 +282,7 @@ fn piece(places: &[u32]) -> Piece {
 
 /// Where lines of the input begin, and bytes from a pixel of a line to the next. Axes that lie as
 /// one are one line.
-fn lines(axes: &[Axis]) -> (Vec<isize>, isize) {
+fn lines(axes: &[WindowAxis]) -> (Vec<isize>, isize) {
     let Some((last, rest)) = axes.split_last() else { return (vec![0], 0) };
     let (mut length, mut rest) = (last.input, rest);
     while let Some((axis, outer)) = rest.split_last()

@@ -27,7 +27,7 @@ pub(super) fn kernel_of<T: Format>(call: &ConvolutionCall) -> &'static MicroKern
 }
 
 /// The order of k: how a row of the left matrix is made of an output channel's weights.
-pub(super) trait Order<T>: Send + Sync {
+pub(super) trait WeightOrder<T>: Send + Sync {
     /// Fills `to`, which holds zeros, from the weight at `(channel, tap)`; taps are row-major.
     fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]);
 }
@@ -40,7 +40,7 @@ pub(super) struct Taps {
     pub(super) interleaved: usize,
 }
 
-impl<T> Order<T> for Taps {
+impl<T> WeightOrder<T> for Taps {
     fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]) {
         let g = self.interleaved;
         for channel in 0..self.channels {
@@ -52,26 +52,26 @@ impl<T> Order<T> for Taps {
 
 /// The side of the product that weights are.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Side {
+pub(super) enum WeightSide {
     /// Output channels are rows.
     Left,
     /// Output channels are columns.
     Right,
 }
 
-impl Side {
+impl WeightSide {
     /// Output channels of a panel.
     fn width<T: Element>(self, kernel: &MicroKernel<T>) -> usize {
         match self {
-            Side::Left => kernel.tile()[0],
-            Side::Right => kernel.tile()[1],
+            WeightSide::Left => kernel.tile()[0],
+            WeightSide::Right => kernel.tile()[1],
         }
     }
 
     fn bytes<T: Element>(self, kernel: &MicroKernel<T>, outputs: usize, k: usize) -> usize {
         match self {
-            Side::Left => kernel.a_bytes(outputs, k),
-            Side::Right => kernel.b_bytes(outputs, k),
+            WeightSide::Left => kernel.a_bytes(outputs, k),
+            WeightSide::Right => kernel.b_bytes(outputs, k),
         }
     }
 
@@ -81,8 +81,8 @@ impl Side {
         // SAFETY: as the caller promised.
         unsafe {
             match self {
-                Side::Left => kernel.pack_a(lines, to),
-                Side::Right => kernel.pack_b_block(lines, to),
+                WeightSide::Left => kernel.pack_a(lines, to),
+                WeightSide::Right => kernel.pack_b_block(lines, to),
             }
         }
     }
@@ -107,11 +107,11 @@ impl KBlock {
 /// Weights on their way into panels.
 pub(super) struct Packer<T: Element> {
     kernel: &'static MicroKernel<T>,
-    side: Side,
+    side: WeightSide,
     view: Strided,
     /// Where each tap lies, in elements from the first.
     taps: Vec<i64>,
-    order: Box<dyn Order<T>>,
+    order: Box<dyn WeightOrder<T>>,
     groups: usize,
     /// Output channels of a group.
     outputs: usize,
@@ -124,9 +124,9 @@ pub(super) struct Packer<T: Element> {
 impl<T: Element> Packer<T> {
     /// `blocks` cover k one after the other.
     pub(super) fn new(
-        (kernel, side): (&'static MicroKernel<T>, Side),
+        (kernel, side): (&'static MicroKernel<T>, WeightSide),
         call: &ConvolutionCall,
-        order: Box<dyn Order<T>>,
+        order: Box<dyn WeightOrder<T>>,
         blocks: Vec<KBlock>,
     ) -> Self {
         let (view, groups) = (Strided::new(&call.kernel), call.groups);
@@ -201,7 +201,7 @@ impl<T: Element> Packer<T> {
 }
 
 /// Packed weights.
-pub(super) struct Weights<T: Element> {
+pub(super) struct PackedWeights<T: Element> {
     packer: Packer<T>,
     packed: Packed,
 }
@@ -213,7 +213,7 @@ enum Packed {
     PerCall(AlignedBytes),
 }
 
-impl<T: Element> Weights<T> {
+impl<T: Element> PackedWeights<T> {
     pub(super) fn new(plan: &Plan, slot: SlotId, packer: Packer<T>) -> Result<Self, Unsupported> {
         let packed = match plan.slot(slot).layout {
             Layout::Packed { bytes, .. } => {

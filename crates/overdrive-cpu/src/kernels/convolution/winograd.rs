@@ -13,8 +13,8 @@ use super::finish::{Finish, Sums};
 use super::lines::{Band, ByLines};
 use super::scheme::{Combined, OUTPUTS, Scheme, TAPS, sums};
 use super::stage::ask;
-use super::transform::{self, LANES, Points, Row, Tiles};
-use super::weights::{KBlock, Packer, Side, Weights, kernel_of};
+use super::transform::{self, LANES, PanelRow, Points, Tiles};
+use super::weights::{KBlock, PackedWeights, Packer, WeightSide, kernel_of};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, MicroKernel};
 use crate::isa::InstructionSet;
@@ -70,14 +70,14 @@ pub(super) fn packer<S: Scheme>(call: &ConvolutionCall) -> Packer<f32> {
         let first = blocks.last().map_or(0, |block| block.first + block.depth);
         blocks.extend(KBlock::cut(kernel, first, channels * S::SUMS[y].len() * S::SUMS[x].len()));
     }
-    Packer::new((kernel, Side::Left), call, Box::new(Combined::<S>::new(channels)), blocks)
+    Packer::new((kernel, WeightSide::Left), call, Box::new(Combined::<S>::new(channels)), blocks)
 }
 
 /// A compiled convolution.
 pub(super) struct Winograd<S> {
     kernel: &'static MicroKernel<f32>,
     input: Strided,
-    weights: Weights<f32>,
+    weights: PackedWeights<f32>,
     finish: Finish,
     groups: usize,
     /// Channels of a group.
@@ -103,7 +103,7 @@ struct TileBand {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<'a> {
+struct WinogradScratch<'a> {
     line: *mut f32,
     points: *mut f32,
     panels: *mut f32,
@@ -113,7 +113,7 @@ struct Buffers<'a> {
     _placed: PlacedParts<'a, 6>,
 }
 
-impl<'a> From<PlacedParts<'a, 6>> for Buffers<'a> {
+impl<'a> From<PlacedParts<'a, 6>> for WinogradScratch<'a> {
     fn from(placed: PlacedParts<'a, 6>) -> Self {
         let [line, points, panels, sums, pixels, epilogue] = placed.starts;
         let [line, points, panels, sums, pixels] =
@@ -137,7 +137,7 @@ impl<S: Scheme> Winograd<S> {
         Ok(Self {
             kernel: MicroKernel::best(),
             input: Strided::new(&call.input),
-            weights: Weights::new(plan, call.kernel.slot, packer)?,
+            weights: PackedWeights::new(plan, call.kernel.slot, packer)?,
             finish: Finish::new(plan, call)?,
             groups: call.groups,
             channels: call.kernel.ty.sizes()[1],
@@ -200,7 +200,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// The image has all elements, and the buffers are those of the span.
-    unsafe fn fill(&self, image: *const f32, span: TileBand, buffers: &Buffers<'_>) {
+    unsafe fn fill(&self, image: *const f32, span: TileBand, buffers: &WinogradScratch<'_>) {
         let (strides, tiles) = (&self.input.strides, self.tiles[1]);
         let [height, width] = [self.input.sizes[2] as i64, self.input.sizes[3] as i64];
         // The part of a line that some tile sees, and where it begins in a window.
@@ -246,7 +246,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
-    unsafe fn columns(&self, channel: usize, span: TileBand, buffers: &Buffers<'_>) {
+    unsafe fn columns(&self, channel: usize, span: TileBand, buffers: &WinogradScratch<'_>) {
         let width = self.kernel.tile()[1];
         for (sum, (y, x)) in sums::<S>().enumerate() {
             let blocks = &self.weights.blocks()[self.blocks[sum]..self.blocks[sum + 1]];
@@ -255,7 +255,7 @@ impl<S: Scheme> Winograd<S> {
             for (i, (y, x)) in points.enumerate() {
                 let block = blocks[(first + i) / blocks[0].depth];
                 let k = blocks[0].first + first + i - block.first;
-                let row = Row {
+                let row = PanelRow {
                     to: buffers.panels.wrapping_add(block.first * span.columns + k * width),
                     panel: block.depth * width,
                     width,
@@ -275,7 +275,7 @@ impl<S: Scheme> Winograd<S> {
         &self,
         (image, group, part): (usize, usize, usize),
         span: TileBand,
-        buffers: &Buffers<'_>,
+        buffers: &WinogradScratch<'_>,
         slots: &SlotTable,
     ) {
         let strides = &self.input.strides;
