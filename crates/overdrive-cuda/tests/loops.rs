@@ -10,7 +10,7 @@ mod support;
 
 use overdrive_cuda::Device;
 use overdrive_cuda::compiler::{Architecture, compile};
-use overdrive_cuda::loops::{Machine, sources};
+use overdrive_cuda::loops::{PrinterMachine, sources};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{
@@ -114,7 +114,7 @@ fn rows_set_out_where_they_can() {
     let text = |architecture, n, to: u32| {
         let extents = [8192, n];
         let program = softmax(&extents, dense(0, &extents), dense(to, &extents), DType::BF16);
-        let machine = Machine { multiprocessors: 132, architecture };
+        let machine = PrinterMachine { multiprocessors: 132, architecture };
         sources(&program, &[], machine).unwrap()[0].text.to_string()
     };
     let out = text(Architecture::Sm90a, 131_072, 1);
@@ -132,7 +132,7 @@ fn what_only_the_last_pass_reads_is_asked_for() {
     let extents = [16_384, 768];
     let (mut program, _) = layer_norm(extents[0], extents[1], DType::BF16);
     let text = |program: &Program| {
-        let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+        let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
         sources(program, &[], machine).unwrap()[0].text.to_string()
     };
     let alone = text(&program);
@@ -237,7 +237,7 @@ fn loss_with_gradient(rows: usize, n: usize, dtype: DType) -> Program {
 
 #[test]
 fn a_loss_and_its_gradient_are_one_loop() {
-    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let large = sources(&loss_with_gradient(16_384, 50_304, DType::BF16), &[], machine).unwrap();
     let text = &large[0].text;
     assert!(large.len() == 1 && text.contains("fast_exp") && text.contains("recall"), "{text}");
@@ -335,7 +335,7 @@ fn sums_beside_a_maximum_of_what_is_no_number() {
 
 #[test]
 fn a_picked_element_is_loaded_and_other_sums_are_folded() {
-    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let text = |program: &Program| sources(program, &[], machine).unwrap()[0].text.to_string();
     let loss = text(&cross_entropy(8192, 4096, DType::BF16));
     assert!(loss.contains("place == i1") && !loss.contains("op_eq"), "{loss}");
@@ -540,7 +540,7 @@ fn programs_compile_for_every_architecture() {
         .chain(losses)
         .chain((0..12).map(|seed| random_program(seed).0));
     for (program, architecture) in programs.zip(architectures.into_iter().cycle()) {
-        let machine = Machine { multiprocessors: 132, architecture };
+        let machine = PrinterMachine { multiprocessors: 132, architecture };
         for source in sources(&program, &[], machine).unwrap() {
             match compile(&source, architecture) {
                 Err(error @ overdrive_cuda::Error::Missing { .. }) => {
@@ -557,7 +557,7 @@ fn packed_results_that_share_bytes_are_refused_with_the_reason() {
     let mut b = ProgramBuilder::new(&[4, 4], 0);
     let x = b.load(access(0, &[1, 4]), DType::I4);
     b.store(access(1, &[3, 1]), x);
-    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let error = sources(&b.0, &[], machine).unwrap_err();
     assert!(error.to_string().contains("i4 where a byte is shared"), "{error}");
 }

@@ -6,7 +6,7 @@ use super::copies::passed;
 use super::queues::Queues;
 use super::replay::Replay;
 use super::sampling::Sampling;
-use super::step::{Copy, Task, compile};
+use super::step::{CompiledStep, SlotCopy, compile};
 use super::storage::Storage;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};
@@ -28,7 +28,7 @@ pub(crate) struct CudaExecutable {
     /// Names of inputs and outputs that users see.
     names: [Vec<String>; 2],
     /// What the first session has its steps from, which are dear to compile.
-    compiled: Mutex<Option<Vec<Task>>>,
+    compiled: Mutex<Option<Vec<CompiledStep>>>,
     /// Addresses of the constants, and of nothing else.
     addresses: Addresses,
     constants: Vec<DeviceBytes>,
@@ -96,7 +96,7 @@ fn compiled(
     plan: &Plan,
     (device, ranks): (&Arc<Device>, Option<&Arc<Ranks>>),
     tuning: &Tuning,
-) -> Result<Vec<Task>, BackendError> {
+) -> Result<Vec<CompiledStep>, BackendError> {
     let compiled = plan.steps.iter().map(|step| {
         let site = Site { plan, step, device, tuning, mode: plan.mode };
         compile(&site, ranks)
@@ -106,9 +106,9 @@ fn compiled(
 
 /// Kernels that do not know the element types of their step leave it to the reference, as the plan
 /// then says.
-fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[Task]) {
+fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
     for (task, step) in tasks.iter().zip(&plan.steps) {
-        if matches!((task, &step.kind), (Task::Host(_), StepKind::Kernel(_))) {
+        if matches!((task, &step.kind), (CompiledStep::Host(_), StepKind::Kernel(_))) {
             let reason = "its kernel does not take these types: the f64 reference runs on the host"
                 .to_owned();
             let (what, scope) = (step.name.clone(), step.scope.clone());
@@ -123,9 +123,9 @@ pub(super) struct CudaSession {
     pub(super) device: Arc<Device>,
     pub(super) plan: Arc<Plan>,
     /// One per step of the plan.
-    pub(super) tasks: Vec<Task>,
+    pub(super) tasks: Vec<CompiledStep>,
     /// From where the plan left results to where the caller has them.
-    pub(super) deliveries: Vec<Copy>,
+    pub(super) deliveries: Vec<SlotCopy>,
     signature: Signature,
     prepared: Prepared,
     pub(super) addresses: Addresses,
@@ -160,9 +160,9 @@ impl CudaSession {
         };
         let signature = Signature::new(&plan, &executable.names[0], &executable.names[1]);
         let prepared = Prepared::new(&plan, &signature.state_names());
-        let deliver = |(from, home)| Copy::new(&plan, from, home);
+        let deliver = |(from, home)| SlotCopy::new(&plan, from, home);
         let deliveries = signature.deliveries(&plan).into_iter().map(deliver).collect();
-        let scratch = tasks.iter().map(Task::workspace_bytes).max().unwrap_or(0);
+        let scratch = tasks.iter().map(CompiledStep::workspace_bytes).max().unwrap_or(0);
         let workspace = DeviceBytes::new(&device, scratch).map_err(placing)?;
         let mut addresses = executable.addresses.clone();
         addresses.set_workspace(workspace.address());
@@ -200,8 +200,8 @@ impl CudaSession {
 
     /// A capture cannot wait for the host: such a plan is launched step by step, and says so.
     fn refuse_host_steps_in_graphs(&mut self) {
-        let on_host = |(task, step): (&Task, &overdrive_ir::plan::Step)| {
-            (matches!(task, Task::Host(_)) && !step.prepare).then(|| step.scope.clone())
+        let on_host = |(task, step): (&CompiledStep, &overdrive_ir::plan::Step)| {
+            (matches!(task, CompiledStep::Host(_)) && !step.prepare).then(|| step.scope.clone())
         };
         let scope = self.tasks.iter().zip(&self.plan.steps).find_map(on_host);
         if let (Some(scope), Some(_)) = (scope, &self.replay) {
@@ -233,7 +233,7 @@ impl CudaSession {
         self.tasks
             .iter()
             .zip(&self.plan.steps)
-            .any(|(t, s)| matches!(t, Task::Host(_)) && !s.prepare)
+            .any(|(t, s)| matches!(t, CompiledStep::Host(_)) && !s.prepare)
     }
 
     fn during(&self, index: usize) -> String {

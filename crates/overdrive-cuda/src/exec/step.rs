@@ -1,4 +1,4 @@
-//! `Task`: a step of a plan compiled for this device, and the choice of its kernel.
+//! `CompiledStep`: a step of a plan compiled for this device, and the choice of its kernel.
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::nccl::{self, Ranks};
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A compiled step.
-pub(super) enum Task {
+pub(super) enum CompiledStep {
     /// Work on the device.
     Launch(Box<dyn Launch>),
     /// Work on the host, which waits for the device before and after.
@@ -19,7 +19,7 @@ pub(super) enum Task {
     Nothing,
 }
 
-impl Task {
+impl CompiledStep {
     /// Enqueues the step on a stream; a host step runs it.
     pub(super) fn run(
         &self,
@@ -28,17 +28,17 @@ impl Task {
         addresses: &Addresses,
     ) -> Result<(), Error> {
         match self {
-            Task::Launch(launch) => launch.launch(stream, addresses),
-            Task::Host(call) => on_host(call, device, addresses),
-            Task::Nothing => Ok(()),
+            CompiledStep::Launch(launch) => launch.launch(stream, addresses),
+            CompiledStep::Host(call) => on_host(call, device, addresses),
+            CompiledStep::Nothing => Ok(()),
         }
     }
 
     /// Scratch that the step needs while it runs, in bytes.
     pub(super) fn workspace_bytes(&self) -> usize {
         match self {
-            Task::Launch(launch) => launch.workspace_bytes(),
-            Task::Host(_) | Task::Nothing => 0,
+            CompiledStep::Launch(launch) => launch.workspace_bytes(),
+            CompiledStep::Host(_) | CompiledStep::Nothing => 0,
         }
     }
 }
@@ -63,7 +63,10 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
 ///
 /// # Errors
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
-pub(super) fn compile(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<Task, BackendError> {
+pub(super) fn compile(
+    site: &Site<'_>,
+    ranks: Option<&Arc<Ranks>>,
+) -> Result<CompiledStep, BackendError> {
     let step = site.step;
     compile_kind(site, ranks).map_err(|refusal| match refusal {
         Refusal::Unsupported(reason) => BackendError::Unsupported {
@@ -78,44 +81,50 @@ pub(super) fn compile(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<Tas
     })
 }
 
-fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<Task, Refusal> {
+fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<CompiledStep, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
-        StepKind::Joined(bond, steps) => joined::compile(site, *bond, steps).map(Task::Launch),
-        StepKind::Loop(program) => loops::compile(site, program).map(Task::Launch),
-        StepKind::Gemm(call) => gemm::compile(site, call).map(Task::Launch),
-        StepKind::Convolution(call) => kernels::convolution::compile(site, call).map(Task::Launch),
+        StepKind::Joined(bond, steps) => {
+            joined::compile(site, *bond, steps).map(CompiledStep::Launch)
+        }
+        StepKind::Loop(program) => loops::compile(site, program).map(CompiledStep::Launch),
+        StepKind::Gemm(call) => gemm::compile(site, call).map(CompiledStep::Launch),
+        StepKind::Convolution(call) => {
+            kernels::convolution::compile(site, call).map(CompiledStep::Launch)
+        }
         StepKind::Kernel(call) => match kernels::compile(site, call) {
             // Element types that no kernel knows.
-            Err(Refusal::Unsupported(reason)) => {
-                HostCall::new(plan, call).map(Task::Host).map_err(|_| Refusal::Unsupported(reason))
-            }
-            compiled => compiled.map(Task::Launch),
+            Err(Refusal::Unsupported(reason)) => HostCall::new(plan, call)
+                .map(CompiledStep::Host)
+                .map_err(|_| Refusal::Unsupported(reason)),
+            compiled => compiled.map(CompiledStep::Launch),
         },
         StepKind::Pack { .. } | StepKind::PackFilter(_) | StepKind::Chain(_) => {
             unreachable!("no plan packs or chains for a device whose capabilities do not say how")
         }
         StepKind::CopyStart => {
-            Ok(Task::Launch(Box::new(Copy::new(plan, step.reads[0], step.writes[0]))))
+            Ok(CompiledStep::Launch(Box::new(SlotCopy::new(plan, step.reads[0], step.writes[0]))))
         }
         StepKind::Host(call) => {
-            HostCall::new(plan, call).map(Task::Host).map_err(Refusal::Unsupported)
+            HostCall::new(plan, call).map(CompiledStep::Host).map_err(Refusal::Unsupported)
         }
-        StepKind::CollectiveStart { prim } => nccl::compile(site, prim, ranks).map(Task::Launch),
+        StepKind::CollectiveStart { prim } => {
+            nccl::compile(site, prim, ranks).map(CompiledStep::Launch)
+        }
         // The wait for it is the step's event.
-        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(Task::Nothing),
+        StepKind::CollectiveDone { .. } | StepKind::CopyDone => Ok(CompiledStep::Nothing),
     }
 }
 
 /// All bytes of a slot to another.
 #[derive(Debug)]
-pub(super) struct Copy {
+pub(super) struct SlotCopy {
     from: SlotId,
     to: SlotId,
     bytes: usize,
 }
 
-impl Copy {
+impl SlotCopy {
     /// The two slots have equal sizes; `to` may be a home, which the plan does not list.
     pub(super) fn new(plan: &Plan, from: SlotId, to: SlotId) -> Self {
         let bytes = plan.slot(from).bytes();
@@ -126,7 +135,7 @@ impl Copy {
     }
 }
 
-impl Launch for Copy {
+impl Launch for SlotCopy {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let places = (addresses.of(self.from), addresses.of(self.to));
         // SAFETY: both slots have `bytes` bytes and are apart.

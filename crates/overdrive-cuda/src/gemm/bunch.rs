@@ -8,9 +8,9 @@
 //! launch. Products that stream their weights stay apart: tiles of x in shared memory would take
 //! the room of tiles of weights that are under way.
 
-use super::few::{self, Cut, Parts, Rows};
+use super::few::{self, Cut, RowsSource, SkinnyWork};
 use super::problem::strides;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::launch::{Launch, Refusal, Site};
 use crate::loops::Lead;
 use overdrive_ir::plan::{Access, GemmCall, Instr, Step, StepKind};
@@ -70,7 +70,7 @@ impl Bunch {
         let call = &self.tiles[0][0];
         let tiles = self.tiles.iter().map(|calls| few::tiles(&calls[0])).sum();
         let parts = self.tiles.iter().map(Vec::len).max().unwrap_or(1);
-        let rows = if self.lead.is_some() { Rows::Led } else { Rows::Given };
+        let rows = if self.lead.is_some() { RowsSource::Led } else { RowsSource::Given };
         let splits = few::SPLITS.into_iter().rev();
         let mut splits = splits.filter(|&split| few::has_room(tiles, split, multiprocessors));
         let cut = splits.find_map(|split| Cut::of(call, (parts, tiles), split, rows));
@@ -131,14 +131,14 @@ pub(crate) fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn L
     let multiprocessors = site.device.properties().multiprocessors;
     let cut = bunch.as_ref().and_then(|bunch| bunch.cut(multiprocessors));
     let (bunch, cut) = bunch.zip(cut).expect("these steps were gathered because one launch can");
-    let parts = Parts { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
+    let parts = SkinnyWork { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
     let compiled = few::compile_parts(site, parts, &cut)?;
     compiled.ok_or_else(|| Refusal::Unsupported("only Hopper has this kernel".to_owned()))
 }
 
 /// The source that such steps are compiled from, of weights that nobody writes.
-pub fn source_bunch(steps: &[Step]) -> Option<Source> {
+pub fn source_bunch(steps: &[Step]) -> Option<KernelSource> {
     let bunch = Bunch::of(&steps.iter().collect::<Vec<_>>())?;
-    let parts = Parts { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
-    few::source(parts, &bunch.cut(132)?, few::Weights::Settled, &[])
+    let parts = SkinnyWork { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
+    few::source(parts, &bunch.cut(132)?, few::WeightWrites::Settled, &[])
 }

@@ -10,7 +10,7 @@ use super::epilogue;
 use super::hopper::{Fit, wgmma};
 use super::problem::sums;
 use crate::Error;
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::loops::Lead;
@@ -57,7 +57,7 @@ pub(super) struct Cut {
 impl Cut {
     /// A product alone.
     pub(super) fn new(call: &GemmCall, split: usize) -> Self {
-        Self::of(call, (1, call.n.div_ceil(OUTPUTS)), split, Rows::Given)
+        Self::of(call, (1, call.n.div_ceil(OUTPUTS)), split, RowsSource::Given)
             .expect("the tiles of one product leave room")
     }
 
@@ -67,13 +67,13 @@ impl Cut {
         call: &GemmCall,
         (parts, tiles): (usize, usize),
         split: usize,
-        rows: Rows,
+        rows: RowsSource,
     ) -> Option<Self> {
         let columns = call.m.next_multiple_of(8);
         let own = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits()).div_ceil(split);
         let led = match rows {
-            Rows::Given => [0, 0],
-            Rows::Led => {
+            RowsSource::Given => [0, 0],
+            RowsSource::Led => {
                 let rows = call.m * call.k * call.lhs.dtype.bits() / 8;
                 [own * columns * LINE, rows.next_multiple_of(LINE)]
             }
@@ -112,7 +112,7 @@ impl Cut {
 
 /// Where a block has the rows of x from.
 #[derive(Copy, Clone, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(super) enum RowsSource {
     /// Another step made them.
     Given,
     /// It computes them.
@@ -148,7 +148,7 @@ pub(super) fn splits(call: &GemmCall, multiprocessors: u32) -> Vec<usize> {
 
 /// Whether a step of the call may write the weights while it runs.
 #[derive(Copy, Clone, PartialEq, Eq)]
-pub(super) enum Weights {
+pub(super) enum WeightWrites {
     /// None does.
     Settled,
     /// One may.
@@ -157,14 +157,14 @@ pub(super) enum Weights {
 
 /// The work of one launch.
 #[derive(Copy, Clone)]
-pub(super) struct Parts<'a> {
+pub(super) struct SkinnyWork<'a> {
     /// Products of one left operand; those of a list share their tiles, in this order.
     pub(super) tiles: &'a [Vec<GemmCall>],
     /// The loop that makes their left operand.
     pub(super) lead: Option<&'a Lead>,
 }
 
-impl Parts<'_> {
+impl SkinnyWork<'_> {
     fn calls(&self) -> impl Iterator<Item = &GemmCall> {
         self.tiles.iter().flatten()
     }
@@ -173,11 +173,11 @@ impl Parts<'_> {
 /// The source of the kernel for products that it takes. `asks` are the addresses of the loop that
 /// are prefetched early, with their bytes.
 pub(super) fn source(
-    parts: Parts<'_>,
+    parts: SkinnyWork<'_>,
     cut: &Cut,
-    weights: Weights,
+    weights: WeightWrites,
     asks: &[(usize, usize)],
-) -> Option<Source> {
+) -> Option<KernelSource> {
     let call = &parts.tiles[0][0];
     let fit = fit(call)?;
     // Parts differ in the number of outputs alone.
@@ -190,7 +190,7 @@ pub(super) fn source(
         ("PARTS", cut.parts.to_string()),
         ("LEAD", u8::from(parts.lead.is_some()).to_string()),
         ("RHS_BY_K", u8::from(fit.rhs.by_k).to_string()),
-        ("SETTLED", u8::from(weights == Weights::Settled).to_string()),
+        ("SETTLED", u8::from(weights == WeightWrites::Settled).to_string()),
     ]);
     let operands = [call.rhs.dtype, call.lhs.dtype];
     let mut text = wgmma("wgmma", cut.columns, operands, [fit.rhs.by_k, true]);
@@ -241,7 +241,7 @@ const PART: &str = "struct Part {
 ";
 
 /// Which products a block computes, by the number of its tile.
-fn bodies(parts: Parts<'_>) -> String {
+fn bodies(parts: SkinnyWork<'_>) -> String {
     let (mut text, mut id, mut first) = (String::new(), 0, 0);
     for calls in parts.tiles {
         let last = first + calls[0].n.div_ceil(OUTPUTS);
@@ -282,13 +282,13 @@ pub(super) fn compile(
     split: usize,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
     let tiles = [vec![call.clone()]];
-    compile_parts(site, Parts { tiles: &tiles, lead: None }, &Cut::new(call, split))
+    compile_parts(site, SkinnyWork { tiles: &tiles, lead: None }, &Cut::new(call, split))
 }
 
 /// Compiles the kernel for several; `None` where it does not apply.
 pub(super) fn compile_parts(
     site: &Site<'_>,
-    parts: Parts<'_>,
+    parts: SkinnyWork<'_>,
     cut: &Cut,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
     let call = &parts.tiles[0][0];
@@ -297,7 +297,7 @@ pub(super) fn compile_parts(
         return Ok(None);
     };
     let settled = parts.calls().all(|call| site.is_settled(call.rhs.slot));
-    let weights = if settled { Weights::Settled } else { Weights::Moving };
+    let weights = if settled { WeightWrites::Settled } else { WeightWrites::Moving };
     let asks = asks(site, parts.lead);
     let Some(source) = source(parts, cut, weights, &asks) else { return Ok(None) };
     let config = LaunchConfig {

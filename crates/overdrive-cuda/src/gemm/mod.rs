@@ -42,7 +42,7 @@ mod vendor;
 
 pub(crate) use bunch::compile_bunch;
 pub use bunch::{bunches, source_bunch};
-pub use candidate::{Candidate, DTYPES, UnknownCandidate};
+pub use candidate::{DTYPES, GemmCandidate, UnknownCandidate};
 pub use compile::{compile, key};
 pub(crate) use following::{compile_following, followed, follows, key_following};
 pub use peak::peak;

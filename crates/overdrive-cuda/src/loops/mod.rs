@@ -38,7 +38,7 @@ mod walk;
 pub use accuracy::loose;
 pub use compile::{compile, sources};
 pub(crate) use following::Following;
-pub use kernel::Machine;
+pub use kernel::PrinterMachine;
 pub(crate) use lead::Lead;
 pub use small::{bunches, compile_bunch, source_bunch};
 pub use together::{compile_together, joins, source_together};

@@ -4,15 +4,15 @@
 //! Where the row is walked more than once and registers hold it, each byte is read once.
 
 use super::ahead::Ahead;
-use super::kernel::{Kernel, Machine};
+use super::kernel::{KernelLaunch, PrinterMachine};
 use super::nest::Of;
 use super::pairs::{only_pairs, paired};
 use super::points::Points;
 use super::print::{reducer, statement};
-use super::shape::Shape;
-use super::source::{Block, Sketch, Workspace};
+use super::shape::RowShape;
+use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
-use super::stages::{Level, Pass};
+use super::stages::{Level, RowPass};
 use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
 
@@ -23,8 +23,8 @@ const MOST_BLOCKS: usize = 1 << 30;
 const BLOCKS_IN_CLUSTERS: usize = 16;
 
 /// Prints the kernels, with the bytes of workspace that they share.
-pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize) {
-    let shape = Shape::new(&points, machine);
+pub(super) fn rows(points: Points<'_>, machine: PrinterMachine) -> (Vec<KernelLaunch>, usize) {
+    let shape = RowShape::new(&points, machine);
     let rows: usize = points.nest.kept().iter().product();
     let (shares, partials) = if shape.parts > 1 {
         let partials = Partials::new(points.program, points.stages, rows * shape.parts);
@@ -33,8 +33,14 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
         (Share::whole(points.stages), Partials::default())
     };
     let kernel = |share: &Share| {
-        let row =
-            Row { points: &points, shape: &shape, share, partials: &partials, rows, grid: GRID };
+        let row = RowPrinter {
+            points: &points,
+            shape: &shape,
+            share,
+            partials: &partials,
+            rows,
+            grid: GRID,
+        };
         let mut text = Text::default();
         points.constants(&mut text);
         row.print(&mut text);
@@ -50,7 +56,7 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
         let threads = shape.threads * shape.rows;
         let shared_bytes = if shape.ahead { row.ahead().bytes() } else { 0 };
         let block =
-            Block { threads, resident: shape.resident, cluster: shape.cluster, shared_bytes };
+            ThreadBlock { threads, resident: shape.resident, cluster: shape.cluster, shared_bytes };
         let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
@@ -58,9 +64,9 @@ pub(super) fn rows(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize)
 }
 
 /// Prints a kernel.
-pub(super) struct Row<'a> {
+pub(super) struct RowPrinter<'a> {
     pub(super) points: &'a Points<'a>,
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a RowShape,
     pub(super) share: &'a Share,
     pub(super) partials: &'a Partials,
     pub(super) rows: usize,
@@ -81,10 +87,10 @@ struct Fold {
     value: Register,
 }
 
-impl Row<'_> {
+impl RowPrinter<'_> {
     pub(super) fn print(&self, text: &mut Text) {
         let [block, blocks] = self.grid;
-        let Shape { threads, rows, cluster, .. } = *self.shape;
+        let RowShape { threads, rows, cluster, .. } = *self.shape;
         let (points, int, all) = (self.points, self.points.int(), self.rows);
         if cluster > 1 {
             text.line(format!("const int t = blockIdx.x % {cluster} * {threads} + threadIdx.x;"));
@@ -213,7 +219,7 @@ impl Row<'_> {
         }
     }
 
-    fn folds(&self, pass: &Pass) -> Vec<Fold> {
+    fn folds(&self, pass: &RowPass) -> Vec<Fold> {
         let (program, stages) = (self.points.program, self.points.stages);
         let fold = |&register: &Register| {
             let value = stages.folded(program, register);
@@ -246,7 +252,7 @@ impl Row<'_> {
     }
 
     /// Gathers the partial results that the kernels before left of a pass.
-    fn gather_parts(&self, pass: &Pass, text: &mut Text) {
+    fn gather_parts(&self, pass: &RowPass, text: &mut Text) {
         let (parts, threads) = (self.share.parts, self.shape.threads);
         for fold in self.folds(pass) {
             let (ty, kind) = (&fold.ty, fold.kind);
@@ -352,7 +358,7 @@ impl Row<'_> {
             }),
             None => self.each_batch(&loads, text, fold),
         }
-        let Shape { threads, cluster, .. } = *self.shape;
+        let RowShape { threads, cluster, .. } = *self.shape;
         let of_lanes = folds
             .iter()
             .map(|fold| (fold, format!("fold_lanes<{}>(a{})", fold.kind, fold.register.0)));

@@ -1,7 +1,7 @@
 //! How many threads share a row, which values of it they keep, and into how many parts it is cut.
 
 use super::ahead::{has_room, is_copied_whole};
-use super::kernel::Machine;
+use super::kernel::PrinterMachine;
 use super::nest::Of;
 use super::points::Points;
 use crate::compiler::Architecture;
@@ -26,7 +26,7 @@ const RESIDENT_THREADS: usize = 1024;
 
 /// How a row is shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
+pub(super) struct RowShape {
     /// Threads of a row in one block.
     pub(super) threads: usize,
     /// Blocks that share a row through a cluster.
@@ -47,8 +47,8 @@ pub(super) struct Shape {
     pub(super) ahead: bool,
 }
 
-impl Shape {
-    pub(super) fn new(points: &Points<'_>, machine: Machine) -> Shape {
+impl RowShape {
+    pub(super) fn new(points: &Points<'_>, machine: PrinterMachine) -> RowShape {
         let (nest, passes) = (points.nest, &points.stages.passes);
         let folded = nest.folded();
         let lane = folded.last().map_or(1, |&extent| extent.div_ceil(nest.vector));
@@ -93,7 +93,7 @@ impl Shape {
         let each = groups.div_ceil(threads * cluster);
         let fits = !kept_loads.is_empty() && groups > 0 && each * kept_bytes <= MOST_KEPT_BYTES;
         let cluster = if fits { cluster } else { 1 };
-        let mut shape = Shape {
+        let mut shape = RowShape {
             threads,
             cluster,
             rows: if threads > 32 { 1 } else { BLOCK / threads },
@@ -119,7 +119,7 @@ impl Shape {
     }
 
     /// Cuts rows that are too few to keep the machine busy.
-    fn cut(&mut self, rows: usize, machine: Machine) {
+    fn cut(&mut self, rows: usize, machine: PrinterMachine) {
         const BLOCKS_PER_MULTIPROCESSOR: usize = 4;
         const LEAST_GROUPS: usize = 4;
         let wanted = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;

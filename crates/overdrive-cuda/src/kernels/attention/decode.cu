@@ -50,7 +50,7 @@ __cluster_dims__(SPLIT, 1, 1)
 #endif
 __launch_bounds__(WARPS * 32)
 attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
-          Shape s CAPTURES) {
+          AttentionShape s CAPTURES) {
     __shared__ f32 sums[WARPS][ROWS][WIDTH];
     const i32 rank = blockIdx.x % SPLIT, matrix = blockIdx.x / SPLIT;
     const i32 heads = s.heads / s.group, b = matrix / heads, head = matrix % heads;

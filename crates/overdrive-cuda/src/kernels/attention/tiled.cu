@@ -30,7 +30,7 @@ __device__ __forceinline__ void load(Sum (&to)[WIDTH][TILE + 1], const Element* 
 
 extern "C" __global__ void __launch_bounds__(256)
     attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
-              Shape s CAPTURES) {
+              AttentionShape s CAPTURES) {
     extern __shared__ __align__(16) unsigned char bytes[];
     after_previous();
     Tiles& tiles = *reinterpret_cast<Tiles*>(bytes);
