@@ -31,7 +31,7 @@ mod violins;
 
 pub use chart::{Chart, Switch, WIDTH};
 
-use super::judged::Judged;
+use super::judged::JudgedResults;
 pub(super) use backends::TIME_PER_CALL;
 use chart::Study;
 pub(super) use contest::chart as contest;
@@ -57,7 +57,7 @@ pub(super) struct Charts {
 }
 
 /// The charts of one study.
-pub(super) fn of_study(judged: &Judged<'_>, name: &str) -> Charts {
+pub(super) fn of_study(judged: &JudgedResults<'_>, name: &str) -> Charts {
     let rows = judged.study(name);
     let study = Study { name, rows: &rows };
     let mut charts = cumulative::charts(judged, &study);

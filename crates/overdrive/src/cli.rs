@@ -9,7 +9,7 @@ mod shared;
 mod train;
 mod values;
 
-pub(crate) use explain::{Explain, Subject};
+pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, Replacing};
 pub(crate) use train::Train;
@@ -375,7 +375,7 @@ pub(crate) struct Export {
 pub(crate) struct Profile {
     /// What is profiled.
     #[command(flatten)]
-    pub subject: Subject,
+    pub subject: SubjectArguments,
     /// Calls to sum over
     #[arg(long, default_value_t = 20, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]

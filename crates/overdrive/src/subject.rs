@@ -1,6 +1,6 @@
 //! From the arguments that say which graph is meant to that graph and the device that it is for.
 
-use crate::cli::Subject;
+use crate::cli::SubjectArguments;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model;
@@ -11,7 +11,7 @@ use overdrive::train::data::Target;
 use overdrive::train::{self, recipe_of, training_step, with_loss};
 
 /// The workload, its graph with contractions in the format asked for, and the device.
-pub(crate) fn open(subject: &Subject) -> Result<(Workload, Graph, Opened), Failure> {
+pub(crate) fn open(subject: &SubjectArguments) -> Result<(Workload, Graph, Opened), Failure> {
     let model = model::load(&subject.model)?;
     let batch = subject.batch.map(|n| model.batch(n)).transpose()?;
     let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
@@ -28,7 +28,7 @@ pub(crate) fn open(subject: &Subject) -> Result<(Workload, Graph, Opened), Failu
 
 /// The step that trains a model by the recipe of its name, on labels drawn from its classes, or as
 /// numbers where it gives one.
-fn trained(mut workload: Workload, subject: &Subject) -> Result<Workload, Failure> {
+fn trained(mut workload: Workload, subject: &SubjectArguments) -> Result<Workload, Failure> {
     let precision = subject.dtype.into();
     let recipe = train::Recipe { precision, ..recipe_of(&workload.key.name) };
     let graph = &workload.graph;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 
 /// How many of a list are spelt out.
 pub(super) const SHOWN: usize = 3;
 
 /// Rows by key, those without one left out; keys ascending, rows in the order of the records.
 pub(super) fn by<'j, 'r, K: Ord>(
-    judged: &'j Judged<'r>,
+    judged: &'j JudgedResults<'r>,
     key: impl Fn(&JudgedRow<'r>) -> Option<K>,
 ) -> BTreeMap<K, Vec<&'j JudgedRow<'r>>> {
     let mut groups: BTreeMap<K, Vec<&JudgedRow<'r>>> = BTreeMap::new();

@@ -1,6 +1,6 @@
 //! Which configuration needs least memory.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::witness::{memory, witness};
 use super::finding::{Finding, Topic};
 use super::group::by;
@@ -8,7 +8,7 @@ use super::win::{Win, least, sentences};
 use overdrive_bench::digits;
 
 /// The smallest addition of one call on each workload, unless all need the same.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         memory(row)?;
         Some((row.record.case.study.clone(), row.record.case.workload.clone()))

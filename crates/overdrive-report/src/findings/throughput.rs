@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{believed, busiest};
 use super::super::section;
 use super::finding::{Finding, Topic};
@@ -11,7 +11,7 @@ use super::win::{Win, sentences};
 
 /// The highest rate over all sizes of a workload. With a single size it is the fastest again, which
 /// is said where back ends compete: who asks for throughput should find its winner by that name.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (measurement, series) = believed(judged, row)?;
         measurement.throughput()?.interval?;

@@ -5,7 +5,7 @@
 //! The head of a classifier is trained whole, and stands beside its adapters.
 //! Source: <https://huggingface.co/docs/peft/developer_guides/checkpoint>.
 
-use super::{Pretrained, PretrainedError, Task};
+use super::{ModelTask, Pretrained, PretrainedError};
 use overdrive_formats::{Tensors, huggingface};
 use overdrive_passes::{KAxis, Layer, Lora};
 use serde_json::json;
@@ -34,7 +34,7 @@ impl Pretrained {
             .chain(beside)
             .map(|name| (format!("{PREFIX}{name}"), trained[&name].clone()))
             .collect();
-        let is_classifier = self.architecture.task() == Task::Classifier;
+        let is_classifier = self.architecture.task() == ModelTask::Classifier;
         // The last part of a name may also be that of a layer of a classifier's head.
         let named = |layer: &'l Layer| match is_classifier {
             true => layer.name.as_str(),

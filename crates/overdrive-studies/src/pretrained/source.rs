@@ -11,7 +11,7 @@ const GGUF: &str = "gguf";
 
 /// A place whose config was read.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct PretrainedSource {
     pub(super) config: Config,
     /// The folder, unless the file is given by itself.
     pub(super) folder: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(super) fn is_at(place: &Path) -> bool {
     file_at(place).is_some() || huggingface::is_at(place)
 }
 
-impl Source {
+impl PretrainedSource {
     pub(super) fn read(place: &Path) -> Result<Self, FormatError> {
         let Some(path) = file_at(place) else {
             let config = Config::read(&place.join("config.json"))?;

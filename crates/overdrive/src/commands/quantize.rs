@@ -32,7 +32,7 @@ use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
-use overdrive::studies::pretrained::Task;
+use overdrive::studies::pretrained::ModelTask;
 use overdrive::studies::quantization::{
     Conditions, Estimate, Footprint, Metric, Rival, agreement, latency, latency_of_blocks,
     same_class, trained_as_long, tune,
@@ -206,7 +206,7 @@ fn finish(
         tell!("{}", found.against_float())?;
     }
     let generates =
-        subject.published().is_some_and(|model| model.architecture.task() == Task::Decoder);
+        subject.published().is_some_and(|model| model.architecture.task() == ModelTask::Decoder);
     let commands = if generates && !file::is_file(&output) {
         "bench, eval, generate, profile and export"
     } else {
