@@ -6,9 +6,9 @@
 
 mod context_switches;
 mod cpu;
-mod file;
 mod limits;
 mod revision;
+mod small_file;
 
 pub use context_switches::{ContextSwitches, context_switches};
 pub use cpu::{Cache, Cpu};
@@ -20,7 +20,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use file::read;
+use small_file::read;
 
 /// The machine and its state when the run began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -3,20 +3,20 @@
 //! A profiled call is never a latency: the clocks cost time of their own. From a [`Profile`] follow
 //! an [`OperatorTable`] and a trace for Perfetto ([`chrome_trace`]).
 
-mod table;
+mod operators;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use table::{OperatorRow, OperatorTable};
+pub use operators::{OperatorRow, OperatorTable};
 pub use trace::chrome_trace;
 
 use overdrive_ir::backend::{MemoryReport, StepProfile};
 use overdrive_ir::{Mode, Plan, Tensor};
 
 use crate::clock::Clock;
-use crate::executable::{CallTarget, fresh_outputs, upload};
 use crate::failure::Failure;
+use crate::session_calls::{CallTarget, fresh_outputs, upload};
 
 /// Calls before the profiled ones: packing of weights and first touches are no part of a steady
 /// call.

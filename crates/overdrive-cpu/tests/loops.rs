@@ -21,7 +21,7 @@ use testkit::define;
 use testkit::programs::{
     ProgramBuilder, access, assert_agrees, blank, by_row, dense, normal, random_program,
 };
-use testkit::rows::softmax;
+use testkit::row_programs::softmax;
 
 /// Memory of a tensor's bytes, aligned as arenas are.
 struct Memory(Vec<u128>);

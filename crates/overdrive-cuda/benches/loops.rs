@@ -19,7 +19,7 @@ use overdrive_ir::{Binary, DType, Reducer, TensorType, Unary};
 use single::Single;
 use std::sync::Arc;
 use testkit::programs::{ProgramBuilder, access, by_row, dense};
-use testkit::rows;
+use testkit::row_programs;
 
 const SAMPLES: usize = 15;
 /// More than the second-level cache of any GPU.
@@ -153,7 +153,7 @@ impl Rows {
         let extents = [self.rows, self.n];
         let whole = ty(self.dtype, &extents);
         (
-            rows::softmax(&extents, dense(0, &extents), dense(1, &extents), self.dtype),
+            row_programs::softmax(&extents, dense(0, &extents), dense(1, &extents), self.dtype),
             vec![whole.clone(), whole],
         )
     }
@@ -210,7 +210,7 @@ impl Rows {
             row(DType::F32),
             row(DType::F32),
         ];
-        (rows::cross_entropy(self.rows, self.n, self.dtype), types)
+        (row_programs::cross_entropy(self.rows, self.n, self.dtype), types)
     }
 
     /// Sum of each row.

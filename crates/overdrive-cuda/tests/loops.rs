@@ -21,7 +21,7 @@ use std::sync::Arc;
 use testkit::programs::{
     ProgramBuilder, access, assert_agrees, blank, by_row, dense, normal, random_program,
 };
-use testkit::rows::{cross_entropy, picked, softmax};
+use testkit::row_programs::{cross_entropy, picked, softmax};
 use testkit::{BoundedValue, define};
 
 /// The first GPU, or nothing and a word about it.

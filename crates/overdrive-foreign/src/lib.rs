@@ -5,12 +5,12 @@
 //! documentation calls fastest, with as many threads as ours. Work that an engine hands back to its
 //! own CPU path without being asked is an error, not a figure.
 
-mod call;
 #[cfg_attr(not(feature = "onnxruntime"), allow(dead_code))]
 mod device;
 mod engine;
+mod engine_buffer;
 mod gemm_crate;
-mod host;
+mod host_backend;
 mod install;
 mod matmul;
 mod onnx_model;

@@ -12,9 +12,9 @@ mod provider;
 mod session;
 mod values;
 
-use crate::call::HostBackend;
 use crate::device::DeviceAllocator;
 use crate::engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, Places};
+use crate::host_backend::HostBackend;
 use gpu::Gpu;
 use library::Library;
 use overdrive_ir::{Backend, Mode};

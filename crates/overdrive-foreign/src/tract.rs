@@ -7,9 +7,9 @@
 #![allow(unsafe_code)] // Its tensors are made from bytes.
 
 use crate::OriginalFile;
-use crate::call::{EngineModel, HostBackend, HostEngine, Prepared, unsupported};
 use crate::engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, Places};
-use crate::host::HostMemory;
+use crate::engine_buffer::HostMemory;
+use crate::host_backend::{EngineModel, HostBackend, HostEngine, Prepared, unsupported};
 use crate::onnx_model::{self, OnnxModel};
 use overdrive_ir::{Backend, BackendError, DType, Graph, Mode, WithoutKernels};
 use std::fmt::Display;

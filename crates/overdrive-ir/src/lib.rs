@@ -10,7 +10,6 @@ mod block_format;
 mod blocks;
 mod codes;
 mod communicator;
-mod dimension;
 mod dtype;
 pub mod eval;
 mod float_format;
@@ -30,6 +29,7 @@ mod tensor;
 pub mod text;
 mod tuning;
 mod verify;
+mod window_dimension;
 
 pub use backend::{Arguments, Backend, BackendError, Buffer, Executable, Session, State};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};

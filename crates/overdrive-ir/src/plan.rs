@@ -35,7 +35,7 @@ pub use step::{
 };
 
 use crate::Mode;
-pub use crate::dimension::WindowDimension;
+pub use crate::window_dimension::WindowDimension;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why the plan is not simpler or faster than it is: told to the user, tested by snapshots.

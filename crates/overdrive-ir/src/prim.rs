@@ -6,7 +6,7 @@
 //!
 //! Long because a closed set is read in one place.
 
-use crate::dimension::WindowDimension;
+use crate::window_dimension::WindowDimension;
 use crate::{Axis, DType, Mesh, Overflow, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 

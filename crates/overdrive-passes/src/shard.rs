@@ -7,8 +7,8 @@
 
 mod layout;
 mod parts;
-mod ranks;
 mod relation;
+mod walk;
 
 use layout::Laid;
 use overdrive_ir::plan::Note;
@@ -16,8 +16,8 @@ use overdrive_ir::{
     Axis, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, Value,
 };
 use parts::ShardPart;
-use ranks::Ranks;
 use std::collections::BTreeMap;
+use walk::Ranks;
 
 /// Why a graph cannot be sharded as asked.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

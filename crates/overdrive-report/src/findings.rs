@@ -9,10 +9,10 @@
 
 mod doubts;
 mod finding;
-mod group;
+mod grouped;
 mod latency;
 mod launch_bound;
-mod memory;
+mod least_memory;
 mod not_compressed;
 mod quality;
 mod regressed;
@@ -58,7 +58,7 @@ type FindingRule = fn(&JudgedResults<'_>) -> Vec<Finding>;
 const RULES: [FindingRule; 10] = [
     latency::rule,
     throughput::rule,
-    memory::rule,
+    least_memory::rule,
     quality::rule,
     not_compressed::rule,
     regressed::rule,

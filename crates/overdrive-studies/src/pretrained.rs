@@ -24,10 +24,10 @@ mod names;
 mod phi;
 mod preprocessing;
 mod rotary;
+mod save;
 mod source;
 mod vit;
 mod whisper;
-mod writer;
 
 pub use architecture::Architecture;
 pub use coding::Coding;

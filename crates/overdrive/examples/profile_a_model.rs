@@ -4,8 +4,8 @@
 //! `cargo run --release --example profile_a_model`
 
 use overdrive::bench::clock::SystemClock;
-use overdrive::bench::executable::CallTarget;
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
+use overdrive::bench::session_calls::CallTarget;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{Backend, Mode, State, Tuning};
 use overdrive::models;

@@ -3,6 +3,7 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod asked_graph;
 mod cli;
 mod commands;
 mod devices;
@@ -12,11 +13,10 @@ mod failure;
 mod freeing;
 mod invoked;
 mod limit;
-mod memory;
 mod model;
+mod out_of_memory;
 mod progress;
 mod signals;
-mod subject;
 mod terminal;
 mod text;
 mod training;

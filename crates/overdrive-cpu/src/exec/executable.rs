@@ -13,9 +13,9 @@ use overdrive_ir::{
     agree_on,
 };
 
+use super::compiled_step::{CompiledStep, compile};
 use super::copy::SlotCopy;
 use super::runnable::Runnable;
-use super::step::{CompiledStep, compile};
 use super::storage::Storage;
 use crate::isa::InstructionSet;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};

@@ -1,5 +1,5 @@
-//! The number formats that can be multiplied, and the form of a micro-kernel for one; `table` has
-//! them all.
+//! The number formats that can be multiplied, and the form of a micro-kernel for one;
+//! `micro_kernels` has them all.
 
 use std::fmt::Debug;
 use std::ops::AddAssign;

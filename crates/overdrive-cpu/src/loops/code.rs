@@ -72,7 +72,7 @@ pub(super) struct RowPass {
     pub line: Vec<Op>,
     /// For each block of lanes.
     pub element: Vec<Op>,
-    /// Before a lane of an accumulator has taken more than `fold::FLUSH` values.
+    /// Before a lane of an accumulator has taken more than `reduce::FLUSH` values.
     pub flush: Vec<Op>,
     /// After the last block, on the lanes of accumulators: results from them.
     pub finish: Vec<Op>,

@@ -9,9 +9,9 @@ use super::code::{
     REGISTER_BYTES, RowPass, Stage, Stores,
 };
 use super::expression::{AddressStart, Node, Reg};
-use super::fold;
 use super::isa::{Isa, for_level};
 use super::nest::{Lanes, Walk};
+use super::reduce;
 use super::stages::Level;
 use crate::stream::Near;
 use overdrive_ir::DType;
@@ -57,7 +57,7 @@ fn emit<I: Isa>(target: EmitTarget<'_>) -> Result<Code, Unsupported> {
     // Where operands come from memory, shorter blocks let it work while registers are worked on.
     let longest = if target.stores == Stores::Streaming { MAX_BLOCK / 2 } else { MAX_BLOCK };
     code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, longest);
-    code.accumulator = if nest.lanes == Lanes::Along { fold::LANES } else { code.block };
+    code.accumulator = if nest.lanes == Lanes::Along { reduce::LANES } else { code.block };
     if target.stores == Stores::Streaming {
         prefetch(&mut code, target);
     }

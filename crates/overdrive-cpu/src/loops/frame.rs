@@ -10,9 +10,9 @@ use overdrive_ir::SlotId;
 
 use super::code::{Code, Op, PointerTarget, PrefetchOp, RowPass};
 use super::expression::AddressStart;
-use super::fold;
 use super::isa::{Ahead, Operands};
 use super::nest::{Lanes, LoopNest};
+use super::reduce;
 use crate::threads::{PlacedParts, ScratchParts};
 
 /// Loops around the lanes that a frame can count.
@@ -217,7 +217,7 @@ impl<'a> Frame<'a> {
                         self.table()[at] = self.table()[at].wrapping_add(n * code.lane_bytes);
                     }
                     taken += n.div_ceil(code.accumulator);
-                    if taken >= fold::FLUSH {
+                    if taken >= reduce::FLUSH {
                         self.run(&pass.flush, accumulator);
                         taken = 0;
                     }

@@ -11,7 +11,7 @@ use super::lane::Class;
 use super::map::{self, Uniform};
 use super::nest::Lanes;
 use super::random::RandomBits;
-use super::{convert, fold, gelu, memory, stages};
+use super::{convert, gelu, load_store, reduce, stages};
 
 impl<I: Isa> Emitter<'_, I> {
     /// Emits a store of a value that has a home.
@@ -28,14 +28,14 @@ impl<I: Isa> Emitter<'_, I> {
         let splat = width == Width::Block && !self.is_vector(store.value);
         let temporary = self.unit_for(splat);
         if let Some(unit) = temporary {
-            ops.push(Op::new(memory::splat::<I>(class), unit, [from; 3], 0));
+            ops.push(Op::new(load_store::splat::<I>(class), unit, [from; 3], 0));
             from = unit;
         }
         let streams =
             self.target.stores == Stores::Streaming && width == Width::Block && immediate == 1;
         let entry = match is_lane(store.dtype) && streams {
-            true => memory::stream::<I>(class),
-            false => memory::store::<I>(store.dtype).expect("accesses are to whole bytes"),
+            true => load_store::stream::<I>(class),
+            false => load_store::store::<I>(store.dtype).expect("accesses are to whole bytes"),
         };
         ops.push(Op::new(entry, store.affine as PointerId, [from; 3], immediate));
         self.free.extend(temporary);
@@ -54,34 +54,35 @@ impl<I: Isa> Emitter<'_, I> {
         };
         let (class, dtype) = (expression.class(reduce), expression.dtypes[reduce]);
         let missing = || Unsupported { reason: format!("{reducer:?} of {dtype}") };
-        let (folding, gathering) = fold::fold::<I>(reducer, class, nest.lanes)
-            .zip(fold::gather::<I>(reducer, class))
+        let (folding, gathering) = reduce::fold::<I>(reducer, class, nest.lanes)
+            .zip(reduce::gather::<I>(reducer, class))
             .ok_or_else(missing)?;
         let accumulator = self.fresh_units(1);
         let op = |entry, dst, src: PointerId, immediate| Op::new(entry, dst, [src; 3], immediate);
-        let identity = fold::identity(reducer, dtype);
-        pass.fill.push(op(memory::constant::<I>(class), accumulator, accumulator, identity));
+        let identity = reduce::identity(reducer, dtype);
+        pass.fill.push(op(load_store::constant::<I>(class), accumulator, accumulator, identity));
         let mut from = self.home(value);
         let temporary = self.unit_for(!self.is_vector(value));
         if let Some(unit) = temporary {
-            pass.element.push(op(memory::splat::<I>(class), unit, from, 0));
+            pass.element.push(op(load_store::splat::<I>(class), unit, from, 0));
             from = unit;
         }
         pass.element.push(op(folding, accumulator, from, 0));
         self.free.extend(temporary);
-        let along = if nest.lanes == Lanes::Along { nest.lane.div_ceil(fold::LANES) } else { 1 };
-        let wide =
-            (class == Class::F32 && reducer == Reducer::Sum && nest.lines() * along > fold::FLUSH)
-                .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
+        let along = if nest.lanes == Lanes::Along { nest.lane.div_ceil(reduce::LANES) } else { 1 };
+        let wide = (class == Class::F32
+            && reducer == Reducer::Sum
+            && nest.lines() * along > reduce::FLUSH)
+            .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
         if let Some(wide) = wide {
-            pass.fill.push(op(memory::constant::<I>(Class::F64), wide, wide, 0));
-            pass.flush.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
-            pass.finish.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
+            pass.fill.push(op(load_store::constant::<I>(Class::F64), wide, wide, 0));
+            pass.flush.push(op(I::entry::<reduce::Flush>(), wide, accumulator, 0));
+            pass.finish.push(op(I::entry::<reduce::Flush>(), wide, accumulator, 0));
         }
         let home = match (nest.lanes, wide) {
             (Lanes::Across, None) => accumulator,
             (Lanes::Across, Some(wide)) => {
-                pass.finish.push(op(I::entry::<fold::Narrow>(), accumulator, wide, 0));
+                pass.finish.push(op(I::entry::<reduce::Narrow>(), accumulator, wide, 0));
                 accumulator
             }
             (Lanes::Along, None) => {
@@ -91,7 +92,7 @@ impl<I: Isa> Emitter<'_, I> {
             }
             (Lanes::Along, Some(wide)) => {
                 let cell = self.cell();
-                pass.finish.push(op(I::entry::<fold::GatherWide>(), cell, wide, 0));
+                pass.finish.push(op(I::entry::<reduce::GatherWide>(), cell, wide, 0));
                 cell
             }
         };
@@ -132,20 +133,20 @@ impl<I: Isa> Emitter<'_, I> {
                 let walk = self.walk(*affine);
                 src[0] = *affine as PointerId;
                 immediate = if width == Width::One { 1 } else { walk.lane / walk.element };
-                memory::load::<I>(dtype).ok_or_else(missing)?
+                load_store::load::<I>(dtype).ok_or_else(missing)?
             }
             Node::LoadAt(affine, at) => {
                 src[1] = *affine as PointerId;
-                memory::load_at::<I>(dtype, expression.class(*at)).ok_or_else(missing)?
+                load_store::load_at::<I>(dtype, expression.class(*at)).ok_or_else(missing)?
             }
             Node::Constant(bits) => {
                 immediate = *bits;
-                memory::constant::<I>(class)
+                load_store::constant::<I>(class)
             }
             Node::Index(affine) => {
                 src[0] = *affine as PointerId;
                 immediate = self.walk(*affine).lane;
-                memory::index::<I>(class)
+                load_store::index::<I>(class)
             }
             Node::RandomBits { site, index, .. } => {
                 let step = self.walk(*index).lane;
@@ -192,7 +193,7 @@ impl<I: Isa> Emitter<'_, I> {
         (src, dst): (PointerId, PointerId),
         width: Width,
     ) -> Result<(), Unsupported> {
-        let store = memory::store::<I>(from).zip(memory::load::<I>(to));
+        let store = load_store::store::<I>(from).zip(load_store::load::<I>(to));
         let (store, load) =
             store.ok_or_else(|| Unsupported { reason: format!("bitcast of {from} to {to}") })?;
         let memory = if width == Width::One { self.cell() } else { self.fresh_units(1) };

@@ -11,7 +11,7 @@ use super::isa::{Isa, LaneKernel, Operands};
 /// Blocks computed side by side, a vector lane each.
 pub(crate) const SIDE: usize = 16;
 
-/// Source 0 is the first index (an address, as for `memory::index`). Source 1 is the u64 seed,
+/// Source 0 is the first index (an address, as for `load_store::index`). Source 1 is the u64 seed,
 /// source 2 the distance between the indices of neighbouring lanes. The immediate is the site.
 pub(super) struct RandomBits;
 

@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 
 use overdrive_ir::DType;
 
-use super::fold::{LANES, halve};
 use super::half;
 use super::isa::{Isa, LaneEntry, LaneKernel, Operands};
+use super::reduce::{LANES, halve};
 
 /// The dimension that coefficients belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]

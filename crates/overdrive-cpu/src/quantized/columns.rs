@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::weights::QuantizedMatrix;
+use super::matrix::QuantizedMatrix;
 use crate::gemm::Columns;
 
 impl Columns<f32> for QuantizedMatrix<'_> {

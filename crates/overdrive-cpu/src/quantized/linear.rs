@@ -1,7 +1,7 @@
 //! The choice of a way by the number of rows.
 
+use super::matrix::QuantizedMatrix;
 use super::portable;
-use super::weights::QuantizedMatrix;
 use crate::gemm::{MicroKernel, ProductOutput, Rhs, View};
 use crate::threads::Pool;
 

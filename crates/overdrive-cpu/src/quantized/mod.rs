@@ -19,6 +19,7 @@ mod columns;
 mod decode;
 mod finish;
 mod linear;
+mod matrix;
 mod numbers;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -29,11 +30,10 @@ mod portable;
 mod split;
 #[cfg(target_arch = "x86_64")]
 mod strips;
-mod weights;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub(crate) use activations::RowQuantizer;
 pub use linear::{linear, room_floats};
+pub use matrix::QuantizedMatrix;
 pub use numbers::PackedNumbers;
-pub use weights::QuantizedMatrix;

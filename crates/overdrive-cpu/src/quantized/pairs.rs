@@ -13,8 +13,8 @@ use std::ops::Range;
 use overdrive_ir::DType;
 
 use super::decode::LANES;
+use super::matrix::QuantizedMatrix;
 use super::panels::transposed;
-use super::weights::QuantizedMatrix;
 use super::x86::{Bytes, Codes, Nibbles};
 
 /// Columns of a panel.

@@ -13,7 +13,7 @@ use std::ops::Range;
 use overdrive_ir::DType;
 
 use super::decode::{LANES, is_supported};
-use super::weights::QuantizedMatrix;
+use super::matrix::QuantizedMatrix;
 use super::x86::{Bytes, Codes, Nibbles};
 
 /// The most groups of a column that a call has room for.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // Sums in a task's own room.
 
 use super::finish::Finish;
-use super::weights::QuantizedMatrix;
+use super::matrix::QuantizedMatrix;
 use crate::gemm::{ProductOutput, SumsTarget};
 use crate::threads::Pool;
 

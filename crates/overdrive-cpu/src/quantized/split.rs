@@ -18,8 +18,8 @@ use half::bf16;
 use overdrive_ir::DType;
 
 use super::decode::{self, LANES};
+use super::matrix::QuantizedMatrix;
 use super::pairs::{self, MOST_GROUPS, Scaled, WIDTH};
-use super::weights::QuantizedMatrix;
 use crate::gemm::{
     AccumulatorBlock, BlockProduct, MicroKernel, ProductOutput, ProductPart, SumsTarget,
 };

@@ -10,7 +10,7 @@ use overdrive_ir::DType;
 
 use super::decode::{LANES, is_supported};
 use super::finish::Finish;
-use super::weights::QuantizedMatrix;
+use super::matrix::QuantizedMatrix;
 use super::x86::{self, Strip};
 use crate::gemm::{ProductOutput, SumsTarget};
 use crate::threads::{Apart, Pool};

@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 use overdrive_ir::DType;
 
 use super::decode::LANES;
+use super::matrix::QuantizedMatrix;
 use super::numbers::DecodeTable;
-use super::weights::QuantizedMatrix;
 
 /// A few rows of weights and of x.
 pub(super) struct Strip {

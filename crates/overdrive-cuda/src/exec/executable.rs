@@ -2,11 +2,11 @@
 //!
 //! Long because what an executable and a session hold, and a call through both, are one story.
 
+use super::compiled_step::{CompiledStep, SlotCopy, compile};
 use super::copies::passed;
 use super::queues::Queues;
 use super::replay::Replay;
 use super::sampling::Sampling;
-use super::step::{CompiledStep, SlotCopy, compile};
 use super::storage::Storage;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};

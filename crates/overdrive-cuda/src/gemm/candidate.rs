@@ -4,7 +4,7 @@ use super::epilogue::is_printable;
 use super::hopper::{self, HopperTile, HopperWork};
 use super::problem::sums;
 use super::staged::Halves;
-use super::{few, narrow, plain, vendor};
+use super::{narrow, plain, skinny, vendor};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::DType;
@@ -31,7 +31,7 @@ pub enum GemmCandidate {
     /// Our Hopper kernel with this tile.
     Hopper(HopperTile),
     /// Our skinny GEMM kernel, with split-K over this many blocks.
-    Few(usize),
+    Skinny(usize),
     /// Our kernel for products of few columns.
     Narrow,
     /// Our kernel for every product.
@@ -51,7 +51,10 @@ impl GemmCandidate {
             let tiles = hopper::tiles(call, 1, multiprocessors);
             let place = if stores_much(call) { 0 } else { all.len() };
             all.splice(place..place, tiles.into_iter().take(TILES).map(GemmCandidate::Hopper));
-            all.splice(..0, few::splits(call, multiprocessors).into_iter().map(GemmCandidate::Few));
+            all.splice(
+                ..0,
+                skinny::splits(call, multiprocessors).into_iter().map(GemmCandidate::Skinny),
+            );
         }
         // A second step costs more than any algorithm gains.
         if !whole {
@@ -87,7 +90,7 @@ impl GemmCandidate {
             GemmCandidate::Hopper(tile) => {
                 hopper::compile(site, HopperWork::of(std::slice::from_ref(call)), tile)
             }
-            GemmCandidate::Few(split) => few::compile(site, call, split),
+            GemmCandidate::Skinny(split) => skinny::compile(site, call, split),
             GemmCandidate::Narrow => narrow::compile(site, call),
             GemmCandidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
             GemmCandidate::Plain => plain::compile(site, call).map(Some),
@@ -140,7 +143,7 @@ impl fmt::Display for GemmCandidate {
             GemmCandidate::Vendor(rank) => write!(f, "cublaslt {rank}"),
             GemmCandidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
             GemmCandidate::Hopper(tile) => tile.fmt(f),
-            GemmCandidate::Few(split) => write!(f, "few by {split}"),
+            GemmCandidate::Skinny(split) => write!(f, "skinny by {split}"),
             GemmCandidate::Narrow => f.write_str("narrow"),
             GemmCandidate::Plain => f.write_str("plain"),
             GemmCandidate::PlainStaged => f.write_str("plain then loop"),
@@ -159,13 +162,13 @@ impl FromStr for GemmCandidate {
         let words: Vec<&str> = text.split(' ').collect();
         let rank = |text: &str| text.parse().map_err(|_| UnknownCandidate);
         let split = |text: &str| {
-            rank(text).ok().filter(|s| few::SPLITS.contains(s)).ok_or(UnknownCandidate)
+            rank(text).ok().filter(|s| skinny::SPLITS.contains(s)).ok_or(UnknownCandidate)
         };
         Ok(match words[..] {
             ["cublaslt", number] => GemmCandidate::Vendor(rank(number)?),
             ["cublaslt", number, "then", "loop"] => GemmCandidate::VendorStaged(rank(number)?),
             ["hopper", ..] => GemmCandidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
-            ["few", "by", number] => GemmCandidate::Few(split(number)?),
+            ["skinny", "by", number] => GemmCandidate::Skinny(split(number)?),
             ["narrow"] => GemmCandidate::Narrow,
             ["plain"] => GemmCandidate::Plain,
             ["plain", "then", "loop"] => GemmCandidate::PlainStaged,
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn names_parse_back() {
         let ours = hopper::TILES.into_iter().map(GemmCandidate::Hopper);
-        let ours = ours.chain(few::SPLITS.map(GemmCandidate::Few));
+        let ours = ours.chain(skinny::SPLITS.map(GemmCandidate::Skinny));
         let vendors = [GemmCandidate::Vendor(3), GemmCandidate::VendorStaged(0)];
         let others = vendors.into_iter().chain([
             GemmCandidate::Narrow,
@@ -192,6 +195,6 @@ mod tests {
             assert_eq!(candidate.to_string().parse(), Ok(candidate));
         }
         assert_eq!("cublaslt x".parse::<GemmCandidate>(), Err(UnknownCandidate));
-        assert_eq!("few by 3".parse::<GemmCandidate>(), Err(UnknownCandidate));
+        assert_eq!("skinny by 3".parse::<GemmCandidate>(), Err(UnknownCandidate));
     }
 }

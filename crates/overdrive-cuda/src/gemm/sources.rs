@@ -2,7 +2,7 @@
 //! GPU.
 
 use super::hopper::{self, Fit, HopperWork, TILES};
-use super::{few, narrow, plain, sparse_linear, tune};
+use super::{narrow, plain, skinny, sparse_linear, tune};
 use crate::compiler::{Architecture, KernelSource};
 use crate::loops::Following;
 use overdrive_ir::plan::{
@@ -13,7 +13,7 @@ use overdrive_ir::{Binary, DType, Overflow, Precision, Reducer, Unary};
 /// The text of every kernel here. A timing depends on it beside the device.
 pub(crate) const TEXT: &str = concat!(
     include_str!("../headers/hopper.cuh"),
-    include_str!("kernels/few.cu"),
+    include_str!("kernels/skinny.cu"),
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
     include_str!("kernels/plain.cu"),
@@ -149,15 +149,15 @@ pub fn sources() -> Vec<(KernelSource, &'static [Architecture])> {
     let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     for (shape, dtype, transposed, weights) in [
-        ([32, 2048, 2048], DType::BF16, false, few::WeightWrites::Settled),
-        ([64, 4096, 8192], DType::F16, true, few::WeightWrites::Settled),
-        ([13, 200, 1104], DType::BF16, true, few::WeightWrites::Moving),
+        ([32, 2048, 2048], DType::BF16, false, skinny::WeightWrites::Settled),
+        ([64, 4096, 8192], DType::F16, true, skinny::WeightWrites::Settled),
+        ([13, 200, 1104], DType::BF16, true, skinny::WeightWrites::Moving),
     ] {
         let call = linear_gelu(shape, dtype, transposed);
-        let cuts = few::SPLITS.map(|split| few::Cut::new(&call, split));
+        let cuts = skinny::SPLITS.map(|split| skinny::Cut::new(&call, split));
         let tiles = [vec![call]];
-        let parts = few::SkinnyWork { tiles: &tiles, lead: None };
-        let sources = cuts.iter().filter_map(|cut| few::source(parts, cut, weights, &[]));
+        let parts = skinny::SkinnyWork { tiles: &tiles, lead: None };
+        let sources = cuts.iter().filter_map(|cut| skinny::source(parts, cut, weights, &[]));
         all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
     }
     // By 2:4 weights: whole tiles, and results that the copy engine cannot store.

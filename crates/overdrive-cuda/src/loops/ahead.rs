@@ -6,11 +6,11 @@
 //! needs no registers. A block moves that row to its registers when it gets there, and lets the one
 //! after that set out. Invariant: only operands that the kernel does not write are read ahead.
 
+use super::cpp::Text;
 use super::kernel::{PrinterMachine, Use};
 use super::nest::Of;
 use super::points::Points;
-use super::shape::RowShape;
-use super::text::Text;
+use super::row_shape::RowShape;
 use crate::compiler::Architecture;
 use overdrive_ir::plan::{Instr, Register};
 

@@ -2,6 +2,7 @@
 //! of memory is read whole. The threads of a column meet in shared memory.
 
 use super::coordinates::Counter;
+use super::cpp::Text;
 use super::kernel::{KernelLaunch, PrinterMachine};
 use super::nest::Of;
 use super::points::Points;
@@ -9,7 +10,6 @@ use super::print::{reducer, statement};
 use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
 use super::stages::{Level, RowPass};
-use super::text::Text;
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Instr, Register};
 

@@ -5,7 +5,7 @@ use super::kernel::{Argument, KernelLaunch, PrinterMachine};
 use super::map::map;
 use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
-use super::rows::rows;
+use super::row_printer::rows;
 use super::source::ENTRY;
 use super::stages::Stages;
 use crate::compiler::KernelSource;

@@ -7,10 +7,10 @@
 //! `follow`, which is told by its caller how threads meet. Invariant: elements of the result are
 //! read from registers alone. Nobody writes the other values that the loop loads meanwhile.
 
+use super::cpp::Text;
 use super::nest::{Lanes, LoopNest, Of};
 use super::print::{Spelling, reducer, statement, value};
 use super::stages::{Level, RowPass, Stages};
-use super::text::Text;
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Access, Instr, Program, Register, SlotId};
 use std::collections::BTreeSet;

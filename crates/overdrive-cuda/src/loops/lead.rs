@@ -6,14 +6,14 @@
 //! the same. Invariant: the rows are those that the loop alone would write, but for the order of
 //! its sums.
 
+use super::cpp::Text;
 use super::kernel::Argument;
 use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
-use super::rows::RowPrinter;
-use super::shape::{RowShape, loads};
+use super::row_printer::RowPrinter;
+use super::row_shape::{RowShape, loads};
 use super::split::{Partials, Share};
 use super::stages::Stages;
-use super::text::Text;
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::{Program, Step, StepKind};
 

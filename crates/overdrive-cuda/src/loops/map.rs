@@ -7,12 +7,12 @@
 //! The loads of a thread come first. So enough bytes are under way to hide the memory's latency
 //! (Little's law: some 25 KB a multiprocessor there).
 
+use super::cpp::Text;
 use super::kernel::KernelLaunch;
 use super::points::Points;
 use super::print::statement;
 use super::source::{Sketch, ThreadBlock, Workspace};
 use super::stages::Level;
-use super::text::Text;
 use super::tiles::PointOrder;
 use overdrive_ir::plan::{Instr, Register};
 

@@ -6,11 +6,11 @@
 //! exponential does. Picked, it costs one load a row. Invariant: the value is the same, and 0 where
 //! `place` is outside of the row.
 
+use super::cpp::Text;
 use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
 use super::print::statement;
 use super::stages::Level;
-use super::text::Text;
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Compare, Reducer};
 

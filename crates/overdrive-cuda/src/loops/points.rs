@@ -5,11 +5,11 @@
 //! `V`.
 
 use super::coordinates::Counter;
+use super::cpp::Text;
 use super::kernel::{Parameters, Use};
 use super::nest::{Lanes, LoopNest, Of, Walk};
 use super::print::{Spelling, statement};
 use super::stages::{Level, Stages};
-use super::text::Text;
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 

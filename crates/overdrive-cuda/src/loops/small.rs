@@ -9,13 +9,13 @@
 //! writes.
 
 use super::compile::refuse_shared_bytes;
+use super::cpp::Text;
 use super::kernel::{Argument, Use};
 use super::map::{Groups, block, body};
 use super::nest::LoopNest;
 use super::points::Points;
 use super::source::{ENTRY, head};
 use super::stages::Stages;
-use super::text::Text;
 use super::tiles::PointOrder;
 use super::unroll::unrolled;
 use crate::Error;

@@ -1,8 +1,8 @@
 //! A printed body as a `KernelLaunch`: head, parameters, launch bounds.
 
+use super::cpp::Text;
 use super::kernel::{Argument, KernelLaunch};
 use super::points::Points;
-use super::text::Text;
 use crate::compiler::KernelSource;
 use crate::entry::WAIT;
 

@@ -7,8 +7,8 @@
 //! sector while it is in the first-level cache. Invariant: every point has one thread.
 
 use super::coordinates::Counter;
+use super::cpp::Text;
 use super::nest::LoopNest;
-use super::text::Text;
 
 /// Steps of the second loop in a tile: a warp.
 const ACROSS: usize = 32;

@@ -7,13 +7,13 @@
 //! tables in portions. Loops are alike where their printed text is.
 
 use super::compile::refuse_shared_bytes;
+use super::cpp::Text;
 use super::kernel::Argument;
 use super::map::{Groups, block, body};
 use super::nest::LoopNest;
 use super::points::Points;
 use super::source::{ENTRY, head};
 use super::stages::Stages;
-use super::text::Text;
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;

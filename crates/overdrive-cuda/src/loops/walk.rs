@@ -2,10 +2,10 @@
 //! several at once.
 
 use super::coordinates::Counter;
+use super::cpp::Text;
 use super::points::Points;
-use super::rows::RowPrinter;
-use super::shape::BYTES_OF_THREAD;
-use super::text::Text;
+use super::row_printer::RowPrinter;
+use super::row_shape::BYTES_OF_THREAD;
 use overdrive_ir::plan::Register;
 
 /// Most groups at once, where they are small.

@@ -10,10 +10,10 @@ use super::library::Library;
 use super::plugin;
 use super::provider::Provider;
 use super::values::{BoundValue, MemoryInfo, RunOptions};
-use crate::call::{EngineModel, HostEngine, Prepared, unsupported};
 use crate::device::DeviceAllocator;
 use crate::engine::{Engine, OriginalFile};
-use crate::host::HostMemory;
+use crate::engine_buffer::HostMemory;
+use crate::host_backend::{EngineModel, HostEngine, Prepared, unsupported};
 use crate::onnx_model::{self, OnnxModel};
 use ort::ep;
 use ort::session::Session;
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use crate::device::Beside;
     use crate::engine::Places;
-    use crate::host;
+    use crate::engine_buffer;
     use overdrive_ir::{Builder, DType, Tensor, TensorType};
 
     #[test]
@@ -337,23 +337,23 @@ mod tests {
         let ty = TensorType::new(DType::F32, [4usize]);
         b.output("y", b.input("x", ty.clone()) + b.input("z", ty.clone()));
         let mut model = sessions.prepare(&b.finish().unwrap(), Mode::Compile, 1).unwrap().model;
-        let [x, z] =
-            [[1.0, 2.0, 3.0, 4.0], [0.5; 4]].map(|v| host::upload(&Tensor::from_f32([4], &v)));
-        let (mut x, mut y) = (x, host::output(&ty));
+        let [x, z] = [[1.0, 2.0, 3.0, 4.0], [0.5; 4]]
+            .map(|v| engine_buffer::upload(&Tensor::from_f32([4], &v)));
+        let (mut x, mut y) = (x, engine_buffer::output(&ty));
         let mut call = |x: &_, y: &mut _| {
-            let (x, z) = (host::of(x).unwrap(), host::of(&z).unwrap());
-            model.call(&[x, z], &mut [host::of_mut(y).unwrap()]).unwrap();
+            let (x, z) = (engine_buffer::of(x).unwrap(), engine_buffer::of(&z).unwrap());
+            model.call(&[x, z], &mut [engine_buffer::of_mut(y).unwrap()]).unwrap();
         };
         call(&x, &mut y);
         // Two inputs, and an output that nobody has written yet.
         assert_eq!(device.copies(), [48, 0]);
-        assert_eq!(host::download(&y).unwrap().to_f64(), [1.5, 2.5, 3.5, 4.5]);
-        host::write(&mut x, &Tensor::from_f32([4], &[2.0; 4])).unwrap();
+        assert_eq!(engine_buffer::download(&y).unwrap().to_f64(), [1.5, 2.5, 3.5, 4.5]);
+        engine_buffer::write(&mut x, &Tensor::from_f32([4], &[2.0; 4])).unwrap();
         let before = device.copies();
         assert_eq!(before, [64, 16]);
         call(&x, &mut y);
         call(&x, &mut y);
         assert_eq!(device.copies(), before);
-        assert_eq!(host::download(&y).unwrap().to_f64(), [2.5; 4]);
+        assert_eq!(engine_buffer::download(&y).unwrap().to_f64(), [2.5; 4]);
     }
 }

@@ -6,8 +6,8 @@
 use super::ahead::Split;
 use super::api::Object;
 use super::client::{Client, DeviceBuffer, Event, Executable as Program, Rounding};
-use super::memory::XlaMemory;
-use crate::call::{timed_on_the_host, unsupported};
+use super::device_buffer::XlaMemory;
+use crate::host_backend::{timed_on_the_host, unsupported};
 use overdrive_formats::stablehlo;
 use overdrive_ir::backend::{
     CacheState, Heap, MemoryReport, Pending, Protocol, StepProfile, TimedSample,
@@ -191,7 +191,7 @@ fn rounding(module: &str) -> Rounding {
 /// The known part of a plan that XLA keeps to itself: the values that are passed, and that updated
 /// states are replaced.
 fn plan(graph: &Graph, mode: Mode) -> Plan {
-    let mut plan = crate::call::plan(graph, mode);
+    let mut plan = crate::host_backend::plan(graph, mode);
     for state in graph.states() {
         let slot = SlotId(plan.slots.len() as u32);
         let (ty, place) = (graph.ty(state.value).clone(), SlotPlace::State(state.name.clone()));

@@ -1,7 +1,7 @@
 //! The header's keys as the fields of a config.json.
 
-use super::file::{File, HeaderValue};
 use super::keys::Keys;
+use super::layout::{File, HeaderValue};
 use super::rotary;
 use crate::FormatError;
 use crate::huggingface::Config;

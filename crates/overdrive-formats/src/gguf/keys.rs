@@ -1,6 +1,6 @@
 //! The keys of a header about its architecture: `llama.context_length` by `context_length`.
 
-use super::file::{File, HeaderValue};
+use super::layout::{File, HeaderValue};
 use crate::FormatError;
 
 /// Keys of an architecture.

@@ -1,7 +1,7 @@
 //! Tensors under the names and in the layouts of checkpoints.
 
 use super::config::{Architecture, experts, heads};
-use super::file::{File, StoredTensor};
+use super::layout::{File, StoredTensor};
 use crate::huggingface::FolderWeights;
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors};

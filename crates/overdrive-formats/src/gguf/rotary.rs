@@ -1,8 +1,8 @@
 //! How a header stretches the angles of positions, as the `rope_scaling` of a config.json that
 //! `transformers` takes too.
 
-use super::file::HeaderValue;
 use super::keys::Keys;
+use super::layout::HeaderValue;
 use crate::FormatError;
 use serde_json::{Value as Json, json};
 use std::f64::consts::TAU;

@@ -2,7 +2,7 @@
 //!
 //! Source of the patterns: `llama-vocab.cpp` of llama.cpp and the tokenizer.json of the models.
 
-use super::file::{File, HeaderValue};
+use super::layout::{File, HeaderValue};
 use crate::FormatError;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;

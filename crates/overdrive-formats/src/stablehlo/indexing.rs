@@ -1,8 +1,8 @@
 //! Primitives whose positions are data. XLA clamps what it reads and drops what it would write out
 //! of range. Here both are clamped, and of several writes to one place the last one stays.
 
-use super::fold::{accumulation, combination};
 use super::literal::{array, list};
+use super::reductions::{accumulation, combination};
 use super::writer::{Application, Term, Writer};
 use overdrive_ir::{DType, Reducer, SortOrder, TensorType};
 

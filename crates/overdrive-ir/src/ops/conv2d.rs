@@ -6,7 +6,7 @@
 //! Source: LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE
 //! 1998; groups: Krizhevsky et al., NIPS 2012.
 
-use crate::dimension::WindowDimension;
+use crate::window_dimension::WindowDimension;
 use crate::{
     Array, Builder, Convolution, DType, Expr, Graph, Mismatch, Op, Operation, Prim, Sample,
     TensorType, Types,

@@ -2,7 +2,7 @@
 
 use super::program::{Access, Program};
 use super::slot::SlotId;
-use crate::dimension::WindowDimension;
+use crate::window_dimension::WindowDimension;
 use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 
 /// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.

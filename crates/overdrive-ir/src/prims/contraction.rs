@@ -1,8 +1,8 @@
 //! `dot_general` and `convolution`.
 
 use super::known;
-use crate::dimension::WindowDimension;
 use crate::eval::for_each_index;
+use crate::window_dimension::WindowDimension;
 use crate::{Array, Convolution, DType, Dim, DotGeneral, Mismatch, Shape, TensorType, Types};
 
 fn check_types(

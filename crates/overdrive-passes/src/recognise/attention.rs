@@ -3,15 +3,16 @@
 //! What differs between exporters has no part in the question: where the factor stands (on the
 //! scores, on q, its root on q and on k), how heads are moved to the front, whether keys are
 //! transposed before or by the product, whether heads are repeated for the queries that share them.
-//! Weights may be dropped, and a column of sinks may stand behind the scores (`weights.rs`).
-//! Masks must be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see
-//! a key: a softmax of hidden scores alone is not a number, or even, or 0 after a guard, and the op
-//! gives 0. Invariant: what is not shown to be attention stays products and a softmax.
+//! Weights may be dropped, and a column of sinks may stand behind the scores
+//! (`attention_weights.rs`). Masks must be known ahead to hide nothing or what `Mask::Causal`
+//! hides, and every query must see a key: a softmax of hidden scores alone is not a number, or
+//! even, or 0 after a guard, and the op gives 0. Invariant: what is not shown to be attention stays
+//! products and a softmax.
 
+use super::attention_weights::{AttentionWeights, Sink};
 use super::movement::{DimFactor, Moved, Movement, trace};
 use super::number::{number, scaled};
 use super::visible::{Effect, KnownValues, Sight, hides_from};
-use super::weights::{AttentionWeights, Sink};
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;

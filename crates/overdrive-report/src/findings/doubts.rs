@@ -2,7 +2,7 @@
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed, named};
+use super::grouped::{by, listed, named};
 use overdrive_bench::status::{Exclusion, StatusKind};
 
 /// Every status but the one that has a rule of its own, put together by kind; those that block a

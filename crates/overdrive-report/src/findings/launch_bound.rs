@@ -2,7 +2,7 @@
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed, named};
+use super::grouped::{by, listed, named};
 use overdrive_bench::digits;
 use overdrive_bench::series::{Basis, Series};
 use overdrive_bench::statistics::Sorted;

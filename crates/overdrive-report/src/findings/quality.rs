@@ -5,7 +5,7 @@
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed};
+use super::grouped::{by, listed};
 use super::win::{Win, least, sentences};
 use crate::quality;
 use overdrive_bench::digits;

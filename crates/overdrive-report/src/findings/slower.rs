@@ -2,7 +2,7 @@
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed};
+use super::grouped::{by, listed};
 
 /// Ratios whose interval lies below 1, put together by the two configurations; the slowest first.
 pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {

@@ -2,7 +2,7 @@
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed, named};
+use super::grouped::{by, listed, named};
 
 /// A sentence for each reason.
 pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {

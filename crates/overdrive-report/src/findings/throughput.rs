@@ -6,7 +6,7 @@ use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{believed, busiest};
 use super::super::section;
 use super::finding::{Finding, Topic};
-use super::group::by;
+use super::grouped::by;
 use super::win::{Win, sentences};
 
 /// The highest rate over all sizes of a workload. With a single size it is the fastest again, which

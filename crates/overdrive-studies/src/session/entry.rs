@@ -4,10 +4,10 @@ use crate::drawn::Drawn;
 use crate::tolerance::tolerance;
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
-use overdrive_bench::executable::{CallTarget, Calls};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::measurement::Overhead;
 use overdrive_bench::oracle::Oracle;
+use overdrive_bench::session_calls::{CallTarget, Calls};
 use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tuning};
 
 /// One configuration of a workload.

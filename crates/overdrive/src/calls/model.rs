@@ -1,9 +1,9 @@
 //! A model, and the commands that take one.
 
 use crate::bench::clock::SystemClock;
-use crate::bench::executable::CallTarget;
 use crate::bench::failure::Failure;
 use crate::bench::profile::{OperatorTable, Profile};
+use crate::bench::session_calls::CallTarget;
 use crate::cpu::CpuBackend;
 use crate::cuda::CudaBackend;
 use crate::formats::{ModelConfig, ModelFolder, Tensors, onnx};

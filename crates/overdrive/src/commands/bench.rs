@@ -81,7 +81,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             stop: stop.clone(),
             ..Sampling::new(&clock, rules, &allowance)
         },
-        probes: Probes { heap: Some(&crate::memory::HEAP), ..Probes::default() },
+        probes: Probes { heap: Some(&crate::out_of_memory::HEAP), ..Probes::default() },
         journal: Journal { progress: &spinner, ..Journal::silent(command_line()) },
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);

@@ -3,7 +3,7 @@
 use crate::cli::Explain;
 use crate::failure::Failure;
 use crate::terminal::{note, say, tell, width};
-use crate::{limit, subject};
+use crate::{asked_graph, limit};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
-    let (workload, graph, opened) = subject::open(&arguments.subject)?;
+    let (workload, graph, opened) = asked_graph::open(&arguments.subject)?;
     let name = &workload.key.name;
     let mode: Mode = arguments.subject.mode.into();
     let description = opened.backend.description();

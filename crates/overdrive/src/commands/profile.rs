@@ -1,16 +1,16 @@
 //! `overdrive profile`: operators by self time, and a trace. Profiled calls never feed a latency.
 
+use crate::asked_graph;
 use crate::cli::Profile as Arguments;
 use crate::devices;
 use crate::failure::Failure;
-use crate::subject;
 use crate::terminal::{say, tell, width};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
-use overdrive::bench::executable::CallTarget;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::failure::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
+use overdrive::bench::session_calls::CallTarget;
 use overdrive::cpu::memory::available_bytes;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::ir::{Backend, Mode, State, Tuning};
@@ -27,7 +27,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
         Place::file(request).map_err(Failure::bad_input)
     };
     let place = arguments.trace.as_deref().map(place).transpose()?;
-    let (workload, graph, opened) = &subject::open(&arguments.subject)?;
+    let (workload, graph, opened) = &asked_graph::open(&arguments.subject)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.subject.mode.into();
     check_memory(workload, backend)?;

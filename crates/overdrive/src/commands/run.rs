@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         },
         probes: Probes {
             ceilings: vec![],
-            heap: Some(&crate::memory::HEAP),
+            heap: Some(&crate::out_of_memory::HEAP),
             energy: Some(&probes),
         },
         journal: Journal {

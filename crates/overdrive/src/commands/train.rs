@@ -2,9 +2,9 @@
 
 mod learnt;
 mod nproc;
-mod ranks;
-mod table;
+mod tabular;
 mod task;
+mod this_rank;
 
 use super::output;
 use crate::cli::Train;
@@ -22,10 +22,10 @@ use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ranks::Launch;
 use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
 use overdrive_process::Stop;
-use ranks::{Rank, launched};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use task::TrainingRun;
+use this_rank::{Rank, launched};
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let launch = launched(arguments)?;

@@ -2,7 +2,7 @@
 //! keys and some queries, and never exist as a whole.
 //!
 //! A task walks over tiles of keys and groups of queries of a head. For each block it computes `Sᵀ
-//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weights`), and adds `Kᵀ
+//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weigh`), and adds `Kᵀ
 //! dSᵀ` to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a
 //! task is a head, and a block is computed once; else tasks of tiles of keys sum dk and dv, and
 //! tasks of tiles of queries dq. Both add up in the same order. Source: Dao et al.,
@@ -27,7 +27,7 @@ use super::grad_task::{AttentionGradScratch, AttentionGradShape, KeyBlock, Wante
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::HeadRows;
-use super::weights::{steepen, weigh};
+use super::weigh::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::kernels::named::{Compile, NamedKernel};

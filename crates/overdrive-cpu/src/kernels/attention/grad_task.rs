@@ -6,7 +6,7 @@ use super::function::{Functions, Position, Visible};
 use super::reach::{Reach, ScoreExtent};
 use super::softmax::Score;
 use super::task::HeadRows;
-use super::weights::{Weigh, Weighed};
+use super::weigh::{Weigh, Weighed};
 use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines};
 use crate::loops::isa::{Ahead, LaneEntry, Operands};
 use crate::slots::SlotTable;

@@ -23,7 +23,7 @@ mod grad_task;
 mod reach;
 mod softmax;
 mod task;
-mod weights;
+mod weigh;
 
 pub(crate) use call::KERNEL;
 pub(crate) use grad::KERNEL as GRAD;

@@ -8,11 +8,11 @@ use overdrive_ir::{Plan, SlotId};
 use super::call::{self, Convolution};
 use super::depthwise::{self, Depthwise, Multiplicand};
 use super::lines::ByLines;
+use super::packed_weights::{PackFilter, Packer, kernel_of};
 #[cfg(target_arch = "x86_64")]
 use super::pixels::{self, Pixels};
 #[cfg(target_arch = "x86_64")]
 use super::scheme::{OUTPUTS, Scheme, Step1, Step2};
-use super::weights::{PackFilter, Packer, kernel_of};
 #[cfg(target_arch = "x86_64")]
 use super::winograd::{self, Winograd};
 use crate::exec::{Format, Named, Runnable, Unsupported};

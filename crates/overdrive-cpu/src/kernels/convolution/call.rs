@@ -10,10 +10,10 @@ use overdrive_ir::plan::ConvolutionCall;
 
 use super::finish::{Finish, Sums};
 use super::lines::{Band, ByLines};
+use super::packed_weights::{KBlock, PackedWeights, Packer, Taps, WeightSide, kernel_of};
 use super::panel::PIECE;
+use super::pixel_table::PixelTable;
 use super::stage::{Channels, PixelSpan, Stage};
-use super::table::PixelTable;
-use super::weights::{KBlock, PackedWeights, Packer, Taps, WeightSide, kernel_of};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, MicroKernel, OperandLines};
 use crate::kernels::axis::WindowAxis;

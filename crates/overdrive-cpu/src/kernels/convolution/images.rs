@@ -3,8 +3,8 @@
 #![allow(unsafe_code)] // Raw pointers into scratch.
 
 use super::call::{Convolution, ConvolutionScratch, ConvolutionWork, Pixels};
+use super::pixel_table::{PanelRows, PixelTable};
 use super::shares::Shares;
-use super::table::{PanelRows, PixelTable};
 use crate::exec::Format;
 use crate::slots::SlotTable;
 use crate::threads::Pool;

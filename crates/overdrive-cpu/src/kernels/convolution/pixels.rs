@@ -19,7 +19,7 @@ use overdrive_ir::{Convolution, DType, Plan, TensorType};
 use super::finish::{Finish, Sums};
 use super::interleave::{FEW, interleave_image};
 use super::lines::{Band, ByLines};
-use super::weights::{KBlock, PackedWeights, Packer, WeightOrder, WeightSide};
+use super::packed_weights::{KBlock, PackedWeights, Packer, WeightOrder, WeightSide};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{MicroKernel, OperandLines, PixelConfig, PixelTiles, transpose};
 use crate::isa::InstructionSet;

@@ -16,7 +16,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::weights::WeightOrder;
+use super::packed_weights::WeightOrder;
 
 /// Taps of a filter.
 pub(super) const TAPS: usize = 3;

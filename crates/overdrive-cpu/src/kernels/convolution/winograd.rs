@@ -11,10 +11,10 @@ use overdrive_ir::{DType, Plan};
 
 use super::finish::{Finish, Sums};
 use super::lines::{Band, ByLines};
+use super::packed_weights::{KBlock, PackedWeights, Packer, WeightSide, kernel_of};
 use super::scheme::{Combined, OUTPUTS, Scheme, TAPS, sums};
 use super::stage::ask;
 use super::transform::{self, LANES, PanelRow, Points, Tiles};
-use super::weights::{KBlock, PackedWeights, Packer, WeightSide, kernel_of};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{BlockProduct, MicroKernel};
 use crate::isa::InstructionSet;

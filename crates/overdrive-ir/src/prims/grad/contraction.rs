@@ -2,9 +2,9 @@
 
 use super::movement::spread;
 use super::zeros;
-use crate::dimension::WindowDimension;
 use crate::eval::for_each_index;
 use crate::gradients::cotangent_type;
+use crate::window_dimension::WindowDimension;
 use crate::{Convolution, DType, DotGeneral, Expr, Gradient, Prim, Tensor};
 
 /// Operands with one label per axis, as in Einstein's notation.

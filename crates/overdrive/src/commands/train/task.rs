@@ -1,6 +1,6 @@
 //! What is trained, on what, and how: everything that is known before a device is opened.
 
-use super::{failure, table};
+use super::{failure, tabular};
 use crate::cli::Train;
 use crate::commands::texts::{self, Length};
 use crate::failure::Failure;
@@ -71,8 +71,8 @@ impl TrainingRun {
         }
         let fold = usize::from(arguments.fold);
         let template = match template {
-            Some(template) => table::taught(template, &data, fold)?,
-            None => table::sized(&data, fold)?,
+            Some(template) => tabular::taught(template, &data, fold)?,
+            None => tabular::sized(&data, fold)?,
         };
         let recipe = Recipe { lora: arguments.lora, ..recipe_of(&template.name) };
         let recipe = changed(arguments, recipe)?;

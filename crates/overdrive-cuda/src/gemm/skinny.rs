@@ -1,6 +1,6 @@
 //! Our skinny GEMM kernel for Hopper (a batch of a small network, decoding). This file says which
-//! products it takes and how it cuts the contracted index, and launches it. `kernels/few.cu` says
-//! how it works.
+//! products it takes and how it cuts the contracted index, and launches it. `kernels/skinny.cu`
+//! says how it works.
 //!
 //! Invariant: two blocks fit on a multiprocessor, so that the next layer's weights are on their way
 //! while this one finishes.
@@ -220,7 +220,7 @@ pub(super) fn source(
          {}\n",
         bodies(parts)
     );
-    text += include_str!("kernels/few.cu");
+    text += include_str!("kernels/skinny.cu");
     Some(epilogue::source("gemm_few", &defines, &text))
 }
 

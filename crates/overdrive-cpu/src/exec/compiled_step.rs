@@ -5,9 +5,9 @@ use overdrive_ir::{BackendError, Communicator, Plan, RankError};
 use std::sync::Arc;
 
 use super::copy::SlotCopy;
+use super::fused_loop::FusedLoop;
 use super::gemm;
 use super::host::Host;
-use super::nest::FusedLoop;
 use super::runnable::{Runnable, Unsupported};
 use crate::kernels::{self, Collective};
 use crate::slots::SlotTable;

@@ -4,16 +4,16 @@
 //! Where the row is walked more than once and registers hold it, each byte is read once.
 
 use super::ahead::Ahead;
+use super::cpp::Text;
 use super::kernel::{KernelLaunch, PrinterMachine};
 use super::nest::Of;
 use super::pairs::{only_pairs, paired};
 use super::points::Points;
 use super::print::{reducer, statement};
-use super::shape::RowShape;
+use super::row_shape::RowShape;
 use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
 use super::stages::{Level, RowPass};
-use super::text::Text;
 use overdrive_ir::plan::{Instr, Register};
 
 /// Most blocks of a grid. Blocks begin in the order of their rows and so walk memory in its order.

@@ -6,7 +6,7 @@
 //! Invariant: a state that is not what the graph was compiled with is an error, never a result of
 //! the old weights.
 
-use crate::host::{self, HostMemory};
+use crate::engine_buffer::{self, HostMemory};
 use overdrive_ir::backend::{
     Heap, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
 };
@@ -85,7 +85,7 @@ impl<E: HostEngine> Backend for HostBackend<E> {
         let start = Instant::now();
         let pinned = graph.clone().with_initial_values(pin(graph));
         let weights = pinned.states().iter().map(|state| match &state.init {
-            Init::Value(tensor) => (state.name.clone(), host::fingerprint(tensor.bytes())),
+            Init::Value(tensor) => (state.name.clone(), engine_buffer::fingerprint(tensor.bytes())),
             _ => unreachable!("every state was pinned"),
         });
         let weights = weights.collect();
@@ -107,19 +107,19 @@ impl<E: HostEngine> Backend for HostBackend<E> {
     }
 
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError> {
-        Ok(host::upload(tensor))
+        Ok(engine_buffer::upload(tensor))
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
-        host::download(buffer)
+        engine_buffer::download(buffer)
     }
 
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
-        Ok(host::output(ty))
+        Ok(engine_buffer::output(ty))
     }
 
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
-        host::write(buffer, tensor)
+        engine_buffer::write(buffer, tensor)
     }
 }
 
@@ -214,7 +214,7 @@ impl HostSession {
                 found: found.to_owned(),
             };
             let buffer = state.get(name).ok_or_else(|| wrong("none"))?;
-            let memory = host::of(buffer)?;
+            let memory = engine_buffer::of(buffer)?;
             if self.checked.contains(&memory.stamp()) {
                 continue;
             }
@@ -235,13 +235,14 @@ impl HostSession {
         count("inputs", executable.inputs.len(), inputs.len())?;
         count("outputs", executable.outputs.len(), outputs.len())?;
         for (i, (ty, buffer)) in executable.inputs.iter().zip(inputs).enumerate() {
-            host::check(&format!("input {i}"), ty, &buffer.ty)?;
+            engine_buffer::check(&format!("input {i}"), ty, &buffer.ty)?;
         }
         for (i, (ty, buffer)) in executable.outputs.iter().zip(&*outputs).enumerate() {
-            host::check(&format!("output {i}"), ty, &buffer.ty)?;
+            engine_buffer::check(&format!("output {i}"), ty, &buffer.ty)?;
         }
-        let inputs = inputs.iter().map(host::of).collect::<Result<Vec<_>, _>>()?;
-        let mut outputs = outputs.iter_mut().map(host::of_mut).collect::<Result<Vec<_>, _>>()?;
+        let inputs = inputs.iter().map(engine_buffer::of).collect::<Result<Vec<_>, _>>()?;
+        let mut outputs =
+            outputs.iter_mut().map(engine_buffer::of_mut).collect::<Result<Vec<_>, _>>()?;
         executable.model().call(&inputs, &mut outputs)
     }
 }

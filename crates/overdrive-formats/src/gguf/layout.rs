@@ -3,7 +3,7 @@
 //! Every length is compared with the bytes that are left before anything is made of it. Tensors may
 //! not overlap. The size of the decoded tensors is thus bounded by a multiple of the file's size.
 
-use super::blocks::GgmlType;
+use super::ggml_types::GgmlType;
 use crate::FormatError;
 use bytes::Bytes;
 use overdrive_ir::{DType, TensorType};

@@ -3,7 +3,7 @@
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::witness::{memory, witness};
 use super::finding::{Finding, Topic};
-use super::group::by;
+use super::grouped::by;
 use super::win::{Win, least, sentences};
 use overdrive_bench::digits;
 
