@@ -167,8 +167,8 @@ impl Place {
         |source| FileError::Unwritable { path: self.shown.clone(), option: self.option, source }
     }
 
-    /// Fills the place of a file or a folder: `write` makes it at the path that it is given, and it
-    /// takes its place when that succeeded, a folder with a manifest of all that is in it.
+    /// Fills the place of a file or a folder: `write` makes it at the path that it is given. When
+    /// that succeeded, it takes its place, a folder with a manifest of all that is in it.
     ///
     /// # Errors
     /// What `write` errs with, or the system; nothing is then changed. Where the place was taken

@@ -1,12 +1,11 @@
 //! Attend: `softmax(f(q kᵀ)) v` becomes attention with a score function, where the device has a
 //! kernel for it.
 //!
-//! Padding masks are data, so that no pass can know ahead what they hide: what lies between the
-//! product and the softmax is read as a function of one score, in which whatever does not come from
-//! the product is a captured tensor, read where it was before it was broadcast. Scores then never
-//! exist as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row
-//! whose scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or
-//! impossible.
+//! Padding masks are data, so that no pass can know ahead what they hide. All between the product
+//! and the softmax is read as a function of one score. In it, whatever does not come from the
+//! product is a captured tensor, read where it was before it was broadcast. Scores then never exist
+//! as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row whose
+//! scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or impossible.
 
 mod operand;
 

@@ -1,9 +1,9 @@
 //! Score and mask functions of attention as scalar programs.
 //!
 //! A region is scalar code that reads captured tensors at computed indices. It becomes a `Program`,
-//! which each back end prints or runs as it does fused loops: values of few elements (an index
-//! vector, say) are so many registers, and a read is an `Instr::Load` whose element is kept beside
-//! the program, because it is not affine.
+//! which each back end prints or runs as it does fused loops. Values of few elements (an index
+//! vector, say) are so many registers. A read is an `Instr::Load` whose element is kept beside the
+//! program, because it is not affine.
 
 use std::collections::HashMap;
 

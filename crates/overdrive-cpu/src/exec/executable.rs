@@ -52,7 +52,7 @@ impl CpuExecutable {
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is; `Ranks` when other ranks do not have the same
+    /// plan needs more memory than there is. `Ranks` when other ranks do not have the same
     /// collectives.
     pub fn new(
         mut plan: Plan,

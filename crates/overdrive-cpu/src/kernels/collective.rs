@@ -90,7 +90,8 @@ impl Collective {
         // SAFETY: the executor entered all slots, of these sizes, which the plan keeps apart.
         let operand =
             |part: &CollectivePart| unsafe { slots.slice::<u8>(part.operand.0, part.operand.1) };
-        // SAFETY: likewise.
+        // SAFETY: the slots have these sizes. The plan keeps a result's bytes apart from those of
+        // every slot that lives then, its operand too, and only this step writes them.
         let result =
             |part: &CollectivePart| unsafe { slots.slice_mut::<u8>(part.result.0, part.result.1) };
         if let Prim::Permute { .. } = self.prim {

@@ -1,13 +1,12 @@
 //! Attention as exporters leave it: `softmax(q kᵀ scale + mask) v`, whose scores exist as a whole.
 //!
-//! What differs between exporters has no part in the question: where the factor stands (on the
-//! scores, on q, its root on q and on k), how heads are moved to the front, whether keys are
-//! transposed before or by the product, whether heads are repeated for the queries that share them.
-//! Weights may be dropped, and a column of sinks may stand behind the scores
-//! (`attention_weights.rs`). Masks must be known ahead to hide nothing or what `Mask::Causal`
-//! hides, and every query must see a key: a softmax of hidden scores alone is not a number, or
-//! even, or 0 after a guard, and the op gives 0. Invariant: what is not shown to be attention stays
-//! products and a softmax.
+//! Exporters differ in ways that do not matter here. The factor stands on the scores, on q, or its
+//! root on q and on k. Heads are moved to the front in several ways, and repeated or not for the
+//! queries that share them. Keys are transposed before the product or by it. Weights may be
+//! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks must
+//! be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see a key. A
+//! softmax of hidden scores alone is not a number, or even, or 0 after a guard; the op gives 0.
+//! Invariant: what is not shown to be attention stays products and a softmax.
 
 use super::attention_weights::{AttentionWeights, Sink};
 use super::movement::{DimFactor, Moved, Movement, trace};

@@ -1,10 +1,10 @@
 //! From the weights that values are multiplied with back to the scores: what stands around a
 //! softmax.
 //!
-//! Exporters guard rows that see no key, training drops weights, and a model with sinks joins a
-//! column of logits to the scores, whose weights it cuts off again (gpt-oss, whose eager attention
-//! also takes the maximum of each row off first). Invariant: what is found multiplies the same
-//! numbers with the values, up to rounding.
+//! Exporters guard rows that see no key, and training drops weights. A model with sinks (gpt-oss)
+//! joins a column of logits to the scores and cuts its weights off again. Its eager attention also
+//! takes the maximum of each row off first. Invariant: what is found multiplies the same numbers
+//! with the values, up to rounding.
 
 use super::movement::{DimFactor, Movement, trace};
 use super::number::number;

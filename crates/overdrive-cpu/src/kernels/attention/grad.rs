@@ -2,12 +2,12 @@
 //! keys and some queries, and never exist as a whole.
 //!
 //! A task walks over tiles of keys and groups of queries of a head. For each block it computes `Sᵀ
-//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weigh`), and adds `Kᵀ
-//! dSᵀ` to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a
-//! task is a head, and a block is computed once; else tasks of tiles of keys sum dk and dv, and
-//! tasks of tiles of queries dq. Both add up in the same order. Source: Dao et al.,
-//! "FlashAttention", arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number
-//! of threads, and memory beyond operands and results is O(T) for each.
+//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weigh`), and adds `Kᵀ dSᵀ`
+//! to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a task is
+//! a head, and a block is computed once. Else tasks of tiles of keys sum dk and dv, and tasks of
+//! tiles of queries dq. Both add up in the same order. Source: Dao et al., "FlashAttention",
+//! arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number of threads, and
+//! memory beyond operands and results is O(T) for each.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::f64::consts::LOG2_E;

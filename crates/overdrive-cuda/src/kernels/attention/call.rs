@@ -181,7 +181,7 @@ impl Design {
         if tensor {
             let sizes = q.ty.sizes();
             // Two fragments halve the reads of keys and values, once there are tiles enough for all
-            // multiprocessors; beside the addresses of what a score or mask function reads they do
+            // multiprocessors. Beside the addresses of what a score or mask function reads they do
             // not fit in registers.
             let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
             let fragments =

@@ -1,4 +1,4 @@
-// Attention of few queries (the next token of a decoder) on plain multiply-adds: what counts is how
+// Attention of few queries (the next token of a decoder) on plain multiply-adds. The time is how
 // long one thread reads, so the keys are cut among the warps of all blocks of a cluster.
 //
 // The query heads of a key head are rows that share its keys and values: each is read once. LANES

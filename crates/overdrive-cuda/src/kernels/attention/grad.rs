@@ -91,7 +91,7 @@ struct GradTile {
 
 impl GradTile {
     /// By registers: both sums of keys, scores, dweights and what is rounded of them fit just so,
-    /// beside one function; two functions, or dropout, take more, and most where each weight is
+    /// beside one function. Two functions, or dropout, take more, and most where each weight is
     /// drawn alone (`draw`).
     fn of(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Self {
         let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
@@ -373,7 +373,8 @@ impl Launch for CompiledAttentionGrad {
         let mut parameters: Vec<*mut c_void> =
             pointers(&mut buffers).chain(pointers(&mut outputs)).collect();
         parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
-        // SAFETY: as above; its stores keep to the rows of the shape.
+        // SAFETY: the parameters are those of the kernel. It reads the sums and partials of the
+        // scratch, and its stores keep to the rows of the shape.
         unsafe { self.round.launch(stream, &mut parameters)? };
         if let Some(OfCaptures { kernels, results, sums }) = &self.of_captures {
             let results: Vec<CUdeviceptr> = results.iter().map(|home| home.of(addresses)).collect();
@@ -383,12 +384,13 @@ impl Launch for CompiledAttentionGrad {
                 captures: &captures,
                 results: &results,
             };
-            // SAFETY: as above.
+            // SAFETY: the addresses are those of the operands, the captures and the results of this
+            // call, and the scratch has room for the sums from `sums` on.
             unsafe { kernels.launch(stream, &at)? };
         }
         for copy in &self.staging.after {
             let ends = [scratch(copy.offset), copy.view.of(addresses)];
-            // SAFETY: as above.
+            // SAFETY: the addresses are those of scratch and of the view for all of it.
             unsafe { copy.transfer.run(stream, ends)? };
         }
         Ok(())

@@ -2,8 +2,8 @@
 // floats, and scores by the printed functions.
 //
 // Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after
-// a comma) and CAPTURED (their names), D and DV (channels of q and k, and of v), and, where the op
-// has them, SCORE with `score` and MASK with `visible`. -D CAUSAL.
+// a comma), CAPTURED (their names), D and DV (channels of q and k, and of v). Where the op has
+// them, it gives SCORE with `score` and MASK with `visible`. -D CAUSAL.
 
 struct AttentionShape {
     // Heads of a sequence; query heads of a key head; heads of all sequences; heads whose tiles are

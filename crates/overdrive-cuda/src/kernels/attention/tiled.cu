@@ -2,8 +2,8 @@
 // queries by TILE keys.
 //
 // A block of 16 x 16 threads has a tile of queries of one head and walks over the keys that they
-// see; maximum and sum of each row move on as in Milakov and Gimelshein, arXiv:1805.02867, and
-// outputs are rescaled when the maximum moves. Text before gives TILE: 64, 32 or 16.
+// see. Maximum and sum of each row move on as in Milakov and Gimelshein, arXiv:1805.02867. Outputs
+// are rescaled when the maximum moves. Text before gives TILE: 64, 32 or 16.
 //
 // spills at most 8 bytes on sm_89: one address more than there are registers, once a block of keys.
 

@@ -163,8 +163,8 @@ fn zero<'b>(c: &Call<'_, 'b>, layout: &NBitsLayout) -> Result<Option<Expr<'b>>, 
     Ok(some.then(|| packed.rearranged(c.b, zeros)))
 }
 
-/// The columns of codes block by block, where the file says of each column which block it belongs
-/// to (g_idx, as GPTQ orders them by how active they are); `None` where they lie so.
+/// The columns of codes block by block, where the file says which block each column belongs to;
+/// `None` where they lie so. GPTQ orders columns by how active they are (`g_idx`).
 fn order(c: &Call<'_, '_>, layout: &NBitsLayout) -> Result<Option<Vec<usize>>, Fault> {
     let Some(groups) = c.maybe_ints(4)? else { return Ok(None) };
     let NBitsLayout { k, block, blocks, .. } = *layout;
