@@ -9,6 +9,7 @@ mod commands;
 mod devices;
 mod energy;
 mod engines;
+mod error_channel;
 mod failure;
 mod freeing;
 mod invoked;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     };
     let exit = ended.unwrap_or_else(|failure| {
         if failure.exit != Exit::ClosedPipe {
-            terminal::beside(format_args!("{failure}"));
+            error_channel::tell(&failure);
         }
         failure.exit
     });
