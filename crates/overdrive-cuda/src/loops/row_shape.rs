@@ -41,7 +41,7 @@ pub(super) struct RowShape {
     pub(super) kept_loads: Vec<Register>,
     /// Parts that a row is cut into, each with kernels of its own.
     pub(super) parts: usize,
-    /// See `Block::resident`.
+    /// See `ThreadBlock::resident`.
     pub(super) resident: usize,
     /// Whether a row sets out before the one before it is done (see `ahead`).
     pub(super) ahead: bool,
