@@ -6,9 +6,9 @@
 
 mod context_switches;
 mod cpu;
-mod file;
 mod limits;
 mod revision;
+mod small_file;
 
 pub use context_switches::{ContextSwitches, context_switches};
 pub use cpu::{Cache, Cpu};
@@ -20,7 +20,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use file::read;
+use small_file::read;
 
 /// The machine and its state when the run began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -45,14 +45,14 @@ pub struct Environment {
     pub load_average: Option<f64>,
     /// Accelerators, as their back ends describe them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<Device>,
+    pub devices: Vec<Accelerator>,
     /// What this program was built with.
     pub toolchain: Toolchain,
 }
 
 /// An accelerator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Device {
+pub struct Accelerator {
     /// Its key in cases: `cuda:0`.
     pub key: String,
     /// The product's name.

@@ -30,7 +30,7 @@ pub struct Hardware {
 impl Hardware {
     /// Of the machine that results are from.
     pub fn of(environment: &Environment) -> Self {
-        let device = |device: &crate::environment::Device| {
+        let device = |device: &crate::environment::Accelerator| {
             let driver = device.properties.iter().find(|(name, _)| name.contains("driver"));
             match driver {
                 Some((name, version)) => format!("{}, {name} {version}", device.name),
@@ -85,13 +85,13 @@ impl fmt::Display for Hardware {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Device;
+    use crate::environment::Accelerator;
     use std::collections::BTreeMap;
 
     #[test]
     fn clocks_and_load_do_not_split_a_machine_and_a_driver_does() {
         let mut environment = crate::testing::results().environment;
-        let gpu = |driver: &str, clock: &str| Device {
+        let gpu = |driver: &str, clock: &str| Accelerator {
             key: "cuda:0".into(),
             name: "Some GPU".into(),
             properties: BTreeMap::from([

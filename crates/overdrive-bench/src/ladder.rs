@@ -29,12 +29,12 @@ pub struct Rung {
 /// A ladder whose every step was measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ladder {
-    steps: Vec<Step>,
+    steps: Vec<LadderStep>,
 }
 
 /// A step above the first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Step {
+pub struct LadderStep {
     /// The one change from the step before.
     pub change: String,
     /// Over the step before.
@@ -63,7 +63,7 @@ impl Ladder {
             let [(_, previous), (change, record)] = pair else {
                 unreachable!("windows of two hold two")
             };
-            Ok(Step {
+            Ok(LadderStep {
                 change: (*change).to_owned(),
                 over_previous: Speedup::between(previous, record)?,
                 over_first: Speedup::between(first, record)?,
@@ -73,7 +73,7 @@ impl Ladder {
     }
 
     /// The steps above the first.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[LadderStep] {
         &self.steps
     }
 

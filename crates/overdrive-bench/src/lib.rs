@@ -8,8 +8,8 @@
 //! - [`import`], [`reported`]: result files of other programs, judged by the same rules.
 //! - [`statistics`]: the median and its exact interval, robust spread, the bootstrap of a ratio.
 //! - [`status`]: what the samples themselves say against being believed.
-//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`executable`], [`oracle`]: of
-//!   what a back end compiled.
+//! - [`clock`], [`subject`], [`rules`], [`runner`]: taking samples; [`session_calls`], [`oracle`]:
+//!   of what a back end compiled.
 //! - [`speedup`], [`ladder`]: the only ways to state a gain, which refuse where there is no proof;
 //!   [`quality`]: whether one model is worse than another.
 //! - [`environment`], [`hardware`], [`memory`], [`energy`], [`ceilings`], [`harness`]: what
@@ -27,7 +27,6 @@ pub mod deviation;
 pub mod digits;
 pub mod energy;
 pub mod environment;
-pub mod executable;
 pub mod exit;
 pub mod failure;
 pub mod hardware;
@@ -49,6 +48,7 @@ pub mod results;
 pub mod rules;
 pub mod runner;
 pub mod series;
+pub mod session_calls;
 pub mod speedup;
 pub mod statistics;
 pub mod status;

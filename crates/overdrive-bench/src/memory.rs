@@ -7,7 +7,7 @@
 mod heap;
 mod resident;
 
-pub use heap::{CountingAllocator, HeapCount, Request};
+pub use heap::{CountingAllocator, HeapCount, HeapRequest};
 
 use overdrive_ir::backend::MemoryReport;
 use schemars::JsonSchema;

@@ -24,7 +24,7 @@ pub use sensitivity::Sensitivity;
 pub type Expected = Rc<Vec<Vec<f64>>>;
 
 /// What the reference gave: the numbers that are compared, and the types that the outputs had.
-type Known = (Expected, Rc<Vec<TensorType>>);
+type ReferenceOutputs = (Expected, Rc<Vec<TensorType>>);
 
 /// How far right answers lie from one another, of the output where that is most.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -49,7 +49,7 @@ type Reference<'a> = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, Failure> + 'a>
 type Twin<'a> = Box<dyn Fn(&[Tensor], Perturbation) -> Result<Vec<Tensor>, Failure> + 'a>;
 type Sensitivities<'a> =
     Box<dyn Fn(&[Tensor], &[Vec<f64>]) -> Result<Vec<Sensitivity>, Failure> + 'a>;
-type Part<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
+type OutputPart<'a> = Box<dyn Fn(&Tensor) -> Tensor + 'a>;
 
 /// Perturbed evaluations that a [`Spread`] is the largest of.
 const TWINS: u64 = 4;
@@ -65,11 +65,11 @@ pub struct Oracle<'a> {
     reference: Reference<'a>,
     twin: Option<Twin<'a>>,
     sensitivities: Option<Sensitivities<'a>>,
-    part: Part<'a>,
+    part: OutputPart<'a>,
     rows: Option<Vec<usize>>,
     types: Option<Rc<Vec<TensorType>>>,
     drawn: RefCell<VecDeque<(u64, Vec<Tensor>)>>,
-    known: RefCell<BTreeMap<u64, Known>>,
+    known: RefCell<BTreeMap<u64, ReferenceOutputs>>,
     responses: RefCell<BTreeMap<u64, Rc<Vec<Sensitivity>>>>,
     spreads: RefCell<Vec<((u64, f64), Spread)>>,
 }
@@ -168,7 +168,7 @@ impl<'a> Oracle<'a> {
         Ok(self.known(seed)?.0)
     }
 
-    fn known(&self, seed: u64) -> Result<Known, Failure> {
+    fn known(&self, seed: u64) -> Result<ReferenceOutputs, Failure> {
         if let Some(known) = self.known.borrow().get(&seed) {
             return Ok(known.clone());
         }
@@ -177,7 +177,7 @@ impl<'a> Oracle<'a> {
         let types = self.types.clone().unwrap_or_else(own);
         let expected =
             Rc::new(outputs.into_iter().map(|output| compared(output).to_f64()).collect());
-        let known: Known = (expected, types);
+        let known: ReferenceOutputs = (expected, types);
         self.known.borrow_mut().insert(seed, known.clone());
         Ok(known)
     }

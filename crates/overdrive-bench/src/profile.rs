@@ -3,20 +3,20 @@
 //! A profiled call is never a latency: the clocks cost time of their own. From a [`Profile`] follow
 //! an [`OperatorTable`] and a trace for Perfetto ([`chrome_trace`]).
 
-mod table;
+mod operators;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use table::{OperatorRow, OperatorTable};
+pub use operators::{OperatorRow, OperatorTable};
 pub use trace::chrome_trace;
 
 use overdrive_ir::backend::{MemoryReport, StepProfile};
 use overdrive_ir::{Mode, Plan, Tensor};
 
 use crate::clock::Clock;
-use crate::executable::{Target, fresh_outputs, upload};
 use crate::failure::Failure;
+use crate::session_calls::{CallTarget, fresh_outputs, upload};
 
 /// Calls before the profiled ones: packing of weights and first touches are no part of a steady
 /// call.
@@ -59,12 +59,12 @@ impl Profile {
     /// # Errors
     /// Those of the back end.
     pub fn take(
-        target: Target<'_>,
+        target: CallTarget<'_>,
         inputs: &[Tensor],
         calls: u32,
         clock: &dyn Clock,
     ) -> Result<Self, Failure> {
-        let Target { backend, session, state } = target;
+        let CallTarget { backend, session, state } = target;
         let inputs = upload(backend, inputs)?;
         let mut outputs = fresh_outputs(backend, session)?;
         for _ in 0..WARMUP_CALLS {

@@ -1,7 +1,7 @@
-//! Measures of quality that a study may record among its exact quantities, and how they are read:
-//! `top1_percent` with `top1_percent.low`, `.high` (its interval) and `.n` (over how many items or
-//! seeds); `.change`, `.change.low` and `.change.high` where it was compared with the baseline
-//! sample by sample, which says more than two intervals.
+//! Measures of quality that a study may record among its exact quantities, and how they are read.
+//! Beside `top1_percent` stand `top1_percent.low` and `.high` (its interval) and `.n` (over how
+//! many items or seeds). Where it was compared with the baseline sample by sample, so do `.change`,
+//! `.change.low` and `.change.high`. They say more than two intervals.
 //!
 //! A difference between two models is one only where an interval excludes 0: the paired one, or two
 //! that lie apart.

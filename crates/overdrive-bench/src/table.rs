@@ -1,12 +1,12 @@
 //! A table of texts, and its two forms: lines of a terminal, and Markdown.
 
 mod markdown;
-mod terminal;
+mod width;
 
 use std::borrow::Cow;
 
 pub use markdown::markdown_table;
-pub use terminal::{indented, terminal_table};
+pub use width::{indented, terminal_table};
 
 /// Columns with titles, and rows of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]

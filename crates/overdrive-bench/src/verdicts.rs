@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use block::{Block, Side};
 pub use evidence::Evidence;
-pub use exact::{Change, Exact, UNCLEAR};
+pub use exact::{Exact, ExactChange, UNCLEAR};
 pub use figure::{Estimate, Figure, Verdict};
 pub use finding::{CaseVerdict, Compared, Control, Finding, Flagged};
 pub use observation::{MEAN, MEDIAN, Observations, Observed, P95, P99};

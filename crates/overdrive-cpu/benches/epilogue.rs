@@ -9,8 +9,8 @@
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use overdrive_cpu::gemm::{Block, Epilogue, Output, View, ViewMut, gemm};
-use overdrive_cpu::loops::{CompiledEpilogue, Tile};
+use overdrive_cpu::gemm::{AccumulatorBlock, Epilogue, ProductOutput, View, ViewMut, gemm};
+use overdrive_cpu::loops::{AccumulatorTile, CompiledEpilogue};
 use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::plan::{Access, Instr, Program, Register, Store};
@@ -81,11 +81,18 @@ impl Epilogue<f32> for Applied<'_> {
         self.0.scratch_bytes()
     }
 
-    fn apply(&self, block: Block<'_, f32>, scratch: &mut [u8]) {
+    fn apply(&self, block: AccumulatorBlock<'_, f32>, scratch: &mut [u8]) {
         let sums = block.start().cast();
-        let Block { row_stride, row0, col0, rows, cols, .. } = block;
-        let tile =
-            Tile { sums, row_bytes: 4 * row_stride, batch: 0, row: row0, col: col0, rows, cols };
+        let AccumulatorBlock { row_stride, row0, col0, rows, cols, .. } = block;
+        let tile = AccumulatorTile {
+            sums,
+            row_bytes: 4 * row_stride,
+            batch: 0,
+            row: row0,
+            col: col0,
+            rows,
+            cols,
+        };
         // SAFETY: the block lies in the product; the slots are vectors of the program's sizes.
         unsafe { self.0.apply(self.1, tile, scratch) }
     }
@@ -108,12 +115,12 @@ fn compare(pool: &Pool, [m, k, n]: [usize; 3]) {
     for round in 0..=ROUNDS {
         let seconds = [
             seconds(|| {
-                gemm(pool, view_a, view_b, Output::Store(ViewMut::matrix(&mut alone, m, n)))
+                gemm(pool, view_a, view_b, ProductOutput::Store(ViewMut::matrix(&mut alone, m, n)))
             }),
-            seconds(|| gemm(pool, view_a, view_b, Output::Apply([1, 1, m, n], &gelu))),
+            seconds(|| gemm(pool, view_a, view_b, ProductOutput::Apply([1, 1, m, n], &gelu))),
             seconds(|| {
                 let place = ViewMut::matrix(&mut applied, m, n);
-                gemm(pool, view_a, view_b, Output::InPlace(place, &gelu));
+                gemm(pool, view_a, view_b, ProductOutput::InPlace(place, &gelu));
             }),
         ];
         if round > 0 {

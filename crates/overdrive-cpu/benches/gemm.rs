@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use half::bf16;
-use overdrive_cpu::gemm::{Element, Kernel, Output, View, ViewMut, gemm};
+use overdrive_cpu::gemm::{Element, MicroKernel, ProductOutput, View, ViewMut, gemm};
 use overdrive_cpu::threads::Pool;
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;
@@ -31,8 +31,8 @@ fn main() {
     for threads in threads {
         println!(
             "{threads} thread(s); f32 {}, bf16 {}",
-            Kernel::<f32>::best().name(),
-            Kernel::<bf16>::best().name()
+            MicroKernel::<f32>::best().name(),
+            MicroKernel::<bf16>::best().name()
         );
         println!(
             "{:>16} {:>8} {:>8} {:>8} {:>8} {:>8} | {:>8} {:>8} {:>8} {:>6}",
@@ -68,12 +68,12 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
     let mut c = [(); 6].map(|()| vec![f32::NAN; m * n]);
     let [c_gemm, c_rten, c_f32, c_packed, c_half, c_half_packed] = &mut c;
     let (mut bytes, mut half_bytes) = (aligned::<f32>([1, 1, k, n]), aligned::<bf16>([1, 1, k, n]));
-    let packed = Kernel::<f32>::best().pack_b(
+    let packed = MicroKernel::<f32>::best().pack_b(
         pool,
         View::matrix(&b, k, n),
         trim::<f32>(&mut bytes, [1, 1, k, n]),
     );
-    let half_packed = Kernel::<bf16>::best().pack_b(
+    let half_packed = MicroKernel::<bf16>::best().pack_b(
         pool,
         View::matrix(&half_b, k, n),
         trim::<bf16>(&mut half_bytes, [1, 1, k, n]),
@@ -128,7 +128,7 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
                 pool,
                 View::matrix(&a, m, k),
                 View::matrix(&b, k, n),
-                Output::Store(ViewMut::matrix(c_f32, m, n)),
+                ProductOutput::Store(ViewMut::matrix(c_f32, m, n)),
             )
         },
         &mut || {
@@ -136,7 +136,7 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
                 pool,
                 View::matrix(&a, m, k),
                 packed,
-                Output::Store(ViewMut::matrix(c_packed, m, n)),
+                ProductOutput::Store(ViewMut::matrix(c_packed, m, n)),
             )
         },
         &mut || {
@@ -145,7 +145,7 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
                 pool,
                 View::matrix(&half_a, m, k),
                 b,
-                Output::Store(ViewMut::matrix(c_half, m, n)),
+                ProductOutput::Store(ViewMut::matrix(c_half, m, n)),
             );
         },
         &mut || {
@@ -153,7 +153,7 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
                 pool,
                 View::matrix(&half_a, m, k),
                 half_packed,
-                Output::Store(ViewMut::matrix(c_half_packed, m, n)),
+                ProductOutput::Store(ViewMut::matrix(c_half_packed, m, n)),
             )
         },
     ];
@@ -206,12 +206,12 @@ fn compare(pool: &Pool, threads: usize, [m, n, k]: [usize; 3]) {
 
 /// Room for a packed B, and for its alignment.
 fn aligned<T: Element>(shape: [usize; 4]) -> Vec<u8> {
-    vec![0; Kernel::<T>::best().packed_b_bytes(shape) + 64]
+    vec![0; MicroKernel::<T>::best().packed_b_bytes(shape) + 64]
 }
 
 fn trim<T: Element>(bytes: &mut [u8], shape: [usize; 4]) -> &mut [u8] {
     let start = bytes.as_ptr().align_offset(64);
-    &mut bytes[start..][..Kernel::<T>::best().packed_b_bytes(shape)]
+    &mut bytes[start..][..MicroKernel::<T>::best().packed_b_bytes(shape)]
 }
 
 /// Multiply-adds a second of one core that has nothing to load, times two. It is in assembly,

@@ -8,7 +8,7 @@
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use overdrive_cpu::loops::{CompiledEpilogue, CompiledLoop, Tile};
+use overdrive_cpu::loops::{AccumulatorTile, CompiledEpilogue, CompiledLoop};
 use overdrive_cpu::memory::AlignedBytes;
 use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::stream::{Write, copy};
@@ -216,7 +216,7 @@ fn gelu_epilogue() {
             for row in (0..m).step_by(rows) {
                 for col in (0..n).step_by(cols) {
                     let rows = rows.min(m - row);
-                    let tile = Tile {
+                    let tile = AccumulatorTile {
                         sums: sums.as_ptr().cast(),
                         row_bytes: cols * 4,
                         batch: 0,

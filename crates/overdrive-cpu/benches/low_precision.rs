@@ -15,9 +15,9 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use overdrive_cpu::CpuBackend;
-use overdrive_cpu::gemm::{Kernel, Output, View, ViewMut, gemm};
+use overdrive_cpu::gemm::{MicroKernel, ProductOutput, View, ViewMut, gemm};
 use overdrive_cpu::memory::AlignedBytes;
-use overdrive_cpu::quantized::{self, Numbers, Weights, room_floats};
+use overdrive_cpu::quantized::{self, PackedNumbers, QuantizedMatrix, room_floats};
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
@@ -222,11 +222,11 @@ fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
     let bytes = |x: &[f32]| x.iter().map(|x| (x * 127.0) as i8).collect::<Vec<_>>();
     let (x8, w8) = (bytes(&x), bytes(&w));
     let xu: Vec<u8> = x8.iter().map(|&x| x as u8 ^ 0x80).collect();
-    let best = Kernel::<f32>::best();
+    let best = MicroKernel::<f32>::best();
     let mut packed = room(best.packed_b_bytes([1, 1, k, n]));
     let packed = best.pack_b(pool, View::matrix(&w, n, k).transposed(), packed.as_mut_slice());
     let rten = GemmExecutor::<u8, i8, i32>::default();
-    for kernel in Kernel::<i8>::supported() {
+    for kernel in MicroKernel::<i8>::supported() {
         let mut packed8 = room(kernel.packed_b_bytes([1, 1, k, n]));
         let packed8 =
             kernel.pack_b(pool, View::matrix(&w8, n, k).transposed(), packed8.as_mut_slice());
@@ -237,7 +237,7 @@ fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
                     pool,
                     View::matrix(&x, m, k),
                     packed,
-                    Output::Store(ViewMut::matrix(&mut y, m, n)),
+                    ProductOutput::Store(ViewMut::matrix(&mut y, m, n)),
                 )
             },
             &mut || {
@@ -256,7 +256,7 @@ fn kernels(pool: &Pool, [m, n, k]: [usize; 3]) {
                     pool,
                     View::matrix(&x8, m, k),
                     packed8,
-                    Output::Store(ViewMut::matrix(&mut y8, m, n)),
+                    ProductOutput::Store(ViewMut::matrix(&mut y8, m, n)),
                 )
             },
         ]);
@@ -333,13 +333,14 @@ impl Form {
         room: &mut Vec<f32>,
     ) {
         let groups = n * k / self.group;
-        let scales = Numbers::new(&self.scales, self.scale_format, groups);
-        let zeros = self.zeros.as_deref().map(|zeros| Numbers::new(zeros, DType::F32, groups));
-        let codes = Numbers::new(self.codes.next(), self.format, n * k);
-        let weights = Weights::new([n, k], self.group, codes, scales, zeros);
+        let scales = PackedNumbers::new(&self.scales, self.scale_format, groups);
+        let zeros =
+            self.zeros.as_deref().map(|zeros| PackedNumbers::new(zeros, DType::F32, groups));
+        let codes = PackedNumbers::new(self.codes.next(), self.format, n * k);
+        let weights = QuantizedMatrix::new([n, k], self.group, codes, scales, zeros);
         room.resize(room_floats(x.len() / k, k), 0.0);
         let m = x.len() / k;
-        quantized::linear(pool, x, &weights, Output::Store(ViewMut::matrix(y, m, n)), room);
+        quantized::linear(pool, x, &weights, ProductOutput::Store(ViewMut::matrix(y, m, n)), room);
     }
 
     /// Bytes that a product reads of the weights.
@@ -384,7 +385,12 @@ fn weights(pool: &Pool, m: usize, [n, k]: [usize; 2]) {
                 // SAFETY: copies begin on cache lines, and any bytes are numbers.
                 let (_, w, _) = unsafe { bytes.align_to::<f32>() };
                 let w = View::matrix(w, n, k).transposed();
-                gemm(pool, View::matrix(&x, m, k), w, Output::Store(ViewMut::matrix(&mut y, m, n)));
+                gemm(
+                    pool,
+                    View::matrix(&x, m, k),
+                    w,
+                    ProductOutput::Store(ViewMut::matrix(&mut y, m, n)),
+                );
             },
             &mut || form.run(pool, [n, k], &x, &mut yq, &mut scratch),
         ]);

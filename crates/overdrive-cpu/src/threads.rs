@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use crate::isa::InstructionSet;
 
 pub(crate) use apart::Apart;
-pub(crate) use parts::{Parts, Placed};
+pub(crate) use parts::{PlacedParts, ScratchParts};
 pub use scratch::Scratch;
 
 /// Turns of the spin loop before a thread sleeps: about 50 us where `pause` takes 140 cycles (Intel
@@ -65,13 +65,13 @@ pub struct Worker<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-type Task<'a> = dyn Fn(usize, &mut Worker<'_>) + Sync + 'a;
+type TaskFn<'a> = dyn Fn(usize, &mut Worker<'_>) + Sync + 'a;
 
 /// The run that is open. The closure's lifetime is erased: it is dereferenced by threads that have
 /// joined, and `Pool::run` returns only after the last of them has left.
 #[derive(Clone, Copy)]
 struct Job {
-    task: *const Task<'static>,
+    task: *const TaskFn<'static>,
     tasks: usize,
 }
 
@@ -79,7 +79,7 @@ struct Job {
 #[repr(align(128))]
 struct Seat(UnsafeCell<Scratch>);
 
-struct Shared {
+struct PoolState {
     gate: AtomicU64,
     next: AtomicUsize,
     job: UnsafeCell<Option<Job>>,
@@ -96,13 +96,13 @@ struct Shared {
 // SAFETY: `job` is written by the one caller that holds `Pool::turn` while the gate is closed and
 // empty. It is read by threads that passed the gate afterwards. `seats[i]` is touched by the thread
 // with index `i` alone.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: the raw pointer in `job` is to a closure that is `Sync`.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 /// A fixed set of threads; see the module documentation.
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     handles: Vec<JoinHandle<()>>,
     /// One run at a time; callers on several threads queue here.
     turn: Mutex<()>,
@@ -121,7 +121,7 @@ impl Pool {
     /// # Errors
     /// The operating system's, when it refuses to start a thread.
     pub fn new(threads: NonZeroUsize) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             gate: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
@@ -172,10 +172,10 @@ impl Pool {
         );
         let turn = lock(&self.turn);
         let shared = &*self.shared;
-        let task: &Task<'_> = &task;
+        let task: &TaskFn<'_> = &task;
         // SAFETY: only the lifetime changes, and `close` below waits for every thread that could
         // see `job`.
-        let task: *const Task<'static> = unsafe { std::mem::transmute(task) };
+        let task: *const TaskFn<'static> = unsafe { std::mem::transmute(task) };
         let job = Job { task, tasks };
         shared.next.store(0, Ordering::Relaxed);
         let helped = !self.handles.is_empty() && tasks > 1;
@@ -239,7 +239,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl PoolState {
     /// Draws tasks until none is left, or one has panicked.
     ///
     /// # Safety

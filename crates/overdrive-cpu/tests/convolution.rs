@@ -8,7 +8,7 @@ mod support;
 
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 use overdrive_ir::{Array, Builder, Convolution, DType, Graph, Init, Mode, Prim, TensorType};
 use proptest::prelude::*;
 use support::{Session, agrees, random};
@@ -25,7 +25,7 @@ struct Case {
     outputs: usize,
     extents: Vec<usize>,
     taps: Vec<usize>,
-    window: Vec<Dimension>,
+    window: Vec<WindowDimension>,
     /// Whether the operands lie with channels last.
     transposed: bool,
     /// Whether the weights never change, so that they are packed ahead.
@@ -34,12 +34,12 @@ struct Case {
     followed: bool,
 }
 
-fn axis(extents: std::ops::Range<usize>) -> impl Strategy<Value = (usize, usize, Dimension)> {
+fn axis(extents: std::ops::Range<usize>) -> impl Strategy<Value = (usize, usize, WindowDimension)> {
     let dimension =
         (1usize..4, -1i64..3, -1i64..3, prop_oneof![4 => Just(1usize), 1 => Just(2)], 1usize..3);
     let dimension =
         dimension.prop_map(|(stride, pad_low, pad_high, input_dilation, kernel_dilation)| {
-            Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
+            WindowDimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
         });
     (extents, 1usize..4, dimension).prop_filter("the kernel fits", |(extent, taps, d)| {
         let input = (extent - 1) * d.input_dilation + 1;
@@ -102,7 +102,7 @@ fn winograd_cases() -> impl Strategy<Value = Case> {
     );
     (shape, any::<[bool; 2]>()).prop_map(
         |((images, groups, channels, outputs, stride, axes), [fixed, followed])| {
-            let dimension = |&(_, pad_low, pad_high): &(usize, i64, i64)| Dimension {
+            let dimension = |&(_, pad_low, pad_high): &(usize, i64, i64)| WindowDimension {
                 stride,
                 pad_low,
                 pad_high,

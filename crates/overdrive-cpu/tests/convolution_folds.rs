@@ -8,7 +8,7 @@
 mod support;
 
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::plan::{Dimension, Instr, StepKind};
+use overdrive_ir::plan::{Instr, StepKind, WindowDimension};
 use overdrive_ir::{
     Array, Builder, Convolution, DType, Expr, Graph, Init, Mode, Prim, Reducer, TensorType,
 };
@@ -110,7 +110,7 @@ impl Case {
         let taps = vec![self.taps; self.extents.len()];
         let w = state("w", &with(outputs, self.channels, &taps), 1.0 / (terms as f64).sqrt());
         let pad = (self.taps / 2) as i64;
-        let dimension = Dimension {
+        let dimension = WindowDimension {
             stride: self.stride,
             pad_low: pad,
             pad_high: pad,

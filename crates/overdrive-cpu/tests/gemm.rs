@@ -8,7 +8,9 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use half::{bf16, f16};
-use overdrive_cpu::gemm::{Block, Element, Epilogue, Kernel, Output, Rhs, View, ViewMut};
+use overdrive_cpu::gemm::{
+    AccumulatorBlock, Element, Epilogue, MicroKernel, ProductOutput, Rhs, View, ViewMut,
+};
 use overdrive_cpu::threads::Pool;
 use proptest::prelude::*;
 
@@ -114,7 +116,7 @@ impl<T: Format> Epilogue<T::Acc> for Affine<T> {
     fn scratch_bytes(&self) -> usize {
         100
     }
-    fn apply(&self, mut block: Block<'_, T::Acc>, scratch: &mut [u8]) {
+    fn apply(&self, mut block: AccumulatorBlock<'_, T::Acc>, scratch: &mut [u8]) {
         assert_eq!((scratch.len(), scratch.as_ptr() as usize % 64), (100, 0));
         scratch.fill(0xff);
         let mut guard = self.c.lock().unwrap();
@@ -132,7 +134,7 @@ impl<T: Format> Epilogue<T::Acc> for Affine<T> {
 }
 
 /// Computes `case` with `kernel` in every way that there is, and compares with the definition.
-fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
+fn check<T: Format>(kernel: &'static MicroKernel<T>, case: &Case) {
     let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
     let Case { m, n, k, batch, .. } = *case;
     let mut random = Random(case.seed);
@@ -159,7 +161,12 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
         |sums: &[T::Acc]| sums.iter().map(|&x| T::sum_to_f64(x).to_bits()).collect::<Vec<_>>();
     for rhs in [Rhs::from(view_b), packed.into()] {
         let mut c = vec![T::NOTHING; c_len];
-        kernel.gemm(&pool, view_a, rhs, Output::Store(ViewMut::new(&mut c, c_shape, c_strides)));
+        kernel.gemm(
+            &pool,
+            view_a,
+            rhs,
+            ProductOutput::Store(ViewMut::new(&mut c, c_shape, c_strides)),
+        );
         let elements = c_shape.iter().product();
         let affine = |output: &mut dyn FnMut(&Affine<T>)| {
             let dense = (vec![T::NOTHING; elements], vec![0; elements]);
@@ -175,10 +182,11 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
         let mut waiting = vec![T::NOTHING; c_len];
         let in_place = affine(&mut |affine| {
             let view = ViewMut::new(&mut waiting, c_shape, c_strides);
-            kernel.gemm(&pool, view_a, rhs, Output::InPlace(view, affine));
+            kernel.gemm(&pool, view_a, rhs, ProductOutput::InPlace(view, affine));
         });
-        let affine =
-            affine(&mut |affine| kernel.gemm(&pool, view_a, rhs, Output::Apply(c_shape, affine)));
+        let affine = affine(&mut |affine| {
+            kernel.gemm(&pool, view_a, rhs, ProductOutput::Apply(c_shape, affine))
+        });
         assert_eq!(
             bits(&in_place),
             bits(&affine),
@@ -220,11 +228,11 @@ fn check<T: Format>(kernel: &'static Kernel<T>, case: &Case) {
 }
 
 fn check_all_formats(case: &Case) {
-    Kernel::<f32>::supported().for_each(|kernel| check(kernel, case));
-    Kernel::<f64>::supported().for_each(|kernel| check(kernel, case));
-    Kernel::<f16>::supported().for_each(|kernel| check(kernel, case));
-    Kernel::<bf16>::supported().for_each(|kernel| check(kernel, case));
-    Kernel::<i8>::supported().for_each(|kernel| check(kernel, case));
+    MicroKernel::<f32>::supported().for_each(|kernel| check(kernel, case));
+    MicroKernel::<f64>::supported().for_each(|kernel| check(kernel, case));
+    MicroKernel::<f16>::supported().for_each(|kernel| check(kernel, case));
+    MicroKernel::<bf16>::supported().for_each(|kernel| check(kernel, case));
+    MicroKernel::<i8>::supported().for_each(|kernel| check(kernel, case));
 }
 
 /// Sizes around the edges of tiles and groups, and ones that are nothing.
@@ -305,14 +313,14 @@ fn sums_of_i8_do_not_saturate() {
     let (m, n, k) = (15, 33, 1030);
     for (x, y) in [(-128, -128), (-128, 127), (127, -128), (127, 127)] {
         let (a, b) = (vec![x; m * k], vec![y; k * n]);
-        for kernel in Kernel::<i8>::supported() {
+        for kernel in MicroKernel::<i8>::supported() {
             let mut c = vec![0; m * n];
             let b = View::matrix(&b, k, n).into();
             kernel.gemm(
                 &pool,
                 View::matrix(&a, m, k),
                 b,
-                Output::Store(ViewMut::matrix(&mut c, m, n)),
+                ProductOutput::Store(ViewMut::matrix(&mut c, m, n)),
             );
             let expected = k as i32 * i32::from(x) * i32::from(y);
             assert!(c.iter().all(|&sum| sum == expected), "{} of {x} by {y}", kernel.name());
@@ -329,7 +337,12 @@ fn a_product_of_other_operands_is_noticed() {
         (0..64).map(|_| (random.next() as f32, random.next() as f32)).unzip();
     let product = |a: View<'_, f32>, b: View<'_, f32>| {
         let mut c = vec![0.0; 64];
-        Kernel::best().gemm(&pool, a, b.into(), Output::Store(ViewMut::matrix(&mut c, 8, 8)));
+        MicroKernel::best().gemm(
+            &pool,
+            a,
+            b.into(),
+            ProductOutput::Store(ViewMut::matrix(&mut c, 8, 8)),
+        );
         c
     };
     let (a, b) = (View::matrix(&a, 8, 8), View::matrix(&b, 8, 8));
@@ -347,14 +360,14 @@ fn by_all_kernels<T: Format>(
     let mut fill = |len: usize| (0..len).map(|_| T::from_f64(random.next())).collect::<Vec<_>>();
     let (a, b) = (fill(m * k), fill(k * n));
     let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-    for kernel in Kernel::<T>::supported() {
+    for kernel in MicroKernel::<T>::supported() {
         let mut c = vec![T::NOTHING; m * n];
         let rhs = View::matrix(&b, k, n).into();
         kernel.gemm(
             &pool,
             View::matrix(&a, m, k),
             rhs,
-            Output::Store(ViewMut::matrix(&mut c, m, n)),
+            ProductOutput::Store(ViewMut::matrix(&mut c, m, n)),
         );
         see(kernel.name(), &a, &b, &c);
     }
@@ -426,14 +439,14 @@ fn what_is_not_finite_is_so_in_every_kernel_of_f32() {
         // In the last block of k, whose sums are added to others.
         let (mut a, mut b) = (vec![0.0; m * k], vec![0.0; k * n]);
         (a[35 * k + 690], b[690 * n + 34]) = (x, y);
-        for kernel in Kernel::<f32>::supported() {
+        for kernel in MicroKernel::<f32>::supported() {
             let mut c = vec![7.0; m * n];
             let rhs = View::matrix(&b, k, n).into();
             kernel.gemm(
                 &pool,
                 View::matrix(&a, m, k),
                 rhs,
-                Output::Store(ViewMut::matrix(&mut c, m, n)),
+                ProductOutput::Store(ViewMut::matrix(&mut c, m, n)),
             );
             let found = c[35 * n + 34];
             let same = found == sum || found.is_nan() && sum.is_nan();

@@ -6,9 +6,9 @@ mod support;
 
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::plan::{Dimension, StepKind};
+use overdrive_ir::plan::{StepKind, WindowDimension};
 use overdrive_ir::{
-    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Order, Prim, Reducer,
+    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Prim, Reducer, SortOrder,
     TensorType, Window,
 };
 use proptest::prelude::*;
@@ -228,7 +228,7 @@ proptest! {
 
 #[test]
 fn sort_is_stable_with_nan_at_its_end() {
-    for order in [Order::Ascending, Order::Descending] {
+    for order in [SortOrder::Ascending, SortOrder::Descending] {
         for dtype in TYPES {
             for axis in 0..2 {
                 let mut input = random(dtype, &[33, 5], 3);
@@ -331,7 +331,7 @@ fn products_of_i8_are_exact_and_take_an_epilogue() {
 
 #[test]
 fn convolutions_of_i8_are_exact() {
-    let dimension = |stride| Dimension {
+    let dimension = |stride| WindowDimension {
         stride,
         pad_low: 1,
         pad_high: 1,

@@ -9,7 +9,7 @@
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
-use overdrive_cpu::loops::{CompiledEpilogue, CompiledLoop, Level, Tile};
+use overdrive_cpu::loops::{AccumulatorTile, CompiledEpilogue, CompiledLoop, Level};
 use overdrive_cpu::slots::SlotTable;
 use overdrive_cpu::threads::{Pool, Scratch};
 use overdrive_ir::eval::philox;
@@ -19,9 +19,9 @@ use overdrive_ir::{
 };
 use testkit::define;
 use testkit::programs::{
-    Build, access, assert_agrees, blank, by_row, dense, normal, random_program,
+    ProgramBuilder, access, assert_agrees, blank, by_row, dense, normal, random_program,
 };
-use testkit::rows::softmax;
+use testkit::row_programs::softmax;
 
 /// Memory of a tensor's bytes, aligned as arenas are.
 struct Memory(Vec<u128>);
@@ -108,7 +108,7 @@ fn softmax_along_rows_and_down_columns() {
 fn layer_norm_with_statistics_and_scale() {
     for (rows, n) in [(2, 1), (3, 77), (1, 8192), (5, 0), (0, 5), (40, 1030)] {
         let extents = [rows, n];
-        let mut b = Build::new(&extents, 1);
+        let mut b = ProgramBuilder::new(&extents, 1);
         let x = b.load(dense(0, &extents), DType::F32);
         let gamma = b.load(access(1, &[0, 1]), DType::F32);
         let scale = b.constant(1.0 / n.max(1) as f64, DType::F32);
@@ -148,7 +148,7 @@ fn sums_over_any_axes_in_any_layout() {
         for (which, strides) in layouts.iter().enumerate() {
             for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min, Reducer::Prod] {
                 for dtype in [DType::F32, DType::I32, DType::I8, DType::F64] {
-                    let mut b = Build::new(&[p, q, r], 2);
+                    let mut b = ProgramBuilder::new(&[p, q, r], 2);
                     let x = b.load(access(0, strides), dtype);
                     let total = b.reduce(reducer, x);
                     b.store(access(1, &[1, 0, 0]), total);
@@ -167,7 +167,7 @@ fn sums_over_any_axes_in_any_layout() {
 #[test]
 fn long_sums_do_not_drift() {
     let n = 3_000_000;
-    let mut b = Build::new(&[n], 1);
+    let mut b = ProgramBuilder::new(&[n], 1);
     let x = b.load(access(0, &[1]), DType::F32);
     let sum = b.reduce(Reducer::Sum, x);
     b.store(access(1, &[0]), sum);
@@ -199,7 +199,7 @@ fn movement_by_strides() {
             if m * n == 0 && what == "reverse" {
                 continue;
             }
-            let mut b = Build::new(&[m, n], 0);
+            let mut b = ProgramBuilder::new(&[m, n], 0);
             let x = b.load(load, f);
             b.store(dense(1, &[m, n]), x);
             let twice = b.binary(Binary::Add, x, x);
@@ -214,7 +214,7 @@ fn movement_by_strides() {
 #[test]
 fn indices_and_random_bits_count_the_whole_space() {
     for extents in [[3, 5, 7], [2, 300, 1], [1, 2, 2100]] {
-        let mut b = Build::new(&extents, 0);
+        let mut b = ProgramBuilder::new(&extents, 0);
         let seed = b.load(access(0, &[0, 0, 0]), DType::U64);
         let bits = b.0.push(Instr::RandomBits { seed, site: 0x1234_5678_9abc }, DType::U32);
         b.store(dense(1, &extents), bits);
@@ -231,7 +231,7 @@ fn indices_and_random_bits_count_the_whole_space() {
 #[test]
 fn results_may_take_the_place_of_operands() {
     let n = 5000;
-    let mut b = Build::new(&[n], 0);
+    let mut b = ProgramBuilder::new(&[n], 0);
     let (p, g) = (b.load(access(0, &[1]), DType::F32), b.load(access(1, &[1]), DType::F32));
     let rate = b.load(access(2, &[0]), DType::F32);
     let step = b.binary(Binary::Mul, g, rate);
@@ -285,7 +285,7 @@ fn every_type_converts_to_every_other() {
                         .collect();
                     Tensor::from_ints(from, [n], &ints)
                 };
-                let mut b = Build::new(&[n], 0);
+                let mut b = ProgramBuilder::new(&[n], 0);
                 let x_reg = b.load(access(0, &[1]), from);
                 let y = b.0.push(Instr::Convert(x_reg, overflow), to);
                 b.store(access(1, &[1]), y);
@@ -300,7 +300,7 @@ fn results_larger_than_caches_are_streamed() {
     // 9 M elements of f32 are above the size from which stores are non-temporal; an odd count
     // leaves tails.
     let n = (9 << 20) + 13;
-    let mut b = Build::new(&[n], 0);
+    let mut b = ProgramBuilder::new(&[n], 0);
     let x = b.load(access(0, &[1]), DType::F32);
     let y = b.unary(Unary::Neg, x);
     b.store(access(1, &[1]), y);
@@ -359,7 +359,7 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
         for b in 0..batch {
             for row in (0..m).step_by(16) {
                 for col in (0..n).step_by(33) {
-                    let tile = Tile {
+                    let tile = AccumulatorTile {
                         sums: start.wrapping_add(4 * ((b * m + row) * n + col)),
                         row_bytes: 4 * n,
                         batch: b,
@@ -392,7 +392,7 @@ fn an_epilogue_covers_the_product_tile_by_tile() {
 fn copies_of_types_below_a_byte_move_whole_bytes() {
     // Rows 2 to 4 of 5 rows of 8 columns each.
     for (dtype, row) in [(DType::I4, 4), (DType::F4E2M1, 4), (DType::F6E3M2, 6)] {
-        let mut b = Build::new(&[3, 8], 0);
+        let mut b = ProgramBuilder::new(&[3, 8], 0);
         let x = b.load(Access { slot: SlotId(0), offset: 16, strides: vec![8, 1] }, dtype);
         b.store(Access { slot: SlotId(1), offset: 0, strides: vec![8, 1] }, x);
         let from: Vec<u8> = (0..5 * row).map(|i| (i * 37 + 11) as u8).collect();
@@ -407,7 +407,7 @@ fn copies_of_types_below_a_byte_move_whole_bytes() {
 
 #[test]
 fn types_below_a_byte_are_refused_with_the_reason() {
-    let mut b = Build::new(&[3], 0);
+    let mut b = ProgramBuilder::new(&[3], 0);
     let x = b.load(access(0, &[1]), DType::I4);
     b.store(access(0, &[1]), x);
     let error = CompiledLoop::new(&b.0, &|_| DType::I4).unwrap_err();

@@ -5,8 +5,8 @@
 use std::num::NonZeroUsize;
 
 use overdrive_cpu::InstructionSet;
-use overdrive_cpu::gemm::{Output, ViewMut};
-use overdrive_cpu::quantized::{Numbers, Weights, linear, room_floats};
+use overdrive_cpu::gemm::{ProductOutput, ViewMut};
+use overdrive_cpu::quantized::{PackedNumbers, QuantizedMatrix, linear, room_floats};
 use overdrive_cpu::threads::Pool;
 use overdrive_ir::{DType, Tensor};
 use proptest::prelude::*;
@@ -49,8 +49,8 @@ impl Random {
     }
 }
 
-fn numbers(tensor: &Tensor) -> Numbers<'_> {
-    Numbers::new(tensor.bytes(), tensor.ty().dtype, tensor.ty().elements())
+fn numbers(tensor: &Tensor) -> PackedNumbers<'_> {
+    PackedNumbers::new(tensor.bytes(), tensor.ty().dtype, tensor.ty().elements())
 }
 
 /// The results of `product` for a case under each instruction set.
@@ -64,13 +64,18 @@ fn run(case: &Case) -> (Found, Vec<[f64; 2]>) {
     let scales = random.tensor(case.scales, [n, groups]);
     let zeros = case.zeros.map(|dtype| random.tensor(dtype, [n, groups]));
     let x: Vec<f32> = (0..m * k).map(|_| random.next() as f32).collect();
-    let weights =
-        Weights::new([n, k], group, numbers(&codes), numbers(&scales), zeros.as_ref().map(numbers));
+    let weights = QuantizedMatrix::new(
+        [n, k],
+        group,
+        numbers(&codes),
+        numbers(&scales),
+        zeros.as_ref().map(numbers),
+    );
     let under = |set: InstructionSet| {
         let pool = Pool::new(NonZeroUsize::new(case.threads).unwrap()).unwrap();
         let mut room = vec![f32::NAN; room_floats(m, k)];
         let mut y = vec![f32::NAN; m * n];
-        linear(&pool, &x, &weights, Output::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
+        linear(&pool, &x, &weights, ProductOutput::Store(ViewMut::matrix(&mut y, m, n)), &mut room);
         (set, y)
     };
     let found = InstructionSet::available().map(|set| set.during(|| under(set))).collect();

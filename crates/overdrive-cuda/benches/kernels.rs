@@ -157,7 +157,7 @@ fn variants() -> Vec<Graph> {
 }
 
 fn indexed() -> Vec<Graph> {
-    use overdrive_ir::{Order, Prim, Reducer};
+    use overdrive_ir::{Prim, Reducer, SortOrder};
     let table = TensorType::new(DType::F32, [50304usize, 768]);
     let rows = TensorType::new(DType::I32, [8192usize, 1]);
     let updates = TensorType::new(DType::F32, [8192usize, 768]);
@@ -170,7 +170,7 @@ fn indexed() -> Vec<Graph> {
             x[0].builder().op1(Prim::Scatter { axes: vec![0], reducer: Some(Reducer::Sum) }, x)
         }),
         graph("sort 64x50304", &[line], |x| {
-            x[0].builder().node(Prim::Sort { axis: 1, order: Order::Descending }, x, vec![])[1]
+            x[0].builder().node(Prim::Sort { axis: 1, order: SortOrder::Descending }, x, vec![])[1]
         }),
     ]
 }

@@ -18,8 +18,8 @@ use overdrive_ir::plan::{Access, Program, Register};
 use overdrive_ir::{Binary, DType, Reducer, TensorType, Unary};
 use single::Single;
 use std::sync::Arc;
-use testkit::programs::{Build, access, by_row, dense};
-use testkit::rows;
+use testkit::programs::{ProgramBuilder, access, by_row, dense};
+use testkit::row_programs;
 
 const SAMPLES: usize = 15;
 /// More than the second-level cache of any GPU.
@@ -85,7 +85,7 @@ fn ty(dtype: DType, dims: &[usize]) -> TensorType {
 
 /// `y = relu(x * a + b) * x` and the like: eight operations on one stream of elements.
 fn chain(n: usize, dtype: DType) -> (Program, Vec<TensorType>) {
-    let mut b = Build::new(&[n], 0);
+    let mut b = ProgramBuilder::new(&[n], 0);
     let x = b.load(dense(0, &[n]), dtype);
     let x = b.convert(x, DType::F32);
     let (a, c) = (b.constant(1.5, DType::F32), b.constant(-0.25, DType::F32));
@@ -101,7 +101,7 @@ fn chain(n: usize, dtype: DType) -> (Program, Vec<TensorType>) {
 }
 
 fn gelu(n: usize, dtype: DType) -> (Program, Vec<TensorType>) {
-    let mut b = Build::new(&[n], 0);
+    let mut b = ProgramBuilder::new(&[n], 0);
     let x = b.load(dense(0, &[n]), dtype);
     let x = b.convert(x, DType::F32);
     let scale = b.constant(std::f64::consts::FRAC_1_SQRT_2, DType::F32);
@@ -117,7 +117,7 @@ fn gelu(n: usize, dtype: DType) -> (Program, Vec<TensorType>) {
 }
 
 fn transpose(m: usize, n: usize, dtype: DType) -> (Program, Vec<TensorType>) {
-    let mut b = Build::new(&[m, n], 0);
+    let mut b = ProgramBuilder::new(&[m, n], 0);
     let x = b.load(access(0, &[1, m]), dtype);
     b.store(dense(1, &[m, n]), x);
     (b.0, vec![ty(dtype, &[n, m]), ty(dtype, &[m, n])])
@@ -130,14 +130,19 @@ struct Rows {
 }
 
 impl Rows {
-    fn begin(&self) -> (Build, Register) {
-        let mut b = Build::new(&[self.rows, self.n], 1);
+    fn begin(&self) -> (ProgramBuilder, Register) {
+        let mut b = ProgramBuilder::new(&[self.rows, self.n], 1);
         let x = b.load(dense(0, &[self.rows, self.n]), self.dtype);
         let x = b.convert(x, DType::F32);
         (b, x)
     }
 
-    fn end(&self, mut b: Build, y: Register, more: &[TensorType]) -> (Program, Vec<TensorType>) {
+    fn end(
+        &self,
+        mut b: ProgramBuilder,
+        y: Register,
+        more: &[TensorType],
+    ) -> (Program, Vec<TensorType>) {
         let y = b.convert(y, self.dtype);
         b.store(dense(1, &[self.rows, self.n]), y);
         let whole = ty(self.dtype, &[self.rows, self.n]);
@@ -148,7 +153,7 @@ impl Rows {
         let extents = [self.rows, self.n];
         let whole = ty(self.dtype, &extents);
         (
-            rows::softmax(&extents, dense(0, &extents), dense(1, &extents), self.dtype),
+            row_programs::softmax(&extents, dense(0, &extents), dense(1, &extents), self.dtype),
             vec![whole.clone(), whole],
         )
     }
@@ -205,7 +210,7 @@ impl Rows {
             row(DType::F32),
             row(DType::F32),
         ];
-        (rows::cross_entropy(self.rows, self.n, self.dtype), types)
+        (row_programs::cross_entropy(self.rows, self.n, self.dtype), types)
     }
 
     /// Sum of each row.
@@ -218,7 +223,7 @@ impl Rows {
 
     /// Sum of each column: a bias gradient.
     fn column_sum(&self) -> (Program, Vec<TensorType>) {
-        let mut b = Build::new(&[self.n, self.rows], 1);
+        let mut b = ProgramBuilder::new(&[self.n, self.rows], 1);
         let x = b.load(access(0, &[1, self.n]), self.dtype);
         let x = b.convert(x, DType::F32);
         let sum = b.reduce(Reducer::Sum, x);

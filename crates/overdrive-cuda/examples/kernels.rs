@@ -7,9 +7,9 @@
 //! compile, or spills more registers than its source admits. The source admits them by a line
 //! `// spills at most N bytes`, beside the reason.
 
-use overdrive_cuda::compiler::{Architecture, Source, resources};
+use overdrive_cuda::compiler::{Architecture, KernelSource, resources};
 use overdrive_cuda::device::Properties;
-use overdrive_cuda::loops::{self, Machine};
+use overdrive_cuda::loops::{self, PrinterMachine};
 use overdrive_cuda::{Error, Gpu, gemm, kernels};
 use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{DType, Mode, Tuning};
@@ -53,10 +53,11 @@ fn plans() -> Vec<Plan> {
 }
 
 /// Every source with its architecture, each once.
-fn sources() -> Vec<(Source, Architecture)> {
+fn sources() -> Vec<(KernelSource, Architecture)> {
     let mut all = Vec::new();
-    let declared =
-        |source: Source| Architecture::DECLARED.map(|architecture| (source.clone(), architecture));
+    let declared = |source: KernelSource| {
+        Architecture::DECLARED.map(|architecture| (source.clone(), architecture))
+    };
     all.extend(kernels::sources().into_iter().flat_map(declared));
     for (source, architectures) in gemm::sources() {
         all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
@@ -69,7 +70,7 @@ fn sources() -> Vec<(Source, Architecture)> {
         for step in &plan.steps {
             let StepKind::Loop(program) = &step.kind else { continue };
             for architecture in Architecture::DECLARED {
-                let machine = Machine { multiprocessors: MULTIPROCESSORS, architecture };
+                let machine = PrinterMachine { multiprocessors: MULTIPROCESSORS, architecture };
                 let printed = loops::sources(program, &step.aliases, machine);
                 let printed =
                     printed.unwrap_or_else(|e| panic!("`{}` at {}: {e}", step.name, step.scope));
@@ -90,14 +91,14 @@ fn sources() -> Vec<(Source, Architecture)> {
 }
 
 /// Bytes that a source says it spills.
-fn declared_spill(source: &Source) -> u32 {
+fn declared_spill(source: &KernelSource) -> u32 {
     let declared =
         source.text.lines().filter_map(|line| line.trim().strip_prefix("// spills at most "));
     declared.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
 }
 
 /// One architecture of each source, not the same for all.
-fn quick(all: Vec<(Source, Architecture)>) -> Vec<(Source, Architecture)> {
+fn quick(all: Vec<(KernelSource, Architecture)>) -> Vec<(KernelSource, Architecture)> {
     let mut seen = BTreeSet::new();
     let turns = all.into_iter().enumerate().filter(|(at, (_, architecture))| {
         let turn = at / Architecture::DECLARED.len() % Architecture::DECLARED.len();

@@ -9,7 +9,7 @@
 //!   them.
 
 use overdrive_cuda::CudaBackend;
-use overdrive_ir::backend::{CacheState, Protocol, Sample};
+use overdrive_ir::backend::{CacheState, Protocol, TimedSample};
 use overdrive_ir::{Backend, Buffer, Builder, DType, Mode, Session, State, Tensor, Tuning};
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ fn call_ns(session: &mut dyn Session, state: &mut State, sets: &mut [Set]) -> f6
 }
 
 /// Median time on the device in ns.
-fn median(samples: Vec<Sample>) -> f64 {
+fn median(samples: Vec<TimedSample>) -> f64 {
     let mut times: Vec<f64> = samples.iter().filter_map(|sample| sample.device_ns).collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]

@@ -7,7 +7,7 @@
 //! on the numbers that it multiplies. `stack N` multiplies matrices of N alone.
 
 use cudarc::driver::sys::CUevent_flags;
-use overdrive_cuda::gemm::Candidate;
+use overdrive_cuda::gemm::GemmCandidate;
 use overdrive_cuda::launch::{Addresses, Launch, Site};
 use overdrive_cuda::memory::{CudaMemory, DeviceBytes};
 use overdrive_cuda::{CudaBackend, Device};
@@ -53,10 +53,10 @@ impl Direct {
         let [step] = &plan.steps[..] else { panic!("planned as more than a product:\n{plan}") };
         let StepKind::Gemm(call) = &step.kind else { panic!("planned as no product:\n{plan}") };
         let site = Site { plan: &plan, step, device, tuning: &tuning, mode: MODE };
-        let all = Candidate::all(&site, call).expect("the product has candidates");
+        let all = GemmCandidate::all(&site, call).expect("the product has candidates");
         let algorithms: Vec<(String, Box<dyn Launch>)> = all
             .into_iter()
-            .filter(|candidate| matches!(candidate, Candidate::Vendor(_)))
+            .filter(|candidate| matches!(candidate, GemmCandidate::Vendor(_)))
             .filter_map(|c| {
                 Some((c.to_string(), c.compile(&site, call).expect("cuBLASLt is there")?))
             })

@@ -5,7 +5,7 @@ use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::launch::{Refusal, Site};
-use crate::memory::{Block, CudaMemory, DeviceBytes, copy};
+use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
 use crate::nccl::Ranks;
 use crate::{Device, Error, gemm, joined, kernels};
 use overdrive_ir::plan::{Plan, Space, Step, StepKind};
@@ -235,7 +235,7 @@ impl Backend for CudaBackend {
         let bytes = DeviceBytes::new(&self.device, ty.bytes()).map_err(allocating)?;
         // All ones is a NaN in every float format that has one.
         bytes.fill(0xFF).map_err(|e| e.during(format!("filling {ty}")))?;
-        let memory = Box::new(CudaMemory::new(Block::Device(bytes)));
+        let memory = Box::new(CudaMemory::new(SpaceBytes::Device(bytes)));
         Ok(Buffer { ty: ty.clone(), memory })
     }
 
@@ -318,15 +318,15 @@ impl CudaBackend {
         }
     }
 
-    fn block(&self, ty: &TensorType, space: Space) -> Result<Block, BackendError> {
-        let block = Block::new(&self.device, space, ty.bytes());
+    fn block(&self, ty: &TensorType, space: Space) -> Result<SpaceBytes, BackendError> {
+        let block = SpaceBytes::new(&self.device, space, ty.bytes());
         block.map_err(|e| e.during(format!("allocating {ty}")))
     }
 
-    fn copy_in(&self, tensor: &Tensor, to: &mut Block) -> Result<(), BackendError> {
+    fn copy_in(&self, tensor: &Tensor, to: &mut SpaceBytes) -> Result<(), BackendError> {
         let copied = match to {
-            Block::Device(to) => self.device.upload(tensor.bytes(), to.address()),
-            Block::Pinned(to) => to.write(tensor.bytes()),
+            SpaceBytes::Device(to) => self.device.upload(tensor.bytes(), to.address()),
+            SpaceBytes::Pinned(to) => to.write(tensor.bytes()),
         };
         copied.map_err(|e| e.during(format!("uploading {}", tensor.ty())))
     }
@@ -336,8 +336,8 @@ impl CudaBackend {
         let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
         let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
         let copied = match memory.block() {
-            Block::Device(bytes) => self.device.download(bytes.address() + from as u64, to),
-            Block::Pinned(bytes) => {
+            SpaceBytes::Device(bytes) => self.device.download(bytes.address() + from as u64, to),
+            SpaceBytes::Pinned(bytes) => {
                 bytes.read().map(|bytes| to.copy_from_slice(&bytes[from..][..to.len()]))
             }
         };

@@ -66,7 +66,7 @@ impl fmt::Display for Architecture {
 
 /// CUDA C++ with its specialisation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Source {
+pub struct KernelSource {
     /// Name, as in profiles and messages.
     pub name: Cow<'static, str>,
     /// The text; entries are `extern "C"`.
@@ -79,7 +79,7 @@ pub struct Source {
 ///
 /// # Errors
 /// `Missing` without libnvrtc; `Compile` with the compiler's words.
-pub fn compile(source: &Source, architecture: Architecture) -> Result<Vec<u8>, Error> {
+pub fn compile(source: &KernelSource, architecture: Architecture) -> Result<Vec<u8>, Error> {
     run(source, &options(source, architecture)).map(|(code, _)| code)
 }
 
@@ -88,7 +88,7 @@ pub fn compile(source: &Source, architecture: Architecture) -> Result<Vec<u8>, E
 /// # Errors
 /// As `compile`; the cache has none.
 pub fn compile_cached(
-    source: &Source,
+    source: &KernelSource,
     architecture: Architecture,
     cache: Option<&Cache>,
 ) -> Result<Vec<u8>, Error> {
@@ -114,7 +114,10 @@ pub fn compile_cached(
 ///
 /// # Errors
 /// As `compile`.
-pub fn resources(source: &Source, architecture: Architecture) -> Result<Vec<Resources>, Error> {
+pub fn resources(
+    source: &KernelSource,
+    architecture: Architecture,
+) -> Result<Vec<Resources>, Error> {
     let mut options = options(source, architecture);
     options.push("--ptxas-options=-v".to_owned());
     run(source, &options).map(|(_, log)| resources::parse(&log))
@@ -128,7 +131,7 @@ fn version() -> Result<(i32, i32), Error> {
     Ok((major, minor))
 }
 
-fn options(source: &Source, architecture: Architecture) -> Vec<String> {
+fn options(source: &KernelSource, architecture: Architecture) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         "--std=c++17".to_owned(),
@@ -139,7 +142,7 @@ fn options(source: &Source, architecture: Architecture) -> Vec<String> {
 }
 
 /// The cubin and the compiler's words.
-fn run(source: &Source, options: &[String]) -> Result<(Vec<u8>, String), Error> {
+fn run(source: &KernelSource, options: &[String]) -> Result<(Vec<u8>, String), Error> {
     Library::Nvrtc.require()?;
     let text = CString::new(source.text.as_bytes()).expect("sources have no zero bytes");
     let name = CString::new(format!("{}.cu", source.name)).expect("names have no zero bytes");

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::cache::Cache;
-use crate::compiler::{Architecture, Source, compile_cached};
+use crate::compiler::{Architecture, KernelSource, compile_cached};
 use crate::libraries::Library;
 use crate::memory::{PoolUse, pool_use};
 use crate::occupancy::Occupancy;
@@ -30,7 +30,7 @@ pub struct Device {
     /// See `context_bytes`.
     context_bytes: Option<u64>,
     /// By the name of the source and its text.
-    modules: Mutex<HashMap<Source, Arc<CudaModule>>>,
+    modules: Mutex<HashMap<KernelSource, Arc<CudaModule>>>,
     /// Compiled kernels of earlier runs.
     cache: Option<Cache>,
     /// Events that nobody uses.
@@ -143,7 +143,7 @@ impl Device {
     ///
     /// # Errors
     /// As `compile`, and what the driver says to the binary.
-    pub fn function(&self, source: &Source, entry: &str) -> Result<CudaFunction, Error> {
+    pub fn function(&self, source: &KernelSource, entry: &str) -> Result<CudaFunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if !modules.contains_key(source) {
             let binary = compile_cached(source, self.architecture(), self.cache.as_ref())?;

@@ -13,7 +13,7 @@
 //! - The first kernel of a call is an ordinary launch, so that no time of one call is counted as
 //!   another's.
 
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::{Device, Error};
 use cudarc::driver::sys::{
     self, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
@@ -56,7 +56,7 @@ impl Entry {
     /// As `Device::function`, and what the driver says to so much shared memory.
     pub(crate) fn new(
         device: &Device,
-        (source, entry): (&Source, &str),
+        (source, entry): (&KernelSource, &str),
         config: LaunchConfig,
     ) -> Result<Self, Error> {
         let waits = [WAIT, WAIT_ALONE].iter().any(|wait| source.text.contains(wait));

@@ -7,7 +7,7 @@
 use crate::{Device, Error};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
-use overdrive_ir::plan::{Place, Plan, SlotId, Step};
+use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step};
 use overdrive_ir::{Mode, Tuning};
 use std::sync::Arc;
 
@@ -91,12 +91,15 @@ impl Site<'_> {
     pub(crate) fn is_settled(&self, slot: SlotId) -> bool {
         let home = &self.plan.slot(slot).place;
         let writes = |other: &SlotId| match (home, &self.plan.slot(*other).place) {
-            (Place::State(name), Place::State(written)) => name == written,
+            (SlotPlace::State(name), SlotPlace::State(written)) => name == written,
             _ => *other == slot,
         };
         let outlives = matches!(
             home,
-            Place::Input(_) | Place::State(_) | Place::Constant(_) | Place::Persistent { .. }
+            SlotPlace::Input(_)
+                | SlotPlace::State(_)
+                | SlotPlace::Constant(_)
+                | SlotPlace::Persistent { .. }
         );
         outlives
             && !self.plan.steps.iter().any(|step| !step.prepare && step.writes.iter().any(writes))

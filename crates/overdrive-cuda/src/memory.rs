@@ -163,14 +163,14 @@ pub(crate) fn pool_use(pool: sys::CUmemoryPool) -> Result<PoolUse, Error> {
 
 /// Bytes in one of the memory spaces of a device.
 #[derive(Debug)]
-pub enum Block {
+pub enum SpaceBytes {
     /// Its own memory.
     Device(DeviceBytes),
     /// Pinned memory of the host.
     Pinned(PinnedBytes),
 }
 
-impl Block {
+impl SpaceBytes {
     /// `len` bytes of a memory space.
     ///
     /// # Errors
@@ -208,23 +208,23 @@ impl Block {
 /// The memory behind this back end's buffers.
 #[derive(Debug)]
 pub struct CudaMemory {
-    block: Block,
+    block: SpaceBytes,
     stamp: u64,
 }
 
 impl CudaMemory {
     /// Takes over a block.
-    pub fn new(block: Block) -> Self {
+    pub fn new(block: SpaceBytes) -> Self {
         Self { block, stamp: new_stamp() }
     }
 
     /// The block.
-    pub fn block(&self) -> &Block {
+    pub fn block(&self) -> &SpaceBytes {
         &self.block
     }
 
     /// The same, to be written by the host.
-    pub(crate) fn block_mut(&mut self) -> &mut Block {
+    pub(crate) fn block_mut(&mut self) -> &mut SpaceBytes {
         &mut self.block
     }
 }

@@ -5,7 +5,7 @@
 mod support;
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
-use overdrive_cuda::compiler::Source;
+use overdrive_cuda::compiler::KernelSource;
 use overdrive_ir::{Backend, BackendError, DType, Tensor};
 use support::gpu;
 
@@ -13,7 +13,7 @@ use support::gpu;
 fn a_fault_is_an_error_in_the_words_of_cuda() {
     let Some(backend) = gpu() else { return };
     let text = r#"extern "C" __global__ void fault(int* p) { p[threadIdx.x] = 1; }"#;
-    let source = Source { name: "fault".into(), text: text.into(), defines: vec![] };
+    let source = KernelSource { name: "fault".into(), text: text.into(), defines: vec![] };
     let device = backend.device();
     let function = device.function(&source, "fault").unwrap();
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };

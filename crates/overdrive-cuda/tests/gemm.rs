@@ -5,7 +5,7 @@
 mod bed;
 
 use bed::Bed;
-use overdrive_cuda::gemm::{Candidate, compile};
+use overdrive_cuda::gemm::{GemmCandidate, compile};
 use overdrive_cuda::{Device, Error};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::gelu::Approximation;
@@ -158,12 +158,12 @@ fn check(device: &Arc<Device>, case: &Case, seed: u64) {
     let tuning = Tuning::default();
     let call = bed.call().clone();
     let name = format!("{call}");
-    let mut candidates = vec![Candidate::Plain];
+    let mut candidates = vec![GemmCandidate::Plain];
     if case.shape.iter().all(|&extent| extent > 0) && !case.batch.contains(&0) {
-        let all = Candidate::all(&bed.site(&tuning), &call).expect("candidates are listed");
+        let all = GemmCandidate::all(&bed.site(&tuning), &call).expect("candidates are listed");
         // Where little differs from another case, one of each kind.
-        let kept = |c: &Candidate| {
-            case.thorough || matches!(c, Candidate::Vendor(0) | Candidate::VendorStaged(0))
+        let kept = |c: &GemmCandidate| {
+            case.thorough || matches!(c, GemmCandidate::Vendor(0) | GemmCandidate::VendorStaged(0))
         };
         candidates.extend(all.into_iter().filter(kept));
     } else {

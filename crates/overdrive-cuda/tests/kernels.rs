@@ -11,7 +11,7 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d, Dropout};
 use overdrive_ir::{
-    Array, Builder, Compare, DType, Expr, Graph, Mode, Order, Prim, Reducer, Window,
+    Array, Builder, Compare, DType, Expr, Graph, Mode, Prim, Reducer, SortOrder, Window,
 };
 use support::gpu;
 use testkit::check_backend;
@@ -76,7 +76,7 @@ fn sorts_of_one_chunk_and_of_many() {
         (DType::F64, [2, 9000], 1),
         (DType::U8, [20000, 1], 0),
     ] {
-        for order in [Order::Ascending, Order::Descending] {
+        for order in [SortOrder::Ascending, SortOrder::Descending] {
             let input = random(dtype, &shape, 3);
             // Many equal values, zeros of both signs, NaN.
             let input = if dtype.is_float() {

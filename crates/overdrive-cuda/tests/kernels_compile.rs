@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use overdrive_cuda::compiler::{Architecture, Source, compile, resources};
+use overdrive_cuda::compiler::{Architecture, KernelSource, compile, resources};
 use overdrive_cuda::{Error, kernels};
 use overdrive_ir::ops::attention::{mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
@@ -16,7 +16,7 @@ use overdrive_ir::{
 use testkit::{Case, Needs};
 
 /// Panics where a source does not compile; the test is skipped where there is no compiler.
-fn compiles(source: &Source, architecture: Architecture) {
+fn compiles(source: &KernelSource, architecture: Architecture) {
     match compile(source, architecture) {
         Ok(code) => assert!(!code.is_empty()),
         Err(missing @ Error::Missing { .. }) => testkit::skip(Needs::Nvrtc, missing),
@@ -46,13 +46,13 @@ fn hopper() -> impl Target {
     Described { description, answer }
 }
 
-fn sources_of(graph: &Graph) -> Vec<(Source, &'static [Architecture])> {
+fn sources_of(graph: &Graph) -> Vec<(KernelSource, &'static [Architecture])> {
     let plan = overdrive_passes::plan(graph, Mode::Compile, &hopper(), &Tuning::default()).unwrap();
     kernels::sources_of(&plan).unwrap_or_else(|refusal| panic!("`{}`: {refusal}", graph.name()))
 }
 
 /// Panics where a kernel for Hopper keeps more bytes in memory that it means to have in registers.
-fn spills_at_most(bytes: u32, source: &Source, case: &str) {
+fn spills_at_most(bytes: u32, source: &KernelSource, case: &str) {
     match resources(source, Architecture::Sm90a) {
         Ok(used) => {
             let spilled: u32 = used.iter().map(|entry| entry.spilled_bytes).sum();

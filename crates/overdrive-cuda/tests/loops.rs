@@ -10,7 +10,7 @@ mod support;
 
 use overdrive_cuda::Device;
 use overdrive_cuda::compiler::{Architecture, compile};
-use overdrive_cuda::loops::{Machine, sources};
+use overdrive_cuda::loops::{PrinterMachine, sources};
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{
@@ -19,10 +19,10 @@ use overdrive_ir::{
 use single::Single;
 use std::sync::Arc;
 use testkit::programs::{
-    Build, access, assert_agrees, blank, by_row, dense, normal, random_program,
+    ProgramBuilder, access, assert_agrees, blank, by_row, dense, normal, random_program,
 };
-use testkit::rows::{cross_entropy, picked, softmax};
-use testkit::{Value, define};
+use testkit::row_programs::{cross_entropy, picked, softmax};
+use testkit::{BoundedValue, define};
 
 /// The first GPU, or nothing and a word about it.
 fn device() -> Option<Arc<Device>> {
@@ -35,7 +35,7 @@ fn check(device: &Arc<Device>, program: &Program, slots: &[Tensor], what: &str) 
     let types: Vec<TensorType> = slots.iter().map(|t| t.ty().clone()).collect();
     let single = Single::new(device, program, &types).unwrap_or_else(|e| panic!("{what}: {e}"));
     let got = single.run(slots);
-    let expected: Vec<Vec<Option<Value>>> = define(program, slots);
+    let expected: Vec<Vec<Option<BoundedValue>>> = define(program, slots);
     for (i, got) in got.iter().enumerate() {
         assert_agrees(got, &expected[i], &slots[i], &format!("{what}, slot {i}"));
     }
@@ -48,7 +48,7 @@ fn check(device: &Arc<Device>, program: &Program, slots: &[Tensor], what: &str) 
 
 fn layer_norm(rows: usize, n: usize, dtype: DType) -> (Program, Vec<Tensor>) {
     let (extents, f) = ([rows, n], DType::F32);
-    let mut b = Build::new(&extents, 1);
+    let mut b = ProgramBuilder::new(&extents, 1);
     let x = b.load(dense(0, &extents), dtype);
     let x = b.convert(x, f);
     let gamma = b.load(access(1, &[0, 1]), f);
@@ -114,7 +114,7 @@ fn rows_set_out_where_they_can() {
     let text = |architecture, n, to: u32| {
         let extents = [8192, n];
         let program = softmax(&extents, dense(0, &extents), dense(to, &extents), DType::BF16);
-        let machine = Machine { multiprocessors: 132, architecture };
+        let machine = PrinterMachine { multiprocessors: 132, architecture };
         sources(&program, &[], machine).unwrap()[0].text.to_string()
     };
     let out = text(Architecture::Sm90a, 131_072, 1);
@@ -132,12 +132,12 @@ fn what_only_the_last_pass_reads_is_asked_for() {
     let extents = [16_384, 768];
     let (mut program, _) = layer_norm(extents[0], extents[1], DType::BF16);
     let text = |program: &Program| {
-        let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+        let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
         sources(program, &[], machine).unwrap()[0].text.to_string()
     };
     let alone = text(&program);
     assert!(!alone.contains("ask_for"), "all rows share the scale: {alone}");
-    let mut b = Build(program);
+    let mut b = ProgramBuilder(program);
     let residual = b.load(dense(5, &extents), DType::F32);
     let normed = b.0.stores.remove(0);
     let y = b.convert(normed.value, DType::F32);
@@ -200,7 +200,7 @@ fn one_element_of_a_row_is_picked() {
     }
     // Nothing but the pick: no pass at all over rows that few blocks would share.
     let (extents, places) = ([2, 100_000], [77, 100_000]);
-    let mut b = Build::new(&extents, 1);
+    let mut b = ProgramBuilder::new(&extents, 1);
     let x = b.load(dense(0, &extents), DType::F32);
     let place = b.load(by_row(1, &extents), DType::I32);
     let y = picked(&mut b, (place, x), Compare::Eq);
@@ -216,7 +216,7 @@ fn one_element_of_a_row_is_picked() {
 /// The gradient of the mean of cross entropies beside the losses: slots x, target, loss, gradient.
 fn loss_with_gradient(rows: usize, n: usize, dtype: DType) -> Program {
     let (extents, f) = ([rows, n], DType::F32);
-    let mut b = Build(cross_entropy(rows, n, dtype));
+    let mut b = ProgramBuilder(cross_entropy(rows, n, dtype));
     let [loss, log] = [0, 1].map(|number| b.0.stores[number].value);
     b.0.stores.clear();
     b.store(by_row(2, &extents), loss);
@@ -237,7 +237,7 @@ fn loss_with_gradient(rows: usize, n: usize, dtype: DType) -> Program {
 
 #[test]
 fn a_loss_and_its_gradient_are_one_loop() {
-    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let large = sources(&loss_with_gradient(16_384, 50_304, DType::BF16), &[], machine).unwrap();
     let text = &large[0].text;
     assert!(large.len() == 1 && text.contains("fast_exp") && text.contains("recall"), "{text}");
@@ -263,7 +263,7 @@ fn a_loss_and_its_gradient_are_one_loop() {
 fn sums_of_a_layer(rows: usize, n: usize) -> (Program, Vec<Tensor>) {
     let f = DType::F32;
     let down = |slot| access(slot, &[1, n]);
-    let mut b = Build::new(&[n, rows], 1);
+    let mut b = ProgramBuilder::new(&[n, rows], 1);
     let mut sums = Vec::new();
     let wide = b.load(down(4), f);
     let mean = b.load(access(5, &[0, 1]), f);
@@ -335,13 +335,13 @@ fn sums_beside_a_maximum_of_what_is_no_number() {
 
 #[test]
 fn a_picked_element_is_loaded_and_other_sums_are_folded() {
-    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let text = |program: &Program| sources(program, &[], machine).unwrap()[0].text.to_string();
     let loss = text(&cross_entropy(8192, 4096, DType::BF16));
     assert!(loss.contains("place == i1") && !loss.contains("op_eq"), "{loss}");
     // One walk over rows that are kept nowhere, with pairs for the maximum.
     assert!(loss.contains(", largest(x0[u]))") && !loss.contains("Kept"), "{loss}");
-    let mut b = Build::new(&[8192, 4096], 1);
+    let mut b = ProgramBuilder::new(&[8192, 4096], 1);
     let x = b.load(dense(0, &[8192, 4096]), DType::F32);
     let place = b.load(by_row(1, &[8192, 4096]), DType::I32);
     let before = picked(&mut b, (place, x), Compare::Gt);
@@ -377,7 +377,7 @@ fn sums_over_any_axes_in_any_layout() {
                 (Reducer::Or, DType::Bool),
                 (Reducer::And, DType::Bool),
             ] {
-                let mut b = Build::new(&[p, q, r], 2);
+                let mut b = ProgramBuilder::new(&[p, q, r], 2);
                 let x = b.load(access(0, strides), dtype);
                 let total = b.reduce(reducer, x);
                 b.store(access(1, &[1, 0, 0]), total);
@@ -414,7 +414,7 @@ fn movement_by_strides() {
                 if m * n == 0 && what == "reverse" {
                     continue;
                 }
-                let mut b = Build::new(&[m, n], 0);
+                let mut b = ProgramBuilder::new(&[m, n], 0);
                 let x = b.load(load, dtype);
                 b.store(dense(1, &[m, n]), x);
                 b.store(access(2, &[1, m]), x);
@@ -431,7 +431,7 @@ fn movement_by_strides() {
 fn indices_and_random_bits_count_the_whole_space() {
     let Some(device) = device() else { return };
     for extents in [[3, 5, 7], [2, 300, 1], [1, 2, 2100]] {
-        let mut b = Build::new(&extents, 0);
+        let mut b = ProgramBuilder::new(&extents, 0);
         let seed = b.load(access(0, &[0, 0, 0]), DType::U64);
         let bits = b.0.push(Instr::RandomBits { seed, site: 0x1234_5678_9abc }, DType::U32);
         b.store(dense(1, &extents), bits);
@@ -498,7 +498,7 @@ fn every_type_converts_to_every_other() {
                 };
                 Tensor::from_ints(from, [n], &values.iter().map(whole).collect::<Vec<_>>())
             };
-            let mut b = Build::new(&[n], 0);
+            let mut b = ProgramBuilder::new(&[n], 0);
             let loaded = b.load(access(0, &[1]), from);
             let ieee = b.0.push(Instr::Convert(loaded, Overflow::Ieee), to);
             let saturated = b.0.push(Instr::Convert(loaded, Overflow::Saturate), to);
@@ -527,7 +527,7 @@ fn random_programs_agree_with_their_definition() {
 fn programs_compile_for_every_architecture() {
     let architectures = [Architecture::Sm80, Architecture::Sm90a];
     // A transpose that tiles stick out of, and others.
-    let mut turned = Build::new(&[1030, 70], 0);
+    let mut turned = ProgramBuilder::new(&[1030, 70], 0);
     let x = turned.load(access(0, &[1, 1030]), DType::BF16);
     turned.store(dense(1, &[1030, 70]), x);
     let losses = [DType::BF16, DType::F16, DType::F32].map(|dtype| cross_entropy(512, 4096, dtype));
@@ -540,7 +540,7 @@ fn programs_compile_for_every_architecture() {
         .chain(losses)
         .chain((0..12).map(|seed| random_program(seed).0));
     for (program, architecture) in programs.zip(architectures.into_iter().cycle()) {
-        let machine = Machine { multiprocessors: 132, architecture };
+        let machine = PrinterMachine { multiprocessors: 132, architecture };
         for source in sources(&program, &[], machine).unwrap() {
             match compile(&source, architecture) {
                 Err(error @ overdrive_cuda::Error::Missing { .. }) => {
@@ -554,10 +554,10 @@ fn programs_compile_for_every_architecture() {
 
 #[test]
 fn packed_results_that_share_bytes_are_refused_with_the_reason() {
-    let mut b = Build::new(&[4, 4], 0);
+    let mut b = ProgramBuilder::new(&[4, 4], 0);
     let x = b.load(access(0, &[1, 4]), DType::I4);
     b.store(access(1, &[3, 1]), x);
-    let machine = Machine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
     let error = sources(&b.0, &[], machine).unwrap_err();
     assert!(error.to_string().contains("i4 where a byte is shared"), "{error}");
 }

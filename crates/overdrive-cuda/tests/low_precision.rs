@@ -9,7 +9,7 @@ use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::kernels::answer;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{
     Array, Backend, Builder, Call, DType, Expr, Graph, Mode, Operation, TensorType, Tuning,
@@ -36,7 +36,7 @@ struct Layer {
     x: DType,
     codes: DType,
     scale: DType,
-    weights: Weights,
+    weights: WeightScales,
     zero: DType,
     group: usize,
     shape: [usize; 3],
@@ -46,7 +46,7 @@ const INT4: Layer = Layer {
     x: DType::BF16,
     codes: DType::I4,
     scale: DType::F32,
-    weights: Weights::Symmetric,
+    weights: WeightScales::Symmetric,
     zero: DType::F32,
     group: 128,
     shape: [1, 96, 512],
@@ -84,9 +84,9 @@ impl Layer {
         let mut inputs =
             vec![normal(self.x, &[rows, k], 1), uniform(self.codes, &[n, k], range, 2), scale];
         match self.weights {
-            Weights::Symmetric => {}
-            Weights::Asymmetric => inputs.push(uniform(self.zero, &groups, [-3.0, 4.0], 4)),
-            Weights::TwoLevel => inputs.push(Array::from_f64(DType::F32, &[], vec![0.37])),
+            WeightScales::Symmetric => {}
+            WeightScales::Asymmetric => inputs.push(uniform(self.zero, &groups, [-3.0, 4.0], 4)),
+            WeightScales::TwoLevel => inputs.push(Array::from_f64(DType::F32, &[], vec![0.37])),
         }
         inputs
     }
@@ -133,7 +133,7 @@ impl Layer {
 
 #[test]
 fn few_rows_by_codes_of_every_kind() {
-    let asymmetric = Layer { weights: Weights::Asymmetric, ..INT4 };
+    let asymmetric = Layer { weights: WeightScales::Asymmetric, ..INT4 };
     let mx = Layer { codes: DType::F4E2M1, scale: DType::E8M0, group: 32, ..INT4 };
     let int8 = Layer { codes: DType::I8, group: 512, ..INT4 };
     let layers = [
@@ -150,13 +150,13 @@ fn few_rows_by_codes_of_every_kind() {
         Layer {
             codes: DType::F4E2M1,
             scale: DType::F8E4M3,
-            weights: Weights::TwoLevel,
+            weights: WeightScales::TwoLevel,
             group: 16,
             ..INT4
         },
         int8,
         Layer { group: 16, x: DType::F16, ..int8 },
-        Layer { group: 64, weights: Weights::Asymmetric, zero: DType::I8, ..int8 },
+        Layer { group: 64, weights: WeightScales::Asymmetric, zero: DType::I8, ..int8 },
     ];
     layers.iter().for_each(Layer::check);
 }

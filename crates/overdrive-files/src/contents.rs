@@ -19,7 +19,7 @@ pub struct Contents {
 
 /// How a place is filled.
 #[derive(Copy, Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum PlaceKind {
     /// With one file.
     File,
     /// With a folder that appears whole.
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Files(Contents),
 }
 
-impl Kind {
+impl PlaceKind {
     pub(crate) fn contents(self) -> Contents {
         match self {
             Self::File => Contents { name: "a file", writes: |_| false, is_ours: |_| false },

@@ -27,6 +27,6 @@ pub use claim::give_up_places;
 pub use contents::{Contents, MANIFEST};
 pub use error::FileError;
 pub use open::{RESULTS, SETTINGS, TEXT, UNBOUNDED, beginning, open, read, read_text};
-pub use place::{Existing, Place, Request};
+pub use place::{Existing, Place, PlaceRequest};
 pub use room::check_room;
 pub use snapshot::{is_folder_of, recovered, snapshot};

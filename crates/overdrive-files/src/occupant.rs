@@ -1,6 +1,6 @@
 //! What is at a place already, and whether it may be replaced.
 
-use crate::contents::{Contents, Kind};
+use crate::contents::{Contents, PlaceKind};
 use crate::leaf::leaves;
 use crate::manifest::Manifest;
 use crate::place::{Existing, Place};
@@ -12,16 +12,16 @@ impl Place {
     pub(crate) fn check_occupant(&self) -> Result<(), FileError> {
         let Ok(there) = fs::metadata(&self.target) else { return Ok(()) };
         match self.kind {
-            Kind::File if there.is_file() => self.exists("exists"),
-            Kind::File if there.is_dir() => {
+            PlaceKind::File if there.is_file() => self.exists("exists"),
+            PlaceKind::File if there.is_dir() => {
                 Err(self.unfit("is a folder, and a file is to be written"))
             }
-            Kind::File => Err(self.unfit("is a pipe or a device")),
-            Kind::Folder(_) | Kind::Files(_) if !there.is_dir() => {
+            PlaceKind::File => Err(self.unfit("is a pipe or a device")),
+            PlaceKind::Folder(_) | PlaceKind::Files(_) if !there.is_dir() => {
                 Err(self.unfit("is a file, and a folder is to be written"))
             }
-            Kind::Folder(contents) => self.check_folder(contents),
-            Kind::Files(contents) => self.check_files(contents),
+            PlaceKind::Folder(contents) => self.check_folder(contents),
+            PlaceKind::Files(contents) => self.check_files(contents),
         }
     }
 

@@ -2,7 +2,7 @@
 //! with it is known before the work. It is filled when the work is done.
 
 use crate::claim::{Claim, locked};
-use crate::contents::{Contents, Kind};
+use crate::contents::{Contents, PlaceKind};
 use crate::ledger::Ledger;
 use crate::lock::{Lock, NoLock};
 use crate::manifest::Manifest;
@@ -24,7 +24,7 @@ pub enum Existing {
 
 /// What a user asked for.
 #[derive(Copy, Clone, Debug)]
-pub struct Request<'a> {
+pub struct PlaceRequest<'a> {
     /// The place.
     pub path: &'a Path,
     /// The option that named it, for messages; empty where none did.
@@ -45,7 +45,7 @@ pub struct Place {
     pub(crate) target: PathBuf,
     pub(crate) option: &'static str,
     pub(crate) existing: Existing,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PlaceKind,
     pub(crate) inputs: Vec<PathBuf>,
     claim: Arc<Mutex<Claim>>,
     pub(crate) ledger: Mutex<Ledger>,
@@ -57,8 +57,8 @@ impl Place {
     /// # Errors
     /// When its folder is absent or refuses, when something else is there, or a file that is not to
     /// be replaced.
-    pub fn file(request: Request<'_>) -> Result<Self, FileError> {
-        Self::claim(request, Kind::File)
+    pub fn file(request: PlaceRequest<'_>) -> Result<Self, FileError> {
+        Self::claim(request, PlaceKind::File)
     }
 
     /// Claims the place of a folder that appears whole.
@@ -66,8 +66,8 @@ impl Place {
     /// # Errors
     /// When the system refuses, or when the folder holds files that are not ours or not to be
     /// replaced.
-    pub fn folder(request: Request<'_>, contents: Contents) -> Result<Self, FileError> {
-        Self::claim(request, Kind::Folder(contents))
+    pub fn folder(request: PlaceRequest<'_>, contents: Contents) -> Result<Self, FileError> {
+        Self::claim(request, PlaceKind::Folder(contents))
     }
 
     /// Claims names in a folder, which is made: files appear in it one by one, beside those that
@@ -75,8 +75,8 @@ impl Place {
     ///
     /// # Errors
     /// As [`Self::folder`], of the files that are to be written.
-    pub fn files(request: Request<'_>, contents: Contents) -> Result<Self, FileError> {
-        let place = Self::claim(request, Kind::Files(contents))?;
+    pub fn files(request: PlaceRequest<'_>, contents: Contents) -> Result<Self, FileError> {
+        let place = Self::claim(request, PlaceKind::Files(contents))?;
         let found = Manifest::read(&place.target)?;
         *place.ledger.lock().expect("no writer panicked") = Ledger::new(found, contents);
         Ok(place)
@@ -87,8 +87,8 @@ impl Place {
         &self.shown
     }
 
-    fn claim(request: Request<'_>, kind: Kind) -> Result<Self, FileError> {
-        let Request { path, option, existing, inputs } = request;
+    fn claim(request: PlaceRequest<'_>, kind: PlaceKind) -> Result<Self, FileError> {
+        let PlaceRequest { path, option, existing, inputs } = request;
         let unwritable =
             |source: io::Error| FileError::Unwritable { path: path.to_owned(), option, source };
         let mut place = Self {
@@ -104,7 +104,7 @@ impl Place {
         place.target = place.located().map_err(unwritable)?;
         place.lock()?;
         recover(&place.target).map_err(unwritable)?;
-        if let Kind::Files(_) = kind {
+        if let PlaceKind::Files(_) = kind {
             place.make(&place.target.clone()).map_err(unwritable)?;
             fs::write(place.draft(), b"")
                 .and_then(|()| fs::remove_file(place.draft()))
@@ -127,8 +127,8 @@ impl Place {
         let parent = self.target.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new(".")).to_owned();
         match self.kind {
-            Kind::File => _ = fs::metadata(&parent)?,
-            Kind::Folder(_) | Kind::Files(_) => self.make(&parent)?,
+            PlaceKind::File => _ = fs::metadata(&parent)?,
+            PlaceKind::Folder(_) | PlaceKind::Files(_) => self.make(&parent)?,
         }
         Ok(parent.canonicalize()?.join(name))
     }
@@ -149,7 +149,7 @@ impl Place {
         let outside = Lock::take(&beside(&self.target, "lock"));
         let found = match (outside, self.kind) {
             // A folder may be writable where the one around it is not, as a mounted one is.
-            (Err(NoLock::Refused(error)), Kind::Files(_)) if self.target.is_dir() => {
+            (Err(NoLock::Refused(error)), PlaceKind::Files(_)) if self.target.is_dir() => {
                 Lock::take(&self.target.join(".overdrive.lock")).map_err(|_| NoLock::Refused(error))
             }
             (found, _) => found,
@@ -167,8 +167,8 @@ impl Place {
         |source| FileError::Unwritable { path: self.shown.clone(), option: self.option, source }
     }
 
-    /// Fills the place of a file or a folder: `write` makes it at the path that it is given, and it
-    /// takes its place when that succeeded, a folder with a manifest of all that is in it.
+    /// Fills the place of a file or a folder: `write` makes it at the path that it is given. When
+    /// that succeeded, it takes its place, a folder with a manifest of all that is in it.
     ///
     /// # Errors
     /// What `write` errs with, or the system; nothing is then changed. Where the place was taken
@@ -200,7 +200,7 @@ impl Place {
     }
 
     fn finish_staged(&self, staging: &Staging, staged: &Path) -> Result<(), FileError> {
-        if let Kind::Folder(contents) = self.kind {
+        if let PlaceKind::Folder(contents) = self.kind {
             let mut manifest = Manifest::new(contents.name);
             manifest.add_all(staged)?;
             fs::write(staged.join(MANIFEST), manifest.to_json()).map_err(self.unwritable())?;

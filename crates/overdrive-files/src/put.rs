@@ -1,7 +1,7 @@
 //! Files that appear one by one in a folder, each whole, each listed before it is there.
 
 use crate::checksum::Checksum;
-use crate::contents::Kind;
+use crate::contents::PlaceKind;
 use crate::leaf::leaves;
 use crate::ledger::Ledger;
 use crate::manifest::Manifest;
@@ -42,7 +42,7 @@ impl Place {
     /// # Errors
     /// When the system refuses.
     pub fn finish(&self) -> Result<(), FileError> {
-        let Kind::Files(contents) = self.kind else { unreachable!("a place of files") };
+        let PlaceKind::Files(contents) = self.kind else { unreachable!("a place of files") };
         let mut manifest = self.ledger().manifest.clone();
         let stale = |(name, sum): &(&String, &Option<Checksum>)| {
             sum.is_none() && !name.ends_with('/') && (contents.writes)(name)

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_files::{Contents, Existing, Place, Request, give_up_places};
+use overdrive_files::{Contents, Existing, Place, PlaceRequest, give_up_places};
 use std::fs;
 
 #[test]
@@ -12,7 +12,8 @@ fn an_end_at_once_gives_up_every_place() {
     let contents = Contents { name: "results", writes: |_| true, is_ours: |_| false };
     let claim = |name: &str| {
         let path = folder.path().join(name);
-        let request = Request { path: &path, option: "-o", existing: Existing::Keep, inputs: &[] };
+        let request =
+            PlaceRequest { path: &path, option: "-o", existing: Existing::Keep, inputs: &[] };
         Place::files(request, contents).unwrap()
     };
     let (empty, begun) = (claim("new/results"), claim("begun"));

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_files::{
-    Contents, Existing, FileError, MANIFEST, Place, Request, UNBOUNDED, snapshot,
+    Contents, Existing, FileError, MANIFEST, Place, PlaceRequest, UNBOUNDED, snapshot,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ const RESULTS: Contents = Contents {
     is_ours: |folder| folder.join("results.json").is_file(),
 };
 
-fn request(path: &Path, existing: Existing) -> Request<'_> {
-    Request { path, option: "--out", existing, inputs: &[] }
+fn request(path: &Path, existing: Existing) -> PlaceRequest<'_> {
+    PlaceRequest { path, option: "--out", existing, inputs: &[] }
 }
 
 /// Writes a model of these weights.
@@ -229,7 +229,7 @@ fn a_file_takes_its_place_when_it_is_whole() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("y.npz");
     let write = |existing, inputs: &[&Path], text: &str| {
-        let request = Request { inputs, ..request(&path, existing) };
+        let request = PlaceRequest { inputs, ..request(&path, existing) };
         Place::file(request)?.fill(|path| {
             assert_eq!(path.extension().unwrap(), "npz", "a format goes by its ending");
             fs::write(path, text).unwrap();

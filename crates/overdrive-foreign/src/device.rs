@@ -8,7 +8,7 @@
 use overdrive_ir::BackendError;
 
 /// A device that has memory.
-pub(crate) trait Device: Send + Sync {
+pub(crate) trait DeviceAllocator: Send + Sync {
     /// So many bytes of it.
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>, BackendError>;
 }
@@ -53,7 +53,7 @@ mod beside {
         }
     }
 
-    impl Device for Beside {
+    impl DeviceAllocator for Beside {
         fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>, BackendError> {
             let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
             Ok(Box::new(Words { words, len: bytes, copied: Arc::clone(&self.copied) }))

@@ -15,7 +15,7 @@ pub trait Engine: Sync {
     /// What it is, in a line.
     fn about(&self) -> &'static str;
     /// Where it runs models.
-    fn runs_on(&self) -> Place;
+    fn runs_on(&self) -> EngineDevice;
     /// The modes that mean something of its own there.
     fn modes(&self) -> &'static [Mode] {
         &[Mode::Compile]
@@ -24,17 +24,17 @@ pub trait Engine: Sync {
     ///
     /// # Errors
     /// With what to install, where this machine lacks it.
-    fn find(&self, places: &Places) -> Result<Found, Missing>;
+    fn find(&self, places: &Places) -> Result<FoundEngine, Missing>;
     /// Makes it ready for models.
     ///
     /// # Errors
     /// As `find`, and what the engine says where it refuses to start.
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing>;
+    fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing>;
 }
 
 /// Where an engine runs models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum EngineDevice {
     /// The host's processor.
     Processor,
     /// A GPU.
@@ -43,7 +43,7 @@ pub enum Place {
 
 /// An engine that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundEngine {
     /// Its version, in its own words.
     pub version: String,
     /// Its library; none where it is part of this program.
@@ -73,7 +73,7 @@ pub struct Places {
 
 /// What an engine is opened for.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct OpenRequest<'a> {
     /// Our own description of the device: its name, its memory, and what nothing on it can exceed.
     pub device: &'a Description,
     /// Threads on the host that it may use.
@@ -98,7 +98,7 @@ pub struct OriginalFile {
     pub graph: Graph,
 }
 
-impl Request<'_> {
+impl OpenRequest<'_> {
     /// The device as an engine has it: our device's name and limits, and no kernels of ours.
     pub(crate) fn target(&self) -> WithoutKernels {
         let &Description { ref device, memory_bytes, ref peaks, .. } = self.device;

@@ -5,12 +5,12 @@
 //! documentation calls fastest, with as many threads as ours. Work that an engine hands back to its
 //! own CPU path without being asked is an error, not a figure.
 
-mod call;
 #[cfg_attr(not(feature = "onnxruntime"), allow(dead_code))]
 mod device;
 mod engine;
+mod engine_buffer;
 mod gemm_crate;
-mod host;
+mod host_backend;
 mod install;
 mod matmul;
 mod onnx_model;
@@ -24,7 +24,7 @@ mod tract;
 #[cfg(feature = "xla")]
 pub mod xla;
 
-pub use engine::{Engine, Found, Missing, OriginalFile, Place, Places, Request};
+pub use engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, OriginalFile, Places};
 pub use gemm_crate::gemm_matmul;
 pub use install::{Installed, install};
 pub use matmul::Matmul;

@@ -2,7 +2,7 @@
 //! else our export.
 
 use crate::OriginalFile;
-use crate::call::unsupported;
+use crate::host_backend::unsupported;
 use overdrive_formats::onnx;
 use overdrive_ir::{BackendError, Graph};
 use std::path::Path;

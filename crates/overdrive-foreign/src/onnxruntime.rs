@@ -12,9 +12,9 @@ mod provider;
 mod session;
 mod values;
 
-use crate::call::HostBackend;
-use crate::device::Device;
-use crate::engine::{Engine, Found, Missing, Place, Places, Request};
+use crate::device::DeviceAllocator;
+use crate::engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, Places};
+use crate::host_backend::HostBackend;
 use gpu::Gpu;
 use library::Library;
 use overdrive_ir::{Backend, Mode};
@@ -117,25 +117,25 @@ impl Engine for Provider {
         }
     }
 
-    fn runs_on(&self) -> Place {
+    fn runs_on(&self) -> EngineDevice {
         match self {
-            Self::Cpu | Self::OpenVino => Place::Processor,
-            Self::Cuda | Self::TensorRt | Self::TensorRtRtx => Place::Gpu,
+            Self::Cpu | Self::OpenVino => EngineDevice::Processor,
+            Self::Cuda | Self::TensorRt | Self::TensorRtRtx => EngineDevice::Gpu,
         }
     }
 
-    fn find(&self, places: &Places) -> Result<Found, Missing> {
+    fn find(&self, places: &Places) -> Result<FoundEngine, Missing> {
         let library = self.library(places)?;
         let (version, path) = (library.version.clone(), library.path.clone());
         if *self == Self::TensorRtRtx {
             let path = plugin::locate(places).map_err(|reason| self.missing(reason))?;
             let version = format!("{} in ONNX Runtime {version}", plugin::version(&path));
-            return Ok(Found { version, library: Some(path) });
+            return Ok(FoundEngine { version, library: Some(path) });
         }
-        Ok(Found { version, library: Some(path) })
+        Ok(FoundEngine { version, library: Some(path) })
     }
 
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
+    fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing> {
         let library = self.library(request.places)?;
         let target = request.target();
         let original = request.original.cloned();
@@ -151,9 +151,9 @@ impl Engine for Provider {
         // The parts that a provider needs beside the library are looked for when it is registered:
         // here, not in the first model.
         engine.builder(Mode::Compile, request.threads).map_err(|reason| self.refused(reason))?;
-        if self.runs_on() == Place::Gpu {
+        if self.runs_on() == EngineDevice::Gpu {
             let gpu = Gpu::open(ordinal).map_err(|reason| self.refused(reason))?;
-            engine.device = Some(Arc::new(gpu) as Arc<dyn Device>);
+            engine.device = Some(Arc::new(gpu) as Arc<dyn DeviceAllocator>);
         }
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }

@@ -7,9 +7,9 @@
 #![allow(unsafe_code)] // Its tensors are made from bytes.
 
 use crate::OriginalFile;
-use crate::call::{HostBackend, HostEngine, Model, Prepared, unsupported};
-use crate::engine::{Engine, Found, Missing, Place, Places, Request};
-use crate::host::HostMemory;
+use crate::engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, Places};
+use crate::engine_buffer::HostMemory;
+use crate::host_backend::{EngineModel, HostBackend, HostEngine, Prepared, unsupported};
 use crate::onnx_model::{self, OnnxModel};
 use overdrive_ir::{Backend, BackendError, DType, Graph, Mode, WithoutKernels};
 use std::fmt::Display;
@@ -40,15 +40,15 @@ impl Engine for Tract {
         &[Mode::Eager, Mode::Jit, Mode::Compile]
     }
 
-    fn runs_on(&self) -> Place {
-        Place::Processor
+    fn runs_on(&self) -> EngineDevice {
+        EngineDevice::Processor
     }
 
-    fn find(&self, _: &Places) -> Result<Found, Missing> {
-        Ok(Found { version: VERSION.to_owned(), library: None })
+    fn find(&self, _: &Places) -> Result<FoundEngine, Missing> {
+        Ok(FoundEngine { version: VERSION.to_owned(), library: None })
     }
 
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
+    fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing> {
         let engine = Models { target: request.target(), original: request.original.cloned() };
         Ok(Box::new(HostBackend { engine, threads: request.threads }))
     }
@@ -151,7 +151,7 @@ impl TractModel {
     }
 }
 
-impl Model for TractModel {
+impl EngineModel for TractModel {
     fn call(
         &mut self,
         inputs: &[&HostMemory],

@@ -2,7 +2,7 @@
 //! and on a file.
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
-use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
+use overdrive_foreign::{ENGINES, Engine, EngineDevice, OpenRequest, OriginalFile, Places};
 use overdrive_formats::onnx;
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{
@@ -18,7 +18,7 @@ fn description() -> Description {
 fn engines() -> Vec<&'static dyn Engine> {
     let places = Places::default();
     let here = |engine: &&&'static dyn Engine| match engine.find(&places) {
-        Ok(_) => engine.runs_on() == Place::Processor,
+        Ok(_) => engine.runs_on() == EngineDevice::Processor,
         Err(missing) => {
             eprintln!("{missing}");
             false
@@ -33,7 +33,8 @@ fn engines() -> Vec<&'static dyn Engine> {
 
 fn open(engine: &dyn Engine, original: Option<&OriginalFile>) -> Box<dyn Backend> {
     let (device, places) = (description(), Places::default());
-    let request = Request { device: &device, threads: 2, ordinal: 0, places: &places, original };
+    let request =
+        OpenRequest { device: &device, threads: 2, ordinal: 0, places: &places, original };
     engine.open(&request).unwrap_or_else(|missing| panic!("{missing}"))
 }
 

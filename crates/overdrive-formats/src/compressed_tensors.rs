@@ -58,27 +58,27 @@ pub fn stored(states: Tensors, words: Option<&Json>) -> Tensors {
     let mut file = Tensors::new();
     for (name, tensor) in states {
         match form(&name, tensor.ty()) {
-            Form::Own => drop(file.insert(name, tensor)),
-            Form::Int8(_) if !is_packed(&name) => drop(file.insert(name, tensor)),
-            Form::Int4([n, k]) | Form::Int8([n, k]) => {
+            StateForm::Own => drop(file.insert(name, tensor)),
+            StateForm::Int8(_) if !is_packed(&name) => drop(file.insert(name, tensor)),
+            StateForm::Int4([n, k]) | StateForm::Int8([n, k]) => {
                 file.insert(format!("{name}{SHAPE}"), shape_of([n, k]));
                 file.insert(format!("{name}{PACKED}"), packed(&tensor, [n, k]));
             }
-            Form::Float4([n, k]) => {
+            StateForm::Float4([n, k]) => {
                 let ty = TensorType::new(DType::U8, [n, k / 2]);
                 file.insert(format!("{name}{PACKED}"), relabelled(&tensor, ty));
             }
-            Form::Exponent(ty) | Form::Bytes(ty) | Form::Single(ty) => {
+            StateForm::Exponent(ty) | StateForm::Bytes(ty) | StateForm::Single(ty) => {
                 file.insert(name, relabelled(&tensor, ty));
             }
-            Form::Reciprocal(base) => match reciprocal(tensor.to_f32()[0]) {
+            StateForm::Reciprocal(base) => match reciprocal(tensor.to_f32()[0]) {
                 Some(global) => drop(file.insert(
                     format!("{base}{GLOBAL_SCALE}"),
                     Tensor::from_f32([1usize], &[global]),
                 )),
                 None => drop(file.insert(name, tensor)),
             },
-            Form::Sparse(base) => {
+            StateForm::Sparse(base) => {
                 let [n, half] = [tensor.ty().sizes()[0], tensor.ty().sizes()[1]];
                 file.insert(format!("{base}{SPARSE_SHAPE}"), shape_of([n, 2 * half]));
                 file.insert(name, tensor);
@@ -106,7 +106,7 @@ pub fn restored<'s>(
         }
         if file.get(name).is_some_and(|tensor| tensor.ty() == ty) {
             // What a file has as it is needs no layout; 2:4 values bring their shape with them.
-            if let Form::Sparse(base) = form(name, ty) {
+            if let StateForm::Sparse(base) = form(name, ty) {
                 let half = ty.sizes()[1];
                 take(
                     path,
@@ -120,8 +120,8 @@ pub fn restored<'s>(
             continue;
         }
         let tensor = match form(name, ty) {
-            Form::Own | Form::Sparse(_) => continue,
-            Form::Int4([n, k]) | Form::Int8([n, k]) => {
+            StateForm::Own | StateForm::Sparse(_) => continue,
+            StateForm::Int4([n, k]) | StateForm::Int8([n, k]) => {
                 let packed = TensorType::new(DType::I32, [n, k.div_ceil(32 / ty.dtype.bits())]);
                 let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)?
                 else {
@@ -130,7 +130,7 @@ pub fn restored<'s>(
                 take(path, &mut file, &format!("{name}{SHAPE}"), shape_of([n, k]))?;
                 unpacked(&packed, ty.dtype, [n, k])
             }
-            Form::Float4([n, k]) => {
+            StateForm::Float4([n, k]) => {
                 let packed = TensorType::new(DType::U8, [n, k / 2]);
                 let Some(packed) = typed(path, &mut file, &format!("{name}{PACKED}"), &packed)?
                 else {
@@ -138,7 +138,7 @@ pub fn restored<'s>(
                 };
                 relabelled(&packed, ty.clone())
             }
-            Form::Exponent(held) | Form::Bytes(held) | Form::Single(held) => {
+            StateForm::Exponent(held) | StateForm::Bytes(held) | StateForm::Single(held) => {
                 // Of another type it is a difference like any other.
                 match file.remove(name) {
                     Some(tensor) if *tensor.ty() == held => relabelled(&tensor, ty.clone()),
@@ -148,7 +148,7 @@ pub fn restored<'s>(
                     }
                 }
             }
-            Form::Reciprocal(base) => {
+            StateForm::Reciprocal(base) => {
                 let held = TensorType::new(DType::F32, [1usize]);
                 let Some(global) = typed(path, &mut file, &format!("{base}{GLOBAL_SCALE}"), &held)?
                 else {
@@ -167,7 +167,7 @@ pub fn restored<'s>(
 /// What the bytes of a file stand for: the types of states whose elements no reader would guess, by
 /// name.
 pub(crate) fn described(states: &Tensors) -> BTreeMap<String, String> {
-    let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), Form::Bytes(_));
+    let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), StateForm::Bytes(_));
     let bytes = states.iter().filter(|(name, tensor)| is_bytes(name, tensor.ty()));
     bytes.map(|(name, tensor)| (name.clone(), tensor.ty().to_string())).collect()
 }
@@ -178,7 +178,7 @@ pub(crate) fn declared(graph: &Graph) -> impl Iterator<Item = (&str, &TensorType
 }
 
 /// How a file holds a state.
-enum Form<'n> {
+enum StateForm<'n> {
     /// As it is.
     Own,
     /// Codes of an i4 matrix.
@@ -199,28 +199,28 @@ enum Form<'n> {
     Sparse(&'n str),
 }
 
-fn form<'n>(name: &'n str, ty: &TensorType) -> Form<'n> {
+fn form<'n>(name: &'n str, ty: &TensorType) -> StateForm<'n> {
     match (ty.dtype, &ty.sizes()[..]) {
-        (DType::I4, &[n, k]) => Form::Int4([n, k]),
-        (DType::F4E2M1, &[n, k]) if k.is_multiple_of(2) => Form::Float4([n, k]),
-        (DType::E8M0, _) => Form::Exponent(ty.with_dtype(DType::U8)),
+        (DType::I4, &[n, k]) => StateForm::Int4([n, k]),
+        (DType::F4E2M1, &[n, k]) if k.is_multiple_of(2) => StateForm::Float4([n, k]),
+        (DType::E8M0, _) => StateForm::Exponent(ty.with_dtype(DType::U8)),
         (dtype, &[ref rows @ .., k]) if dtype.bits() == 6 && (6 * k).is_multiple_of(8) => {
-            Form::Bytes(TensorType::new(DType::U8, [rows, &[6 * k / 8]].concat()))
+            StateForm::Bytes(TensorType::new(DType::U8, [rows, &[6 * k / 8]].concat()))
         }
         (dtype, _) if !can_hold(dtype) || dtype.bits() == 6 => {
-            Form::Bytes(TensorType::new(DType::U8, [ty.bytes()]))
+            StateForm::Bytes(TensorType::new(DType::U8, [ty.bytes()]))
         }
         (DType::F32, []) if name.ends_with(TENSOR_SCALE) => {
-            Form::Reciprocal(name.strip_suffix(TENSOR_SCALE).expect("it ends so"))
+            StateForm::Reciprocal(name.strip_suffix(TENSOR_SCALE).expect("it ends so"))
         }
         (dtype, []) if INPUTS.iter().any(|input| name.ends_with(input)) => {
-            Form::Single(TensorType::new(dtype, [1usize]))
+            StateForm::Single(TensorType::new(dtype, [1usize]))
         }
         (_, &[_, _]) if name.ends_with(COMPRESSED) => {
-            Form::Sparse(name.strip_suffix(COMPRESSED).expect("it ends so"))
+            StateForm::Sparse(name.strip_suffix(COMPRESSED).expect("it ends so"))
         }
-        (DType::I8, &[n, k]) => Form::Int8([n, k]),
-        _ => Form::Own,
+        (DType::I8, &[n, k]) => StateForm::Int8([n, k]),
+        _ => StateForm::Own,
     }
 }
 

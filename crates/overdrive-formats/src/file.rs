@@ -6,7 +6,7 @@
 
 use crate::FormatError;
 use bytes::Bytes;
-use overdrive_files::{Existing, Place, Request, UNBOUNDED};
+use overdrive_files::{Existing, Place, PlaceRequest, UNBOUNDED};
 use std::path::Path;
 
 /// The bytes of a file, for tensors that share them.
@@ -19,6 +19,6 @@ pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), FormatError>,
 ) -> Result<(), FormatError> {
-    let request = Request { path, option: "", existing: Existing::Replace, inputs: &[] };
+    let request = PlaceRequest { path, option: "", existing: Existing::Replace, inputs: &[] };
     Place::file(request)?.fill(write)
 }

@@ -49,7 +49,7 @@ pub struct ModelConfig {
     pub vocabulary: Option<usize>,
     /// What the columns mean of the table that it learnt from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub columns: Option<Columns>,
+    pub columns: Option<TableColumns>,
     /// How it came about (data, precision, quantization), by whoever wrote it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub recipe: BTreeMap<String, serde_json::Value>,
@@ -57,7 +57,7 @@ pub struct ModelConfig {
 
 /// What the columns of a table mean to a model that learnt from it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Columns {
+pub struct TableColumns {
     /// Names of the features in their order; empty where the table has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,

@@ -6,16 +6,16 @@
 //! graph serves both formats. Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>;
 //! names and layouts are those that `convert_hf_to_gguf.py` of llama.cpp writes.
 
-mod blocks;
 mod config;
-mod file;
+mod ggml_types;
 mod k_blocks;
 mod keys;
+mod layout;
 mod names;
 mod rotary;
 mod tokenizer;
 
-use crate::huggingface::{Config, Tokenizer, Weights};
+use crate::huggingface::{Config, FolderWeights, Tokenizer};
 use crate::{FormatError, Tensors, file as whole};
 use bytes::Bytes;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub struct Gguf {
     /// As a config.json says it.
     pub config: Config,
     /// Under the names that checkpoints have. Codes are decoded to f32.
-    pub weights: Weights,
+    pub weights: FolderWeights,
     /// The tokenizer, where it is of a kind that is known here.
     pub tokenizer: Option<Tokenizer>,
     /// What was converted or left out, in sentences.
@@ -39,7 +39,7 @@ pub struct Gguf {
 /// # Errors
 /// When the bytes are no such file.
 pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatError> {
-    let file = file::File::parse(path, &bytes.into())?;
+    let file = layout::File::parse(path, &bytes.into())?;
     let read = |(name, stored)| Ok((String::clone(name), names::read(&file, name, stored)?));
     file.tensors.iter().map(read).collect()
 }
@@ -49,8 +49,8 @@ pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatErr
 /// # Errors
 /// When it is damaged, or of an architecture or with codes that are unknown here.
 pub fn read(path: &Path) -> Result<Gguf, FormatError> {
-    let file = file::File::parse(path, &whole::bytes(path)?)?;
-    if let Some(file::Value::Integer(parts @ 2..)) = file.find("split.count") {
+    let file = layout::File::parse(path, &whole::bytes(path)?)?;
+    if let Some(layout::HeaderValue::Integer(parts @ 2..)) = file.find("split.count") {
         let error = file.wrong("split.count", "a whole model in one file", parts);
         return Err(error.remedy("join the parts with `llama-gguf-split --merge`"));
     }

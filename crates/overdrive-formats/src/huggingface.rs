@@ -6,13 +6,13 @@
 //! Invariant: no name in a file leads out of its folder.
 
 mod config;
+mod folder_weights;
 mod tokenizer;
-mod weights;
 mod writer;
 
 pub use config::{Config, Otherwise};
+pub use folder_weights::{FolderWeights, read_weights};
 pub use tokenizer::Tokenizer;
-pub use weights::{Weights, read_weights};
 pub use writer::{CONTENTS, write, write_adapter};
 
 use std::path::Path;
@@ -25,5 +25,5 @@ pub fn is_at(folder: &Path) -> bool {
         folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists()
     };
     text.contains("\"model_type\"")
-        || (weights::FILES.iter().any(is_stored) && !text.contains("overdrive_model"))
+        || (folder_weights::FILES.iter().any(is_stored) && !text.contains("overdrive_model"))
 }

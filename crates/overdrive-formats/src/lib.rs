@@ -23,7 +23,7 @@ mod tensors;
 pub mod triton;
 
 pub use error::FormatError;
-pub use folder::{Columns, ModelConfig, ModelFolder, states_file_bytes};
+pub use folder::{ModelConfig, ModelFolder, TableColumns, states_file_bytes};
 pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};
 pub use tensor_file::{check_name, read, write};
 pub use tensors::Tensors;

@@ -1,7 +1,7 @@
 //! Model folders: bit for bit, whole or not at all, and clear words for what is wrong with one.
 
-use overdrive_files::{Existing, MANIFEST, Place, Request};
-use overdrive_formats::{Columns, FormatError, ModelConfig, ModelFolder, safetensors};
+use overdrive_files::{Existing, MANIFEST, Place, PlaceRequest};
+use overdrive_formats::{FormatError, ModelConfig, ModelFolder, TableColumns, safetensors};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType};
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn model() -> ModelFolder {
         name: "tiny".into(),
         dimensions: [("batch".into(), 4)].into(),
         vocabulary: None,
-        columns: Some(Columns { label: Some("kind".into()), ..Columns::default() }),
+        columns: Some(TableColumns { label: Some("kind".into()), ..TableColumns::default() }),
         recipe,
     };
     ModelFolder { config, graph: graph() }
@@ -32,7 +32,8 @@ fn model() -> ModelFolder {
 
 /// Writes the model as a command does, over an older one.
 fn write(folder: &Path) -> Result<(), FormatError> {
-    let request = Request { path: folder, option: "-o", existing: Existing::Replace, inputs: &[] };
+    let request =
+        PlaceRequest { path: folder, option: "-o", existing: Existing::Replace, inputs: &[] };
     Place::folder(request, ModelFolder::CONTENTS)?.fill(|folder| model().write(folder))
 }
 

@@ -4,7 +4,7 @@
 use overdrive_formats::onnx::{self, Binding, Model};
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Builder, DType, Graph, Init, Overflow, Tensor, TensorType, eval};
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn layer(codes: DType, groups: usize, op: QuantizedLinear) -> Graph {
         ("codes", numbers(codes, &[N, K], -5.0, 1.0)),
         ("scale", numbers(DType::F32, &[N, groups], 0.05, 0.01)),
     ];
-    if op.weights == Weights::Asymmetric {
+    if op.weights == WeightScales::Asymmetric {
         operands.push(("zero", numbers(codes, &[N, groups], -3.0, 1.0)));
     }
     if let Activations::Static(dtype) = op.activations {
@@ -63,7 +63,7 @@ fn in_blocks((codes, scale, block): (DType, DType, usize), op: QuantizedLinear) 
         ("codes", Tensor::from_f64(codes, [N, K], &all)),
         ("scale", Tensor::from_f64(scale, [N, K / block], &scales)),
     ];
-    if op.weights == Weights::TwoLevel {
+    if op.weights == WeightScales::TwoLevel {
         operands.push(("tensor_scale", Tensor::scalar(DType::F32, 0.3)));
     }
     let state =
@@ -79,7 +79,7 @@ fn in_blocks((codes, scale, block): (DType, DType, usize), op: QuantizedLinear) 
 fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
     let float = |weights| QuantizedLinear { weights, activations: Activations::Float };
     let blocks = |element, scale| QuantizedLinear {
-        weights: Weights::Symmetric,
+        weights: WeightScales::Symmetric,
         activations: Activations::Blocks(element, scale),
     };
     let e8m0 = |codes| (codes, DType::E8M0, 32);
@@ -87,16 +87,16 @@ fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
     for (name, kind, op) in [
         ("mxfp8", e8m0(DType::F8E4M3), blocks(DType::F8E4M3, ScaleFormat::E8m0Up)),
         ("mxint8", e8m0(DType::I8), blocks(DType::I8, ScaleFormat::E8m0Floor)),
-        ("mxfp6_e2m3", e8m0(DType::F6E2M3), float(Weights::Symmetric)),
-        ("mxfp6_e3m2", e8m0(DType::F6E3M2), float(Weights::Symmetric)),
-        ("mxfp4", e8m0(DType::F4E2M1), float(Weights::Symmetric)),
-        ("nvfp4", (DType::F4E2M1, DType::F8E4M3, 16), float(Weights::TwoLevel)),
+        ("mxfp6_e2m3", e8m0(DType::F6E2M3), float(WeightScales::Symmetric)),
+        ("mxfp6_e3m2", e8m0(DType::F6E3M2), float(WeightScales::Symmetric)),
+        ("mxfp4", e8m0(DType::F4E2M1), float(WeightScales::Symmetric)),
+        ("nvfp4", (DType::F4E2M1, DType::F8E4M3, 16), float(WeightScales::TwoLevel)),
     ] {
         let graph = in_blocks(kind, op);
         let path = folder.join(format!("layer_{name}.onnx"));
         onnx::write(&path, &graph).unwrap();
         let back = Model::open(&path).unwrap().graph(&Binding::default()).unwrap();
-        if op.activations == Activations::Float && op.weights == Weights::Symmetric {
+        if op.activations == Activations::Float && op.weights == WeightScales::Symmetric {
             let found = back.nodes().iter().find_map(|node| node.op.composite::<QuantizedLinear>());
             assert_eq!(found, Some(&op), "{name} is read as a product of codes");
         }
@@ -125,42 +125,42 @@ fn layers_are_written_with_their_codes_and_mean_the_same() {
             "int8 per channel",
             DType::I8,
             1,
-            op(Weights::Symmetric, Activations::Float),
+            op(WeightScales::Symmetric, Activations::Float),
             "DequantizeLinear",
         ),
         (
             "int4 in blocks",
             DType::I4,
             3,
-            op(Weights::Symmetric, Activations::Float),
+            op(WeightScales::Symmetric, Activations::Float),
             "DequantizeLinear",
         ),
         (
             "int4 with zero points",
             DType::I4,
             3,
-            op(Weights::Asymmetric, Activations::Float),
+            op(WeightScales::Asymmetric, Activations::Float),
             "DequantizeLinear",
         ),
         (
             "int8 static",
             DType::I8,
             1,
-            op(Weights::Symmetric, Activations::Static(DType::I8)),
+            op(WeightScales::Symmetric, Activations::Static(DType::I8)),
             "QuantizeLinear",
         ),
         (
             "int8 dynamic",
             DType::I8,
             1,
-            op(Weights::Symmetric, Activations::Dynamic(DType::I8)),
+            op(WeightScales::Symmetric, Activations::Dynamic(DType::I8)),
             "MatMulInteger",
         ),
         (
             "int8 dynamic in blocks",
             DType::I8,
             3,
-            op(Weights::Symmetric, Activations::Dynamic(DType::I8)),
+            op(WeightScales::Symmetric, Activations::Dynamic(DType::I8)),
             "MatMulInteger",
         ),
     ];
@@ -187,7 +187,7 @@ fn layers_are_written_with_their_codes_and_mean_the_same() {
 /// codes all the same.
 #[test]
 fn layers_with_fractional_zero_points_come_back_with_their_codes() {
-    let op = QuantizedLinear { weights: Weights::Asymmetric, activations: Activations::Float };
+    let op = QuantizedLinear { weights: WeightScales::Asymmetric, activations: Activations::Float };
     for groups in [1, 3, 12] {
         let b = Builder::new("layer");
         let x = b.input("x", TensorType::new(DType::F32, [2, 3, K]));

@@ -176,7 +176,7 @@ impl Repository {
                 tree.build(
                     commit,
                     &toolchain,
-                    Target { cache: &folder.join("build"), binary: &binary, stop },
+                    BuildTarget { cache: &folder.join("build"), binary: &binary, stop },
                 )?;
             }
             Ok(binary)
@@ -219,7 +219,7 @@ struct Worktree<'r> {
 }
 
 /// Where a build takes place.
-struct Target<'a> {
+struct BuildTarget<'a> {
     /// cargo's folder, which sessions share.
     cache: &'a Path,
     /// What is to appear.
@@ -248,9 +248,9 @@ impl<'r> Worktree<'r> {
         &self,
         commit: &Commit,
         toolchain: &Toolchain,
-        target: Target<'_>,
+        target: BuildTarget<'_>,
     ) -> Result<(), CheckoutError> {
-        let Target { cache, binary, stop } = target;
+        let BuildTarget { cache, binary, stop } = target;
         let log = binary.with_file_name("build.log");
         let unstarted =
             |error: std::io::Error| system("cargo could not be started", error.to_string());

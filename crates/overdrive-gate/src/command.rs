@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use super::child::Ended;
-use super::session::{Processes, Request};
+use super::session::{ProcessRequest, Processes};
 use super::{child, read};
 use overdrive_bench::environment::Toolchain;
 use overdrive_bench::exit::Exit;
@@ -82,7 +82,7 @@ impl Processes for Programs {
         self.started.elapsed()
     }
 
-    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+    fn run(&mut self, side: Side, request: &ProcessRequest) -> Result<Observations, Failure> {
         let name = format!("{:05}", request.process);
         let (file, log) =
             (self.folder.join(format!("{name}.json")), self.folder.join(format!("{name}.log")));
@@ -140,7 +140,11 @@ struct Places<'a> {
     out: &'a Path,
 }
 
-fn command(invocation: &Invocation, request: &Request, places: Places<'_>) -> io::Result<Command> {
+fn command(
+    invocation: &Invocation,
+    request: &ProcessRequest,
+    places: Places<'_>,
+) -> io::Result<Command> {
     let seed = request.seed.to_string();
     let own = |binary: &Path, arguments: Vec<&str>| {
         let mut command = Command::new(binary);
@@ -212,7 +216,7 @@ mod tests {
             started: Instant::now(),
             toolchains: [None, None],
         };
-        let said = programs.run(Side::Current, &Request { process: 7, seed: 42 });
+        let said = programs.run(Side::Current, &ProcessRequest { process: 7, seed: 42 });
         fs::remove_dir_all(folder).unwrap();
         said
     }

@@ -31,14 +31,14 @@ pub struct Comparison<'r> {
     /// Where each session was imported from that another program measured.
     pub imported: Vec<String>,
     /// Every case of either, in the order of the first and then of the second.
-    pub rows: Vec<Row<'r>>,
+    pub rows: Vec<ComparedCase<'r>>,
     /// Sessions of each side.
     sessions: [usize; 2],
 }
 
 /// One case.
 #[derive(Debug)]
-pub struct Row<'r> {
+pub struct ComparedCase<'r> {
     /// Its id.
     pub case: String,
     /// Its records in the sessions of both sides.
@@ -162,7 +162,7 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
             [Some(before), Some(now)] => lost(before, now),
             _ => Vec::new(),
         };
-        Row { case, sides, gain, lost }
+        ComparedCase { case, sides, gain, lost }
     };
     let rows = cases.into_iter().map(row).collect();
     let mut notes = Vec::new();
@@ -184,7 +184,7 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
 
 /// A comparison as JSON.
 #[derive(Debug, Serialize)]
-struct Line<'c> {
+struct ComparisonJson<'c> {
     case: &'c str,
     /// Of each session, first side and second.
     median_ns: [Vec<f64>; 2],
@@ -248,14 +248,15 @@ impl Comparison<'_> {
     /// As JSON, for scripts.
     pub fn json(&self) -> serde_json::Value {
         let refused: Vec<(&str, String)> = self.refusals().collect();
-        let line = |row: &Row<'_>| {
+        let line = |row: &ComparedCase<'_>| {
             let no_claim = refused
                 .iter()
                 .find(|(case, _)| *case == row.case)
                 .map(|(_, reason)| reason.clone());
             let gain = row.gain.as_ref().and_then(|gain| gain.as_ref().ok());
             let median_ns = row.sides.each_ref().map(|side| medians(side));
-            let line = Line { case: &row.case, median_ns, gain, no_claim, lost: &row.lost };
+            let line =
+                ComparisonJson { case: &row.case, median_ns, gain, no_claim, lost: &row.lost };
             serde_json::to_value(line).expect("a line is plain data")
         };
         serde_json::json!({

@@ -1,7 +1,7 @@
 //! Figures that need no statistics: bytes and accuracies that every process of a side says alike,
 //! which plain thresholds judge.
 
-use overdrive_bench::verdicts::{Change, Exact};
+use overdrive_bench::verdicts::{Exact, ExactChange};
 
 use super::metric::{Better, Metric, Scale};
 
@@ -16,10 +16,10 @@ pub(super) fn judged(name: &str, metric: &Metric, [baseline, current]: [f64; 2])
     let grew = !is_number || current > baseline + allowed;
     let fell = !is_number || current < baseline - allowed;
     let change = match metric.better {
-        Better::Lower if grew => Change::Worse,
-        Better::Higher if fell => Change::Worse,
-        Better::Unknown if grew || fell => Change::Unclear,
-        _ => Change::Fine,
+        Better::Lower if grew => ExactChange::Worse,
+        Better::Higher if fell => ExactChange::Worse,
+        Better::Unknown if grew || fell => ExactChange::Unclear,
+        _ => ExactChange::Fine,
     };
     Exact { name: name.to_owned(), baseline, current, allowed, change }
 }
@@ -29,26 +29,26 @@ mod tests {
     use super::*;
     use crate::metric::metric;
 
-    fn change(name: &str, baseline: f64, current: f64) -> Change {
+    fn change(name: &str, baseline: f64, current: f64) -> ExactChange {
         judged(name, &metric(name).unwrap(), [baseline, current]).change
     }
 
     #[test]
     fn each_unit_has_its_threshold() {
-        assert_eq!(change("file_bytes", 1000.0, 1010.0), Change::Fine);
-        assert_eq!(change("file_bytes", 1000.0, 1011.0), Change::Worse);
-        assert_eq!(change("file_bytes", 1000.0, 500.0), Change::Fine);
-        assert_eq!(change("top1_percent", 92.0, 91.5), Change::Fine);
-        assert_eq!(change("top1_percent", 92.0, 91.4), Change::Worse);
-        assert_eq!(change("mean_cosine", 0.999, 0.993), Change::Worse);
-        assert_eq!(change("validation_loss", 2.0, 2.1), Change::Worse);
-        assert_eq!(change("validation_perplexity", 20.0, 20.1), Change::Fine);
-        assert_eq!(change("tokens_per_s", 100.0, 10.0), Change::Worse);
-        assert_eq!(change("rate", 100.0, 10.0), Change::Worse);
-        assert_eq!(change("tokens_per_s", 10.0, 100.0), Change::Fine);
-        assert_eq!(change("tokens", 1.0, 1.0), Change::Fine);
-        assert_eq!(change("tokens", 100.0, 10.0), Change::Unclear);
-        assert_eq!(change("mean_cosine", 0.999, f64::NAN), Change::Worse);
+        assert_eq!(change("file_bytes", 1000.0, 1010.0), ExactChange::Fine);
+        assert_eq!(change("file_bytes", 1000.0, 1011.0), ExactChange::Worse);
+        assert_eq!(change("file_bytes", 1000.0, 500.0), ExactChange::Fine);
+        assert_eq!(change("top1_percent", 92.0, 91.5), ExactChange::Fine);
+        assert_eq!(change("top1_percent", 92.0, 91.4), ExactChange::Worse);
+        assert_eq!(change("mean_cosine", 0.999, 0.993), ExactChange::Worse);
+        assert_eq!(change("validation_loss", 2.0, 2.1), ExactChange::Worse);
+        assert_eq!(change("validation_perplexity", 20.0, 20.1), ExactChange::Fine);
+        assert_eq!(change("tokens_per_s", 100.0, 10.0), ExactChange::Worse);
+        assert_eq!(change("rate", 100.0, 10.0), ExactChange::Worse);
+        assert_eq!(change("tokens_per_s", 10.0, 100.0), ExactChange::Fine);
+        assert_eq!(change("tokens", 1.0, 1.0), ExactChange::Fine);
+        assert_eq!(change("tokens", 100.0, 10.0), ExactChange::Unclear);
+        assert_eq!(change("mean_cosine", 0.999, f64::NAN), ExactChange::Worse);
     }
 
     #[test]

@@ -5,18 +5,18 @@
 //! drift passes unseen. A change point is a place where what came before and what came after differ
 //! as distributions.
 //!
-//! - [`entry`]: a line. [`file`](mod@file): reading and appending. [`series`](mod@series): the
+//! - [`entry`]: a line. [`log`](mod@log): reading and appending. [`series`](mod@series): the
 //!   lines of one key, with its change points, as plain data for whoever draws them.
 //!   [`change_points()`]: E-divisive.
 
 mod change_points;
+mod course;
 pub mod entry;
-pub mod file;
+pub mod log;
 pub mod series;
-mod table;
 
 pub use change_points::{ChangePoint, change_points};
-pub use entry::Entry;
-pub use file::{HistoryError, append, read};
+pub use course::history_table;
+pub use entry::HistoryEntry;
+pub use log::{HistoryError, append, read};
 pub use series::{HistorySeries, series};
-pub use table::history_table;

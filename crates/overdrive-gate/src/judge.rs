@@ -15,7 +15,7 @@ use overdrive_bench::failure::{Failure, FailureKind};
 use overdrive_bench::statistics::Sorted;
 use overdrive_bench::status::{StatusKind, THROTTLED_SHARE};
 use overdrive_bench::verdicts::{
-    Block, CaseVerdict, Change, Compared, Control, Evidence, Figure, Finding, Flagged, MEDIAN,
+    Block, CaseVerdict, Compared, Control, Evidence, ExactChange, Figure, Finding, Flagged, MEDIAN,
     Observed, Side, UNCLEAR, Verdict,
 };
 
@@ -86,9 +86,9 @@ fn compared(evidence: &Evidence, case: &str, sampled: &[&Sampled<'_>]) -> Compar
         if let Some(both) = steady(&values, name) {
             let found = exact::judged(name, &metric, both);
             verdicts.extend(match found.change {
-                Change::Worse => Some(Verdict::Regressed),
-                Change::Unclear => Some(Verdict::Undecided),
-                Change::Fine => None,
+                ExactChange::Worse => Some(Verdict::Regressed),
+                ExactChange::Unclear => Some(Verdict::Undecided),
+                ExactChange::Fine => None,
             });
             reasons.extend(found.sentence());
             exact.push(found);

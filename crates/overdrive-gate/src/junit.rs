@@ -6,17 +6,17 @@ use overdrive_bench::verdicts::{CaseVerdict, Compared, Exact, Finding, Verdicts}
 
 /// The whole document.
 pub fn junit(verdicts: &Verdicts) -> String {
-    let elements: Vec<(Kind, String)> =
+    let elements: Vec<(TestOutcome, String)> =
         verdicts.cases.iter().map(|case| element(verdicts, case)).collect();
-    let count = |kind: Kind| elements.iter().filter(|(found, _)| *found == kind).count();
+    let count = |kind: TestOutcome| elements.iter().filter(|(found, _)| *found == kind).count();
     let mut page = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     page += &format!(
         "<testsuite name=\"overdrive regress\" tests=\"{}\" failures=\"{}\" errors=\"{}\" \
          skipped=\"{}\">\n",
         elements.len(),
-        count(Kind::Failure),
-        count(Kind::Error),
-        count(Kind::Skipped)
+        count(TestOutcome::Failure),
+        count(TestOutcome::Error),
+        count(TestOutcome::Skipped)
     );
     page += &format!("  <system-out>{}</system-out>\n", escaped(&verdicts.headline()));
     for (_, element) in &elements {
@@ -27,30 +27,30 @@ pub fn junit(verdicts: &Verdicts) -> String {
 
 /// What a verdict is among tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TestOutcome {
     Passed,
     Failure,
     Error,
     Skipped,
 }
 
-fn kind(verdicts: &Verdicts, case: &CaseVerdict) -> Kind {
+fn kind(verdicts: &Verdicts, case: &CaseVerdict) -> TestOutcome {
     let is_exactly_worse = |compared: &Compared| compared.exact.iter().any(Exact::is_worse);
     match (&case.finding, case.word().as_str()) {
-        (Finding::WrongOutputs(_), _) => Kind::Failure,
+        (Finding::WrongOutputs(_), _) => TestOutcome::Failure,
         (Finding::Compared(compared), "REGRESSED")
             if verdicts.is_advisory() && !is_exactly_worse(compared) =>
         {
-            Kind::Skipped
+            TestOutcome::Skipped
         }
-        (_, "REGRESSED") => Kind::Failure,
-        (Finding::Failed(_), _) | (_, "MISSING") => Kind::Error,
-        _ if case.is_quiet() => Kind::Passed,
-        _ => Kind::Skipped,
+        (_, "REGRESSED") => TestOutcome::Failure,
+        (Finding::Failed(_), _) | (_, "MISSING") => TestOutcome::Error,
+        _ if case.is_quiet() => TestOutcome::Passed,
+        _ => TestOutcome::Skipped,
     }
 }
 
-fn element(verdicts: &Verdicts, case: &CaseVerdict) -> (Kind, String) {
+fn element(verdicts: &Verdicts, case: &CaseVerdict) -> (TestOutcome, String) {
     let kind = kind(verdicts, case);
     let (class, name) = case.case.split_once(": ").unwrap_or(("case", &case.case));
     let mut said = case.word();
@@ -62,10 +62,10 @@ fn element(verdicts: &Verdicts, case: &CaseVerdict) -> (Kind, String) {
     }
     let said = escaped(&said);
     let inner = match kind {
-        Kind::Passed => format!("<system-out>{said}</system-out>"),
-        Kind::Failure => format!("<failure message=\"{said}\"/>"),
-        Kind::Error => format!("<error message=\"{said}\"/>"),
-        Kind::Skipped => format!("<skipped message=\"{said}\"/>"),
+        TestOutcome::Passed => format!("<system-out>{said}</system-out>"),
+        TestOutcome::Failure => format!("<failure message=\"{said}\"/>"),
+        TestOutcome::Error => format!("<error message=\"{said}\"/>"),
+        TestOutcome::Skipped => format!("<skipped message=\"{said}\"/>"),
     };
     let (class, name) = (escaped(class), escaped(name));
     (kind, format!("  <testcase classname=\"{class}\" name=\"{name}\">{inner}</testcase>\n"))

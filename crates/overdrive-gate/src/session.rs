@@ -24,7 +24,7 @@ pub trait Processes {
     ///
     /// # Errors
     /// When there are no results: it did not start, crashed, ran out of time, or was stopped.
-    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure>;
+    fn run(&mut self, side: Side, request: &ProcessRequest) -> Result<Observations, Failure>;
 
     /// Time since the session began.
     fn elapsed(&self) -> Duration;
@@ -32,7 +32,7 @@ pub trait Processes {
 
 /// What a process is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ProcessRequest {
     /// Its number in the session.
     pub process: usize,
     /// Seed of its inputs: all processes of a block have the same.
@@ -42,12 +42,12 @@ pub struct Request {
 /// Told what runs next.
 pub trait Progress {
     /// A block is about to start.
-    fn block(&self, step: &Step);
+    fn block(&self, step: &SessionProgress);
 }
 
 /// Where a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct SessionProgress {
     /// Blocks that have ended.
     pub blocks: usize,
     /// Time since the session began.
@@ -99,7 +99,7 @@ impl<'a> Session<'a> {
 
     fn blocks(&mut self) -> Result<(), Failure> {
         while !self.is_time_up() {
-            let step = Step {
+            let step = SessionProgress {
                 blocks: self.evidence.blocks.len(),
                 elapsed: self.processes.elapsed(),
                 budget: self.budget.unwrap_or(USUAL_BUDGET),
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
                     "interrupted: what had been measured by then is kept",
                 ));
             }
-            let request = Request { process: self.next_process, seed };
+            let request = ProcessRequest { process: self.next_process, seed };
             self.next_process += 1;
             match self.processes.run(side, &request) {
                 Ok(said) => self.evidence.blocks[index].runs.push((side, said)),

@@ -186,7 +186,7 @@ pub enum CacheState {
 
 /// One timed sample, per call.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Sample {
+pub struct TimedSample {
     /// Time between events on the device, in ns, where it keeps its own.
     pub device_ns: Option<f64>,
     /// Time on the host from call to completion, in ns.
@@ -324,7 +324,7 @@ pub trait Session: Send {
         &mut self,
         call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError>;
+    ) -> Result<Vec<TimedSample>, BackendError>;
     /// Bytes held, and the peak of the last call.
     fn memory(&self) -> MemoryReport;
     /// Runs `calls` calls with a clock around each step; one entry for each step of the plan, in

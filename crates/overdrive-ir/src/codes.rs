@@ -66,13 +66,13 @@ impl Placement {
 }
 
 /// One side of a product of codes.
-struct Side<'b> {
+struct CodesOperand<'b> {
     /// i8, with an i32 zero point.
     of: Codes<'b>,
     placement: Placement,
 }
 
-impl<'b> Side<'b> {
+impl<'b> CodesOperand<'b> {
     fn spread(&self, x: Expr<'b>, result: &Shape) -> Expr<'b> {
         self.placement.spread(x, result)
     }
@@ -125,8 +125,10 @@ impl<'b> Codes<'b> {
         let placements =
             Placement::of_dot([left.codes.rank(), right.codes.rank()], batch, contract);
         let [of_left, of_right] = placements;
-        let (left, right) =
-            (Side { of: left, placement: of_left }, Side { of: right, placement: of_right });
+        let (left, right) = (
+            CodesOperand { of: left, placement: of_left },
+            CodesOperand { of: right, placement: of_right },
+        );
         let k: usize = contract.iter().map(|&(axis, _)| self.codes.size(axis)).product();
         let shape = sums.shape();
         let mut corrected = sums;

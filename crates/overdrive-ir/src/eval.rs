@@ -6,11 +6,11 @@
 
 mod array;
 pub mod philox;
-mod ranks;
 pub mod scalar;
+mod simulated_ranks;
 
 pub use array::{Array, Data, for_each_index};
-pub use ranks::eval_ranks;
+pub use simulated_ranks::eval_ranks;
 
 use crate::{Graph, Tensor};
 use std::collections::BTreeMap;

@@ -107,7 +107,7 @@ impl FloatFormat {
         self.encode_by(x, overflow, f64::round_ties_even)
     }
 
-    /// One of the two codes around `x`, the farther from zero with a probability equal to how far
+    /// One of the two codes around `x`. The farther from zero has a probability equal to how far
     /// `x` has come towards it, so that the expectation is `x`: `chance` is uniform in `[0, 1)`.
     /// Values that have a code keep it.
     pub fn encode_stochastic(&self, x: f64, overflow: Overflow, chance: f64) -> u32 {

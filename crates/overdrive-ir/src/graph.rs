@@ -14,7 +14,7 @@ mod vectorize;
 pub use builder::{Builder, Mark, Scope};
 pub use expr::Expr;
 pub use init::Init;
-pub(crate) use vectorize::{Lane, check_lanes};
+pub(crate) use vectorize::{PointValue, check_lanes};
 
 use crate::{Operation, TensorType};
 use std::sync::Arc;

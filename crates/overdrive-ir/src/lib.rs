@@ -10,7 +10,6 @@ mod block_format;
 mod blocks;
 mod codes;
 mod communicator;
-mod dimension;
 mod dtype;
 pub mod eval;
 mod float_format;
@@ -30,6 +29,7 @@ mod tensor;
 pub mod text;
 mod tuning;
 mod verify;
+mod window_dimension;
 
 pub use backend::{Arguments, Backend, BackendError, Buffer, Executable, Session, State};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
@@ -48,8 +48,8 @@ pub use mode::Mode;
 pub use op::{Cost, Gradient, Mismatch, Op, OpRef, Operation, Types};
 pub use plan::{Plan, SlotId};
 pub use prim::{
-    Binary, Channel, Compare, Convolution, DotGeneral, Order, Pad, Precision, Prim, Reducer, Unary,
-    Window,
+    Binary, Channel, Compare, Convolution, DotGeneral, Pad, Precision, Prim, Reducer, SortOrder,
+    Unary, Window,
 };
 pub use sample::{Fill, Operand, Sample};
 pub use shape::{Dim, Shape, TensorType, row_major};

@@ -28,14 +28,14 @@ pub use order::{LiveRange, PartialOrder};
 pub use prepared::{Derived, Deriving, Prepared};
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
 pub use signature::{Addressed, Signature, new_stamp};
-pub use slot::{Layout, Place, Slot, SlotId, Space};
+pub use slot::{Layout, Slot, SlotId, SlotPlace, Space};
 pub use step::{
     Bond, ConvolutionCall, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind,
     View,
 };
 
 use crate::Mode;
-pub use crate::dimension::Dimension;
+pub use crate::window_dimension::WindowDimension;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why the plan is not simpler or faster than it is: told to the user, tested by snapshots.
@@ -151,9 +151,9 @@ impl Plan {
     /// The memory space that a slot lies in.
     pub fn space(&self, id: SlotId) -> Space {
         match &self.slot(id).place {
-            Place::Arena { space, .. } | Place::Persistent { space, .. } => *space,
-            Place::State(name) => self.offloaded.get(name).copied().unwrap_or_default(),
-            Place::Input(_) | Place::Output(_) | Place::Constant(_) => Space::MAIN,
+            SlotPlace::Arena { space, .. } | SlotPlace::Persistent { space, .. } => *space,
+            SlotPlace::State(name) => self.offloaded.get(name).copied().unwrap_or_default(),
+            SlotPlace::Input(_) | SlotPlace::Output(_) | SlotPlace::Constant(_) => Space::MAIN,
         }
     }
 
@@ -161,7 +161,7 @@ impl Plan {
     pub fn state_bytes(&self, space: Space) -> u64 {
         let mut seen = BTreeSet::new();
         let states = (0..self.slots.len() as u32).map(SlotId).filter(|&id| {
-            matches!(&self.slot(id).place, Place::State(name) if seen.insert(name))
+            matches!(&self.slot(id).place, SlotPlace::State(name) if seen.insert(name))
                 && self.space(id) == space
         });
         states.map(|id| self.slot(id).bytes() as u64).sum()
@@ -170,7 +170,8 @@ impl Plan {
     /// Bytes of a memory space that a call takes: the arenas there, and the states, inputs, outputs
     /// and constants that lie there. What the driver and libraries take themselves is not in it.
     pub fn peak_bytes(&self, space: Space) -> u64 {
-        let constants = self.slots.iter().filter(|slot| matches!(slot.place, Place::Constant(_)));
+        let constants =
+            self.slots.iter().filter(|slot| matches!(slot.place, SlotPlace::Constant(_)));
         let constants = constants.map(Slot::bytes);
         let passed = self.inputs.iter().chain(&self.outputs).map(|&slot| self.slot(slot).bytes());
         let callers: Vec<usize> = match space {

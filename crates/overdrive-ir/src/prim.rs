@@ -6,7 +6,7 @@
 //!
 //! Long because a closed set is read in one place.
 
-use crate::dimension::Dimension;
+use crate::window_dimension::WindowDimension;
 use crate::{Axis, DType, Mesh, Overflow, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -129,7 +129,7 @@ pub struct DotGeneral {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Convolution {
     /// One per spatial dimension.
-    pub window: Vec<Dimension>,
+    pub window: Vec<WindowDimension>,
     /// Channel groups.
     pub groups: usize,
     /// Type of partial sums.
@@ -312,7 +312,7 @@ pub enum Prim {
         /// The axis.
         axis: usize,
         /// Direction.
-        order: Order,
+        order: SortOrder,
     },
     /// `u64 seed -> u32`: Philox 4x32-10 of (seed, site, global row-major index).
     RandomBits {
@@ -381,7 +381,7 @@ pub enum Prim {
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
-pub enum Order {
+pub enum SortOrder {
     Ascending,
     Descending,
 }

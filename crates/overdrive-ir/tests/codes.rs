@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
 use overdrive_ir::eval::{eval_tensors, philox};
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 use overdrive_ir::{
     Builder, Codes, Convolution, DType, DotGeneral, Expr, Graph, Precision, Prim, Tensor,
     TensorType,
@@ -77,7 +77,7 @@ fn products_of_codes_are_products_of_what_they_stand_for() {
 
 #[test]
 fn convolutions_of_codes_see_zeros_around_what_they_stand_for() {
-    let dimension = |stride, pad: [i64; 2], input_dilation, kernel_dilation| Dimension {
+    let dimension = |stride, pad: [i64; 2], input_dilation, kernel_dilation| WindowDimension {
         stride,
         pad_low: pad[0],
         pad_high: pad[1],

@@ -6,10 +6,10 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval, eval_ranks, philox};
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 use overdrive_ir::{
-    Array, Binary, Builder, Channel, Convolution, DType, DotGeneral, Expr, Graph, Mesh, Order,
-    Overflow, Pad, Precision, Prim, Reducer, Tensor, TensorType, Unary, Window, gradients, verify,
+    Array, Binary, Builder, Channel, Convolution, DType, DotGeneral, Expr, Graph, Mesh, Overflow,
+    Pad, Precision, Prim, Reducer, SortOrder, Tensor, TensorType, Unary, Window, gradients, verify,
 };
 
 /// The loss `sum(f(x...) * weights)` for fixed random weights: every result element counts
@@ -276,38 +276,55 @@ fn contractions() {
 
 #[test]
 fn convolutions() {
-    let plain = Dimension::PLAIN;
-    type Case = (Vec<usize>, Vec<usize>, Vec<Dimension>, usize);
+    let plain = WindowDimension::PLAIN;
+    type Case = (Vec<usize>, Vec<usize>, Vec<WindowDimension>, usize);
     let cases: Vec<Case> = vec![
         (vec![2, 3, 5, 6], vec![4, 3, 3, 2], vec![plain, plain], 1),
         (
             vec![1, 2, 7, 6],
             vec![2, 2, 3, 3],
             vec![
-                Dimension { stride: 2, pad_low: 1, pad_high: 1, ..plain },
-                Dimension { stride: 3, pad_low: 2, pad_high: 0, ..plain },
+                WindowDimension { stride: 2, pad_low: 1, pad_high: 1, ..plain },
+                WindowDimension { stride: 3, pad_low: 2, pad_high: 0, ..plain },
             ],
             1,
         ),
         (
             vec![2, 4, 9],
             vec![6, 2, 3],
-            vec![Dimension { stride: 2, kernel_dilation: 2, pad_low: 3, pad_high: 1, ..plain }],
+            vec![WindowDimension {
+                stride: 2,
+                kernel_dilation: 2,
+                pad_low: 3,
+                pad_high: 1,
+                ..plain
+            }],
             2,
         ),
         (
             vec![1, 3, 4],
             vec![3, 1, 3],
-            vec![Dimension { input_dilation: 2, stride: 2, pad_low: 1, pad_high: 2, ..plain }],
+            vec![WindowDimension {
+                input_dilation: 2,
+                stride: 2,
+                pad_low: 1,
+                pad_high: 2,
+                ..plain
+            }],
             3,
         ),
         (
             vec![2, 2, 8],
             vec![3, 2, 2],
-            vec![Dimension { pad_low: -1, pad_high: -2, stride: 2, ..plain }],
+            vec![WindowDimension { pad_low: -1, pad_high: -2, stride: 2, ..plain }],
             1,
         ),
-        (vec![2, 3, 4, 4], vec![5, 3, 1, 1], vec![Dimension { stride: 3, ..plain }, plain], 1),
+        (
+            vec![2, 3, 4, 4],
+            vec![5, 3, 1, 1],
+            vec![WindowDimension { stride: 3, ..plain }, plain],
+            1,
+        ),
     ];
     for (x, w, window, groups) in cases {
         let name = format!("{x:?} {w:?} {window:?} {groups}");
@@ -338,7 +355,9 @@ fn indexing() {
     check_function("dynamic_update_slice", &[&[4, 5], &[2, 3]], |b, x| {
         b.op1(Prim::DynamicUpdateSlice, &[x[0].exp(), x[1].exp(), ints(b, &[2], &[1, 4])])
     });
-    for (axis, order) in [(0, Order::Ascending), (1, Order::Descending), (2, Order::Ascending)] {
+    for (axis, order) in
+        [(0, SortOrder::Ascending), (1, SortOrder::Descending), (2, SortOrder::Ascending)]
+    {
         check_function("sort", &[&[3, 4, 2]], move |b, x| {
             b.op(Prim::Sort { axis, order }, &[x[0].exp()])[0]
         });

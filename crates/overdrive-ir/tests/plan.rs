@@ -1,15 +1,15 @@
 //! A plan prints as steps, slots and expressions.
 
 use overdrive_ir::plan::{
-    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Place, Program, Reduction, Slot,
-    Space, Step, StepKind, Store,
+    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Note, Program, Reduction, Slot,
+    SlotPlace, Space, Step, StepKind, Store,
 };
 use overdrive_ir::{
     Binary, Cost, DType, Description, MemorySpace, Mode, Peaks, Plan, Precision, Reducer, SlotId,
     Tensor, TensorType, Unary,
 };
 
-fn slot(dims: &[usize], place: Place) -> Slot {
+fn slot(dims: &[usize], place: SlotPlace) -> Slot {
     Slot { ty: TensorType::new(DType::F32, dims), layout: Layout::RowMajor, place }
 }
 
@@ -75,11 +75,11 @@ fn a_plan_reads_as_steps_with_expressions() {
             step(StepKind::Loop(normed), "softmax", &[3], &[4]),
         ],
         slots: vec![
-            slot(&[2, 3], Place::Input(0)),
-            slot(&[3, 4], Place::State("fc1.weight".into())),
-            slot(&[4], Place::Constant(Tensor::from_f32([4usize], &[0.0; 4]))),
-            slot(&[2, 4], Place::Arena { space: Space(0), offset: 64 }),
-            slot(&[2, 4], Place::Output(0)),
+            slot(&[2, 3], SlotPlace::Input(0)),
+            slot(&[3, 4], SlotPlace::State("fc1.weight".into())),
+            slot(&[4], SlotPlace::Constant(Tensor::from_f32([4usize], &[0.0; 4]))),
+            slot(&[2, 4], SlotPlace::Arena { space: Space(0), offset: 64 }),
+            slot(&[2, 4], SlotPlace::Output(0)),
         ],
         inputs: vec![SlotId(0)],
         outputs: vec![SlotId(4)],
@@ -125,14 +125,14 @@ fn copied(done: bool) -> Plan {
         work.cost = Cost { flops: 0, bytes: 60 };
         work
     };
-    let arena = |offset| Place::Arena { space: Space::MAIN, offset };
+    let arena = |offset| SlotPlace::Arena { space: Space::MAIN, offset };
     Plan {
         steps: vec![start, work("backward", &[], &[2]), end, work("update", &[1, 2], &[3])],
         slots: vec![
-            slot(&[16], Place::State("m".into())),
+            slot(&[16], SlotPlace::State("m".into())),
             slot(&[16], arena(0)),
             slot(&[16], arena(64)),
-            slot(&[16], Place::Output(0)),
+            slot(&[16], SlotPlace::Output(0)),
         ],
         outputs: vec![SlotId(3)],
         offloaded: [("m".to_owned(), Space(1))].into(),
@@ -158,7 +158,7 @@ fn copies_run_beside_work_and_what_reads_them_must_wait() {
     let error = copied(false).verify().unwrap_err();
     assert!(error.contains("`m in`") && error.contains("s1"), "{error}");
     let mut shared = copied(true);
-    shared.slots[2].place = Place::Arena { space: Space::MAIN, offset: 32 };
+    shared.slots[2].place = SlotPlace::Arena { space: Space::MAIN, offset: 32 };
     let error = shared.verify().unwrap_err();
     assert!(error.contains("s1 and s2 share bytes"), "{error}");
     let mut outside = copied(true);

@@ -2,7 +2,7 @@
 
 use overdrive_ir::ops::OPS;
 use overdrive_ir::{
-    Builder, Compare, DType, Dim, Fill, Graph, Init, Order, Pad, Prim, Sample, Shape, Tensor,
+    Builder, Compare, DType, Dim, Fill, Graph, Init, Pad, Prim, Sample, Shape, SortOrder, Tensor,
     TensorType, verify,
 };
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn tiny() -> Graph {
         x.linear(w, None).softmax(1)
     };
     let low = b.state("amax", f32s(Shape::default()), Init::Constant(f64::NEG_INFINITY));
-    let sorted = b.op(Prim::Sort { axis: 1, order: Order::Descending }, &[h]);
+    let sorted = b.op(Prim::Sort { axis: 1, order: SortOrder::Descending }, &[h]);
     b.output("y", sorted[0]);
     b.output("indices", sorted[1]);
     let value = Tensor::from_f64(DType::F32, [2usize], &[f64::NAN, -0.0]);

@@ -7,7 +7,7 @@
 //! unsupervised multitask learners", 2019.
 
 use crate::parameters::{Activation, NORMAL, bias, f32s, layer_norm};
-use crate::span::{Scores, Sequence, Span};
+use crate::span::{ScoreOptions, Sequence, Span};
 use overdrive_ir::{Builder, Expr, Graph, GraphError};
 
 /// Sizes of a GPT-2.
@@ -72,8 +72,11 @@ impl Gpt2 {
                 sequence.split(x.linear(part(w, 1), Some(part(bias, 0))), self.heads, depth)
             })
         };
-        let joined =
-            sequence.join(sequence.attend(layer, parts, Scores::default()), self.heads, depth);
+        let joined = sequence.join(
+            sequence.attend(layer, parts, ScoreOptions::default()),
+            self.heads,
+            depth,
+        );
         affine(joined, "c_proj", [width, width])
     }
 

@@ -28,6 +28,6 @@ pub use blocks::Stack;
 pub use experts::{ExpertNames, Experts};
 pub use mlp::{TABLE_MLP, table_mlp};
 pub use parameters::{Activation, Bias};
-pub use registry::{MODELS, Model, UnknownModel, find};
+pub use registry::{BuiltInModel, MODELS, UnknownModel, find};
 pub use rotary::Rotary;
 pub use span::{Caches, Span};

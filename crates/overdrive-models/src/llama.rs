@@ -9,13 +9,13 @@
 //! alone. Some blocks of SmolLM3 turn nothing. Names and orientation of the weights are those of
 //! Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping. Sources:
 //! Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al., arXiv:2305.13245; SwiGLU:
-//! Shazeer, arXiv:2002.05202; sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825; Abdin
+//! Shazeer, arXiv:2002.05202. Sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825; Abdin
 //! et al., "Phi-3", arXiv:2404.14219; "Gemma 2", arXiv:2408.00118; "Gemma 3", arXiv:2503.19786.
 
 use crate::experts::Experts;
 use crate::parameters::{Activation, Bias, NORMAL, f32s, projection};
 use crate::rotary::{Rotary, Rotation, rotated};
-use crate::span::{Scores, Sequence, Span, capped};
+use crate::span::{ScoreOptions, Sequence, Span, capped};
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Init};
 
 /// Sizes and variants of a Llama.
@@ -180,7 +180,8 @@ impl Llama {
             turned(k, key_heads, "k_norm"),
             sequence.split(v, key_heads, depth),
         ];
-        let scores = Scores { window: self.window(layer), scale: self.scale, cap: self.score_cap };
+        let scores =
+            ScoreOptions { window: self.window(layer), scale: self.scale, cap: self.score_cap };
         let joined = sequence.join(sequence.attend(layer, parts, scores), heads, depth);
         projection(joined, "o_proj", [heads * depth, width], self.output_bias)
     }

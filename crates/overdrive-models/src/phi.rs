@@ -8,7 +8,7 @@
 
 use crate::parameters::{Activation, Bias, NORMAL, bias, f32s, layer_norm, projection};
 use crate::rotary::{Rotary, Rotation, rotated};
-use crate::span::{Scores, Sequence, Span};
+use crate::span::{ScoreOptions, Sequence, Span};
 use overdrive_ir::{Builder, Expr, Graph, GraphError};
 
 /// Sizes and variants of a Phi.
@@ -89,7 +89,8 @@ impl Phi {
             turned(split("k_proj", key_heads), "k_layernorm"),
             split("v_proj", key_heads),
         ];
-        let joined = sequence.join(sequence.attend(layer, parts, Scores::default()), heads, depth);
+        let joined =
+            sequence.join(sequence.attend(layer, parts, ScoreOptions::default()), heads, depth);
         projection(joined, "dense", [width, width], Bias::Learnt)
     }
 

@@ -5,7 +5,7 @@ use overdrive_ir::{Graph, GraphError};
 
 /// A built-in model.
 #[derive(Debug)]
-pub struct Model {
+pub struct BuiltInModel {
     /// Its name on the command line and in results.
     pub name: &'static str,
     /// What it is, in one line.
@@ -21,8 +21,8 @@ pub struct Model {
 }
 
 /// Every built-in model, from the smallest workload family to the largest.
-pub const MODELS: &[Model] = &[
-    Model {
+pub const MODELS: &[BuiltInModel] = &[
+    BuiltInModel {
         name: "mlp",
         summary: "512 -> 2048 -> 2048 -> 10, biases, erf GELU",
         build: mlp::mlp,
@@ -31,7 +31,7 @@ pub const MODELS: &[Model] = &[
         notes: "three matrix products of few rows: weights stream from memory, epilogues are \
                 nearly free",
     },
-    Model {
+    BuiltInModel {
         name: "conv",
         summary: "3x64x64; two 3x3 convolutions with batch norm and ReLU, global average pool, \
                   linear 10",
@@ -40,7 +40,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: None,
         notes: "convolutions with epilogues, and activations that are larger than the weights",
     },
-    Model {
+    BuiltInModel {
         name: "transformer",
         summary: "6 pre-norm blocks, T 128, D 512, 8 heads, causal, FFN 2048 with tanh GELU, \
                   biases",
@@ -50,7 +50,7 @@ pub const MODELS: &[Model] = &[
         notes: "the main workload: matrix products, attention, norms and elementwise work as in a \
                 language model",
     },
-    Model {
+    BuiltInModel {
         name: "quick-inference",
         summary: "one block of the transformer, T 128, D 256, 8 heads",
         build: transformer::quick_inference,
@@ -58,7 +58,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: None,
         notes: "latency of a small call: overheads between kernels count as much as the kernels",
     },
-    Model {
+    BuiltInModel {
         name: "quick-memory",
         summary: "one block of the transformer, T 256, D 512, 8 heads",
         build: transformer::quick_memory,
@@ -66,7 +66,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: None,
         notes: "peak memory of one block: what a plan and a fused attention save",
     },
-    Model {
+    BuiltInModel {
         name: "gpt-125m",
         summary: "12 layers x 768, 12 heads, vocabulary 50,304, context 1,024",
         build: gpt::gpt_125m,
@@ -74,7 +74,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: Some(gpt::VOCABULARY),
         notes: "a language model that fits every machine; the head is a third of its weights",
     },
-    Model {
+    BuiltInModel {
         name: "gpt-350m",
         summary: "24 layers x 1024, 16 heads, vocabulary 50,304, context 1,024",
         build: gpt::gpt_350m,
@@ -82,7 +82,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: Some(gpt::VOCABULARY),
         notes: "its training step shows what rematerialisation saves",
     },
-    Model {
+    BuiltInModel {
         name: "gpt-1.3b",
         summary: "24 layers x 2048, 16 heads, vocabulary 50,304, context 1,024",
         build: gpt::gpt_1_3b,
@@ -90,7 +90,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: Some(gpt::VOCABULARY),
         notes: "large enough that precision decides whether it fits",
     },
-    Model {
+    BuiltInModel {
         name: "gpt-6.7b",
         summary: "32 layers x 4096, 32 heads, vocabulary 50,304, context 1,024",
         build: gpt::gpt_6_7b,
@@ -98,7 +98,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: Some(gpt::VOCABULARY),
         notes: "27 GB in f32: for quantization, offload and several devices",
     },
-    Model {
+    BuiltInModel {
         name: "digits-mlp",
         summary: "64 -> 128 -> 128 -> 10, biases, erf GELU",
         build: mlp::digits_mlp,
@@ -106,7 +106,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: None,
         notes: "trains on 8x8 digits in seconds",
     },
-    Model {
+    BuiltInModel {
         name: "digits-conv",
         summary: "1x8x8; 3x3 convolutions to 16, 32 (stride 2) and 32 with ReLU, linear 10 on all \
                   places",
@@ -115,7 +115,7 @@ pub const MODELS: &[Model] = &[
         vocabulary: None,
         notes: "trains on 8x8 digits in seconds",
     },
-    Model {
+    BuiltInModel {
         name: "text-transformer",
         summary: "5 layers x 128, 4 heads, byte vocabulary, context 128, 1.1 M parameters",
         build: gpt::text_transformer,
@@ -142,8 +142,8 @@ pub struct UnknownModel {
 const SIMILAR: f64 = 0.75;
 
 /// The model of this name.
-pub fn find(name: &str) -> Result<&'static Model, UnknownModel> {
-    let similarity = |model: &Model| strsim::jaro_winkler(name, model.name);
+pub fn find(name: &str) -> Result<&'static BuiltInModel, UnknownModel> {
+    let similarity = |model: &BuiltInModel| strsim::jaro_winkler(name, model.name);
     MODELS.iter().find(|model| model.name == name).ok_or_else(|| {
         let nearest = MODELS.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
         let known: Vec<&str> = MODELS.iter().map(|model| model.name).collect();

@@ -54,7 +54,7 @@ pub enum Span {
 
 /// What becomes of the scores of queries and keys.
 #[derive(Copy, Clone, Default)]
-pub(crate) struct Scores {
+pub(crate) struct ScoreOptions {
     /// How many tokens a query sees, its own included; all before it where none is given.
     pub(crate) window: Option<usize>,
     /// Factor; `1 / √D` where none is given.
@@ -63,7 +63,7 @@ pub(crate) struct Scores {
     pub(crate) cap: Option<f64>,
 }
 
-impl Scores {
+impl ScoreOptions {
     fn attention(&self) -> Attention {
         Attention { scale: self.scale, ..Attention::CAUSAL }
     }
@@ -154,7 +154,7 @@ impl<'b> Sequence<'b> {
         &self,
         layer: usize,
         [q, k, v]: [Expr<'b>; 3],
-        scores: Scores,
+        scores: ScoreOptions,
     ) -> Expr<'b> {
         match self.span {
             Span::Whole => causal([q, k, v], scores),
@@ -228,7 +228,7 @@ fn keep<'b>(name: &str, new: Expr<'b>, places: Places<'b>, caches: Caches) -> Ex
 }
 
 /// Causal attention over as many keys as there are queries.
-fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
+fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: ScoreOptions) -> Expr<'b> {
     let mask = scores.window.map(|window| {
         let inside = mask_region(&[], |[_, _, q, k], _| {
             (q - k).compare(Compare::Lt, q.constant(window as f64))
@@ -248,7 +248,7 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: Scores) -> Expr<'b> {
 fn one_query<'b>(
     q: Expr<'b>,
     [keys, values]: [Expr<'b>; 2],
-    (position, scores): (Expr<'b>, Scores),
+    (position, scores): (Expr<'b>, ScoreOptions),
 ) -> Expr<'b> {
     let position_ty = [position.ty()];
     let mask = mask_region(&position_ty, |[sequence, _, _, k], captures| {

@@ -9,7 +9,7 @@ use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, Init, TensorTyp
 
 /// Sizes of a stack of blocks.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Size {
+pub(crate) struct TransformerSize {
     pub(crate) layers: usize,
     /// T.
     pub(crate) context: usize,
@@ -19,19 +19,22 @@ pub(crate) struct Size {
 }
 
 pub(crate) fn transformer() -> Result<Graph, GraphError> {
-    blocks_alone("transformer", Size { layers: 6, context: 128, width: 512, heads: 8 })
+    blocks_alone("transformer", TransformerSize { layers: 6, context: 128, width: 512, heads: 8 })
 }
 
 pub(crate) fn quick_inference() -> Result<Graph, GraphError> {
-    blocks_alone("quick-inference", Size { layers: 1, context: 128, width: 256, heads: 8 })
+    blocks_alone(
+        "quick-inference",
+        TransformerSize { layers: 1, context: 128, width: 256, heads: 8 },
+    )
 }
 
 pub(crate) fn quick_memory() -> Result<Graph, GraphError> {
-    blocks_alone("quick-memory", Size { layers: 1, context: 256, width: 512, heads: 8 })
+    blocks_alone("quick-memory", TransformerSize { layers: 1, context: 256, width: 512, heads: 8 })
 }
 
 /// No embedding and no final norm: x is what the blocks transform.
-fn blocks_alone(name: &str, size: Size) -> Result<Graph, GraphError> {
+fn blocks_alone(name: &str, size: TransformerSize) -> Result<Graph, GraphError> {
     let b = Builder::new(name);
     let x = b.input(
         "x",
@@ -41,7 +44,7 @@ fn blocks_alone(name: &str, size: Size) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-pub(crate) fn blocks(mut x: Expr<'_>, size: Size) -> Expr<'_> {
+pub(crate) fn blocks(mut x: Expr<'_>, size: TransformerSize) -> Expr<'_> {
     for layer in 0..size.layers {
         let _scope = x.builder().scope(&format!("block{layer}"));
         x = x + attention(layer_norm(x, "norm1", size.width), size);
@@ -50,8 +53,8 @@ pub(crate) fn blocks(mut x: Expr<'_>, size: Size) -> Expr<'_> {
     x
 }
 
-fn attention(x: Expr<'_>, size: Size) -> Expr<'_> {
-    let Size { context, width, heads, .. } = size;
+fn attention(x: Expr<'_>, size: TransformerSize) -> Expr<'_> {
+    let TransformerSize { context, width, heads, .. } = size;
     let _scope = x.builder().scope("attention");
     // [batch, T, D] -> [batch, H, T, D/H]
     let split = |name| {
@@ -64,7 +67,7 @@ fn attention(x: Expr<'_>, size: Size) -> Expr<'_> {
     linear(joined, "projection", [width, width], residual_std(size))
 }
 
-fn ffn(x: Expr<'_>, size: Size) -> Expr<'_> {
+fn ffn(x: Expr<'_>, size: TransformerSize) -> Expr<'_> {
     let _scope = x.builder().scope("ffn");
     let hidden = linear(x, "expand", [size.width, 4 * size.width], STD).gelu(Approximation::Tanh);
     linear(hidden, "contract", [4 * size.width, size.width], residual_std(size))
@@ -75,7 +78,7 @@ pub(crate) const STD: f64 = 0.02;
 
 /// Each block adds twice to the residual stream, so its last layers start smaller by the root of
 /// that count.
-fn residual_std(size: Size) -> f64 {
+fn residual_std(size: TransformerSize) -> f64 {
     STD / (2.0 * size.layers as f64).sqrt()
 }
 

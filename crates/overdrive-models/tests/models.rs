@@ -3,12 +3,12 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, DType, Graph, Tensor, TensorType, verify};
-use overdrive_models::{MODELS, Model, find};
+use overdrive_models::{BuiltInModel, MODELS, find};
 use overdrive_passes::bind;
 use std::collections::BTreeMap;
 
 fn build(name: &str) -> Graph {
-    let model: &Model = find(name).unwrap_or_else(|e| panic!("{e}"));
+    let model: &BuiltInModel = find(name).unwrap_or_else(|e| panic!("{e}"));
     (model.build)().unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 

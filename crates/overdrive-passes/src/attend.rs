@@ -1,12 +1,11 @@
 //! Attend: `softmax(f(q kᵀ)) v` becomes attention with a score function, where the device has a
 //! kernel for it.
 //!
-//! Padding masks are data, so that no pass can know ahead what they hide: what lies between the
-//! product and the softmax is read as a function of one score, in which whatever does not come from
-//! the product is a captured tensor, read where it was before it was broadcast. Scores then never
-//! exist as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row
-//! whose scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or
-//! impossible.
+//! Padding masks are data, so that no pass can know ahead what they hide. All between the product
+//! and the softmax is read as a function of one score. In it, whatever does not come from the
+//! product is a captured tensor, read where it was before it was broadcast. Scores then never exist
+//! as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row whose
+//! scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or impossible.
 
 mod operand;
 
@@ -29,7 +28,7 @@ pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphE
         return Ok(graph.clone());
     }
     let uses = graph.use_counts();
-    let found: HashMap<Value, Found> = graph
+    let found: HashMap<Value, AttentionProducts> = graph
         .nodes()
         .iter()
         .filter_map(|node| Some((node.results[0], find(graph, node, &uses)?)))
@@ -46,7 +45,7 @@ pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphE
         let types: Vec<_> = found.captures.iter().map(|&v| graph.ty(v).clone()).collect();
         let scores = graph.ty(found.product).dtype;
         let region = match &found.scores {
-            Scores::Product => vec![],
+            ScoreExpr::Product => vec![],
             f => vec![score_region(scores, &types, |score, index, captures| {
                 f.at(score, index, captures)
             })?],
@@ -61,28 +60,28 @@ pub(crate) fn attend(graph: &Graph, target: &dyn Target) -> Result<Graph, GraphE
 }
 
 /// Attention as products around a softmax.
-struct Found {
+struct AttentionProducts {
     /// q, k, v, and whether the last two dimensions are the other way around.
     operands: [(Operand, bool); 3],
     product: Value,
     scale: f64,
-    scores: Scores,
+    scores: ScoreExpr,
     captures: Vec<Value>,
     /// Values that attention does not need.
     interior: Vec<Value>,
 }
 
 /// What a score is made of.
-enum Scores {
+enum ScoreExpr {
     /// The scaled product of a query and a key.
     Product,
     Constant(Tensor),
     /// An element of a capture; a dimension that has none of the four indices has one element.
     Read(usize, Vec<Option<usize>>),
-    Elementwise(Prim, Vec<Scores>),
+    Elementwise(Prim, Vec<ScoreExpr>),
 }
 
-impl Scores {
+impl ScoreExpr {
     fn at<'b>(&self, score: Expr<'b>, index: [Expr<'b>; 4], captures: &[Expr<'b>]) -> Expr<'b> {
         match self {
             Self::Product => score,
@@ -103,7 +102,7 @@ impl Scores {
     }
 }
 
-impl Found {
+impl AttentionProducts {
     /// Whether nothing but the attention needs what is within.
     fn is_private(&self, graph: &Graph, result: Value, uses: &[usize]) -> bool {
         let mut within: HashMap<Value, usize> = HashMap::new();
@@ -116,7 +115,7 @@ impl Found {
 }
 
 /// What `node` computes, if that is attention whose scores are seen by nobody.
-fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<Found> {
+fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<AttentionProducts> {
     // A sum that is rounded to the type of the operands is what the op gives.
     let rounded = matches!(root.op.prim(), Some(Prim::Convert { .. }));
     let node = if rounded { graph.producer(root.operands[0])? } else { root };
@@ -159,7 +158,14 @@ fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<Found> {
         (k, pairs.contract[0].1 == 2),
         (Operand::whole(matrices[2]), weighted.contract[0].1 == 3),
     ];
-    (plain && safe).then_some(Found { operands, product, scale, scores, captures, interior })
+    (plain && safe).then_some(AttentionProducts {
+        operands,
+        product,
+        scale,
+        scores,
+        captures,
+        interior,
+    })
 }
 
 /// A product of matrices, one for each head of each sequence, that sums over the left one's columns
@@ -212,10 +218,10 @@ struct Reader<'g> {
 }
 
 impl Reader<'_> {
-    fn scores(&mut self, value: Value) -> Option<Scores> {
+    fn scores(&mut self, value: Value) -> Option<ScoreExpr> {
         let graph = self.graph;
         if value == self.product {
-            return Some(Scores::Product);
+            return Some(ScoreExpr::Product);
         }
         let node = graph.producer(value);
         let Some(node) = node.filter(|_| product(graph, value) == Some(self.product)) else {
@@ -231,17 +237,17 @@ impl Reader<'_> {
             // It is the op's own scale; kernels take their maximum before a positive one.
             if let Some(factor) = factor.filter(|&c| c > 0.0 && self.is_read_once) {
                 self.scale = factor;
-                return Some(Scores::Product);
+                return Some(ScoreExpr::Product);
             }
         }
         let operands = node.operands.iter().map(|&v| self.scores(v));
-        Some(Scores::Elementwise(prim.clone(), operands.collect::<Option<_>>()?))
+        Some(ScoreExpr::Elementwise(prim.clone(), operands.collect::<Option<_>>()?))
     }
 
     /// What does not come from the product, where it was before it was broadcast.
-    fn read(&mut self, value: Value) -> Scores {
+    fn read(&mut self, value: Value) -> ScoreExpr {
         if let Some(number) = constant(self.graph, value) {
-            return Scores::Constant(number.clone());
+            return ScoreExpr::Constant(number.clone());
         }
         let (source, dims) = match self.graph.producer(value).map(|node| (node, node.op.prim())) {
             Some((node, Some(Prim::Broadcast { dims, .. }))) => (node.operands[0], dims.clone()),
@@ -254,17 +260,19 @@ impl Reader<'_> {
             self.captures.push(source);
             self.captures.len() - 1
         });
-        Scores::Read(capture, index)
+        ScoreExpr::Read(capture, index)
     }
 }
 
 /// Whether a score may become -∞ by other than its product.
-fn may_hide(graph: &Graph, scores: &Scores, captures: &[Value]) -> bool {
+fn may_hide(graph: &Graph, scores: &ScoreExpr, captures: &[Value]) -> bool {
     match scores {
-        Scores::Product => false,
-        Scores::Constant(number) => number.to_f64() == [f64::NEG_INFINITY],
-        Scores::Read(capture, _) => !is_finite(graph, captures[*capture]),
-        Scores::Elementwise(_, operands) => operands.iter().any(|o| may_hide(graph, o, captures)),
+        ScoreExpr::Product => false,
+        ScoreExpr::Constant(number) => number.to_f64() == [f64::NEG_INFINITY],
+        ScoreExpr::Read(capture, _) => !is_finite(graph, captures[*capture]),
+        ScoreExpr::Elementwise(_, operands) => {
+            operands.iter().any(|o| may_hide(graph, o, captures))
+        }
     }
 }
 

@@ -127,18 +127,20 @@ fn gather(plan: &mut Plan, most: usize) {
 }
 
 /// What a collective does with blocks, where several of it can be one, and its channel.
-fn kind(step: &Step) -> Option<(Kind, &Channel)> {
+fn kind(step: &Step) -> Option<(BucketKind, &Channel)> {
     let StepKind::CollectiveStart { prim } = &step.kind else { return None };
     match prim {
-        Prim::AllReduce { reducer, channel } => Some((Kind::Reduce(*reducer), channel)),
-        Prim::ReduceScatter { reducer, channel, .. } => Some((Kind::Scatter(*reducer), channel)),
-        Prim::AllGather { channel, .. } => Some((Kind::Gather, channel)),
+        Prim::AllReduce { reducer, channel } => Some((BucketKind::Reduce(*reducer), channel)),
+        Prim::ReduceScatter { reducer, channel, .. } => {
+            Some((BucketKind::Scatter(*reducer), channel))
+        }
+        Prim::AllGather { channel, .. } => Some((BucketKind::Gather, channel)),
         _ => None,
     }
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Kind {
+enum BucketKind {
     Reduce(Reducer),
     Scatter(Reducer),
     Gather,

@@ -28,7 +28,7 @@ impl fmt::Debug for Pass {
 
 /// What there is of a plan between two passes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Size {
+pub struct DraftSize {
     /// Nodes of the graph.
     pub nodes: usize,
     /// Steps of the plan; none before the pass `steps`.
@@ -37,13 +37,13 @@ pub struct Size {
 
 /// What one pass changed.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct PassChange {
     /// The pass.
     pub pass: &'static Pass,
     /// What it was given.
-    pub before: Size,
+    pub before: DraftSize,
     /// What it made.
-    pub after: Size,
+    pub after: DraftSize,
     /// The notes that it added: what it expanded, declined, cast.
     pub notes: Vec<Note>,
 }

@@ -49,7 +49,7 @@ fn follow(graph: &Graph, inputs: usize, rows: usize) -> Option<()> {
     for node in graph.nodes() {
         let of = |value: &Value| known[value.0 as usize].clone();
         let operands = node.operands.iter().map(of).collect::<Option<Vec<_>>>()?;
-        let place = Place { graph, node, rows };
+        let place = NodeRows { graph, node, rows };
         for (&value, follows) in node.results.iter().zip(place.results(&operands)?) {
             known[value.0 as usize] = Some(follows);
         }
@@ -63,13 +63,13 @@ fn sizes(graph: &Graph, value: Value) -> Vec<usize> {
 }
 
 /// A node of a graph with so many rows.
-struct Place<'g> {
+struct NodeRows<'g> {
     graph: &'g Graph,
     node: &'g Node,
     rows: usize,
 }
 
-impl Place<'_> {
+impl NodeRows<'_> {
     /// What the results follow; `None` where rows meet.
     fn results(&self, operands: &[Follows]) -> Option<Vec<Follows>> {
         let unequal =

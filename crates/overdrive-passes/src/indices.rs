@@ -54,7 +54,7 @@ pub struct OutOfRange {
 }
 
 /// The known facts of a value: its expression in the new graph, and the inputs that it comes from.
-type Known<'b> = Option<(Expr<'b>, BTreeSet<usize>)>;
+type KnownExpr<'b> = Option<(Expr<'b>, BTreeSet<usize>)>;
 
 impl Indices {
     /// Those of a bound graph; `None` where no input is an index.
@@ -64,7 +64,7 @@ impl Indices {
 
     fn cut(graph: &Graph) -> Result<Option<Self>, GraphError> {
         let b = Builder::new("indices");
-        let mut known: Vec<Known<'_>> = vec![None; graph.value_count()];
+        let mut known: Vec<KnownExpr<'_>> = vec![None; graph.value_count()];
         let (mut inputs, mut lookups) = (Vec::new(), Vec::new());
         for (position, port) in graph.inputs().iter().enumerate() {
             let ty = graph.ty(port.value);

@@ -44,7 +44,7 @@ pub use bind::bind;
 pub use cse::cse;
 pub use dce::dce;
 pub use differentiate::differentiate;
-pub use draft::{Change, Pass, Size};
+pub use draft::{DraftSize, Pass, PassChange};
 pub use draw::draw;
 pub use float8::float8;
 pub use fold::fold;
@@ -60,13 +60,13 @@ pub use perturb::perturb;
 pub use plan::{PlanError, explain, place, plan};
 pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{
-    Additions, Held, Layer, LayerKind, Learning, MODES, Order, Part, Preparation, Quantization,
-    QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme, Skipped,
-    activation_range, awq, awq_folded, declare, layers, learn, quantize, rescale, smooth,
+    Additions, Held, KAxis, Layer, LayerKind, LayerPart, Learning, MODES, Preparation,
+    Quantization, QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme,
+    Skipped, activation_range, awq, awq_folded, declare, layers, learn, quantize, rescale, smooth,
     smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
-pub use region::{At, Read, Region};
+pub use region::{At, CaptureRead, Region};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use segments::{ModelBlock, block_ends, blocks, segments};
 pub use shard::{ShardError, Sharded, shard};

@@ -7,8 +7,8 @@
 //! za)(b - zb)`, which is `Codes`. On real numbers nothing changes; in f32 it is more exact than
 //! before. Invariant: what became integer, and what could not, is a note that the plan shows.
 
-use crate::rebuild::{Place, rebuild};
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use crate::rebuild::{NodeToCopy, rebuild};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::ops::{Conv2d, Dequantize, Linear, QuantizedLinear};
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
@@ -49,7 +49,7 @@ pub(crate) fn multiply_codes(
 
 /// A tensor as what it was dequantized from.
 #[derive(Copy, Clone)]
-struct Numbers<'b> {
+struct ScaledCodes<'b> {
     codes: Codes<'b>,
     /// f32, of the codes' rank.
     scale: Expr<'b>,
@@ -60,10 +60,10 @@ fn is_one(parameter: Expr<'_>) -> bool {
     parameter.sizes().iter().product::<usize>() == 1
 }
 
-impl<'b> Numbers<'b> {
+impl<'b> ScaledCodes<'b> {
     /// The numbers behind `value`, if it dequantizes codes of 8 bits or fewer; reshapes and
     /// transposes may stand between.
-    fn of(graph: &Graph, place: &Place<'b, '_>, value: Value) -> Option<Self> {
+    fn of(graph: &Graph, place: &NodeToCopy<'b, '_>, value: Value) -> Option<Self> {
         let node = graph.producer(value)?;
         if node.op.composite::<Dequantize>().is_some() {
             let [codes, scale] = [0, 1].map(|i| place.get(node.operands[i]));
@@ -140,30 +140,30 @@ enum Meeting {
 
 /// A product whose sides are codes.
 struct CodeProduct<'b> {
-    sides: [Numbers<'b>; 2],
+    sides: [ScaledCodes<'b>; 2],
     meeting: Meeting,
 }
 
 impl<'b> CodeProduct<'b> {
     /// The product that a node is; an error says what keeps codes from being multiplied.
-    fn of(graph: &Graph, place: &Place<'b, '_>) -> Option<Result<Self, &'static str>> {
+    fn of(graph: &Graph, place: &NodeToCopy<'b, '_>) -> Option<Result<Self, &'static str>> {
         let node = place.node;
         let operands = &node.operands;
         if graph.ty(*node.results.first()?).dtype != DType::F32 {
             return None;
         }
         let meeting = meeting(&node.op, &place.operands)?;
-        let left = Numbers::of(graph, place, operands[0])?;
+        let left = ScaledCodes::of(graph, place, operands[0])?;
         let right = match node.op.composite::<QuantizedLinear>() {
             Some(linear) => {
-                let zero = (linear.weights == Weights::Asymmetric).then(|| place.operands[3]);
+                let zero = (linear.weights == WeightScales::Asymmetric).then(|| place.operands[3]);
                 let [codes, scale] = [1, 2].map(|i| place.operands[i]);
                 let integers =
                     codes.dtype().is_int() && zero.is_none_or(|zero| zero.dtype() == codes.dtype());
                 let scale = scale.convert(DType::F32);
-                integers.then_some(Numbers { codes: Codes { codes, zero }, scale })?
+                integers.then_some(ScaledCodes { codes: Codes { codes, zero }, scale })?
             }
-            None => Numbers::of(graph, place, operands[1])?,
+            None => ScaledCodes::of(graph, place, operands[1])?,
         };
         let product = Self { sides: [left, right], meeting };
         Some(match product.obstacle() {
@@ -192,7 +192,7 @@ impl<'b> CodeProduct<'b> {
         )
     }
 
-    fn build(self, graph: &Graph, place: &Place<'b, '_>) -> Expr<'b> {
+    fn build(self, graph: &Graph, place: &NodeToCopy<'b, '_>) -> Expr<'b> {
         let [left, right] = self.sides;
         let ty = graph.ty(place.node.results[0]);
         let (rank, shape) = (ty.rank(), ty.shape.clone());
@@ -225,7 +225,8 @@ fn meeting(op: &Operation, operands: &[Expr<'_>]) -> Option<Meeting> {
         return Some(dot(0));
     }
     if let Some(linear) = op.composite::<QuantizedLinear>() {
-        let whole = linear.activations == Activations::Float && linear.weights != Weights::TwoLevel;
+        let whole =
+            linear.activations == Activations::Float && linear.weights != WeightScales::TwoLevel;
         return whole.then(|| dot(1));
     }
     if let Some(conv) = op.composite::<Conv2d>() {

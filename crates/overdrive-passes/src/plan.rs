@@ -10,11 +10,11 @@ pub(crate) mod chains;
 mod collective;
 mod contraction;
 mod convolution;
+mod copy_loops;
 mod error;
 mod fit;
 pub(crate) mod join;
 mod locate;
-mod movement;
 pub(crate) mod narrowed;
 mod steps;
 pub(crate) mod updates;
@@ -23,7 +23,7 @@ pub use arena::place;
 pub use error::PlanError;
 pub(crate) use steps::steps;
 
-use crate::draft::{Change, Draft, Size};
+use crate::draft::{Draft, DraftSize, PassChange};
 use fit::{fit, run_passes};
 use overdrive_ir::plan::Plan;
 use overdrive_ir::{Graph, Mode, Target, Tuning};
@@ -51,15 +51,15 @@ pub fn explain(
     mode: Mode,
     target: &dyn Target,
     tuning: &Tuning,
-) -> Result<(Plan, Vec<Change>), PlanError> {
+) -> Result<(Plan, Vec<PassChange>), PlanError> {
     let fitted = fit(graph, (mode, target), tuning)?;
     let (mut changes, mut noted) = (Vec::new(), 0);
-    let mut before = Size { nodes: graph.nodes().len(), steps: 0 };
+    let mut before = DraftSize { nodes: graph.nodes().len(), steps: 0 };
     let draft = Draft::new(graph, (mode, target), (&fitted.tuning, fitted.policy));
     let mut plan = run_passes(draft, &mut |pass, draft| {
-        let after = Size { nodes: draft.graph.nodes().len(), steps: draft.plan.steps.len() };
+        let after = DraftSize { nodes: draft.graph.nodes().len(), steps: draft.plan.steps.len() };
         let notes = draft.plan.notes[noted..].to_vec();
-        changes.push(Change { pass, before, after, notes });
+        changes.push(PassChange { pass, before, after, notes });
         (before, noted) = (after, draft.plan.notes.len());
     })?;
     plan.limited = fitted.plan.limited;

@@ -6,7 +6,7 @@
 //! silence: every rounding is a `convert` node.
 
 use crate::cse::merge;
-use crate::rebuild::{Place, rebuild, regions};
+use crate::rebuild::{NodeToCopy, rebuild, regions};
 use overdrive_ir::{
     Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType,
     Types, Value,
@@ -86,7 +86,7 @@ fn early(graph: &Graph) -> Result<Graph, GraphError> {
 
 /// A conversion of a view as a view of a conversion, and a value that was only widened and is
 /// narrowed again as what it was; `None` for everything else.
-fn before_views<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+fn before_views<'b>(graph: &Graph, place: &NodeToCopy<'b, '_>) -> Option<Expr<'b>> {
     let Prim::Convert { to, overflow } = *place.node.op.prim()? else { return None };
     let viewed = |value: Value| {
         let node = graph.producer(value)?;

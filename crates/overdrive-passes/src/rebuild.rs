@@ -6,7 +6,7 @@
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, TensorType, Value};
 
 /// A node about to be copied.
-pub(crate) struct Place<'b, 'a> {
+pub(crate) struct NodeToCopy<'b, 'a> {
     /// Where to build.
     pub(crate) builder: &'b Builder,
     /// The node in the old graph.
@@ -16,7 +16,7 @@ pub(crate) struct Place<'b, 'a> {
     map: &'a [Option<Expr<'b>>],
 }
 
-impl<'b> Place<'b, '_> {
+impl<'b> NodeToCopy<'b, '_> {
     /// What an earlier live value of the old graph has become.
     pub(crate) fn get(&self, value: Value) -> Expr<'b> {
         self.map[value.0 as usize].expect("live values are copied in order")
@@ -30,7 +30,7 @@ impl<'b> Place<'b, '_> {
 
 /// Gives the new results of a node.
 pub(crate) type Each<'e> =
-    dyn for<'b> FnMut(&Place<'b, '_>) -> Result<Vec<Expr<'b>>, GraphError> + 'e;
+    dyn for<'b> FnMut(&NodeToCopy<'b, '_>) -> Result<Vec<Expr<'b>>, GraphError> + 'e;
 
 /// Copies `graph` with the types of inputs and states changed by `retype` and the nodes by `each`,
 /// which also decides about regions.
@@ -73,7 +73,7 @@ pub(crate) fn rebuild_states(
             |v: &Value| map[v.0 as usize].expect("operands of live nodes are live and come first");
         let operands = node.operands.iter().map(known).collect();
         let _scope = b.scope_path(&node.scope);
-        let results = each(&Place { builder: &b, node, operands, map: &map })?;
+        let results = each(&NodeToCopy { builder: &b, node, operands, map: &map })?;
         node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
     }
     b.conclude(graph, |v| map[v.0 as usize].expect("outputs and updates are live"));

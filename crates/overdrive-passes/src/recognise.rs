@@ -10,6 +10,7 @@
 //! replaces only nodes that nothing else uses.
 
 mod attention;
+mod attention_weights;
 mod canonical;
 mod matching;
 mod movement;
@@ -20,7 +21,6 @@ mod sketch;
 mod spellings;
 mod terms;
 mod visible;
-mod weights;
 
 use crate::rebuild::{rebuild, regions};
 use crate::{cse, dce, fold};

@@ -1,9 +1,9 @@
 //! Score and mask functions of attention as scalar programs.
 //!
 //! A region is scalar code that reads captured tensors at computed indices. It becomes a `Program`,
-//! which each back end prints or runs as it does fused loops: values of few elements (an index
-//! vector, say) are so many registers, and a read is an `Instr::Load` whose element is kept beside
-//! the program, because it is not affine.
+//! which each back end prints or runs as it does fused loops. Values of few elements (an index
+//! vector, say) are so many registers. A read is an `Instr::Load` whose element is kept beside the
+//! program, because it is not affine.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ const MOST: usize = 256;
 
 /// What a region's value is.
 #[derive(Clone)]
-enum Known {
+enum RegionValue {
     /// All of a captured tensor.
     Capture(usize),
     /// These elements, in row-major order.
@@ -25,7 +25,7 @@ enum Known {
 
 /// A read of a capture: which, and the index along each of its dimensions.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Read {
+pub struct CaptureRead {
     /// Which capture.
     pub capture: usize,
     /// The index along each of its dimensions.
@@ -48,7 +48,7 @@ pub struct Region {
     /// The instructions; a load reads the slot of a capture.
     pub program: Program,
     /// Where in its capture each load reads.
-    pub reads: HashMap<Register, Read>,
+    pub reads: HashMap<Register, CaptureRead>,
     /// The elements of each output: the score, or whether the key is visible, first.
     pub outputs: Vec<Vec<Register>>,
 }
@@ -69,20 +69,20 @@ impl Region {
         let mut translator =
             Translator { captures, program: Program::default(), reads: HashMap::new() };
         let scalar = |translator: &mut Translator<'_>, instr, dtype| {
-            Known::Elements(vec![translator.program.push(instr, dtype)])
+            RegionValue::Elements(vec![translator.program.push(instr, dtype)])
         };
         let mut arguments = Vec::new();
         if output != DType::Bool {
             arguments.push(scalar(&mut translator, Instr::Accumulator, output));
         }
         arguments.extend((0..4).map(|d| scalar(&mut translator, Instr::Index(d), DType::I32)));
-        arguments.extend((0..captures.len()).map(Known::Capture));
+        arguments.extend((0..captures.len()).map(RegionValue::Capture));
         let known = translator.region(region, &arguments)?;
         let outputs = known.into_iter().zip(region.outputs()).map(|(known, port)| match known {
-            Known::Elements(registers) => registers,
+            RegionValue::Elements(registers) => registers,
             // A score that is a captured number.
-            Known::Capture(capture) => {
-                let read = Read { capture, index: Vec::new() };
+            RegionValue::Capture(capture) => {
+                let read = CaptureRead { capture, index: Vec::new() };
                 vec![translator.read(read, region.ty(port.value).dtype)]
             }
         });
@@ -95,7 +95,7 @@ impl Region {
 struct Translator<'a> {
     captures: &'a [View],
     program: Program,
-    reads: HashMap<Register, Read>,
+    reads: HashMap<Register, CaptureRead>,
 }
 
 fn unsupported(node: &Node) -> String {
@@ -108,12 +108,16 @@ fn unsupported(node: &Node) -> String {
 
 impl Translator<'_> {
     /// What the region's outputs are.
-    fn region(&mut self, region: &Graph, arguments: &[Known]) -> Result<Vec<Known>, String> {
-        let mut known: Vec<Option<Known>> = vec![None; region.value_count()];
+    fn region(
+        &mut self,
+        region: &Graph,
+        arguments: &[RegionValue],
+    ) -> Result<Vec<RegionValue>, String> {
+        let mut known: Vec<Option<RegionValue>> = vec![None; region.value_count()];
         for (port, argument) in region.inputs().iter().zip(arguments) {
             known[port.value.0 as usize] = Some(argument.clone());
         }
-        let at = |known: &[Option<Known>], v: Value| {
+        let at = |known: &[Option<RegionValue>], v: Value| {
             known[v.0 as usize].clone().expect("operands precede their node")
         };
         // Derivatives come with nodes that nobody reads, such as those of a captured tensor.
@@ -128,7 +132,7 @@ impl Translator<'_> {
             if node.results.iter().all(|v| !live[v.0 as usize]) {
                 continue;
             }
-            let operands: Vec<Known> = node.operands.iter().map(|&v| at(&known, v)).collect();
+            let operands: Vec<RegionValue> = node.operands.iter().map(|&v| at(&known, v)).collect();
             let types = region.types(&node.operands);
             let results = match &node.op {
                 Operation::Composite(_) => {
@@ -136,7 +140,7 @@ impl Translator<'_> {
                 }
                 Operation::Prim(prim) => {
                     let ty = region.ty(node.results[0]);
-                    vec![Known::Elements(self.prim(node, prim, (&operands, &types), ty)?)]
+                    vec![RegionValue::Elements(self.prim(node, prim, (&operands, &types), ty)?)]
                 }
             };
             for (&value, result) in node.results.iter().zip(results) {
@@ -150,15 +154,15 @@ impl Translator<'_> {
         &mut self,
         node: &Node,
         prim: &Prim,
-        (operands, types): (&[Known], &[TensorType]),
+        (operands, types): (&[RegionValue], &[TensorType]),
         ty: &TensorType,
     ) -> Result<Vec<Register>, String> {
         let count = ty.elements();
         if count > MOST {
             return Err(unsupported(node));
         }
-        if let (Prim::Gather { axes }, Known::Capture(capture)) =
-            (prim, &operands[..].first().cloned().unwrap_or(Known::Elements(vec![])))
+        if let (Prim::Gather { axes }, RegionValue::Capture(capture)) =
+            (prim, &operands[..].first().cloned().unwrap_or(RegionValue::Elements(vec![])))
         {
             let indices = self.elements(&operands[1], node)?;
             return Ok(self.gather((*capture, axes), &indices, &types[1].sizes(), ty.dtype));
@@ -224,10 +228,10 @@ impl Translator<'_> {
     }
 
     /// The elements of a value; of a capture that is small enough.
-    fn elements(&mut self, value: &Known, node: &Node) -> Result<Vec<Register>, String> {
+    fn elements(&mut self, value: &RegionValue, node: &Node) -> Result<Vec<Register>, String> {
         match value {
-            Known::Elements(registers) => Ok(registers.clone()),
-            Known::Capture(capture) => {
+            RegionValue::Elements(registers) => Ok(registers.clone()),
+            RegionValue::Capture(capture) => {
                 let ty = &self.captures[*capture].ty;
                 if ty.elements() > MOST {
                     return Err(unsupported(node));
@@ -236,7 +240,7 @@ impl Translator<'_> {
                 let (sizes, dtype) = (ty.sizes(), ty.dtype);
                 for_each_index(&sizes, |index| {
                     let index = index.iter().map(|&i| At::Fixed(i)).collect();
-                    registers.push(self.read(Read { capture: *capture, index }, dtype));
+                    registers.push(self.read(CaptureRead { capture: *capture, index }, dtype));
                 });
                 Ok(registers)
             }
@@ -264,13 +268,13 @@ impl Translator<'_> {
                 axes.iter().enumerate().for_each(|(i, &axis)| {
                     index[axis] = At::Computed(indices[row * axes.len() + i])
                 });
-                results.push(self.read(Read { capture, index }, dtype));
+                results.push(self.read(CaptureRead { capture, index }, dtype));
             });
         }
         results
     }
 
-    fn read(&mut self, read: Read, dtype: DType) -> Register {
+    fn read(&mut self, read: CaptureRead, dtype: DType) -> Register {
         let access = Access { slot: self.captures[read.capture].slot, offset: 0, strides: vec![] };
         let register = self.program.push(Instr::Load(access), dtype);
         self.reads.insert(register, read);

@@ -41,7 +41,7 @@ pub(crate) fn policies(graph: &Graph) -> Result<Vec<Rematerialize>, GraphError> 
     let Some(loss) = graph.outputs().iter().find(|port| port.name == LOSS) else {
         return Ok(Vec::new());
     };
-    let saved = Step::new(graph, loss.value).saved;
+    let saved = TrainingStep::new(graph, loss.value).saved;
     let bytes: u64 = saved.iter().map(|&v| graph.ty(v).bytes() as u64).sum();
     let budgets = (0..PARTS)
         .map(|parts| Rematerialize::Budget { saved_bytes: (bytes / PARTS).saturating_mul(parts) });
@@ -72,7 +72,7 @@ pub fn rematerialize(
             remedy: "name the output that the gradients are taken of".into(),
         });
     };
-    let step = Step::new(graph, port.value);
+    let step = TrainingStep::new(graph, port.value);
     let mut kept = match policy {
         Rematerialize::None => step.saved.clone(),
         Rematerialize::EveryBlock => step.between_blocks(),
@@ -94,14 +94,14 @@ pub fn rematerialize(
 }
 
 /// A training step divided into forward and backward.
-struct Step<'g> {
+struct TrainingStep<'g> {
     graph: &'g Graph,
     forward: Vec<bool>,
     /// Forward values that backward nodes read.
     saved: BTreeSet<Value>,
 }
 
-impl<'g> Step<'g> {
+impl<'g> TrainingStep<'g> {
     fn new(graph: &'g Graph, loss: Value) -> Self {
         let mut forward = vec![false; graph.nodes().len()];
         let mut pending = vec![loss];

@@ -182,7 +182,7 @@ fn name(graph: &Graph, value: Value) -> String {
 fn part(graph: &Graph, lives: &Lives, [start, end]: [usize; 2]) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let is_last = end == graph.nodes().len();
-    let mut copy = Copy { graph, b: &b, map: BTreeMap::new() };
+    let mut copy = SegmentBuilder { graph, b: &b, map: BTreeMap::new() };
     let own = |v: &Value| {
         let readers = graph.nodes()[start..end].iter().flat_map(|node| &node.operands);
         let given = || is_last && graph.outputs().iter().any(|port| port.value == *v);
@@ -207,13 +207,13 @@ fn part(graph: &Graph, lives: &Lives, [start, end]: [usize; 2]) -> Result<Graph,
 }
 
 /// A part under construction.
-struct Copy<'a, 'b> {
+struct SegmentBuilder<'a, 'b> {
     graph: &'a Graph,
     b: &'b Builder,
     map: BTreeMap<Value, Expr<'b>>,
 }
 
-impl<'b> Copy<'_, 'b> {
+impl<'b> SegmentBuilder<'_, 'b> {
     /// A value here; what depends on no input is made when it is asked for.
     fn value(&mut self, value: Value) -> Expr<'b> {
         if let Some(known) = self.map.get(&value) {

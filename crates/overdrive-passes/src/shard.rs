@@ -7,17 +7,17 @@
 
 mod layout;
 mod parts;
-mod ranks;
 mod relation;
+mod walk;
 
 use layout::Laid;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
     Axis, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, Value,
 };
-use parts::Part;
-use ranks::Ranks;
+use parts::ShardPart;
 use std::collections::BTreeMap;
+use walk::Ranks;
 
 /// Why a graph cannot be sharded as asked.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -114,7 +114,7 @@ impl Sharded {
         let local = sharding.local(&sizes, &self.mesh);
         let ty = whole.ty().with_shape(local.clone());
         let start = self.start(&local, sharding, rank);
-        let part = Part { whole: &sizes, sizes: &local, start: &start };
+        let part = ShardPart { whole: &sizes, sizes: &local, start: &start };
         let (width, mut found) = (dtype.bits() / 8, vec![0; ty.bytes()]);
         part.runs(&mut |from, to, count| {
             let run = &whole.bytes()[from * width..][..count * width];
@@ -138,7 +138,7 @@ impl Sharded {
         let (width, mut found) = (dtype.bits() / 8, vec![0; ty.bytes()]);
         for (rank, own) in parts.iter().enumerate() {
             let start = self.start(&local, sharding, rank);
-            let part = Part { whole: &sizes, sizes: &local, start: &start };
+            let part = ShardPart { whole: &sizes, sizes: &local, start: &start };
             part.runs(&mut |to, from, count| {
                 let run = &own.bytes()[from * width..][..count * width];
                 found[to * width..][..count * width].copy_from_slice(run);

@@ -4,7 +4,7 @@
 
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
-use overdrive_ir::plan::{Note, Place, Step, StepKind};
+use overdrive_ir::plan::{Note, SlotPlace, Step, StepKind};
 use overdrive_ir::{
     Builder, Call, DType, Decline, Described, Description, DotGeneral, Expr, Graph, Init, Kernel,
     Mode, Plan, Prim, TensorType, Tuning,
@@ -137,7 +137,7 @@ fn lives_that_overlap_share_no_bytes() {
             }
         }
         let arena = |slot: usize| match plan.slots[slot].place {
-            Place::Arena { offset, .. } => Some((offset, offset + plan.slots[slot].bytes())),
+            SlotPlace::Arena { offset, .. } => Some((offset, offset + plan.slots[slot].bytes())),
             _ => None,
         };
         for (&a, &(a0, a1)) in &live {
@@ -163,7 +163,7 @@ fn a_state_that_is_scaled_is_updated_in_place() {
     let graph = b.finish().unwrap();
     for plan in plans(&graph) {
         let (_, _, new) = plan.updates[0].clone();
-        assert_eq!(plan.slot(new).place, Place::State("p".into()));
+        assert_eq!(plan.slot(new).place, SlotPlace::State("p".into()));
         assert_eq!(plan.arena_bytes, [0]);
     }
 }
@@ -202,7 +202,7 @@ fn a_cache_is_written_where_it_is_or_the_plan_errs() {
         let before =
             planned(&cache(|old, _, _| old * 3.0), mode).expect("the old value can be read first");
         let (_, old, new) = &before.updates[0];
-        assert_eq!(before.slot(*new).place, Place::State("cache".to_owned()), "{mode}");
+        assert_eq!(before.slot(*new).place, SlotPlace::State("cache".to_owned()), "{mode}");
         let writer =
             before.steps.iter().position(|s| s.writes.contains(new)).expect("somebody writes it");
         assert!(

@@ -9,7 +9,7 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{BlockFormat, Builder, DType, Dim, Graph, Init, Tensor, TensorType};
 use overdrive_passes::{
-    Evidence, Held, Layer, MODES, Order, Preparation, Pruning, Quantization, Rounding, Statistic,
+    Evidence, Held, KAxis, Layer, MODES, Preparation, Pruning, Quantization, Rounding, Statistic,
     awq, bind, compress, layers, observe, quantize, smooth, sparsify,
 };
 use std::collections::BTreeMap;
@@ -286,7 +286,7 @@ fn a_block_is_the_first_numbered_part_of_a_name() {
     let block = |name: &str| {
         let (name, kind) = (name.to_owned(), overdrive_passes::LayerKind::Linear);
         let (weight, site) = (String::new(), String::new());
-        let held = Held { sizes: vec![1, 1], order: Order::InputMajor };
+        let held = Held { sizes: vec![1, 1], order: KAxis::InputMajor };
         let (shape, parts) = ([1, 1], vec![]);
         Layer { name, weight, site, parts, kind, shape, held, groups: 1 }.block().to_owned()
     };

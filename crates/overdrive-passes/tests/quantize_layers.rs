@@ -8,7 +8,7 @@ use overdrive_ir::{
     BlockFormat, Builder, DType, Expr, Granularity, Graph, Init, Tensor, TensorType,
 };
 use overdrive_passes::{
-    Additions, Evidence, MODES, Order, Quantization, Scheme, Statistic, declare, layers, observe,
+    Additions, Evidence, KAxis, MODES, Quantization, Scheme, Statistic, declare, layers, observe,
     quantize,
 };
 use std::collections::BTreeMap;
@@ -48,10 +48,10 @@ fn input() -> Tensor {
 fn weights_are_found_behind_transposes_and_slices() {
     let graph = model();
     let (found, skipped) = layers(&graph).unwrap();
-    let named: Vec<(&str, [usize; 2], Order, usize)> =
+    let named: Vec<(&str, [usize; 2], KAxis, usize)> =
         found.iter().map(|l| (l.name.as_str(), l.shape, l.held.order, l.parts.len())).collect();
     let expected =
-        [("h.0.up", [W, K], Order::OutputMajor, 1), ("h.0.qkv", [3 * K, W], Order::InputMajor, 3)];
+        [("h.0.up", [W, K], KAxis::OutputMajor, 1), ("h.0.qkv", [3 * K, W], KAxis::InputMajor, 3)];
     assert_eq!(named, expected);
     assert_eq!(found[1].parts[2].rows, 2 * K..3 * K);
     assert_eq!(skipped.len(), 1, "{skipped:?}");

@@ -5,7 +5,7 @@
 //! - [`program`]: the programs that are started, none of which may lie in the working folder.
 //! - [`python`]: the interpreter, isolated from the working folder.
 
-mod group;
+mod process_group;
 pub mod program;
 pub mod python;
 mod running;

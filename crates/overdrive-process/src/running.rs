@@ -4,7 +4,7 @@
 //! together with all that it started. So it is never ended in the middle of something that we still
 //! wait for.
 
-use crate::group::{Force, signal};
+use crate::process_group::{Force, signal};
 use crate::stop::Stop;
 use std::io;
 use std::process::{Child, Command};

@@ -4,7 +4,7 @@
 //! by itself. While no phase does, nothing would be lost, and whoever asks may end the process at
 //! once.
 
-use crate::group::{self, Force};
+use crate::process_group::{self, Force};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,11 +26,11 @@ pub struct Stop(Arc<Shared>);
 struct Shared {
     /// 0 while nobody asked.
     asked: AtomicU8,
-    state: Mutex<State>,
+    state: Mutex<StopState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StopState {
     heeding: usize,
     /// Process groups of the children.
     children: BTreeSet<u32>,
@@ -70,7 +70,7 @@ impl Stop {
     pub fn unless_heeded(&self, end: impl FnOnce()) {
         let state = self.state();
         if state.heeding == 0 {
-            state.children.iter().for_each(|&group| group::signal(group, Force::Killed));
+            state.children.iter().for_each(|&group| process_group::signal(group, Force::Killed));
             end();
         }
     }
@@ -81,14 +81,14 @@ impl Stop {
     }
 
     fn to_children(&self, force: Force) {
-        self.state().children.iter().for_each(|&group| group::signal(group, force));
+        self.state().children.iter().for_each(|&group| process_group::signal(group, force));
     }
 
     pub(crate) fn add(&self, group: u32) {
         self.state().children.insert(group);
         // It was started while the request came.
         if self.is_requested() {
-            group::signal(group, Force::Asked);
+            process_group::signal(group, Force::Asked);
         }
     }
 
@@ -96,7 +96,7 @@ impl Stop {
         self.state().children.remove(&group);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StopState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,8 +5,8 @@
 /// in a URL and in HTML, and the same in every report of that case.
 ///
 /// Two ids may read alike once only letters and digits are left (`a=1` and `a 1`), so a hash of the
-/// whole id ends it: FNV-1a (Fowler, Noll and Vo), which unlike the standard library's hasher is
-/// the same in every release.
+/// whole id ends it. FNV-1a (Fowler, Noll and Vo) is the same in every release, which the standard
+/// library's hasher is not.
 pub fn anchor(case_id: &str) -> String {
     let words = case_id.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let slug = words.collect::<Vec<_>>().join("-").to_ascii_lowercase();

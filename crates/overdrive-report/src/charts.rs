@@ -33,7 +33,7 @@ mod violins;
 pub use chart::{Chart, Switch, WIDTH};
 pub use front::{FrontPoint, front};
 
-use super::judged::Judged;
+use super::judged::JudgedResults;
 pub(super) use backends::TIME_PER_CALL;
 use chart::Study;
 pub(super) use contest::chart as contest;
@@ -59,7 +59,7 @@ pub(super) struct Charts {
 }
 
 /// The charts of one study.
-pub(super) fn of_study(judged: &Judged<'_>, name: &str) -> Charts {
+pub(super) fn of_study(judged: &JudgedResults<'_>, name: &str) -> Charts {
     let rows = judged.study(name);
     let study = Study { name, rows: &rows };
     let mut charts = cumulative::charts(judged, &study);

@@ -15,20 +15,20 @@ mod tests;
 
 pub(crate) use card::Card;
 
-use super::judged::{Judged, JudgedRow};
+use super::judged::{JudgedResults, JudgedRow};
 use super::{leaders, overview};
 use overdrive_bench::table::{Align, Table};
 use question::Question;
 
 /// The cards of every workload of which something was measured.
 pub(super) struct Decision {
-    pub(super) subjects: Vec<Subject>,
+    pub(super) subjects: Vec<WorkloadDecision>,
     /// Said once, where the figures are a screening's.
     pub(super) screening: Option<&'static str>,
 }
 
 /// One workload.
-pub(super) struct Subject {
+pub(super) struct WorkloadDecision {
     /// The studies of it, with commas between them.
     pub(super) study: String,
     pub(super) workload: String,
@@ -43,7 +43,7 @@ pub(super) struct Subject {
 }
 
 /// Works out every card, in the order of the records.
-pub(super) fn decide(judged: &Judged<'_>) -> Decision {
+pub(super) fn decide(judged: &JudgedResults<'_>) -> Decision {
     let mut groups: Vec<Vec<&JudgedRow<'_>>> = Vec::new();
     for row in &judged.rows {
         let workload = |row: &JudgedRow<'_>| row.record.case.workload.clone();
@@ -71,7 +71,7 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
         let beside = baseline.and_then(|baseline| beside::table(&question, baseline, &cards));
         let baseline = baseline.map(|row| row.id.clone());
         let model = workload.name.split(", ").next().unwrap_or_default().to_owned();
-        Subject {
+        WorkloadDecision {
             study: studies.join(", "),
             workload: workload.to_string(),
             model,
@@ -87,14 +87,14 @@ pub(super) fn decide(judged: &Judged<'_>) -> Decision {
 impl Decision {
     /// The workload to decide by and the other ones, where all are of one model. Most is known of
     /// the first, since studies of the whole model come before those of a part.
-    pub(super) fn of_one_model(&self) -> Option<(&Subject, &[Subject])> {
+    pub(super) fn of_one_model(&self) -> Option<(&WorkloadDecision, &[WorkloadDecision])> {
         let (first, others) = self.subjects.split_first()?;
         others.iter().all(|other| other.model == first.model).then_some((first, others))
     }
 }
 
 /// A row for each workload.
-pub(super) fn rows(subjects: &[Subject]) -> Table {
+pub(super) fn rows(subjects: &[WorkloadDecision]) -> Table {
     let titles =
         ["Workload", "Fastest", "Smallest", "Most accurate"].map(|title| (title, Align::Left));
     let mut table = Table::new(&titles);

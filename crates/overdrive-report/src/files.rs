@@ -4,7 +4,7 @@
 use super::charts::Chart;
 use super::decision::Decision;
 use super::findings::Finding;
-use super::judged::Judged;
+use super::judged::JudgedResults;
 use super::{charts, decision, findings, lost, machines, markdown, matrix};
 use overdrive_bench::results::Results;
 use overdrive_bench::table::{Table, markdown_table};
@@ -27,7 +27,7 @@ pub(super) struct File<'r> {
     pub(super) prefix: String,
     /// What its machine is called.
     pub(super) machine: String,
-    pub(super) judged: Judged<'r>,
+    pub(super) judged: JudgedResults<'r>,
     /// What to take for what.
     pub(super) decision: Decision,
     /// What follows from it in words.
@@ -48,7 +48,7 @@ impl<'r> Report<'r> {
             .enumerate()
             .map(|(i, (results, machine))| File::new(i, results, machine))
             .collect();
-        let judged: Vec<&Judged<'r>> = files.iter().map(|file| &file.judged).collect();
+        let judged: Vec<&JudgedResults<'r>> = files.iter().map(|file| &file.judged).collect();
         let machines: Vec<String> = files.iter().map(|file| file.machine.clone()).collect();
         let several = results.len() > 1;
         let (matrix, hardware) = if several {
@@ -101,7 +101,7 @@ const LEADING: usize = 2;
 impl<'r> File<'r> {
     fn new(index: usize, results: &'r Results, machine: String) -> Self {
         let prefix = if index == 0 { String::new() } else { format!("f{}-", index + 1) };
-        let judged = Judged::new(results);
+        let judged = JudgedResults::new(results);
         let studies = results.studies();
         let (mut ladders, mut costs, mut charts) = (Vec::new(), Vec::new(), Vec::new());
         for study in &studies {

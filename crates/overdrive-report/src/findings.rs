@@ -9,10 +9,10 @@
 
 mod doubts;
 mod finding;
-mod group;
+mod grouped;
 mod latency;
 mod launch_bound;
-mod memory;
+mod least_memory;
 mod not_compressed;
 mod quality;
 mod regressed;
@@ -26,7 +26,7 @@ mod win;
 pub use finding::{Finding, Topic};
 pub(super) use quality::FILE_BYTES;
 
-use super::judged::Judged;
+use super::judged::JudgedResults;
 use overdrive_bench::results::Results;
 
 /// Findings that a report shows at once; the others are a drawer away.
@@ -52,13 +52,13 @@ const ALARM: [Topic; 11] = [
 pub(super) const AGAINST: &[Topic] = ALARM.split_at(7).0;
 
 /// One kind of finding.
-type Rule = fn(&Judged<'_>) -> Vec<Finding>;
+type FindingRule = fn(&JudgedResults<'_>) -> Vec<Finding>;
 
 /// Every rule, in the order of the topics.
-const RULES: [Rule; 10] = [
+const RULES: [FindingRule; 10] = [
     latency::rule,
     throughput::rule,
-    memory::rule,
+    least_memory::rule,
     quality::rule,
     not_compressed::rule,
     regressed::rule,
@@ -70,11 +70,11 @@ const RULES: [Rule; 10] = [
 
 /// Everything that the records say.
 pub fn findings(results: &Results) -> Vec<Finding> {
-    of(&Judged::new(results))
+    of(&JudgedResults::new(results))
 }
 
 /// The same of results whose comparisons are known.
-pub(super) fn of(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn of(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let origin = if judged.results.imported.is_some() { "imported, " } else { "" };
     let found = RULES.iter().flat_map(|rule| rule(judged));
     found

@@ -11,7 +11,7 @@ use overdrive_bench::results::{Results, Variant};
 use overdrive_bench::speedup::{NoClaim, Speedup};
 
 /// Results and the comparisons that they ask for.
-pub(super) struct Judged<'r> {
+pub(super) struct JudgedResults<'r> {
     pub(super) results: &'r Results,
     /// In the order of the records.
     pub(super) rows: Vec<JudgedRow<'r>>,
@@ -48,7 +48,7 @@ impl<'r> JudgedRow<'r> {
     }
 }
 
-impl<'r> Judged<'r> {
+impl<'r> JudgedResults<'r> {
     /// Compares every record with its baseline.
     pub(super) fn new(results: &'r Results) -> Self {
         let ids: Vec<String> = results.records.iter().map(|record| record.case.id()).collect();

@@ -1,14 +1,14 @@
 //! A measured ladder as a table.
 
 use super::captioned::Captioned;
-use super::judged::Judged;
+use super::judged::JudgedResults;
 use overdrive_bench::digits;
 use overdrive_bench::ladder::{Ladder, LadderKey};
 use overdrive_bench::record::Record;
 use overdrive_bench::table::{Align, Table, UNKNOWN, cell};
 
 /// The steps with their gains, or why there is no ladder.
-pub(super) fn table(judged: &Judged<'_>, key: &LadderKey) -> Result<Captioned, String> {
+pub(super) fn table(judged: &JudgedResults<'_>, key: &LadderKey) -> Result<Captioned, String> {
     use Align::{Left, Right};
     let rungs: Vec<(&str, &Record)> = key
         .rungs

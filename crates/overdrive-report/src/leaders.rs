@@ -1,7 +1,7 @@
 //! Who may be recommended: figures whose samples are believed, and differences that an interval
 //! decides.
 
-use super::judged::{Judged, JudgedRow};
+use super::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::integrity::physics;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::runner::SUSPECT_RATIO;
@@ -18,7 +18,7 @@ pub(super) struct Lead<'j, 'r> {
 /// The latency of a row that may be recommended: outputs agree, nothing speaks against the samples,
 /// and the machine can be so fast.
 pub(super) fn believed<'r>(
-    judged: &Judged<'r>,
+    judged: &JudgedResults<'r>,
     row: &JudgedRow<'r>,
 ) -> Option<(&'r Measurement, &'r Series)> {
     let measurement = row.measurement()?;

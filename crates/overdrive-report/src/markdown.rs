@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::decision::{Card, Decision};
 use super::findings::Finding;
-use super::judged::Judged;
+use super::judged::JudgedResults;
 use super::section::{Section, section};
 use super::{decision, findings, overview};
 use overdrive_bench::digits;
@@ -14,14 +14,18 @@ use overdrive_bench::table::{Align, Table, markdown_table};
 
 /// The whole report.
 pub fn markdown(results: &Results) -> String {
-    let judged = Judged::new(results);
+    let judged = JudgedResults::new(results);
     let findings = findings::of(&judged);
     page(&judged, &decision::decide(&judged), &findings)
 }
 
 /// The same, of results that were judged already: the decision, ladders, findings, every case, and
 /// at the end where and how it was measured.
-pub(super) fn page(judged: &Judged<'_>, decision: &Decision, findings: &[Finding]) -> String {
+pub(super) fn page(
+    judged: &JudgedResults<'_>,
+    decision: &Decision,
+    findings: &[Finding],
+) -> String {
     let results = judged.results;
     let mut page = format!("# Overdrive results\n\n**{}**\n\n", overview::verdict(judged));
     for warning in

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::judged::{Judged, JudgedRow};
+use super::judged::{JudgedResults, JudgedRow};
 use super::section;
 use overdrive_bench::quality::metrics;
 use overdrive_bench::table::{Align, Column, Table, cell};
 
 /// The cases that at least two of the files hold, in the order of the first, each with its row in
 /// every file.
-pub(super) fn shared<'j, 'r>(files: &[&'j Judged<'r>]) -> Vec<Vec<Option<&'j JudgedRow<'r>>>> {
+pub(super) fn shared<'j, 'r>(
+    files: &[&'j JudgedResults<'r>],
+) -> Vec<Vec<Option<&'j JudgedRow<'r>>>> {
     let mut seen = BTreeMap::new();
     for row in files.iter().flat_map(|judged| &judged.rows) {
         *seen.entry(row.id.as_str()).or_insert(0) += 1;
@@ -25,7 +27,7 @@ pub(super) fn shared<'j, 'r>(files: &[&'j Judged<'r>]) -> Vec<Vec<Option<&'j Jud
 }
 
 /// Case by machine; `None` where no case is shared.
-pub(super) fn table(files: &[&Judged<'_>], machines: &[String]) -> Option<Table> {
+pub(super) fn table(files: &[&JudgedResults<'_>], machines: &[String]) -> Option<Table> {
     let shared = shared(files);
     if shared.is_empty() {
         return None;

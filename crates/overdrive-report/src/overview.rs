@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::judged::Judged;
+use super::judged::JudgedResults;
 use overdrive_bench::date::utc;
 use overdrive_bench::digits;
 use overdrive_bench::environment::{Cpu, Environment};
@@ -11,7 +11,7 @@ use overdrive_bench::series::{Depth, Series};
 use overdrive_bench::speedup::Verdict;
 
 /// `cpu, 2 threads: 21 of 24 cases ran; 9 excellent, 2 not comparable; 2 failed.`
-pub(super) fn verdict(judged: &Judged<'_>) -> String {
+pub(super) fn verdict(judged: &JudgedResults<'_>) -> String {
     let results = judged.results;
     if results.records.is_empty() {
         return "Nothing was measured.".to_owned();
@@ -46,7 +46,7 @@ pub(super) fn ran(results: &Results) -> String {
 
 /// Counts of comparisons by their verdict; those without one come last. A quick look judges none,
 /// which is said above.
-fn gains(judged: &Judged<'_>) -> BTreeMap<Result<Verdict, ()>, usize> {
+fn gains(judged: &JudgedResults<'_>) -> BTreeMap<Result<Verdict, ()>, usize> {
     let mut counts = BTreeMap::new();
     for row in judged.rows.iter().filter(|row| row.measurement().is_some()) {
         if let Some(gain) = &row.gain {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::captioned::Captioned;
-use super::judged::{Judged, JudgedRow};
+use super::judged::{JudgedResults, JudgedRow};
 use super::ladders::table as ladder;
 use super::overview::word;
 use super::side_tables;
@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// The section of `study`.
-pub(super) fn section(judged: &Judged<'_>, study: &str) -> Section {
+pub(super) fn section(judged: &JudgedResults<'_>, study: &str) -> Section {
     let results = judged.results;
     let compared = judged.study(study);
     let origin = results.imported.as_deref();

@@ -2,7 +2,7 @@
 //! quantities.
 
 use super::captioned::Captioned;
-use super::judged::{Judged, JudgedRow};
+use super::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::digits;
 use overdrive_bench::measurement::Measurement;
 use overdrive_bench::memory::Peak;
@@ -12,7 +12,10 @@ use overdrive_bench::table::{Align, Table, cell};
 pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
 
 /// What the variants are, each once.
-pub(super) fn variants(judged: &Judged<'_>, compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
+pub(super) fn variants(
+    judged: &JudgedResults<'_>,
+    compared: &[&JudgedRow<'_>],
+) -> Option<Captioned> {
     let mut table = Table::new(&[("Variant", Align::Left), ("What it is", Align::Left)]);
     for variant in &judged.results.variants {
         let is_it = |row: &&&JudgedRow<'_>| judged.variant(row) == Some(variant);

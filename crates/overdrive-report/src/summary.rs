@@ -2,8 +2,8 @@
 //! measurements, the winners with their intervals and what they cost, and the caveats. The tables
 //! are a `-v` away.
 
-use super::decision::{Card, Decision, Subject};
-use super::judged::Judged;
+use super::decision::{Card, Decision, WorkloadDecision};
+use super::judged::JudgedResults;
 use super::{decision, findings, overview};
 use overdrive_bench::results::Results;
 use overdrive_bench::table::indented;
@@ -20,14 +20,14 @@ const NAMED: usize = 5;
 /// The summary of a run at its end, in at most `width` columns. A line that does not fit whole is
 /// left out, never cut, but for a command.
 pub fn summary(results: &Results, width: u16) -> String {
-    let judged = Judged::new(results);
+    let judged = JudgedResults::new(results);
     let decision = decision::decide(&judged);
     let first = decision.of_one_model().and_then(|(one, _)| one.cards[0].made_by.as_ref());
     let made_by = first.map_or(String::new(), |command| format!("make it: {command}\n"));
     lines(&judged, &decision, usize::from(width)) + &made_by
 }
 
-fn lines(judged: &Judged<'_>, decision: &Decision, width: usize) -> String {
+fn lines(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> String {
     let results = judged.results;
     let ran = overview::ran(results);
     let said = caveats(judged, decision, width);
@@ -63,7 +63,7 @@ fn lines(judged: &Judged<'_>, decision: &Decision, width: usize) -> String {
 }
 
 /// Where nothing ran: why, in whole sentences, however many lines they take.
-fn nothing(judged: &Judged<'_>, width: usize) -> String {
+fn nothing(judged: &JudgedResults<'_>, width: usize) -> String {
     let mut lines = indented(&overview::verdict(judged), width, "");
     for finding in findings::of(judged) {
         lines.extend(indented(&plain(&finding.sentence), width, "  "));
@@ -73,7 +73,7 @@ fn nothing(judged: &Judged<'_>, width: usize) -> String {
 
 /// The one line of results that `-q` leaves.
 pub fn result_line(results: &Results) -> String {
-    let judged = Judged::new(results);
+    let judged = JudgedResults::new(results);
     match decision::decide(&judged).of_one_model() {
         Some((one, _)) => {
             format!("{}: {}: {}", one.study, one.workload, plain(&one.cards[0].answer()))
@@ -114,8 +114,8 @@ fn of_card(card: &Card, width: usize) -> [Vec<String>; 2] {
 
 /// A model's other workloads, a line each under the title that parts it from the first:
 /// `next token     cpu eager f32, 1.04x [1.01, 1.06] over cpu compile f32; 7.8 ms [7.6, 7.9]`.
-fn of_others(model: &str, others: &[Subject], width: usize) -> Vec<String> {
-    let line = |subject: &Subject| {
+fn of_others(model: &str, others: &[WorkloadDecision], width: usize) -> Vec<String> {
+    let line = |subject: &WorkloadDecision| {
         let name = subject.workload.trim_start_matches(model).trim_start_matches([',', ' ']);
         let title = name.split(" batch=").next().unwrap_or(name);
         if title.chars().count() < TITLE {
@@ -137,15 +137,15 @@ fn of_others(model: &str, others: &[Subject], width: usize) -> Vec<String> {
     shown.chain(rest).collect()
 }
 
-fn of_several(subjects: &[Subject], width: usize) -> Vec<String> {
+fn of_several(subjects: &[WorkloadDecision], width: usize) -> Vec<String> {
     // The workloads with a winner say more; of each study the first come first.
-    let mut ranked: Vec<(usize, bool, &Subject)> = Vec::new();
+    let mut ranked: Vec<(usize, bool, &WorkloadDecision)> = Vec::new();
     for (at, subject) in subjects.iter().enumerate() {
         let earlier = subjects[..at].iter().filter(|other| other.study == subject.study).count();
         ranked.push((earlier, subject.cards[0].winner.is_none(), subject));
     }
     ranked.sort_by_key(|(earlier, is_open, _)| (*is_open, *earlier));
-    let line = |(_, _, subject): &(usize, bool, &Subject)| {
+    let line = |(_, _, subject): &(usize, bool, &WorkloadDecision)| {
         let card = &subject.cards[0];
         let head = format!("{}: {}: ", subject.study, subject.workload);
         joined(&head, [card.answer(), card.detail.clone()], width)
@@ -187,7 +187,7 @@ fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> 
 }
 
 /// What speaks against the figures, shortest words: two lines at most.
-fn caveats(judged: &Judged<'_>, decision: &Decision, width: usize) -> Vec<String> {
+fn caveats(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Vec<String> {
     let mut parts = Vec::new();
     if decision.screening.is_some() {
         parts.push("a quick look, no verdict: rerun without --quick to quote figures".to_owned());

@@ -2,7 +2,7 @@
 
 use super::captioned::Captioned;
 use super::findings::Finding;
-use super::judged::Judged;
+use super::judged::JudgedResults;
 use super::section::section;
 use super::side_tables::PAID_ONCE;
 use super::{findings, overview};
@@ -23,7 +23,7 @@ const COLUMNS: [&str; 7] = [
 /// Every study's tables, remarks and findings, in lines of at most `width` characters where words
 /// are no longer.
 pub fn terminal(results: &Results, width: u16) -> String {
-    let judged = Judged::new(results);
+    let judged = JudgedResults::new(results);
     let mut text = String::new();
     let studies = results.studies();
     let alone = studies.len() == 1;

@@ -13,14 +13,14 @@ use overdrive_ir::{
 };
 
 /// How much is copied and multiplied.
-struct Extent {
+struct CeilingSizes {
     /// f32 elements of the copy.
     copied: usize,
     /// Edge of the square products.
     edge: usize,
 }
 
-impl Extent {
+impl CeilingSizes {
     /// 64 MiB in and 64 MiB out, and a millisecond or more of arithmetic; on an accelerator what
     /// lasts about as long.
     fn of(device: &Device<'_>) -> Self {
@@ -77,7 +77,7 @@ fn ceiling(
 ) -> Result<Ceiling, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
     let threads = device.threads;
-    let Extent { copied, edge } = Extent::of(device);
+    let CeilingSizes { copied, edge } = CeilingSizes::of(device);
     // As a function of the number of rows.
     let graph = |rows| match kind {
         None => copy(DType::F32, &[rows, edge]),

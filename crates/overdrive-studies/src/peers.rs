@@ -19,7 +19,7 @@ use overdrive_bench::failure::{Failure, FailureKind};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::record::Record;
 use overdrive_ir::DType;
-use process::Known;
+use process::KnownWorkload;
 pub(crate) use timed::{Given, HeldTo, Timed, Way};
 
 /// What a peer takes part with in a session: the case and, if the peer could make it ready, the
@@ -37,7 +37,8 @@ pub(crate) fn entrants<'a>(
 ) -> Vec<Entrant<'a>> {
     // Before anything is written for it: a large workload that nobody takes part in costs nothing.
     let knows = |peer| Peer::knows(peer, workload).map(|known| (peer, known));
-    let taking_part: Vec<(&Peer, Known)> = context.parties.peers.iter().filter_map(knows).collect();
+    let taking_part: Vec<(&Peer, KnownWorkload)> =
+        context.parties.peers.iter().filter_map(knows).collect();
     if taking_part.is_empty() {
         return vec![];
     }

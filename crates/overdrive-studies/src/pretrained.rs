@@ -24,15 +24,15 @@ mod names;
 mod phi;
 mod preprocessing;
 mod rotary;
+mod save;
 mod source;
 mod vit;
 mod whisper;
-mod writer;
 
 pub use architecture::Architecture;
 pub use coding::Coding;
 pub use error::PretrainedError;
-pub use facts::Task;
+pub use facts::ModelTask;
 pub use labels::{Labels, Problem};
 
 use crate::Template;
@@ -43,7 +43,7 @@ use overdrive_ir::{DType, Graph, GraphError, Init};
 use overdrive_models::Span;
 use overdrive_passes::{Recipe, precision, store};
 use serde_json::Value;
-use source::Source;
+use source::PretrainedSource;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -91,14 +91,14 @@ impl Pretrained {
     /// When a file is absent or damaged, or when the architecture is unknown (the known ones are
     /// listed). Also when the weights differ from what it needs (every difference is listed).
     pub fn read(place: &Path) -> Result<Self, PretrainedError> {
-        let mut source = Source::read(place)?;
+        let mut source = PretrainedSource::read(place)?;
         let config = &source.config;
         let beside = source.folder.as_deref().unwrap_or(place);
         let architecture = Architecture::read(config, beside)?;
         let facts = architecture.facts();
         let labels = match facts.task {
-            Task::Classifier => Labels::read(config)?,
-            Task::Decoder | Task::Encoder | Task::Other => None,
+            ModelTask::Classifier => Labels::read(config)?,
+            ModelTask::Decoder | ModelTask::Encoder | ModelTask::Other => None,
         };
         let coding = Coding::read(config)?;
         let graph = declared(coding.as_ref(), architecture.whole()?)?;
@@ -138,8 +138,8 @@ impl Pretrained {
             .ok()
             .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let name = name.unwrap_or_else(|| place.display().to_string());
-        let is_plain = !architecture.pools() && coding.is_none() && facts.task != Task::Other;
-        let Source { config, folder, .. } = source;
+        let is_plain = !architecture.pools() && coding.is_none() && facts.task != ModelTask::Other;
+        let PretrainedSource { config, folder, .. } = source;
         Ok(Self {
             name,
             folder,

@@ -6,7 +6,7 @@
 //! against the host first: on the same model at small sizes, each distinct block of it. Invariant:
 //! a reference comes from the host, or from a device that agreed with the host in this run.
 
-use crate::reference::{Place, Reference, SHARE};
+use crate::reference::{Reference, ReferenceRunner, SHARE};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::normal_inputs;
 use overdrive_ir::{Backend, DType, Graph, Mode, Tuning};
@@ -135,7 +135,7 @@ fn agree_on(host: &dyn Backend, device: &dyn Backend, graph: &Graph) -> Result<(
     let inputs = normal_inputs(graph, 1);
     let [known, found] = [host, device].map(|backend| {
         let alone = Referee::host(backend).choosing(graph, None);
-        Reference::new(graph, Place::On(alone)).outputs(&inputs)
+        Reference::new(graph, ReferenceRunner::On(alone)).outputs(&inputs)
     });
     for (port, (known, found)) in graph.outputs().iter().zip(known?.iter().zip(&found?)) {
         let (known, found) = (known.to_f64(), found.to_f64());

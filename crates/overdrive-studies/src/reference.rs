@@ -29,14 +29,14 @@ const TELLING: usize = 16;
 
 /// Where a reference runs.
 #[derive(Clone)]
-pub(crate) enum Place<'a> {
+pub(crate) enum ReferenceRunner<'a> {
     /// The specification itself.
     Evaluator,
     /// The back end that the referee chose.
     On(Rc<Chosen<'a>>),
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for ReferenceRunner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Evaluator => f.write_str("f64 evaluator"),
@@ -50,8 +50,8 @@ pub(crate) struct Reference<'a> {
     plain: Result<Graph, GraphError>,
     /// None where the graph rounds to codes, or cannot be had in f64.
     perturbed: Option<Graph>,
-    place: Place<'a>,
-    kept: RefCell<Option<Ready>>,
+    place: ReferenceRunner<'a>,
+    kept: RefCell<Option<ReadyReference>>,
 }
 
 /// The graph with only what is [`compared`] of each output: the rest need not cross to the host.
@@ -82,7 +82,7 @@ fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
 
 /// Graphs compiled over one set of states.
 #[derive(Default)]
-struct Ready {
+struct ReadyReference {
     state: Option<State>,
     /// As it is, and perturbed.
     sessions: [Option<Box<dyn Session>>; 2],
@@ -90,14 +90,14 @@ struct Ready {
 
 impl<'a> Reference<'a> {
     /// Inputs and states keep the graph's types.
-    pub(crate) fn new(graph: &Graph, place: Place<'a>) -> Self {
+    pub(crate) fn new(graph: &Graph, place: ReferenceRunner<'a>) -> Self {
         let has_codes = rounds_to_codes(graph);
         let wide = compute_in_f64(graph).and_then(|wide| with_compared_rows(&wide));
         let perturbed =
             wide.as_ref().ok().filter(|_| !has_codes).and_then(|wide| perturb(wide, SHARE).ok());
         // The definition takes what f64 has no form of, and knows the codes.
         let plain = match place {
-            Place::Evaluator if has_codes || wide.is_err() => Ok(graph.clone()),
+            ReferenceRunner::Evaluator if has_codes || wide.is_err() => Ok(graph.clone()),
             _ => wide,
         };
         Self { plain, perturbed, place, kept: RefCell::default() }
@@ -169,8 +169,8 @@ impl<'a> Reference<'a> {
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Failure> {
         match &self.place {
-            Place::Evaluator => Ok(eval_tensors(graph, inputs)),
-            Place::On(chosen) => {
+            ReferenceRunner::Evaluator => Ok(eval_tensors(graph, inputs)),
+            ReferenceRunner::On(chosen) => {
                 let backend = chosen.backend()?;
                 self.run_on((backend, chosen.most_kept_bytes()), (graph, which), inputs).map_err(
                     |failure| Failure {
@@ -192,7 +192,7 @@ impl<'a> Reference<'a> {
         (graph, which): (&Graph, usize),
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, Failure> {
-        let Ready { state, mut sessions } = self.kept.take().unwrap_or_default();
+        let ReadyReference { state, mut sessions } = self.kept.take().unwrap_or_default();
         let mut session = match sessions[which].take() {
             Some(known) => known,
             None => backend.compile(graph, Mode::Jit, &Tuning::default())?.session()?,
@@ -210,7 +210,7 @@ impl<'a> Reference<'a> {
         // A state that the graph updates has to begin anew.
         if bytes <= most_kept_bytes && graph.states().iter().all(|state| state.update.is_none()) {
             sessions[which] = Some(session);
-            self.kept.replace(Some(Ready { state: Some(state), sessions }));
+            self.kept.replace(Some(ReadyReference { state: Some(state), sessions }));
         }
         Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
     }
@@ -232,7 +232,7 @@ mod tests {
         let graph = b.finish().expect("it is well-formed");
         let values: Vec<f64> = (0..1100).map(|row| f64::from(row * 10_000)).collect();
         let inputs = [Tensor::from_f64(DType::F32, [2, 550, 1], &values)];
-        let reference = Reference::new(&graph, Place::Evaluator);
+        let reference = Reference::new(&graph, ReferenceRunner::Evaluator);
         let found = reference.outputs(&inputs).expect("the evaluator runs everything");
         let rows =
             compared_rows(graph.ty(graph.outputs()[0].value)).expect("nine million elements");

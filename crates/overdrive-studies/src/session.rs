@@ -9,16 +9,16 @@ pub(crate) use entry::{prepare, ready};
 use crate::drawn::Drawn;
 use crate::peers::{self, Entrant};
 use crate::{Context, Workload};
-use entry::Ready;
+use entry::ReadyEntry;
 use overdrive_bench::case::Case;
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
-use overdrive_bench::executable::Calls;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::measurement::{CeilingShare, Measurement, Overhead};
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::outcome::Outcome;
 use overdrive_bench::record::Record;
 use overdrive_bench::runner::Stop;
+use overdrive_bench::session_calls::Calls;
 use overdrive_bench::status::{Physics, Status};
 use overdrive_bench::subject::Subject;
 use overdrive_bench::work::Work;
@@ -169,7 +169,7 @@ fn entrants<'a>(
 }
 
 /// Every entry compiled, engines at their own expense.
-fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<Ready, Failure>> {
+fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<ReadyEntry, Failure>> {
     let is_guest = |entry: &Entry<'_>| {
         context.parties.engines.iter().any(|engine| std::ptr::eq(engine, entry.device))
     };
@@ -186,7 +186,7 @@ fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<Ready, F
 fn complete(
     context: &Context<'_>,
     (entry, oracle): (&Entry<'_>, &Oracle<'_>),
-    ready: Option<&mut Ready>,
+    ready: Option<&mut ReadyEntry>,
     measurement: &mut Measurement,
 ) {
     let work = entry.workload.work();

@@ -3,9 +3,9 @@
 
 use crate::Workload;
 use overdrive_bench::work::Items;
-use overdrive_formats::{Columns, ModelFolder};
+use overdrive_formats::{ModelFolder, TableColumns};
 use overdrive_ir::{Graph, GraphError, Port, Tensor};
-use overdrive_models::Model;
+use overdrive_models::BuiltInModel;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Template {
     /// What its integer inputs index: ids are below this.
     pub vocabulary: Option<usize>,
     /// What the columns mean of the table that it learnt from.
-    pub columns: Option<Columns>,
+    pub columns: Option<TableColumns>,
     /// The config.json of a published architecture, see [`Workload::config`].
     pub config: Option<Value>,
 }
@@ -34,7 +34,7 @@ impl Template {
     ///
     /// # Errors
     /// When it does not build, which its tests exclude.
-    pub fn built_in(model: &Model) -> Result<Self, GraphError> {
+    pub fn built_in(model: &BuiltInModel) -> Result<Self, GraphError> {
         let dimensions =
             model.dimensions.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
         let (name, vocabulary) = (model.name.to_owned(), model.vocabulary);
@@ -101,7 +101,10 @@ impl Workload {
     ///
     /// # Errors
     /// When a size does not fit the model.
-    pub fn of_model(model: &Model, sizes: &BTreeMap<String, usize>) -> Result<Self, GraphError> {
+    pub fn of_model(
+        model: &BuiltInModel,
+        sizes: &BTreeMap<String, usize>,
+    ) -> Result<Self, GraphError> {
         Template::built_in(model)?.bind(sizes)
     }
 }

@@ -7,7 +7,7 @@ use overdrive_formats::{Tensors, safetensors};
 use overdrive_ir::eval::philox;
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{Array, DType, Tensor};
-use overdrive_studies::pretrained::{Pretrained, Problem, Task};
+use overdrive_studies::pretrained::{ModelTask, Pretrained, Problem};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -217,7 +217,7 @@ fn logits_are_those_of_the_slow_definition() {
 #[test]
 fn a_classifier_has_labels_and_says_what_comes_out() {
     let bert = model("bert_classifier");
-    assert_eq!(bert.architecture.task(), Task::Classifier);
+    assert_eq!(bert.architecture.task(), ModelTask::Classifier);
     let labels = bert.labels.unwrap();
     assert_eq!(
         (labels.names, labels.problem),
@@ -294,7 +294,7 @@ fn a_head_that_is_not_there_is_an_error_and_one_that_is_not_asked_for_is_left_ou
     for class in ["BertModel", "BertForMaskedLM"] {
         let place = changed("bert_classifier", ["BertForSequenceClassification", class], |_| {});
         let model = Pretrained::read(place.path()).unwrap();
-        assert_eq!(model.architecture.task(), Task::Encoder);
+        assert_eq!(model.architecture.task(), ModelTask::Encoder);
         let notes = model.notes.join("; ");
         assert!(notes.contains("4 tensors are no part of this graph and left out"), "{notes}");
     }

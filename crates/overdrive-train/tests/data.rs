@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_formats::Columns;
+use overdrive_formats::TableColumns;
 use overdrive_formats::huggingface::Tokenizer;
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{Builder, DType, Tensor};
@@ -219,7 +219,7 @@ fn csv_is_features_and_a_class_a_line() {
 fn table(
     content: &str,
     label: Option<&str>,
-    like: Option<Columns>,
+    like: Option<TableColumns>,
 ) -> Result<Arc<Samples>, String> {
     let (_folder, path) = file("a.csv", content);
     let reading = Reading { label: label.map(str::to_owned), target: None, like };
@@ -232,7 +232,7 @@ fn table(
 #[test]
 fn labels_are_a_column_by_name_or_number_and_words_are_classes() {
     let content = "kind,height,width\ntall,9,1\nflat,1,9\ntall,8,2\n";
-    let expected = Columns {
+    let expected = TableColumns {
         features: vec!["height".into(), "width".into()],
         label: Some("kind".into()),
         classes: vec!["flat".into(), "tall".into()],
@@ -271,7 +271,7 @@ fn labels_are_a_column_by_name_or_number_and_words_are_classes() {
         (
             "1,2,a\n1,2,a\n",
             None,
-            Some(Columns::default()),
+            Some(TableColumns::default()),
             "numbers of classes, as the model has learnt, found a",
         ),
     ] {

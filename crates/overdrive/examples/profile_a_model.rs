@@ -4,8 +4,8 @@
 //! `cargo run --release --example profile_a_model`
 
 use overdrive::bench::clock::SystemClock;
-use overdrive::bench::executable::Target;
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
+use overdrive::bench::session_calls::CallTarget;
 use overdrive::cpu::CpuBackend;
 use overdrive::ir::{Backend, Mode, State, Tuning};
 use overdrive::models;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut session =
         backend.compile(&workload.graph, Mode::Compile, &Tuning::default())?.session()?;
     let mut state = State::initial(&workload.graph, &backend)?;
-    let target = Target { backend: &backend, session: session.as_mut(), state: &mut state };
+    let target = CallTarget { backend: &backend, session: session.as_mut(), state: &mut state };
     let profile = Profile::take(target, &workload.inputs(1), 20, &SystemClock::new())?;
     println!("{}", OperatorTable::of(&profile));
     let file = std::env::temp_dir().join("digits-conv.trace.json");

@@ -10,7 +10,7 @@ mod shared;
 mod train;
 mod values;
 
-pub(crate) use explain::{Explain, Subject};
+pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use optimize::Optimize;
 pub(crate) use quantize::{MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, Replacing};
@@ -164,9 +164,9 @@ pub(crate) struct Run {
 /// Arguments of `report`.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// results.json, a report.html that holds them, the folder of either, results of criterion.rs,
-    /// nvbench, PyTorch's profiler or the older suite, and a gate.json of `regress`, whose verdicts
-    /// stand beside the results of the same cases
+    /// results.json, a report.html that holds them, the folder of either, or results of
+    /// criterion.rs, nvbench, PyTorch's profiler or the older suite. Verdicts of a gate.json of
+    /// `regress` stand beside the results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
@@ -380,7 +380,7 @@ pub(crate) struct Export {
 pub(crate) struct Profile {
     /// What is profiled.
     #[command(flatten)]
-    pub subject: Subject,
+    pub subject: SubjectArguments,
     /// Calls to sum over
     #[arg(long, default_value_t = 20, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -427,9 +427,9 @@ pub(crate) struct Generate {
     /// Draws from the fewest likeliest tokens that make up this probability
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub top_p: f64,
-    /// Number format of weights, keys, values and operands of products: f32, bf16, f16; sums,
-    /// norms and logits stay f32 [default: the folder's where the device multiplies it as it lies,
-    /// or else f32]
+    /// Number format of weights, keys, values and operands of products: f32, bf16, f16. Sums, norms
+    /// and logits stay f32 [default: the folder's where the device multiplies it as it lies, or
+    /// else f32]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<Precision>,
     /// Execution mode [default: graph on a GPU, or else compile]

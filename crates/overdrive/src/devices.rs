@@ -18,28 +18,28 @@ pub(crate) struct Opened {
     /// Host threads that it was given.
     pub threads: u32,
     /// What results say of it, if it is not the processor.
-    pub described: Option<environment::Device>,
+    pub described: Option<environment::Accelerator>,
 }
 
 /// What `--device` asks for.
-enum Choice {
+enum DeviceChoice {
     /// The first GPU that works, or else the CPU.
     Auto,
     Cpu,
     Cuda(usize),
 }
 
-fn choice(machine: &Machine) -> Result<Choice, Failure> {
+fn choice(machine: &Machine) -> Result<DeviceChoice, Failure> {
     let unknown = || {
         let found = &machine.device;
         Failure::bad_input(format!("unknown device `{found}`: expected `auto`, `cpu` or `cuda:N`"))
     };
     match machine.device.as_str() {
-        "auto" => Ok(Choice::Auto),
-        "cpu" => Ok(Choice::Cpu),
+        "auto" => Ok(DeviceChoice::Auto),
+        "cpu" => Ok(DeviceChoice::Cpu),
         other => {
             let ordinal = other.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-            Ok(Choice::Cuda(ordinal.ok_or_else(unknown)?))
+            Ok(DeviceChoice::Cuda(ordinal.ok_or_else(unknown)?))
         }
     }
 }
@@ -53,10 +53,10 @@ pub(crate) fn threads(machine: &Machine) -> usize {
 /// The device asked for.
 pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
     match choice(machine)? {
-        Choice::Cpu => cpu(machine),
-        Choice::Cuda(ordinal) => cuda(ordinal),
-        Choice::Auto if gpus() == 0 => cpu(machine),
-        Choice::Auto => cuda(0).or_else(|failure| {
+        DeviceChoice::Cpu => cpu(machine),
+        DeviceChoice::Cuda(ordinal) => cuda(ordinal),
+        DeviceChoice::Auto if gpus() == 0 => cpu(machine),
+        DeviceChoice::Auto => cuda(0).or_else(|failure| {
             note!("note: the GPU is left alone and the CPU used: {failure}");
             cpu(machine)
         }),
@@ -76,11 +76,11 @@ pub(crate) struct OfRank {
 pub(crate) fn open_as(machine: &Machine, rank: Option<OfRank>) -> Result<Opened, Failure> {
     let Some(OfRank { local_rank, sharing, communicator }) = rank else { return open(machine) };
     let gpu = match (choice(machine)?, gpus()) {
-        (Choice::Cpu, _) | (Choice::Auto, 0) => None,
-        (Choice::Cuda(ordinal), _) => Some(ordinal),
+        (DeviceChoice::Cpu, _) | (DeviceChoice::Auto, 0) => None,
+        (DeviceChoice::Cuda(ordinal), _) => Some(ordinal),
         // The launcher may show each rank its GPU alone.
-        (Choice::Auto, 1) => Some(0),
-        (Choice::Auto, _) => Some(local_rank),
+        (DeviceChoice::Auto, 1) => Some(0),
+        (DeviceChoice::Auto, _) => Some(local_rank),
     };
     match gpu {
         None => {
@@ -151,7 +151,7 @@ pub(crate) fn describe_all<'d>(
 
 /// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no
 /// reader needs.
-pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
+pub(crate) fn describe(backend: &CudaBackend) -> environment::Accelerator {
     let properties = backend.device().properties();
     let version = |library: Library| {
         library
@@ -171,7 +171,7 @@ pub(crate) fn describe(backend: &CudaBackend) -> environment::Device {
     let driver = properties.driver.clone().map(|version| ("driver", version));
     let properties_by_name: BTreeMap<String, String> =
         entries.into_iter().chain(driver).map(|(key, value)| (key.to_owned(), value)).collect();
-    environment::Device {
+    environment::Accelerator {
         key: backend.name().to_owned(),
         name: properties.name.clone(),
         properties: properties_by_name,

@@ -7,7 +7,7 @@ use crate::terminal::note;
 use overdrive::cuda::cache::Cache;
 use overdrive::ir::{Backend, Description, Mode};
 use overdrive::studies::Device;
-use overdrive_foreign::{ENGINES, Engine, OriginalFile, Place, Places, Request};
+use overdrive_foreign::{ENGINES, Engine, EngineDevice, OpenRequest, OriginalFile, Places};
 use std::path::PathBuf;
 
 /// Who takes part, in the order of the table: the first is what the others are compared with.
@@ -90,9 +90,9 @@ impl Contestants {
         &'a self,
         device: &'a Description,
         original: Option<&'a OriginalFile>,
-    ) -> Request<'a> {
+    ) -> OpenRequest<'a> {
         let ordinal = device.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0);
-        Request { device, threads: self.threads, ordinal, places: &self.places, original }
+        OpenRequest { device, threads: self.threads, ordinal, places: &self.places, original }
     }
 
     /// Everybody as a device to be measured; ours are marked.
@@ -156,7 +156,7 @@ impl Whose {
 
 /// The engines that this machine has for what a device of ours is.
 fn found<'a>(own: &Opened, places: &'a Places) -> impl Iterator<Item = Contestant> + use<'a> {
-    let place = if own.described.is_some() { Place::Gpu } else { Place::Processor };
+    let place = if own.described.is_some() { EngineDevice::Gpu } else { EngineDevice::Processor };
     let there =
         move |engine: &&&dyn Engine| engine.runs_on() == place && engine.find(places).is_ok();
     ENGINES.iter().filter(there).map(|&engine| Contestant::Engine { engine, is_named: false })
@@ -168,8 +168,8 @@ fn device_of<'a>(
     (cpu, gpu): (&'a Description, Option<&'a Description>),
 ) -> Result<&'a Description, Failure> {
     match engine.runs_on() {
-        Place::Processor => Ok(cpu),
-        Place::Gpu => gpu.ok_or_else(|| {
+        EngineDevice::Processor => Ok(cpu),
+        EngineDevice::Gpu => gpu.ok_or_else(|| {
             let name = engine.name();
             let remedy = format!("name ours beside it, as in `--backends cuda:0,{name}`");
             Failure::bad_input(format!("{name} runs on a GPU: {remedy}"))

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A named dimension, and the size that it has where nobody says otherwise, if there is one.
-pub(crate) type Dimension = (String, Option<usize>);
+pub(crate) type NamedSize = (String, Option<usize>);
 
 /// Builds a model at given sizes of all its named dimensions.
-pub(crate) type Build<'b> = &'b dyn Fn(&BTreeMap<String, usize>) -> Result<Graph, Failure>;
+pub(crate) type BuildAtSizes<'b> = &'b dyn Fn(&BTreeMap<String, usize>) -> Result<Graph, Failure>;
 
 /// What was written.
 pub(crate) struct Freed {
@@ -38,13 +38,13 @@ impl Freed {
     /// it can be; `path` is what errors call it.
     pub(crate) fn encode(
         path: &Path,
-        dimensions: &[Dimension],
+        dimensions: &[NamedSize],
         sizes: &BTreeMap<String, usize>,
-        build: Build<'_>,
+        build: BuildAtSizes<'_>,
     ) -> Result<Self, Failure> {
-        let open: Vec<&Dimension> =
+        let open: Vec<&NamedSize> =
             dimensions.iter().filter(|(name, _)| !sizes.contains_key(name)).collect();
-        let attempt = |free: &[&Dimension]| -> Result<Tried, Failure> {
+        let attempt = |free: &[&NamedSize]| -> Result<Tried, Failure> {
             let mut fixed = sizes.clone();
             for (name, usual) in open.iter().filter(|dimension| !free.contains(dimension)) {
                 let size =
@@ -77,7 +77,7 @@ impl Freed {
                 }
                 let mut last = None;
                 for dimension in &open {
-                    let more: Vec<&Dimension> = free.iter().copied().chain([*dimension]).collect();
+                    let more: Vec<&NamedSize> = free.iter().copied().chain([*dimension]).collect();
                     let attempted = match more.len() {
                         0..=Free::MOST => attempt(&more),
                         _ => Err(Failure::bad_input(format!("at most {} can be free", Free::MOST))),
@@ -121,9 +121,9 @@ const LARGE: usize = 67;
 
 fn encoded(
     path: &Path,
-    free: &[&Dimension],
+    free: &[&NamedSize],
     fixed: &BTreeMap<String, usize>,
-    build: Build<'_>,
+    build: BuildAtSizes<'_>,
 ) -> Result<Tried, Failure> {
     if free.is_empty() {
         let graph = build(fixed)?;
@@ -148,7 +148,7 @@ fn encoded(
 
 /// The dimensions with the sizes at which they are looked at once more: the usual ones, or this
 /// where it is larger.
-fn witnessed(free: &[&Dimension], least: Option<usize>) -> Free {
+fn witnessed(free: &[&NamedSize], least: Option<usize>) -> Free {
     Free::new(free.iter().map(|(name, usual)| (name.as_str(), (*usual).max(least))))
 }
 
@@ -156,7 +156,7 @@ fn witnessed(free: &[&Dimension], least: Option<usize>) -> Free {
 fn named(
     graphs: &[Graph; 2],
     of: fn(&Graph) -> &[Port],
-    free: &[&Dimension],
+    free: &[&NamedSize],
 ) -> Vec<(String, TensorType)> {
     let [first, last] = graphs;
     // The size of a dimension at the first corner is no other's.

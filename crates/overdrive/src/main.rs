@@ -3,20 +3,21 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod asked_graph;
 mod cli;
 mod commands;
 mod devices;
 mod energy;
 mod engines;
+mod error_channel;
 mod failure;
 mod freeing;
 mod invoked;
 mod limit;
-mod memory;
 mod model;
+mod out_of_memory;
 mod progress;
 mod signals;
-mod subject;
 mod terminal;
 mod text;
 mod training;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     };
     let exit = ended.unwrap_or_else(|failure| {
         if failure.exit != Exit::ClosedPipe {
-            terminal::beside(format_args!("{failure}"));
+            error_channel::tell(&failure);
         }
         failure.exit
     });

@@ -12,7 +12,7 @@
 //! Long because every form of MODEL is told apart and opened here.
 
 use crate::failure::Failure;
-use crate::freeing::{Build, Dimension};
+use crate::freeing::{BuildAtSizes, NamedSize};
 use crate::terminal::note;
 use overdrive::bench::work::Items;
 use overdrive::files;
@@ -116,7 +116,7 @@ impl Model {
 
     /// Named dimensions, the batch first, with the sizes that they have where nobody says
     /// otherwise; a file of ONNX gives none.
-    pub(crate) fn dimensions(&self) -> Result<Vec<Dimension>, Failure> {
+    pub(crate) fn dimensions(&self) -> Result<Vec<NamedSize>, Failure> {
         let batch = self.batch_dimension()?;
         let usual = match self {
             Self::Onnx(_) => BTreeMap::new(),
@@ -133,7 +133,7 @@ impl Model {
     }
 
     /// Hands `with` what builds the graph at given sizes of all named dimensions.
-    pub(crate) fn built<T>(&self, with: impl FnOnce(Build<'_>) -> T) -> Result<T, Failure> {
+    pub(crate) fn built<T>(&self, with: impl FnOnce(BuildAtSizes<'_>) -> T) -> Result<T, Failure> {
         Ok(match self {
             Self::Template(_) | Self::Pretrained(_) => {
                 let template = self.template()?;
@@ -288,7 +288,7 @@ pub(crate) fn input<'t>(
 
 /// With which weights a built-in model begins.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Weights {
+enum InitialWeights {
     /// Those that come with the program, where there are some: what a user means by the name.
     Trained,
     /// Drawn from a seed: what training starts from.
@@ -300,15 +300,15 @@ const BUILT_IN: &str = "builtin:";
 
 /// The model that the user named. A name means the same weights in every command but `train`.
 pub(crate) fn load(model: &str) -> Result<Model, Failure> {
-    load_with(model, Weights::Trained)
+    load_with(model, InitialWeights::Trained)
 }
 
 /// The model that the user named, to be trained: a built-in one begins anew, a folder goes on.
 pub(crate) fn load_to_train(model: &str) -> Result<Model, Failure> {
-    load_with(model, Weights::Drawn)
+    load_with(model, InitialWeights::Drawn)
 }
 
-fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
+fn load_with(model: &str, weights: InitialWeights) -> Result<Model, Failure> {
     let path = Path::new(model);
     // All that follows in this process is about this model, but for what is read meanwhile.
     std::mem::forget(files::about(model));
@@ -349,16 +349,16 @@ fn load_with(model: &str, weights: Weights) -> Result<Model, Failure> {
     Err(Failure::bad_input(unknown))
 }
 
-fn built_in(model: &models::Model, weights: Weights) -> Result<Model, Failure> {
+fn built_in(model: &models::BuiltInModel, weights: InitialWeights) -> Result<Model, Failure> {
     let mut template = Template::built_in(model).map_err(Failure::harness)?;
     let name = model.name;
     match (trained(name), weights) {
-        (Some(trained), Weights::Trained) => {
+        (Some(trained), InitialWeights::Trained) => {
             note!("note: `{name}` has the trained weights that come with Overdrive");
             template.graph =
                 template.graph.with_initial_values(|name, _| Init::Value(trained[name].clone()));
         }
-        (Some(_), Weights::Drawn) => {
+        (Some(_), InitialWeights::Drawn) => {
             note!("note: `{name}` is trained anew; other commands take its trained weights");
         }
         (None, _) => {}

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::model::Model;
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{DType, Graph, Tensor};
-use overdrive::studies::pretrained::Task;
+use overdrive::studies::pretrained::ModelTask;
 use std::collections::BTreeMap;
 
 /// How many values a byte has.
@@ -14,7 +14,7 @@ const BYTES: usize = 256;
 /// The tokenizer of a model that reads text.
 pub(crate) fn tokenizer(model: &Model) -> Result<&Tokenizer, Failure> {
     match model {
-        Model::Pretrained(pretrained) if pretrained.architecture.task() == Task::Other => {
+        Model::Pretrained(pretrained) if pretrained.architecture.task() == ModelTask::Other => {
             Err(Failure::bad_input(format!(
                 "`{}` reads no text alone: expected a decoder or an encoder of text, found a \
                  model with other inputs; \
@@ -96,14 +96,14 @@ fn integer(dtype: DType) -> Result<DType, Failure> {
 }
 
 /// The text of tokens as they come: what may still change with the next token is held back.
-pub(crate) struct Stream<'a> {
+pub(crate) struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,
     /// Bytes of the text that were given out, the prompt's included.
     given: usize,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> TextStream<'a> {
     /// Goes on behind a prompt.
     pub(crate) fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
         let given = tokenizer.decode(prompt).map_or(0, |text| text.len());

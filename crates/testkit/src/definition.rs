@@ -10,7 +10,7 @@ use overdrive_ir::{Binary, DType, Overflow, Reducer, Tensor};
 /// A float (`x`, off by at most `error`) or an integer (`i`; `error` is not 0 where it is in
 /// doubt).
 #[derive(Clone, Copy, Debug)]
-pub struct Value {
+pub struct BoundedValue {
     /// The float.
     pub x: f64,
     /// The integer.
@@ -34,15 +34,15 @@ fn wrap(dtype: DType, i: i128) -> i128 {
     (i - lo).rem_euclid(hi - lo + 1) + lo
 }
 
-fn float(dtype: DType, x: f64, error: f64, ulps: f64) -> Value {
+fn float(dtype: DType, x: f64, error: f64, ulps: f64) -> BoundedValue {
     // f32 flushes nothing, but a function may end below its subnormals.
     let tiny = if dtype == DType::F64 { 0.0 } else { 2e-38 };
     let rounding = if x.is_finite() { ulps * epsilon(dtype) * x.abs() + tiny } else { 0.0 };
-    Value { x, i: 0, error: error + rounding }
+    BoundedValue { x, i: 0, error: error + rounding }
 }
 
-fn int(dtype: DType, i: i128, error: f64) -> Value {
-    Value { x: 0.0, i: wrap(dtype, i), error }
+fn int(dtype: DType, i: i128, error: f64) -> BoundedValue {
+    BoundedValue { x: 0.0, i: wrap(dtype, i), error }
 }
 
 /// How far `f` moves when its argument moves by as much as it may be off.
@@ -56,7 +56,7 @@ fn moved(f: impl Fn(f64) -> f64, x: f64, error: f64) -> f64 {
 
 /// All values of all registers of `program`, and then its stores into `slots`: for each slot its
 /// values, `None` where nothing was stored.
-pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
+pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<BoundedValue>>> {
     let read: Vec<(Vec<f64>, Vec<i128>)> = slots
         .iter()
         .map(|t| (t.to_f64(), if t.ty().dtype.is_float() { vec![] } else { t.to_ints() }))
@@ -81,13 +81,13 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
         });
     }
     let per_row = reduced.max(1);
-    let mut values: Vec<Vec<Value>> = Vec::new();
+    let mut values: Vec<Vec<BoundedValue>> = Vec::new();
     for (r, instr) in program.instrs.iter().enumerate() {
         let dtype = program.dtypes[r];
         let of = |reg: &overdrive_ir::plan::Register| &values[reg.0 as usize];
         let ty = |reg: &overdrive_ir::plan::Register| program.dtypes[reg.0 as usize];
         let element = program.element_level()[r];
-        let row: Vec<Value> = match instr {
+        let row: Vec<BoundedValue> = match instr {
             Instr::Reduce(fold) => {
                 let mut out = Vec::with_capacity(points.len());
                 for row in 0..rows {
@@ -102,18 +102,24 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                 .map(|p| {
                     let index = &points[p];
                     match instr {
-                        Instr::Load(_) if ghosts && element => Value { x: 0.0, i: 0, error: 0.0 },
+                        Instr::Load(_) if ghosts && element => {
+                            BoundedValue { x: 0.0, i: 0, error: 0.0 }
+                        }
                         Instr::Load(access) => {
                             let (floats, ints) = &read[access.slot.0 as usize];
                             let i = at(access, index);
-                            Value { x: floats[i], i: ints.get(i).copied().unwrap_or(0), error: 0.0 }
+                            BoundedValue {
+                                x: floats[i],
+                                i: ints.get(i).copied().unwrap_or(0),
+                                error: 0.0,
+                            }
                         }
                         Instr::Constant(x) if dtype.is_float() => {
-                            Value { x: dtype.round(*x, Overflow::Ieee), i: 0, error: 0.0 }
+                            BoundedValue { x: dtype.round(*x, Overflow::Ieee), i: 0, error: 0.0 }
                         }
                         Instr::Constant(x) => int(dtype, *x as i128, 0.0),
                         Instr::Index(d) if dtype.is_float() => {
-                            Value { x: index[*d] as f64, i: 0, error: 0.0 }
+                            BoundedValue { x: index[*d] as f64, i: 0, error: 0.0 }
                         }
                         Instr::Index(d) => int(dtype, index[*d] as i128, 0.0),
                         Instr::Accumulator => panic!("no loop has an accumulator"),
@@ -182,7 +188,7 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
                                 .expect("integers have a range");
                             let doubt = if v.error > 0.0 { f64::INFINITY } else { 0.0 };
                             let i = if dtype.is_float() { 0 } else { cast.to_ints()[0] };
-                            Value { x: cast.to_f64()[0], i, error: doubt }
+                            BoundedValue { x: cast.to_f64()[0], i, error: doubt }
                         }
                         Instr::RandomBits { seed, site } => {
                             let linear = index
@@ -203,7 +209,7 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
         values.push(row);
     }
     let level = program.element_level();
-    let mut out: Vec<Vec<Option<Value>>> =
+    let mut out: Vec<Vec<Option<BoundedValue>>> =
         slots.iter().map(|t| vec![None; t.ty().elements()]).collect();
     for store in &program.stores {
         for (p, index) in points.iter().enumerate() {
@@ -220,16 +226,16 @@ pub fn define(program: &Program, slots: &[Tensor]) -> Vec<Vec<Option<Value>>> {
     out
 }
 
-fn convert(from: DType, to: DType, a: Value, overflow: Overflow) -> Value {
+fn convert(from: DType, to: DType, a: BoundedValue, overflow: Overflow) -> BoundedValue {
     match (from.is_float(), to.is_float()) {
         (true, true) => {
             let x = to.round(a.x, overflow);
             let step = (to.round(a.x + a.error, overflow) - x)
                 .abs()
                 .max((to.round(a.x - a.error, overflow) - x).abs());
-            Value { x, i: 0, error: if step.is_nan() { f64::INFINITY } else { step } }
+            BoundedValue { x, i: 0, error: if step.is_nan() { f64::INFINITY } else { step } }
         }
-        (false, true) => Value {
+        (false, true) => BoundedValue {
             x: to.round(a.i as f64, overflow),
             i: 0,
             error: if a.error > 0.0 { f64::INFINITY } else { 0.0 },
@@ -242,7 +248,7 @@ fn convert(from: DType, to: DType, a: Value, overflow: Overflow) -> Value {
             let doubt = round(a.x + a.error) != i
                 || round(a.x - a.error) != i
                 || (to == DType::Bool && a.error > a.x.abs());
-            Value { x: 0.0, i, error: f64::from(u8::from(doubt)) }
+            BoundedValue { x: 0.0, i, error: f64::from(u8::from(doubt)) }
         }
         (false, false) => {
             let (lo, hi) = to.int_range().expect("integers have a range");
@@ -251,12 +257,12 @@ fn convert(from: DType, to: DType, a: Value, overflow: Overflow) -> Value {
                 (_, Overflow::Saturate) => a.i.clamp(lo, hi),
                 _ => wrap(to, a.i),
             };
-            Value { x: 0.0, i, error: a.error }
+            BoundedValue { x: 0.0, i, error: a.error }
         }
     }
 }
 
-fn reduce(reducer: Reducer, dtype: DType, members: &[Value]) -> Value {
+fn reduce(reducer: Reducer, dtype: DType, members: &[BoundedValue]) -> BoundedValue {
     let doubt = members.iter().map(|v| v.error).fold(0.0, f64::max);
     if !dtype.is_float() {
         let mut i = match (reducer, dtype.int_range().expect("integers have a range")) {

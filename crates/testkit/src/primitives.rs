@@ -3,10 +3,10 @@
 //! Invariant (`family` is an exhaustive match, and a test asks for each family): a primitive that
 //! is added gets samples here. Collectives are not among them: they are evaluated over ranks.
 
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 use overdrive_ir::{
-    Binary, Builder, Compare, Convolution, DType, DotGeneral, Expr, Fill, Graph, Order, Overflow,
-    Pad, Precision, Prim, Reducer, Sample, Shape, Tensor, TensorType, Unary, Window,
+    Binary, Builder, Compare, Convolution, DType, DotGeneral, Expr, Fill, Graph, Overflow, Pad,
+    Precision, Prim, Reducer, Sample, Shape, SortOrder, Tensor, TensorType, Unary, Window,
 };
 
 /// Every family that has samples.
@@ -219,9 +219,9 @@ fn products() -> Vec<Sample> {
     };
     let dimension =
         |stride, [pad_low, pad_high]: [i64; 2], [input_dilation, kernel_dilation]: [usize; 2]| {
-            Dimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
+            WindowDimension { stride, pad_low, pad_high, input_dilation, kernel_dilation }
         };
-    let convolution = |window: Vec<Dimension>, groups| {
+    let convolution = |window: Vec<WindowDimension>, groups| {
         Sample::new(Prim::Convolution(Convolution {
             window,
             groups,
@@ -261,8 +261,8 @@ fn indexing() -> Vec<Sample> {
             Sample::new(Prim::DynamicUpdateSlice).normal([4usize, 5]).normal([2usize, 3]),
             [starts()],
         ),
-        sort(Order::Ascending, ["M", "N"].into()),
-        sort(Order::Descending, [3usize, 9].into()),
+        sort(SortOrder::Ascending, ["M", "N"].into()),
+        sort(SortOrder::Descending, [3usize, 9].into()),
     ];
     for reducer in [Reducer::Sum, Reducer::Max, Reducer::Min] {
         samples.push(with(scatter(Some(reducer)), [rows()]).normal([4usize, 3]));

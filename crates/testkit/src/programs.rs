@@ -1,7 +1,7 @@
 //! Programs of fused loops for tests: a builder, random programs, and the comparison with their
 //! definition.
 
-use crate::definition::Value;
+use crate::definition::BoundedValue;
 use overdrive_ir::eval::philox;
 use overdrive_ir::plan::{Access, Instr, Program, Reduction, Register, Store};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, SlotId, Tensor, Unary, row_major};
@@ -46,12 +46,12 @@ pub fn by_row(slot: u32, extents: &[usize]) -> Access {
 }
 
 /// A program while it is written.
-pub struct Build(pub Program);
+pub struct ProgramBuilder(pub Program);
 
-impl Build {
+impl ProgramBuilder {
     /// Over these extents, the last `reduced` of which are folded.
     pub fn new(extents: &[usize], reduced: usize) -> Self {
-        Build(Program { extents: extents.to_vec(), reduced, ..Program::default() })
+        ProgramBuilder(Program { extents: extents.to_vec(), reduced, ..Program::default() })
     }
 
     /// An element.
@@ -98,7 +98,7 @@ impl Build {
 ///
 /// # Panics
 /// Then.
-pub fn assert_agrees(got: &Tensor, expected: &[Option<Value>], before: &Tensor, what: &str) {
+pub fn assert_agrees(got: &Tensor, expected: &[Option<BoundedValue>], before: &Tensor, what: &str) {
     let dtype = got.ty().dtype;
     let (floats, old) = (got.to_f64(), before.to_f64());
     let ints = if dtype.is_float() { vec![0; floats.len()] } else { got.to_ints() };
@@ -148,7 +148,7 @@ pub fn random_program(seed: u64) -> (Program, Vec<Tensor>) {
     let rank = 1 + dice.roll(3);
     let extents: Vec<usize> = (0..rank).map(|_| dice.pick(&[1, 2, 3, 7, 16, 33, 130])).collect();
     let reduced = dice.roll(rank + 1);
-    let mut b = Build::new(&extents, reduced);
+    let mut b = ProgramBuilder::new(&extents, reduced);
     let mut slots = Vec::new();
     let float = dice.pick(&[DType::F32, DType::F32, DType::F64]);
     let mut floats = Vec::new();

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_ir::backend::{Memory, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile};
+use overdrive_ir::backend::{
+    Memory, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
+};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::{
     Arguments, Array, Backend, BackendError, Buffer, Builder, DType, Executable, Graph, Init, Mode,
@@ -144,7 +146,7 @@ impl Session for Evaluated {
         Ok(Box::new(Ready))
     }
 
-    fn sample(&mut self, _: Arguments<'_>, _: Protocol) -> Result<Vec<Sample>, BackendError> {
+    fn sample(&mut self, _: Arguments<'_>, _: Protocol) -> Result<Vec<TimedSample>, BackendError> {
         unreachable!("the check times nothing")
     }
 

@@ -71,7 +71,7 @@ const NATURAL: &[Natural] = &[
         why: "stages of a loop and how their points are picked",
     },
     Natural {
-        heart: "crates/overdrive-cuda/src/loops/shape.rs",
+        heart: "crates/overdrive-cuda/src/loops/row_shape.rs",
         files: 2,
         why: "a shape and what is asked for ahead in it",
     },

@@ -6,7 +6,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::file::read;
+use super::small_file::read;
 
 /// Instruction sets that a kernel of ours or of a rival might choose by; the other flags say
 /// nothing about speed.

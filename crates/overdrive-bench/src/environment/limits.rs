@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::file::read;
+use super::small_file::read;
 
 pub(super) fn load_average(root: &Path) -> Option<f64> {
     read(root, "proc/loadavg")?.split_whitespace().next()?.parse().ok()

@@ -29,7 +29,7 @@ const MAX_BENCHMARKS: usize = 10_000;
 
 /// `sample.json`.
 #[derive(Deserialize)]
-struct Sample {
+struct SampleJson {
     iters: Vec<f64>,
     times: Vec<f64>,
 }
@@ -114,7 +114,7 @@ pub(super) fn beside(path: &Path) -> Option<Result<Results, ImportError>> {
 fn benchmark(draft: &mut Draft<'_>, folder: &Path) -> Result<(), ImportError> {
     let named: Option<Benchmark> = part(folder, "benchmark.json", Format::CriterionEstimates)?;
     let name = named.map_or_else(|| name_of(folder), |benchmark| benchmark.full_id);
-    let sample: Option<Sample> = part(folder, "sample.json", Format::CriterionSample)?;
+    let sample: Option<SampleJson> = part(folder, "sample.json", Format::CriterionSample)?;
     let outcome = match sample {
         Some(sample) => sampled(&sample.iters, &sample.times),
         None => match part(folder, "estimates.json", Format::CriterionEstimates)? {
@@ -151,7 +151,7 @@ fn name_of(folder: &Path) -> String {
 /// The text of a `sample.json`.
 pub(super) fn sample(text: &str, path: &Path) -> Result<Results, ImportError> {
     const FORMAT: Format = Format::CriterionSample;
-    let sample: Sample =
+    let sample: SampleJson =
         serde_json::from_str(text).map_err(|reason| malformed(path, FORMAT, reason))?;
     single(path, FORMAT, sampled(&sample.iters, &sample.times))
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::error::ImportError;
 use super::format::Format;
 use crate::case::{Case, Configuration, Workload};
-use crate::environment::{Device, Environment, Revision};
+use crate::environment::{Accelerator, Environment, Revision};
 use crate::integrity::check;
 use crate::measurement::Measurement;
 use crate::outcome::Outcome;
@@ -49,7 +49,11 @@ impl<'p> Draft<'p> {
 
     /// A device that the file names.
     pub(super) fn device(&mut self, key: String, name: String) {
-        self.results.environment.devices.push(Device { key, name, properties: Default::default() });
+        self.results.environment.devices.push(Accelerator {
+            key,
+            name,
+            properties: Default::default(),
+        });
     }
 
     /// When the run began, where the file says.

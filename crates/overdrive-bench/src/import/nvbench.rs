@@ -24,7 +24,7 @@ const KNOWN_MAJOR: u64 = 1;
 #[derive(Deserialize)]
 struct File {
     meta: Option<Meta>,
-    devices: Option<Vec<Device>>,
+    devices: Option<Vec<NvbenchDevice>>,
     benchmarks: Vec<Benchmark>,
 }
 
@@ -44,7 +44,7 @@ struct Version {
 }
 
 #[derive(Deserialize)]
-struct Device {
+struct NvbenchDevice {
     id: u32,
     name: String,
 }
@@ -52,11 +52,11 @@ struct Device {
 #[derive(Deserialize)]
 struct Benchmark {
     name: String,
-    states: Option<Vec<State>>,
+    states: Option<Vec<NvbenchState>>,
 }
 
 #[derive(Deserialize)]
-struct State {
+struct NvbenchState {
     device: Option<u32>,
     axis_values: Option<Vec<Named>>,
     summaries: Option<Vec<Summary>>,
@@ -116,7 +116,7 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Results, ImportError> {
 }
 
 /// Whole numbers are sizes of the workload; types, words and fractions set a configuration apart.
-fn key(name: &str, state: &State) -> (Workload, Configuration) {
+fn key(name: &str, state: &NvbenchState) -> (Workload, Configuration) {
     let mut dimensions = BTreeMap::new();
     let mut others = Vec::new();
     for axis in state.axis_values.iter().flatten() {
@@ -133,7 +133,7 @@ fn key(name: &str, state: &State) -> (Workload, Configuration) {
     (Workload { name: name.to_owned(), dimensions }, configuration)
 }
 
-fn judged(state: &State) -> Outcome {
+fn judged(state: &NvbenchState) -> Outcome {
     if state.is_skipped {
         return Failure::skipped(
             state.skip_reason.as_deref().unwrap_or("nvbench does not say why"),

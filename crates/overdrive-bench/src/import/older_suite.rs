@@ -74,7 +74,7 @@ fn quantized(mode: &Mode, baseline: Option<&(Case, f64)>) -> Outcome {
 
 /// A variant of `kernel_benchmarks.json`.
 #[derive(Deserialize)]
-struct Kernel {
+struct SuiteKernel {
     mean_time_ms: f64,
     std_time_ms: f64,
     min_time_ms: f64,
@@ -88,7 +88,7 @@ pub(super) fn kernels(text: &str, path: &Path) -> Result<Results, ImportError> {
     let groups: Vec<(String, Map<String, Value>)> = named(text).map_err(bad)?;
     let mut draft = Draft::new(path, FORMAT, "kernels");
     for (group, variants) in groups {
-        let variants: Vec<(String, Kernel)> = entries(variants).map_err(bad)?;
+        let variants: Vec<(String, SuiteKernel)> = entries(variants).map_err(bad)?;
         for (name, kernel) in &variants {
             let (case, baseline) = kernel_case(&draft, &group, name);
             let baseline =
@@ -130,13 +130,13 @@ fn kernel_case(draft: &Draft<'_>, group: &str, name: &str) -> (Case, Option<(Cas
 /// `compilation/*.json`.
 #[derive(Deserialize)]
 struct Compilation {
-    model: Model,
+    model: SuiteModel,
     backends: Map<String, Value>,
     overhead: Option<Overhead>,
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct SuiteModel {
     name: String,
 }
 

@@ -49,11 +49,11 @@ struct RawEvent {
     dur: Option<f64>,
     pid: Option<Value>,
     tid: Option<Value>,
-    args: Option<Arguments>,
+    args: Option<EventArguments>,
 }
 
 #[derive(Deserialize)]
-struct Arguments {
+struct EventArguments {
     #[serde(rename = "Input Dims")]
     input_dims: Option<Value>,
     device: Option<Value>,
@@ -110,7 +110,7 @@ fn event(raw: RawEvent) -> Option<Event> {
         _ => return None,
     };
     let track = format!("{} {}", raw.pid.unwrap_or_default(), raw.tid.unwrap_or_default());
-    let arguments = raw.args.unwrap_or(Arguments { input_dims: None, device: None });
+    let arguments = raw.args.unwrap_or(EventArguments { input_dims: None, device: None });
     let device = match (on_device, arguments.device.as_ref().and_then(Value::as_u64)) {
         (false, _) => "cpu".to_owned(),
         (true, Some(id)) => format!("cuda:{id}"),

@@ -24,12 +24,12 @@ pub struct CountingAllocator {
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     allocations: AtomicU64,
-    guard: Option<fn(Request)>,
+    guard: Option<fn(HeapRequest)>,
 }
 
 /// What a guard of the allocator is told of, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
+pub enum HeapRequest {
     /// A request that is large, before the system is asked: it may promise memory that it does not
     /// have.
     Large(u64),
@@ -63,19 +63,19 @@ impl CountingAllocator {
     }
 
     /// The same with a guard, which may end the process. It may allocate, and is told of that too.
-    pub const fn guarded(guard: fn(Request)) -> Self {
+    pub const fn guarded(guard: fn(HeapRequest)) -> Self {
         Self { guard: Some(guard), ..Self::new() }
     }
 
     fn ask(&self, bytes: usize) {
         if let Some(guard) = self.guard.filter(|_| bytes >= LARGE_BYTES) {
-            guard(Request::Large(bytes as u64));
+            guard(HeapRequest::Large(bytes as u64));
         }
     }
 
     fn refused(&self, bytes: usize) {
         if let Some(guard) = self.guard {
-            guard(Request::Refused(bytes as u64));
+            guard(HeapRequest::Refused(bytes as u64));
         }
     }
 
@@ -183,8 +183,8 @@ mod tests {
     fn a_guard_hears_of_large_requests_and_of_refused_ones() {
         static TOLD: AtomicU64 = AtomicU64::new(0);
         let heap = CountingAllocator::guarded(|request| match request {
-            Request::Large(bytes) => TOLD.store(bytes, Ordering::Relaxed),
-            Request::Refused(bytes) => TOLD.store(bytes + 1, Ordering::Relaxed),
+            HeapRequest::Large(bytes) => TOLD.store(bytes, Ordering::Relaxed),
+            HeapRequest::Refused(bytes) => TOLD.store(bytes + 1, Ordering::Relaxed),
         });
         let told = |size: usize| {
             TOLD.store(0, Ordering::Relaxed);

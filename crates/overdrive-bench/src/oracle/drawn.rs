@@ -37,8 +37,8 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
         .expect("every element was drawn")
 }
 
-/// The bytes of so many elements of a type, drawn in parts by every thread of this machine: `draw`
-/// gives those from an index on, which is a multiple of thousands, so many of them.
+/// The bytes of so many elements of a type, drawn in parts by every thread of this machine. `draw`
+/// gives those from an index on, so many of them. The index is a multiple of thousands.
 fn side_by_side(
     (dtype, count): (DType, usize),
     draw: impl Fn(usize, usize) -> Tensor + Sync,

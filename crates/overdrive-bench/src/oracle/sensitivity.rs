@@ -62,9 +62,10 @@ impl Sensitivity {
         Self { elements, rows, width }
     }
 
-    /// The largest share of what is allowed, over elements and rows: `rounding` is the largest
-    /// relative error of a rounding, `floor` what each element may be off by in any case, and by
-    /// twice `rounding` of itself.
+    /// The largest share of what is allowed, over elements and rows. `rounding` is the largest
+    /// relative error of a rounding, `floor` what each element may be off by in any case. Beside
+    /// what its scale allows, an element may be off by four times `rounding` of itself, and a row
+    /// by twice `rounding` of its size (decision 0007).
     ///
     /// A row is held to less than its elements are: wrong by the same small amount everywhere, it
     /// would pass them all.

@@ -1,7 +1,7 @@
 //! Tables that add up, and traces that a viewer can open, of plans made by hand.
 
 use super::*;
-use overdrive_ir::plan::{Layout, Place, Slot, Space, StepKind};
+use overdrive_ir::plan::{Layout, Slot, SlotPlace, Space, StepKind};
 use overdrive_ir::{Cost, DType, SlotId, TensorType};
 use serde_json::{Value, json};
 use testkit::chrome_trace::check;
@@ -28,7 +28,7 @@ fn plan() -> Plan {
     let slot = |offset, floats: usize| Slot {
         ty: TensorType::new(DType::F32, [floats]),
         layout: Layout::RowMajor,
-        place: Place::Arena { space: Space(0), offset },
+        place: SlotPlace::Arena { space: Space(0), offset },
     };
     Plan {
         name: "plan".into(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum ExactChange {
     /// Beyond what is allowed.
     Worse,
     /// It changed, and its name does not say which way is better.
@@ -30,13 +30,13 @@ pub struct Exact {
     /// What it may differ by, in its own unit.
     pub allowed: f64,
     /// With what result.
-    pub change: Change,
+    pub change: ExactChange,
 }
 
 impl Exact {
     /// Whether it is beyond what is allowed.
     pub fn is_worse(&self) -> bool {
-        self.change == Change::Worse
+        self.change == ExactChange::Worse
     }
 
     /// What to say of it, if anything.
@@ -48,9 +48,9 @@ impl Exact {
             rounded(*allowed)
         );
         match change {
-            Change::Worse => Some(moved),
-            Change::Unclear => Some(format!("{moved}; {UNCLEAR}")),
-            Change::Fine => None,
+            ExactChange::Worse => Some(moved),
+            ExactChange::Unclear => Some(format!("{moved}; {UNCLEAR}")),
+            ExactChange::Fine => None,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::space::{along_columns, fixed, insert, is_random, merge, merges};
 
 /// One call of `gemm`: a program over `[batch0, batch1, m, n]`, and where its operands start.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct BatchPart {
     pub(crate) lhs_offset: i64,
     pub(crate) rhs_offset: i64,
     pub(crate) program: Program,
@@ -19,14 +19,14 @@ pub(crate) struct Part {
 
 /// All calls, and the strides that they share.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
-    pub(crate) parts: Vec<Part>,
+pub(crate) struct BatchParts {
+    pub(crate) parts: Vec<BatchPart>,
     /// Strides of the two batch dimensions.
     pub(crate) lhs_strides: [i64; 2],
     pub(crate) rhs_strides: [i64; 2],
 }
 
-impl Parts {
+impl BatchParts {
     /// The batch of a product with this epilogue over `[batch..., m, n]`, and these strides of its
     /// operands along the batch. An operand without strides is shared by all of the batch.
     pub(crate) fn of(mut program: Program, strides: [&[i64]; 2]) -> Result<Self, Unsupported> {
@@ -60,11 +60,11 @@ impl Parts {
             ));
         }
         along_columns(&mut program);
-        let mut parts = vec![Part { lhs_offset: 0, rhs_offset: 0, program }];
+        let mut parts = vec![BatchPart { lhs_offset: 0, rhs_offset: 0, program }];
         while lhs.len() > 2 {
             let (lhs_stride, rhs_stride) = (lhs.remove(0), rhs.remove(0));
-            let unrolled = |part: &Part| -> Vec<Part> {
-                let one = |i: usize| Part {
+            let unrolled = |part: &BatchPart| -> Vec<BatchPart> {
+                let one = |i: usize| BatchPart {
                     lhs_offset: part.lhs_offset + i as i64 * lhs_stride,
                     rhs_offset: part.rhs_offset + i as i64 * rhs_stride,
                     program: fixed(&part.program, 0, i),

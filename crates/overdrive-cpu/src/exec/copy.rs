@@ -13,13 +13,13 @@ const CHUNK: usize = 1 << 20;
 
 /// All bytes of a slot to another.
 #[derive(Debug)]
-pub(super) struct Copy {
+pub(super) struct SlotCopy {
     from: SlotId,
     to: SlotId,
     bytes: usize,
 }
 
-impl Copy {
+impl SlotCopy {
     pub(super) fn new(from: SlotId, to: SlotId, bytes: usize) -> Self {
         Self { from, to, bytes }
     }
@@ -33,7 +33,7 @@ impl Copy {
     }
 }
 
-impl Runnable for Copy {
+impl Runnable for SlotCopy {
     fn run(&self, pool: &Pool, slots: &SlotTable) {
         if slots.get(self.from) == slots.get(self.to) {
             return;

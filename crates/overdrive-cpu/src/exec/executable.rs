@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use overdrive_ir::backend::{
-    CacheState, MemoryReport, Pending, Protocol, Ready, Sample, StepProfile,
+    CacheState, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
 };
-use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
 use overdrive_ir::{
     Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, SlotId, Tensor,
     agree_on,
 };
 
-use super::copy::Copy;
+use super::compiled_step::{CompiledStep, compile};
+use super::copy::SlotCopy;
 use super::runnable::Runnable;
-use super::step::{Task, compile};
 use super::storage::Storage;
 use crate::isa::InstructionSet;
 use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
@@ -33,7 +33,7 @@ pub struct CpuExecutable {
     constants: Vec<AlignedBytes>,
     derived: Derived<AlignedBytes>,
     /// The steps of the first session. They were compiled to see that they can be.
-    compiled: Mutex<Option<Vec<Task>>>,
+    compiled: Mutex<Option<Vec<CompiledStep>>>,
     communicator: Option<Arc<dyn Communicator>>,
     /// The instruction set in force while sessions are made and run.
     set: InstructionSet,
@@ -52,7 +52,7 @@ impl CpuExecutable {
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is; `Ranks` when other ranks do not have the same
+    /// plan needs more memory than there is. `Ranks` when other ranks do not have the same
     /// collectives.
     pub fn new(
         mut plan: Plan,
@@ -87,7 +87,7 @@ impl CpuExecutable {
 fn compiled(
     plan: &Plan,
     communicator: Option<&Arc<dyn Communicator>>,
-) -> Result<Vec<Task>, BackendError> {
+) -> Result<Vec<CompiledStep>, BackendError> {
     plan.steps.iter().map(|step| compile(plan, step, communicator)).collect()
 }
 
@@ -96,9 +96,9 @@ struct CpuSession {
     executable: Arc<CpuExecutable>,
     pool: Arc<Pool>,
     /// One per step of the plan. They hold scratch, so that no other session has them.
-    steps: Vec<Task>,
+    steps: Vec<CompiledStep>,
     /// From where the plan left results to where the caller has them.
-    deliveries: Vec<Copy>,
+    deliveries: Vec<SlotCopy>,
     signature: Signature,
     prepared: Prepared,
     slots: SlotTable,
@@ -130,7 +130,7 @@ impl CpuSession {
         let [inputs, outputs] = &executable.names;
         let signature = Signature::new(plan, inputs, outputs);
         let prepared = Prepared::new(plan, &signature.state_names());
-        let deliver = |(from, home)| Copy::new(from, home, plan.slot(from).bytes());
+        let deliver = |(from, home)| SlotCopy::new(from, home, plan.slot(from).bytes());
         let deliveries = signature.deliveries(plan).into_iter().map(deliver).collect();
         let mut slots = SlotTable::new(0);
         slots.clone_from(&executable.slots);
@@ -210,7 +210,7 @@ impl CpuSession {
 
 /// Kernels that do not know the element types of their step leave it to the reference, as the plan
 /// then says.
-fn say_what_the_reference_does(plan: &mut Plan, steps: &[Task]) {
+fn say_what_the_reference_does(plan: &mut Plan, steps: &[CompiledStep]) {
     for (step, compiled) in plan.steps.iter_mut().zip(steps) {
         let StepKind::Kernel(call) = &step.kind else { continue };
         if compiled.is_reference() {
@@ -238,7 +238,7 @@ fn check_memory(plan: &Plan) -> Result<(), BackendError> {
 fn place_constants(plan: &Plan, slots: &mut SlotTable) -> Result<Vec<AlignedBytes>, BackendError> {
     let mut constants = Vec::new();
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Constant(tensor) = &slot.place {
+        if let SlotPlace::Constant(tensor) = &slot.place {
             let bytes = uploaded(tensor)?;
             slots.set(SlotId(index as u32), bytes.start());
             constants.push(bytes);
@@ -255,7 +255,7 @@ fn keep(plan: &Plan) -> Result<AlignedBytes, BackendError> {
 /// Enters where the results of prepare steps lie.
 fn place_kept(plan: &Plan, slots: &mut SlotTable, kept: &AlignedBytes) {
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Persistent { offset, .. } = &slot.place {
+        if let SlotPlace::Persistent { offset, .. } = &slot.place {
             slots.set(SlotId(index as u32), kept.start().wrapping_add(*offset));
         }
     }
@@ -292,7 +292,7 @@ impl Session for CpuSession {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         let mut samples = Vec::with_capacity(protocol.samples as usize);
         let mut evictor = match protocol.cache {
             CacheState::Warm => AlignedBytes::filled(0, 0)?,
@@ -307,13 +307,13 @@ impl Session for CpuSession {
             }
             let host_ns =
                 start.elapsed().as_nanos() as f64 / f64::from(protocol.calls_per_sample.max(1));
-            samples.push(Sample { device_ns: None, host_ns, cycles: None, flags: vec![] });
+            samples.push(TimedSample { device_ns: None, host_ns, cycles: None, flags: vec![] });
         }
         Ok(samples)
     }
 
     fn memory(&self) -> MemoryReport {
-        let own: usize = self.steps.iter().map(Task::workspace_bytes).sum();
+        let own: usize = self.steps.iter().map(CompiledStep::workspace_bytes).sum();
         let constants = &self.executable.constants;
         let constants: usize = constants.iter().map(AlignedBytes::len).sum();
         MemoryReport {

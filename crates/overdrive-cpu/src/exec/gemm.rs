@@ -5,11 +5,11 @@ use half::{bf16, f16};
 use overdrive_ir::plan::{Epilogue, GemmCall, Layout, MatrixView};
 use overdrive_ir::{DType, Plan, SlotId};
 
-use super::batch::Parts;
+use super::batch::BatchParts;
 use super::format::{Format, Named};
 use super::runnable::{Runnable, Unsupported};
 use super::sums::Sums;
-use crate::gemm::{Element, Kernel, Packed, Rhs, View};
+use crate::gemm::{Element, MicroKernel, Packed, Rhs, View};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -79,8 +79,8 @@ impl Operand {
 }
 
 /// The kernel of a packed form.
-fn packed_as<T: Element>(name: &str) -> Result<&'static Kernel<T>, Unsupported> {
-    let kernel = Kernel::supported().find(|kernel| kernel.name() == name);
+fn packed_as<T: Element>(name: &str) -> Result<&'static MicroKernel<T>, Unsupported> {
+    let kernel = MicroKernel::supported().find(|kernel| kernel.name() == name);
     kernel.ok_or_else(|| Unsupported::new(format!("no kernel here packs as `{name}`")))
 }
 
@@ -88,12 +88,12 @@ fn packed_as<T: Element>(name: &str) -> Result<&'static Kernel<T>, Unsupported> 
 #[derive(Debug)]
 enum Right<T: Element> {
     Strided(Operand),
-    Packed { slot: SlotId, kernel: &'static Kernel<T>, shape: [usize; 4] },
+    Packed { slot: SlotId, kernel: &'static MicroKernel<T>, shape: [usize; 4] },
 }
 
 /// One call of `gemm`: where its operands start, and where its sums go.
 #[derive(Debug)]
-struct Call {
+struct PartCall {
     lhs_offset: usize,
     rhs_offset: usize,
     sums: Sums,
@@ -106,7 +106,7 @@ struct Gemm<T: Element> {
     rhs: Right<T>,
     /// `[batch0, batch1, m, n]`.
     shape: [usize; 4],
-    calls: Vec<Call>,
+    calls: Vec<PartCall>,
 }
 
 impl<T: Format> Gemm<T> {
@@ -120,8 +120,8 @@ impl<T: Format> Gemm<T> {
             return Err(Unsupported::new(format!("products are {expected}, not {found}")));
         }
         let strides = [call.lhs.batch_strides.as_slice(), &call.rhs.batch_strides];
-        let Parts { parts, lhs_strides, rhs_strides } =
-            Parts::of(call.epilogue.0.clone(), strides)?;
+        let BatchParts { parts, lhs_strides, rhs_strides } =
+            BatchParts::of(call.epilogue.0.clone(), strides)?;
         let extents = &parts[0].program.extents;
         let shape = [extents[0], extents[1], call.m, call.n];
         let batch = |strides| ([shape[0], shape[1]], strides);
@@ -141,7 +141,7 @@ impl<T: Format> Gemm<T> {
         for part in parts {
             let (lhs_offset, rhs_offset) = (offset(part.lhs_offset), offset(part.rhs_offset));
             let sums = Sums::new::<T::Acc>(plan, &Epilogue(part.program))?;
-            calls.push(Call { lhs_offset, rhs_offset, sums });
+            calls.push(PartCall { lhs_offset, rhs_offset, sums });
         }
         Ok(Self { lhs, rhs, shape, calls })
     }
@@ -156,7 +156,7 @@ impl<T: Format> Runnable for Gemm<T> {
             let (kernel, rhs) = match &self.rhs {
                 Right::Strided(rhs) => {
                     // SAFETY: the slot is an operand of the step, as that of the left one is.
-                    (Kernel::best(), Rhs::Strided(unsafe { rhs.view(slots, call.rhs_offset) }))
+                    (MicroKernel::best(), Rhs::Strided(unsafe { rhs.view(slots, call.rhs_offset) }))
                 }
                 Right::Packed { slot, kernel, shape } => {
                     // SAFETY: the slot is an operand of the step, which a prepare step has filled.
@@ -193,7 +193,7 @@ pub(super) fn compile_pack(
 #[derive(Debug)]
 struct Pack<T: Element> {
     source: Operand,
-    kernel: &'static Kernel<T>,
+    kernel: &'static MicroKernel<T>,
     to: SlotId,
 }
 

@@ -74,7 +74,7 @@ impl Storage {
 
 /// Slots that live together, and where while they do.
 #[derive(Debug)]
-struct Group {
+struct SlotGroup {
     together: Together,
     block: Option<AlignedBytes>,
 }
@@ -82,7 +82,7 @@ struct Group {
 /// Groups of slots, with when they come and go.
 #[derive(Debug)]
 pub(super) struct OnDemand {
-    groups: Vec<Group>,
+    groups: Vec<SlotGroup>,
     /// Per step, the groups that it is the first to touch.
     come: Vec<Vec<usize>>,
     /// Per step, the groups that it is the last to touch; the last entry is the end of the call.
@@ -92,8 +92,8 @@ pub(super) struct OnDemand {
 
 impl OnDemand {
     fn new(plan: &Plan) -> Self {
-        let groups: Vec<Group> =
-            plan.groups().into_iter().map(|together| Group { together, block: None }).collect();
+        let groups: Vec<SlotGroup> =
+            plan.groups().into_iter().map(|together| SlotGroup { together, block: None }).collect();
         let end = plan.steps.len();
         let (mut come, mut go) = (vec![vec![]; end], vec![vec![]; end + 1]);
         for (index, group) in groups.iter().enumerate() {

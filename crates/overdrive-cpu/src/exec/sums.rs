@@ -7,8 +7,8 @@ use overdrive_ir::plan::{Access, Epilogue};
 
 use super::format::Named;
 use super::runnable::Unsupported;
-use crate::gemm::{self, Accumulator, Output, ViewMut};
-use crate::loops::{CompiledEpilogue, Tile};
+use crate::gemm::{self, Accumulator, ProductOutput, ViewMut};
+use crate::loops::{AccumulatorTile, CompiledEpilogue};
 use crate::slots::SlotTable;
 
 /// Where the sums `[batch0, batch1, m, n]` of a product go.
@@ -34,8 +34,8 @@ impl<A> gemm::Epilogue<A> for Applied<'_> {
         self.epilogue.scratch_bytes()
     }
 
-    fn apply(&self, block: gemm::Block<'_, A>, scratch: &mut [u8]) {
-        let tile = Tile {
+    fn apply(&self, block: gemm::AccumulatorBlock<'_, A>, scratch: &mut [u8]) {
+        let tile = AccumulatorTile {
             sums: block.start().cast(),
             row_bytes: block.row_stride * size_of::<A>(),
             batch: block.batch[0] * self.inner + block.batch[1],
@@ -79,12 +79,12 @@ impl Sums {
         &self,
         slots: &SlotTable,
         shape: [usize; 4],
-        product: impl FnOnce(Output<'_, A>),
+        product: impl FnOnce(ProductOutput<'_, A>),
     ) {
         match self {
             Self::Stored(access) => {
                 // SAFETY: as the caller promised.
-                product(Output::Store(unsafe { view(slots, shape, access) }));
+                product(ProductOutput::Store(unsafe { view(slots, shape, access) }));
             }
             Self::Applied(epilogue, place) => {
                 let applied = Applied { epilogue, slots, inner: shape[1] };
@@ -93,9 +93,9 @@ impl Sums {
                     Some(access) => {
                         // SAFETY: the caller's promise covers every slot of the step, this one too;
                         // the epilogue writes an element after it has read its sum.
-                        Output::InPlace(unsafe { view(slots, shape, access) }, &applied)
+                        ProductOutput::InPlace(unsafe { view(slots, shape, access) }, &applied)
                     }
-                    None => Output::Apply(shape, &applied),
+                    None => ProductOutput::Apply(shape, &applied),
                 });
             }
         }

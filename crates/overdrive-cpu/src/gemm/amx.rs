@@ -251,7 +251,7 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
                 } else {
                     (edge.0.as_mut_ptr().cast(), SIDE)
                 };
-                let tile = Tile { a, b, c: to, c_stride };
+                let tile = AmxTile { a, b, c: to, c_stride };
                 after.c = c.wrapping_add(SIDE).cast();
                 tile.multiply::<D>(block.steps, block.accumulate && whole, after);
                 after.from = after.from.wrapping_add(block.steps * after.step);
@@ -267,14 +267,14 @@ pub(super) unsafe fn compute<D: Dot>(block: &PackedBlock<D::Acc>) {
 }
 
 /// A whole tile of C, of elements of four bytes, and its operands.
-struct Tile {
+struct AmxTile {
     a: Left,
     b: *const u8,
     c: *mut u32,
     c_stride: usize,
 }
 
-impl Tile {
+impl AmxTile {
     /// # Safety
     /// The registers are configured, and panels and C are as long as `steps` and the tile say.
     #[inline(always)]

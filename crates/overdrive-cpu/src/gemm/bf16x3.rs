@@ -29,7 +29,7 @@ use half::bf16;
 
 use super::amx::{self, After, Dot, Left, PAIR, SIDE, To, near};
 use super::pack::pack;
-use super::panel::{Lines, Panel};
+use super::panel::{OperandLines, Panel};
 use super::simd::PackedBlock;
 
 /// A step of k.
@@ -78,18 +78,18 @@ fn split(from: &[f32], [first, second, third]: [&mut [bf16]; 3]) {
 ///
 /// # Safety
 /// As for [`pack`]; [`is_supported`] said yes.
-pub(super) unsafe fn pack_bf16x3(block: Lines<f32>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack_bf16x3(block: OperandLines<f32>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised.
     unsafe { pack_steps(block, panel, to) }
 }
 
 /// [`pack_bf16x3`], for vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
+unsafe fn pack_steps(block: OperandLines<f32>, panel: Panel, to: *mut u8) {
     let mut buffer = [[bf16::ZERO; SIDE * DEPTH]; 3];
     for (part, start) in block.panels(panel) {
         for (step, k0) in (0..part.k).step_by(DEPTH).enumerate() {
-            let chunk = Lines { from: part.at(0, k0), k: (part.k - k0).min(DEPTH), ..part };
+            let chunk = OperandLines { from: part.at(0, k0), k: (part.k - k0).min(DEPTH), ..part };
             let to = to.wrapping_add(start * 6 + step * STEP);
             // SAFETY: `pack_bf16x3` passes its own contract on: the block can be read, and `to` has
             // room for its panels. A step has room for the chunk, and so has the buffer.
@@ -112,7 +112,7 @@ unsafe fn pack_steps(block: Lines<f32>, panel: Panel, to: *mut u8) {
 /// again where none is.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn split_lines(chunk: Lines<f32>, to: *mut u8) {
+unsafe fn split_lines(chunk: OperandLines<f32>, to: *mut u8) {
     for line in 0..SIDE {
         let at = |term: usize| to.wrapping_add(term * PAIR + line * 64).cast::<[bf16; DEPTH]>();
         // SAFETY: a chunk of 32 k that lie side by side can be read, and `to` has room for a step.
@@ -154,7 +154,7 @@ fn split_line(from: &[f32; DEPTH], to: [&mut [bf16; DEPTH]; 3]) {
 /// zeros where k ends.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn split_pairs(chunk: Lines<f32>, to: *mut u8) {
+unsafe fn split_pairs(chunk: OperandLines<f32>, to: *mut u8) {
     for k in (0..DEPTH).step_by(2) {
         // SAFETY: each k of the chunk has 32 lines side by side, and `to` has room for a step. The
         // pairs of each term have a place of their own.
@@ -209,10 +209,10 @@ fn split_pair(rows: [&[f32; SIDE]; 2], mut to: [&mut [u32; SIDE]; 3]) {
 /// Splits a chunk into `buffer`, in the order that the chunk itself has.
 #[inline(always)]
 unsafe fn split_chunk(
-    chunk: Lines<f32>,
+    chunk: OperandLines<f32>,
     buffer: &mut [[bf16; SIDE * DEPTH]; 3],
-) -> [Lines<bf16>; 3] {
-    let Lines { lines, k, .. } = chunk;
+) -> [OperandLines<bf16>; 3] {
+    let OperandLines { lines, k, .. } = chunk;
     let by_line = chunk.line_stride != 1;
     let (runs, len) = if by_line { (lines, k) } else { (k, lines) };
     let [first, second, third] = buffer;
@@ -235,7 +235,7 @@ unsafe fn split_chunk(
         }
     }
     let (line_stride, k_stride) = if by_line { (k, 1) } else { (1, lines) };
-    [first, second, third].map(|from| Lines {
+    [first, second, third].map(|from| OperandLines {
         from: from.as_ptr(),
         lines,
         line_stride,

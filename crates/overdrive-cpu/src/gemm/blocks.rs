@@ -2,8 +2,8 @@
 //! operands exist only as packed panels.
 #![allow(unsafe_code)] // Raw pointers into packed panels; `simd.rs` says what they point to.
 
-use super::kernel::{Element, Kernel};
-use super::panel::{Lines, Panel};
+use super::kernel::{Element, MicroKernel};
+use super::panel::{OperandLines, Panel};
 use super::schedule;
 use super::simd::PackedBlock;
 
@@ -21,7 +21,7 @@ pub(crate) struct BlockProduct<A> {
     pub(crate) accumulate: bool,
 }
 
-impl<T: Element> Kernel<T> {
+impl<T: Element> MicroKernel<T> {
     /// Rows and columns of the tile that the kernel keeps in registers.
     pub(crate) fn tile(&self) -> [usize; 2] {
         [self.a.width, self.b.width]
@@ -70,7 +70,7 @@ impl<T: Element> Kernel<T> {
     ///
     /// # Safety
     /// The lines can be read, and `to` has [`a_bytes`](Self::a_bytes), aligned to 64.
-    pub(crate) unsafe fn pack_a(&self, lines: Lines<T>, to: *mut u8) {
+    pub(crate) unsafe fn pack_a(&self, lines: OperandLines<T>, to: *mut u8) {
         // SAFETY: as the caller promised.
         unsafe { (self.pack)(lines, self.a, to) }
     }
@@ -79,7 +79,7 @@ impl<T: Element> Kernel<T> {
     ///
     /// # Safety
     /// The lines can be read, and `to` has [`b_bytes`](Self::b_bytes), aligned to 64.
-    pub(crate) unsafe fn pack_b_block(&self, lines: Lines<T>, to: *mut u8) {
+    pub(crate) unsafe fn pack_b_block(&self, lines: OperandLines<T>, to: *mut u8) {
         // SAFETY: as the caller promised.
         unsafe { (self.pack)(lines, self.b, to) }
     }
@@ -130,11 +130,11 @@ impl<T: Element> Kernel<T> {
 ///
 /// # Safety
 /// The lines, whose k lie side by side, can be read, and `to` has room for all of them.
-pub(crate) unsafe fn transpose<T: Copy>(from: Lines<T>, to: *mut T) {
+pub(crate) unsafe fn transpose<T: Copy>(from: OperandLines<T>, to: *mut T) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
     if size_of::<T>() == 4 && from.lines > 0 {
-        let units = Lines {
+        let units = OperandLines {
             from: from.from.cast::<u8>(),
             lines: from.lines,
             line_stride: 4 * from.line_stride,

@@ -8,7 +8,7 @@ use super::view::ViewMut;
 /// A finished block of accumulators, in a worker's cache: rows and columns `row0..row0 + rows` and
 /// `col0..col0 + cols` of matrix `batch` of the product.
 #[derive(Debug)]
-pub struct Block<'a, A> {
+pub struct AccumulatorBlock<'a, A> {
     start: *mut A,
     /// Elements from one row to the next; those between rows are not the block's.
     pub row_stride: usize,
@@ -25,13 +25,13 @@ pub struct Block<'a, A> {
     values: PhantomData<&'a mut A>,
 }
 
-impl<A> Block<'_, A> {
+impl<A> AccumulatorBlock<'_, A> {
     /// A block of the sums at `start`, with the place of `part`.
     ///
     /// # Safety
     /// The rows of the block are initialised, and nobody else's while it lives.
-    pub(crate) unsafe fn new(start: *mut A, row_stride: usize, part: Part) -> Self {
-        let Part { batch, row: row0, col: col0, rows, cols } = part;
+    pub(crate) unsafe fn new(start: *mut A, row_stride: usize, part: ProductPart) -> Self {
+        let ProductPart { batch, row: row0, col: col0, rows, cols } = part;
         Self { start, row_stride, batch, row0, col0, rows, cols, values: PhantomData }
     }
 
@@ -52,7 +52,7 @@ impl<A> Block<'_, A> {
 }
 
 /// A part of C.
-pub(crate) struct Part {
+pub(crate) struct ProductPart {
     pub batch: [usize; 2],
     pub row: usize,
     pub col: usize,
@@ -73,12 +73,12 @@ pub trait Epilogue<A>: Sync {
 
     /// Takes over a finished block. `scratch` has [`scratch_bytes`](Self::scratch_bytes) bytes,
     /// starts on a 64-byte boundary, and holds anything.
-    fn apply(&self, block: Block<'_, A>, scratch: &mut [u8]);
+    fn apply(&self, block: AccumulatorBlock<'_, A>, scratch: &mut [u8]);
 }
 
 /// Where the product goes.
 #[derive(Debug)]
-pub enum Output<'a, A> {
+pub enum ProductOutput<'a, A> {
     /// To memory, as it is.
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
@@ -89,12 +89,12 @@ pub enum Output<'a, A> {
     InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
 }
 
-impl<A> Output<'_, A> {
+impl<A> ProductOutput<'_, A> {
     /// `[batch0, batch1, rows, cols]` of the product.
     pub(crate) fn shape(&self) -> [usize; 4] {
         match self {
-            Output::Apply(shape, _) => *shape,
-            Output::Store(view) | Output::InPlace(view, _) => view.shape,
+            ProductOutput::Apply(shape, _) => *shape,
+            ProductOutput::Store(view) | ProductOutput::InPlace(view, _) => view.shape,
         }
     }
 }

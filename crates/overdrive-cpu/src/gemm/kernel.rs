@@ -1,10 +1,10 @@
-//! The number formats that can be multiplied, and the form of a micro-kernel for one; `table` has
-//! them all.
+//! The number formats that can be multiplied, and the form of a micro-kernel for one;
+//! `micro_kernels` has them all.
 
 use std::fmt::Debug;
 use std::ops::AddAssign;
 
-use super::panel::{Lines, Panel};
+use super::panel::{OperandLines, Panel};
 use super::simd::PackedBlock;
 use super::skinny::Skinny;
 use crate::isa::InstructionSet;
@@ -27,7 +27,7 @@ pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + Debug + 'stat
 
     /// All micro-kernels for this format on this architecture, the best first.
     #[doc(hidden)]
-    fn kernels() -> &'static [Kernel<Self>];
+    fn kernels() -> &'static [MicroKernel<Self>];
 }
 
 /// A format that sums are kept in.
@@ -43,7 +43,7 @@ impl Accumulator for i32 {}
 /// A micro-kernel: how it wants its operands packed, and the function that multiplies packed
 /// blocks.
 #[derive(Debug)]
-pub struct Kernel<T: Element> {
+pub struct MicroKernel<T: Element> {
     pub(super) name: &'static str,
     /// The instructions that the CPU must have.
     pub(super) set: InstructionSet,
@@ -53,7 +53,7 @@ pub struct Kernel<T: Element> {
     pub(super) b: Panel,
     /// Bytes of a packed element.
     pub(super) packed_bytes: usize,
-    pub(super) pack: unsafe fn(Lines<T>, Panel, *mut u8),
+    pub(super) pack: unsafe fn(OperandLines<T>, Panel, *mut u8),
     pub(super) multiply: unsafe fn(&PackedBlock<T::Acc>),
     /// The skinny path, where elements need no conversion.
     pub(super) skinny: Option<unsafe fn(Skinny<T::Acc>)>,
@@ -61,7 +61,7 @@ pub struct Kernel<T: Element> {
     pub(super) packed_for: Option<usize>,
 }
 
-impl<T: Element> Kernel<T> {
+impl<T: Element> MicroKernel<T> {
     /// The best kernel that may be executed here, whatever the product.
     pub fn best() -> &'static Self {
         Self::first(|kernel| kernel.packed_for.is_none())

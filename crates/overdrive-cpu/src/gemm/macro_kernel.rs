@@ -2,27 +2,27 @@
 // Raw pointers into operands, scratch and C; `MacroKernel::new` checks that they fit.
 #![allow(unsafe_code)]
 
-use super::epilogue::{Block, Output, Part};
+use super::epilogue::{AccumulatorBlock, ProductOutput, ProductPart};
 use super::kernel::Element;
-use super::kernel::Kernel;
+use super::kernel::MicroKernel;
 use super::pack::pack;
 use super::packed::Rhs;
 use super::panel::Panel;
-use super::schedule::{Schedule, Size, Traits, skinny_columns};
+use super::schedule::{GemmSize, Schedule, Traits, skinny_columns};
 use super::simd::PackedBlock;
-use super::skinny::{MOST_ROWS, Order, Skinny};
-use super::target::Target;
+use super::skinny::{MOST_ROWS, Skinny, SkinnyOrder};
+use super::target::SumsTarget;
 use super::view::View;
-use crate::threads::{Parts, Placed, Pool, Worker};
+use crate::threads::{PlacedParts, Pool, ScratchParts, Worker};
 
 /// One call, cut into tiles.
 pub(super) struct MacroKernel<'a, T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) schedule: Schedule,
-    pub(super) size: Size,
+    pub(super) size: GemmSize,
     pub(super) a: View<'a, T>,
     pub(super) b: Rhs<'a, T>,
-    target: Target<'a, T::Acc>,
+    target: SumsTarget<'a, T::Acc>,
     /// The inner of the two batch axes.
     inner: usize,
 }
@@ -31,7 +31,7 @@ pub(super) struct MacroKernel<'a, T: Element> {
 unsafe impl<T: Element> Sync for MacroKernel<'_, T> {}
 
 /// `C = A B` by the kernel that B is packed for, or else by the best that the CPU has; see
-/// [`Kernel::gemm`].
+/// [`MicroKernel::gemm`].
 ///
 /// # Panics
 /// If the shapes do not fit each other.
@@ -39,17 +39,17 @@ pub fn gemm<'a, T: Element>(
     pool: &Pool,
     a: View<'_, T>,
     b: impl Into<Rhs<'a, T>>,
-    output: Output<'_, T::Acc>,
+    output: ProductOutput<'_, T::Acc>,
 ) {
     let b = b.into();
     let kernel = match b {
         Rhs::Packed(packed) => packed.kernel(),
-        Rhs::Strided(_) | Rhs::Made(_) => Kernel::best(),
+        Rhs::Strided(_) | Rhs::Made(_) => MicroKernel::best(),
     };
     kernel.gemm(pool, a, b, output);
 }
 
-impl<T: Element> Kernel<T> {
+impl<T: Element> MicroKernel<T> {
     /// `C = A B`, stored or handed to an epilogue. A batch axis of length 1 in A or B is repeated.
     ///
     /// # Panics
@@ -59,24 +59,24 @@ impl<T: Element> Kernel<T> {
         pool: &Pool,
         a: View<'_, T>,
         b: Rhs<'_, T>,
-        output: Output<'_, T::Acc>,
+        output: ProductOutput<'_, T::Acc>,
     ) {
         let shape = output.shape();
         assert_shapes(a.shape, b.shape(), shape);
         let [outer, inner, m, n] = shape;
-        let size = Size { m, n, k: a.cols(), batch: outer * inner };
-        let target = match Target::new(output) {
+        let size = GemmSize { m, n, k: a.cols(), batch: outer * inner };
+        let target = match SumsTarget::new(output) {
             // Tiles outrun the second-level cache, so sums that wait for the next block of k wait
             // there.
-            Target::InPlace(_, epilogue) if self.has_tiles() && size.k > self.depth(size.k) => {
-                Target::Epilogue(epilogue)
+            SumsTarget::InPlace(_, epilogue) if self.has_tiles() && size.k > self.depth(size.k) => {
+                SumsTarget::Epilogue(epilogue)
             }
             target => target,
         };
         let traits = Traits {
             packed_b: matches!(b, Rhs::Packed(_)),
             scratch_sums: target.memory().is_none(),
-            strips: !matches!(target, Target::Rows(_)),
+            strips: !matches!(target, SumsTarget::Rows(_)),
         };
         if let Rhs::Packed(packed) = b {
             assert!(
@@ -112,14 +112,14 @@ fn assert_shapes(a: [usize; 4], b: [usize; 4], c: [usize; 4]) {
 }
 
 /// The parts of a worker's scratch.
-pub(super) struct Buffers<'a, A> {
+pub(super) struct GemmScratch<'a, A> {
     a: *mut u8,
     pub(super) b: *mut u8,
     /// Columns of a panel of B that are made.
     pub(super) made: *mut u8,
     sums: *mut A,
     epilogue: *mut u8,
-    _placed: Placed<'a, 5>,
+    _placed: PlacedParts<'a, 5>,
 }
 
 impl<T: Element> MacroKernel<'_, T> {
@@ -129,12 +129,12 @@ impl<T: Element> MacroKernel<'_, T> {
         &self,
         worker: &'w mut Worker<'_>,
         [a, b, sums]: [usize; 3],
-    ) -> Buffers<'w, T::Acc> {
+    ) -> GemmScratch<'w, T::Acc> {
         let made = match self.b {
             Rhs::Made(_) => self.kernel.b.width * self.schedule.kc * size_of::<T>(),
             Rhs::Strided(_) | Rhs::Packed(_) => 0,
         };
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("left operand", a),
             ("right operand", b),
             ("columns that are made", made),
@@ -142,15 +142,15 @@ impl<T: Element> MacroKernel<'_, T> {
             ("epilogue", self.target.epilogue().scratch_bytes()),
         ]));
         let [a, b, made, sums, epilogue] = placed.starts;
-        Buffers { a, b, made, sums: sums.cast(), epilogue, _placed: placed }
+        GemmScratch { a, b, made, sums: sums.cast(), epilogue, _placed: placed }
     }
 
     /// The skinny path, if this product can take it.
     fn skinny(&self) -> Option<Few<'_, T>> {
         let Rhs::Strided(b) = self.b else { return None };
         let order = match b.strides {
-            [.., 1] => Order::Outer,
-            [.., 1, _] => Order::Inner,
+            [.., 1] => SkinnyOrder::Outer,
+            [.., 1, _] => SkinnyOrder::Inner,
             _ => return None,
         };
         let compute = self.kernel.skinny.filter(|_| self.size.m <= MOST_ROWS)?;
@@ -160,17 +160,17 @@ impl<T: Element> MacroKernel<'_, T> {
     /// All rows of some columns of C.
     fn columns(&self, few: Few<'_, T>, [index, most]: [usize; 2], worker: &mut Worker<'_>) {
         let Few { compute, order, b } = few;
-        let Size { m, n, k, .. } = self.size;
+        let GemmSize { m, n, k, .. } = self.size;
         let parts = n.div_ceil(most);
         let (matrix, col) = (index / parts, index % parts * most);
         let batch = [matrix / self.inner, matrix % self.inner];
-        let part = Part { batch, row: 0, col, rows: m, cols: (n - col).min(most) };
+        let part = ProductPart { batch, row: 0, col, rows: m, cols: (n - col).min(most) };
         // Sums never stay in C: its rows may lie powers of two apart, where they would evict each
         // other.
         let c_stride = most + 16;
         let (a, b_stride, from) = match order {
-            Order::Outer => (m, b.strides[2], col),
-            Order::Inner => (1, b.strides[3], col * b.strides[3]),
+            SkinnyOrder::Outer => (m, b.strides[2], col),
+            SkinnyOrder::Inner => (1, b.strides[3], col * b.strides[3]),
         };
         let buffers = self.buffers(worker, [m * k * size_of::<T>(), 0, m * c_stride]);
         let c = buffers.sums;
@@ -198,7 +198,7 @@ impl<T: Element> MacroKernel<'_, T> {
     fn tile(&self, index: usize, worker: &mut Worker<'_>) {
         let kernel = self.kernel;
         let Schedule { mc, nc, kc, strip, tile, grid } = self.schedule;
-        let Size { m, n, k, .. } = self.size;
+        let GemmSize { m, n, k, .. } = self.size;
         let (matrix, within) = (index / (grid[0] * grid[1]), index % (grid[0] * grid[1]));
         let batch = [matrix / self.inner, matrix % self.inner];
         let (row0, col0) = (within / grid[1] * tile[0], within % grid[1] * tile[1]);
@@ -242,7 +242,7 @@ impl<T: Element> MacroKernel<'_, T> {
                     };
                     for above in (0..rows).step_by(strip) {
                         let rows = (rows - above).min(strip);
-                        let part = Part { batch, row: row + above, col, rows, cols };
+                        let part = ProductPart { batch, row: row + above, col, rows, cols };
                         let (c, c_stride) = self.sums(&part, [above, col - col0], &buffers);
                         let a = match a_line {
                             0 if by_strip => {
@@ -275,7 +275,7 @@ impl<T: Element> MacroKernel<'_, T> {
                         // SAFETY: the kernel is one that this CPU supports; the block is as it
                         // wants it.
                         unsafe { (kernel.multiply)(&block) };
-                        if k0 + depth == k && !matches!(self.target, Target::Rows(_)) {
+                        if k0 + depth == k && !matches!(self.target, SumsTarget::Rows(_)) {
                             self.finish(part, (c, c_stride), &buffers);
                         }
                     }
@@ -288,9 +288,9 @@ impl<T: Element> MacroKernel<'_, T> {
     /// that wait.
     fn sums(
         &self,
-        part: &Part,
+        part: &ProductPart,
         [above, left]: [usize; 2],
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &GemmScratch<'_, T::Acc>,
     ) -> (*mut T::Acc, usize) {
         match self.target.memory() {
             Some(c) => (c.at(part.batch, part.row, part.col), c.strides[2]),
@@ -306,16 +306,16 @@ impl<T: Element> MacroKernel<'_, T> {
     /// Hands a finished part to the epilogue.
     fn finish(
         &self,
-        part: Part,
+        part: ProductPart,
         (sums, row_stride): (*mut T::Acc, usize),
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &GemmScratch<'_, T::Acc>,
     ) {
         let epilogue = self.target.epilogue();
         // SAFETY: parts are apart from each other; the buffers are this worker's, and as long as
         // `buffers` made them.
         let (block, scratch) = unsafe {
             (
-                Block::new(sums, row_stride, part),
+                AccumulatorBlock::new(sums, row_stride, part),
                 std::slice::from_raw_parts_mut(buffers.epilogue, epilogue.scratch_bytes()),
             )
         };
@@ -327,6 +327,6 @@ impl<T: Element> MacroKernel<'_, T> {
 #[derive(Clone, Copy)]
 struct Few<'a, T: Element> {
     compute: unsafe fn(Skinny<T::Acc>),
-    order: Order,
+    order: SkinnyOrder,
     b: View<'a, T>,
 }

@@ -5,7 +5,7 @@
 //! `transpose`) into the panels that a micro-kernel walks down. There is one micro-kernel for each
 //! instruction set (`simd`; `x86`, `amx`, `neon` and `portable`), and `bf16x3` is f32 on AMX.
 //! Products of a few rows are `skinny`. The kernel is chosen when the program runs (`kernel`,
-//! `table`), so that one binary serves every CPU.
+//! `micro_kernels`), so that one binary serves every CPU.
 //!
 //! Invariants:
 //!
@@ -24,6 +24,7 @@ mod conversion;
 mod epilogue;
 mod kernel;
 mod macro_kernel;
+mod micro_kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod operands;
@@ -36,7 +37,6 @@ mod portable;
 mod schedule;
 mod simd;
 mod skinny;
-mod table;
 mod target;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
@@ -47,13 +47,13 @@ mod x86;
 pub(crate) use blocks::{BlockProduct, transpose};
 pub use columns::Columns;
 pub(crate) use conversion::{Narrow, Widen};
-pub(crate) use epilogue::Part;
-pub use epilogue::{Block, Epilogue, Output};
-pub use kernel::{Accumulator, Element, Kernel};
+pub(crate) use epilogue::ProductPart;
+pub use epilogue::{AccumulatorBlock, Epilogue, ProductOutput};
+pub use kernel::{Accumulator, Element, MicroKernel};
 pub use macro_kernel::gemm;
 pub use packed::{Packed, Rhs};
-pub(crate) use panel::Lines;
+pub(crate) use panel::OperandLines;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use pixels::{PixelConfig, PixelTiles};
-pub(crate) use target::Target;
+pub(crate) use target::SumsTarget;
 pub use view::{View, ViewMut};

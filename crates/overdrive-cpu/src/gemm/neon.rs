@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use super::simd::{PackedBlock, Simd, Tile, kernel, micro_kernel, simd, sweep};
+use super::simd::{PackedBlock, Simd, SimdTile, kernel, micro_kernel, simd, sweep};
 use super::skinny::{self, Skinny};
 
 /// Nothing: the intrinsic is not stable, and these CPUs prefetch well by themselves.

@@ -4,10 +4,10 @@
 
 use super::columns::Columns;
 use super::kernel::Element;
-use super::macro_kernel::{Buffers, MacroKernel};
+use super::macro_kernel::{GemmScratch, MacroKernel};
 use super::packed::Rhs;
-use super::panel::Lines;
-use super::schedule::{Schedule, Size};
+use super::panel::OperandLines;
+use super::schedule::{GemmSize, Schedule};
 
 impl<T: Element> MacroKernel<'_, T> {
     /// Bytes from a row of A to the next where the micro-kernel reads A in place, and 0 where A is
@@ -15,7 +15,7 @@ impl<T: Element> MacroKernel<'_, T> {
     /// between them share a cache as panels do.
     pub(super) fn a_line(&self) -> usize {
         let Schedule { kc, .. } = self.schedule;
-        let (Size { m, k, .. }, [.., row, element]) = (self.size, self.a.strides);
+        let (GemmSize { m, k, .. }, [.., row, element]) = (self.size, self.a.strides);
         let panel = self.kernel.a;
         let line = row * size_of::<T>();
         let has_tiles =
@@ -67,7 +67,7 @@ impl<T: Element> MacroKernel<'_, T> {
         batch: [usize; 2],
         [k0, col]: [usize; 2],
         [depth, cols]: [usize; 2],
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &GemmScratch<'_, T::Acc>,
     ) -> *const u8 {
         match self.b {
             Rhs::Packed(packed) => packed.panels(batch, k0, col),
@@ -80,7 +80,7 @@ impl<T: Element> MacroKernel<'_, T> {
                 if self.reads_b_in_place() {
                     return from.cast();
                 }
-                let block = Lines {
+                let block = OperandLines {
                     from,
                     lines: cols,
                     line_stride: b.strides[3],
@@ -101,7 +101,7 @@ impl<T: Element> MacroKernel<'_, T> {
         columns: &dyn Columns<T>,
         [k0, col]: [usize; 2],
         [depth, cols]: [usize; 2],
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &GemmScratch<'_, T::Acc>,
     ) {
         let panel = self.kernel.b;
         let as_it_is = panel.k_multiple == 1 && self.kernel.packed_bytes == size_of::<T>();
@@ -122,7 +122,8 @@ impl<T: Element> MacroKernel<'_, T> {
                 for (line, to) in to.chunks_exact_mut(depth.max(1)).enumerate() {
                     columns.fill(col + first + line, k0..k0 + depth, to);
                 }
-                let block = Lines { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
+                let block =
+                    OperandLines { from: made, lines, line_stride: depth, k: depth, k_stride: 1 };
                 (self.kernel.pack)(block, panel, at);
             }
         }
@@ -134,9 +135,9 @@ impl<T: Element> MacroKernel<'_, T> {
         batch: [usize; 2],
         [row, k0]: [usize; 2],
         [rows, depth]: [usize; 2],
-    ) -> Lines<T> {
+    ) -> OperandLines<T> {
         let a = &self.a;
-        Lines {
+        OperandLines {
             from: a.matrix_at(batch).wrapping_add(row * a.strides[2] + k0 * a.strides[3]),
             lines: rows,
             line_stride: a.strides[2],

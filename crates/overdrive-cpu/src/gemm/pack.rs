@@ -14,7 +14,7 @@
 #![allow(unsafe_code)] // Raw pointers into operands and panels.
 
 use super::conversion::Widen;
-use super::panel::{Lines, Panel};
+use super::panel::{OperandLines, Panel};
 #[cfg(target_arch = "x86_64")]
 use super::transpose::transpose_units;
 
@@ -22,7 +22,7 @@ use super::transpose::transpose_units;
 ///
 /// # Safety
 /// Every element of `block` can be read, and `to` has room for the panels.
-pub(super) unsafe fn pack<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack<T: Copy + Default>(block: OperandLines<T>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised.
     unsafe {
         let packed = pack_side_by_side(block, panel, to.cast::<T>());
@@ -34,7 +34,11 @@ pub(super) unsafe fn pack<T: Copy + Default>(block: Lines<T>, panel: Panel, to: 
 
 /// Packs the whole panels of a block whose lines lie side by side, and returns how many that were.
 /// It packs none if there is no path for their form.
-unsafe fn pack_side_by_side<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn pack_side_by_side<T: Copy + Default>(
+    block: OperandLines<T>,
+    panel: Panel,
+    to: *mut T,
+) -> usize {
     if block.line_stride != 1 {
         return 0;
     }
@@ -64,7 +68,7 @@ unsafe fn pack_side_by_side<T: Copy + Default>(block: Lines<T>, panel: Panel, to
 /// # Safety
 /// As for [`pack`].
 pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
-    block: Lines<T>,
+    block: OperandLines<T>,
     panel: Panel,
     to: *mut u8,
 ) {
@@ -74,7 +78,7 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
     let mut buffer = [W::default(); BUFFER];
     for (part, start) in block.panels(panel) {
         for k0 in (0..part.k).step_by(depth) {
-            let chunk = Lines { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
+            let chunk = OperandLines { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
             // SAFETY: as the caller promised; `buffer` holds `width x depth` elements.
             unsafe {
                 let widened = widen(chunk, &mut buffer);
@@ -88,14 +92,14 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
 }
 
 /// Converts a chunk into `buffer`, in the order that the chunk itself has.
-unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
+unsafe fn widen<T: Widen<W>, W>(chunk: OperandLines<T>, buffer: &mut [W]) -> OperandLines<W> {
     // SAFETY: every element of the chunk can be read, and runs stay inside of it.
     unsafe {
         if chunk.line_stride == 1 {
             for (k, to) in buffer.chunks_exact_mut(chunk.lines).enumerate().take(chunk.k) {
                 T::widen(std::slice::from_raw_parts(chunk.at(0, k), chunk.lines), to);
             }
-            Lines {
+            OperandLines {
                 from: buffer.as_ptr(),
                 line_stride: 1,
                 k_stride: chunk.lines,
@@ -112,7 +116,7 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
                     }
                 }
             }
-            Lines {
+            OperandLines {
                 from: buffer.as_ptr(),
                 line_stride: chunk.k,
                 k_stride: 1,
@@ -129,7 +133,7 @@ unsafe fn widen<T: Widen<W>, W>(chunk: Lines<T>, buffer: &mut [W]) -> Lines<W> {
 ///
 /// # Safety
 /// As for [`pack`].
-pub(super) unsafe fn pack_shifted(block: Lines<i8>, panel: Panel, to: *mut u8) {
+pub(super) unsafe fn pack_shifted(block: OperandLines<i8>, panel: Panel, to: *mut u8) {
     // SAFETY: as the caller promised; the head of a panel is a group of four bytes for each of its
     // columns.
     unsafe {
@@ -161,13 +165,13 @@ pub(super) unsafe fn pack_shifted(block: Lines<i8>, panel: Panel, to: *mut u8) {
 
 /// # Safety
 /// As for [`pack`], with at most `panel.width` lines, and a panel without a head.
-unsafe fn pack_panel<T: Copy + Default>(block: Lines<T>, panel: Panel, to: *mut T) {
+unsafe fn pack_panel<T: Copy + Default>(block: OperandLines<T>, panel: Panel, to: *mut T) {
     // SAFETY: as the caller promised.
     unsafe {
         let done = match panel.group {
             #[cfg(target_arch = "x86_64")]
             group if block.k_stride == 1 && group * size_of::<T>() == 4 => {
-                let units = Lines {
+                let units = OperandLines {
                     from: block.from.cast::<u8>(),
                     line_stride: block.line_stride * size_of::<T>(),
                     k: block.k / group,
@@ -192,7 +196,7 @@ const AHEAD: usize = 8;
 
 /// Packs all groups from `first` on, element by element.
 unsafe fn pack_elements<T: Copy + Default>(
-    block: Lines<T>,
+    block: OperandLines<T>,
     panel: Panel,
     first: usize,
     to: *mut T,
@@ -218,7 +222,11 @@ unsafe fn pack_elements<T: Copy + Default>(
 const SPAN: usize = 4;
 
 /// Each k is a row: pieces of `W` go to one panel each.
-unsafe fn copy_rows<T: Copy, const W: usize>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn copy_rows<T: Copy, const W: usize>(
+    block: OperandLines<T>,
+    panel: Panel,
+    to: *mut T,
+) -> usize {
     let (panels, len) = (block.lines / W, panel.len(block.k));
     for first in (0..panels).step_by(SPAN) {
         let span = (panels - first).min(SPAN);
@@ -239,7 +247,7 @@ unsafe fn copy_rows<T: Copy, const W: usize>(block: Lines<T>, panel: Panel, to: 
 /// `G` k are `G` rows: pieces of `W` become `W` groups of one panel each. Past the end of k there
 /// are zeros, and zeros fill the panel.
 unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
-    block: Lines<T>,
+    block: OperandLines<T>,
     panel: Panel,
     to: *mut T,
 ) -> usize {
@@ -275,7 +283,7 @@ unsafe fn group_rows<T: Copy + Default, const W: usize, const G: usize>(
 /// [`group_rows`] makes them. The units of each line then come together.
 #[cfg(target_arch = "x86_64")]
 unsafe fn turn_rows<T: Copy + Default, const G: usize>(
-    block: Lines<T>,
+    block: OperandLines<T>,
     panel: Panel,
     to: *mut T,
 ) -> usize {
@@ -286,7 +294,7 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(
     let panels = block.lines / W;
     for i in 0..panels {
         for k in (0..panel.len(block.k) / W).step_by(panel.group) {
-            let part = Lines {
+            let part = OperandLines {
                 from: block.at(i * W, k),
                 lines: W,
                 k: (block.k - k).min(panel.group),
@@ -297,7 +305,8 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(
             unsafe {
                 group_rows::<T, W, G>(part, grouped, units.as_mut_ptr().cast());
                 let from = units.as_ptr().cast();
-                let rows = Lines { from, lines: UNITS, line_stride: 4 * W, k: W, k_stride: 4 };
+                let rows =
+                    OperandLines { from, lines: UNITS, line_stride: 4 * W, k: W, k_stride: 4 };
                 if transpose_units(rows, UNITS, to.add(i * panel.len(block.k) + k * W).cast()) == 0
                 {
                     return i;
@@ -309,7 +318,7 @@ unsafe fn turn_rows<T: Copy + Default, const G: usize>(
 }
 
 /// k side by side, in groups of a cache line. Returns the groups that it packed.
-unsafe fn copy_lines<T: Copy>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn copy_lines<T: Copy>(block: OperandLines<T>, panel: Panel, to: *mut T) -> usize {
     let whole_groups = block.k / panel.group;
     for line in 0..panel.width {
         let from = block.at(line.min(block.lines - 1), 0);
@@ -329,7 +338,7 @@ unsafe fn copy_lines<T: Copy>(block: Lines<T>, panel: Panel, to: *mut T) -> usiz
 
 /// Each k is a row, shorter than the panel: pieces of 8, 4, 2 and 1. Returns the groups that it
 /// packed: all.
-unsafe fn copy_few<T: Copy>(block: Lines<T>, panel: Panel, to: *mut T) -> usize {
+unsafe fn copy_few<T: Copy>(block: OperandLines<T>, panel: Panel, to: *mut T) -> usize {
     unsafe fn piece<T: Copy, const N: usize>(from: *const T, to: *mut T) {
         // SAFETY: the caller has `N` elements to read and room for them.
         unsafe { to.cast::<[T; N]>().write_unaligned(from.cast::<[T; N]>().read_unaligned()) }

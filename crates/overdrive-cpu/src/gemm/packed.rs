@@ -2,8 +2,8 @@
 #![allow(unsafe_code)] // Threads write disjoint parts of one buffer.
 
 use super::columns::Columns;
-use super::kernel::{Element, Kernel};
-use super::panel::Lines;
+use super::kernel::{Element, MicroKernel};
+use super::panel::OperandLines;
 use super::schedule::depth;
 use super::view::View;
 use crate::threads::{Apart, Pool};
@@ -12,7 +12,7 @@ use crate::threads::{Apart, Pool};
 /// bytes are worth nothing to another kernel, or on a CPU with other caches.
 #[derive(Debug)]
 pub struct Packed<'a, T: Element> {
-    kernel: &'static Kernel<T>,
+    kernel: &'static MicroKernel<T>,
     bytes: &'a [u8],
     shape: [usize; 4],
 }
@@ -25,7 +25,7 @@ impl<T: Element> Clone for Packed<'_, T> {
 
 impl<T: Element> Copy for Packed<'_, T> {}
 
-impl<T: Element> Kernel<T> {
+impl<T: Element> MicroKernel<T> {
     /// The bytes that [`pack_b`](Self::pack_b) fills for B of this shape, `[batch0, batch1, k, n]`.
     pub fn packed_b_bytes(&self, shape: [usize; 4]) -> usize {
         shape[0] * shape[1] * self.packed_matrix_bytes(shape)
@@ -58,7 +58,7 @@ impl<T: Element> Kernel<T> {
             let (matrix, part) = (task / (blocks * parts), task % (blocks * parts));
             let (k0, col) = (part / parts * kc, part % parts * cols);
             let batch = [matrix / inner, matrix % inner];
-            let block = Lines {
+            let block = OperandLines {
                 from: b.matrix_at(batch).wrapping_add(k0 * b.strides[2] + col * b.strides[3]),
                 lines: (n - col).min(cols),
                 line_stride: b.strides[3],
@@ -74,12 +74,12 @@ impl<T: Element> Kernel<T> {
 }
 
 impl<'a, T: Element> Packed<'a, T> {
-    /// B as [`Kernel::pack_b`] wrote it to `bytes`, of this shape, `[batch0, batch1, k, n]`.
+    /// B as [`MicroKernel::pack_b`] wrote it to `bytes`, of this shape, `[batch0, batch1, k, n]`.
     ///
     /// # Panics
-    /// If `bytes` does not have [`Kernel::packed_b_bytes`], or does not start on a 64-byte
+    /// If `bytes` does not have [`MicroKernel::packed_b_bytes`], or does not start on a 64-byte
     /// boundary.
-    pub fn new(kernel: &'static Kernel<T>, bytes: &'a [u8], shape: [usize; 4]) -> Self {
+    pub fn new(kernel: &'static MicroKernel<T>, bytes: &'a [u8], shape: [usize; 4]) -> Self {
         let expected = kernel.packed_b_bytes(shape);
         assert_eq!(bytes.len(), expected, "bytes of a B of {shape:?} packed for {}", kernel.name());
         assert!(
@@ -90,7 +90,7 @@ impl<'a, T: Element> Packed<'a, T> {
     }
 
     /// The kernel whose panels these are.
-    pub fn kernel(&self) -> &'static Kernel<T> {
+    pub fn kernel(&self) -> &'static MicroKernel<T> {
         self.kernel
     }
 

@@ -24,7 +24,7 @@ impl Panel {
 /// A block of an operand where it lies: rows of A, or columns of B, over `k` elements each; strides
 /// in elements.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lines<T> {
+pub(crate) struct OperandLines<T> {
     pub(crate) from: *const T,
     pub(crate) lines: usize,
     pub(crate) line_stride: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Lines<T> {
     pub(crate) k_stride: usize,
 }
 
-impl<T> Lines<T> {
+impl<T> OperandLines<T> {
     /// Element `k` of line `line`.
     pub(super) fn at(&self, line: usize, k: usize) -> *const T {
         self.from.wrapping_add(line * self.line_stride + k * self.k_stride)

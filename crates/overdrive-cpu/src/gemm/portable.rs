@@ -4,7 +4,7 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
-use super::simd::{PackedBlock, Simd, Tile, micro_kernel, sweep};
+use super::simd::{PackedBlock, Simd, SimdTile, micro_kernel, sweep};
 use super::skinny::{self, Skinny};
 
 /// Columns of a portable vector: two SSE or NEON registers of f32.
@@ -63,7 +63,7 @@ unsafe fn portable<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAs
 ) {
     // SAFETY: as the caller promised.
     unsafe {
-        sweep::<Array<T>, 4, 1>(block, |tile: Tile<'_, Array<T>>| match tile.rows {
+        sweep::<Array<T>, 4, 1>(block, |tile: SimdTile<'_, Array<T>>| match tile.rows {
             1 => micro_kernel::<_, 4, 1, 1>(tile),
             2 => micro_kernel::<_, 4, 2, 1>(tile),
             3 => micro_kernel::<_, 4, 3, 1>(tile),

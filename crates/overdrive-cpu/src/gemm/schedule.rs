@@ -6,11 +6,11 @@
 //! product of its own, with its own packing. No thread waits for another within a product. The
 //! price is that tiles in one row of the grid pack the same A.
 
-use super::kernel::{Element, Kernel};
+use super::kernel::{Element, MicroKernel};
 
 /// The sizes that a schedule depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
+pub(super) struct GemmSize {
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -64,7 +64,7 @@ const WAITING_COLS: usize = 1024;
 /// The depth of k blocks: of `k` cut evenly, as deep as leaves an A panel in two thirds of L1. It
 /// depends on nothing but the kernel and k, so that a B packed once serves any m and any number of
 /// threads.
-pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
+pub(super) fn depth<T: Element>(kernel: &MicroKernel<T>, k: usize) -> usize {
     let multiple = kernel.b.k_multiple.max(8);
     // Bytes leave room for more: sums are loaded and stored less often.
     let most = (1024 / kernel.packed_bytes).max(512);
@@ -75,8 +75,8 @@ pub(super) fn depth<T: Element>(kernel: &Kernel<T>, k: usize) -> usize {
 
 impl Schedule {
     pub(super) fn new<T: Element>(
-        kernel: &Kernel<T>,
-        size: Size,
+        kernel: &MicroKernel<T>,
+        size: GemmSize,
         traits: Traits,
         threads: usize,
     ) -> Self {
@@ -128,7 +128,7 @@ const WORTH_SHARING: usize = 1 << 18;
 
 /// Columns that each task of a skinny GEMM takes: sums stay in L1, and threads have as much
 /// to do.
-pub(super) fn skinny_columns(size: Size, threads: usize) -> usize {
+pub(super) fn skinny_columns(size: GemmSize, threads: usize) -> usize {
     /// Sums of a task.
     const SUMS: usize = 4096;
     /// Columns that a task takes at least: whole vectors of any width, and a few cache lines of
@@ -142,8 +142,8 @@ pub(super) fn skinny_columns(size: Size, threads: usize) -> usize {
 /// The grid of tiles that lets `threads` threads finish first, with the packing of each tile
 /// counted.
 fn balanced_grid<T: Element>(
-    kernel: &Kernel<T>,
-    size: Size,
+    kernel: &MicroKernel<T>,
+    size: GemmSize,
     traits: Traits,
     threads: usize,
 ) -> [usize; 2] {

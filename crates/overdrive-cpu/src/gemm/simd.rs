@@ -74,14 +74,14 @@ pub(super) struct PackedBlock<Acc> {
 #[inline(always)]
 pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
     block: &PackedBlock<S::Acc>,
-    tile: impl Fn(Tile<'_, S>),
+    tile: impl Fn(SimdTile<'_, S>),
 ) {
     let nr = NV * S::LANES;
     for row in (0..block.rows).step_by(MR) {
         for col in (0..block.cols).step_by(nr) {
             // SAFETY: panels follow each other; row and col are inside of C.
             unsafe {
-                tile(Tile {
+                tile(SimdTile {
                     a: match block.a_line {
                         0 => block.a.cast::<S::Unit>().add(row * block.steps),
                         line => block.a.add(row * line).cast::<S::Unit>(),
@@ -98,7 +98,7 @@ pub(super) unsafe fn sweep<S: Simd, const MR: usize, const NV: usize>(
 }
 
 /// One tile of a block.
-pub(super) struct Tile<'a, S: Simd> {
+pub(super) struct SimdTile<'a, S: Simd> {
     pub a: *const S::Unit,
     pub b: *const S::Unit,
     pub c: *mut S::Acc,
@@ -110,7 +110,7 @@ pub(super) struct Tile<'a, S: Simd> {
 /// The micro-kernel: `R <= MR` rows by `NV` vectors of C.
 #[inline(always)]
 pub(super) unsafe fn micro_kernel<S: Simd, const MR: usize, const R: usize, const NV: usize>(
-    tile: Tile<'_, S>,
+    tile: SimdTile<'_, S>,
 ) {
     let (stride, b_step) = (tile.block.c_stride, tile.block.b_strides[1]);
     // SAFETY: panels hold `steps` groups; C's `rows x cols` exist, and stores are limited to them.
@@ -184,7 +184,7 @@ unsafe fn products<S: Simd, const R: usize, const NV: usize>(
 #[inline(always)]
 unsafe fn store_edge<S: Simd, const R: usize, const NV: usize>(
     acc: [[S::Vector; NV]; R],
-    tile: &Tile<'_, S>,
+    tile: &SimdTile<'_, S>,
 ) {
     for (r, acc) in acc.into_iter().enumerate() {
         let mut row = [[S::Acc::default(); MAX_LANES]; NV];
@@ -267,7 +267,7 @@ macro_rules! kernel {
         pub(super) unsafe fn $name(block: &PackedBlock<<$simd as Simd>::Acc>) {
             // SAFETY: as the caller promised.
             unsafe {
-                sweep::<$simd, $mr, $nv>(block, |tile: Tile<'_, $simd>| match tile.rows {
+                sweep::<$simd, $mr, $nv>(block, |tile: SimdTile<'_, $simd>| match tile.rows {
                     $($rows => micro_kernel::<$simd, $mr, $rows, $nv>(tile),)*
                     rows => unreachable!("a tile has 1 to {} rows, not {rows}", $mr),
                 });

@@ -12,7 +12,7 @@ pub(super) const MOST_ROWS: usize = 8;
 
 /// How B lies in memory, and so the order in which it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SkinnyOrder {
     /// Columns side by side: C is a sum of outer products, a few rows of B at a time.
     Outer,
     /// k side by side: each element of C is a dot product.
@@ -22,7 +22,7 @@ pub(super) enum Order {
 /// `C = A B` for at most [`MOST_ROWS`] rows, and some columns.
 #[derive(Clone, Copy)]
 pub(super) struct Skinny<T> {
-    pub order: Order,
+    pub order: SkinnyOrder,
     /// Packed: row `i`, element `p` at `a[p * m + i]` for outer products, at `a[i * k + p]` for
     /// inner ones.
     pub a: *const T,
@@ -40,7 +40,7 @@ pub(super) struct Skinny<T> {
 /// Rows of B that pass together, so that sums are loaded and stored once for all of them.
 const TOGETHER: usize = 4;
 
-/// [`Order::Outer`].
+/// [`SkinnyOrder::Outer`].
 ///
 /// # Safety
 /// The CPU has `S`'s instructions; pointers are as [`Skinny`] says.
@@ -106,7 +106,7 @@ unsafe fn rows<T, S: Simd<Unit = T, Acc = T>, const M: usize, const K: usize>(
     }
 }
 
-/// [`Order::Inner`], four columns at a time.
+/// [`SkinnyOrder::Inner`], four columns at a time.
 ///
 /// # Safety
 /// As for [`outer`].
@@ -181,7 +181,7 @@ unsafe fn columns<T, S: Simd<Unit = T, Acc = T>, const M: usize, const N: usize>
 macro_rules! skinny {
     ($simd:ty, $problem:expr) => {{
         let p = $problem;
-        if p.order == skinny::Order::Outer {
+        if p.order == skinny::SkinnyOrder::Outer {
             match p.m {
                 1 => skinny::outer::<_, $simd, 1>(p),
                 2 => skinny::outer::<_, $simd, 2>(p),

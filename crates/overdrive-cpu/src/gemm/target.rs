@@ -1,11 +1,11 @@
 //! Where sums are kept and who takes them.
 #![allow(unsafe_code)] // Threads write disjoint parts of one output.
 
-use super::epilogue::{Block, Epilogue, Output};
+use super::epilogue::{AccumulatorBlock, Epilogue, ProductOutput};
 use super::view::{ViewMut, batch_offset};
 
 /// C, or who takes its blocks.
-pub(crate) enum Target<'a, A> {
+pub(crate) enum SumsTarget<'a, A> {
     /// Rows of adjacent elements: sums are kept right here.
     Rows(Memory<A>),
     /// Rows of adjacent elements too; sums are kept here, and handed on when they are finished.
@@ -16,17 +16,17 @@ pub(crate) enum Target<'a, A> {
     Epilogue(&'a dyn Epilogue<A>),
 }
 
-impl<'a, A: Copy + Sync> Target<'a, A> {
-    pub(crate) fn new(output: Output<'a, A>) -> Self {
+impl<'a, A: Copy + Sync> SumsTarget<'a, A> {
+    pub(crate) fn new(output: ProductOutput<'a, A>) -> Self {
         match output {
-            Output::Apply(_, epilogue) => Target::Epilogue(epilogue),
-            Output::Store(view) => match Memory::new(view) {
-                c if c.has_rows() => Target::Rows(c),
-                c => Target::Apart(c),
+            ProductOutput::Apply(_, epilogue) => SumsTarget::Epilogue(epilogue),
+            ProductOutput::Store(view) => match Memory::new(view) {
+                c if c.has_rows() => SumsTarget::Rows(c),
+                c => SumsTarget::Apart(c),
             },
-            Output::InPlace(view, epilogue) => match Memory::new(view) {
-                c if c.has_rows() => Target::InPlace(c, epilogue),
-                _ => Target::Epilogue(epilogue),
+            ProductOutput::InPlace(view, epilogue) => match Memory::new(view) {
+                c if c.has_rows() => SumsTarget::InPlace(c, epilogue),
+                _ => SumsTarget::Epilogue(epilogue),
             },
         }
     }
@@ -34,16 +34,16 @@ impl<'a, A: Copy + Sync> Target<'a, A> {
     /// Where sums are kept, if not in scratch.
     pub(crate) fn memory(&self) -> Option<&Memory<A>> {
         match self {
-            Target::Rows(c) | Target::InPlace(c, _) => Some(c),
-            Target::Apart(_) | Target::Epilogue(_) => None,
+            SumsTarget::Rows(c) | SumsTarget::InPlace(c, _) => Some(c),
+            SumsTarget::Apart(_) | SumsTarget::Epilogue(_) => None,
         }
     }
 
     /// Who takes blocks that are not where they belong.
     pub(crate) fn epilogue(&self) -> &dyn Epilogue<A> {
         match self {
-            Target::Rows(c) | Target::Apart(c) => c,
-            Target::InPlace(_, epilogue) | Target::Epilogue(epilogue) => *epilogue,
+            SumsTarget::Rows(c) | SumsTarget::Apart(c) => c,
+            SumsTarget::InPlace(_, epilogue) | SumsTarget::Epilogue(epilogue) => *epilogue,
         }
     }
 }
@@ -76,7 +76,7 @@ impl<A> Memory<A> {
 
 /// Stores where columns are not adjacent.
 impl<A: Copy + Sync> Epilogue<A> for Memory<A> {
-    fn apply(&self, mut block: Block<'_, A>, _: &mut [u8]) {
+    fn apply(&self, mut block: AccumulatorBlock<'_, A>, _: &mut [u8]) {
         for i in 0..block.rows {
             let to = self.at(block.batch, block.row0 + i, block.col0);
             for (j, value) in block.row(i).iter().enumerate() {

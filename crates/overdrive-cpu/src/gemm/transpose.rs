@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::panel::Lines;
+use super::panel::OperandLines;
 use crate::isa::InstructionSet;
 
 /// Writes unit `k` of line `i` to `to[k * width + i]`, for as many k as fill blocks of eight.
@@ -15,7 +15,7 @@ use crate::isa::InstructionSet;
 ///
 /// # Safety
 /// Every unit of `block` can be read, and `to` has room for `block.k * width` units.
-pub(super) unsafe fn transpose_units(block: Lines<u8>, width: usize, to: *mut u32) -> usize {
+pub(super) unsafe fn transpose_units(block: OperandLines<u8>, width: usize, to: *mut u32) -> usize {
     if !InstructionSet::Avx2.is_usable() {
         return 0;
     }
@@ -25,7 +25,8 @@ pub(super) unsafe fn transpose_units(block: Lines<u8>, width: usize, to: *mut u3
         // masked one.
         let first = first.min(width.saturating_sub(8));
         let line = first.min(block.lines - 1);
-        let part = Lines { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
+        let part =
+            OperandLines { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
         // SAFETY: the CPU has AVX2; the rest as the caller promised.
         unsafe { transpose_eight(part, [whole, (width - first).min(8), width], to.add(first)) }
     }
@@ -35,7 +36,7 @@ pub(super) unsafe fn transpose_units(block: Lines<u8>, width: usize, to: *mut u3
 /// Up to eight lines: `[k, used, width]` are the units to move, the lanes to write and the panel's
 /// width.
 #[target_feature(enable = "avx2")]
-unsafe fn transpose_eight(block: Lines<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
+unsafe fn transpose_eight(block: OperandLines<u8>, [k, used, width]: [usize; 3], to: *mut u32) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(used as i32), lanes);
     let offsets: [usize; 8] =

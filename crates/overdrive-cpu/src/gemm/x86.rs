@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{PackedBlock, Simd, Tile, kernel, micro_kernel, simd, sweep};
+use super::simd::{PackedBlock, Simd, SimdTile, kernel, micro_kernel, simd, sweep};
 use super::skinny::{self, Skinny};
 
 /// Asks for a line.

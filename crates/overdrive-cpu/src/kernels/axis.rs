@@ -4,23 +4,23 @@
 //! Positions are split into *phases* by their remainder by the step. Neighbouring places then see
 //! neighbouring positions of a phase, *shifted* by as much as the tap lies behind the first.
 
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 
 /// A dimension that a window slides along: its geometry, the input's extent and stride, places, and
 /// taps. The stride is in elements or in bytes, as its owner counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
-    pub(super) dimension: Dimension,
+pub(super) struct WindowAxis {
+    pub(super) dimension: WindowDimension,
     pub(super) input: usize,
     pub(super) stride: isize,
     pub(super) output: usize,
     pub(super) taps: usize,
 }
 
-impl Axis {
+impl WindowAxis {
     /// No dimension at all.
     pub(super) const NONE: Self = Self {
-        dimension: Dimension {
+        dimension: WindowDimension {
             stride: 1,
             pad_low: 0,
             pad_high: 0,
@@ -64,7 +64,7 @@ impl Axis {
     /// The element of the input at a place of the padded input with its zeros inserted, if it is
     /// one.
     pub(super) fn source(&self, place: usize) -> Option<usize> {
-        let Dimension { pad_low, input_dilation, .. } = self.dimension;
+        let WindowDimension { pad_low, input_dilation, .. } = self.dimension;
         let position = usize::try_from(place as i64 - pad_low).ok()?;
         if input_dilation == 1 {
             return (position < self.input).then_some(position);

@@ -24,14 +24,14 @@ pub(crate) struct Collective {
     prim: Prim,
     dtype: DType,
     /// One, or those of a bucket.
-    parts: Vec<Part>,
+    parts: Vec<CollectivePart>,
     /// The name that errors give it.
     what: String,
 }
 
 /// An operand and its result, with their sizes.
 #[derive(Debug)]
-struct Part {
+struct CollectivePart {
     operand: (SlotId, usize),
     result: (SlotId, usize),
 }
@@ -55,7 +55,7 @@ impl Collective {
             Unsupported::new(reason)
         })?;
         let sized = |slot: SlotId| (slot, plan.slot(slot).bytes());
-        let part = |(&operand, &result): (&SlotId, &SlotId)| Part {
+        let part = |(&operand, &result): (&SlotId, &SlotId)| CollectivePart {
             operand: sized(operand),
             result: sized(result),
         };
@@ -88,9 +88,12 @@ impl Collective {
     /// When another rank does not.
     pub(crate) fn run(&self, slots: &SlotTable) -> Result<(), RankError> {
         // SAFETY: the executor entered all slots, of these sizes, which the plan keeps apart.
-        let operand = |part: &Part| unsafe { slots.slice::<u8>(part.operand.0, part.operand.1) };
-        // SAFETY: likewise.
-        let result = |part: &Part| unsafe { slots.slice_mut::<u8>(part.result.0, part.result.1) };
+        let operand =
+            |part: &CollectivePart| unsafe { slots.slice::<u8>(part.operand.0, part.operand.1) };
+        // SAFETY: the slots have these sizes. The plan keeps a result's bytes apart from those of
+        // every slot that lives then, its operand too, and only this step writes them.
+        let result =
+            |part: &CollectivePart| unsafe { slots.slice_mut::<u8>(part.result.0, part.result.1) };
         if let Prim::Permute { .. } = self.prim {
             result(&self.parts[0]).fill(0);
         }

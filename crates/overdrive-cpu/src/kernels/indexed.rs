@@ -20,7 +20,7 @@ use crate::threads::Pool;
 
 /// How rows of indices become places in the operand.
 #[derive(Debug)]
-struct Rows {
+struct IndexedRows {
     indices: Strided,
     /// Per indexed axis: extent, and stride in bytes.
     axes: Vec<(usize, isize)>,
@@ -31,7 +31,7 @@ struct Rows {
     row_width: usize,
 }
 
-impl Rows {
+impl IndexedRows {
     /// `whole` is indexed along `axes`; the rows of `windows` are its leading dimensions.
     fn new(whole: &Strided, indices: Strided, axes: &[usize], windows: &Strided) -> Self {
         let rank = indices.sizes.len() - 1;
@@ -99,7 +99,7 @@ pub(super) const GATHER: NamedKernel = NamedKernel::new(
 pub(super) struct Gather {
     operand: Strided,
     result: Strided,
-    rows: Rows,
+    rows: IndexedRows,
     window: Transfer,
 }
 
@@ -107,7 +107,7 @@ impl Gather {
     pub(super) fn new([operand, indices]: [&View; 2], result: &View, axes: &[usize]) -> Self {
         let (operand, result) = (Strided::new(operand), Strided::new(result));
         let (sizes, strides) = window(&operand, axes);
-        let rows = Rows::new(&operand, Strided::new(indices), axes, &result);
+        let rows = IndexedRows::new(&operand, Strided::new(indices), axes, &result);
         let to = &result.strides[rows.sizes.len()..];
         let window = Transfer::new(&sizes, &strides, to, operand.width());
         Self { operand, result, rows, window }
@@ -163,7 +163,7 @@ pub(super) struct Scatter {
     updates: Strided,
     result: Strided,
     whole: Transfer,
-    rows: Rows,
+    rows: IndexedRows,
     sizes: Vec<usize>,
     from: Vec<i64>,
     to: Vec<i64>,
@@ -178,7 +178,7 @@ impl Scatter {
     ) -> Self {
         let [operand, updates, result] = [operand, updates, result].map(Strided::new);
         let (sizes, to) = window(&result, axes);
-        let rows = Rows::new(&result, Strided::new(indices), axes, &updates);
+        let rows = IndexedRows::new(&result, Strided::new(indices), axes, &updates);
         let from = updates.strides[rows.sizes.len()..].to_vec();
         let whole = Transfer::new(&result.sizes, &operand.strides, &result.strides, result.width());
         Self { operand, updates, result, whole, rows, sizes, from, to, reducer }

@@ -28,7 +28,7 @@ impl NamedKernel {
 }
 
 /// A compiled call, or why there is none.
-pub(super) type Compiled = Result<Box<dyn Runnable>, Unsupported>;
+pub(super) type CompiledCall = Result<Box<dyn Runnable>, Unsupported>;
 
 /// A compiled call, where the kernel takes its form.
 type Taken = Option<Box<dyn Runnable>>;
@@ -37,7 +37,7 @@ type Taken = Option<Box<dyn Runnable>>;
 #[derive(Copy, Clone)]
 pub(super) enum Compile {
     /// A composite.
-    Composite(fn(&Plan, &KernelCall, &OpRef) -> Compiled),
+    Composite(fn(&Plan, &KernelCall, &OpRef) -> CompiledCall),
     /// A primitive of these operands and results; `None` for a form that the reference computes.
     Prim(fn(&Prim, &[&View], &[Option<&View>]) -> Taken),
 }

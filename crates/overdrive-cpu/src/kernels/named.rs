@@ -3,7 +3,7 @@
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
 use overdrive_ir::{Call, DType, Decline, Kernel, Plan, Prim};
 
-use super::line::Compiled;
+use super::line::CompiledCall;
 pub(super) use super::line::{Compile, NamedKernel};
 use super::{
     attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
@@ -58,7 +58,7 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
 /// How the right operand of a product is packed, where it never changes.
 fn packing(call: &GemmCall) -> Option<(&'static str, usize)> {
     fn of<T: Element>(call: &GemmCall) -> (&'static str, usize) {
-        let kernel = gemm::Kernel::<T>::best_packed(call.m);
+        let kernel = gemm::MicroKernel::<T>::best_packed(call.m);
         (kernel.name(), kernel.packed_b_bytes([1, 1, call.k, call.n]))
     }
     Some(match call.rhs.dtype {
@@ -76,7 +76,7 @@ fn find(op: &str) -> Option<&'static NamedKernel> {
 }
 
 /// Compiles a named kernel.
-pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> Compiled {
+pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> CompiledCall {
     let name = match &call.op {
         KernelOp::Prim(prim, _) => prim.name().to_owned(),
         KernelOp::Composite(op, _) => op.name().to_owned(),

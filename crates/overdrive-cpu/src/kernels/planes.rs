@@ -18,14 +18,14 @@
 
 use std::ops::Range;
 
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 
-use super::axis::Axis;
-use super::taps::{Copying, LANES, Lines};
+use super::axis::WindowAxis;
+use super::taps::{CopiedLines, Copying, LANES};
 
 /// The positions of a phase that the input has, and where.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct PhasePositions {
     count: usize,
     /// The first, and from each to the next.
     to: [usize; 2],
@@ -33,10 +33,10 @@ struct Found {
     from: [usize; 2],
 }
 
-impl Found {
+impl PhasePositions {
     /// Which positions of a phase, `positions` from `first` on, the input has.
-    fn of(axis: &Axis, phase: usize, first: usize, positions: usize) -> Self {
-        let Dimension { stride, pad_low, input_dilation, .. } = axis.dimension;
+    fn of(axis: &WindowAxis, phase: usize, first: usize, positions: usize) -> Self {
+        let WindowDimension { stride, pad_low, input_dilation, .. } = axis.dimension;
         let start = (first * stride + phase) as i64 - pad_low;
         let length = match axis.input {
             0 => 0,
@@ -68,10 +68,10 @@ pub(super) struct PlaneBand {
 #[derive(Clone, Debug)]
 pub(super) struct Planes {
     /// Two at least.
-    axes: Vec<Axis>,
+    axes: Vec<WindowAxis>,
     phases: Vec<Vec<usize>>,
     /// The part of the phases of each axis but the first that the input has.
-    found: Vec<Vec<Found>>,
+    found: Vec<Vec<PhasePositions>>,
     /// Elements of a phase from a position of each axis to the next.
     pitches: Vec<usize>,
     /// Three numbers for each tap: the number of its phase, positions of the first axis, and
@@ -81,17 +81,21 @@ pub(super) struct Planes {
 
 impl Planes {
     /// Windows over some dimensions, outermost first.
-    pub(super) fn new(axes: &[Axis]) -> Self {
-        let none = std::iter::repeat_n(Axis::NONE, 2usize.saturating_sub(axes.len()));
-        let axes: Vec<Axis> = none.chain(axes.iter().copied()).map(Axis::normal).collect();
-        let phases: Vec<Vec<usize>> = axes.iter().map(Axis::phases).collect();
-        let positions = |axis: &Axis| axis.output + axis.reach();
+    pub(super) fn new(axes: &[WindowAxis]) -> Self {
+        let none = std::iter::repeat_n(WindowAxis::NONE, 2usize.saturating_sub(axes.len()));
+        let axes: Vec<WindowAxis> =
+            none.chain(axes.iter().copied()).map(WindowAxis::normal).collect();
+        let phases: Vec<Vec<usize>> = axes.iter().map(WindowAxis::phases).collect();
+        let positions = |axis: &WindowAxis| axis.output + axis.reach();
         let mut pitches = vec![1; axes.len()];
         for d in (1..axes.len()).rev() {
             pitches[d - 1] = pitches[d] * positions(&axes[d]);
         }
-        let of = |(axis, phases): (&Axis, &Vec<usize>)| {
-            phases.iter().map(|&phase| Found::of(axis, phase, 0, positions(axis))).collect()
+        let of = |(axis, phases): (&WindowAxis, &Vec<usize>)| {
+            phases
+                .iter()
+                .map(|&phase| PhasePositions::of(axis, phase, 0, positions(axis)))
+                .collect()
         };
         let found = axes.iter().zip(&phases).map(of).collect();
         let mut taps = Vec::new();
@@ -234,7 +238,7 @@ impl Planes {
         // SAFETY: `store` passes its own contract on: sums and destinations exist along each axis.
         unsafe {
             if d + 2 == rank {
-                let copied = Lines {
+                let copied = CopiedLines {
                     count: lines.len(),
                     from: [from_stride, 1],
                     to: [stride(d), stride(d + 1)],
@@ -262,12 +266,12 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     /// The part of an axis, in a phase, that the input has.
-    fn found(&self, d: usize, phase: usize) -> Found {
+    fn found(&self, d: usize, phase: usize) -> PhasePositions {
         let axis = &self.planes.axes[d];
         match d {
             0 => {
                 let positions = self.span.lines + axis.reach();
-                Found::of(axis, self.planes.phases[0][phase], self.span.first, positions)
+                PhasePositions::of(axis, self.planes.phases[0][phase], self.span.first, positions)
             }
             _ => self.planes.found[d][phase],
         }
@@ -277,7 +281,7 @@ impl Stage<'_> {
     fn at(
         &self,
         d: usize,
-        found: &Found,
+        found: &PhasePositions,
         (from, to): (*const u8, *mut u8),
     ) -> (*const u8, *mut u8) {
         let [from_width, to_width] = self.copying.widths;
@@ -289,7 +293,7 @@ impl Stage<'_> {
 
     unsafe fn axis(&self, d: usize, number: usize, place: (*const u8, *mut u8)) {
         let (planes, inner) = (self.planes, &self.planes.phases[d + 1]);
-        let steps = |d: usize, found: &Found| {
+        let steps = |d: usize, found: &PhasePositions| {
             let from = found.from[1] as isize * planes.axes[d].stride;
             (from, (found.to[1] * planes.pitches[d]) as isize)
         };
@@ -302,7 +306,7 @@ impl Stage<'_> {
                     let along = self.found(d + 1, phase);
                     let (from, to) = self.at(d + 1, &along, place);
                     let (from_along, to_along) = steps(d + 1, &along);
-                    let lines = Lines {
+                    let lines = CopiedLines {
                         count: found.count,
                         from: [from_step, from_along],
                         to: [to_step, to_along],

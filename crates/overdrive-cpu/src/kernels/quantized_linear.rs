@@ -13,9 +13,9 @@ use overdrive_ir::{DType, Decline, OpRef, Operation, Plan, SlotId, TensorType, r
 
 use super::dense_rows::{DenseRows, Number, numbers_at};
 use super::line::{Compile, NamedKernel};
-use crate::exec::{Parts, Runnable, Sums, Unsupported};
+use crate::exec::{BatchParts, Runnable, Sums, Unsupported};
 use crate::memory::AlignedBytes;
-use crate::quantized::{Numbers, Weights, linear, room_floats};
+use crate::quantized::{PackedNumbers, QuantizedMatrix, linear, room_floats};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -38,7 +38,7 @@ fn declines(op: &Operation, operands: &[TensorType]) -> Option<Decline> {
     } else if weights.iter().any(|ty| ty.elements() == 0) {
         Some("weights without elements".to_owned())
     } else {
-        let refused = weights.iter().find(|ty| !Numbers::takes(ty.dtype));
+        let refused = weights.iter().find(|ty| !PackedNumbers::takes(ty.dtype));
         refused.map(|ty| format!("codes, scales and zeros of {} have no kernel", ty.dtype))
     };
     reason.map(Decline::Because)
@@ -72,10 +72,10 @@ impl Kept {
 
     /// # Safety
     /// The slot has its memory, initialised, and nobody writes it while the numbers live.
-    unsafe fn numbers<'a>(&self, slots: &'a SlotTable) -> Numbers<'a> {
+    unsafe fn numbers<'a>(&self, slots: &'a SlotTable) -> PackedNumbers<'a> {
         // SAFETY: as the caller promised.
         let bytes = unsafe { slots.slice::<u8>(self.slot, self.dtype.bytes_for(self.elements)) };
-        Numbers::new(bytes, self.dtype, self.elements)
+        PackedNumbers::new(bytes, self.dtype, self.elements)
     }
 }
 
@@ -112,7 +112,8 @@ impl<T: Number> CompiledLinear<T> {
         };
         let of_x: Vec<i64> =
             row_major(&[batch, &[m * k]].concat()).into_iter().map(|s| s as i64).collect();
-        let Parts { parts, .. } = Parts::of(program.clone(), [&of_x[..batch.len()], &[]])?;
+        let BatchParts { parts, .. } =
+            BatchParts::of(program.clone(), [&of_x[..batch.len()], &[]])?;
         let extents = &parts[0].program.extents;
         let shape = [extents[0], extents[1], *m, *n];
         let calls = parts.into_iter().map(|part| {
@@ -147,7 +148,7 @@ impl<T: Number> Runnable for CompiledLinear<T> {
                 let numbers = |kept: &Kept| kept.numbers(slots);
                 let factor = self.tensor_scale.as_ref().map_or(1.0, |kept| numbers(kept).first());
                 let (codes, scales) = (numbers(&self.codes), numbers(&self.scales));
-                let weights = Weights::new(
+                let weights = QuantizedMatrix::new(
                     [n, self.k],
                     self.group,
                     codes,

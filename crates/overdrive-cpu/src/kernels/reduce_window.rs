@@ -5,10 +5,10 @@
 //! (`taps`). The other dimensions count planes. A task folds some planes, or a band of a large one.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
-use overdrive_ir::plan::{Dimension, View};
+use overdrive_ir::plan::{View, WindowDimension};
 use overdrive_ir::{Prim, Reducer, Window};
 
-use super::axis::Axis;
+use super::axis::WindowAxis;
 use super::line::{Compile, NamedKernel};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
@@ -17,7 +17,7 @@ use super::taps::{Copying, Folding, Narrowed, Run, Widened};
 use crate::exec::Runnable;
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Pool, Worker};
+use crate::threads::{Pool, ScratchParts, Worker};
 
 /// `reduce_window`; one without windows is the reference's.
 pub(super) const KERNEL: NamedKernel = NamedKernel::new(
@@ -85,7 +85,7 @@ impl<T: Scalar> ReduceWindow<T> {
         let inner = order.split_off(first);
         let axis = |&d: &usize| {
             let Window { size, stride, dilation, pad_low, pad_high } = windows[d];
-            let dimension = Dimension {
+            let dimension = WindowDimension {
                 stride,
                 pad_low: pad_low as i64,
                 pad_high: pad_high as i64,
@@ -93,7 +93,7 @@ impl<T: Scalar> ReduceWindow<T> {
                 kernel_dilation: dilation,
             };
             let (input, output) = (operand.sizes[d], result.sizes[d]);
-            Axis { dimension, input, stride: operand.strides[d] as isize, output, taps: size }
+            WindowAxis { dimension, input, stride: operand.strides[d] as isize, output, taps: size }
         };
         let planes = Planes::new(&inner.iter().map(axis).collect::<Vec<_>>());
         let band = planes.band(size_of::<T::Wide>());
@@ -133,7 +133,7 @@ impl<T: Scalar> ReduceWindow<T> {
     fn run_span(&self, first: usize, span: PlaneBand, worker: &mut Worker<'_>, slots: &SlotTable) {
         let (planes, n) = (&self.planes, self.planes.sums(span));
         let taps = planes.taps();
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("stage", planes.staged(span) * size_of::<T::Wide>()),
             ("sums", n * size_of::<T::Wide>()),
             ("offsets", taps * size_of::<usize>()),

@@ -5,14 +5,14 @@
 #![allow(unsafe_code)] // Raw pointers into slots.
 
 use overdrive_ir::plan::View;
-use overdrive_ir::{Order, Prim};
+use overdrive_ir::{Prim, SortOrder};
 
 use super::line::{Compile, NamedKernel};
 use super::place::Strided;
 use super::scalar::{Scalar, for_scalar};
 use crate::exec::Runnable;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Pool, Worker};
+use crate::threads::{Pool, ScratchParts, Worker};
 
 /// `sort`.
 pub(super) const KERNEL: NamedKernel = NamedKernel::new(
@@ -32,7 +32,7 @@ pub(super) struct Sort {
     values: Option<Strided>,
     indices: Option<Strided>,
     axis: usize,
-    order: Order,
+    order: SortOrder,
 }
 
 impl Sort {
@@ -40,7 +40,7 @@ impl Sort {
         operand: &View,
         [values, indices]: [Option<&View>; 2],
         axis: usize,
-        order: Order,
+        order: SortOrder,
     ) -> Self {
         let [values, indices] = [values, indices].map(|view| view.map(Strided::new));
         Self { operand: Strided::new(operand), values, indices, axis, order }
@@ -56,7 +56,7 @@ impl Sort {
             }
             at
         };
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("values", length * size_of::<T>()),
             ("indices", length * size_of::<i32>()),
         ]));
@@ -78,7 +78,7 @@ impl Sort {
         indices.sort_unstable_by(|&i, &j| {
             let ascending = T::order(values[i as usize], values[j as usize]);
             let ordered =
-                if self.order == Order::Ascending { ascending } else { ascending.reverse() };
+                if self.order == SortOrder::Ascending { ascending } else { ascending.reverse() };
             ordered.then(i.cmp(&j))
         });
         if let Some(to) = &self.values {

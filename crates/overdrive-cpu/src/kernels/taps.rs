@@ -4,14 +4,14 @@
 //! Both are plain Rust over arrays of [`LANES`], compiled for each instruction set. A tap adds a
 //! run of memory at its own offset to neighbouring sums (`planes` sees to that). So a group of taps
 //! is folded in registers: one load a tap and vector, and one store for all of the group.
-#![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::Reducer;
 
 use super::scalar::Scalar;
-use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Operands};
+use crate::loops::isa::{Ahead, Isa, LaneEntry, LaneKernel, Operands};
 
 /// Sums that are folded at once; runs are multiples of it.
 pub(super) const LANES: usize = 16;
@@ -49,7 +49,7 @@ impl<T: Scalar> Cast for Narrowed<T> {
 /// Lines that are copied: how many, from each to the next, and from an element of a line to the
 /// next; in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lines {
+pub(super) struct CopiedLines {
     pub(super) count: usize,
     pub(super) from: [isize; 2],
     pub(super) to: [isize; 2],
@@ -58,7 +58,7 @@ pub(super) struct Lines {
 /// A copy that converts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copying {
-    entry: Entry,
+    entry: LaneEntry,
     /// Bytes of an element before and after.
     pub(super) widths: [usize; 2],
 }
@@ -72,7 +72,12 @@ impl Copying {
     ///
     /// # Safety
     /// All elements exist, those of source and destination apart from each other.
-    pub(super) unsafe fn run(&self, n: usize, lines: &Lines, (from, to): (*const u8, *mut u8)) {
+    pub(super) unsafe fn run(
+        &self,
+        n: usize,
+        lines: &CopiedLines,
+        (from, to): (*const u8, *mut u8),
+    ) {
         let lines = std::ptr::from_ref(lines).cast();
         let operands = Operands {
             dst: to,
@@ -88,13 +93,13 @@ impl Copying {
 /// Lines of source 0, which source 1 describes.
 struct Copied<C>(PhantomData<C>);
 
-impl<C: Cast> Kernel for Copied<C> {
+impl<C: Cast> LaneKernel for Copied<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let (mut from, mut to) = (o.src[0].cast::<C::From>(), o.dst.cast::<C::To>());
         // SAFETY: as the caller promised.
         unsafe {
-            let Lines { count, from: [from_line, from_step], to: [to_line, to_step] } =
+            let CopiedLines { count, from: [from_line, from_step], to: [to_line, to_step] } =
                 *o.src[1].cast();
             for _ in 0..count {
                 match [from_step, to_step] {
@@ -238,7 +243,7 @@ pub(super) struct Run<'a, V, W = ()> {
 
 /// The fold of runs of `V`, with weights `W`.
 #[derive(Debug)]
-pub(super) struct Folding<V, W = ()>(Entry, PhantomData<fn(V, W)>);
+pub(super) struct Folding<V, W = ()>(LaneEntry, PhantomData<fn(V, W)>);
 
 impl<A: Factor> Folding<A, A> {
     /// Products with weights, added to the values of the sums.
@@ -285,11 +290,11 @@ impl<V, W> Folding<V, W> {
 
 struct Folded<T, const FRESH: bool>(PhantomData<T>);
 
-impl<T: Tap, const FRESH: bool> Kernel for Folded<T, FRESH> {
+impl<T: Tap, const FRESH: bool> LaneKernel for Folded<T, FRESH> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let taps = o.immediate as usize;
-        let group = |done: usize| Group::<T> {
+        let group = |done: usize| TapGroup::<T> {
             n,
             sums: o.dst.cast(),
             from: o.src[0].cast(),
@@ -307,7 +312,7 @@ impl<T: Tap, const FRESH: bool> Kernel for Folded<T, FRESH> {
 }
 
 /// Taps from some on.
-struct Group<T: Tap> {
+struct TapGroup<T: Tap> {
     n: usize,
     sums: *mut T::Value,
     from: *const T::Value,
@@ -315,7 +320,7 @@ struct Group<T: Tap> {
     weights: *const T::Weight,
 }
 
-impl<T: Tap> Group<T> {
+impl<T: Tap> TapGroup<T> {
     /// Folds the first ones of `taps`; returns how many.
     #[inline(always)]
     unsafe fn some<I: Isa, const FRESH: bool>(&self, taps: usize) -> usize {

@@ -12,14 +12,14 @@ pub(super) const TASK_BYTES: usize = 32 << 10;
 /// A block to move: sizes and strides of its remaining dimensions, outermost first, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
-    dims: Vec<Dim>,
+    dims: Vec<TransferDim>,
     /// Bytes that lie side by side on both sides.
     run: usize,
     width: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Dim {
+struct TransferDim {
     size: usize,
     from: isize,
     to: isize,
@@ -29,22 +29,22 @@ impl Transfer {
     /// `sizes` elements of `width` bytes; strides in elements.
     pub(super) fn new(sizes: &[usize], from: &[i64], to: &[i64], width: usize) -> Self {
         let bytes = |stride: i64| stride as isize * width as isize;
-        let mut dims: Vec<Dim> = Vec::new();
+        let mut dims: Vec<TransferDim> = Vec::new();
         for ((&size, &from), &to) in sizes.iter().zip(from).zip(to) {
-            let dim = Dim { size, from: bytes(from), to: bytes(to) };
+            let dim = TransferDim { size, from: bytes(from), to: bytes(to) };
             match dims.last_mut() {
                 _ if size == 1 => {}
                 Some(outer)
                     if outer.from == dim.from * size as isize
                         && outer.to == dim.to * size as isize =>
                 {
-                    *outer = Dim { size: outer.size * size, ..dim };
+                    *outer = TransferDim { size: outer.size * size, ..dim };
                 }
                 _ => dims.push(dim),
             }
         }
         let mut run = width;
-        if let Some(&Dim { size, from, to }) = dims.last()
+        if let Some(&TransferDim { size, from, to }) = dims.last()
             && from == width as isize
             && to == width as isize
         {
@@ -89,7 +89,7 @@ impl Transfer {
             match self.dims.split_first() {
                 None => to.add(first).copy_from_nonoverlapping(from.add(first), end - first),
                 Some((dim, [])) => {
-                    let some = Dim { size: end - first, ..*dim };
+                    let some = TransferDim { size: end - first, ..*dim };
                     self.along(&[some], from.offset(at(dim.from)), to.offset(at(dim.to)));
                 }
                 Some((dim, inner)) => {
@@ -112,7 +112,7 @@ impl Transfer {
         }
     }
 
-    unsafe fn along(&self, dims: &[Dim], from: *const u8, to: *mut u8) {
+    unsafe fn along(&self, dims: &[TransferDim], from: *const u8, to: *mut u8) {
         // SAFETY: the contract of `run`: all of the block can be read and written. Each dimension
         // stays inside of the block.
         unsafe {
@@ -140,7 +140,7 @@ fn indices_of_a_part(each: usize) -> usize {
 }
 
 /// Single elements, not side by side.
-unsafe fn elements<T: Copy>(dim: Dim, from: *const u8, to: *mut u8) {
+unsafe fn elements<T: Copy>(dim: TransferDim, from: *const u8, to: *mut u8) {
     for i in 0..dim.size as isize {
         // SAFETY: the contract of `run`: each index of the dimension is an element of the block, on
         // both sides.

@@ -14,8 +14,8 @@ use overdrive_ir::plan::{Access, Instr, Program, Register, Store};
 use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId};
 
 use super::compiled::CompiledLoop;
-use super::epilogue::Tile;
-use super::isa::{Ahead, Entry, Level, Operands, for_level};
+use super::epilogue::AccumulatorTile;
+use super::isa::{Ahead, LaneEntry, Level, Operands, for_level};
 use super::scaled::{Along, entry, sum_entry};
 use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
@@ -35,12 +35,12 @@ pub(crate) struct Affine {
     width: usize,
     /// Which dimension of a tile the coefficients belong to.
     along: Along,
-    entry: Entry,
+    entry: LaneEntry,
 }
 
 /// The form of a register's value.
 #[derive(Clone, Copy)]
-enum Form {
+enum RegisterForm {
     /// The same along the batch and the columns.
     OfRow,
     /// A multiply-add of the sum.
@@ -80,7 +80,9 @@ impl Affine {
             0 => (store.value, false),
             _ => (summed(program, store)?, true),
         };
-        let Form::Affine { factor, summand, floor } = forms[value.0 as usize] else { return None };
+        let RegisterForm::Affine { factor, summand, floor } = forms[value.0 as usize] else {
+            return None;
+        };
         let dtype = slots(store.access.slot);
         let run = summed || store.access.strides[row + 1] == 1;
         if !run || program.dtype(store.value) != dtype {
@@ -135,7 +137,7 @@ impl Affine {
     /// # Safety
     /// As for [`CompiledEpilogue::apply`](super::CompiledEpilogue::apply), after
     /// [`prepare`](Self::prepare).
-    pub(crate) unsafe fn apply(&self, slots: &SlotTable, tile: Tile) {
+    pub(crate) unsafe fn apply(&self, slots: &SlotTable, tile: AccumulatorTile) {
         let batch = self.extents.len() - 2;
         let m = self.extents[batch];
         let mut offset = self.store.offset + tile.col as i64 * self.store.strides[batch + 1];
@@ -196,7 +198,7 @@ fn summed(program: &Program, store: &Store) -> Option<Register> {
 
 /// The form that instruction `at` gives from operands of the given forms, where coefficients belong
 /// to dimension `row`.
-fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
+fn form(program: &Program, row: usize, forms: &[RegisterForm], at: usize) -> RegisterForm {
     let of = |register: Register| forms[register.0 as usize];
     let f32 = |register: Register| program.dtype(register) == DType::F32;
     let instr = &program.instrs[at];
@@ -204,48 +206,51 @@ fn form(program: &Program, row: usize, forms: &[Form], at: usize) -> Form {
         Instr::Load(ref access) => {
             let fixed =
                 access.strides.iter().enumerate().all(|(d, &stride)| d == row || stride == 0);
-            if fixed { Form::OfRow } else { Form::Other }
+            if fixed { RegisterForm::OfRow } else { RegisterForm::Other }
         }
-        Instr::Constant(_) => Form::OfRow,
+        Instr::Constant(_) => RegisterForm::OfRow,
         Instr::Accumulator if program.dtypes[at] == DType::F32 => {
-            Form::Affine { factor: None, summand: None, floor: false }
+            RegisterForm::Affine { factor: None, summand: None, floor: false }
         }
         Instr::Binary(kind, a, b) => match (kind, of(a), of(b)) {
-            (_, Form::OfRow, Form::OfRow) => Form::OfRow,
+            (_, RegisterForm::OfRow, RegisterForm::OfRow) => RegisterForm::OfRow,
             (_, x, y) if f32(a) && f32(b) => {
                 let (x, other, register) =
-                    if matches!(y, Form::OfRow) { (x, y, b) } else { (y, x, a) };
-                let (Form::Affine { factor, summand, floor: false }, Form::OfRow) = (x, other)
+                    if matches!(y, RegisterForm::OfRow) { (x, y, b) } else { (y, x, a) };
+                let (RegisterForm::Affine { factor, summand, floor: false }, RegisterForm::OfRow) =
+                    (x, other)
                 else {
-                    return Form::Other;
+                    return RegisterForm::Other;
                 };
                 match kind {
                     Binary::Mul if factor.is_none() && summand.is_none() => {
-                        Form::Affine { factor: Some(register), summand, floor: false }
+                        RegisterForm::Affine { factor: Some(register), summand, floor: false }
                     }
                     Binary::Add if summand.is_none() => {
-                        Form::Affine { factor, summand: Some(register), floor: false }
+                        RegisterForm::Affine { factor, summand: Some(register), floor: false }
                     }
                     Binary::Max if *program.instr(register) == Instr::Constant(0.0) => {
-                        Form::Affine { factor, summand, floor: true }
+                        RegisterForm::Affine { factor, summand, floor: true }
                     }
-                    _ => Form::Other,
+                    _ => RegisterForm::Other,
                 }
             }
-            _ => Form::Other,
+            _ => RegisterForm::Other,
         },
         // Rounded, it is ready to be stored; nothing may follow.
         Instr::Convert(value, Overflow::Ieee)
-            if f32(value) && matches!(of(value), Form::Affine { .. }) =>
+            if f32(value) && matches!(of(value), RegisterForm::Affine { .. }) =>
         {
             let last = program.stores.iter().any(|store| store.value.0 as usize == at);
-            if last { of(value) } else { Form::Other }
+            if last { of(value) } else { RegisterForm::Other }
         }
-        Instr::Index(_) | Instr::RandomBits { .. } | Instr::Accumulator => Form::Other,
+        Instr::Index(_) | Instr::RandomBits { .. } | Instr::Accumulator => RegisterForm::Other,
         _ => {
-            let of_row =
-                instr.operands().into_iter().all(|operand| matches!(of(operand), Form::OfRow));
-            if of_row { Form::OfRow } else { Form::Other }
+            let of_row = instr
+                .operands()
+                .into_iter()
+                .all(|operand| matches!(of(operand), RegisterForm::OfRow));
+            if of_row { RegisterForm::OfRow } else { RegisterForm::Other }
         }
     }
 }

@@ -9,17 +9,17 @@
 //! Invariant: a kernel's destination is never one of its sources.
 
 use super::expression::Expression;
-use super::isa::{Entry, Level as IsaLevel};
-use super::nest::Nest;
+use super::isa::{LaneEntry, Level as IsaLevel};
+use super::nest::LoopNest;
 use super::stages::Stages;
 use crate::stream::Near;
 
 /// Index of a place.
-pub(super) type PlaceId = u32;
+pub(super) type PointerId = u32;
 
 /// The target of a row of the pointer table.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum PointerTarget {
     /// 8 bytes for one number.
     Cell(u32),
     /// A block of lanes.
@@ -35,27 +35,27 @@ pub(super) enum Place {
 /// A kernel call.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Op {
-    pub entry: Entry,
-    pub dst: PlaceId,
-    pub src: [PlaceId; 3],
+    pub entry: LaneEntry,
+    pub dst: PointerId,
+    pub src: [PointerId; 3],
     pub immediate: i64,
     /// Cycles a vector that it takes, roughly, if it can prefetch meanwhile.
     pub work: usize,
-    pub ahead: Option<Request>,
+    pub ahead: Option<PrefetchOp>,
 }
 
 impl Op {
     /// An operation without prefetches.
-    pub(super) fn new(entry: Entry, dst: PlaceId, src: [PlaceId; 3], immediate: i64) -> Op {
+    pub(super) fn new(entry: LaneEntry, dst: PointerId, src: [PointerId; 3], immediate: i64) -> Op {
         Op { entry, dst, src, immediate, work: 0, ahead: None }
     }
 }
 
 /// The prefetches of an operation on a block.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct PrefetchOp {
     /// The walk that a later block or row reads.
-    pub walk: PlaceId,
+    pub walk: PointerId,
     /// Bytes from where it stands to the first that is prefetched.
     pub bytes: i64,
     /// Bytes for each 16 lanes.
@@ -65,14 +65,14 @@ pub(super) struct Request {
 
 /// One walk over the lanes of a row.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pass {
+pub(super) struct RowPass {
     /// Empties the accumulators, on their lanes.
     pub fill: Vec<Op>,
     /// Once a line, on one lane.
     pub line: Vec<Op>,
     /// For each block of lanes.
     pub element: Vec<Op>,
-    /// Before a lane of an accumulator has taken more than `fold::FLUSH` values.
+    /// Before a lane of an accumulator has taken more than `reduce::FLUSH` values.
     pub flush: Vec<Op>,
     /// After the last block, on the lanes of accumulators: results from them.
     pub finish: Vec<Op>,
@@ -87,7 +87,7 @@ pub(super) struct Stage {
     pub scalars: Vec<Op>,
     /// On the lanes of a tile that lies across rows.
     pub vectors: Vec<Op>,
-    pub pass: Option<Pass>,
+    pub pass: Option<RowPass>,
 }
 
 /// How element results reach memory.
@@ -104,7 +104,7 @@ pub(super) enum Stores {
 /// The operations of a loop nest.
 #[derive(Clone, Debug)]
 pub(super) struct Code {
-    pub places: Vec<Place>,
+    pub places: Vec<PointerTarget>,
     /// Once a task, on one lane.
     pub setup: Vec<Op>,
     pub stages: Vec<Stage>,
@@ -127,9 +127,9 @@ pub(super) const MIN_BLOCK: usize = 64;
 
 /// The loops and instruction set that code is emitted for.
 #[derive(Copy, Clone)]
-pub(super) struct Target<'a> {
+pub(super) struct EmitTarget<'a> {
     pub expression: &'a Expression,
-    pub nest: &'a Nest,
+    pub nest: &'a LoopNest,
     pub stages: &'a Stages,
     pub level: IsaLevel,
     pub stores: Stores,

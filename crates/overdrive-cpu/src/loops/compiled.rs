@@ -6,11 +6,11 @@ use overdrive_ir::plan::Program;
 use overdrive_ir::{DType, SlotId};
 
 use super::Unsupported;
-use super::code::{Code, MAX_BLOCK, Stores, Target};
-use super::expression::{Expression, Node, Source};
-use super::frame::{Frame, Layout, MAX_LOOPS, advance, index_at};
+use super::code::{Code, EmitTarget, MAX_BLOCK, Stores};
+use super::expression::{AddressStart, Expression, Node};
+use super::frame::{Frame, FrameLayout, MAX_LOOPS, advance, index_at};
 use super::isa::Level;
-use super::nest::{Lanes, Nest};
+use super::nest::{Lanes, LoopNest};
 use super::stages::Stages;
 use super::whole_bytes::as_bytes;
 use crate::slots::SlotTable;
@@ -35,7 +35,7 @@ const STREAM_BYTES: i64 = 32 << 20;
 /// The forms of a program's code over one nest; which one runs depends on where the slots are.
 #[derive(Debug)]
 pub(super) struct Body {
-    pub nest: Nest,
+    pub nest: LoopNest,
     direct: Code,
     pub after_loads: Code,
     /// Instead of both, where results are larger than caches.
@@ -53,7 +53,7 @@ pub(super) struct Body {
 impl Body {
     pub(super) fn new(
         expression: &Expression,
-        nest: Nest,
+        nest: LoopNest,
         level: Level,
     ) -> Result<Body, Unsupported> {
         if nest.outer.len().max(nest.inner.len()) > MAX_LOOPS {
@@ -62,8 +62,9 @@ impl Body {
         }
         let lanes = if nest.lanes == Lanes::Along { nest.lane } else { MAX_BLOCK };
         let stages = Stages::new(expression, &nest, nest.lines() * lanes);
-        let code =
-            |stores| Code::new(Target { expression, nest: &nest, stages: &stages, level, stores });
+        let code = |stores| {
+            Code::new(EmitTarget { expression, nest: &nest, stages: &stages, level, stores })
+        };
         let (direct, after_loads) = (code(Stores::Direct)?, code(Stores::AfterLoads)?);
         let reach = |affine: usize| reach(&nest, affine);
         let written: Vec<_> = expression.stores.iter().filter_map(|s| reach(s.affine)).collect();
@@ -84,7 +85,7 @@ impl Body {
         let strided = nest
             .walks
             .iter()
-            .any(|w| w.lane != 0 && w.element != w.lane && w.source != Source::Index);
+            .any(|w| w.lane != 0 && w.element != w.lane && w.source != AddressStart::Index);
         Ok(Body { direct, after_loads, streaming, written, read, divisible, strided, nest })
     }
 
@@ -120,7 +121,7 @@ impl Body {
     }
 
     pub(super) fn scratch_bytes(&self) -> usize {
-        let bytes = |code| Layout::new(code, &self.nest).parts.bytes();
+        let bytes = |code| FrameLayout::new(code, &self.nest).parts.bytes();
         let codes = [&self.direct, &self.after_loads].into_iter().chain(&self.streaming);
         codes.map(bytes).max().unwrap_or(0)
     }
@@ -133,9 +134,9 @@ fn range(slots: &SlotTable, &(slot, from, to): &(SlotId, i64, i64)) -> (i64, i64
 }
 
 /// The bytes `[from, to)` of a slot that a walk reaches.
-fn reach(nest: &Nest, affine: usize) -> Option<(SlotId, i64, i64)> {
+fn reach(nest: &LoopNest, affine: usize) -> Option<(SlotId, i64, i64)> {
     let walk = &nest.walks[affine];
-    let Source::Slot(slot) = walk.source else { return None };
+    let AddressStart::Slot(slot) = walk.source else { return None };
     let (mut from, mut to) = (walk.offset, walk.offset + walk.element);
     let outer = walk.outer.iter().zip(&nest.outer);
     let inner = walk.inner.iter().zip(&nest.inner);
@@ -190,7 +191,7 @@ impl CompiledLoop {
         if rows.contains(&0) {
             return Ok(Self { body: None, points: 0 });
         }
-        let nest = Nest::new(&expression, &program.extents, program.reduced);
+        let nest = LoopNest::new(&expression, &program.extents, program.reduced);
         Ok(Self { body: Some(Body::new(&expression, nest, level)?), points: program.points() })
     }
 

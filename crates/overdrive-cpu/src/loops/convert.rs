@@ -2,14 +2,14 @@
 //!
 //! The conversions of hot programs (f32 with the narrower floats and the integers) vectorise. The
 //! rest goes lane by lane through `DType::round`, the definition itself.
-#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::{DType, Overflow};
 
 use super::half;
-use super::isa::{Entry, Isa, Kernel, Operands};
+use super::isa::{Isa, LaneEntry, LaneKernel, Operands};
 use super::lane::{Class, Integer, Lane};
 use super::math;
 use super::small_floats::{Small, for_small_float, from_e8m0, to_e8m0};
@@ -23,7 +23,7 @@ trait Cast {
 
 struct Casting<C>(PhantomData<C>);
 
-impl<C: Cast> Kernel for Casting<C> {
+impl<C: Cast> LaneKernel for Casting<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -71,7 +71,7 @@ fn limited(x: f32, low: f32, high: f32) -> i32 {
 }
 
 /// Conversions from f32 to small floats, as lanes of f32.
-fn to_small<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
+fn to_small<I: Isa>(to: DType, overflow: Overflow) -> Option<LaneEntry> {
     match (to, overflow) {
         (DType::E8M0, Overflow::Ieee) => {
             Some(entry_of_cast!(I, |x: f32| -> f32 { from_e8m0(to_e8m0(x, Overflow::Ieee)) }))
@@ -89,7 +89,7 @@ fn to_small<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
 }
 
 /// Conversions from f32 lanes.
-fn from_f32<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
+fn from_f32<I: Isa>(to: DType, overflow: Overflow) -> Option<LaneEntry> {
     const F16_MAX: f32 = 65504.0;
     const BF16_MAX: f32 = 3.389_531_4e38;
     Some(match (to, overflow) {
@@ -126,7 +126,7 @@ fn from_f32<I: Isa>(to: DType, overflow: Overflow) -> Option<Entry> {
 }
 
 /// Conversions to f32, and between integers where no range is lost.
-fn plain<I: Isa>(from: Class, to: DType) -> Option<Entry> {
+fn plain<I: Isa>(from: Class, to: DType) -> Option<LaneEntry> {
     Some(match (from, to) {
         (Class::F64, DType::F32) => entry_of_cast!(I, |x: f64| -> f32 { x as f32 }),
         (Class::I32, DType::F32) => entry_of_cast!(I, |x: i32| -> f32 { x as f32 }),
@@ -163,7 +163,7 @@ fn target(immediate: i64) -> (DType, Overflow) {
     (DType::ALL[(immediate >> 1) as usize], overflow)
 }
 
-impl<A: Lane, D: Lane> Kernel for Defined<A, D> {
+impl<A: Lane, D: Lane> LaneKernel for Defined<A, D> {
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
         let (dst, a) = unsafe { (o.dst::<D>(n), o.src::<A>(0, n)) };
@@ -174,7 +174,7 @@ impl<A: Lane, D: Lane> Kernel for Defined<A, D> {
     }
 }
 
-impl<A: Lane, D: Lane> Kernel for DefinedIntegers<A, D> {
+impl<A: Lane, D: Lane> LaneKernel for DefinedIntegers<A, D> {
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
         let (dst, a) = unsafe { (o.dst::<D>(n), o.src::<A>(0, n)) };
@@ -192,8 +192,8 @@ impl<A: Lane, D: Lane> Kernel for DefinedIntegers<A, D> {
     }
 }
 
-fn defined<I: Isa, A: Lane>(from_float: Via, to: DType) -> Entry {
-    fn of<I: Isa, A: Lane, D: Lane>(via: Via) -> Entry {
+fn defined<I: Isa, A: Lane>(from_float: Via, to: DType) -> LaneEntry {
+    fn of<I: Isa, A: Lane, D: Lane>(via: Via) -> LaneEntry {
         match via {
             Via::Float => I::entry::<Defined<A, D>>(),
             Via::Integer => I::entry::<DefinedIntegers<A, D>>(),
@@ -216,7 +216,7 @@ enum Via {
 }
 
 /// The entry that converts lanes of a type to another; its immediate is [`immediate`]'s.
-pub(super) fn convert<I: Isa>(from: DType, to: DType, overflow: Overflow) -> Entry {
+pub(super) fn convert<I: Isa>(from: DType, to: DType, overflow: Overflow) -> LaneEntry {
     let class = Class::of(from);
     let fast = match class {
         Class::F32 => from_f32::<I>(to, overflow),
@@ -244,7 +244,7 @@ pub(super) fn convert<I: Isa>(from: DType, to: DType, overflow: Overflow) -> Ent
 /// Wraps lanes into a narrow integer type, in place.
 struct Wrap<T, const BITS: u32>(PhantomData<T>);
 
-impl<T: Integer, const BITS: u32> Kernel for Wrap<T, BITS> {
+impl<T: Integer, const BITS: u32> LaneKernel for Wrap<T, BITS> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -258,7 +258,7 @@ impl<T: Integer, const BITS: u32> Kernel for Wrap<T, BITS> {
 
 /// The entry that wraps lanes in place into the range of an integer type; `None` where lanes are no
 /// wider.
-pub(super) fn wrap<I: Isa>(dtype: DType) -> Option<Entry> {
+pub(super) fn wrap<I: Isa>(dtype: DType) -> Option<LaneEntry> {
     Some(match dtype {
         DType::I16 => I::entry::<Wrap<i32, 16>>(),
         DType::I8 => I::entry::<Wrap<i32, 8>>(),

@@ -5,27 +5,28 @@
 
 use super::Unsupported;
 use super::code::{
-    Code, MAX_BLOCK, MIN_BLOCK, Op, Pass, Place, PlaceId, REGISTER_BYTES, Request, Stage, Stores,
-    Target,
+    Code, EmitTarget, MAX_BLOCK, MIN_BLOCK, Op, PointerId, PointerTarget, PrefetchOp,
+    REGISTER_BYTES, RowPass, Stage, Stores,
 };
-use super::expression::{Node, Reg, Source};
-use super::fold;
+use super::expression::{AddressStart, Node, Reg};
 use super::isa::{Isa, for_level};
 use super::nest::{Lanes, Walk};
+use super::reduce;
 use super::stages::Level;
 use crate::stream::Near;
 use overdrive_ir::DType;
 
 impl Code {
-    pub(super) fn new(target: Target<'_>) -> Result<Code, Unsupported> {
+    pub(super) fn new(target: EmitTarget<'_>) -> Result<Code, Unsupported> {
         for_level!(target.level, emit(target))
     }
 }
 
-fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
-    let Target { expression, nest, stages, .. } = target;
-    let mut places: Vec<Place> = (0..nest.walks.len()).map(|w| Place::Walk(w as u32)).collect();
-    places.extend((0..stages.cached.len()).map(|c| Place::Cache(c as u32)));
+fn emit<I: Isa>(target: EmitTarget<'_>) -> Result<Code, Unsupported> {
+    let EmitTarget { expression, nest, stages, .. } = target;
+    let mut places: Vec<PointerTarget> =
+        (0..nest.walks.len()).map(|w| PointerTarget::Walk(w as u32)).collect();
+    places.extend((0..stages.cached.len()).map(|c| PointerTarget::Cache(c as u32)));
     let used = (0..expression.nodes.len()).filter(|&r| expression.used[r]);
     let lane_bytes = used.map(|r| expression.class(r).bytes()).max().unwrap_or(4);
     let mut emitter = Emitter {
@@ -56,7 +57,7 @@ fn emit<I: Isa>(target: Target<'_>) -> Result<Code, Unsupported> {
     // Where operands come from memory, shorter blocks let it work while registers are worked on.
     let longest = if target.stores == Stores::Streaming { MAX_BLOCK / 2 } else { MAX_BLOCK };
     code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, longest);
-    code.accumulator = if nest.lanes == Lanes::Along { fold::LANES } else { code.block };
+    code.accumulator = if nest.lanes == Lanes::Along { reduce::LANES } else { code.block };
     if target.stores == Stores::Streaming {
         prefetch(&mut code, target);
     }
@@ -69,8 +70,8 @@ const PREFETCH_BLOCKS: i64 = 2;
 /// Spreads prefetches over the operations of a block, in proportion to their work, so that memory
 /// is busy meanwhile. With one pass they are for a later block. With more passes, the first one
 /// brings this row to the cache. The later passes read it there and prefetch the next row.
-fn prefetch(code: &mut Code, target: Target<'_>) {
-    let Target { expression, nest, .. } = target;
+fn prefetch(code: &mut Code, target: EmitTarget<'_>) {
+    let EmitTarget { expression, nest, .. } = target;
     if nest.lanes != Lanes::Along || !nest.inner.is_empty() {
         return;
     }
@@ -79,7 +80,7 @@ fn prefetch(code: &mut Code, target: Target<'_>) {
     loads.retain(|&load| {
         let walk = &nest.walks[load];
         let next_row = one_pass || walk.outer.last() == Some(&(nest.lane as i64 * walk.element));
-        walk.contiguous() && matches!(walk.source, Source::Slot(_)) && next_row
+        walk.contiguous() && matches!(walk.source, AddressStart::Slot(_)) && next_row
     });
     let (block, near) = (code.block, if one_pass { Near::First } else { Near::Second });
     let lanes = if one_pass { PREFETCH_BLOCKS * block as i64 } else { nest.lane as i64 };
@@ -96,8 +97,8 @@ fn prefetch(code: &mut Code, target: Target<'_>) {
             (block * element as usize, mine.iter().map(|op| op.work).sum::<usize>());
         let mut before = 0;
         for op in mine {
-            op.ahead = Some(Request {
-                walk: load as PlaceId,
+            op.ahead = Some(PrefetchOp {
+                walk: load as PointerId,
                 bytes: lanes * element + (bytes * before / work) as i64,
                 step: (bytes * op.work / work * 16).div_ceil(block),
                 near,
@@ -115,33 +116,33 @@ pub(super) enum Width {
 }
 
 pub(super) struct Emitter<'a, I> {
-    pub target: Target<'a>,
+    pub target: EmitTarget<'a>,
     /// Where each node's value is, if it is anywhere now.
-    pub homes: Vec<Option<PlaceId>>,
+    pub homes: Vec<Option<PointerId>>,
     /// Units that nobody needs any more.
-    pub free: Vec<PlaceId>,
+    pub free: Vec<PointerId>,
     pub code: Code,
     isa: std::marker::PhantomData<I>,
 }
 
 impl<I: Isa> Emitter<'_, I> {
-    pub(super) fn place(&mut self, place: Place) -> PlaceId {
+    pub(super) fn place(&mut self, place: PointerTarget) -> PointerId {
         self.code.places.push(place);
-        self.code.places.len() as PlaceId - 1
+        self.code.places.len() as PointerId - 1
     }
 
-    pub(super) fn cell(&mut self) -> PlaceId {
+    pub(super) fn cell(&mut self) -> PointerId {
         self.code.cells += 1;
-        self.place(Place::Cell(self.code.cells - 1))
+        self.place(PointerTarget::Cell(self.code.cells - 1))
     }
 
     /// `count` neighbouring units.
-    pub(super) fn fresh_units(&mut self, count: u32) -> PlaceId {
+    pub(super) fn fresh_units(&mut self, count: u32) -> PointerId {
         self.code.units += count;
-        self.place(Place::Unit(self.code.units - count))
+        self.place(PointerTarget::Unit(self.code.units - count))
     }
 
-    pub(super) fn unit(&mut self) -> PlaceId {
+    pub(super) fn unit(&mut self) -> PointerId {
         self.free.pop().unwrap_or_else(|| self.fresh_units(1))
     }
 
@@ -149,7 +150,7 @@ impl<I: Isa> Emitter<'_, I> {
         &self.target.nest.walks[affine]
     }
 
-    pub(super) fn home(&self, reg: Reg) -> PlaceId {
+    pub(super) fn home(&self, reg: Reg) -> PointerId {
         self.homes[reg].expect("operands precede their uses")
     }
 
@@ -159,7 +160,7 @@ impl<I: Isa> Emitter<'_, I> {
 
     /// The operations of rows (and, at stage 0, of tasks) before pass `stage`.
     fn rows(&mut self, stage: usize) -> Result<(), Unsupported> {
-        let Target { expression, stages, .. } = self.target;
+        let EmitTarget { expression, stages, .. } = self.target;
         for reg in 0..expression.nodes.len() {
             let level = stages.level(reg);
             let here = expression.used[reg]
@@ -200,9 +201,9 @@ impl<I: Isa> Emitter<'_, I> {
 
     /// The operations of pass `at`.
     fn pass(&mut self, at: usize) -> Result<(), Unsupported> {
-        let Target { expression, stages, .. } = self.target;
+        let EmitTarget { expression, stages, .. } = self.target;
         let nodes = &stages.passes[at];
-        let mut pass = Pass::default();
+        let mut pass = RowPass::default();
         let last_use = self.last_uses(at);
         let mut ready = Vec::new();
         // Operations that need no node of this pass: values of rows, and caches of earlier passes.
@@ -249,12 +250,12 @@ impl<I: Isa> Emitter<'_, I> {
     /// The folds and stores that take the value `of` (or values from outside the pass).
     fn sinks(
         &mut self,
-        pass: &mut Pass,
+        pass: &mut RowPass,
         at: usize,
         ready: &mut Vec<usize>,
         of: Option<Reg>,
     ) -> Result<(), Unsupported> {
-        let Target { expression, stages, stores, .. } = self.target;
+        let EmitTarget { expression, stages, stores, .. } = self.target;
         let nodes = &stages.passes[at];
         let takes = |value: Reg| match of {
             Some(reg) => value == reg,
@@ -283,7 +284,7 @@ impl<I: Isa> Emitter<'_, I> {
     /// The last node of a pass that reads each node; a node that a late store reads is needed to
     /// the end.
     fn last_uses(&self, at: usize) -> Vec<Option<Reg>> {
-        let Target { expression, stages, stores, .. } = self.target;
+        let EmitTarget { expression, stages, stores, .. } = self.target;
         let mut last = vec![None; expression.nodes.len()];
         for &reg in &stages.passes[at].nodes {
             last[reg] = Some(reg);
@@ -305,7 +306,7 @@ impl<I: Isa> Emitter<'_, I> {
         if let Some(place) = self.homes[reg]
             && over
             && temporary
-            && matches!(self.code.places[place as usize], Place::Unit(_))
+            && matches!(self.code.places[place as usize], PointerTarget::Unit(_))
         {
             self.free.push(place);
             self.homes[reg] = None;
@@ -313,23 +314,23 @@ impl<I: Isa> Emitter<'_, I> {
     }
 
     /// The cache that keeps a node's values.
-    fn cache_of(&self, reg: Reg) -> Option<PlaceId> {
+    fn cache_of(&self, reg: Reg) -> Option<PointerId> {
         let at = self.target.stages.cached.iter().position(|&r| r == reg)?;
-        Some((self.target.nest.walks.len() + at) as PlaceId)
+        Some((self.target.nest.walks.len() + at) as PointerId)
     }
 
     /// The place of a load that kernels can read where it is.
-    fn direct_load(&self, reg: Reg) -> Option<PlaceId> {
+    fn direct_load(&self, reg: Reg) -> Option<PointerId> {
         let Node::Load(affine) = self.target.expression.nodes[reg] else { return None };
         let in_place = is_lane(self.target.expression.dtypes[reg]);
         let walk = self.walk(affine);
-        (in_place && (!self.is_vector(reg) || walk.contiguous())).then_some(affine as PlaceId)
+        (in_place && (!self.is_vector(reg) || walk.contiguous())).then_some(affine as PointerId)
     }
 
     /// The place of the store that is the only use of a node in its pass, where the node can write
     /// there.
-    fn only_store(&self, at: usize, reg: Reg) -> Option<PlaceId> {
-        let Target { expression, stages, stores, .. } = self.target;
+    fn only_store(&self, at: usize, reg: Reg) -> Option<PointerId> {
+        let EmitTarget { expression, stages, stores, .. } = self.target;
         let nodes = &stages.passes[at];
         let reads = |&r: &Reg| expression.nodes[r].operands().contains(&reg);
         if stores != Stores::Direct
@@ -346,7 +347,7 @@ impl<I: Isa> Emitter<'_, I> {
             && self.walk(store.affine).contiguous()
             && is_lane(store.dtype)
             && self.cache_of(reg).is_none();
-        fits.then_some(store.affine as PlaceId)
+        fits.then_some(store.affine as PointerId)
     }
 }
 

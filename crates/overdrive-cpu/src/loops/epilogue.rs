@@ -10,13 +10,13 @@ use super::compiled::Body;
 use super::expression::Expression;
 use super::frame::{Frame, index_at};
 use super::isa::Level;
-use super::nest::Nest;
+use super::nest::LoopNest;
 use crate::slots::SlotTable;
 use crate::stream::fence;
 
 /// A block of finished sums and its place in the product.
 #[derive(Copy, Clone, Debug)]
-pub struct Tile {
+pub struct AccumulatorTile {
     /// The first sum, of the accumulation type of the program; sums of a row are neighbours. They
     /// may lie where their results go, element for element.
     pub sums: *const u8,
@@ -71,7 +71,7 @@ impl CompiledEpilogue {
             "an epilogue ranges over [batch..., m, n]"
         );
         let expression = Expression::new(program, slots)?;
-        let nest = Nest::rows(&expression, program);
+        let nest = LoopNest::rows(&expression, program);
         Ok(Self { body: Body::new(&expression, nest, level)? })
     }
 
@@ -91,7 +91,7 @@ impl CompiledEpilogue {
     /// # Safety
     /// `slots` is as for [`CompiledLoop::run`](super::CompiledLoop::run), the tile lies within the
     /// product and points to its sums, and `scratch` starts on a 64-byte boundary.
-    pub unsafe fn apply(&self, slots: &SlotTable, tile: Tile, scratch: &mut [u8]) {
+    pub unsafe fn apply(&self, slots: &SlotTable, tile: AccumulatorTile, scratch: &mut [u8]) {
         let nest = &self.body.nest;
         // SAFETY: as the caller promised; accumulators are set before each row.
         let mut frame = unsafe {

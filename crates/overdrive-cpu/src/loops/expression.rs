@@ -14,7 +14,7 @@ use super::map::Signs;
 
 /// The start of an affine address.
 #[derive(Copy, Clone, PartialEq, Debug)]
-pub(super) enum Source {
+pub(super) enum AddressStart {
     Slot(SlotId),
     /// Address 0 and elements of one byte: the address is an index.
     Index,
@@ -25,7 +25,7 @@ pub(super) enum Source {
 /// An address that is linear in the indices of the iteration space: offset and strides in bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Affine {
-    pub source: Source,
+    pub source: AddressStart,
     pub element: i64,
     pub offset: i64,
     pub strides: Vec<i64>,
@@ -268,12 +268,12 @@ impl Builder<'_> {
         }
         let element = (dtype.bits() / 8) as i64;
         let strides = access.strides.iter().map(|s| s * element).collect();
-        let source = Source::Slot(access.slot);
+        let source = AddressStart::Slot(access.slot);
         Ok(self.affine(Affine { source, element, offset: access.offset * element, strides }))
     }
 
     fn index(&mut self, strides: Vec<i64>) -> usize {
-        self.affine(Affine { source: Source::Index, element: 1, offset: 0, strides })
+        self.affine(Affine { source: AddressStart::Index, element: 1, offset: 0, strides })
     }
 
     fn node(&mut self, at: usize) -> Result<Reg, Unsupported> {
@@ -294,7 +294,7 @@ impl Builder<'_> {
                 let element = Class::of(dtype).bytes() as i64;
                 let strides = (0..rank).map(|d| if d + 1 == rank { element } else { 0 }).collect();
                 Node::Load(self.affine(Affine {
-                    source: Source::Accumulator,
+                    source: AddressStart::Accumulator,
                     element,
                     offset: 0,
                     strides,

@@ -8,32 +8,32 @@ use std::ops::Range;
 
 use overdrive_ir::SlotId;
 
-use super::code::{Code, Op, Pass, Place, Request};
-use super::expression::Source;
-use super::fold;
+use super::code::{Code, Op, PointerTarget, PrefetchOp, RowPass};
+use super::expression::AddressStart;
 use super::isa::{Ahead, Operands};
-use super::nest::{Lanes, Nest};
-use crate::threads::{Parts, Placed};
+use super::nest::{Lanes, LoopNest};
+use super::reduce;
+use crate::threads::{PlacedParts, ScratchParts};
 
 /// Loops around the lanes that a frame can count.
 pub(super) const MAX_LOOPS: usize = 12;
 
 /// The parts of a frame in scratch memory.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Layout {
+pub(super) struct FrameLayout {
     /// The table, where walks start and are at the first lane of the row, cells, units, caches.
-    pub(super) parts: Parts<6>,
+    pub(super) parts: ScratchParts<6>,
     unit_bytes: usize,
     cache_bytes: usize,
 }
 
-impl Layout {
-    pub(super) fn new(code: &Code, nest: &Nest) -> Layout {
+impl FrameLayout {
+    pub(super) fn new(code: &Code, nest: &LoopNest) -> FrameLayout {
         let unit_bytes = code.block * code.lane_bytes;
         let lanes = if nest.lanes == Lanes::Along { nest.lane } else { code.block };
         let cache = nest.lines() * lanes * code.lane_bytes;
         let cache_bytes = if code.caches == 0 { 0 } else { cache.next_multiple_of(64) };
-        let parts = Parts::new([
+        let parts = ScratchParts::new([
             ("table", code.places.len() * 8),
             ("starts of walks", nest.walks.len() * 8),
             ("rows of walks", nest.walks.len() * 8),
@@ -41,17 +41,17 @@ impl Layout {
             ("units", code.units as usize * unit_bytes),
             ("caches", code.caches as usize * cache_bytes),
         ]);
-        Layout { parts, unit_bytes, cache_bytes }
+        FrameLayout { parts, unit_bytes, cache_bytes }
     }
 }
 
 /// One task's state.
 pub(super) struct Frame<'a> {
     code: &'a Code,
-    nest: &'a Nest,
+    nest: &'a LoopNest,
     /// Bytes of a cache.
     cache_bytes: usize,
-    placed: Placed<'a, 6>,
+    placed: PlacedParts<'a, 6>,
 }
 
 impl<'a> Frame<'a> {
@@ -64,25 +64,25 @@ impl<'a> Frame<'a> {
     /// touches what it writes.
     pub(super) unsafe fn open(
         code: &'a Code,
-        nest: &'a Nest,
+        nest: &'a LoopNest,
         slots: &dyn Fn(SlotId) -> *mut u8,
         scratch: &'a mut [u8],
     ) -> Frame<'a> {
-        let Layout { parts, unit_bytes, cache_bytes } = Layout::new(code, nest);
+        let FrameLayout { parts, unit_bytes, cache_bytes } = FrameLayout::new(code, nest);
         let placed = parts.place(scratch);
         let [.., cells, units, caches] = placed.starts;
         let mut frame = Frame { code, nest, cache_bytes, placed };
         for (at, place) in code.places.iter().enumerate() {
             let pointer = match *place {
-                Place::Cell(i) => cells.wrapping_add(8 * i as usize),
-                Place::Unit(i) => units.wrapping_add(unit_bytes * i as usize),
-                Place::Cache(i) => caches.wrapping_add(cache_bytes * i as usize),
-                Place::Literal(x) => std::ptr::without_provenance_mut(x as usize),
-                Place::Walk(i) => {
+                PointerTarget::Cell(i) => cells.wrapping_add(8 * i as usize),
+                PointerTarget::Unit(i) => units.wrapping_add(unit_bytes * i as usize),
+                PointerTarget::Cache(i) => caches.wrapping_add(cache_bytes * i as usize),
+                PointerTarget::Literal(x) => std::ptr::without_provenance_mut(x as usize),
+                PointerTarget::Walk(i) => {
                     let walk = &nest.walks[i as usize];
                     let start = match walk.source {
-                        Source::Slot(slot) => slots(slot),
-                        Source::Index | Source::Accumulator => std::ptr::null_mut(),
+                        AddressStart::Slot(slot) => slots(slot),
+                        AddressStart::Index | AddressStart::Accumulator => std::ptr::null_mut(),
                     };
                     let start = start.wrapping_offset(walk.offset as isize);
                     frame.starts()[i as usize] = start;
@@ -120,7 +120,7 @@ impl<'a> Frame<'a> {
     /// Points the walks over an accumulator to a row of its tile, whose first lane is lane `first`.
     pub(super) fn set_accumulator(&mut self, row: *mut u8, first: usize) {
         for (at, walk) in self.nest.walks.iter().enumerate() {
-            if walk.source == Source::Accumulator {
+            if walk.source == AddressStart::Accumulator {
                 self.starts()[at] = row.wrapping_offset(-(first as isize * walk.element as isize));
             }
         }
@@ -139,10 +139,11 @@ impl<'a> Frame<'a> {
                 let place = |id: u32| *table.add(id as usize);
                 let src = [place(op.src[0]), place(op.src[1]), place(op.src[2])]
                     .map(<*mut u8>::cast_const);
-                let ahead = op.ahead.map_or(Ahead::NONE, |Request { walk, bytes, step, near }| {
-                    let from = place(walk).wrapping_offset(bytes as isize);
-                    Ahead { from, step, near }
-                });
+                let ahead =
+                    op.ahead.map_or(Ahead::NONE, |PrefetchOp { walk, bytes, step, near }| {
+                        let from = place(walk).wrapping_offset(bytes as isize);
+                        Ahead { from, step, near }
+                    });
                 (op.entry)(
                     n,
                     &Operands { dst: place(op.dst), src, immediate: op.immediate, ahead },
@@ -182,7 +183,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// As for [`row`](Self::row).
-    unsafe fn pass(&mut self, pass: &Pass, lanes: usize) {
+    unsafe fn pass(&mut self, pass: &RowPass, lanes: usize) {
         let (code, nest) = (self.code, self.nest);
         // Accumulators of an empty row hold at least their identity.
         let accumulator = lanes.clamp(1, code.accumulator);
@@ -216,7 +217,7 @@ impl<'a> Frame<'a> {
                         self.table()[at] = self.table()[at].wrapping_add(n * code.lane_bytes);
                     }
                     taken += n.div_ceil(code.accumulator);
-                    if taken >= fold::FLUSH {
+                    if taken >= reduce::FLUSH {
                         self.run(&pass.flush, accumulator);
                         taken = 0;
                     }

@@ -9,7 +9,7 @@
 use overdrive_ir::{Binary, DType, Unary};
 
 use super::expression::{Expression, Node, Reg};
-use super::isa::{Entry, Isa};
+use super::isa::{Isa, LaneEntry};
 use super::map::{Fn1, Fn2, Map1, Uniform, entry2};
 use super::math;
 
@@ -48,12 +48,12 @@ impl Fn2 for GeluOfSum {
 }
 
 /// The entry of `gelu(0)`.
-pub(super) fn of_value<I: Isa>() -> Entry {
+pub(super) fn of_value<I: Isa>() -> LaneEntry {
     I::entry::<Map1<Gelu>>()
 }
 
 /// The entry of `gelu(0 + 1)`.
-pub(super) fn of_sum<I: Isa>(uniform: Uniform) -> Entry {
+pub(super) fn of_sum<I: Isa>(uniform: Uniform) -> LaneEntry {
     entry2::<I, GeluOfSum>(uniform)
 }
 

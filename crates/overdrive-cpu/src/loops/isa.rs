@@ -1,10 +1,10 @@
 //! Instruction sets, and the functions over blocks of lanes that are compiled once for each of
 //! them.
 //!
-//! A [`Kernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it
+//! A [`LaneKernel`] is plain Rust over slices that LLVM vectorises. [`Isa::entry`] instantiates it
 //! inside a `#[target_feature]` function. So one source serves AVX-512, AVX2 and the instructions
 //! that every CPU of the target has. The choice is made when a loop is compiled, not when it runs.
-#![allow(unsafe_code)] // Kernels take raw operands; `Kernel::run` says what they point to.
+#![allow(unsafe_code)] // Kernels take raw operands; `LaneKernel::run` says what they point to.
 
 use crate::isa::InstructionSet;
 use crate::stream::{self, Near};
@@ -97,10 +97,10 @@ impl Operands {
 }
 
 /// A kernel for some instruction set: applies itself to `n` lanes.
-pub(crate) type Entry = unsafe fn(n: usize, &Operands);
+pub(crate) type LaneEntry = unsafe fn(n: usize, &Operands);
 
 /// A function over blocks of lanes.
-pub(crate) trait Kernel {
+pub(crate) trait LaneKernel {
     /// # Safety
     /// The operands that this kernel uses point to `n` aligned lanes of its types (one lane, where
     /// the kernel broadcasts). The destination overlaps no source. The CPU has the instructions of
@@ -117,7 +117,7 @@ pub(crate) trait Isa: Sized + 'static {
     const LINES: bool;
 
     /// `K` compiled for this instruction set.
-    fn entry<K: Kernel>() -> Entry;
+    fn entry<K: LaneKernel>() -> LaneEntry;
 
     /// `a * b + c`, rounded once where that is fast.
     #[inline(always)]
@@ -140,11 +140,11 @@ macro_rules! isa {
             const FMA: bool = $fma;
             const LINES: bool = $lines;
 
-            fn entry<K: Kernel>() -> Entry {
+            fn entry<K: LaneKernel>() -> LaneEntry {
                 /// # Safety
-                /// That of `Kernel::run`.
+                /// That of `LaneKernel::run`.
                 $(#[target_feature(enable = $features)])?
-                unsafe fn run<K: Kernel>(n: usize, operands: &Operands) {
+                unsafe fn run<K: LaneKernel>(n: usize, operands: &Operands) {
                     // SAFETY: as the caller promised.
                     unsafe { K::run::<$name>(n, operands) }
                 }

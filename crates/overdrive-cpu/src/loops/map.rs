@@ -5,13 +5,13 @@
 //! constant, a row's statistic). So nobody writes such a number out into lanes first.
 //!
 //! Long because it is tables, a line a function, and their common parts.
-#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::{Binary, Compare, Unary};
 
-use super::isa::{Ahead, Entry, Isa, Kernel, Operands};
+use super::isa::{Ahead, Isa, LaneEntry, LaneKernel, Operands};
 use super::lane::{Class, Integer, Lane, Real};
 use super::math;
 
@@ -67,7 +67,7 @@ fn for_lanes(n: usize, piece: usize, ahead: &Ahead, mut each: impl FnMut(usize))
     }
 }
 
-impl<F: Fn1> Kernel for Map1<F> {
+impl<F: Fn1> LaneKernel for Map1<F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -83,7 +83,7 @@ impl<F: Fn1> Kernel for Map1<F> {
 /// Source `i`: lanes, or one number where `U` says so. Index it through `at`, which needs no mask.
 #[inline(always)]
 unsafe fn source<'a, T, const U: Uniform>(o: &Operands, i: usize, n: usize) -> &'a [T] {
-    // SAFETY: the contract of `Kernel::run`: the operands have `n` lanes, a uniform source one.
+    // SAFETY: the contract of `LaneKernel::run`: the operands have `n` lanes, a uniform source one.
     unsafe { o.src(i, if U >> i & 1 == 1 { n.min(1) } else { n }) }
 }
 
@@ -93,7 +93,7 @@ const fn at<const U: Uniform>(i: usize, lane: usize) -> usize {
     if U >> i & 1 == 1 { 0 } else { lane }
 }
 
-impl<F: Fn2, const U: Uniform> Kernel for Map2<F, U> {
+impl<F: Fn2, const U: Uniform> LaneKernel for Map2<F, U> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -110,7 +110,7 @@ impl<F: Fn2, const U: Uniform> Kernel for Map2<F, U> {
     }
 }
 
-impl<F: Fn3, const U: Uniform> Kernel for Map3<F, U> {
+impl<F: Fn3, const U: Uniform> LaneKernel for Map3<F, U> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -133,7 +133,7 @@ impl<F: Fn3, const U: Uniform> Kernel for Map3<F, U> {
     }
 }
 
-pub(super) fn entry2<I: Isa, F: Fn2>(uniform: Uniform) -> Entry {
+pub(super) fn entry2<I: Isa, F: Fn2>(uniform: Uniform) -> LaneEntry {
     match uniform {
         0 => I::entry::<Map2<F, 0>>(),
         1 => I::entry::<Map2<F, 1>>(),
@@ -142,7 +142,7 @@ pub(super) fn entry2<I: Isa, F: Fn2>(uniform: Uniform) -> Entry {
     }
 }
 
-fn entry3<I: Isa, F: Fn3>(uniform: Uniform) -> Entry {
+fn entry3<I: Isa, F: Fn3>(uniform: Uniform) -> LaneEntry {
     match uniform {
         0 => I::entry::<Map3<F, 0>>(),
         1 => I::entry::<Map3<F, 1>>(),
@@ -162,7 +162,7 @@ macro_rules! table1 {
         $($kind:ident($x:ident) => $value:expr,)*
     }) => {
         $(#[$doc])*
-        fn $table<I: Isa, $t: $lane>(kind: $kinds) -> Option<Entry> {
+        fn $table<I: Isa, $t: $lane>(kind: $kinds) -> Option<LaneEntry> {
             match kind {
                 $($kinds::$kind => {
                     struct F<$t>(PhantomData<$t>);
@@ -186,7 +186,7 @@ macro_rules! table2 {
     ($table:ident<$t:ident: $lane:ident>($kinds:ident) -> $d:ty {
         $($kind:ident($x:ident, $y:ident) => $value:expr,)*
     }) => {
-        fn $table<I: Isa, $t: $lane>(kind: $kinds, uniform: Uniform) -> Option<Entry> {
+        fn $table<I: Isa, $t: $lane>(kind: $kinds, uniform: Uniform) -> Option<LaneEntry> {
             match kind {
                 $($kinds::$kind => {
                     struct F<$t>(PhantomData<$t>);
@@ -283,7 +283,7 @@ table2! {
 /// Sine and cosine in f32: the vector function, and the library's where its reduction would not do.
 struct Trig<const SINE: bool>;
 
-impl<const SINE: bool> Kernel for Trig<SINE> {
+impl<const SINE: bool> LaneKernel for Trig<SINE> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -309,7 +309,7 @@ impl<const SINE: bool> Kernel for Trig<SINE> {
 /// neither overflows nor is subnormal.
 struct DivideByOne;
 
-impl Kernel for DivideByOne {
+impl LaneKernel for DivideByOne {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; source 1 is one number.
@@ -384,7 +384,7 @@ impl<T: Lane> Fn3 for Pick<T> {
 }
 
 /// The entry of a function of one operand; `None` where the class has no such function.
-pub(super) fn unary<I: Isa>(kind: Unary, class: Class) -> Option<Entry> {
+pub(super) fn unary<I: Isa>(kind: Unary, class: Class) -> Option<LaneEntry> {
     match (class, kind) {
         (Class::F32, Unary::Sin) => Some(I::entry::<Trig<true>>()),
         (Class::F32, Unary::Cos) => Some(I::entry::<Trig<false>>()),
@@ -398,7 +398,7 @@ pub(super) fn unary<I: Isa>(kind: Unary, class: Class) -> Option<Entry> {
 }
 
 /// The entry of a function of two operands.
-pub(super) fn binary<I: Isa>(kind: Binary, class: Class, uniform: Uniform) -> Option<Entry> {
+pub(super) fn binary<I: Isa>(kind: Binary, class: Class, uniform: Uniform) -> Option<LaneEntry> {
     match class {
         Class::F32 if kind == Binary::Div && uniform == 2 => Some(I::entry::<DivideByOne>()),
         Class::F32 => real_binary::<I, f32>(kind, uniform),
@@ -411,7 +411,7 @@ pub(super) fn binary<I: Isa>(kind: Binary, class: Class, uniform: Uniform) -> Op
 }
 
 /// The entry of a comparison of operands of a class.
-pub(super) fn compare<I: Isa>(kind: Compare, class: Class, uniform: Uniform) -> Option<Entry> {
+pub(super) fn compare<I: Isa>(kind: Compare, class: Class, uniform: Uniform) -> Option<LaneEntry> {
     match class {
         Class::F32 => comparison::<I, f32>(kind, uniform),
         Class::F64 => comparison::<I, f64>(kind, uniform),
@@ -423,7 +423,7 @@ pub(super) fn compare<I: Isa>(kind: Compare, class: Class, uniform: Uniform) -> 
 }
 
 /// The entry of `if 0 then 1 else 2`: a matter of bits.
-pub(super) fn select<I: Isa>(class: Class, uniform: Uniform) -> Entry {
+pub(super) fn select<I: Isa>(class: Class, uniform: Uniform) -> LaneEntry {
     match class.bytes() {
         4 => entry3::<I, Pick<u32>>(uniform),
         _ => entry3::<I, Pick<u64>>(uniform),
@@ -431,7 +431,7 @@ pub(super) fn select<I: Isa>(class: Class, uniform: Uniform) -> Entry {
 }
 
 /// The entry of `exp(0 - 1)` where 0 is at most 1, the heart of softmax; `None` for integers.
-pub(super) fn exp_below<I: Isa>(class: Class, uniform: Uniform) -> Option<Entry> {
+pub(super) fn exp_below<I: Isa>(class: Class, uniform: Uniform) -> Option<LaneEntry> {
     match class {
         Class::F32 => Some(entry2::<I, ExpBelow<f32>>(uniform)),
         Class::F64 => Some(entry2::<I, ExpBelow<f64>>(uniform)),
@@ -440,8 +440,12 @@ pub(super) fn exp_below<I: Isa>(class: Class, uniform: Uniform) -> Option<Entry>
 }
 
 /// The entry of a multiply-add; `None` for integers.
-pub(super) fn multiply_add<I: Isa>(signs: Signs, class: Class, uniform: Uniform) -> Option<Entry> {
-    fn of<I: Isa, T: Real>(signs: Signs, uniform: Uniform) -> Entry {
+pub(super) fn multiply_add<I: Isa>(
+    signs: Signs,
+    class: Class,
+    uniform: Uniform,
+) -> Option<LaneEntry> {
+    fn of<I: Isa, T: Real>(signs: Signs, uniform: Uniform) -> LaneEntry {
         match signs {
             Signs::Plus => entry3::<I, MulAdd<T>>(uniform),
             Signs::Minus => entry3::<I, MulSub<T>>(uniform),

@@ -3,7 +3,7 @@
 //! A program is laid over loops (`nest`) and cut into passes between its reductions (`stages`). It
 //! is turned into lists of kernel calls (`code`, `emit`, `operations`) that a block interpreter
 //! executes (`frame`). A block of lanes stays in the first-level cache from the first instruction
-//! to the last, so that memory is read and written once. Kernels (`map`, `fold`, `memory`,
+//! to the last, so that memory is read and written once. Kernels (`map`, `reduce`, `load_store`,
 //! `convert`, `random`, with the functions of `math`) are compiled for each instruction set
 //! (`isa`). The kernels of a program are chosen when the program is compiled.
 //!
@@ -18,18 +18,18 @@ mod convert;
 mod emit;
 mod epilogue;
 mod expression;
-mod fold;
 mod frame;
 mod gelu;
 pub(crate) mod half;
 pub(crate) mod isa;
 mod lane;
+mod load_store;
 mod map;
 pub(crate) mod math;
-mod memory;
 mod nest;
 mod operations;
 pub(crate) mod random;
+mod reduce;
 mod scaled;
 pub(crate) mod small_floats;
 mod stages;
@@ -39,9 +39,9 @@ mod whole_bytes;
 
 pub(crate) use affine::Affine;
 pub use compiled::CompiledLoop;
-pub use epilogue::{CompiledEpilogue, Tile};
+pub use epilogue::{AccumulatorTile, CompiledEpilogue};
 pub(crate) use expression::Reads;
-pub(crate) use fold::identity;
 pub use isa::Level;
+pub(crate) use reduce::identity;
 pub(crate) use tile::CompiledTile;
 pub use unsupported::Unsupported;

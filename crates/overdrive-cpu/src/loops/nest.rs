@@ -10,7 +10,7 @@
 
 use overdrive_ir::plan::Program;
 
-use super::expression::{Affine, Expression, Node, Source};
+use super::expression::{AddressStart, Affine, Expression, Node};
 
 /// How the lanes lie to the dimension that is folded.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(super) enum Lanes {
 /// An address over a nest: bytes per step of each loop.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Walk {
-    pub source: Source,
+    pub source: AddressStart,
     pub element: i64,
     pub offset: i64,
     pub outer: Vec<i64>,
@@ -41,7 +41,7 @@ impl Walk {
 
 /// The loops.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Nest {
+pub(super) struct LoopNest {
     pub lanes: Lanes,
     /// Extents of the loops over rows (or blocks of rows), outermost first.
     pub outer: Vec<usize>,
@@ -55,20 +55,20 @@ pub(super) struct Nest {
 
 /// A dimension and whether it is reduced.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-struct Dim {
+struct LoopDim {
     extent: usize,
     reduced: bool,
 }
 
-impl Nest {
+impl LoopNest {
     /// The loops for a space whose last `reduced` dimensions are folded.
-    pub(super) fn new(expression: &Expression, extents: &[usize], reduced: usize) -> Nest {
+    pub(super) fn new(expression: &Expression, extents: &[usize], reduced: usize) -> LoopNest {
         let first = extents.len() - reduced;
-        let dims: Vec<(usize, Dim)> = extents
+        let dims: Vec<(usize, LoopDim)> = extents
             .iter()
             .enumerate()
             .filter(|(_, extent)| **extent != 1)
-            .map(|(d, &extent)| (d, Dim { extent, reduced: d >= first }))
+            .map(|(d, &extent)| (d, LoopDim { extent, reduced: d >= first }))
             .collect();
         // Stores in steps of one element should be walked innermost.
         let guide = expression.stores.iter().map(|s| &expression.affines[s.affine]);
@@ -84,7 +84,7 @@ impl Nest {
             (dim.reduced, std::cmp::Reverse(stride))
         });
         let mut walks: Vec<Vec<i64>> = vec![Vec::new(); expression.affines.len()];
-        let mut merged: Vec<Dim> = Vec::new();
+        let mut merged: Vec<LoopDim> = Vec::new();
         for (d, dim) in order {
             let strides = expression.affines.iter().map(|a| a.strides[d]);
             let joins = merged.last().is_some_and(|outer| outer.reduced == dim.reduced)
@@ -107,28 +107,28 @@ impl Nest {
             let cost = |d: usize| lane_cost(expression, &walks, d, merged[d].extent);
             cost(a).total_cmp(&cost(b)).then(b.cmp(&a))
         });
-        Nest::around(expression, &merged, walks, lane, reduced > 0)
+        LoopNest::around(expression, &merged, walks, lane, reduced > 0)
     }
 
     /// The loops of an epilogue: rows of the product outside, columns along the lanes.
-    pub(super) fn rows(expression: &Expression, program: &Program) -> Nest {
+    pub(super) fn rows(expression: &Expression, program: &Program) -> LoopNest {
         let columns = program.extents.len() - 1;
-        let dim = |(d, &extent): (usize, &usize)| Dim {
+        let dim = |(d, &extent): (usize, &usize)| LoopDim {
             extent,
             reduced: d == columns && program.reduced > 0,
         };
-        let dims: Vec<Dim> = program.extents.iter().enumerate().map(dim).collect();
+        let dims: Vec<LoopDim> = program.extents.iter().enumerate().map(dim).collect();
         let walks = expression.affines.iter().map(|a| a.strides.clone()).collect();
-        Nest::around(expression, &dims, walks, Some(columns), program.reduced > 0)
+        LoopNest::around(expression, &dims, walks, Some(columns), program.reduced > 0)
     }
 
     fn around(
         expression: &Expression,
-        dims: &[Dim],
+        dims: &[LoopDim],
         walks: Vec<Vec<i64>>,
         lane: Option<usize>,
         reduces: bool,
-    ) -> Nest {
+    ) -> LoopNest {
         let lanes = match lane {
             Some(d) if reduces && !dims[d].reduced => Lanes::Across,
             _ => Lanes::Along,
@@ -137,7 +137,7 @@ impl Nest {
             (0..dims.len()).filter(move |&d| Some(d) != lane && dims[d].reduced == reduced)
         };
         let pick = |walk: &[i64], reduced: bool| rest(reduced).map(|d| walk[d]).collect();
-        Nest {
+        LoopNest {
             lanes,
             outer: rest(false).map(|d| dims[d].extent).collect(),
             inner: rest(true).map(|d| dims[d].extent).collect(),
@@ -181,7 +181,7 @@ fn lane_cost(expression: &Expression, walks: &[Vec<i64>], d: usize, extent: usiz
         .zip(walks)
         .map(|(affine, walk)| match walk[d] {
             0 => 0.0,
-            stride if stride == affine.element || affine.source == Source::Index => 1.0,
+            stride if stride == affine.element || affine.source == AddressStart::Index => 1.0,
             _ => STRIDED,
         })
         .sum();

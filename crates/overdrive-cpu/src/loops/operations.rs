@@ -3,7 +3,7 @@
 use overdrive_ir::{Binary, DType, Reducer, Unary};
 
 use super::Unsupported;
-use super::code::{Op, Pass, Place, PlaceId, Stores, Target};
+use super::code::{EmitTarget, Op, PointerId, PointerTarget, RowPass, Stores};
 use super::emit::{Emitter, Width, is_lane};
 use super::expression::{Node, Reg, StoreNode};
 use super::isa::Isa;
@@ -11,7 +11,7 @@ use super::lane::Class;
 use super::map::{self, Uniform};
 use super::nest::Lanes;
 use super::random::RandomBits;
-use super::{convert, fold, gelu, memory, stages};
+use super::{convert, gelu, load_store, reduce, stages};
 
 impl<I: Isa> Emitter<'_, I> {
     /// Emits a store of a value that has a home.
@@ -28,60 +28,61 @@ impl<I: Isa> Emitter<'_, I> {
         let splat = width == Width::Block && !self.is_vector(store.value);
         let temporary = self.unit_for(splat);
         if let Some(unit) = temporary {
-            ops.push(Op::new(memory::splat::<I>(class), unit, [from; 3], 0));
+            ops.push(Op::new(load_store::splat::<I>(class), unit, [from; 3], 0));
             from = unit;
         }
         let streams =
             self.target.stores == Stores::Streaming && width == Width::Block && immediate == 1;
         let entry = match is_lane(store.dtype) && streams {
-            true => memory::stream::<I>(class),
-            false => memory::store::<I>(store.dtype).expect("accesses are to whole bytes"),
+            true => load_store::stream::<I>(class),
+            false => load_store::store::<I>(store.dtype).expect("accesses are to whole bytes"),
         };
-        ops.push(Op::new(entry, store.affine as PlaceId, [from; 3], immediate));
+        ops.push(Op::new(entry, store.affine as PointerId, [from; 3], immediate));
         self.free.extend(temporary);
         Ok(())
     }
 
-    fn unit_for(&mut self, wanted: bool) -> Option<PlaceId> {
+    fn unit_for(&mut self, wanted: bool) -> Option<PointerId> {
         wanted.then(|| self.unit())
     }
 
     /// Emits a reduction into `pass` and gives its result a home.
-    pub(super) fn fold(&mut self, pass: &mut Pass, reduce: Reg) -> Result<(), Unsupported> {
-        let Target { expression, nest, .. } = self.target;
+    pub(super) fn fold(&mut self, pass: &mut RowPass, reduce: Reg) -> Result<(), Unsupported> {
+        let EmitTarget { expression, nest, .. } = self.target;
         let Node::Reduce(reducer, value) = expression.nodes[reduce] else {
             unreachable!("only reductions fold")
         };
         let (class, dtype) = (expression.class(reduce), expression.dtypes[reduce]);
         let missing = || Unsupported { reason: format!("{reducer:?} of {dtype}") };
-        let (folding, gathering) = fold::fold::<I>(reducer, class, nest.lanes)
-            .zip(fold::gather::<I>(reducer, class))
+        let (folding, gathering) = reduce::fold::<I>(reducer, class, nest.lanes)
+            .zip(reduce::gather::<I>(reducer, class))
             .ok_or_else(missing)?;
         let accumulator = self.fresh_units(1);
-        let op = |entry, dst, src: PlaceId, immediate| Op::new(entry, dst, [src; 3], immediate);
-        let identity = fold::identity(reducer, dtype);
-        pass.fill.push(op(memory::constant::<I>(class), accumulator, accumulator, identity));
+        let op = |entry, dst, src: PointerId, immediate| Op::new(entry, dst, [src; 3], immediate);
+        let identity = reduce::identity(reducer, dtype);
+        pass.fill.push(op(load_store::constant::<I>(class), accumulator, accumulator, identity));
         let mut from = self.home(value);
         let temporary = self.unit_for(!self.is_vector(value));
         if let Some(unit) = temporary {
-            pass.element.push(op(memory::splat::<I>(class), unit, from, 0));
+            pass.element.push(op(load_store::splat::<I>(class), unit, from, 0));
             from = unit;
         }
         pass.element.push(op(folding, accumulator, from, 0));
         self.free.extend(temporary);
-        let along = if nest.lanes == Lanes::Along { nest.lane.div_ceil(fold::LANES) } else { 1 };
-        let wide =
-            (class == Class::F32 && reducer == Reducer::Sum && nest.lines() * along > fold::FLUSH)
-                .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
+        let along = if nest.lanes == Lanes::Along { nest.lane.div_ceil(reduce::LANES) } else { 1 };
+        let wide = (class == Class::F32
+            && reducer == Reducer::Sum
+            && nest.lines() * along > reduce::FLUSH)
+            .then(|| self.fresh_units(if self.code.lane_bytes == 4 { 2 } else { 1 }));
         if let Some(wide) = wide {
-            pass.fill.push(op(memory::constant::<I>(Class::F64), wide, wide, 0));
-            pass.flush.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
-            pass.finish.push(op(I::entry::<fold::Flush>(), wide, accumulator, 0));
+            pass.fill.push(op(load_store::constant::<I>(Class::F64), wide, wide, 0));
+            pass.flush.push(op(I::entry::<reduce::Flush>(), wide, accumulator, 0));
+            pass.finish.push(op(I::entry::<reduce::Flush>(), wide, accumulator, 0));
         }
         let home = match (nest.lanes, wide) {
             (Lanes::Across, None) => accumulator,
             (Lanes::Across, Some(wide)) => {
-                pass.finish.push(op(I::entry::<fold::Narrow>(), accumulator, wide, 0));
+                pass.finish.push(op(I::entry::<reduce::Narrow>(), accumulator, wide, 0));
                 accumulator
             }
             (Lanes::Along, None) => {
@@ -91,7 +92,7 @@ impl<I: Isa> Emitter<'_, I> {
             }
             (Lanes::Along, Some(wide)) => {
                 let cell = self.cell();
-                pass.finish.push(op(I::entry::<fold::GatherWide>(), cell, wide, 0));
+                pass.finish.push(op(I::entry::<reduce::GatherWide>(), cell, wide, 0));
                 cell
             }
         };
@@ -112,7 +113,7 @@ impl<I: Isa> Emitter<'_, I> {
         &mut self,
         ops: &mut Vec<Op>,
         reg: Reg,
-        dst: PlaceId,
+        dst: PointerId,
         width: Width,
     ) -> Result<(), Unsupported> {
         let expression = self.target.expression;
@@ -130,26 +131,26 @@ impl<I: Isa> Emitter<'_, I> {
         let entry = match node {
             Node::Load(affine) => {
                 let walk = self.walk(*affine);
-                src[0] = *affine as PlaceId;
+                src[0] = *affine as PointerId;
                 immediate = if width == Width::One { 1 } else { walk.lane / walk.element };
-                memory::load::<I>(dtype).ok_or_else(missing)?
+                load_store::load::<I>(dtype).ok_or_else(missing)?
             }
             Node::LoadAt(affine, at) => {
-                src[1] = *affine as PlaceId;
-                memory::load_at::<I>(dtype, expression.class(*at)).ok_or_else(missing)?
+                src[1] = *affine as PointerId;
+                load_store::load_at::<I>(dtype, expression.class(*at)).ok_or_else(missing)?
             }
             Node::Constant(bits) => {
                 immediate = *bits;
-                memory::constant::<I>(class)
+                load_store::constant::<I>(class)
             }
             Node::Index(affine) => {
-                src[0] = *affine as PlaceId;
+                src[0] = *affine as PointerId;
                 immediate = self.walk(*affine).lane;
-                memory::index::<I>(class)
+                load_store::index::<I>(class)
             }
             Node::RandomBits { site, index, .. } => {
                 let step = self.walk(*index).lane;
-                src = [*index as PlaceId, src[0], self.place(Place::Literal(step))];
+                src = [*index as PointerId, src[0], self.place(PointerTarget::Literal(step))];
                 immediate = *site as i64;
                 I::entry::<RandomBits>()
             }
@@ -189,10 +190,10 @@ impl<I: Isa> Emitter<'_, I> {
         &mut self,
         ops: &mut Vec<Op>,
         (from, to): (DType, DType),
-        (src, dst): (PlaceId, PlaceId),
+        (src, dst): (PointerId, PointerId),
         width: Width,
     ) -> Result<(), Unsupported> {
-        let store = memory::store::<I>(from).zip(memory::load::<I>(to));
+        let store = load_store::store::<I>(from).zip(load_store::load::<I>(to));
         let (store, load) =
             store.ok_or_else(|| Unsupported { reason: format!("bitcast of {from} to {to}") })?;
         let memory = if width == Width::One { self.cell() } else { self.fresh_units(1) };

@@ -2,20 +2,20 @@
 //!
 //! A block of the generator gives four neighbouring elements, so runs of neighbours compute each
 //! block once.
-#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use overdrive_ir::eval::philox;
 
-use super::isa::{Isa, Kernel, Operands};
+use super::isa::{Isa, LaneKernel, Operands};
 
 /// Blocks computed side by side, a vector lane each.
 pub(crate) const SIDE: usize = 16;
 
-/// Source 0 is the first index (an address, as for `memory::index`). Source 1 is the u64 seed,
+/// Source 0 is the first index (an address, as for `load_store::index`). Source 1 is the u64 seed,
 /// source 2 the distance between the indices of neighbouring lanes. The immediate is the site.
 pub(super) struct RandomBits;
 
-impl Kernel for RandomBits {
+impl LaneKernel for RandomBits {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; the seed is one u64, and the others are read as numbers.

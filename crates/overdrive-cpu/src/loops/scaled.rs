@@ -1,14 +1,14 @@
 //! Kernels of `affine`: a multiply-add of each sum, with or without a floor of 0, stored in some
 //! format or added up.
-#![allow(unsafe_code)] // Slices from raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
 use overdrive_ir::DType;
 
-use super::fold::{LANES, halve};
 use super::half;
-use super::isa::{Entry, Isa, Kernel, Operands};
+use super::isa::{Isa, LaneEntry, LaneKernel, Operands};
+use super::reduce::{LANES, halve};
 
 /// The dimension that coefficients belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) enum Along {
 }
 
 /// A format that results are stored in.
-trait Stored {
+trait StoredFormat {
     type T;
     fn round(x: f32) -> Self::T;
 }
@@ -29,7 +29,7 @@ macro_rules! stored {
     ($($name:ident: $t:ty, $round:expr;)*) => {$(
         struct $name;
 
-        impl Stored for $name {
+        impl StoredFormat for $name {
             type T = $t;
             #[inline(always)]
             fn round(x: f32) -> $t {
@@ -74,7 +74,7 @@ struct Scaled<S, L>(PhantomData<(S, L)>);
 /// The same for runs of columns, `immediate` of them, each with a factor and a summand.
 struct ScaledColumns<S, L>(PhantomData<(S, L)>);
 
-impl<S: Stored, L: Last> Kernel for Scaled<S, L> {
+impl<S: StoredFormat, L: Last> LaneKernel for Scaled<S, L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; the results lie elsewhere than the sums.
@@ -88,7 +88,7 @@ impl<S: Stored, L: Last> Kernel for Scaled<S, L> {
     }
 }
 
-impl<S: Stored, L: Last> Kernel for ScaledColumns<S, L> {
+impl<S: StoredFormat, L: Last> LaneKernel for ScaledColumns<S, L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised; the results lie elsewhere than the sums.
@@ -115,7 +115,7 @@ struct SummedColumns<L>(PhantomData<L>);
 /// Columns whose sums are in registers.
 const COLUMNS: usize = 64;
 
-impl<L: Last> Kernel for Summed<L> {
+impl<L: Last> LaneKernel for Summed<L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -138,7 +138,7 @@ impl<L: Last> Kernel for Summed<L> {
     }
 }
 
-impl<L: Last> Kernel for SummedColumns<L> {
+impl<L: Last> LaneKernel for SummedColumns<L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.
@@ -174,7 +174,7 @@ impl<L: Last> Kernel for SummedColumns<L> {
 }
 
 /// The entry that adds up sums in f32 over the other dimension.
-pub(super) fn sum_entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<Entry> {
+pub(super) fn sum_entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<LaneEntry> {
     let entry = match (along, floor) {
         (Along::Rows, false) => I::entry::<Summed<Plain>>(),
         (Along::Rows, true) => I::entry::<Summed<Floored>>(),
@@ -185,7 +185,7 @@ pub(super) fn sum_entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Opti
 }
 
 /// The entry that stores.
-pub(super) fn entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<Entry> {
+pub(super) fn entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<LaneEntry> {
     Some(match dtype {
         DType::F32 => stored_as::<I, F32>(floor, along),
         DType::BF16 => stored_as::<I, Bf16>(floor, along),
@@ -194,7 +194,7 @@ pub(super) fn entry<I: Isa>(dtype: DType, floor: bool, along: Along) -> Option<E
     })
 }
 
-fn stored_as<I: Isa, S: Stored + 'static>(floor: bool, along: Along) -> Entry {
+fn stored_as<I: Isa, S: StoredFormat + 'static>(floor: bool, along: Along) -> LaneEntry {
     match (along, floor) {
         (Along::Rows, false) => I::entry::<Scaled<S, Plain>>(),
         (Along::Rows, true) => I::entry::<Scaled<S, Floored>>(),

@@ -10,7 +10,7 @@
 use overdrive_ir::{Binary, Unary};
 
 use super::expression::{Expression, Node, Reg};
-use super::nest::{Lanes, Nest};
+use super::nest::{Lanes, LoopNest};
 
 /// Where in the nest a value changes, and which reductions it waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -62,7 +62,7 @@ const DEAR: usize = 4;
 
 impl Stages {
     /// Plans the passes. A row has at most `row_lanes` lanes over all its lines.
-    pub(super) fn new(expression: &Expression, nest: &Nest, row_lanes: usize) -> Stages {
+    pub(super) fn new(expression: &Expression, nest: &LoopNest, row_lanes: usize) -> Stages {
         let varies = variation(expression, nest);
         let mut stages = Stages {
             varies,
@@ -178,13 +178,13 @@ pub(super) fn own_price(node: &Node) -> usize {
     }
 }
 
-fn variation(expression: &Expression, nest: &Nest) -> Vec<Varies> {
+fn variation(expression: &Expression, nest: &LoopNest) -> Vec<Varies> {
     let mut varies: Vec<Varies> = Vec::with_capacity(expression.nodes.len());
     for node in &expression.nodes {
         let mut v = Varies::default();
         if let Some(affine) = node.affine() {
             let walk = &nest.walks[affine];
-            let accumulator = walk.source == super::expression::Source::Accumulator;
+            let accumulator = walk.source == super::expression::AddressStart::Accumulator;
             v.outer = accumulator || walk.outer.iter().any(|&s| s != 0);
             v.inner = walk.inner.iter().any(|&s| s != 0);
             v.lane = walk.lane != 0;

@@ -10,7 +10,7 @@ use super::compiled::Body;
 use super::expression::{Expression, Reads};
 use super::frame::Frame;
 use super::isa::Level;
-use super::nest::Nest;
+use super::nest::LoopNest;
 
 /// A program over one dimension, compiled for this CPU. It may store where it loads.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl CompiledTile {
         reads: &Reads,
     ) -> Result<Self, Unsupported> {
         let expression = Expression::with_reads(program, slots, reads)?;
-        let nest = Nest::rows(&expression, program);
+        let nest = LoopNest::rows(&expression, program);
         Ok(Self(Body::new(&expression, nest, Level::best())?))
     }
 

@@ -9,7 +9,7 @@
 //!
 //! Invariant: the numbers are those of `quantize_rows`, but where a quotient lies within half an
 //! ulp of a tie.
-#![allow(unsafe_code)] // Kernels on raw operands, as `Kernel::run` allows.
+#![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
 
@@ -17,7 +17,7 @@ use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::{DType, Overflow};
 
-use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Level, Operands, for_level};
+use crate::loops::isa::{Ahead, Isa, LaneEntry, LaneKernel, Level, Operands, for_level};
 use crate::loops::small_floats::{Small, for_small_float};
 
 /// The smallest normal f32.
@@ -31,7 +31,7 @@ const SMALLEST_E4M3: f32 = 1.0 / 512.0;
 /// `quantize_rows` for rows of f32.
 #[derive(Clone, Copy)]
 pub(crate) struct RowQuantizer {
-    entry: Entry,
+    entry: LaneEntry,
     block: usize,
 }
 
@@ -59,8 +59,8 @@ impl RowQuantizer {
     }
 }
 
-fn entry<I: Isa>(op: &QuantizeRows) -> Option<Entry> {
-    fn blocks<I: Isa, E: Element>(op: &QuantizeRows) -> Option<Entry> {
+fn entry<I: Isa>(op: &QuantizeRows) -> Option<LaneEntry> {
+    fn blocks<I: Isa, E: Element>(op: &QuantizeRows) -> Option<LaneEntry> {
         Some(match (op.scale, op.block?) {
             (ScaleFormat::Wide, _) => return None,
             (ScaleFormat::E8m0Floor, 32) => I::entry::<Blocks<E, Floor, 32>>(),
@@ -148,7 +148,7 @@ fn at_least(x: f32, least: f32) -> f32 {
 /// Codes with a scale for the row.
 struct WholeRows<E>(PhantomData<E>);
 
-impl<E: Element> Kernel for WholeRows<E> {
+impl<E: Element> LaneKernel for WholeRows<E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: the caller has `n` elements at source 0, and room for as many codes.
@@ -164,7 +164,7 @@ impl<E: Element> Kernel for WholeRows<E> {
 }
 
 /// How the scale of a block follows from its largest magnitude.
-trait Rule {
+trait ScaleRule {
     /// Whether rows have a wide scale, of which those of blocks are parts.
     const ROWS: bool;
 
@@ -180,7 +180,7 @@ fn power(x: f32) -> f32 {
     f32::from_bits(x.to_bits() & EXPONENT)
 }
 
-impl Rule for Floor {
+impl ScaleRule for Floor {
     const ROWS: bool = false;
 
     #[inline(always)]
@@ -191,7 +191,7 @@ impl Rule for Floor {
     }
 }
 
-impl Rule for Up {
+impl ScaleRule for Up {
     const ROWS: bool = false;
 
     #[inline(always)]
@@ -202,7 +202,7 @@ impl Rule for Up {
     }
 }
 
-impl Rule for E4m3 {
+impl ScaleRule for E4m3 {
     const ROWS: bool = true;
 
     #[inline(always)]
@@ -216,7 +216,7 @@ impl Rule for E4m3 {
 /// bf16.
 struct Blocks<E, R, const BLOCK: usize>(PhantomData<(E, R)>);
 
-impl<E: Element, R: Rule, const BLOCK: usize> Kernel for Blocks<E, R, BLOCK> {
+impl<E: Element, R: ScaleRule, const BLOCK: usize> LaneKernel for Blocks<E, R, BLOCK> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: as the caller promised.

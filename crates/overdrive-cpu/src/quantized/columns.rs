@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::weights::Weights;
+use super::matrix::QuantizedMatrix;
 use crate::gemm::Columns;
 
-impl Columns<f32> for Weights<'_> {
+impl Columns<f32> for QuantizedMatrix<'_> {
     fn shape(&self) -> [usize; 2] {
         [self.k, self.n]
     }

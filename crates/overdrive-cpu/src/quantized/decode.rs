@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use overdrive_ir::DType;
 
-use super::numbers::{Numbers, Table};
+use super::numbers::{DecodeTable, PackedNumbers};
 use crate::isa::InstructionSet;
 
 /// Lanes of a block.
@@ -18,7 +18,12 @@ pub(super) fn is_supported() -> bool {
 
 /// Writes numbers `(code - zero) * scale` from element `first` on, as many as this CPU and the
 /// format allow. Returns how many that were.
-pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut [f32]) -> usize {
+pub(super) fn decode(
+    codes: PackedNumbers<'_>,
+    first: usize,
+    scale: [f32; 2],
+    to: &mut [f32],
+) -> usize {
     let dtype = codes.dtype();
     if !is_supported() || !(first * dtype.bits()).is_multiple_of(8) {
         return 0;
@@ -29,7 +34,7 @@ pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut
         DType::I8 => unsafe { decode_bytes(from.as_chunks().0, scale, to) },
         // SAFETY: as for bytes, `is_supported` said that the CPU has the instructions.
         _ if dtype.bits() == 4 => unsafe {
-            decode_nibbles(from.as_chunks().0, Table::of(dtype), scale, to)
+            decode_nibbles(from.as_chunks().0, DecodeTable::of(dtype), scale, to)
         },
         _ => 0,
     }
@@ -38,7 +43,7 @@ pub(super) fn decode(codes: Numbers<'_>, first: usize, scale: [f32; 2], to: &mut
 #[target_feature(enable = "avx512f")]
 fn decode_nibbles(
     codes: &[[u8; 8]],
-    table: &Table,
+    table: &DecodeTable,
     [zero, scale]: [f32; 2],
     to: &mut [[f32; LANES]],
 ) -> usize {

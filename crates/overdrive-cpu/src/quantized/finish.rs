@@ -4,12 +4,12 @@
 
 use std::ops::Range;
 
-use crate::gemm::{Block, Part, Target};
-use crate::threads::{Parts, Placed, Worker};
+use crate::gemm::{AccumulatorBlock, ProductPart, SumsTarget};
+use crate::threads::{PlacedParts, ScratchParts, Worker};
 
 /// The parts of a worker's scratch while a task runs.
 pub(super) struct Finish<'a> {
-    target: &'a Target<'a, f32>,
+    target: &'a SumsTarget<'a, f32>,
     /// Rows of the product.
     m: usize,
     columns: Range<usize>,
@@ -17,19 +17,19 @@ pub(super) struct Finish<'a> {
     /// Numbers that the task asked for.
     pub(super) own: &'a mut [f32],
     scratch: &'a mut [u8],
-    _placed: Placed<'a, 3>,
+    _placed: PlacedParts<'a, 3>,
 }
 
 impl<'a> Finish<'a> {
     /// For `columns` of a product of `m` rows, with room for `own` numbers beside.
     pub(super) fn new(
         worker: &'a mut Worker<'_>,
-        target: &'a Target<'a, f32>,
+        target: &'a SumsTarget<'a, f32>,
         (m, columns): (usize, Range<usize>),
         own: usize,
     ) -> Self {
         let wanted = target.epilogue().scratch_bytes();
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("sums", m * columns.len() * size_of::<f32>()),
             ("numbers of the task's own", own * size_of::<f32>()),
             ("epilogue", wanted),
@@ -62,9 +62,9 @@ impl<'a> Finish<'a> {
     /// Every sum has been written.
     pub(super) unsafe fn done(self) {
         let (stride, Range { start: col, end }) = (self.stride(), self.columns);
-        let part = Part { batch: [0, 0], row: 0, col, rows: self.m, cols: end - col };
+        let part = ProductPart { batch: [0, 0], row: 0, col, rows: self.m, cols: end - col };
         // SAFETY: the sums are this task's, and written, as the caller promised.
-        let block = unsafe { Block::new(self.sums, stride, part) };
+        let block = unsafe { AccumulatorBlock::new(self.sums, stride, part) };
         self.target.epilogue().apply(block, self.scratch);
     }
 }

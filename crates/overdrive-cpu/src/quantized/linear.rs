@@ -1,8 +1,8 @@
 //! The choice of a way by the number of rows.
 
+use super::matrix::QuantizedMatrix;
 use super::portable;
-use super::weights::Weights;
-use crate::gemm::{Kernel, Output, Rhs, View};
+use crate::gemm::{MicroKernel, ProductOutput, Rhs, View};
 use crate::threads::Pool;
 
 /// The most rows of x that weights stream past for. Beyond, multiply-adds and no longer memory
@@ -23,8 +23,8 @@ pub fn room_floats(m: usize, k: usize) -> usize {
 pub fn linear(
     pool: &Pool,
     x: &[f32],
-    weights: &Weights<'_>,
-    output: Output<'_, f32>,
+    weights: &QuantizedMatrix<'_>,
+    output: ProductOutput<'_, f32>,
     room: &mut [f32],
 ) {
     let ([outer, inner, m, n], k) = (output.shape(), weights.k);
@@ -40,7 +40,7 @@ pub fn linear(
             return;
         }
         let x = View::new(x, [outer, inner, m, k], [inner * m * k, m * k, k, 1]);
-        Kernel::best().gemm(pool, x, Rhs::Made(weights), output);
+        MicroKernel::best().gemm(pool, x, Rhs::Made(weights), output);
         return;
     }
     assert!(room.len() >= room_floats(m, k), "room for {m} rows");

@@ -9,8 +9,8 @@
 //! as they lie, so that a weight is in memory once. Where activations are codes too, they become
 //! that row by row (`activations`), and the product is one of codes.
 //!
-//! Invariants: any format of codes and any group goes through `Weights::decode`, which is the
-//! definition in f32. The faster ways agree with it but for the order of sums. Results do not
+//! Invariants: any format of codes and any group goes through `QuantizedMatrix::decode`, which is
+//! the definition in f32. The faster ways agree with it but for the order of sums. Results do not
 //! depend on the number of threads.
 
 mod activations;
@@ -19,6 +19,7 @@ mod columns;
 mod decode;
 mod finish;
 mod linear;
+mod matrix;
 mod numbers;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -29,11 +30,10 @@ mod portable;
 mod split;
 #[cfg(target_arch = "x86_64")]
 mod strips;
-mod weights;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 pub(crate) use activations::RowQuantizer;
 pub use linear::{linear, room_floats};
-pub use numbers::Numbers;
-pub use weights::Weights;
+pub use matrix::QuantizedMatrix;
+pub use numbers::PackedNumbers;

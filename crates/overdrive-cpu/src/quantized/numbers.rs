@@ -1,4 +1,4 @@
-//! `Numbers`: a run of numbers of any narrow format, and the f32 value of each.
+//! `PackedNumbers`: a run of numbers of any narrow format, and the f32 value of each.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -10,13 +10,13 @@ use crate::loops::small_floats::from_e8m0;
 
 /// Numbers packed as tensors are: element `i` at bits `[i * bits, (i + 1) * bits)`.
 #[derive(Clone, Copy, Debug)]
-pub struct Numbers<'a> {
+pub struct PackedNumbers<'a> {
     bytes: &'a [u8],
     dtype: DType,
     len: usize,
 }
 
-impl<'a> Numbers<'a> {
+impl<'a> PackedNumbers<'a> {
     /// `len` numbers of a format that [`takes`](Self::takes) accepts.
     ///
     /// # Panics
@@ -89,11 +89,11 @@ impl<'a> Numbers<'a> {
             // As a loop of arithmetic, which vectorises; scales of small blocks are many.
             DType::E8M0 => wide(bytes(&range), to, |[code]| from_e8m0(code)),
             dtype if dtype.bits() == 8 => {
-                let table = Table::of(dtype);
+                let table = DecodeTable::of(dtype);
                 wide(bytes(&range), to, |[code]: [u8; 1]| table.0[usize::from(code)]);
             }
             dtype => {
-                let table = Table::of(dtype);
+                let table = DecodeTable::of(dtype);
                 range.zip(to).for_each(|(i, to)| *to = table.0[usize::from(self.code(i))]);
             }
         }
@@ -107,12 +107,12 @@ fn wide<const N: usize>(from: &[u8], to: &mut [f32], number: impl Fn([u8; N]) ->
 
 /// The value of each code of a format of at most 8 bits; every one is a number of f32.
 #[derive(Debug)]
-pub(super) struct Table(pub(super) [f32; 256]);
+pub(super) struct DecodeTable(pub(super) [f32; 256]);
 
-impl Table {
+impl DecodeTable {
     /// The table of a format; zeros for wider ones, which need none.
     pub(super) fn of(dtype: DType) -> &'static Self {
-        static TABLES: OnceLock<Box<[Table]>> = OnceLock::new();
+        static TABLES: OnceLock<Box<[DecodeTable]>> = OnceLock::new();
         &TABLES.get_or_init(|| DType::ALL.map(Self::new).into())[dtype as usize]
     }
 

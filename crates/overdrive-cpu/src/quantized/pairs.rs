@@ -13,8 +13,8 @@ use std::ops::Range;
 use overdrive_ir::DType;
 
 use super::decode::LANES;
+use super::matrix::QuantizedMatrix;
 use super::panels::transposed;
-use super::weights::Weights;
 use super::x86::{Bytes, Codes, Nibbles};
 
 /// Columns of a panel.
@@ -39,7 +39,7 @@ pub(super) enum Scaled {
 ///   they are scaled, it lies in at most [`MOST_GROUPS`] groups.
 /// - `first` is a column, and `to` has [`WIDTH`] numbers for each k.
 pub(super) unsafe fn write(
-    weights: &Weights<'_>,
+    weights: &QuantizedMatrix<'_>,
     first: usize,
     k: Range<usize>,
     scaled: Scaled,
@@ -66,7 +66,7 @@ pub(super) unsafe fn write(
 /// As for [`write`].
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn write_half<C: Codes>(
-    weights: &Weights<'_>,
+    weights: &QuantizedMatrix<'_>,
     first: usize,
     k: Range<usize>,
     scaled: Scaled,

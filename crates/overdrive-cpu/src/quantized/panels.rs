@@ -3,7 +3,8 @@
 //!
 //! Sixteen lanes of codes of each of sixteen columns are transposed while they are codes. A lane's
 //! codes then come out as sixteen columns side by side, which is a panel's order. Numbers would be
-//! four or eight times as much to transpose. Invariant: the numbers are those of `Weights::decode`.
+//! four or eight times as much to transpose. Invariant: the numbers are those of
+//! `QuantizedMatrix::decode`.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers into codes and panels.
 
 use std::arch::x86_64::*;
@@ -12,7 +13,7 @@ use std::ops::Range;
 use overdrive_ir::DType;
 
 use super::decode::{LANES, is_supported};
-use super::weights::Weights;
+use super::matrix::QuantizedMatrix;
 use super::x86::{Bytes, Codes, Nibbles};
 
 /// The most groups of a column that a call has room for.
@@ -21,7 +22,7 @@ const MOST_GROUPS: usize = 64;
 /// Writes element `p` of column `first + c` over `k` to `to[p * width + c]`. `false`, and nothing
 /// written, where there is no kernel for the codes or lanes have several scales.
 pub(super) fn panel(
-    weights: &Weights<'_>,
+    weights: &QuantizedMatrix<'_>,
     [first, width]: [usize; 2],
     k: Range<usize>,
     to: &mut [f32],
@@ -46,7 +47,7 @@ pub(super) fn panel(
         "a panel of {width} columns over {k:?}"
     );
     for column in (0..width).step_by(LANES) {
-        let columns = Columns {
+        let columns = PanelColumns {
             weights,
             first: first + column,
             k: k.clone(),
@@ -66,8 +67,8 @@ pub(super) fn panel(
 }
 
 /// Sixteen columns of a panel.
-struct Columns<'a> {
-    weights: &'a Weights<'a>,
+struct PanelColumns<'a> {
+    weights: &'a QuantizedMatrix<'a>,
     first: usize,
     k: Range<usize>,
     groups: Range<usize>,
@@ -75,13 +76,13 @@ struct Columns<'a> {
     width: usize,
 }
 
-impl Columns<'_> {
+impl PanelColumns<'_> {
     /// # Safety
     /// [`is_supported`] said yes; the columns exist, in whole lanes with one scale each; `to` has a
     /// row of `width` numbers for each k.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn write<C: Codes>(&self) {
-        let Columns { weights, first, k, groups, .. } = self;
+        let PanelColumns { weights, first, k, groups, .. } = self;
         let (dtype, block) = (weights.codes.dtype(), LANES * C::PER_LANE);
         // For each group, those of the sixteen columns.
         let mut scales = [[[0.0_f32; LANES]; 2]; MOST_GROUPS];

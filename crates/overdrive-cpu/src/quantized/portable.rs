@@ -3,8 +3,8 @@
 #![allow(unsafe_code)] // Sums in a task's own room.
 
 use super::finish::Finish;
-use super::weights::Weights;
-use crate::gemm::{Output, Target};
+use super::matrix::QuantizedMatrix;
+use crate::gemm::{ProductOutput, SumsTarget};
 use crate::threads::Pool;
 
 /// Elements of a piece.
@@ -15,10 +15,15 @@ const LANES: usize = 16;
 const TASK_ROWS: usize = 32;
 
 /// `y = x w^T` for a few rows of x.
-pub(super) fn run(pool: &Pool, x: &[f32], weights: &Weights<'_>, output: Output<'_, f32>) {
+pub(super) fn run(
+    pool: &Pool,
+    x: &[f32],
+    weights: &QuantizedMatrix<'_>,
+    output: ProductOutput<'_, f32>,
+) {
     let [n, k] = [weights.n, weights.k];
     let m = output.shape()[2];
-    let target = Target::new(output);
+    let target = SumsTarget::new(output);
     pool.run(n.div_ceil(TASK_ROWS), |task, worker| {
         let columns = task * TASK_ROWS..((task + 1) * TASK_ROWS).min(n);
         let sums = Finish::new(worker, &target, (m, columns.clone()), 0);

@@ -18,10 +18,12 @@ use half::bf16;
 use overdrive_ir::DType;
 
 use super::decode::{self, LANES};
+use super::matrix::QuantizedMatrix;
 use super::pairs::{self, MOST_GROUPS, Scaled, WIDTH};
-use super::weights::Weights;
-use crate::gemm::{Block, BlockProduct, Kernel, Output, Part, Target};
-use crate::threads::{Parts, Pool, Worker};
+use crate::gemm::{
+    AccumulatorBlock, BlockProduct, MicroKernel, ProductOutput, ProductPart, SumsTarget,
+};
+use crate::threads::{Pool, ScratchParts, Worker};
 
 /// The bf16 that an f32 is the sum of.
 const PARTS: usize = 3;
@@ -40,8 +42,8 @@ const WORTH_SHARING: usize = 1 << 18;
 
 /// Weights that can go this way.
 pub(super) struct Split<'a> {
-    weights: &'a Weights<'a>,
-    kernel: &'static Kernel<bf16>,
+    weights: &'a QuantizedMatrix<'a>,
+    kernel: &'static MicroKernel<bf16>,
     scaled: Scaled,
     /// Consecutive k that are summed before a scale.
     unit: usize,
@@ -52,8 +54,8 @@ pub(super) struct Split<'a> {
 impl<'a> Split<'a> {
     /// The product, if the CPU has the tiles and there are kernels for the codes. Also, groups must
     /// be whole steps, or their scales need no sums of their own.
-    pub(super) fn of(weights: &'a Weights<'a>) -> Option<Self> {
-        let kernel = Kernel::<bf16>::best();
+    pub(super) fn of(weights: &'a QuantizedMatrix<'a>) -> Option<Self> {
+        let kernel = MicroKernel::<bf16>::best();
         let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());
         let per_lane = match codes {
             DType::I4 | DType::F4E2M1 => 8,
@@ -82,9 +84,9 @@ impl<'a> Split<'a> {
         self.weights.group == self.weights.k || self.scaled == Scaled::Here
     }
 
-    pub(super) fn run(&self, pool: &Pool, x: &[f32], output: Output<'_, f32>) {
+    pub(super) fn run(&self, pool: &Pool, x: &[f32], output: ProductOutput<'_, f32>) {
         let ([outer, inner, m, n], k) = (output.shape(), self.weights.k);
-        let target = Target::new(output);
+        let target = SumsTarget::new(output);
         let even = |len: usize, parts: usize| len.div_ceil(parts).next_multiple_of(WIDTH);
         let shares = outer * inner * m * n * k >= WORTH_SHARING;
         let tasks = if shares { pool.threads().div_ceil(outer * inner) } else { 1 };
@@ -97,7 +99,7 @@ impl<'a> Split<'a> {
         pool.run(tall * n.div_ceil(cols), |task, worker| {
             let (above, left) = (task / n.div_ceil(cols), task % n.div_ceil(cols) * cols);
             let (matrix, row) = (above / m.div_ceil(rows), above % m.div_ceil(rows) * rows);
-            let part = Part {
+            let part = ProductPart {
                 batch: [matrix / inner, matrix % inner],
                 row,
                 col: left,
@@ -110,14 +112,20 @@ impl<'a> Split<'a> {
     }
 
     /// Some rows of some columns.
-    fn block(&self, x: &[f32], part: Part, target: &Target<'_, f32>, worker: &mut Worker<'_>) {
+    fn block(
+        &self,
+        x: &[f32],
+        part: ProductPart,
+        target: &SumsTarget<'_, f32>,
+        worker: &mut Worker<'_>,
+    ) {
         let (weights, unit) = (self.weights, self.unit);
         let (rows, cols, groups) = (part.rows, part.cols, weights.groups());
         let tall = rows.next_multiple_of(STEP);
         let later = self.scaled == Scaled::Later;
         let floats = |wanted: bool, numbers: usize| if wanted { numbers } else { 0 };
         let bytes = |wanted: bool, numbers: usize| size_of::<f32>() * floats(wanted, numbers);
-        let placed = worker.scratch.place(Parts::new([
+        let placed = worker.scratch.place(ScratchParts::new([
             ("parts of x", tall * self.together * unit * PARTS * size_of::<bf16>()),
             ("codes", WIDTH * unit * PARTS * size_of::<bf16>()),
             ("sums of a group", bytes(!self.sums_all(), rows * WIDTH)),
@@ -146,7 +154,7 @@ impl<'a> Split<'a> {
             if !of_x.is_empty() {
                 sum_groups(x, weights.group, of_x);
             }
-            let scale = Scale { scales, zeros, of_x, groups };
+            let scale = TaskScales { scales, zeros, of_x, groups };
             let depth = unit * self.together;
             for k0 in (0..weights.k).step_by(depth) {
                 let k = k0..(k0 + depth).min(weights.k);
@@ -205,10 +213,10 @@ impl<'a> Split<'a> {
                     sums.iter_mut().for_each(|sum| *sum *= factor);
                 }
             }
-            if !matches!(target, Target::Rows(_)) {
+            if !matches!(target, SumsTarget::Rows(_)) {
                 let scratch =
                     std::slice::from_raw_parts_mut(scratch, target.epilogue().scratch_bytes());
-                target.epilogue().apply(Block::new(sums, stride, part), scratch);
+                target.epilogue().apply(AccumulatorBlock::new(sums, stride, part), scratch);
             }
         }
     }
@@ -221,14 +229,14 @@ fn units(k: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// The scales and zeros of a task's columns, a row for each of them, and the sums of x over each
 /// group.
-struct Scale<'a> {
+struct TaskScales<'a> {
     scales: &'a [f32],
     zeros: &'a [f32],
     of_x: &'a [f32],
     groups: usize,
 }
 
-impl Scale<'_> {
+impl TaskScales<'_> {
     /// Adds the sums of a group, scaled, to those of the groups before. The sums of the first group
     /// replace the old values.
     ///

@@ -10,9 +10,9 @@ use overdrive_ir::DType;
 
 use super::decode::{LANES, is_supported};
 use super::finish::Finish;
-use super::weights::Weights;
+use super::matrix::QuantizedMatrix;
 use super::x86::{self, Strip};
-use crate::gemm::{Output, Target};
+use crate::gemm::{ProductOutput, SumsTarget};
 use crate::threads::{Apart, Pool};
 
 /// Rows of weights of a task, at most: long enough to amortise starting it.
@@ -24,7 +24,7 @@ const ARRANGED: usize = 16;
 
 /// Weights that can go this way.
 pub(super) struct Strips<'a> {
-    weights: &'a Weights<'a>,
+    weights: &'a QuantizedMatrix<'a>,
     /// Codes of a lane.
     per_lane: usize,
     blocks: usize,
@@ -32,7 +32,7 @@ pub(super) struct Strips<'a> {
 
 impl<'a> Strips<'a> {
     /// Whether there are kernels for the codes, lanes have one scale each, and rows begin a byte.
-    pub(super) fn of(weights: &'a Weights<'a>) -> Option<Self> {
+    pub(super) fn of(weights: &'a QuantizedMatrix<'a>) -> Option<Self> {
         let per_lane = match weights.codes.dtype() {
             DType::I4 | DType::F4E2M1 => 8,
             DType::I8 => 4,
@@ -52,9 +52,15 @@ impl<'a> Strips<'a> {
         self.blocks * LANES * (self.per_lane + 1)
     }
 
-    pub(super) fn run(&self, pool: &Pool, x: &[f32], output: Output<'_, f32>, room: &mut [f32]) {
+    pub(super) fn run(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        output: ProductOutput<'_, f32>,
+        room: &mut [f32],
+    ) {
         let [_, _, m, n] = output.shape();
-        let target = Target::new(output);
+        let target = SumsTarget::new(output);
         let room = &mut room[..m * self.row_floats()];
         self.arrange(pool, m, x, room);
         let rows = n.div_ceil(4 * pool.threads()).next_multiple_of(ROWS).min(TASK_ROWS);

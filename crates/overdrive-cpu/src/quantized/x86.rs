@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 use overdrive_ir::DType;
 
 use super::decode::LANES;
-use super::numbers::Table;
-use super::weights::Weights;
+use super::matrix::QuantizedMatrix;
+use super::numbers::DecodeTable;
 
 /// A few rows of weights and of x.
 pub(super) struct Strip {
@@ -50,9 +50,9 @@ pub(super) fn most_rows(m: usize) -> usize {
 }
 
 /// Scales and zeros of as many rows from `row` on as there is room for.
-pub(super) fn scales(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
+pub(super) fn scales(weights: &QuantizedMatrix<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn wide(weights: &Weights<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
+    fn wide(weights: &QuantizedMatrix<'_>, row: usize, [scales, zeros]: [&mut [f32]; 2]) {
         let groups = weights.groups();
         for (i, (scales, zeros)) in
             scales.chunks_mut(groups).zip(zeros.chunks_mut(groups)).enumerate()
@@ -94,7 +94,7 @@ impl Codes for Nibbles {
     unsafe fn new(dtype: DType) -> Self {
         // SAFETY: the kernels below run only where the instructions exist; so for each that
         // follows.
-        Self(unsafe { _mm512_loadu_ps(Table::of(dtype).0.as_ptr()) })
+        Self(unsafe { _mm512_loadu_ps(DecodeTable::of(dtype).0.as_ptr()) })
     }
 
     #[inline(always)]

@@ -20,9 +20,9 @@ const PATTERN: u8 = 0xC7;
 
 /// Names and bytes of parts, which lie one behind the other and begin on 64-byte boundaries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parts<const N: usize>([(&'static str, usize); N]);
+pub(crate) struct ScratchParts<const N: usize>([(&'static str, usize); N]);
 
-impl<const N: usize> Parts<N> {
+impl<const N: usize> ScratchParts<N> {
     pub(crate) const fn new(parts: [(&'static str, usize); N]) -> Self {
         Self(parts)
     }
@@ -34,7 +34,7 @@ impl<const N: usize> Parts<N> {
 
     /// The parts in `memory`, which begins on a 64-byte boundary and has [`bytes`](Self::bytes) at
     /// least.
-    pub(crate) fn place(self, memory: &mut [u8]) -> Placed<'_, N> {
+    pub(crate) fn place(self, memory: &mut [u8]) -> PlacedParts<'_, N> {
         let mut starts = [std::ptr::null_mut(); N];
         let mut rest = &mut memory[..self.bytes()];
         for (&(_, bytes), start) in self.0.iter().zip(&mut starts) {
@@ -45,7 +45,7 @@ impl<const N: usize> Parts<N> {
             }
             rest = behind;
         }
-        Placed { starts, parts: self, memory: PhantomData }
+        PlacedParts { starts, parts: self, memory: PhantomData }
     }
 }
 
@@ -56,14 +56,14 @@ const fn room(bytes: usize) -> usize {
 
 /// Parts in their places, for as long as a task works with them.
 #[derive(Debug)]
-pub(crate) struct Placed<'a, const N: usize> {
+pub(crate) struct PlacedParts<'a, const N: usize> {
     /// Where each part begins.
     pub(crate) starts: [*mut u8; N],
-    parts: Parts<N>,
+    parts: ScratchParts<N>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
-impl<const N: usize> Placed<'_, N> {
+impl<const N: usize> PlacedParts<'_, N> {
     /// The name of the first part that something was written behind, and the bytes that were, from
     /// its end on.
     fn overrun(&self) -> Option<(&'static str, Range<usize>)> {
@@ -79,7 +79,7 @@ impl<const N: usize> Placed<'_, N> {
     }
 }
 
-impl<const N: usize> Drop for Placed<'_, N> {
+impl<const N: usize> Drop for PlacedParts<'_, N> {
     fn drop(&mut self) {
         if GUARD == 0 || std::thread::panicking() {
             return;
@@ -100,7 +100,7 @@ mod tests {
 
     /// Writes so many bytes of the second of three parts, of which it has 70.
     fn write(bytes: usize) {
-        let parts = Parts::new([("left", 3), ("right", 70), ("sums", 0)]);
+        let parts = ScratchParts::new([("left", 3), ("right", 70), ("sums", 0)]);
         let mut scratch = Scratch::default();
         let placed = scratch.place(parts);
         assert!(placed.starts.iter().all(|start| start.addr().is_multiple_of(LINE)));

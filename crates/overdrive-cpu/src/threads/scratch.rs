@@ -1,15 +1,15 @@
 //! A worker's own memory: aligned to a cache line, grown when a task asks for more than any before
 //! it did.
 
-use super::parts::{LINE, Parts, Placed};
+use super::parts::{LINE, PlacedParts, ScratchParts};
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "read through a pointer to all lines")] [u8; LINE]);
+struct CacheLine(#[expect(dead_code, reason = "read through a pointer to all lines")] [u8; LINE]);
 
 /// Memory that a task may use until it returns. Nothing is promised about its content.
 #[derive(Default)]
-pub struct Scratch(Vec<Line>);
+pub struct Scratch(Vec<CacheLine>);
 
 impl std::fmt::Debug for Scratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -24,7 +24,7 @@ impl Scratch {
     }
 
     /// Room for some parts, in their places.
-    pub(crate) fn place<const N: usize>(&mut self, parts: Parts<N>) -> Placed<'_, N> {
+    pub(crate) fn place<const N: usize>(&mut self, parts: ScratchParts<N>) -> PlacedParts<'_, N> {
         parts.place(self.bytes(parts.bytes()))
     }
 
@@ -35,7 +35,7 @@ impl Scratch {
         if self.0.len() < lines {
             // The old content is worth nothing: free it first, so that growing never holds both.
             self.0 = Vec::new();
-            self.0 = vec![Line([0; LINE]); lines];
+            self.0 = vec![CacheLine([0; LINE]); lines];
         }
         // SAFETY: `lines` lines are at least `bytes` initialised bytes, borrowed for as long as
         // `self` is.

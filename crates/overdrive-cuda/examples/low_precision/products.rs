@@ -3,7 +3,7 @@
 use crate::bench::{Bench, all, error, line, noise};
 use overdrive_ir::backend::CacheState;
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Array, Builder, DType, Graph, Op, Operation, Tensor, TensorType};
 
 /// Extent of every product, in each direction.
@@ -31,7 +31,10 @@ fn quantized(
     }
     b.output(
         "y",
-        x.quantized_linear(QuantizedLinear { weights: Weights::Symmetric, activations }, &operands),
+        x.quantized_linear(
+            QuantizedLinear { weights: WeightScales::Symmetric, activations },
+            &operands,
+        ),
     );
     (b.finish().expect("well typed"), tensors)
 }

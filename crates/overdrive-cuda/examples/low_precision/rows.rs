@@ -3,7 +3,7 @@
 use crate::bench::{Bench, all, error, line, noise};
 use overdrive_ir::backend::CacheState;
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Buffer, Builder, DType, Graph, Tensor, TensorType};
 
 const WIDTH: usize = 8192;
@@ -71,8 +71,11 @@ impl Format {
     fn graph(&self, rows: usize, layers: usize) -> Graph {
         let b = Builder::new(self.name);
         let mut x = b.input("x", TensorType::new(DType::BF16, [rows, WIDTH]));
-        let weights =
-            if self.tensor_scale.is_some() { Weights::TwoLevel } else { Weights::Symmetric };
+        let weights = if self.tensor_scale.is_some() {
+            WeightScales::TwoLevel
+        } else {
+            WeightScales::Symmetric
+        };
         let op = QuantizedLinear { weights, activations: Activations::Float };
         for layer in 0..layers {
             let named = |(i, ty): (usize, TensorType)| b.input(&format!("w{layer}_{i}"), ty);

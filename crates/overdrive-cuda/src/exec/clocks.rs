@@ -3,7 +3,7 @@
 //! Both readings lie outside of the two events that time the sample. Invariant: a frequency is
 //! given only where a multiprocessor was read on both sides.
 
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::memory::DeviceBytes;
 use crate::{Device, Error};
 use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -28,7 +28,7 @@ pub(super) struct Clocks {
 
 impl Clocks {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, Error> {
-        let source = Source {
+        let source = KernelSource {
             name: Cow::Borrowed("clocks"),
             text: Cow::Borrowed(include_str!("clocks.cu")),
             defines: vec![],

@@ -9,10 +9,10 @@ use super::executable::CudaSession;
 use super::storage::arenas;
 use crate::Error;
 use crate::launch::Addresses;
-use crate::memory::{Block, CudaMemory, DeviceBytes};
+use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes};
 use cudarc::driver::result;
 use cudarc::driver::sys::CUdeviceptr;
-use overdrive_ir::plan::Place;
+use overdrive_ir::plan::SlotPlace;
 use overdrive_ir::{Arguments, Mode, SlotId};
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
     let buffers = call.inputs.iter().chain(&*call.outputs).chain(states);
     let memories = buffers.filter_map(|buffer| buffer.memory.as_any().downcast_ref::<CudaMemory>());
     let on_device = memories.filter_map(|memory| match memory.block() {
-        Block::Device(bytes) => Some((bytes.address(), bytes.len())),
-        Block::Pinned(_) => None,
+        SpaceBytes::Device(bytes) => Some((bytes.address(), bytes.len())),
+        SpaceBytes::Pinned(_) => None,
     });
     on_device.collect()
 }
@@ -34,7 +34,7 @@ pub(super) struct Copies {
     /// Where each slot is among them.
     pub(super) addresses: Addresses,
     /// Keeps them.
-    _blocks: Vec<Block>,
+    _blocks: Vec<SpaceBytes>,
 }
 
 impl Copies {
@@ -66,7 +66,7 @@ impl Copies {
         for index in 0..original.slots().len() {
             let slot = SlotId(index as u32);
             let is_arena =
-                plan.slots.get(index).is_some_and(|s| matches!(s.place, Place::Arena { .. }));
+                plan.slots.get(index).is_some_and(|s| matches!(s.place, SlotPlace::Arena { .. }));
             let at = original.of(slot);
             // The block that a slot lies in starts at or before it.
             let Some((&start, &len)) = sources.range(..=at).next_back().filter(|_| !is_arena)
@@ -88,7 +88,7 @@ impl Copies {
                         };
                     }
                     moved.insert(start, to);
-                    blocks.push(Block::Device(block));
+                    blocks.push(SpaceBytes::Device(block));
                     to
                 }
             };

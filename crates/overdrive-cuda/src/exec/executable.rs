@@ -2,19 +2,19 @@
 //!
 //! Long because what an executable and a session hold, and a call through both, are one story.
 
+use super::compiled_step::{CompiledStep, SlotCopy, compile};
 use super::copies::passed;
 use super::queues::Queues;
 use super::replay::Replay;
 use super::sampling::Sampling;
-use super::step::{Copy, Task, compile};
 use super::storage::Storage;
 use crate::launch::{Addresses, Launch, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};
 use crate::nccl::Ranks;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
-use overdrive_ir::backend::{MemoryReport, Pending, Protocol, Sample, StepProfile};
-use overdrive_ir::plan::{Derived, Note, Place, Prepared, Signature, Space, StepKind};
+use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
 use overdrive_ir::{
     Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning, agree_on,
 };
@@ -28,7 +28,7 @@ pub(crate) struct CudaExecutable {
     /// Names of inputs and outputs that users see.
     names: [Vec<String>; 2],
     /// What the first session has its steps from, which are dear to compile.
-    compiled: Mutex<Option<Vec<Task>>>,
+    compiled: Mutex<Option<Vec<CompiledStep>>>,
     /// Addresses of the constants, and of nothing else.
     addresses: Addresses,
     constants: Vec<DeviceBytes>,
@@ -50,8 +50,8 @@ impl CudaExecutable {
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is; `Device` with CUDA's words; `Ranks` when other ranks
-    /// do not have the same collectives.
+    /// plan needs more memory than there is. `Device` with CUDA's words; `Ranks` when other ranks do
+    /// not have the same collectives.
     pub(crate) fn new(
         mut plan: Plan,
         device: &Arc<Device>,
@@ -96,7 +96,7 @@ fn compiled(
     plan: &Plan,
     (device, ranks): (&Arc<Device>, Option<&Arc<Ranks>>),
     tuning: &Tuning,
-) -> Result<Vec<Task>, BackendError> {
+) -> Result<Vec<CompiledStep>, BackendError> {
     let compiled = plan.steps.iter().map(|step| {
         let site = Site { plan, step, device, tuning, mode: plan.mode };
         compile(&site, ranks)
@@ -106,9 +106,9 @@ fn compiled(
 
 /// Kernels that do not know the element types of their step leave it to the reference, as the plan
 /// then says.
-fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[Task]) {
+fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
     for (task, step) in tasks.iter().zip(&plan.steps) {
-        if matches!((task, &step.kind), (Task::Host(_), StepKind::Kernel(_))) {
+        if matches!((task, &step.kind), (CompiledStep::Host(_), StepKind::Kernel(_))) {
             let reason = "its kernel does not take these types: the f64 reference runs on the host"
                 .to_owned();
             let (what, scope) = (step.name.clone(), step.scope.clone());
@@ -123,9 +123,9 @@ pub(super) struct CudaSession {
     pub(super) device: Arc<Device>,
     pub(super) plan: Arc<Plan>,
     /// One per step of the plan.
-    pub(super) tasks: Vec<Task>,
+    pub(super) tasks: Vec<CompiledStep>,
     /// From where the plan left results to where the caller has them.
-    pub(super) deliveries: Vec<Copy>,
+    pub(super) deliveries: Vec<SlotCopy>,
     signature: Signature,
     prepared: Prepared,
     pub(super) addresses: Addresses,
@@ -160,9 +160,9 @@ impl CudaSession {
         };
         let signature = Signature::new(&plan, &executable.names[0], &executable.names[1]);
         let prepared = Prepared::new(&plan, &signature.state_names());
-        let deliver = |(from, home)| Copy::new(&plan, from, home);
+        let deliver = |(from, home)| SlotCopy::new(&plan, from, home);
         let deliveries = signature.deliveries(&plan).into_iter().map(deliver).collect();
-        let scratch = tasks.iter().map(Task::workspace_bytes).max().unwrap_or(0);
+        let scratch = tasks.iter().map(CompiledStep::workspace_bytes).max().unwrap_or(0);
         let workspace = DeviceBytes::new(&device, scratch).map_err(placing)?;
         let mut addresses = executable.addresses.clone();
         addresses.set_workspace(workspace.address());
@@ -200,8 +200,8 @@ impl CudaSession {
 
     /// A capture cannot wait for the host: such a plan is launched step by step, and says so.
     fn refuse_host_steps_in_graphs(&mut self) {
-        let on_host = |(task, step): (&Task, &overdrive_ir::plan::Step)| {
-            (matches!(task, Task::Host(_)) && !step.prepare).then(|| step.scope.clone())
+        let on_host = |(task, step): (&CompiledStep, &overdrive_ir::plan::Step)| {
+            (matches!(task, CompiledStep::Host(_)) && !step.prepare).then(|| step.scope.clone())
         };
         let scope = self.tasks.iter().zip(&self.plan.steps).find_map(on_host);
         if let (Some(scope), Some(_)) = (scope, &self.replay) {
@@ -233,7 +233,7 @@ impl CudaSession {
         self.tasks
             .iter()
             .zip(&self.plan.steps)
-            .any(|(t, s)| matches!(t, Task::Host(_)) && !s.prepare)
+            .any(|(t, s)| matches!(t, CompiledStep::Host(_)) && !s.prepare)
     }
 
     fn during(&self, index: usize) -> String {
@@ -353,7 +353,7 @@ fn place_constants(
 ) -> Result<Vec<DeviceBytes>, Error> {
     let mut constants = Vec::new();
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Constant(tensor) = &slot.place {
+        if let SlotPlace::Constant(tensor) = &slot.place {
             let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
             device.upload(tensor.bytes(), bytes.address())?;
             addresses.set(SlotId(index as u32), bytes.address());
@@ -371,7 +371,7 @@ fn room_for_derived(plan: &Plan, device: &Arc<Device>) -> Result<DeviceBytes, Er
 /// Enters where the results of prepare steps lie.
 fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) {
     for (index, slot) in plan.slots.iter().enumerate() {
-        if let Place::Persistent { offset, .. } = &slot.place {
+        if let SlotPlace::Persistent { offset, .. } = &slot.place {
             addresses.set(SlotId(index as u32), derived.address() + *offset as u64);
         }
     }
@@ -435,7 +435,7 @@ impl Session for CudaSession {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         let device = Arc::clone(&self.device);
         let _turn = device.turn();
         self.enter(call.again())?;

@@ -1,9 +1,9 @@
 //! The streams of a plan beside that of work, and its events.
 //!
-//! A call begins on all of them once the work stream has come to it, and the work stream goes on
-//! once all of them are done, so that calls follow one another as if there were one stream, and a
-//! capture that begins on the work stream takes in the others. Invariant: an event is recorded in
-//! the same call before anything waits for it.
+//! A call begins on all of them once the work stream has come to it. The work stream goes on once
+//! all of them are done. So calls follow one another as if there were one stream, and a capture
+//! that begins on the work stream takes in the others. Invariant: an event is recorded in the same
+//! call before anything waits for it.
 
 use crate::entry::begin_call;
 use crate::{Device, Error};

@@ -1,7 +1,7 @@
 //! Calls captured once as CUDA graphs and replayed.
 //!
 //! A graph holds the addresses that it was captured with, so there is one for each set of buffers
-//! that a caller passes, up to a few; callers reuse their buffers, and comparing addresses costs
+//! that a caller passes, up to a few. Callers reuse their buffers, and comparing addresses costs
 //! less than anything else. Beyond that the graph that waited longest is given the new addresses,
 //! which costs less than another graph; decision 0004 has the figures. Invariant: a graph is
 //! replayed only on exactly the addresses that it was captured with.

@@ -18,7 +18,7 @@ use crate::{Device, Error};
 use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::BackendError;
-use overdrive_ir::backend::{CacheState, Protocol, Sample};
+use overdrive_ir::backend::{CacheState, Protocol, TimedSample};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -80,7 +80,7 @@ impl Sampling {
         session: &mut CudaSession,
         passed: BTreeMap<CUdeviceptr, usize>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         let failed = |e: Error| e.during("sampling");
         if self.tools.is_none() {
             self.tools = Some(Tools::new(&session.device).map_err(failed)?);
@@ -94,7 +94,7 @@ impl Sampling {
                 flags.push("warm".to_owned());
             }
             let cycles = time.frequency.map(|per_ns| per_ns * time.ns);
-            samples.push(Sample { device_ns: Some(time.ns), host_ns, cycles, flags });
+            samples.push(TimedSample { device_ns: Some(time.ns), host_ns, cycles, flags });
         }
         Ok(samples)
     }

@@ -5,7 +5,7 @@
 //! the table.
 
 use crate::launch::Addresses;
-use crate::memory::{BLOCK, Block, DeviceBytes};
+use crate::memory::{BLOCK, DeviceBytes, SpaceBytes};
 use crate::{Device, Error};
 use overdrive_ir::plan::{Space, Together};
 use overdrive_ir::{Mode, Plan};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) enum Storage {
     /// Each slot at the offset that the plan gave it, in the arena of its memory space.
-    Arenas(Vec<Block>),
+    Arenas(Vec<SpaceBytes>),
     /// Each group of slots in a block from its first write to its last use.
     OnDemand(OnDemand),
 }
@@ -63,11 +63,11 @@ pub(super) fn arenas(
     device: &Arc<Device>,
     plan: &Plan,
     addresses: &mut Addresses,
-) -> Result<Vec<Block>, Error> {
+) -> Result<Vec<SpaceBytes>, Error> {
     let mut arenas = Vec::with_capacity(plan.arena_bytes.len());
     for (space, &bytes) in plan.arena_bytes.iter().enumerate() {
         let space = Space(space as u8);
-        let arena = Block::new(device, space, bytes)?;
+        let arena = SpaceBytes::new(device, space, bytes)?;
         for (slot, offset) in plan.arena_slots(space) {
             addresses.set(slot, arena.address() + offset as u64);
         }

@@ -46,13 +46,13 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
             true => None,
             false => Some((context.new_stream().map_err(Error::from)?, event()?)),
         };
-        lanes.push(Lane { launch, workspace, aside });
+        lanes.push(ConcurrentProduct { launch, workspace, aside });
     }
     Ok(Box::new(Beside { lanes, fork: event()?, workspace_bytes }))
 }
 
 /// One of the products.
-struct Lane {
+struct ConcurrentProduct {
     launch: Box<dyn Launch>,
     /// Where its scratch begins in that of all.
     workspace: usize,
@@ -61,7 +61,7 @@ struct Lane {
 }
 
 struct Beside {
-    lanes: Vec<Lane>,
+    lanes: Vec<ConcurrentProduct>,
     fork: CudaEvent,
     workspace_bytes: usize,
 }

@@ -8,9 +8,9 @@
 //! launch. Products that stream their weights stay apart: tiles of x in shared memory would take
 //! the room of tiles of weights that are under way.
 
-use super::few::{self, Cut, Parts, Rows};
 use super::problem::strides;
-use crate::compiler::Source;
+use super::skinny::{self, Cut, RowsSource, SkinnyWork};
+use crate::compiler::KernelSource;
 use crate::launch::{Launch, Refusal, Site};
 use crate::loops::Lead;
 use overdrive_ir::plan::{Access, GemmCall, Instr, Step, StepKind};
@@ -61,18 +61,18 @@ impl Bunch {
         if !whole || !tiles.iter().flatten().all(apart) {
             return None;
         }
-        let lead = Lead::new(before, (lhs.slot, [call.m, call.k]), few::THREADS)?;
+        let lead = Lead::new(before, (lhs.slot, [call.m, call.k]), skinny::THREADS)?;
         Some(Self { lead: Some(lead), tiles })
     }
 
     /// How it is cut for a device of so many multiprocessors.
     fn cut(&self, multiprocessors: u32) -> Option<Cut> {
         let call = &self.tiles[0][0];
-        let tiles = self.tiles.iter().map(|calls| few::tiles(&calls[0])).sum();
+        let tiles = self.tiles.iter().map(|calls| skinny::tiles(&calls[0])).sum();
         let parts = self.tiles.iter().map(Vec::len).max().unwrap_or(1);
-        let rows = if self.lead.is_some() { Rows::Led } else { Rows::Given };
-        let splits = few::SPLITS.into_iter().rev();
-        let mut splits = splits.filter(|&split| few::has_room(tiles, split, multiprocessors));
+        let rows = if self.lead.is_some() { RowsSource::Led } else { RowsSource::Given };
+        let splits = skinny::SPLITS.into_iter().rev();
+        let mut splits = splits.filter(|&split| skinny::has_room(tiles, split, multiprocessors));
         let cut = splits.find_map(|split| Cut::of(call, (parts, tiles), split, rows));
         cut.filter(|cut| cut.is_ahead(call))
     }
@@ -80,7 +80,7 @@ impl Bunch {
 
 /// Whether a product can be in one launch with another.
 fn fits(call: &GemmCall, like: &GemmCall) -> bool {
-    let by_k = |call: &GemmCall| few::fit(call).map(|fit| fit.rhs.by_k);
+    let by_k = |call: &GemmCall| skinny::fit(call).map(|fit| fit.rhs.by_k);
     let types = |call: &GemmCall| (call.rhs.dtype, call.accumulate, call.precision);
     call.m <= ROWS
         && call.lhs == like.lhs
@@ -131,14 +131,14 @@ pub(crate) fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn L
     let multiprocessors = site.device.properties().multiprocessors;
     let cut = bunch.as_ref().and_then(|bunch| bunch.cut(multiprocessors));
     let (bunch, cut) = bunch.zip(cut).expect("these steps were gathered because one launch can");
-    let parts = Parts { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
-    let compiled = few::compile_parts(site, parts, &cut)?;
+    let parts = SkinnyWork { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
+    let compiled = skinny::compile_parts(site, parts, &cut)?;
     compiled.ok_or_else(|| Refusal::Unsupported("only Hopper has this kernel".to_owned()))
 }
 
 /// The source that such steps are compiled from, of weights that nobody writes.
-pub fn source_bunch(steps: &[Step]) -> Option<Source> {
+pub fn source_bunch(steps: &[Step]) -> Option<KernelSource> {
     let bunch = Bunch::of(&steps.iter().collect::<Vec<_>>())?;
-    let parts = Parts { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
-    few::source(parts, &bunch.cut(132)?, few::Weights::Settled, &[])
+    let parts = SkinnyWork { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
+    skinny::source(parts, &bunch.cut(132)?, skinny::WeightWrites::Settled, &[])
 }

@@ -1,10 +1,10 @@
-//! `Candidate`: one way to compute a product, by a name that a `Tuning` remembers.
+//! `GemmCandidate`: one way to compute a product, by a name that a `Tuning` remembers.
 
 use super::epilogue::is_printable;
-use super::hopper::{self, Tile, Work};
+use super::hopper::{self, HopperTile, HopperWork};
 use super::problem::sums;
 use super::staged::Halves;
-use super::{few, narrow, plain, vendor};
+use super::{narrow, plain, skinny, vendor};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::DType;
@@ -23,15 +23,15 @@ const ROWS_OF_NARROW: usize = 4096;
 
 /// A way to compute a product.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Candidate {
+pub enum GemmCandidate {
     /// cuBLASLt's algorithm of this rank, with the epilogue if it has it.
     Vendor(usize),
     /// cuBLASLt's algorithm of this rank for the sums, then the epilogue as a loop.
     VendorStaged(usize),
     /// Our Hopper kernel with this tile.
-    Hopper(Tile),
+    Hopper(HopperTile),
     /// Our skinny GEMM kernel, with split-K over this many blocks.
-    Few(usize),
+    Skinny(usize),
     /// Our kernel for products of few columns.
     Narrow,
     /// Our kernel for every product.
@@ -40,35 +40,38 @@ pub enum Candidate {
     PlainStaged,
 }
 
-impl Candidate {
+impl GemmCandidate {
     /// The candidates that may compute a call, best guess first. Not all of them need apply.
-    pub fn all(site: &Site<'_>, call: &GemmCall) -> Result<Vec<Candidate>, Refusal> {
+    pub fn all(site: &Site<'_>, call: &GemmCall) -> Result<Vec<GemmCandidate>, Refusal> {
         let vendor = |site: &Site<'_>, call: &GemmCall| vendor::count(site, call, ALGORITHMS);
-        let mut all: Vec<_> = (0..vendor(site, call)?).map(Candidate::Vendor).collect();
+        let mut all: Vec<_> = (0..vendor(site, call)?).map(GemmCandidate::Vendor).collect();
         let whole = !all.is_empty();
         if site.device.architecture() == Architecture::Sm90a {
             let multiprocessors = site.device.properties().multiprocessors;
             let tiles = hopper::tiles(call, 1, multiprocessors);
             let place = if stores_much(call) { 0 } else { all.len() };
-            all.splice(place..place, tiles.into_iter().take(TILES).map(Candidate::Hopper));
-            all.splice(..0, few::splits(call, multiprocessors).into_iter().map(Candidate::Few));
+            all.splice(place..place, tiles.into_iter().take(TILES).map(GemmCandidate::Hopper));
+            all.splice(
+                ..0,
+                skinny::splits(call, multiprocessors).into_iter().map(GemmCandidate::Skinny),
+            );
         }
         // A second step costs more than any algorithm gains.
         if !whole {
             let halves = halves(site, call);
             let count = vendor(&Site { plan: &halves.plan, ..*site }, &halves.product)?;
-            all.extend((0..count).map(Candidate::VendorStaged));
+            all.extend((0..count).map(GemmCandidate::VendorStaged));
         }
         if narrow::applies(call) {
             let rows = call.m * call.batch.iter().product::<usize>();
             let place = if rows <= ROWS_OF_NARROW { 0 } else { all.len() };
-            all.insert(place, Candidate::Narrow);
+            all.insert(place, GemmCandidate::Narrow);
         }
         if all.is_empty() {
             all.push(if is_printable(&call.epilogue.0) {
-                Candidate::Plain
+                GemmCandidate::Plain
             } else {
-                Candidate::PlainStaged
+                GemmCandidate::PlainStaged
             });
         }
         Ok(all)
@@ -81,17 +84,17 @@ impl Candidate {
         call: &GemmCall,
     ) -> Result<Option<Box<dyn Launch>>, Refusal> {
         match self {
-            Candidate::Vendor(rank) => Ok(vendor::compile(site, call, rank)?),
-            Candidate::VendorStaged(rank) => halves(site, call)
+            GemmCandidate::Vendor(rank) => Ok(vendor::compile(site, call, rank)?),
+            GemmCandidate::VendorStaged(rank) => halves(site, call)
                 .compile(site, |site, call| Ok(vendor::compile(site, call, rank)?)),
-            Candidate::Hopper(tile) => {
-                hopper::compile(site, Work::of(std::slice::from_ref(call)), tile)
+            GemmCandidate::Hopper(tile) => {
+                hopper::compile(site, HopperWork::of(std::slice::from_ref(call)), tile)
             }
-            Candidate::Few(split) => few::compile(site, call, split),
-            Candidate::Narrow => narrow::compile(site, call),
-            Candidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
-            Candidate::Plain => plain::compile(site, call).map(Some),
-            Candidate::PlainStaged => {
+            GemmCandidate::Skinny(split) => skinny::compile(site, call, split),
+            GemmCandidate::Narrow => narrow::compile(site, call),
+            GemmCandidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
+            GemmCandidate::Plain => plain::compile(site, call).map(Some),
+            GemmCandidate::PlainStaged => {
                 halves(site, call).compile(site, |site, call| plain::compile(site, call).map(Some))
             }
         }
@@ -134,16 +137,16 @@ pub const DTYPES: [DType; 14] = [
     DType::U8,
 ];
 
-impl fmt::Display for Candidate {
+impl fmt::Display for GemmCandidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Candidate::Vendor(rank) => write!(f, "cublaslt {rank}"),
-            Candidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
-            Candidate::Hopper(tile) => tile.fmt(f),
-            Candidate::Few(split) => write!(f, "few by {split}"),
-            Candidate::Narrow => f.write_str("narrow"),
-            Candidate::Plain => f.write_str("plain"),
-            Candidate::PlainStaged => f.write_str("plain then loop"),
+            GemmCandidate::Vendor(rank) => write!(f, "cublaslt {rank}"),
+            GemmCandidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
+            GemmCandidate::Hopper(tile) => tile.fmt(f),
+            GemmCandidate::Skinny(split) => write!(f, "skinny by {split}"),
+            GemmCandidate::Narrow => f.write_str("narrow"),
+            GemmCandidate::Plain => f.write_str("plain"),
+            GemmCandidate::PlainStaged => f.write_str("plain then loop"),
         }
     }
 }
@@ -152,23 +155,23 @@ impl fmt::Display for Candidate {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct UnknownCandidate;
 
-impl FromStr for Candidate {
+impl FromStr for GemmCandidate {
     type Err = UnknownCandidate;
 
     fn from_str(text: &str) -> Result<Self, UnknownCandidate> {
         let words: Vec<&str> = text.split(' ').collect();
         let rank = |text: &str| text.parse().map_err(|_| UnknownCandidate);
         let split = |text: &str| {
-            rank(text).ok().filter(|s| few::SPLITS.contains(s)).ok_or(UnknownCandidate)
+            rank(text).ok().filter(|s| skinny::SPLITS.contains(s)).ok_or(UnknownCandidate)
         };
         Ok(match words[..] {
-            ["cublaslt", number] => Candidate::Vendor(rank(number)?),
-            ["cublaslt", number, "then", "loop"] => Candidate::VendorStaged(rank(number)?),
-            ["hopper", ..] => Candidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
-            ["few", "by", number] => Candidate::Few(split(number)?),
-            ["narrow"] => Candidate::Narrow,
-            ["plain"] => Candidate::Plain,
-            ["plain", "then", "loop"] => Candidate::PlainStaged,
+            ["cublaslt", number] => GemmCandidate::Vendor(rank(number)?),
+            ["cublaslt", number, "then", "loop"] => GemmCandidate::VendorStaged(rank(number)?),
+            ["hopper", ..] => GemmCandidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
+            ["skinny", "by", number] => GemmCandidate::Skinny(split(number)?),
+            ["narrow"] => GemmCandidate::Narrow,
+            ["plain"] => GemmCandidate::Plain,
+            ["plain", "then", "loop"] => GemmCandidate::PlainStaged,
             _ => return Err(UnknownCandidate),
         })
     }
@@ -180,18 +183,18 @@ mod tests {
 
     #[test]
     fn names_parse_back() {
-        let ours = hopper::TILES.into_iter().map(Candidate::Hopper);
-        let ours = ours.chain(few::SPLITS.map(Candidate::Few));
-        let vendors = [Candidate::Vendor(3), Candidate::VendorStaged(0)];
+        let ours = hopper::TILES.into_iter().map(GemmCandidate::Hopper);
+        let ours = ours.chain(skinny::SPLITS.map(GemmCandidate::Skinny));
+        let vendors = [GemmCandidate::Vendor(3), GemmCandidate::VendorStaged(0)];
         let others = vendors.into_iter().chain([
-            Candidate::Narrow,
-            Candidate::Plain,
-            Candidate::PlainStaged,
+            GemmCandidate::Narrow,
+            GemmCandidate::Plain,
+            GemmCandidate::PlainStaged,
         ]);
         for candidate in ours.chain(others) {
             assert_eq!(candidate.to_string().parse(), Ok(candidate));
         }
-        assert_eq!("cublaslt x".parse::<Candidate>(), Err(UnknownCandidate));
-        assert_eq!("few by 3".parse::<Candidate>(), Err(UnknownCandidate));
+        assert_eq!("cublaslt x".parse::<GemmCandidate>(), Err(UnknownCandidate));
+        assert_eq!("skinny by 3".parse::<GemmCandidate>(), Err(UnknownCandidate));
     }
 }

@@ -1,6 +1,6 @@
 //! From a call to its launch: the remembered winner, or the first candidate that applies.
 
-use super::candidate::Candidate;
+use super::candidate::GemmCandidate;
 use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::CudaStream;
@@ -27,7 +27,7 @@ pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refu
     }
     let chosen =
         site.tuning.choices.get(&key(call)).and_then(|choice| choice.candidate.parse().ok());
-    let others = Candidate::all(site, call)?;
+    let others = GemmCandidate::all(site, call)?;
     for candidate in chosen.into_iter().chain(others) {
         if let Some(launch) = candidate.compile(site, call)? {
             return Ok(launch);
@@ -40,7 +40,7 @@ pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refu
 /// slots.
 pub fn key(call: &GemmCall) -> String {
     let mut call = call.clone();
-    let mut numbers = Numbers::default();
+    let mut numbers = SlotNumbers::default();
     numbers.renumber(&mut call.lhs.slot);
     numbers.renumber(&mut call.rhs.slot);
     numbers.renumber_all(&mut call.epilogue.0);
@@ -50,17 +50,17 @@ pub fn key(call: &GemmCall) -> String {
 /// A program without the numbers of its slots.
 pub(super) fn renumbered(program: &Program) -> Program {
     let mut program = program.clone();
-    Numbers::default().renumber_all(&mut program);
+    SlotNumbers::default().renumber_all(&mut program);
     program
 }
 
 /// Slots, numbered as they are met.
 #[derive(Default)]
-struct Numbers {
+struct SlotNumbers {
     seen: Vec<SlotId>,
 }
 
-impl Numbers {
+impl SlotNumbers {
     fn renumber(&mut self, slot: &mut SlotId) {
         let number = self.seen.iter().position(|s| s == slot).unwrap_or_else(|| {
             self.seen.push(*slot);

@@ -16,7 +16,7 @@
 
 use super::gelu;
 use super::problem::{SLOT_ALIGNMENT, alignment, split};
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::loops::Following;
 use crate::loops::print::{Spelling, statement};
 use overdrive_ir::DType;
@@ -24,7 +24,7 @@ use overdrive_ir::plan::{Access, GemmCall, Instr, MatrixView, Program, Register,
 use std::fmt::Write as _;
 
 /// The C++ of an epilogue, and the buffers that it wants in `Slots`.
-pub(super) struct Printed {
+pub(super) struct PrintedEpilogue {
     pub(super) text: String,
     pub(super) slots: Vec<SlotId>,
 }
@@ -41,7 +41,7 @@ pub(super) fn is_printable(program: &Program) -> bool {
 ///
 /// # Panics
 /// If the program is not printable, or stores nothing.
-pub(super) fn print(call: &GemmCall) -> Printed {
+pub(super) fn print(call: &GemmCall) -> PrintedEpilogue {
     print_for(call, 1, None)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn print_for(
     call: &GemmCall,
     results: usize,
     following: Option<&Following<'_>>,
-) -> Printed {
+) -> PrintedEpilogue {
     let program = &call.epilogue.0;
     assert!(is_printable(program), "the caller asked");
     let mut slots: Vec<SlotId> = Vec::new();
@@ -152,7 +152,7 @@ pub(super) fn print_for(
             offset(view.offset, &batch_terms(&view.batch_strides))
         );
     }
-    Printed { text: text + &follow, slots }
+    PrintedEpilogue { text: text + &follow, slots }
 }
 
 /// The defines that tell a kernel the extents and types of a product that it sums in `sums`.
@@ -180,11 +180,15 @@ pub(super) fn defines(call: &GemmCall, sums: DType) -> Vec<(&'static str, String
 
 /// A source: our headers, then the definitions, which would clash with names in the headers, then
 /// `text`.
-pub(super) fn source(name: &'static str, defines: &[(&'static str, String)], text: &str) -> Source {
+pub(super) fn source(
+    name: &'static str,
+    defines: &[(&'static str, String)],
+    text: &str,
+) -> KernelSource {
     let defines: String =
         defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
     let text = format!("#include \"loop.cuh\"\n{}{defines}{text}", gelu::TEXT);
-    Source { name: name.into(), text: text.into(), defines: vec![] }
+    KernelSource { name: name.into(), text: text.into(), defines: vec![] }
 }
 
 /// Splits the linear batch index into `b0 b1 ...`.

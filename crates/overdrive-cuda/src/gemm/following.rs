@@ -8,7 +8,7 @@
 
 use super::candidate::TILES;
 use super::compile::{key, renumbered};
-use super::hopper::{self, Tile, Work};
+use super::hopper::{self, HopperTile, HopperWork};
 use crate::launch::{Launch, Refusal, Site};
 use crate::loops::Following;
 use overdrive_ir::Decline;
@@ -58,7 +58,7 @@ fn following<'a>(call: &'a GemmCall, program: &'a Program) -> Result<Following<'
 /// tiles whose clusters would all have room at once if they could lie anywhere. They cannot: an
 /// H200 has places for 15 clusters of eight blocks that fill a multiprocessor each, and sixteen
 /// take twice as long.
-fn tiles(call: &GemmCall) -> Vec<Tile> {
+fn tiles(call: &GemmCall) -> Vec<HopperTile> {
     /// Multiprocessors of any Hopper GPU. Only the order depends on them.
     const MULTIPROCESSORS: usize = 132;
     const PLACES: usize = MULTIPROCESSORS * 15 / 16;
@@ -66,7 +66,7 @@ fn tiles(call: &GemmCall) -> Vec<Tile> {
     /// moves in a cycle.
     const LAUNCH_CYCLES: f64 = 1500.0;
     const BYTES_OF_CYCLE: f64 = 2000.0;
-    let cycles = |tile: &Tile| tile.cycles([call.m, call.n, call.k], 1, MULTIPROCESSORS);
+    let cycles = |tile: &HopperTile| tile.cycles([call.m, call.n, call.k], 1, MULTIPROCESSORS);
     let mut tiles = hopper::tiles(call, 1, MULTIPROCESSORS as u32);
     let program = &call.epilogue.0;
     let bytes = 2 * call.m * call.n * program.dtype(program.stores[0].value).bits() / 8;
@@ -87,17 +87,18 @@ pub(crate) fn key_following(call: &GemmCall, program: &Program) -> String {
 }
 
 /// Candidates by name, ready to run.
-pub(super) type Ready = Vec<(String, Box<dyn Launch>)>;
+pub(super) type ReadyCandidates = Vec<(String, Box<dyn Launch>)>;
 
 /// Every tile that a product with its loop can be computed in, best guess first.
 pub(super) fn candidates(
     site: &Site<'_>,
     (call, program): (&GemmCall, &Program),
-) -> Result<Ready, Refusal> {
+) -> Result<ReadyCandidates, Refusal> {
     let following =
         following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
-    let work = Work { following: Some(&following), ..Work::of(std::slice::from_ref(call)) };
-    let mut all = Ready::new();
+    let work =
+        HopperWork { following: Some(&following), ..HopperWork::of(std::slice::from_ref(call)) };
+    let mut all = ReadyCandidates::new();
     for tile in tiles(call).into_iter().take(TILES) {
         all.extend(hopper::compile(site, work, tile)?.map(|launch| (tile.to_string(), launch)));
     }
@@ -114,7 +115,8 @@ pub(crate) fn compile_following(
 ) -> Result<Box<dyn Launch>, Refusal> {
     let following =
         following(call, program).map_err(|reason| Refusal::Unsupported(reason.to_owned()))?;
-    let work = Work { following: Some(&following), ..Work::of(std::slice::from_ref(call)) };
+    let work =
+        HopperWork { following: Some(&following), ..HopperWork::of(std::slice::from_ref(call)) };
     let chosen = site.tuning.choices.get(&key_following(call, program));
     let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());
     for tile in chosen.into_iter().chain(tiles(call)) {

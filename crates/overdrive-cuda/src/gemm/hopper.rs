@@ -8,13 +8,13 @@ mod tile;
 
 pub(super) use crate::wgmma::print as wgmma;
 use tile::ROOM;
-pub(super) use tile::{Schedule, TILES, Tile};
+pub(super) use tile::{HopperTile, Schedule, TILES};
 
 use super::base::Base;
 use super::epilogue::{self, is_printable};
 use super::problem::{Dense, Major, SLOT_ALIGNMENT, dense, one_batch, split, strides, sums};
 use crate::Error;
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::loops::Following;
@@ -41,7 +41,7 @@ pub(super) struct Fit {
 }
 
 /// Where a result lies that TMA can store.
-pub(super) struct Stored {
+pub(super) struct TmaStore {
     pub(super) base: Base,
     /// Elements from row to row.
     pub(super) row: i64,
@@ -118,7 +118,7 @@ impl Matrix {
 
 /// The tiles that `together` such calls may be computed in, ordered by the time that they are
 /// expected to take. There are none where the kernel cannot take the call.
-pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<Tile> {
+pub(super) fn tiles(call: &GemmCall, together: usize, multiprocessors: u32) -> Vec<HopperTile> {
     tiles_of(call, [together, 1], multiprocessors)
 }
 
@@ -127,13 +127,13 @@ pub(super) fn tiles_of(
     call: &GemmCall,
     [together, terms]: [usize; 2],
     multiprocessors: u32,
-) -> Vec<Tile> {
+) -> Vec<HopperTile> {
     let Some(fit) = Fit::of(call) else { return vec![] };
     let (batch, shape) =
         (together * call.batch.iter().product::<usize>(), [call.m, call.n, terms * call.k]);
-    let cycles = |tile: &Tile| tile.cycles(shape, batch, multiprocessors as usize);
-    let applies = |tile: &Tile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
-    let mut tiles: Vec<Tile> = TILES.into_iter().filter(applies).collect();
+    let cycles = |tile: &HopperTile| tile.cycles(shape, batch, multiprocessors as usize);
+    let applies = |tile: &HopperTile| tile.applies(promotes(call), [fit.lhs.by_k, fit.rhs.by_k]);
+    let mut tiles: Vec<HopperTile> = TILES.into_iter().filter(applies).collect();
     tiles.sort_by(|a, b| cycles(a).total_cmp(&cycles(b)));
     tiles
 }
@@ -150,14 +150,14 @@ fn promotes(call: &GemmCall) -> bool {
 
 /// The first store, if it is of rows that TMA can write. With it those after it that are of the
 /// same type and can be written likewise.
-pub(super) fn stored(call: &GemmCall) -> Vec<Stored> {
+pub(super) fn stored(call: &GemmCall) -> Vec<TmaStore> {
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);
     let alike = program.stores.iter().take_while(|store| program.dtype(store.value) == dtype);
     alike.map_while(|store| stored_as(call, &store.access, dtype)).take(MOST_RESULTS).collect()
 }
 
-fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
+fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<TmaStore> {
     let (batch, [row, col]) = split(access);
     let (_, [step]) = one_batch(&call.batch, [batch])?;
     let base = Base::at(access.slot, dtype, access.offset);
@@ -166,7 +166,7 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
     let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
     // Where programs overwrite elements that they load, each element must be read before its row is
     // written.
-    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some(Stored {
+    (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some(TmaStore {
         base,
         row,
         step,
@@ -176,7 +176,7 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<Stored> {
 /// The work of a launch: products that are alike, or one. One product may be a sum of several, and
 /// a loop may follow in its rows.
 #[derive(Copy, Clone)]
-pub(super) struct Work<'a> {
+pub(super) struct HopperWork<'a> {
     pub(super) calls: &'a [GemmCall],
     /// Products whose sum the only call stores, alike but for where their operands are; of several
     /// calls not looked at but for the first.
@@ -184,7 +184,7 @@ pub(super) struct Work<'a> {
     pub(super) following: Option<&'a Following<'a>>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> HopperWork<'a> {
     /// Products alone.
     pub(super) fn of(calls: &'a [GemmCall]) -> Self {
         Self { calls, terms: &calls[..1], following: None }
@@ -194,12 +194,12 @@ impl<'a> Work<'a> {
 /// The source of the kernel for some work and a tile, on a device of so many multiprocessors.
 /// `None` where they do not go together.
 pub(super) fn source(
-    work: Work<'_>,
+    work: HopperWork<'_>,
     fit: &Fit,
-    tile: Tile,
+    tile: HopperTile,
     multiprocessors: u32,
-) -> Option<(Source, Grid)> {
-    let Work { calls, terms, following } = work;
+) -> Option<(KernelSource, Grid)> {
+    let HopperWork { calls, terms, following } = work;
     let call = &calls[0];
     let program = &call.epilogue.0;
     let out = program.dtype(program.stores[0].value);
@@ -289,8 +289,8 @@ struct Hopper {
 /// the loop over its rows (see `following`). `None` where it does not apply.
 pub(super) fn compile(
     site: &Site<'_>,
-    work: Work<'_>,
-    tile: Tile,
+    work: HopperWork<'_>,
+    tile: HopperTile,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
     let calls = work.calls;
     let call = &calls[0];
@@ -321,7 +321,7 @@ pub(super) fn compile(
     let program = &call.epilogue.0;
     let dtype = program.dtype(program.stores[0].value);
     let batches = call.batch.iter().product();
-    let result = |of: Stored| {
+    let result = |of: TmaStore| {
         let step = if of.step == 0 { of.row } else { of.step };
         let extents =
             [Extent::new(call.n, 1), Extent::new(call.m, of.row), Extent::new(batches, step)];

@@ -1,10 +1,10 @@
 //! The kernel for products of few columns (the last layer of a classifier). No tile of matrix units
 //! fits them, and TMA takes only rows whose bytes are a multiple of 16.
 
-use super::epilogue::{self, Printed, is_printable};
+use super::epilogue::{self, PrintedEpilogue, is_printable};
 use super::pointers::Pointers;
 use super::problem::{SLOT_ALIGNMENT, alignment, sums};
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Launch, Refusal, Site};
 use cudarc::driver::LaunchConfig;
@@ -30,8 +30,8 @@ fn threads(call: &GemmCall) -> usize {
 }
 
 /// The source of the kernel for a call, and the buffers of its epilogue.
-pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
-    let Printed { text, slots } = epilogue::print(call);
+pub(super) fn source(call: &GemmCall) -> (KernelSource, Vec<SlotId>) {
+    let PrintedEpilogue { text, slots } = epilogue::print(call);
     let others: Vec<i64> =
         call.rhs.batch_strides.iter().copied().chain([call.rhs.row_stride]).collect();
     let bytes = alignment(call.rhs.dtype, call.rhs.offset, &others).min(16).min(SLOT_ALIGNMENT);

@@ -4,7 +4,7 @@ use super::tune::tune;
 use crate::Device;
 use crate::launch::{Refusal, Site};
 use overdrive_ir::plan::{
-    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Place, Plan, Program, Slot, SlotId,
+    Access, Epilogue, GemmCall, Instr, Layout, MatrixView, Plan, Program, Slot, SlotId, SlotPlace,
 };
 use overdrive_ir::plan::{Step, StepKind, Store};
 use overdrive_ir::{Cost, DType, Mode, Precision, TensorType, Tuning};
@@ -55,9 +55,9 @@ pub fn peak(
     let slot =
         |dtype, place| Slot { ty: TensorType::new(dtype, [n, n]), layout: Layout::RowMajor, place };
     let slots = vec![
-        slot(dtype, Place::Input(0)),
-        slot(dtype, Place::Input(1)),
-        slot(out, Place::Output(0)),
+        slot(dtype, SlotPlace::Input(0)),
+        slot(dtype, SlotPlace::Input(1)),
+        slot(out, SlotPlace::Output(0)),
     ];
     let plan = Plan { name: "peak".to_owned(), slots, ..Plan::default() };
     let step = Step {

@@ -1,10 +1,10 @@
 //! The plain kernel: every product of whole-byte types, whatever its strides, with the epilogue in
 //! registers.
 
-use super::epilogue::{self, Printed};
+use super::epilogue::{self, PrintedEpilogue};
 use super::pointers::Pointers;
 use super::problem::sums;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Launch, Refusal, Site};
 use cudarc::driver::LaunchConfig;
@@ -14,8 +14,8 @@ use overdrive_ir::plan::{GemmCall, SlotId};
 const TILE: usize = 64;
 
 /// The source of the kernel for a call, and the buffers of its epilogue.
-pub(super) fn source(call: &GemmCall) -> (Source, Vec<SlotId>) {
-    let Printed { text, slots } = epilogue::print(call);
+pub(super) fn source(call: &GemmCall) -> (KernelSource, Vec<SlotId>) {
+    let PrintedEpilogue { text, slots } = epilogue::print(call);
     let defines = epilogue::defines(call, sums(call));
     (epilogue::source("gemm_plain", &defines, &(text + include_str!("kernels/plain.cu"))), slots)
 }

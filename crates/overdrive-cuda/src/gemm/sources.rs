@@ -1,9 +1,9 @@
 //! Specialisations that stand for all others of the kernels here, for compilation where there is no
 //! GPU.
 
-use super::hopper::{self, Fit, TILES, Work};
-use super::{few, narrow, plain, sparse_linear, tune};
-use crate::compiler::{Architecture, Source};
+use super::hopper::{self, Fit, HopperWork, TILES};
+use super::{narrow, plain, skinny, sparse_linear, tune};
+use crate::compiler::{Architecture, KernelSource};
 use crate::loops::Following;
 use overdrive_ir::plan::{
     Access, Epilogue, GemmCall, Instr, MatrixView, Program, Reduction, SlotId, Store,
@@ -13,7 +13,7 @@ use overdrive_ir::{Binary, DType, Overflow, Precision, Reducer, Unary};
 /// The text of every kernel here. A timing depends on it beside the device.
 pub(crate) const TEXT: &str = concat!(
     include_str!("../headers/hopper.cuh"),
-    include_str!("kernels/few.cu"),
+    include_str!("kernels/skinny.cu"),
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
     include_str!("kernels/plain.cu"),
@@ -91,8 +91,8 @@ fn rms_norm(call: &GemmCall) -> Program {
 
 /// At least one source of every kernel here, and of each way through it, with the architectures
 /// that it is for.
-pub fn sources() -> Vec<(Source, &'static [Architecture])> {
-    let mut all: Vec<(Source, &'static [Architecture])> = Vec::new();
+pub fn sources() -> Vec<(KernelSource, &'static [Architecture])> {
+    let mut all: Vec<(KernelSource, &'static [Architecture])> = Vec::new();
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8) {
         all.push((tune::noise_source(dtype), &Architecture::DECLARED));
     }
@@ -116,14 +116,16 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
         let call = linear_gelu(shape, dtype, transposed);
         let fit = Fit::of(&call).expect("dense, aligned and typed");
         let calls = [call];
-        let sources =
-            TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
+        let sources = TILES
+            .into_iter()
+            .filter_map(|tile| hopper::source(HopperWork::of(&calls), &fit, tile, 132));
         all.extend(sources.take(tiles).map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     }
     let calls = vec![linear_gelu([1024, 512, 512], DType::BF16, false); 3];
     let fit = Fit::of(&calls[0]).expect("dense, aligned and typed");
-    let sources =
-        TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&calls), &fit, tile, 132));
+    let sources = TILES
+        .into_iter()
+        .filter_map(|tile| hopper::source(HopperWork::of(&calls), &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     // Two results that the copy engine stores.
     let mut two = calls[0].clone();
@@ -132,10 +134,10 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     two.epilogue.0.stores.push(second);
     let two = [two];
     let sources =
-        TILES.into_iter().filter_map(|tile| hopper::source(Work::of(&two), &fit, tile, 132));
+        TILES.into_iter().filter_map(|tile| hopper::source(HopperWork::of(&two), &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     // Products that are added up.
-    let work = Work { terms: &calls, ..Work::of(&calls[..1]) };
+    let work = HopperWork { terms: &calls, ..HopperWork::of(&calls[..1]) };
     let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     let calls = &calls[..1];
@@ -143,19 +145,19 @@ pub fn sources() -> Vec<(Source, &'static [Architecture])> {
     let result = &calls[0].epilogue.0.stores[0].access;
     let following =
         Following::new(&program, result, [1024, 512]).expect("it folds rows of the result");
-    let work = Work { following: Some(&following), ..Work::of(calls) };
+    let work = HopperWork { following: Some(&following), ..HopperWork::of(calls) };
     let sources = TILES.into_iter().filter_map(|tile| hopper::source(work, &fit, tile, 132));
     all.extend(sources.map(|(source, _)| (source, &[Architecture::Sm90a][..])));
     for (shape, dtype, transposed, weights) in [
-        ([32, 2048, 2048], DType::BF16, false, few::Weights::Settled),
-        ([64, 4096, 8192], DType::F16, true, few::Weights::Settled),
-        ([13, 200, 1104], DType::BF16, true, few::Weights::Moving),
+        ([32, 2048, 2048], DType::BF16, false, skinny::WeightWrites::Settled),
+        ([64, 4096, 8192], DType::F16, true, skinny::WeightWrites::Settled),
+        ([13, 200, 1104], DType::BF16, true, skinny::WeightWrites::Moving),
     ] {
         let call = linear_gelu(shape, dtype, transposed);
-        let cuts = few::SPLITS.map(|split| few::Cut::new(&call, split));
+        let cuts = skinny::SPLITS.map(|split| skinny::Cut::new(&call, split));
         let tiles = [vec![call]];
-        let parts = few::Parts { tiles: &tiles, lead: None };
-        let sources = cuts.iter().filter_map(|cut| few::source(parts, cut, weights, &[]));
+        let parts = skinny::SkinnyWork { tiles: &tiles, lead: None };
+        let sources = cuts.iter().filter_map(|cut| skinny::source(parts, cut, weights, &[]));
         all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
     }
     // By 2:4 weights: whole tiles, and results that the copy engine cannot store.

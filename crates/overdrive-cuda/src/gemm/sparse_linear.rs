@@ -12,7 +12,7 @@ use super::hopper;
 use super::problem::sums;
 use super::staged::Halves;
 use crate::Error;
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::named::{self, Compile, NamedKernel, Sources};
 use crate::launch::{Addresses, Launch, Refusal, Site};
@@ -22,7 +22,7 @@ use overdrive_ir::plan::{GemmCall, KernelCall, MatrixView, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef, Precision};
 use std::ffi::c_void;
 use std::sync::Arc;
-use tile::{TILES, Tile, declines};
+use tile::{SparseTile, TILES, declines};
 
 struct Sparse {
     entry: Entry,
@@ -66,12 +66,12 @@ fn rows(product: &GemmCall) -> usize {
     product.m * product.batch.iter().product::<usize>()
 }
 
-fn blocks(product: &GemmCall, tile: Tile, multiprocessors: usize) -> usize {
+fn blocks(product: &GemmCall, tile: SparseTile, multiprocessors: usize) -> usize {
     let [outputs, rows] = tile.counts(rows(product), product.n);
     outputs.saturating_mul(rows).min(multiprocessors)
 }
 
-fn source(product: &GemmCall, tile: Tile, multiprocessors: usize) -> Source {
+fn source(product: &GemmCall, tile: SparseTile, multiprocessors: usize) -> KernelSource {
     let mut defines = epilogue::defines(product, sums(product));
     defines.extend([
         ("CONSUMERS", tile.consumers.to_string()),
@@ -87,7 +87,7 @@ fn source(product: &GemmCall, tile: Tile, multiprocessors: usize) -> Source {
 }
 
 /// Sources of a product in every tile.
-pub(super) fn sources(product: &GemmCall) -> impl Iterator<Item = Source> {
+pub(super) fn sources(product: &GemmCall) -> impl Iterator<Item = KernelSource> {
     TILES.into_iter().map(|tile| source(product, tile, 132))
 }
 
@@ -124,7 +124,7 @@ fn launch(
 ) -> Result<Box<dyn Launch>, Refusal> {
     let multiprocessors = site.device.properties().multiprocessors as usize;
     let (rows, n, k, dtype) = (rows(product), product.n, product.k, product.lhs.dtype);
-    let tile = Tile::of(rows);
+    let tile = SparseTile::of(rows);
     let config = LaunchConfig {
         grid_dim: (blocks(product, tile, multiprocessors) as u32, 1, 1),
         block_dim: (tile.threads() as u32, 1, 1),

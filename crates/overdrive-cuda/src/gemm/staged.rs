@@ -4,7 +4,7 @@ use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::CudaStream;
 use overdrive_ir::plan::{
-    Access, Epilogue, GemmCall, Instr, Layout, Place, Plan, Program, Slot, SlotId, Store,
+    Access, Epilogue, GemmCall, Instr, Layout, Plan, Program, Slot, SlotId, SlotPlace, Store,
 };
 use overdrive_ir::{DType, TensorType, row_major};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Halves {
         let extents = &call.epilogue.0.extents;
         let sums = SlotId(plan.slots.len() as u32);
         let ty = TensorType::new(dtype, extents.clone());
-        let place = Place::Arena { space: Default::default(), offset: 0 };
+        let place = SlotPlace::Arena { space: Default::default(), offset: 0 };
         let mut slots = plan.slots.clone();
         slots.push(Slot { ty, layout: Layout::RowMajor, place });
         // Steps are not asked for: only types and layouts of slots are.

@@ -6,8 +6,8 @@
 //! stays in registers, and is rounded once.
 
 use super::compile::key;
-use super::following::Ready;
-use super::hopper::{self, Tile, Work};
+use super::following::ReadyCandidates;
+use super::hopper::{self, HopperTile, HopperWork};
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::plan::{Access, GemmCall, Instr, Program, Register, Step, StepKind};
 use overdrive_ir::{Binary, DType};
@@ -94,7 +94,7 @@ pub(crate) fn key_summed(calls: &[GemmCall]) -> String {
 }
 
 /// The tiles that a sum can be computed in, by the time that it is expected to take.
-fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<Tile> {
+fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<HopperTile> {
     hopper::tiles_of(&calls[0], [1, calls.len()], multiprocessors)
 }
 
@@ -103,10 +103,10 @@ pub(super) fn candidates(
     site: &Site<'_>,
     calls: &[GemmCall],
     most: usize,
-) -> Result<Ready, Refusal> {
+) -> Result<ReadyCandidates, Refusal> {
     let whole = [whole(calls)];
-    let work = Work { terms: calls, ..Work::of(&whole) };
-    let mut ready = Ready::new();
+    let work = HopperWork { terms: calls, ..HopperWork::of(&whole) };
+    let mut ready = ReadyCandidates::new();
     for tile in tiles(calls, site.device.properties().multiprocessors) {
         if ready.len() < most
             && let Some(launch) = hopper::compile(site, work, tile)?
@@ -128,7 +128,7 @@ pub(crate) fn compile_summed(
     let chosen = site.tuning.choices.get(&key_summed(calls));
     if let Some(tile) = chosen.and_then(|choice| choice.candidate.parse().ok()) {
         let whole = [whole(calls)];
-        let work = Work { terms: calls, ..Work::of(&whole) };
+        let work = HopperWork { terms: calls, ..HopperWork::of(&whole) };
         if let Some(launch) = hopper::compile(site, work, tile)? {
             return Ok(launch);
         }

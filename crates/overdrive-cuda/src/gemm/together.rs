@@ -6,7 +6,7 @@
 
 use super::beside::{self, BESIDE};
 use super::compile::key;
-use super::hopper::{self, Tile, Work};
+use super::hopper::{self, HopperTile, HopperWork};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::plan::{GemmCall, Step, StepKind};
@@ -45,7 +45,7 @@ pub(crate) fn key_together(calls: &[GemmCall]) -> String {
 }
 
 /// The tiles that products can be computed in together, by the time that they are expected to take.
-pub(super) fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<Tile> {
+pub(super) fn tiles(calls: &[GemmCall], multiprocessors: u32) -> Vec<HopperTile> {
     hopper::tiles(&calls[0], calls.len(), multiprocessors)
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn compile_together(
     }
     let chosen = chosen.and_then(|choice| choice.candidate.parse().ok());
     for tile in chosen.into_iter().chain(tiles(calls, site.device.properties().multiprocessors)) {
-        if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {
+        if let Some(launch) = hopper::compile(site, HopperWork::of(calls), tile)? {
             return Ok(launch);
         }
     }

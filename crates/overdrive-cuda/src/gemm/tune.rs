@@ -1,13 +1,13 @@
 //! Times the candidates of a product on data of its own.
 
 use super::beside::{self, BESIDE};
-use super::candidate::{Candidate, TILES};
+use super::candidate::{GemmCandidate, TILES};
 use super::compile::{compile, key};
-use super::following::{self, Ready, key_following};
-use super::hopper::{self, Work};
+use super::following::{self, ReadyCandidates, key_following};
+use super::hopper::{self, HopperWork};
 use super::summed::{self, key_summed};
 use super::together::{self, key_together};
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
@@ -30,8 +30,8 @@ pub fn tune(site: &Site<'_>, call: &GemmCall) -> Result<Option<(String, Choice)>
     if call.epilogue.0.points() == 0 || call.lhs.dtype.bits() < 8 || call.rhs.dtype.bits() < 8 {
         return Ok(None);
     }
-    let mut ready = Ready::new();
-    for candidate in Candidate::all(site, call)? {
+    let mut ready = ReadyCandidates::new();
+    for candidate in GemmCandidate::all(site, call)? {
         if let Some(launch) = candidate.compile(site, call)? {
             ready.push((candidate.to_string(), launch));
         }
@@ -51,11 +51,11 @@ pub(crate) fn tune_together(
     site: &Site<'_>,
     calls: &[GemmCall],
 ) -> Result<Option<(String, Choice)>, Refusal> {
-    let mut ready = Ready::new();
+    let mut ready = ReadyCandidates::new();
     for tile in
         together::tiles(calls, site.device.properties().multiprocessors).into_iter().take(TILES)
     {
-        if let Some(launch) = hopper::compile(site, Work::of(calls), tile)? {
+        if let Some(launch) = hopper::compile(site, HopperWork::of(calls), tile)? {
             ready.push((tile.to_string(), launch));
         }
     }
@@ -126,7 +126,7 @@ impl Launch for Apart {
 fn fastest(
     site: &Site<'_>,
     (calls, program): (&[GemmCall], Option<&Program>),
-    mut ready: Ready,
+    mut ready: ReadyCandidates,
 ) -> Result<Option<Choice>, Refusal> {
     let workspace_bytes =
         ready.iter().map(|(_, launch)| launch.workspace_bytes()).max().unwrap_or(0);
@@ -230,9 +230,9 @@ fn median(mut samples: Vec<f64>) -> f64 {
 /// The kernel that makes random numbers of a type. Its macro has a word of its own. A macro named
 /// like parameters of templates would be read in the compiler's own headers, where `template
 /// <typename bool>` is an error.
-pub(super) fn noise_source(dtype: DType) -> Source {
+pub(super) fn noise_source(dtype: DType) -> KernelSource {
     let defines = vec![("ELEMENT", dtype.to_string())];
-    Source { name: "noise".into(), text: include_str!("kernels/noise.cu").into(), defines }
+    KernelSource { name: "noise".into(), text: include_str!("kernels/noise.cu").into(), defines }
 }
 
 /// Fills a buffer with random numbers of a type.

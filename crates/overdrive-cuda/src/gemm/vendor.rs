@@ -150,17 +150,17 @@ fn compute(call: &GemmCall) -> Option<(Compute, DType)> {
 }
 
 /// The operands in cuBLASLt's order: `D[m, n] = A[m, k] x B[k, n]`, D with contiguous columns.
-struct Columns {
+struct CublasOperands {
     extents: [usize; 3],
-    a: Side,
-    b: Side,
+    a: CublasOperand,
+    b: CublasOperand,
     leading: i64,
     /// Stride pattern of a bias that cuBLASLt can add: along its rows.
     bias: [i64; 2],
     added: Option<i64>,
 }
 
-struct Side {
+struct CublasOperand {
     base: Base,
     dtype: DType,
     dense: Dense,
@@ -168,7 +168,7 @@ struct Side {
     aligned: u64,
 }
 
-impl Columns {
+impl CublasOperands {
     fn of(call: &GemmCall, fused: &Fused) -> Option<Self> {
         let (_, out) = split(&fused.store);
         let result = dense([call.m, call.n], out)?;
@@ -177,7 +177,7 @@ impl Columns {
                 view.batch_strides.iter().copied().chain(by).filter(|&s| s != 1).collect();
             let aligned = alignment(view.dtype, view.offset, &every);
             let batch = view.batch_strides.clone();
-            Some(Side {
+            Some(CublasOperand {
                 base: Base::of(view),
                 dtype: view.dtype,
                 dense: dense(shape, by)?,
@@ -269,7 +269,7 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
     let wanted = || {
         let fused = Fused::of(&call.epilogue.0)?;
         let (compute, factor) = compute(call)?;
-        let columns = Columns::of(call, &fused)?;
+        let columns = CublasOperands::of(call, &fused)?;
         let along = fused.bias.as_ref().map(|access| split(access).1);
         let fp8 = matches!(call.lhs.dtype, DType::F8E4M3 | DType::F8E5M2);
         let fits = along.is_none_or(|s| s == columns.bias) && (fp8 || fused.scales.is_empty());
@@ -300,7 +300,7 @@ fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
     let layout = |dtype, [rows, cols]: [usize; 2], leading, step| {
         Matrix::new(dtype, [rows as u64, cols as u64], leading, (count, step))
     };
-    let stored = |side: &Side, [rows, cols]: [usize; 2]| match side.dense.major {
+    let stored = |side: &CublasOperand, [rows, cols]: [usize; 2]| match side.dense.major {
         Major::Column => [rows, cols],
         Major::Row => [cols, rows],
     };

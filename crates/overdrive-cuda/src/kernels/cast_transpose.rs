@@ -2,10 +2,10 @@
 //! x.
 
 use super::named::{self, Compile, NamedKernel, Sources};
-use super::nest::Place;
+use super::nest::ViewStart;
 use super::source::source;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Site};
 use cudarc::driver::{CudaStream, LaunchConfig, result};
@@ -45,17 +45,17 @@ struct Matrices {
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledCastTranspose {
     entry: Entry,
     /// x and scale.
-    operands: [Place; 2],
+    operands: [ViewStart; 2],
     /// Codes, transposed codes, largest magnitude.
-    results: [Option<Place>; 3],
+    results: [Option<ViewStart>; 3],
     at: Matrices,
 }
 
 /// The kernel for x and codes of these types, with the results that are wanted.
-fn specialised([x, scale, code]: [DType; 3], is_whole: bool, wanted: [bool; 3]) -> Source {
+fn specialised([x, scale, code]: [DType; 3], is_whole: bool, wanted: [bool; 3]) -> KernelSource {
     let [codes, transposed, largest] = wanted.map(|wanted| wanted.to_string());
     let defines = vec![
         ("X", x.to_string()),
@@ -76,7 +76,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel {
 };
 
 /// Sources that stand for all others.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let [bf16, f32, e4m3, e5m2] = [DType::BF16, DType::F32, DType::F8E4M3, DType::F8E5M2];
     vec![
         specialised([bf16, f32, e4m3], true, [true; 3]),
@@ -102,7 +102,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named
     let [rows, columns] = at.extents;
     let lies = |view: Option<&View>, row: i64, multiple: i64| {
         let aligned =
-            view.is_none_or(|view| Place::new(view).is_aligned(16) && view.strides[1] == 1);
+            view.is_none_or(|view| ViewStart::new(view).is_aligned(16) && view.strides[1] == 1);
         aligned && row % multiple == 0
     };
     let is_whole = columns % 8 == 0
@@ -121,15 +121,15 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: 0,
     };
-    Ok(Box::new(Compiled {
+    Ok(Box::new(CompiledCastTranspose {
         entry: Entry::new(site.device, (&source, "cast_transpose"), config)?,
-        operands: [x, scale].map(Place::new),
-        results: results.map(|view| view.map(Place::new)),
+        operands: [x, scale].map(ViewStart::new),
+        results: results.map(|view| view.map(ViewStart::new)),
         at,
     }))
 }
 
-impl Launch for Compiled {
+impl Launch for CompiledCastTranspose {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let operands = self.operands.map(|place| place.of(addresses));
         let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));

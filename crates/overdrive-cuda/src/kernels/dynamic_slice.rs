@@ -8,11 +8,11 @@ use overdrive_ir::plan::View;
 
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
-use super::nest::{Nest, Place, RANK, one_each, position};
+use super::nest::{Nest, RANK, ViewStart, one_each, position};
 use super::source::source;
 use super::transfer::{Transfer, WIDEST};
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
@@ -40,16 +40,16 @@ enum Moving {
 
 /// A copied block, one side of which starts where `starts` say.
 #[derive(Debug)]
-struct Block {
+struct CompiledSlice {
     starts: Starts,
     nest: Nest<2>,
     function: CudaFunction,
     config: LaunchConfig,
     /// From, to, starts.
-    places: [Place; 3],
+    places: [ViewStart; 3],
 }
 
-impl Block {
+impl CompiledSlice {
     fn new(
         site: &Site<'_>,
         [from, to, starts]: [&View; 3],
@@ -72,7 +72,7 @@ impl Block {
         }
         let mut nest = Nest::new(&sizes, [&from.strides, &to.strides])?;
         let mut bytes = element::bytes(to.ty.dtype)?;
-        let places = [from, to, starts].map(Place::new);
+        let places = [from, to, starts].map(ViewStart::new);
         let aligned = |bytes| places[..2].iter().all(|place| place.is_aligned(bytes));
         // A dimension that starts at 0 whatever the data moves nothing.
         let moves =
@@ -94,7 +94,7 @@ impl Block {
     }
 }
 
-impl Launch for Block {
+impl Launch for CompiledSlice {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         if self.nest.count == 0 {
             return Ok(());
@@ -133,7 +133,7 @@ pub(super) const UPDATE: NamedKernel = NamedKernel::new(
 );
 
 /// Sources that stand for all others; a slice and an update share their text.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let of = |(bytes, position, outward): (&str, &str, &str)| {
         let defines = [("BYTES", bytes), ("POSITION", position), ("OUTWARD", outward)];
         source("dynamic_slice", TEXT, defines.map(|(key, value)| (key, value.to_owned())).into())
@@ -147,7 +147,7 @@ fn slice(
     [operand, starts]: [&View; 2],
     result: &View,
 ) -> Result<Box<dyn Launch>, Refusal> {
-    Ok(Box::new(Block::new(site, [operand, result, starts], Moving::From)?))
+    Ok(Box::new(CompiledSlice::new(site, [operand, result, starts], Moving::From)?))
 }
 
 /// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
@@ -155,8 +155,8 @@ fn slice(
 #[derive(Debug)]
 struct Update {
     whole: Transfer,
-    operand: Place,
-    block: Block,
+    operand: ViewStart,
+    block: CompiledSlice,
 }
 
 impl Launch for Update {
@@ -177,6 +177,6 @@ fn update(
     result: &View,
 ) -> Result<Box<dyn Launch>, Refusal> {
     let whole = Transfer::new(site, operand, result)?;
-    let block = Block::new(site, [update, result, starts], Moving::To)?;
-    Ok(Box::new(Update { whole, operand: Place::new(operand), block }))
+    let block = CompiledSlice::new(site, [update, result, starts], Moving::To)?;
+    Ok(Box::new(Update { whole, operand: ViewStart::new(operand), block }))
 }

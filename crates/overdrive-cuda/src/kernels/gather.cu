@@ -4,7 +4,7 @@
 typedef BitsOf<BYTES>::type Bits;
 
 extern "C" __global__ void gather(const Bits* operand, const INDEX* indices, Bits* result,
-                                  Rows rows, Nest<2> window) {
+                                  IndexedRows rows, Nest<2> window) {
     POSITION i = (POSITION)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= rows.nest.count * window.count) return;
     POSITION row = i / (POSITION)window.count;

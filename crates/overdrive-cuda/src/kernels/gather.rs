@@ -9,12 +9,12 @@ use overdrive_ir::plan::View;
 
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
-use super::nest::{Nest, Place, one_each, position};
-use super::rows::{Rows, window};
+use super::nest::{Nest, ViewStart, one_each, position};
+use super::rows::{IndexedRows, window};
 use super::source::source;
 use super::transfer::WIDEST;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
@@ -24,12 +24,12 @@ const TEXT: &str =
 /// A compiled gather.
 #[derive(Debug)]
 struct Gather {
-    rows: Rows,
+    rows: IndexedRows,
     window: Nest<2>,
     function: CudaFunction,
     config: LaunchConfig,
     /// Operand, indices, result.
-    places: [Place; 3],
+    places: [ViewStart; 3],
 }
 
 /// `gather`.
@@ -45,7 +45,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
 );
 
 /// Sources that stand for all others.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let of = |(index, (bytes, position)): (&str, (&str, &str))| {
         let defines = [("BYTES", bytes), ("POSITION", position), ("INDEX", index)];
         source("gather", TEXT, defines.map(|(key, value)| (key, value.to_owned())).into())
@@ -65,10 +65,10 @@ fn compile(
     result: &View,
     axes: &[usize],
 ) -> Result<Box<dyn Launch>, Refusal> {
-    let mut rows = Rows::new(operand, indices, axes, result)?;
+    let mut rows = IndexedRows::new(operand, indices, axes, result)?;
     let (sizes, strides) = window(operand, axes);
     let mut window = Nest::new(&sizes, [&strides, &result.strides[indices.ty.rank() - 1..]])?;
-    let places = [operand, indices, result].map(Place::new);
+    let places = [operand, indices, result].map(ViewStart::new);
     let mut bytes = element::bytes(result.ty.dtype)?;
     let aligned = |bytes| places[0].is_aligned(bytes) && places[2].is_aligned(bytes);
     while bytes < WIDEST && window.can_double() && rows.can_double() && aligned(2 * bytes) {

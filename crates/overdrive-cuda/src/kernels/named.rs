@@ -7,7 +7,7 @@ use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
     sort, transfer,
 };
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::gemm::sparse_linear;
 use crate::joined;
 use crate::launch::{Launch, Refusal, Site};
@@ -80,16 +80,16 @@ pub(crate) enum Compile {
 }
 
 /// A source with the architectures that it is for.
-pub(crate) type Printed = (Source, &'static [Architecture]);
+pub(crate) type SourceByArchitecture = (KernelSource, &'static [Architecture]);
 
 /// The printed sources of a call.
-pub(crate) type PrintedCall = Result<Vec<Printed>, Refusal>;
+pub(crate) type PrintedCall = Result<Vec<SourceByArchitecture>, Refusal>;
 
 /// The sources of a kernel, for compilation where there is no GPU.
 #[derive(Copy, Clone)]
 pub(crate) enum Sources {
     /// Specialisations that stand for all others, one of each way through it.
-    All(fn() -> Vec<Source>),
+    All(fn() -> Vec<KernelSource>),
     /// Those of a call, whose text depends on its shapes and regions.
     Of(fn(&KernelCall, &OpRef, &[Graph]) -> PrintedCall),
     /// Those of products.
@@ -155,7 +155,7 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
 
 /// Sources without a device, for compilation where there is no GPU. They are specialisations that
 /// stand for all others of a kernel, at least one of each way through it.
-pub fn sources() -> Vec<Source> {
+pub fn sources() -> Vec<KernelSource> {
     let of_kernel = |kernel: &NamedKernel| match kernel.sources {
         Sources::All(sources) => sources(),
         Sources::Of(_) | Sources::Products => Vec::new(),

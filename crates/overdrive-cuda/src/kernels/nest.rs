@@ -1,4 +1,5 @@
-//! `Nest`: extents and strides as kernels take them, and `Place`, where a view's first element is.
+//! `Nest`: extents and strides as kernels take them, and `ViewStart`, where a view's first element
+//! is.
 //!
 //! Invariant: `Nest` and the structs that hold it have the layout of the structs of the same names
 //! in `nest.cuh`.
@@ -83,13 +84,13 @@ impl<const N: usize> Nest<N> {
 
 /// Where the first element of a view is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ViewStart {
     slot: SlotId,
     /// The offset in bytes.
     offset: i64,
 }
 
-impl Place {
+impl ViewStart {
     /// The place of a view whose elements are whole bytes.
     pub(super) fn new(view: &View) -> Self {
         Self { slot: view.slot, offset: view.offset * (view.ty.dtype.bits() / 8) as i64 }

@@ -8,10 +8,10 @@ use overdrive_ir::{Prim, Reducer, Window};
 
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
-use super::nest::{Place, RANK, one_each};
+use super::nest::{RANK, ViewStart, one_each};
 use super::source::source;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
@@ -80,8 +80,8 @@ struct ReduceWindow {
     windows: Windows,
     function: CudaFunction,
     config: LaunchConfig,
-    operand: Place,
-    result: Place,
+    operand: ViewStart,
+    result: ViewStart,
 }
 
 /// `reduce_window`.
@@ -97,7 +97,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
 );
 
 /// Sources that stand for all others.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let of = |(element, fold): (&str, &str)| {
         let defines = vec![("ELEMENT", element.to_owned()), ("FOLD", fold.to_owned())];
         source("reduce_window", TEXT, defines)
@@ -121,7 +121,7 @@ fn compile(
     let function =
         site.device.function(&source("reduce_window", TEXT, defines), "reduce_window")?;
     let config = one_each(windows.count)?;
-    let [operand, result] = [operand, result].map(Place::new);
+    let [operand, result] = [operand, result].map(ViewStart::new);
     Ok(Box::new(ReduceWindow { windows, function, config, operand, result }))
 }
 

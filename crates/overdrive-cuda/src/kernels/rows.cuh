@@ -1,6 +1,6 @@
-// How rows of indices become places in the operand: `Rows` in rows.rs.
+// How rows of indices become places in the operand: `IndexedRows` in rows.rs.
 
-struct Rows {
+struct IndexedRows {
     Nest<2> nest;  // Over rows: strides in the indices, and among the windows.
     u32 axes;
     i64 limits[8];  // Last index of each indexed axis.

@@ -1,4 +1,4 @@
-//! `Rows`: how rows of indices become places in an operand, for `gather` and `scatter`.
+//! `IndexedRows`: how rows of indices become places in an operand, for `gather` and `scatter`.
 
 use cudarc::driver::DeviceRepr;
 use overdrive_ir::plan::View;
@@ -6,10 +6,10 @@ use overdrive_ir::plan::View;
 use super::nest::{Nest, RANK};
 use crate::launch::Refusal;
 
-/// `Rows` of `rows.cuh`.
+/// `IndexedRows` of `rows.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rows {
+pub(super) struct IndexedRows {
     /// Over rows: strides in the indices, and among the windows.
     pub(super) nest: Nest<2>,
     axes: u32,
@@ -19,9 +19,9 @@ pub(super) struct Rows {
 }
 
 // SAFETY: plain numbers in C's layout.
-unsafe impl DeviceRepr for Rows {}
+unsafe impl DeviceRepr for IndexedRows {}
 
-impl Rows {
+impl IndexedRows {
     /// `whole` is indexed along `axes`; the rows of `windows` are its leading dimensions.
     pub(super) fn new(
         whole: &View,

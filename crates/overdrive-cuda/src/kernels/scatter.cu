@@ -10,7 +10,7 @@
 
 // `Destinations` in scatter.rs.
 struct Destinations {
-    Rows rows;
+    IndexedRows rows;
     Nest<2> window;  // Over the elements of a window: strides in the updates, and in the result.
 
     // First element of the window of a key, the row-major number of its indices.

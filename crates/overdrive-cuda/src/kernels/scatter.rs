@@ -11,12 +11,12 @@ use overdrive_ir::{Prim, Reducer};
 
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
-use super::nest::{Nest, Place, one_each};
-use super::rows::{Rows, window};
+use super::nest::{Nest, ViewStart, one_each};
+use super::rows::{IndexedRows, window};
 use super::source::source;
 use super::transfer::Transfer;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
@@ -28,7 +28,7 @@ const TEXT: &str =
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Destinations {
-    rows: Rows,
+    rows: IndexedRows,
     /// Over the elements of a window: strides in the updates, and in the result.
     window: Nest<2>,
 }
@@ -46,7 +46,7 @@ struct Scatter {
     /// Rows, destinations, elements of all windows.
     configs: [LaunchConfig; 3],
     /// Operand, indices, updates, result.
-    views: [Place; 4],
+    views: [ViewStart; 4],
 }
 
 /// `scatter`.
@@ -62,7 +62,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
 );
 
 /// Sources that stand for all others.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let of = |defines: &[(&'static str, &str)]| {
         let defines = defines.iter().map(|&(key, value)| (key, value.to_owned()));
         source("scatter", TEXT, defines.collect())
@@ -83,7 +83,7 @@ struct Few {
     places: Destinations,
     entry: Entry,
     /// Operand, indices, updates, result.
-    views: [Place; 4],
+    views: [ViewStart; 4],
 }
 
 impl Launch for Few {
@@ -117,7 +117,7 @@ fn compile(
     result: &View,
     (axes, reducer): (&[usize], Option<Reducer>),
 ) -> Result<Box<dyn Launch>, Refusal> {
-    let rows = Rows::new(result, indices, axes, updates)?;
+    let rows = IndexedRows::new(result, indices, axes, updates)?;
     let (sizes, strides) = window(result, axes);
     let window = Nest::new(&sizes, [&updates.strides[indices.ty.rank() - 1..], &strides])?;
     let destinations = rows.destinations();
@@ -143,7 +143,7 @@ fn compile(
             whole: Transfer::new(site, operand, result)?,
             entry: Entry::new(site.device, (&source, "few"), one_each(window.count)?)?,
             places: Destinations { rows, window },
-            views: [operand, indices, updates, result].map(Place::new),
+            views: [operand, indices, updates, result].map(ViewStart::new),
         }));
     }
     let function = |entry| site.device.function(&source, entry);
@@ -163,7 +163,7 @@ fn compile(
             function("fold")?,
         ],
         configs,
-        views: [operand, indices, updates, result].map(Place::new),
+        views: [operand, indices, updates, result].map(ViewStart::new),
     }))
 }
 

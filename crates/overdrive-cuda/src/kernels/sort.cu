@@ -54,14 +54,14 @@ template <> struct PairOf<8> {
 typedef PairOf<sizeof(ELEMENT)> Pairs;
 typedef Pairs::type Pair;
 
-// `Lines` in sort.rs: strides in the operand, the values and the indices.
-struct Lines {
+// `SortLines` in sort.rs: strides in the operand, the values and the indices.
+struct SortLines {
     Nest<3> nest;  // Over lines.
     i64 steps[3];  // Along a line.
     u32 length;
 };
 
-__device__ inline Pair pair(const ELEMENT* line, const Lines& lines, u32 position) {
+__device__ inline Pair pair(const ELEMENT* line, const SortLines& lines, u32 position) {
     if (position >= lines.length) return Pairs::last();
     auto key = ordered(line[position * lines.steps[0]]);
 #ifdef DESCENDING
@@ -71,7 +71,7 @@ __device__ inline Pair pair(const ELEMENT* line, const Lines& lines, u32 positio
 }
 
 __device__ inline void store_one(const ELEMENT* operand, ELEMENT* values, i32* indices,
-                                 const Lines& lines, const i64 (&at)[3], u32 i, u32 position) {
+                                 const SortLines& lines, const i64 (&at)[3], u32 i, u32 position) {
     if (values) values[at[1] + i * lines.steps[1]] = operand[at[0] + position * lines.steps[0]];
     if (indices) indices[at[2] + i * lines.steps[2]] = position;
 }
@@ -97,7 +97,7 @@ __device__ inline void merge(Pair* pairs, u32 count, u32 first, u32 block, u32 d
 }
 
 extern "C" __global__ void sort_lines(const ELEMENT* operand, ELEMENT* values, i32* indices,
-                                      Lines lines, u32 padded) {
+                                      SortLines lines, u32 padded) {
     __shared__ Pair pairs[CHUNK];
     i64 at[3];
     lines.nest.locate((u32)blockIdx.x, at);
@@ -110,7 +110,7 @@ extern "C" __global__ void sort_lines(const ELEMENT* operand, ELEMENT* values, i
     }
 }
 
-extern "C" __global__ void load(const ELEMENT* operand, Pair* pairs, Lines lines, u32 padded) {
+extern "C" __global__ void load(const ELEMENT* operand, Pair* pairs, SortLines lines, u32 padded) {
     u32 i = blockIdx.y * blockDim.x + threadIdx.x;
     i64 at[3];
     lines.nest.locate((u32)blockIdx.x, at);
@@ -145,7 +145,7 @@ extern "C" __global__ void merge_chunks(Pair* all, u32 padded, u32 block) {
 }
 
 extern "C" __global__ void store(const ELEMENT* operand, ELEMENT* values, i32* indices,
-                                 const Pair* pairs, Lines lines, u32 padded) {
+                                 const Pair* pairs, SortLines lines, u32 padded) {
     u32 i = blockIdx.y * blockDim.x + threadIdx.x;
     i64 at[3];
     lines.nest.locate((u32)blockIdx.x, at);

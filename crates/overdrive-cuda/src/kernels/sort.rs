@@ -5,14 +5,14 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
 use overdrive_ir::plan::View;
-use overdrive_ir::{Order, Prim};
+use overdrive_ir::{Prim, SortOrder};
 
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
-use super::nest::{Nest, Place};
+use super::nest::{Nest, ViewStart};
 use super::source::source;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// The kernel and what it includes.
@@ -25,27 +25,27 @@ const THREADS: u32 = 1024;
 /// Blocks that the second dimension of a grid has.
 const GRID_Y: u32 = 65535;
 
-/// `Lines` of `sort.cu`.
+/// `SortLines` of `sort.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Lines {
+struct SortLines {
     nest: Nest<3>,
     steps: [i64; 3],
     length: u32,
 }
 
 // SAFETY: plain numbers in C's layout.
-unsafe impl DeviceRepr for Lines {}
+unsafe impl DeviceRepr for SortLines {}
 
 /// A compiled sort.
 #[derive(Debug)]
 struct Sort {
-    lines: Lines,
+    lines: SortLines,
     /// A power of two.
     padded: u32,
     passes: Passes,
-    operand: Place,
-    results: [Option<Place>; 2],
+    operand: ViewStart,
+    results: [Option<ViewStart>; 2],
     pair_bytes: usize,
 }
 
@@ -79,7 +79,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
 );
 
 /// Sources that stand for all others.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let of = |(element, _): (&str, &str)| {
         let mut defines = vec![("ELEMENT", element.to_owned()), ("CHUNK", CHUNK.to_string())];
         if element != "f64" {
@@ -95,7 +95,7 @@ fn compile(
     site: &Site<'_>,
     operand: &View,
     results: [Option<&View>; 2],
-    (axis, order): (usize, Order),
+    (axis, order): (usize, SortOrder),
 ) -> Result<Box<dyn Launch>, Refusal> {
     let mut sizes = operand.ty.sizes();
     let length = sizes.remove(axis);
@@ -118,7 +118,7 @@ fn compile(
         ("ELEMENT", element::combined(operand.ty.dtype)?.to_owned()),
         ("CHUNK", CHUNK.to_string()),
     ];
-    if order == Order::Descending {
+    if order == SortOrder::Descending {
         defines.push(("DESCENDING", String::new()));
     }
     let source = source("sort", TEXT, defines);
@@ -135,10 +135,17 @@ fn compile(
             store: function("store")?,
         }))
     };
-    let lines = Lines { nest, steps: [from.1, values.1, indices.1], length: length as u32 };
+    let lines = SortLines { nest, steps: [from.1, values.1, indices.1], length: length as u32 };
     let pair_bytes = if operand.ty.dtype.bits() == 64 { 16 } else { 8 };
-    let results = results.map(|view| view.map(Place::new));
-    Ok(Box::new(Sort { lines, padded, passes, operand: Place::new(operand), results, pair_bytes }))
+    let results = results.map(|view| view.map(ViewStart::new));
+    Ok(Box::new(Sort {
+        lines,
+        padded,
+        passes,
+        operand: ViewStart::new(operand),
+        results,
+        pair_bytes,
+    }))
 }
 
 impl Long {
@@ -148,7 +155,7 @@ impl Long {
         &self,
         stream: &Arc<CudaStream>,
         [from, values, indices, pairs]: [CUdeviceptr; 4],
-        (lines, padded): (&Lines, u32),
+        (lines, padded): (&SortLines, u32),
     ) -> Result<(), Error> {
         let over = |blocks: u32| LaunchConfig {
             grid_dim: (lines.nest.count as u32, blocks, 1),

@@ -7,10 +7,10 @@ use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use overdrive_ir::plan::View;
 
 use super::element;
-use super::nest::{Nest, Place, one_each, position};
+use super::nest::{Nest, ViewStart, one_each, position};
 use super::source::source;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::launch::{Refusal, Site};
 
 /// The kernel and what it includes.
@@ -28,7 +28,7 @@ pub(super) struct Transfer {
 }
 
 /// Sources that stand for all others.
-pub(super) fn sources() -> Vec<Source> {
+pub(super) fn sources() -> Vec<KernelSource> {
     let of = |(bytes, position): (&str, &str)| {
         let defines = vec![("BYTES", bytes.to_owned()), ("POSITION", position.to_owned())];
         source("transfer", TEXT, defines)
@@ -41,7 +41,7 @@ impl Transfer {
         let mut nest = Nest::new(&to.ty.sizes(), [&from.strides, &to.strides])?;
         let mut bytes = element::bytes(to.ty.dtype)?;
         let aligned =
-            |bytes| Place::new(from).is_aligned(bytes) && Place::new(to).is_aligned(bytes);
+            |bytes| ViewStart::new(from).is_aligned(bytes) && ViewStart::new(to).is_aligned(bytes);
         while bytes < WIDEST && nest.can_double() && aligned(2 * bytes) {
             nest.double();
             bytes *= 2;

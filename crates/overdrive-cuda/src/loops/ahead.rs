@@ -6,11 +6,11 @@
 //! needs no registers. A block moves that row to its registers when it gets there, and lets the one
 //! after that set out. Invariant: only operands that the kernel does not write are read ahead.
 
-use super::kernel::{Machine, Use};
+use super::cpp::Text;
+use super::kernel::{PrinterMachine, Use};
 use super::nest::Of;
 use super::points::Points;
-use super::shape::Shape;
-use super::text::Text;
+use super::row_shape::RowShape;
 use crate::compiler::Architecture;
 use overdrive_ir::plan::{Instr, Register};
 
@@ -19,7 +19,7 @@ const ALIGNMENT: usize = 16;
 
 /// Whether a block may have as much shared memory as rows take that set out ahead, and bulk copies
 /// to bring them.
-pub(super) fn has_room(machine: Machine) -> bool {
+pub(super) fn has_room(machine: PrinterMachine) -> bool {
     matches!(machine.architecture, Architecture::Sm90a | Architecture::Sm100a)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> b
 /// Prints the copies of a kernel's rows.
 pub(super) struct Ahead<'a> {
     pub(super) points: &'a Points<'a>,
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a RowShape,
     /// How many rows.
     pub(super) rows: usize,
 }
@@ -76,7 +76,7 @@ impl Ahead<'_> {
     /// Moves the row that arrived to registers, and lets the block's next one set out.
     pub(super) fn take(&self, text: &mut Text) {
         let (load, vector) = (self.load(), self.points.nest.vector);
-        let Shape { threads, cluster, kept, .. } = *self.shape;
+        let RowShape { threads, cluster, kept, .. } = *self.shape;
         let dtype = self.points.program.dtype(load);
         text.line("ahead.wait();");
         text.unrolled(format!("for (int k = 0; k < {}; ++k)", kept.unwrap_or(0)), |text| {

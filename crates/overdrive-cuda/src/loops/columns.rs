@@ -2,14 +2,14 @@
 //! of memory is read whole. The threads of a column meet in shared memory.
 
 use super::coordinates::Counter;
-use super::kernel::{Kernel, Machine};
+use super::cpp::Text;
+use super::kernel::{KernelLaunch, PrinterMachine};
 use super::nest::Of;
 use super::points::Points;
 use super::print::{reducer, statement};
-use super::source::{Block, Sketch, Workspace};
+use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
-use super::stages::{Level, Pass};
-use super::text::Text;
+use super::stages::{Level, RowPass};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Instr, Register};
 
@@ -31,7 +31,7 @@ const OTHER_REGISTERS: usize = 24;
 const LEAST_ROWS: usize = 8;
 
 /// Prints the kernels, with the bytes of workspace that they share.
-pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usize) {
+pub(super) fn columns(points: Points<'_>, machine: PrinterMachine) -> (Vec<KernelLaunch>, usize) {
     let nest = points.nest;
     let mut extents = nest.kept().to_vec();
     extents[nest.lane()] = extents[nest.lane()].div_ceil(nest.vector);
@@ -64,7 +64,7 @@ pub(super) fn columns(points: Points<'_>, machine: Machine) -> (Vec<Kernel>, usi
         let most = machine.multiprocessors as usize * BLOCKS_PER_MULTIPROCESSOR;
         let grid = if column.is_part() { blocks * parts } else { blocks.min(most) };
         let resident = if folds_parts { 0 } else { resident };
-        let block = Block { threads: across * down, resident, cluster: 1, shared_bytes: 0 };
+        let block = ThreadBlock { threads: across * down, resident, cluster: 1, shared_bytes: 0 };
         let workspace = if share.is_split() { Workspace::Used } else { Workspace::Unused };
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
@@ -78,7 +78,7 @@ fn resident(points: &Points<'_>, threads: usize) -> usize {
         (points.nest.vector * points.program.dtype(*register).bits()).div_ceil(32)
     };
     let is_load = |r: &&Register| matches!(points.program.instr(**r), Instr::Load(_));
-    let of_pass = |pass: &Pass| -> usize {
+    let of_pass = |pass: &RowPass| -> usize {
         let loads = pass.elements.iter().filter(is_load);
         loads.chain(&pass.folds).map(words).sum()
     };
@@ -171,7 +171,7 @@ impl Column<'_> {
         }
     }
 
-    fn folds(&self, pass: &Pass) -> Vec<(Register, &'static str, Register)> {
+    fn folds(&self, pass: &RowPass) -> Vec<(Register, &'static str, Register)> {
         let fold = |r: &Register| match self.points.program.instr(*r) {
             Instr::Reduce(fold) => (*r, reducer(fold.reducer), fold.value),
             _ => unreachable!("folds are reductions"),
@@ -191,7 +191,7 @@ impl Column<'_> {
     }
 
     /// Gathers the partial results that the kernels before left of a pass.
-    fn gather_parts(&self, pass: &Pass, text: &mut Text) {
+    fn gather_parts(&self, pass: &RowPass, text: &mut Text) {
         let Self { points, groups, across, down, .. } = *self;
         let (folds, vector, parts) = (self.folds(pass), points.nest.vector, self.share.parts);
         self.begin(&folds, text);
@@ -239,7 +239,7 @@ impl Column<'_> {
         });
     }
 
-    fn pass(&self, pass: &Pass, text: &mut Text) {
+    fn pass(&self, pass: &RowPass, text: &mut Text) {
         let Self { points, height, across, down, .. } = *self;
         let (program, vector, int) = (points.program, points.nest.vector, points.int());
         let folds = self.folds(pass);

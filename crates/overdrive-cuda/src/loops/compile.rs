@@ -1,14 +1,14 @@
 //! From a program to launches on a device.
 
 use super::columns::columns;
-use super::kernel::{Argument, Kernel, Machine};
+use super::kernel::{Argument, KernelLaunch, PrinterMachine};
 use super::map::map;
-use super::nest::{Lanes, Nest, Of};
+use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
-use super::rows::rows;
+use super::row_printer::rows;
 use super::source::ENTRY;
 use super::stages::Stages;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::{Device, Error};
@@ -37,27 +37,30 @@ pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Re
 pub fn sources(
     program: &Program,
     aliases: &[(SlotId, SlotId)],
-    machine: Machine,
-) -> Result<Vec<Source>, Refusal> {
+    machine: PrinterMachine,
+) -> Result<Vec<KernelSource>, Refusal> {
     Ok(kernels(program, aliases, machine)?.0.into_iter().map(|kernel| kernel.source).collect())
 }
 
-fn machine(device: &Device) -> Machine {
+fn machine(device: &Device) -> PrinterMachine {
     let properties = device.properties();
-    Machine { multiprocessors: properties.multiprocessors, architecture: properties.architecture }
+    PrinterMachine {
+        multiprocessors: properties.multiprocessors,
+        architecture: properties.architecture,
+    }
 }
 
 /// The launches of a program, and the bytes of workspace that they share.
 fn kernels(
     program: &Program,
     aliases: &[(SlotId, SlotId)],
-    machine: Machine,
-) -> Result<(Vec<Kernel>, usize), Refusal> {
+    machine: PrinterMachine,
+) -> Result<(Vec<KernelLaunch>, usize), Refusal> {
     let kept = &program.extents[..program.extents.len() - program.reduced];
     if kept.contains(&0) || (program.reduced == 0 && program.points() == 0) {
         return Ok((vec![], 0));
     }
-    let nest = Nest::new(program);
+    let nest = LoopNest::new(program);
     let stages = Stages::new(program, &nest);
     refuse_shared_bytes(program, &nest)?;
     let points = Points::new(program, (&nest, &stages), aliases);
@@ -69,7 +72,7 @@ fn kernels(
 }
 
 /// Packed elements are written by whole bytes, which must belong to one thread.
-pub(super) fn refuse_shared_bytes(program: &Program, nest: &Nest) -> Result<(), Refusal> {
+pub(super) fn refuse_shared_bytes(program: &Program, nest: &LoopNest) -> Result<(), Refusal> {
     for (number, store) in program.stores.iter().enumerate() {
         let dtype = program.dtype(store.value);
         let walk = &nest.walks[&Of::Store(number)];
@@ -94,7 +97,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(kernel: Kernel, device: &Device) -> Result<Self, Error> {
+    fn new(kernel: KernelLaunch, device: &Device) -> Result<Self, Error> {
         let config = LaunchConfig {
             grid_dim: (kernel.grid, 1, 1),
             block_dim: (kernel.block, 1, 1),

@@ -1,6 +1,6 @@
 //! Counters of loops out of one number.
 
-use super::text::Text;
+use super::cpp::Text;
 
 /// A number that counts the points of several loops.
 pub(super) struct Counter {

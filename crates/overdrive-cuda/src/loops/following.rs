@@ -7,10 +7,10 @@
 //! `follow`, which is told by its caller how threads meet. Invariant: elements of the result are
 //! read from registers alone. Nobody writes the other values that the loop loads meanwhile.
 
-use super::nest::{Lanes, Nest, Of};
+use super::cpp::Text;
+use super::nest::{Lanes, LoopNest, Of};
 use super::print::{Spelling, reducer, statement, value};
-use super::stages::{Level, Pass, Stages};
-use super::text::Text;
+use super::stages::{Level, RowPass, Stages};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Access, Instr, Program, Register, SlotId};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 /// A loop that a product can do itself.
 pub(crate) struct Following<'a> {
     program: &'a Program,
-    nest: Nest,
+    nest: LoopNest,
     stages: Stages,
     /// The access by which the result would be read.
     result: &'a Access,
@@ -34,7 +34,7 @@ impl<'a> Following<'a> {
         result: &'a Access,
         [m, n]: [usize; 2],
     ) -> Result<Self, &'static str> {
-        let nest = Nest::new(program);
+        let nest = LoopNest::new(program);
         if nest.lanes != Lanes::Along || nest.kept() != [m] || nest.folded() != [n] {
             return Err("it does not fold the rows of the product");
         }
@@ -59,7 +59,8 @@ impl<'a> Following<'a> {
         if points || loads.map(|(_, &dtype)| dtype).chain(stores).any(|dtype| dtype.bits() < 8) {
             return Err("it needs to know where its elements are, or parts of a byte");
         }
-        let sums = |pass: &Pass| pass.folds.iter().all(|&fold| program.dtype(fold) == DType::F32);
+        let sums =
+            |pass: &RowPass| pass.folds.iter().all(|&fold| program.dtype(fold) == DType::F32);
         let single = stages.passes.iter().all(|pass| pass.folds.len() <= 1 && sums(pass));
         let none = stages.passes.iter().all(|pass| pass.folds.is_empty());
         if none || !single || !stages.online.is_empty() || !stages.picks.is_empty() {
@@ -193,7 +194,7 @@ impl<'a> Following<'a> {
     fn pass(
         &self,
         p: usize,
-        pass: &Pass,
+        pass: &RowPass,
         number: &mut dyn FnMut(SlotId) -> usize,
         text: &mut Text,
     ) {

@@ -1,6 +1,6 @@
-//! `Kernel`: a printed loop with its grid, before any device has seen it.
+//! `KernelLaunch`: a printed loop with its grid, before any device has seen it.
 
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::launch::Addresses;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::{DType, SlotId};
@@ -26,8 +26,8 @@ impl Argument {
 
 /// One launch.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Kernel {
-    pub(super) source: Source,
+pub(super) struct KernelLaunch {
+    pub(super) source: KernelSource,
     /// Blocks.
     pub(super) grid: u32,
     /// Threads of a block.
@@ -40,7 +40,7 @@ pub(super) struct Kernel {
 
 /// The facts of the device that the printer may know.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Machine {
+pub struct PrinterMachine {
     /// Multiprocessors.
     pub multiprocessors: u32,
     /// The architecture that it compiles for.

@@ -6,14 +6,14 @@
 //! the same. Invariant: the rows are those that the loop alone would write, but for the order of
 //! its sums.
 
+use super::cpp::Text;
 use super::kernel::Argument;
-use super::nest::{Lanes, Nest, Of};
+use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
-use super::rows::Row;
-use super::shape::{Shape, loads};
+use super::row_printer::RowPrinter;
+use super::row_shape::{RowShape, loads};
 use super::split::{Partials, Share};
 use super::stages::Stages;
-use super::text::Text;
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::{Program, Step, StepKind};
 
@@ -41,7 +41,7 @@ impl Lead {
         if program.reduced == 0 || program.points() != m * k || !step.aliases.is_empty() {
             return None;
         }
-        let nest = Nest::new(program);
+        let nest = LoopNest::new(program);
         let stages = Stages::new(program, &nest);
         let elements: usize = nest.folded().iter().product();
         let is_rows = nest.lanes == Lanes::Along && elements == k && !nest.has_tail();
@@ -58,7 +58,7 @@ impl Lead {
         let points = Points::new(program, (&nest, &stages), &[]);
         let kept_loads =
             loads(&points).into_iter().filter(|r| points.moves(Of::Load(*r))).collect();
-        let shape = Shape {
+        let shape = RowShape {
             threads,
             cluster: 1,
             rows: 1,
@@ -70,7 +70,7 @@ impl Lead {
             ahead: false,
         };
         let (share, partials) = (Share::whole(&stages), Partials::default());
-        let row = Row {
+        let row = RowPrinter {
             points: &points,
             shape: &shape,
             share: share.first()?,
@@ -110,7 +110,7 @@ impl Lead {
 
 /// Whether the program writes whole rows of `k` to a slot, one behind the other, and reads none of
 /// it.
-fn writes_rows(program: &Program, nest: &Nest, (target, [m, k]): (SlotId, [usize; 2])) -> bool {
+fn writes_rows(program: &Program, nest: &LoopNest, (target, [m, k]): (SlotId, [usize; 2])) -> bool {
     let to_target = |number: &usize| program.stores[*number].access.slot == target;
     let mut stores = (0..program.stores.len()).filter(to_target);
     let (Some(store), None) = (stores.next(), stores.next()) else { return false };

@@ -7,13 +7,13 @@
 //! The loads of a thread come first. So enough bytes are under way to hide the memory's latency
 //! (Little's law: some 25 KB a multiprocessor there).
 
-use super::kernel::Kernel;
+use super::cpp::Text;
+use super::kernel::KernelLaunch;
 use super::points::Points;
 use super::print::statement;
-use super::source::{Block, Sketch, Workspace};
+use super::source::{Sketch, ThreadBlock, Workspace};
 use super::stages::Level;
-use super::text::Text;
-use super::tiles::Order;
+use super::tiles::PointOrder;
 use overdrive_ir::plan::{Instr, Register};
 
 /// Threads of a block.
@@ -36,13 +36,13 @@ impl Groups {
 }
 
 /// The threads of a map.
-pub(super) fn block() -> Block {
-    Block { threads: BLOCK, resident: 0, cluster: 1, shared_bytes: 0 }
+pub(super) fn block() -> ThreadBlock {
+    ThreadBlock { threads: BLOCK, resident: 0, cluster: 1, shared_bytes: 0 }
 }
 
 /// Prints the kernel.
-pub(super) fn map(mut points: Points<'_>) -> Kernel {
-    let count = Order::new(points.nest).count();
+pub(super) fn map(mut points: Points<'_>) -> KernelLaunch {
+    let count = PointOrder::new(points.nest).count();
     let (text, groups) = body(&mut points, ("blockIdx.x", &count.to_string()));
     Sketch {
         points: &points,
@@ -58,7 +58,7 @@ pub(super) fn map(mut points: Points<'_>) -> Kernel {
 pub(super) fn body(points: &mut Points<'_>, (number, count): (&str, &str)) -> (Text, Groups) {
     let (nest, stages) = (points.nest, points.stages);
     let vector = nest.vector;
-    let order = Order::new(nest);
+    let order = PointOrder::new(nest);
     // Elements of this program are rows to `Stages`: there is no reduced loop.
     let elements = stages.registers(points.program, Level::Row, 0);
     let loads: Vec<Register> = elements

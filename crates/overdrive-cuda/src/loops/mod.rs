@@ -2,10 +2,10 @@
 //!
 //! `print` has the scalar expressions, which epilogues and score functions share. `nest` turns the
 //! iteration space into loops and chooses the one that neighbouring threads share. `stages` says
-//! which values are computed once a kernel, once a row and for every element. `map`, `rows` and
-//! `columns` print the three shapes of kernel. `together` prints several maps as one, `small` those
-//! that need not be alike. `following` is the epilogue of a product over its own rows, `lead` the
-//! prologue. Invariants: the printed text is a function of program and machine alone. Sums are
+//! which values are computed once a kernel, once a row and for every element. `map`, `row_printer`
+//! and `columns` print the three shapes of kernel. `together` prints several maps as one, `small`
+//! those that need not be alike. `following` is the epilogue of a product over its own rows, `lead`
+//! the prologue. Invariants: the printed text is a function of program and machine alone. Sums are
 //! combined in a fixed order, so that equal inputs give equal bits.
 
 mod accuracy;
@@ -13,6 +13,7 @@ mod ahead;
 mod columns;
 mod compile;
 mod coordinates;
+mod cpp;
 mod following;
 mod kernel;
 mod lead;
@@ -23,13 +24,12 @@ mod pairs;
 mod pick;
 mod points;
 pub mod print;
-mod rows;
-mod shape;
+mod row_printer;
+mod row_shape;
 mod small;
 mod source;
 mod split;
 mod stages;
-mod text;
 mod tiles;
 mod together;
 mod unroll;
@@ -38,7 +38,7 @@ mod walk;
 pub use accuracy::loose;
 pub use compile::{compile, sources};
 pub(crate) use following::Following;
-pub use kernel::Machine;
+pub use kernel::PrinterMachine;
 pub(crate) use lead::Lead;
 pub use small::{bunches, compile_bunch, source_bunch};
 pub use together::{compile_together, joins, source_together};

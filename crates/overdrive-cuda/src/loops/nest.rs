@@ -27,7 +27,7 @@ pub(super) enum Lanes {
 pub(super) struct Walk {
     /// At the origin.
     pub(super) offset: i64,
-    /// Per step of each loop, as `Nest::extents`.
+    /// Per step of each loop, as `LoopNest::extents`.
     pub(super) strides: Vec<i64>,
     /// Type of the elements; none for an index.
     pub(super) dtype: Option<DType>,
@@ -48,7 +48,7 @@ pub(super) enum Of {
 
 /// The loops.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Nest {
+pub(super) struct LoopNest {
     pub(super) lanes: Lanes,
     /// Kept loops, then reduced ones, outermost first within each; the lanes' loop is the last of
     /// its group.
@@ -62,21 +62,21 @@ pub(super) struct Nest {
 
 /// A dimension on its way into a nest.
 #[derive(Clone, Debug)]
-struct Dimension {
+struct LoopDim {
     extent: usize,
     reduced: bool,
     /// For each walk, its stride.
     strides: Vec<i64>,
 }
 
-impl Nest {
+impl LoopNest {
     /// The loops of a program none of whose extents is 0.
-    pub(super) fn new(program: &Program) -> Nest {
+    pub(super) fn new(program: &Program) -> LoopNest {
         let walks = walks(program);
         let first_reduced = program.extents.len() - program.reduced;
-        let mut dimensions: Vec<Dimension> = (0..program.extents.len())
+        let mut dimensions: Vec<LoopDim> = (0..program.extents.len())
             .filter(|&d| program.extents[d] != 1)
-            .map(|d| Dimension {
+            .map(|d| LoopDim {
                 extent: program.extents[d],
                 reduced: d >= first_reduced,
                 strides: walks.iter().map(|(_, walk)| walk.strides[d]).collect(),
@@ -97,7 +97,7 @@ impl Nest {
         });
         let mut merged = merge(dimensions);
         if merged.is_empty() {
-            merged.push(Dimension { extent: 1, reduced: false, strides: vec![0; walks.len()] });
+            merged.push(LoopDim { extent: 1, reduced: false, strides: vec![0; walks.len()] });
         }
         let dtypes: Vec<Option<DType>> = walks.iter().map(|(_, walk)| walk.dtype).collect();
         let lane = (0..merged.len())
@@ -118,7 +118,7 @@ impl Nest {
                 (of, Walk { strides: merged.iter().map(|d| d.strides[w]).collect(), ..walk })
             })
             .collect();
-        let mut nest = Nest {
+        let mut nest = LoopNest {
             lanes,
             extents: merged.iter().map(|d| d.extent).collect(),
             reduced: merged.iter().filter(|d| d.reduced).count(),
@@ -187,8 +187,8 @@ impl Nest {
     }
 }
 
-fn merge(dimensions: Vec<Dimension>) -> Vec<Dimension> {
-    let mut merged: Vec<Dimension> = Vec::new();
+fn merge(dimensions: Vec<LoopDim>) -> Vec<LoopDim> {
+    let mut merged: Vec<LoopDim> = Vec::new();
     for dimension in dimensions {
         match merged.last_mut() {
             Some(outer)
@@ -210,7 +210,7 @@ fn merge(dimensions: Vec<Dimension>) -> Vec<Dimension> {
 
 /// Traffic with the lanes along dimension `d`, in bytes per point: an access that strides moves a
 /// whole sector.
-fn lane_cost(dimensions: &[Dimension], dtypes: &[Option<DType>], d: usize) -> f64 {
+fn lane_cost(dimensions: &[LoopDim], dtypes: &[Option<DType>], d: usize) -> f64 {
     const SECTOR_BYTES: f64 = 32.0;
     let spread = |w: usize| -> f64 {
         let broadcast = dimensions.iter().filter(|dimension| dimension.strides[w] == 0);

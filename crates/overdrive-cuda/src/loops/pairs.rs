@@ -6,7 +6,7 @@
 
 use super::nest::Of;
 use super::points::Points;
-use super::stages::Pass;
+use super::stages::RowPass;
 use overdrive_ir::plan::{Instr, Register};
 use overdrive_ir::{DType, Overflow, Reducer};
 
@@ -24,6 +24,6 @@ pub(super) fn paired(points: &Points<'_>, fold: Register) -> Option<Register> {
 }
 
 /// Whether a pass leaves its elements as they lay in memory.
-pub(super) fn only_pairs(points: &Points<'_>, pass: &Pass) -> bool {
+pub(super) fn only_pairs(points: &Points<'_>, pass: &RowPass) -> bool {
     pass.stores.is_empty() && pass.folds.iter().all(|fold| paired(points, *fold).is_some())
 }

@@ -6,11 +6,11 @@
 //! exponential does. Picked, it costs one load a row. Invariant: the value is the same, and 0 where
 //! `place` is outside of the row.
 
-use super::nest::{Lanes, Nest, Of};
+use super::cpp::Text;
+use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
 use super::print::statement;
 use super::stages::Level;
-use super::text::Text;
 use overdrive_ir::plan::{Instr, Program, Register};
 use overdrive_ir::{Compare, Reducer};
 
@@ -26,7 +26,7 @@ pub(super) struct Pick {
 /// Whether a register is such a sum, given the levels of those before it.
 pub(super) fn pick(
     program: &Program,
-    nest: &Nest,
+    nest: &LoopNest,
     (sum, levels): (Register, &[Level]),
 ) -> Option<Pick> {
     let Instr::Reduce(fold) = program.instr(sum) else { return None };
@@ -42,7 +42,7 @@ pub(super) fn pick(
 }
 
 /// Whether the index along a dimension says where in its row an element is.
-fn is_place(nest: &Nest, dimension: usize) -> bool {
+fn is_place(nest: &LoopNest, dimension: usize) -> bool {
     let walk = &nest.walks[&Of::Index(dimension)];
     let along = nest.lanes == Lanes::Along && nest.reduced == 1;
     let others =

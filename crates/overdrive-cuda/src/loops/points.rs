@@ -5,11 +5,11 @@
 //! `V`.
 
 use super::coordinates::Counter;
+use super::cpp::Text;
 use super::kernel::{Parameters, Use};
-use super::nest::{Lanes, Nest, Of, Walk};
+use super::nest::{Lanes, LoopNest, Of, Walk};
 use super::print::{Spelling, statement};
 use super::stages::{Level, Stages};
-use super::text::Text;
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 
@@ -17,7 +17,7 @@ use overdrive_ir::plan::{Access, Instr, Program, Register};
 #[derive(Clone)]
 pub(super) struct Points<'a> {
     pub(super) program: &'a Program,
-    pub(super) nest: &'a Nest,
+    pub(super) nest: &'a LoopNest,
     pub(super) stages: &'a Stages,
     pub(super) parameters: Parameters,
     /// Loads of several groups at once, and the index of the group that follows their names.
@@ -28,7 +28,7 @@ pub(super) struct Points<'a> {
 impl<'a> Points<'a> {
     pub(super) fn new(
         program: &'a Program,
-        (nest, stages): (&'a Nest, &'a Stages),
+        (nest, stages): (&'a LoopNest, &'a Stages),
         aliases: &[(SlotId, SlotId)],
     ) -> Self {
         let mut parameters = Parameters::default();

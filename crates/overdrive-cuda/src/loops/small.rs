@@ -9,17 +9,17 @@
 //! writes.
 
 use super::compile::refuse_shared_bytes;
+use super::cpp::Text;
 use super::kernel::{Argument, Use};
 use super::map::{Groups, block, body};
-use super::nest::Nest;
+use super::nest::LoopNest;
 use super::points::Points;
 use super::source::{ENTRY, head};
 use super::stages::Stages;
-use super::text::Text;
-use super::tiles::Order;
+use super::tiles::PointOrder;
 use super::unroll::unrolled;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::{Entry, WAIT};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::{CudaStream, LaunchConfig};
@@ -38,7 +38,7 @@ const UNITS: usize = 8;
 const WIDEST: i64 = 16;
 
 /// A loop without reductions, and where its result begins if data says.
-struct Unit {
+struct SmallUnit {
     program: Program,
     moved: Option<Moved>,
 }
@@ -52,7 +52,7 @@ struct Moved {
     terms: Vec<(usize, i64, i64)>,
 }
 
-impl Unit {
+impl SmallUnit {
     fn of_loop(step: &Step) -> Option<Self> {
         let StepKind::Loop(program) = &step.kind else { return None };
         let program = unrolled(program)?;
@@ -148,8 +148,8 @@ fn in_place<'a>(call: &'a KernelCall, step: &Step) -> Option<(&'a View, &'a View
 }
 
 /// The units of steps; `None` where one launch cannot do all.
-fn units(steps: &[&Step]) -> Option<Vec<Unit>> {
-    let mut units: Vec<Unit> = Vec::new();
+fn units(steps: &[&Step]) -> Option<Vec<SmallUnit>> {
+    let mut units: Vec<SmallUnit> = Vec::new();
     for step in steps {
         let unit = match &step.kind {
             StepKind::Kernel(call) => {
@@ -160,16 +160,16 @@ fn units(steps: &[&Step]) -> Option<Vec<Unit>> {
                         units.remove(at);
                         unit
                     }
-                    None => Unit::of_update(call, step)?,
+                    None => SmallUnit::of_update(call, step)?,
                 }
             }
-            _ => Unit::of_loop(step)?,
+            _ => SmallUnit::of_loop(step)?,
         };
-        let apart = |other: &Unit| {
-            let stores = |unit: &Unit| -> Vec<SlotId> {
+        let apart = |other: &SmallUnit| {
+            let stores = |unit: &SmallUnit| -> Vec<SlotId> {
                 unit.program.stores.iter().map(|store| store.access.slot).collect()
             };
-            let clear = |a: &Unit, b: &Unit| {
+            let clear = |a: &SmallUnit, b: &SmallUnit| {
                 stores(a).iter().all(|slot| !b.reads(*slot) && !stores(b).contains(slot))
             };
             clear(other, &unit) && clear(&unit, other)
@@ -182,7 +182,7 @@ fn units(steps: &[&Step]) -> Option<Vec<Unit>> {
     Some(units)
 }
 
-fn writes(unit: &Unit, view: Option<&View>) -> bool {
+fn writes(unit: &SmallUnit, view: Option<&View>) -> bool {
     let stores = &unit.program.stores;
     view.is_some_and(|view| stores.iter().any(|store| store.access.slot == view.slot))
 }
@@ -193,26 +193,26 @@ pub fn bunches(steps: &[&Step]) -> bool {
 }
 
 /// Whether a unit reads or writes parts of a byte.
-fn packed(unit: &Unit) -> bool {
+fn packed(unit: &SmallUnit) -> bool {
     unit.program.dtypes.iter().any(|dtype| dtype.bits() < 8)
 }
 
 /// A unit as text.
-struct Printed {
+struct PrintedUnit {
     text: Vec<String>,
     arguments: Vec<Argument>,
     groups: Groups,
 }
 
-impl Printed {
-    fn of(unit: &Unit, first: usize) -> Self {
-        let nest = Nest::new(&unit.program);
+impl PrintedUnit {
+    fn of(unit: &SmallUnit, first: usize) -> Self {
+        let nest = LoopNest::new(&unit.program);
         let stages = Stages::new(&unit.program, &nest);
         let mut points = Points::new(&unit.program, (&nest, &stages), &[]);
         if let Some(moved) = &unit.moved {
             points.parameters.add(moved.starts.slot, DType::I64, Use::Read);
         }
-        let count = Order::new(&nest).count().to_string();
+        let count = PointOrder::new(&nest).count().to_string();
         let (body, groups) = body(&mut points, ("number", &count));
         let mut text = Vec::new();
         let place = |slot| points.parameters.name(slot);
@@ -233,11 +233,11 @@ impl Printed {
 }
 
 /// The source of units, their arguments, and the blocks of the grid.
-fn print(units: &[Unit]) -> (Source, Vec<Argument>, usize) {
+fn print(units: &[SmallUnit]) -> (KernelSource, Vec<Argument>, usize) {
     let (mut arguments, mut first) = (Vec::new(), 0);
     let mut bodies = Text::default();
     for unit in units {
-        let printed = Printed::of(unit, arguments.len());
+        let printed = PrintedUnit::of(unit, arguments.len());
         let last = first + printed.groups.blocks();
         bodies.block(format!("if (blockIdx.x < {last})"), |text| {
             text.line(format!("const u32 number = blockIdx.x - {first};"));
@@ -254,12 +254,12 @@ fn print(units: &[Unit]) -> (Source, Vec<Argument>, usize) {
         text.line(WAIT);
         bodies.finish().lines().for_each(|line| text.line(line));
     });
-    let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
+    let source = KernelSource { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
     (source, arguments, first)
 }
 
 /// The source that steps which one launch can do are compiled from.
-pub fn source_bunch(steps: &[Step]) -> Option<Source> {
+pub fn source_bunch(steps: &[Step]) -> Option<KernelSource> {
     Some(print(&units(&steps.iter().collect::<Vec<_>>())?).0)
 }
 
@@ -271,7 +271,7 @@ pub fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launch>,
     let units = units(&steps.iter().collect::<Vec<_>>())
         .expect("these steps were gathered because one launch can");
     for unit in &units {
-        refuse_shared_bytes(&unit.program, &Nest::new(&unit.program))?;
+        refuse_shared_bytes(&unit.program, &LoopNest::new(&unit.program))?;
     }
     let (source, arguments, blocks) = print(&units);
     let config = LaunchConfig {

@@ -1,9 +1,9 @@
-//! A printed body as a `Kernel`: head, parameters, launch bounds.
+//! A printed body as a `KernelLaunch`: head, parameters, launch bounds.
 
-use super::kernel::{Argument, Kernel};
+use super::cpp::Text;
+use super::kernel::{Argument, KernelLaunch};
 use super::points::Points;
-use super::text::Text;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::WAIT;
 
 /// Name of the entry of every printed loop.
@@ -15,13 +15,13 @@ pub(super) struct Sketch<'a> {
     pub(super) text: Text,
     /// Blocks.
     pub(super) grid: usize,
-    pub(super) block: Block,
+    pub(super) block: ThreadBlock,
     pub(super) workspace: Workspace,
 }
 
 /// The threads that share memory.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Block {
+pub(super) struct ThreadBlock {
     pub(super) threads: usize,
     /// Blocks that a multiprocessor must have room for, which limits registers; 0 leaves it to the
     /// compiler.
@@ -40,8 +40,8 @@ pub(super) enum Workspace {
 }
 
 /// The beginning of a kernel's text.
-pub(super) fn head(block: Block, parameters: &str) -> String {
-    let Block { threads, resident, cluster, .. } = block;
+pub(super) fn head(block: ThreadBlock, parameters: &str) -> String {
+    let ThreadBlock { threads, resident, cluster, .. } = block;
     let mut bounds = match resident {
         0 => format!("__launch_bounds__({threads})"),
         resident => format!("__launch_bounds__({threads}, {resident})"),
@@ -54,10 +54,10 @@ pub(super) fn head(block: Block, parameters: &str) -> String {
 
 impl Sketch<'_> {
     /// The whole source.
-    pub(super) fn finish(self) -> Kernel {
+    pub(super) fn finish(self) -> KernelLaunch {
         let mut text = Text::default();
         text.line("#include \"loop.cuh\"");
-        let Block { threads, shared_bytes, .. } = self.block;
+        let ThreadBlock { threads, shared_bytes, .. } = self.block;
         let mut parameters = self.points.parameters.declarations();
         let mut arguments = self.points.parameters.arguments();
         if self.workspace == Workspace::Used {
@@ -69,8 +69,9 @@ impl Sketch<'_> {
             text.line(WAIT);
             body.lines().for_each(|line| text.line(line));
         });
-        let source = Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
+        let source =
+            KernelSource { name: ENTRY.into(), text: text.finish().into(), defines: vec![] };
         let [grid, block, shared_bytes] = [self.grid, threads, shared_bytes].map(|n| n as u32);
-        Kernel { source, grid, block, shared_bytes, arguments }
+        KernelLaunch { source, grid, block, shared_bytes, arguments }
     }
 }

@@ -7,7 +7,7 @@
 //! needs from loads again. The compiler sees that, and keeps those that registers have room for.
 
 use super::accuracy::loose;
-use super::nest::{Lanes, Nest, Of};
+use super::nest::{Lanes, LoopNest, Of};
 use super::online::{Online, online};
 use super::pick::{Pick, pick};
 use overdrive_ir::plan::{Instr, Program, Register};
@@ -23,7 +23,7 @@ pub(super) enum Level {
 
 /// One walk over a row.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Pass {
+pub(super) struct RowPass {
     /// Registers of elements that it computes, in order.
     pub(super) elements: Vec<Register>,
     /// Reductions that it folds.
@@ -38,7 +38,7 @@ pub(super) struct Stages {
     pub(super) levels: Vec<Level>,
     /// For each register, how many passes are over before it is known.
     pub(super) stage: Vec<usize>,
-    pub(super) passes: Vec<Pass>,
+    pub(super) passes: Vec<RowPass>,
     /// Numbers of the stores of rows.
     pub(super) row_stores: Vec<usize>,
     /// Registers that reach a store.
@@ -52,7 +52,7 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    pub(super) fn new(program: &Program, nest: &Nest) -> Stages {
+    pub(super) fn new(program: &Program, nest: &LoopNest) -> Stages {
         let count = program.instrs.len();
         let (mut levels, mut stage) = (Vec::with_capacity(count), Vec::with_capacity(count));
         let mut picks = BTreeMap::new();
@@ -140,7 +140,7 @@ impl Stages {
             let elements = registers()
                 .filter(|r| needed[r.0 as usize] && self.levels[r.0 as usize] == Level::Element)
                 .collect();
-            self.passes.push(Pass { elements, folds, stores });
+            self.passes.push(RowPass { elements, folds, stores });
         }
     }
 

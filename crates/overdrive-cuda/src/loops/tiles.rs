@@ -7,8 +7,8 @@
 //! sector while it is in the first-level cache. Invariant: every point has one thread.
 
 use super::coordinates::Counter;
-use super::nest::Nest;
-use super::text::Text;
+use super::cpp::Text;
+use super::nest::LoopNest;
 
 /// Steps of the second loop in a tile: a warp.
 const ACROSS: usize = 32;
@@ -16,16 +16,16 @@ const ACROSS: usize = 32;
 const ALONG: usize = 8;
 
 /// The order of points.
-pub(super) struct Order<'a> {
-    nest: &'a Nest,
+pub(super) struct PointOrder<'a> {
+    nest: &'a LoopNest,
     /// Extents of the loops, that of the lanes in groups.
     extents: Vec<usize>,
     /// The second loop of a tile, where points are taken in tiles.
     second: Option<usize>,
 }
 
-impl<'a> Order<'a> {
-    pub(super) fn new(nest: &'a Nest) -> Self {
+impl<'a> PointOrder<'a> {
+    pub(super) fn new(nest: &'a LoopNest) -> Self {
         let mut extents = nest.extents.clone();
         let lane = nest.lane();
         extents[lane] = extents[lane].div_ceil(nest.vector);

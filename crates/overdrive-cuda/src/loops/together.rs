@@ -7,15 +7,15 @@
 //! tables in portions. Loops are alike where their printed text is.
 
 use super::compile::refuse_shared_bytes;
+use super::cpp::Text;
 use super::kernel::Argument;
 use super::map::{Groups, block, body};
-use super::nest::Nest;
+use super::nest::LoopNest;
 use super::points::Points;
 use super::source::{ENTRY, head};
 use super::stages::Stages;
-use super::text::Text;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::{CudaStream, LaunchConfig};
@@ -45,7 +45,7 @@ impl Member {
     }
 
     fn of(program: &Program, step: &Step) -> Member {
-        let nest = Nest::new(program);
+        let nest = LoopNest::new(program);
         let stages = Stages::new(program, &nest);
         let mut points = Points::new(program, (&nest, &stages), &step.aliases);
         let (text, groups) = body(&mut points, ("number", "part.groups"));
@@ -76,7 +76,7 @@ pub fn joins(steps: &[&Step], step: &Step) -> bool {
 pub fn compile_together(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launch>, Refusal> {
     for step in steps {
         if let StepKind::Loop(program) = &step.kind {
-            refuse_shared_bytes(program, &Nest::new(program))?;
+            refuse_shared_bytes(program, &LoopNest::new(program))?;
         }
     }
     let members: Vec<Member> = steps.iter().filter_map(Member::new).collect();
@@ -96,12 +96,12 @@ pub fn compile_together(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn Launc
 }
 
 /// The source that steps which join are compiled from.
-pub fn source_together(steps: &[Step]) -> Source {
+pub fn source_together(steps: &[Step]) -> KernelSource {
     print(&steps.iter().filter_map(Member::new).collect::<Vec<_>>()).0
 }
 
 /// The source of loops of one text, and the blocks of its grid.
-fn print(members: &[Member]) -> (Source, usize) {
+fn print(members: &[Member]) -> (KernelSource, usize) {
     let (declarations, body) = &members[0].text;
     let mut text = Text::default();
     text.line("#include \"loop.cuh\"");
@@ -124,7 +124,7 @@ fn print(members: &[Member]) -> (Source, usize) {
         body.lines().for_each(|line| text.line(line));
     });
     let blocks = members.iter().map(|member| member.groups.blocks()).sum();
-    (Source { name: ENTRY.into(), text: text.finish().into(), defines: vec![] }, blocks)
+    (KernelSource { name: ENTRY.into(), text: text.finish().into(), defines: vec![] }, blocks)
 }
 
 struct Loops {

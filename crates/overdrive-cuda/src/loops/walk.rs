@@ -2,16 +2,16 @@
 //! several at once.
 
 use super::coordinates::Counter;
+use super::cpp::Text;
 use super::points::Points;
-use super::rows::Row;
-use super::shape::BYTES_OF_THREAD;
-use super::text::Text;
+use super::row_printer::RowPrinter;
+use super::row_shape::BYTES_OF_THREAD;
 use overdrive_ir::plan::Register;
 
 /// Most groups at once, where they are small.
 const MOST_AT_ONCE: usize = 8;
 
-impl Row<'_> {
+impl RowPrinter<'_> {
     /// A loop over this thread's groups of the row that registers hold, at whose counters `content`
     /// stands.
     pub(super) fn each_kept(&self, kept: usize, text: &mut Text, content: impl Fn(&mut Text)) {

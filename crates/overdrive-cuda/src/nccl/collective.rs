@@ -1,6 +1,6 @@
 //! Collectives as launches: what NCCL calls them.
 
-use super::group::Group;
+use super::group::NcclGroup;
 use super::library::{Comm, IN_PROGRESS, Library, SUCCESS};
 use super::ranks::Ranks;
 use crate::Error;
@@ -15,14 +15,14 @@ const U8: c_int = 1;
 
 /// A collective along axis 0, as the pass `in_blocks` leaves it.
 struct Collective {
-    group: Arc<Group>,
-    kind: Kind,
+    group: Arc<NcclGroup>,
+    kind: NcclCollective,
     /// One, or those of a bucket.
-    parts: Vec<Part>,
+    parts: Vec<CollectivePart>,
 }
 
 /// An operand and its result.
-struct Part {
+struct CollectivePart {
     operand: SlotId,
     result: SlotId,
     /// Bytes of the operand and of the result.
@@ -32,7 +32,7 @@ struct Part {
 }
 
 /// Which collective, with NCCL's numbers of the element type and the fold.
-enum Kind {
+enum NcclCollective {
     AllReduce { dtype: c_int, fold: c_int },
     ReduceScatter { dtype: c_int, fold: c_int },
     AllGather,
@@ -72,22 +72,22 @@ pub(crate) fn compile(
     let kind = match prim {
         Prim::AllReduce { reducer, .. } => {
             let (dtype, fold) = folded(reducer)?;
-            Kind::AllReduce { dtype, fold }
+            NcclCollective::AllReduce { dtype, fold }
         }
         Prim::ReduceScatter { reducer, .. } => {
             let (dtype, fold) = folded(reducer)?;
-            Kind::ReduceScatter { dtype, fold }
+            NcclCollective::ReduceScatter { dtype, fold }
         }
-        Prim::AllGather { .. } => Kind::AllGather,
-        Prim::AllToAll { .. } => Kind::AllToAll,
+        Prim::AllGather { .. } => NcclCollective::AllGather,
+        Prim::AllToAll { .. } => NcclCollective::AllToAll,
         Prim::Permute { pairs, .. } => {
             let to = pairs.iter().find(|(from, _)| *from == own).map(|(_, to)| *to as c_int);
             let from = pairs.iter().find(|(_, to)| *to == own).map(|(from, _)| *from as c_int);
-            Kind::Permute { to, from }
+            NcclCollective::Permute { to, from }
         }
         other => unreachable!("`{}` is no collective", other.name()),
     };
-    let part = |(&operand, &result): (&SlotId, &SlotId)| Part {
+    let part = |(&operand, &result): (&SlotId, &SlotId)| CollectivePart {
         operand,
         result,
         bytes: [operand, result].map(|slot| plan.slot(slot).bytes()),
@@ -161,15 +161,15 @@ impl Collective {
                 let to = addresses.of(part.result) as *mut c_void;
                 let (count, [bytes, result_bytes]) = (part.elements, part.bytes);
                 match self.kind {
-                    Kind::AllReduce { dtype, fold } => calls
+                    NcclCollective::AllReduce { dtype, fold } => calls
                         .then(|| (library.all_reduce)(from, to, count, dtype, fold, comm, stream)),
-                    Kind::ReduceScatter { dtype, fold } => calls.then(|| {
+                    NcclCollective::ReduceScatter { dtype, fold } => calls.then(|| {
                         (library.reduce_scatter)(from, to, count, dtype, fold, comm, stream)
                     }),
-                    Kind::AllGather => {
+                    NcclCollective::AllGather => {
                         calls.then(|| (library.all_gather)(from, to, bytes, U8, comm, stream));
                     }
-                    Kind::AllToAll => {
+                    NcclCollective::AllToAll => {
                         let block = result_bytes / ranks;
                         for other in 0..ranks {
                             let (at, peer) = (other * block, other as c_int);
@@ -178,7 +178,7 @@ impl Collective {
                             calls.then(|| (library.receive)(to, block, U8, peer, comm, stream));
                         }
                     }
-                    Kind::Permute { to: target, from: source } => {
+                    NcclCollective::Permute { to: target, from: source } => {
                         if let Some(peer) = target {
                             calls.then(|| (library.send)(from, bytes, U8, peer, comm, stream));
                         }
@@ -197,7 +197,7 @@ impl Collective {
 
 impl Launch for Collective {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if let Kind::Permute { from: None, .. } = self.kind {
+        if let NcclCollective::Permute { from: None, .. } = self.kind {
             for part in &self.parts {
                 let (to, bytes) = (addresses.of(part.result), part.bytes[1]);
                 // SAFETY: the slot has so many bytes, and the stream is of its device.

@@ -1,4 +1,4 @@
-//! `Group`: one rank's part in the collectives of a group of ranks.
+//! `NcclGroup`: one rank's part in the collectives of a group of ranks.
 //!
 //! Calls of NCCL return before they are done. Whoever waits for one looks at the same time whether
 //! all ranks live. Invariant: once a call has failed, the group is aborted, which ends what NCCL
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_micros(50);
 const HEARD: Duration = Duration::from_secs(5);
 
 /// One rank of one group.
-pub(super) struct Group {
+pub(super) struct NcclGroup {
     library: &'static Library,
     device: Arc<Device>,
     communicator: Arc<dyn Communicator>,
@@ -35,13 +35,13 @@ struct Handle(Comm);
 // SAFETY: NCCL's communicators may be used from any thread, one at a time, which the mutex sees to.
 unsafe impl Send for Handle {}
 
-impl std::fmt::Debug for Group {
+impl std::fmt::Debug for NcclGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Group(rank {} of {})", self.position, self.ranks)
     }
 }
 
-impl Group {
+impl NcclGroup {
     /// Meets the other members; all of them come here at the same time.
     pub(super) fn meet(
         device: &Arc<Device>,
@@ -206,7 +206,7 @@ impl From<RankError> for Error {
     }
 }
 
-impl Drop for Group {
+impl Drop for NcclGroup {
     /// Where all is well, what others may still need of this rank is sent before.
     fn drop(&mut self) {
         let mut handle = self.handle();

@@ -47,7 +47,7 @@ impl Config {
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const IN_PROGRESS: c_int = 7;
 
-type Stream = *mut c_void;
+type StreamHandle = *mut c_void;
 
 /// The functions.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(super) struct Library {
         c_int,
         c_int,
         Comm,
-        Stream,
+        StreamHandle,
     ) -> c_int,
     pub(super) reduce_scatter: unsafe extern "C" fn(
         *const c_void,
@@ -80,14 +80,14 @@ pub(super) struct Library {
         c_int,
         c_int,
         Comm,
-        Stream,
+        StreamHandle,
     ) -> c_int,
     pub(super) all_gather:
-        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, Stream) -> c_int,
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, StreamHandle) -> c_int,
     pub(super) send:
-        unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, Stream) -> c_int,
+        unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, StreamHandle) -> c_int,
     pub(super) receive:
-        unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, Stream) -> c_int,
+        unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, StreamHandle) -> c_int,
     /// Never unloaded: NCCL has threads of its own.
     _library: std::mem::ManuallyDrop<libloading::Library>,
 }

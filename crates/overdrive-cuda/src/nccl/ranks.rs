@@ -1,7 +1,7 @@
 //! `Ranks`: a device as one rank of several: the groups that it is in, and how it waits for work
 //! that other ranks take part in.
 
-use super::group::{Group, late};
+use super::group::{NcclGroup, late};
 use crate::{Device, Error};
 use cudarc::driver::CudaEvent;
 use overdrive_ir::plan::{Plan, StepKind};
@@ -26,7 +26,7 @@ pub(crate) struct Ranks {
     device: Arc<Device>,
     communicator: Arc<dyn Communicator>,
     /// By their members.
-    groups: Mutex<BTreeMap<Vec<usize>, Arc<Group>>>,
+    groups: Mutex<BTreeMap<Vec<usize>, Arc<NcclGroup>>>,
 }
 
 impl Ranks {
@@ -52,13 +52,13 @@ impl Ranks {
     }
 
     /// This rank's group of these axes.
-    pub(super) fn group(&self, axes: &Mesh) -> Result<Arc<Group>, Error> {
+    pub(super) fn group(&self, axes: &Mesh) -> Result<Arc<NcclGroup>, Error> {
         let members = self.communicator.mesh().group_of(self.communicator.rank(), axes);
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = groups.get(&members) {
             return Ok(Arc::clone(group));
         }
-        let group = Arc::new(Group::meet(&self.device, &self.communicator, &members)?);
+        let group = Arc::new(NcclGroup::meet(&self.device, &self.communicator, &members)?);
         groups.insert(members, Arc::clone(&group));
         Ok(group)
     }

@@ -5,7 +5,7 @@ use cudarc::driver::{CudaSlice, DevicePtr};
 use overdrive_cuda::Device;
 use overdrive_cuda::gemm;
 use overdrive_cuda::launch::{Addresses, Launch, Site};
-use overdrive_ir::plan::{GemmCall, Place, Plan, SlotId, StepKind};
+use overdrive_ir::plan::{GemmCall, Plan, SlotId, SlotPlace, StepKind};
 use overdrive_ir::{DType, Description, Graph, Mode, Tensor, Tuning, WithoutKernels};
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Bed {
             .slots
             .iter()
             .map(|slot| match &slot.place {
-                Place::Constant(tensor) => device.stream().clone_htod(tensor.bytes()),
+                SlotPlace::Constant(tensor) => device.stream().clone_htod(tensor.bytes()),
                 _ => device.stream().clone_htod(&vec![0xffu8; slot.bytes().max(1)]),
             })
             .collect::<Result<_, _>>()

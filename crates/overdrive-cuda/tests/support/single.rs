@@ -3,7 +3,7 @@
 use overdrive_cuda::launch::{Addresses, Launch, Refusal, Site};
 use overdrive_cuda::memory::DeviceBytes;
 use overdrive_cuda::{Device, loops};
-use overdrive_ir::plan::{Layout, Place, Plan, Program, Slot, Step, StepKind};
+use overdrive_ir::plan::{Layout, Plan, Program, Slot, SlotPlace, Step, StepKind};
 use overdrive_ir::{Mode, SlotId, Tensor, TensorType, Tuning};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Single {
         let slot = |(number, ty): (usize, &TensorType)| Slot {
             ty: ty.clone(),
             layout: Layout::RowMajor,
-            place: Place::Input(number),
+            place: SlotPlace::Input(number),
         };
         let step = Step {
             kind: StepKind::Loop(program.clone()),

@@ -4,7 +4,7 @@
 //! Invariant: copies are on the default stream, which is waited for before they return.
 #![allow(unsafe_code)] // The loader is asked for the driver.
 
-use crate::device::{Allocation, Device};
+use crate::device::{Allocation, DeviceAllocator};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError};
 use overdrive_ir::BackendError;
@@ -30,7 +30,7 @@ impl Gpu {
     }
 }
 
-impl Device for Gpu {
+impl DeviceAllocator for Gpu {
     fn allocate(&self, bytes: usize) -> Result<Box<dyn Allocation>, BackendError> {
         // A block of nothing would have no address.
         let slice = self.stream.alloc_zeros(bytes.max(1)).map_err(failed)?;

@@ -9,11 +9,11 @@
 use super::library::Library;
 use super::plugin;
 use super::provider::Provider;
-use super::values::{MemoryInfo, Placed, RunOptions};
-use crate::call::{HostEngine, Model, Prepared, unsupported};
-use crate::device::Device;
+use super::values::{BoundValue, MemoryInfo, RunOptions};
+use crate::device::DeviceAllocator;
 use crate::engine::{Engine, OriginalFile};
-use crate::host::HostMemory;
+use crate::engine_buffer::HostMemory;
+use crate::host_backend::{EngineModel, HostEngine, Prepared, unsupported};
 use crate::onnx_model::{self, OnnxModel};
 use ort::ep;
 use ort::session::Session;
@@ -38,7 +38,7 @@ pub(super) struct Sessions {
     /// The library of a provider that is no part of ONNX Runtime's.
     pub(super) plugin: Option<PathBuf>,
     /// Where inputs and outputs are, if not on the host.
-    pub(super) device: Option<Arc<dyn Device>>,
+    pub(super) device: Option<Arc<dyn DeviceAllocator>>,
 }
 
 impl Sessions {
@@ -152,7 +152,8 @@ impl HostEngine for Sessions {
             }
         };
         let session = session.map_err(|e| refused(e.to_string()))?;
-        let value = |port: &Port| Placed::new(&port.name, graph.ty(port.value)).map_err(refused);
+        let value =
+            |port: &Port| BoundValue::new(&port.name, graph.ty(port.value)).map_err(refused);
         let inputs = graph.inputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let outputs = graph.outputs().iter().map(value).collect::<Result<Vec<_>, _>>()?;
         let memory = match self.provider {
@@ -178,12 +179,12 @@ impl HostEngine for Sessions {
 
 struct SessionModel {
     session: Session,
-    inputs: Vec<Placed>,
-    outputs: Vec<Placed>,
+    inputs: Vec<BoundValue>,
+    outputs: Vec<BoundValue>,
     /// What the library calls the memory that inputs and outputs are in.
     memory: MemoryInfo,
     /// Whose memory it is, if not the host's.
-    device: Option<Arc<dyn Device>>,
+    device: Option<Arc<dyn DeviceAllocator>>,
     /// What calls are captured under, by the addresses of their inputs and outputs: a captured
     /// graph uses these whatever it is handed. None where calls are not captured.
     captures: Option<HashMap<Vec<usize>, RunOptions>>,
@@ -233,8 +234,9 @@ impl SessionModel {
                 }
             }
         };
-        let names =
-            |places: &[Placed]| places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>();
+        let names = |places: &[BoundValue]| {
+            places.iter().map(|place| place.name.as_ptr()).collect::<Vec<_>>()
+        };
         let (input_names, output_names) = (names(&self.inputs), names(&self.outputs));
         let given_values: Vec<*const sys::OrtValue> =
             given.iter().map(|value| value.0.cast_const()).collect();
@@ -288,7 +290,7 @@ impl SessionModel {
     }
 }
 
-impl Model for SessionModel {
+impl EngineModel for SessionModel {
     fn call(
         &mut self,
         inputs: &[&HostMemory],
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
     use crate::device::Beside;
     use crate::engine::Places;
-    use crate::host;
+    use crate::engine_buffer;
     use overdrive_ir::{Builder, DType, Tensor, TensorType};
 
     #[test]
@@ -335,23 +337,23 @@ mod tests {
         let ty = TensorType::new(DType::F32, [4usize]);
         b.output("y", b.input("x", ty.clone()) + b.input("z", ty.clone()));
         let mut model = sessions.prepare(&b.finish().unwrap(), Mode::Compile, 1).unwrap().model;
-        let [x, z] =
-            [[1.0, 2.0, 3.0, 4.0], [0.5; 4]].map(|v| host::upload(&Tensor::from_f32([4], &v)));
-        let (mut x, mut y) = (x, host::output(&ty));
+        let [x, z] = [[1.0, 2.0, 3.0, 4.0], [0.5; 4]]
+            .map(|v| engine_buffer::upload(&Tensor::from_f32([4], &v)));
+        let (mut x, mut y) = (x, engine_buffer::output(&ty));
         let mut call = |x: &_, y: &mut _| {
-            let (x, z) = (host::of(x).unwrap(), host::of(&z).unwrap());
-            model.call(&[x, z], &mut [host::of_mut(y).unwrap()]).unwrap();
+            let (x, z) = (engine_buffer::of(x).unwrap(), engine_buffer::of(&z).unwrap());
+            model.call(&[x, z], &mut [engine_buffer::of_mut(y).unwrap()]).unwrap();
         };
         call(&x, &mut y);
         // Two inputs, and an output that nobody has written yet.
         assert_eq!(device.copies(), [48, 0]);
-        assert_eq!(host::download(&y).unwrap().to_f64(), [1.5, 2.5, 3.5, 4.5]);
-        host::write(&mut x, &Tensor::from_f32([4], &[2.0; 4])).unwrap();
+        assert_eq!(engine_buffer::download(&y).unwrap().to_f64(), [1.5, 2.5, 3.5, 4.5]);
+        engine_buffer::write(&mut x, &Tensor::from_f32([4], &[2.0; 4])).unwrap();
         let before = device.copies();
         assert_eq!(before, [64, 16]);
         call(&x, &mut y);
         call(&x, &mut y);
         assert_eq!(device.copies(), before);
-        assert_eq!(host::download(&y).unwrap().to_f64(), [2.5; 4]);
+        assert_eq!(engine_buffer::download(&y).unwrap().to_f64(), [2.5; 4]);
     }
 }

@@ -10,13 +10,13 @@ use std::ffi::CString;
 use std::ptr;
 
 /// An input or an output as the library wants to be told of it.
-pub(super) struct Placed {
+pub(super) struct BoundValue {
     pub(super) name: CString,
     sizes: Vec<i64>,
     element: sys::ONNXTensorElementDataType,
 }
 
-impl Placed {
+impl BoundValue {
     pub(super) fn new(name: &str, ty: &TensorType) -> Result<Self, String> {
         let code =
             element_code(ty.dtype).ok_or_else(|| format!("ONNX has no element type for {ty}"))?;

@@ -55,7 +55,7 @@ pub(super) type Object = *mut c_void;
 pub(super) type Function = unsafe extern "C" fn(*mut c_void) -> Object;
 
 /// The fields of a function's arguments.
-pub(super) trait Arguments {
+pub(super) trait ApiArguments {
     /// The function's place in the table.
     const SLOT: usize;
     /// Its name, for messages.
@@ -68,7 +68,7 @@ macro_rules! arguments {
         pub(super) struct $name {
             $(pub(super) $field: $ty,)*
         }
-        impl Arguments for $name {
+        impl ApiArguments for $name {
             const SLOT: usize = $slot;
             const NAME: &'static str = stringify!($name);
         }
@@ -155,7 +155,7 @@ arguments! {
 /// Each number with a flag that says whether it is known.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Known {
+pub(super) struct KnownNumber {
     pub(super) value: i64,
     pub(super) is_set: bool,
 }
@@ -164,11 +164,11 @@ pub(super) struct Known {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct MemoryStats {
-    pub(super) peak_bytes: Known,
-    allocations: Known,
-    largest_bytes: Known,
-    pub(super) limit_bytes: Known,
-    reserved_bytes: Known,
+    pub(super) peak_bytes: KnownNumber,
+    allocations: KnownNumber,
+    largest_bytes: KnownNumber,
+    pub(super) limit_bytes: KnownNumber,
+    reserved_bytes: KnownNumber,
 }
 
 /// A program to compile.

@@ -1,9 +1,9 @@
 //! A device of a PJRT plugin as a back end.
 
 use super::client::Client;
+use super::device_buffer::XlaMemory;
 use super::executable::XlaExecutable;
-use super::memory::XlaMemory;
-use crate::call::unsupported;
+use crate::host_backend::unsupported;
 use overdrive_ir::{
     Backend, BackendError, Buffer, DType, Description, Executable, Graph, Mode, Peaks, Target,
     Tensor, TensorType, Tuning, WithoutKernels,

@@ -3,7 +3,7 @@
 
 use super::backend::XlaBackend;
 use super::plugin::Plugin;
-use crate::engine::{Engine, Found, Missing, Place, Places, Request};
+use crate::engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, Places};
 use crate::python;
 use overdrive_ir::{Backend, Description};
 use std::path::{Path, PathBuf};
@@ -79,20 +79,20 @@ impl Engine for Xla {
         "the compiler behind JAX, by a PJRT plugin"
     }
 
-    fn runs_on(&self) -> Place {
+    fn runs_on(&self) -> EngineDevice {
         match self {
-            Self::Gpu => Place::Gpu,
-            Self::Processor => Place::Processor,
+            Self::Gpu => EngineDevice::Gpu,
+            Self::Processor => EngineDevice::Processor,
         }
     }
 
-    fn find(&self, places: &Places) -> Result<Found, Missing> {
+    fn find(&self, places: &Places) -> Result<FoundEngine, Missing> {
         let path = self.plugin(places)?;
         let (major, minor) = Plugin::load(&path).map_err(|e| self.missing(e))?.version();
-        Ok(Found { version: format!("PJRT {major}.{minor}"), library: Some(path) })
+        Ok(FoundEngine { version: format!("PJRT {major}.{minor}"), library: Some(path) })
     }
 
-    fn open(&self, request: &Request<'_>) -> Result<Box<dyn Backend>, Missing> {
+    fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing> {
         let path = self.plugin(request.places)?;
         if *self == Self::Processor {
             // Its pool has a thread for each processor that the process may use, and no option says

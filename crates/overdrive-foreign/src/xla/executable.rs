@@ -6,13 +6,13 @@
 use super::ahead::Split;
 use super::api::Object;
 use super::client::{Client, DeviceBuffer, Event, Executable as Program, Rounding};
-use super::memory::XlaMemory;
-use crate::call::{timed_on_the_host, unsupported};
+use super::device_buffer::XlaMemory;
+use crate::host_backend::{timed_on_the_host, unsupported};
 use overdrive_formats::stablehlo;
 use overdrive_ir::backend::{
-    CacheState, Heap, MemoryReport, Pending, Protocol, Sample, StepProfile,
+    CacheState, Heap, MemoryReport, Pending, Protocol, StepProfile, TimedSample,
 };
-use overdrive_ir::plan::{Layout, Place, Signature, Slot, Space};
+use overdrive_ir::plan::{Layout, Signature, Slot, SlotPlace, Space};
 use overdrive_ir::{
     Arguments, BackendError, Buffer, Executable, Graph, Mode, Plan, Port, Session, SlotId,
 };
@@ -81,7 +81,7 @@ impl XlaExecutable {
             order.iter().position(|state| state == name).expect("every state has a slot")
         };
         let slot_of = |name: &str| {
-            let is_it = |slot: &Slot| slot.place == Place::State(name.to_owned());
+            let is_it = |slot: &Slot| slot.place == SlotPlace::State(name.to_owned());
             let at = plan.slots.iter().position(is_it).expect("every state has a slot");
             SlotId(at as u32)
         };
@@ -191,10 +191,10 @@ fn rounding(module: &str) -> Rounding {
 /// The known part of a plan that XLA keeps to itself: the values that are passed, and that updated
 /// states are replaced.
 fn plan(graph: &Graph, mode: Mode) -> Plan {
-    let mut plan = crate::call::plan(graph, mode);
+    let mut plan = crate::host_backend::plan(graph, mode);
     for state in graph.states() {
         let slot = SlotId(plan.slots.len() as u32);
-        let (ty, place) = (graph.ty(state.value).clone(), Place::State(state.name.clone()));
+        let (ty, place) = (graph.ty(state.value).clone(), SlotPlace::State(state.name.clone()));
         plan.slots.push(Slot { ty, layout: Layout::RowMajor, place });
         plan.updates.extend(state.update.map(|_| (state.name.clone(), slot, slot)));
     }
@@ -242,7 +242,7 @@ impl Session for XlaSession {
         &mut self,
         mut call: Arguments<'_>,
         protocol: Protocol,
-    ) -> Result<Vec<Sample>, BackendError> {
+    ) -> Result<Vec<TimedSample>, BackendError> {
         let mut samples = timed_on_the_host(protocol, || self.call(call.again())?.wait())?;
         if protocol.cache == CacheState::Cold {
             samples.iter_mut().for_each(|sample| sample.flags.push("warm".to_owned()));

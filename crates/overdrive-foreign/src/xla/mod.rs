@@ -10,9 +10,9 @@ mod ahead;
 mod api;
 mod backend;
 mod client;
+mod device_buffer;
 mod engine;
 mod executable;
-mod memory;
 mod nibbles;
 mod plugin;
 

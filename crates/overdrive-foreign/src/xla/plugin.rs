@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // The interface is C.
 
 use super::api::{
-    ApiStruct, Arguments, ErrorDestroy, ErrorMessage, Function, Header, Object, PluginInitialize,
+    ApiArguments, ApiStruct, ErrorDestroy, ErrorMessage, Function, Header, Object, PluginInitialize,
 };
 use libloading::Library;
 use overdrive_ir::BackendError;
@@ -114,7 +114,7 @@ impl Plugin {
     ///
     /// # Safety
     /// The pointers among the arguments must be what the interface asks for.
-    pub(super) unsafe fn call<A: Arguments>(&self, arguments: A) -> Result<A, BackendError> {
+    pub(super) unsafe fn call<A: ApiArguments>(&self, arguments: A) -> Result<A, BackendError> {
         let function = self.function(A::SLOT);
         let function = function
             .ok_or_else(|| failed(A::NAME, "the plugin is too old to have this function"))?;

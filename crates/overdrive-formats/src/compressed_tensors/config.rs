@@ -4,7 +4,7 @@
 //! from a good one. Invariant: none where a layer has codes that the ecosystem has no words for
 //! (six bits, zero points that are no codes).
 
-use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
 use overdrive_ir::ops::{Linear, SparseLinear, Unpack24};
 use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
@@ -17,7 +17,7 @@ pub(super) const COMPRESSED: &str = ".compressed";
 const PACKED_FORMAT: &str = "pack-quantized";
 
 /// Layers that are alike.
-struct Group {
+struct ConfigGroup {
     format: &'static str,
     weights: Json,
     activations: Json,
@@ -45,7 +45,7 @@ impl Words<'static> {
 /// `dequantize` says so.
 pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
     let sizes = group_sizes(graph);
-    let (mut groups, mut ignore, mut sparse) = (Vec::<Group>::new(), Vec::new(), Vec::new());
+    let (mut groups, mut ignore, mut sparse) = (Vec::<ConfigGroup>::new(), Vec::new(), Vec::new());
     for node in graph.nodes() {
         let quantized = node.op.composite::<QuantizedLinear>();
         let float = node.op.composite::<Linear>().is_some()
@@ -70,7 +70,8 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             continue;
         };
         let (mut format, mut weights) = weights(graph, node, *op, &sizes)?;
-        let scaled_alone = op.weights == Weights::Symmetric && op.activations == Activations::Float;
+        let scaled_alone =
+            op.weights == WeightScales::Symmetric && op.activations == Activations::Float;
         if words.packs_bytes && format == "int-quantized" && scaled_alone {
             format = PACKED_FORMAT;
         }
@@ -78,12 +79,12 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
             turn(format, &mut weights)?;
         }
         let activations = activations(graph, node, *op);
-        let alike = |g: &&mut Group| {
+        let alike = |g: &&mut ConfigGroup| {
             g.format == format && g.weights == weights && g.activations == activations
         };
         match groups.iter_mut().find(alike) {
             Some(group) => group.targets.push(layer),
-            None => groups.push(Group { format, weights, activations, targets: vec![layer] }),
+            None => groups.push(ConfigGroup { format, weights, activations, targets: vec![layer] }),
         }
     }
     if groups.is_empty() && sparse.is_empty() {
@@ -95,7 +96,7 @@ pub fn quantization_config(graph: &Graph, words: &Words<'_>) -> Option<Json> {
         let mixed = groups.iter().any(|group| group.format != first.format);
         config["format"] = if mixed { "mixed-precision" } else { first.format }.into();
         let named = groups.iter().enumerate().map(|(i, group)| {
-            let Group { format, weights, activations, targets } = group;
+            let ConfigGroup { format, weights, activations, targets } = group;
             let group = json!({
                 "targets": targets, "weights": weights, "input_activations": activations,
                 "format": format,
@@ -187,7 +188,7 @@ fn weights(
         (_, 1) if !sizes.contains(&columns) && scale.dtype == DType::F32 => "channel",
         _ => "group",
     };
-    if op.weights == Weights::Asymmetric && !graph.ty(node.operands[3]).dtype.is_int() {
+    if op.weights == WeightScales::Asymmetric && !graph.ty(node.operands[3]).dtype.is_int() {
         return None;
     }
     let format = match (codes.dtype, scale.dtype) {
@@ -200,11 +201,11 @@ fn weights(
         _ => return None,
     };
     let group_size = (strategy == "group").then(|| columns / groups);
-    let strategy = if op.weights == Weights::TwoLevel { "tensor_group" } else { strategy };
+    let strategy = if op.weights == WeightScales::TwoLevel { "tensor_group" } else { strategy };
     let mut arguments = json!({
         "num_bits": codes.dtype.bits(), "type": kind(codes.dtype), "strategy": strategy,
         "group_size": group_size,
-        "symmetric": op.weights != Weights::Asymmetric, "dynamic": false,
+        "symmetric": op.weights != WeightScales::Asymmetric, "dynamic": false,
     });
     if scale.dtype == DType::E8M0 {
         microscaled(&mut arguments);

@@ -1,7 +1,7 @@
 //! The header's keys as the fields of a config.json.
 
-use super::file::{File, Value};
 use super::keys::Keys;
+use super::layout::{File, HeaderValue};
 use super::rotary;
 use crate::FormatError;
 use crate::huggingface::Config;
@@ -42,7 +42,7 @@ impl Architecture {
         const KEY: &str = "general.architecture";
         let known = || format!("one of {}", KNOWN.map(|(name, ..)| name).join(", "));
         match file.find(KEY) {
-            Some(Value::Text(name)) => {
+            Some(HeaderValue::Text(name)) => {
                 let found = KNOWN.iter().find(|known| known.0 == name);
                 found.map(|known| known.1).ok_or_else(|| file.wrong(KEY, known(), name))
             }
@@ -169,7 +169,7 @@ fn finished(file: &File, mut fields: Map<String, Json>) -> Result<Config, Format
         ("tokenizer.ggml.eos_token_id", "eos_token_id"),
         ("tokenizer.ggml.bos_token_id", "bos_token_id"),
     ] {
-        if let Some(Value::Integer(id)) = file.find(key) {
+        if let Some(HeaderValue::Integer(id)) = file.find(key) {
             fields.insert(field.to_owned(), (*id as u64).into());
         }
     }

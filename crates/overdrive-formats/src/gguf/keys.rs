@@ -1,6 +1,6 @@
 //! The keys of a header about its architecture: `llama.context_length` by `context_length`.
 
-use super::file::{File, Value};
+use super::layout::{File, HeaderValue};
 use crate::FormatError;
 
 /// Keys of an architecture.
@@ -10,18 +10,18 @@ pub(super) struct Keys<'f> {
 }
 
 impl<'f> Keys<'f> {
-    pub(super) fn find(&self, name: &str) -> Option<&'f Value> {
+    pub(super) fn find(&self, name: &str) -> Option<&'f HeaderValue> {
         self.file.find(&format!("{}.{name}", self.prefix))
     }
 
     pub(super) fn count(&self, name: &str) -> Result<Option<u64>, FormatError> {
         match self.find(name) {
             None => Ok(None),
-            Some(Value::Integer(n)) if (0..=i128::from(u32::MAX)).contains(n) => {
+            Some(HeaderValue::Integer(n)) if (0..=i128::from(u32::MAX)).contains(n) => {
                 Ok(Some(*n as u64))
             }
             // One for each block, all alike.
-            Some(Value::Integers(all))
+            Some(HeaderValue::Integers(all))
                 if all.first().is_some_and(|n| *n >= 0 && all.iter().all(|m| m == n)) =>
             {
                 Ok(Some(all[0] as u64))
@@ -41,7 +41,7 @@ impl<'f> Keys<'f> {
     pub(super) fn find_positive(&self, name: &str) -> Result<Option<f64>, FormatError> {
         match self.find(name) {
             None => Ok(None),
-            Some(Value::Float(x)) if x.is_finite() && *x > 0.0 => Ok(Some(*x)),
+            Some(HeaderValue::Float(x)) if x.is_finite() && *x > 0.0 => Ok(Some(*x)),
             Some(found) => {
                 let place = format!("{}.{name}", self.prefix);
                 Err(self.file.wrong(&place, "a number above 0", shown(found)))
@@ -57,7 +57,7 @@ impl<'f> Keys<'f> {
 }
 
 /// A value as an error shows it.
-fn shown(value: &Value) -> String {
+fn shown(value: &HeaderValue) -> String {
     const LONGEST: usize = 60;
     format!("{value:?}").chars().take(LONGEST).collect()
 }

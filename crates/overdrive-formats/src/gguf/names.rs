@@ -1,8 +1,8 @@
 //! Tensors under the names and in the layouts of checkpoints.
 
 use super::config::{Architecture, experts, heads};
-use super::file::{File, Stored};
-use crate::huggingface::Weights;
+use super::layout::{File, StoredTensor};
+use crate::huggingface::FolderWeights;
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors};
 use overdrive_ir::{DType, Tensor, TensorType};
@@ -42,8 +42,8 @@ const OF_CONFIG: [&str; 3] =
 pub(super) fn weights(
     file: &File,
     architecture: Architecture,
-) -> Result<(Weights, Vec<String>), FormatError> {
-    let mut weights = Weights { path: file.path.clone(), ..Weights::default() };
+) -> Result<(FolderWeights, Vec<String>), FormatError> {
+    let mut weights = FolderWeights { path: file.path.clone(), ..FolderWeights::default() };
     let experts = experts(file, architecture)?;
     let heads = heads(file, architecture)?.map(|heads| heads as usize);
     let mut kinds = BTreeSet::new();
@@ -66,7 +66,7 @@ pub(super) fn weights(
 }
 
 /// A tensor as it is where it is a float of 32 or 16 bits, else decoded.
-pub(super) fn read(file: &File, name: &str, stored: &Stored) -> Result<Tensor, FormatError> {
+pub(super) fn read(file: &File, name: &str, stored: &StoredTensor) -> Result<Tensor, FormatError> {
     let dtype = match stored.kind.name {
         "F16" => DType::F16,
         "BF16" => DType::BF16,

@@ -1,8 +1,8 @@
 //! How a header stretches the angles of positions, as the `rope_scaling` of a config.json that
 //! `transformers` takes too.
 
-use super::file::Value;
 use super::keys::Keys;
+use super::layout::HeaderValue;
 use crate::FormatError;
 use serde_json::{Value as Json, json};
 use std::f64::consts::TAU;
@@ -38,7 +38,7 @@ pub(super) fn scaling(keys: &Keys<'_>, context: u64) -> Result<Option<Json>, For
     }
     let kind = match keys.find("rope.scaling.type") {
         None => "none",
-        Some(Value::Text(kind)) => kind.as_str(),
+        Some(HeaderValue::Text(kind)) => kind.as_str(),
         Some(_) => "a number",
     };
     match (kind, factor) {

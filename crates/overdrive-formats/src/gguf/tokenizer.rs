@@ -2,7 +2,7 @@
 //!
 //! Source of the patterns: `llama-vocab.cpp` of llama.cpp and the tokenizer.json of the models.
 
-use super::file::{File, Value};
+use super::layout::{File, HeaderValue};
 use crate::FormatError;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
@@ -29,25 +29,26 @@ const QWEN2: &str = concat!(
 /// The tokenizer.json, or why there is none.
 pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {
     let key = |name: &str| file.find(&format!("tokenizer.ggml.{name}"));
-    let (Some(Value::Text(model)), Some(Value::Texts(tokens))) = (key("model"), key("tokens"))
+    let (Some(HeaderValue::Text(model)), Some(HeaderValue::Texts(tokens))) =
+        (key("model"), key("tokens"))
     else {
         return Ok(Err("the file has none".to_owned()));
     };
     let kinds = match key("token_type") {
-        Some(Value::Integers(kinds)) if kinds.len() == tokens.len() => kinds.clone(),
+        Some(HeaderValue::Integers(kinds)) if kinds.len() == tokens.len() => kinds.clone(),
         _ => vec![1; tokens.len()],
     };
     let flag = |name: &str| match key(name) {
-        Some(Value::Bool(flag)) => Some(*flag),
+        Some(HeaderValue::Bool(flag)) => Some(*flag),
         _ => None,
     };
     let mut made = match model.as_str() {
         "gpt2" => {
-            let Some(Value::Texts(merges)) = key("merges") else {
+            let Some(HeaderValue::Texts(merges)) = key("merges") else {
                 return Err(file.wrong("tokenizer.ggml.merges", "a list of texts", "none"));
             };
             let pre = match key("pre") {
-                Some(Value::Text(pre)) => pre.as_str(),
+                Some(HeaderValue::Text(pre)) => pre.as_str(),
                 _ => "default",
             };
             match byte_level(pre) {
@@ -58,7 +59,7 @@ pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {
             }
         }
         "llama" => {
-            let Some(Value::Floats(scores)) = key("scores") else {
+            let Some(HeaderValue::Floats(scores)) = key("scores") else {
                 return Err(file.wrong("tokenizer.ggml.scores", "a list of numbers", "none"));
             };
             if scores.len() != tokens.len() {
@@ -86,7 +87,7 @@ pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {
         })
         .collect();
     let id_of = |name: &str| match key(name) {
-        Some(Value::Integer(id)) => usize::try_from(*id).ok().filter(|&id| id < tokens.len()),
+        Some(HeaderValue::Integer(id)) => usize::try_from(*id).ok().filter(|&id| id < tokens.len()),
         _ => None,
     };
     let first = flag("add_bos_token").unwrap_or(model == "llama");

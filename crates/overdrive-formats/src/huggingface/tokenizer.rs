@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// Text to token ids and back.
 #[derive(Clone)]
-pub struct Tokenizer(Kind);
+pub struct Tokenizer(TokenizerKind);
 
 #[derive(Clone)]
-enum Kind {
+enum TokenizerKind {
     Bytes,
     /// The library's, and where it was read.
     File(Box<tokenizers::Tokenizer>, PathBuf),
@@ -25,8 +25,8 @@ enum Kind {
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
-            Kind::Bytes => f.write_str("Tokenizer(bytes)"),
-            Kind::File(..) => f.write_str("Tokenizer(tokenizer.json)"),
+            TokenizerKind::Bytes => f.write_str("Tokenizer(bytes)"),
+            TokenizerKind::File(..) => f.write_str("Tokenizer(tokenizer.json)"),
         }
     }
 }
@@ -36,7 +36,7 @@ const TRIAL: &str = "A text, 1 of 2.";
 
 impl Tokenizer {
     /// A token is a byte.
-    pub const BYTES: Tokenizer = Tokenizer(Kind::Bytes);
+    pub const BYTES: Tokenizer = Tokenizer(TokenizerKind::Bytes);
 
     /// Reads a tokenizer.json for a model that has ids below `vocabulary`.
     ///
@@ -68,7 +68,7 @@ impl Tokenizer {
         let trial =
             || tokenizer.encode(TRIAL, true).and_then(|ids| tokenizer.decode(ids.get_ids(), true));
         guarded(path, trial).map_err(refused)?.ok();
-        Ok(Self(Kind::File(Box::new(tokenizer), path.to_owned())))
+        Ok(Self(TokenizerKind::File(Box::new(tokenizer), path.to_owned())))
     }
 
     /// Writes it as a tokenizer.json, which bytes have none of.
@@ -76,7 +76,7 @@ impl Tokenizer {
     /// # Errors
     /// When the system refuses.
     pub fn write(&self, path: &Path) -> Result<(), FormatError> {
-        let Kind::File(tokenizer, _) = &self.0 else { return Ok(()) };
+        let TokenizerKind::File(tokenizer, _) = &self.0 else { return Ok(()) };
         let text = tokenizer.to_string(false).expect("a tokenizer that was read is plain data");
         std::fs::write(path, text).map_err(FormatError::io(path, "write"))
     }
@@ -87,8 +87,8 @@ impl Tokenizer {
     /// When the tokenizer has no token for a part of it, in its words.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         match &self.0 {
-            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::File(tokenizer, path) => {
+            TokenizerKind::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            TokenizerKind::File(tokenizer, path) => {
                 let encoding = guarded(path, || tokenizer.encode(text, true))?;
                 encoding
                     .map(|encoding| encoding.get_ids().to_vec())
@@ -103,7 +103,7 @@ impl Tokenizer {
     /// # Errors
     /// As `encode`.
     pub fn tokens(&self, text: &str) -> Result<Vec<(u32, u32)>, String> {
-        let Kind::File(tokenizer, path) = &self.0 else {
+        let TokenizerKind::File(tokenizer, path) = &self.0 else {
             return Ok(text.bytes().map(|b| (b.into(), 1)).collect());
         };
         let encoding =
@@ -125,8 +125,10 @@ impl Tokenizer {
     /// Ids are below this.
     pub fn vocabulary(&self) -> usize {
         match &self.0 {
-            Kind::Bytes => 1 << 8,
-            Kind::File(tokenizer, _) => largest(tokenizer).map_or(0, |(_, id)| id as usize + 1),
+            TokenizerKind::Bytes => 1 << 8,
+            TokenizerKind::File(tokenizer, _) => {
+                largest(tokenizer).map_or(0, |(_, id)| id as usize + 1)
+            }
         }
     }
 
@@ -137,12 +139,12 @@ impl Tokenizer {
     /// When the tokenizer does not know an id, in its words.
     pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
         match &self.0 {
-            Kind::Bytes => {
+            TokenizerKind::Bytes => {
                 let bytes: Vec<u8> =
                     ids.iter().map(|&id| u8::try_from(id).unwrap_or(b'?')).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Kind::File(tokenizer, path) => {
+            TokenizerKind::File(tokenizer, path) => {
                 guarded(path, || tokenizer.decode(ids, true))?.map_err(|error| error.to_string())
             }
         }

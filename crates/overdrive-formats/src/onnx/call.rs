@@ -4,15 +4,15 @@
 //! (`unread`).
 
 use super::fault::{Fault, invalid};
-use super::item::{Item, Value, union};
+use super::item::{Item, ItemValue, union};
 use super::proto::{AttributeProto, GraphProto, NodeProto};
-use super::tensor::Storage;
+use super::tensor::ExternalData;
 use overdrive_ir::{Builder, DType, Expr, Tensor};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// Results of an importer.
-pub(super) type Outcome<'b> = Result<Vec<Value<'b>>, Fault>;
+pub(super) type Outcome<'b> = Result<Vec<ItemValue<'b>>, Fault>;
 
 /// One node.
 pub(super) struct Call<'a, 'b> {
@@ -22,12 +22,12 @@ pub(super) struct Call<'a, 'b> {
     /// Version of the op's domain.
     pub(super) opset: i64,
     pub(super) operands: Vec<Option<Item<'b>>>,
-    pub(super) storage: &'a Storage,
+    pub(super) storage: &'a ExternalData,
     asked: RefCell<BTreeSet<&'static str>>,
 }
 
 /// The one result of an importer.
-pub(super) fn one<'b>(value: impl Into<Value<'b>>) -> Outcome<'b> {
+pub(super) fn one<'b>(value: impl Into<ItemValue<'b>>) -> Outcome<'b> {
     Ok(vec![value.into()])
 }
 
@@ -37,7 +37,7 @@ impl<'a, 'b> Call<'a, 'b> {
         node: &'a NodeProto,
         opset: i64,
         operands: Vec<Option<Item<'b>>>,
-        storage: &'a Storage,
+        storage: &'a ExternalData,
     ) -> Self {
         Self { b, node, opset, operands, storage, asked: RefCell::default() }
     }
@@ -69,9 +69,9 @@ impl<'a, 'b> Call<'a, 'b> {
     /// The extents of operand `index`, without a node that computes it.
     pub(super) fn extents(&self, index: usize) -> Result<Vec<usize>, Fault> {
         match &self.required(index)?.value {
-            Value::Known(known) | Value::Unsigned4(known) => Ok(known.tensor.ty().sizes()),
-            Value::Coded(coded) => Ok(coded.kept.clone()),
-            Value::Computed(expr) => super::axes::sizes(*expr),
+            ItemValue::Known(known) | ItemValue::Unsigned4(known) => Ok(known.tensor.ty().sizes()),
+            ItemValue::Coded(coded) => Ok(coded.kept.clone()),
+            ItemValue::Computed(expr) => super::axes::sizes(*expr),
         }
     }
 
@@ -100,7 +100,7 @@ impl<'a, 'b> Call<'a, 'b> {
     }
 
     /// The operand as it came.
-    pub(super) fn value(&self, index: usize) -> Result<Value<'b>, Fault> {
+    pub(super) fn value(&self, index: usize) -> Result<ItemValue<'b>, Fault> {
         Ok(self.required(index)?.value.clone())
     }
 

@@ -6,21 +6,21 @@
 //! Invariant: parameters of the graph are made when they are asked for, so that a model holds its
 //! weights once.
 
-use super::item::{Known, Value};
+use super::item::{ItemValue, KnownTensor};
 use super::rearrange::{is_movable, reshaped, turned};
 use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Builder, DType, Expr, Pad};
 
 /// Numbers and what they are made of.
 #[derive(Clone, Debug)]
 pub(super) struct Coded<'b> {
     /// Codes in the order of the numbers.
-    pub(super) codes: Value<'b>,
+    pub(super) codes: ItemValue<'b>,
     /// `None` is 1.
-    pub(super) scale: Option<Value<'b>>,
+    pub(super) scale: Option<ItemValue<'b>>,
     /// `None` is 0.
-    pub(super) zero: Option<Value<'b>>,
+    pub(super) zero: Option<ItemValue<'b>>,
     /// The shape of the codes.
     pub(super) shape: Vec<usize>,
     /// Of scale and zero: how many there are along each axis, each for as many numbers as the
@@ -43,14 +43,14 @@ pub(super) enum Summed {
 
 impl<'b> Coded<'b> {
     /// Codes of which nothing is known yet but that they are to be numbers of `dtype`.
-    pub(super) fn bare(codes: Value<'b>, shape: Vec<usize>, dtype: DType) -> Self {
+    pub(super) fn bare(codes: ItemValue<'b>, shape: Vec<usize>, dtype: DType) -> Self {
         let (counts, kept) = (vec![1; shape.len()], shape.clone());
         Self { codes, scale: None, zero: None, shape, counts, kept, dtype }
     }
 
     /// The numbers.
     pub(super) fn numbers(&self, b: &'b Builder) -> Expr<'b> {
-        let parameter = |value: &Value<'b>| value.expr(b).reshape(self.counts.clone());
+        let parameter = |value: &ItemValue<'b>| value.expr(b).reshape(self.counts.clone());
         let codes = self.codes.expr(b).reshape(self.shape.clone());
         let zero = self.zero.as_ref().map(parameter);
         let numbers = match (&self.scale, zero) {
@@ -123,7 +123,8 @@ impl<'b> Coded<'b> {
             .chain(self.zero.as_ref().map(|zero| (zero, &self.counts)))
             .map(|(value, shape)| by_rows(x.builder(), value, ([shape[0], shape[1]], summed)))
             .collect();
-        let weights = if self.zero.is_some() { Weights::Asymmetric } else { Weights::Symmetric };
+        let weights =
+            if self.zero.is_some() { WeightScales::Asymmetric } else { WeightScales::Symmetric };
         let op = QuantizedLinear { weights, activations: Activations::Float };
         let filled = self.shape[inner] - self.kept[inner];
         // Numbers after the last of x meet codes that fill up the last block: zeros, so that they
@@ -138,25 +139,25 @@ impl<'b> Coded<'b> {
 /// What is known of codes.
 pub(super) enum Parameter<'b> {
     /// What is taken off first.
-    Zero(Value<'b>),
+    Zero(ItemValue<'b>),
     /// What multiplies last.
-    Scale(Value<'b>),
+    Scale(ItemValue<'b>),
 }
 
 /// A matrix as a product reads it: a row for each output.
 fn by_rows<'b>(
     b: &'b Builder,
-    value: &Value<'b>,
+    value: &ItemValue<'b>,
     (shape, summed): ([usize; 2], Summed),
 ) -> Option<Expr<'b>> {
     match value {
-        Value::Known(known) => known.in_rows(b, shape, summed),
+        ItemValue::Known(known) => known.in_rows(b, shape, summed),
         _ if summed == Summed::Columns => Some(value.expr(b).reshape(shape)),
         _ => None,
     }
 }
 
-impl Known {
+impl KnownTensor {
     fn in_rows<'b>(&self, b: &'b Builder, shape: [usize; 2], summed: Summed) -> Option<Expr<'b>> {
         let tensor = &self.tensor;
         match summed {

@@ -60,12 +60,12 @@ pub fn write(path: &Path, graph: &Graph) -> Result<(), FormatError> {
 /// # Errors
 /// As `write`.
 pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
-    Ok(model_of(path, graph, Form::Whole)?.encode_to_vec())
+    Ok(model_of(path, graph, ExportForm::Whole)?.encode_to_vec())
 }
 
 /// How much of a file is made.
 #[derive(Copy, Clone, PartialEq)]
-pub(super) enum Form {
+pub(super) enum ExportForm {
     /// All of it.
     Whole,
     /// One without weights and without local functions, whose bodies stand where they are called:
@@ -74,7 +74,11 @@ pub(super) enum Form {
 }
 
 /// The messages of the file.
-pub(super) fn model_of(path: &Path, graph: &Graph, form: Form) -> Result<ModelProto, FormatError> {
+pub(super) fn model_of(
+    path: &Path,
+    graph: &Graph,
+    form: ExportForm,
+) -> Result<ModelProto, FormatError> {
     let refused = |place: &str, expected: &str, found: String| {
         FormatError::damaged(path, place, expected, found)
     };
@@ -120,7 +124,7 @@ pub(super) fn model_of(path: &Path, graph: &Graph, form: Form) -> Result<ModelPr
     }
     walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
     let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
-    for state in graph.states().iter().filter(|_| form == Form::Whole) {
+    for state in graph.states().iter().filter(|_| form == ExportForm::Whole) {
         match initializer(graph, state) {
             Ok(tensor) => proto.initializer.push(tensor),
             Err(reason) => unsaid.push((format!("state of {}", graph.ty(state.value)), reason.0)),
@@ -194,7 +198,7 @@ fn value_info(name: &str, ty: &TensorType) -> ValueInfoProto {
 
 /// Local functions, by what they compute.
 struct Functions {
-    form: Form,
+    form: ExportForm,
     written: Vec<FunctionProto>,
     names: HashMap<String, String>,
 }
@@ -258,7 +262,7 @@ fn node_of(
     // ONNX Runtime calls no local function with values of 4 bits, and ONNX none with a region: both
     // are written in place.
     let in_place = !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8);
-    if in_place || functions.form == Form::Bare {
+    if in_place || functions.form == ExportForm::Bare {
         let mut names: HashMap<Value, String> = expansion
             .inputs()
             .iter()

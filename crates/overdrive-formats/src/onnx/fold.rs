@@ -6,7 +6,7 @@
 use super::call::Call;
 use super::fault::Fault;
 use super::importer::Importer;
-use super::item::{Item, Value};
+use super::item::{Item, ItemValue};
 use overdrive_ir::{Builder, Graph, eval};
 
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
@@ -32,7 +32,7 @@ pub(super) fn fold<'b>(
     import: Importer,
     call: &Call<'_, 'b>,
     folding: Folding,
-) -> Result<Option<Vec<Value<'b>>>, Fault> {
+) -> Result<Option<Vec<ItemValue<'b>>>, Fault> {
     let small = |item: &Item<'b>| item.tensor().is_some_and(|t| t.ty().elements() <= LIMIT);
     if !call.operands.iter().flatten().all(small) {
         return Ok(None);
@@ -50,11 +50,11 @@ pub(super) fn fold<'b>(
         Ok(values) => {
             for (i, value) in values.iter().enumerate() {
                 results.push(match value {
-                    Value::Known(known) => Some(Value::Known(known.clone())),
-                    Value::Unsigned4(known) => Some(Value::Unsigned4(known.clone())),
+                    ItemValue::Known(known) => Some(ItemValue::Known(known.clone())),
+                    ItemValue::Unsigned4(known) => Some(ItemValue::Unsigned4(known.clone())),
                     // Codes stay codes, however few: products look for them.
-                    Value::Coded(_) => return Ok(None),
-                    Value::Computed(expr) => {
+                    ItemValue::Coded(_) => return Ok(None),
+                    ItemValue::Computed(expr) => {
                         b.output(&i.to_string(), *expr);
                         None
                     }
@@ -71,7 +71,7 @@ pub(super) fn fold<'b>(
         return Ok(None);
     }
     let mut computed = eval::eval(&graph, &[], &mut Default::default()).into_iter();
-    let next = |known: Option<Value<'b>>| {
+    let next = |known: Option<ItemValue<'b>>| {
         known.unwrap_or_else(|| computed.next().expect("one output each").to_tensor().into())
     };
     Ok(Some(results.into_iter().map(next).collect()))

@@ -12,10 +12,10 @@ mod lattice;
 mod sizes;
 mod sum;
 
-use super::export::{Form, initializer, model_of};
+use super::export::{ExportForm, initializer, model_of};
 use super::proto::tensor_shape_proto::dimension::Value as Extent;
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
-use super::tensor::Storage;
+use super::tensor::ExternalData;
 use crate::FormatError;
 use lattice::Lattice;
 use overdrive_ir::{Graph, Tensor};
@@ -95,9 +95,9 @@ impl Free {
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");
         let models = graphs
             .iter()
-            .map(|graph| model_of(path, graph, Form::Bare))
+            .map(|graph| model_of(path, graph, ExportForm::Bare))
             .collect::<Result<Vec<ModelProto>, _>>()?;
-        let merge = Merge { path, free: self, corners: sizes, storage: Storage::beside(path) };
+        let merge = Merge { path, free: self, corners: sizes, storage: ExternalData::beside(path) };
         Ok(merge.models(models, graphs)?.encode_to_vec())
     }
 }
@@ -107,7 +107,7 @@ struct Merge<'a> {
     path: &'a Path,
     free: &'a Free,
     corners: Vec<Vec<usize>>,
-    storage: Storage,
+    storage: ExternalData,
 }
 
 impl Merge<'_> {

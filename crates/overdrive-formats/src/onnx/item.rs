@@ -14,7 +14,7 @@ pub(super) type Sources = Rc<BTreeSet<String>>;
 
 /// A tensor of the file, or one that was computed from such.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownTensor {
     pub(super) tensor: Tensor,
     /// The initializer's name: the parameter that it becomes.
     pub(super) parameter: Option<Rc<str>>,
@@ -22,33 +22,33 @@ pub(super) struct Known {
 
 /// A value.
 #[derive(Clone, Debug)]
-pub(super) enum Value<'b> {
+pub(super) enum ItemValue<'b> {
     /// All its elements are known.
-    Known(Known),
+    Known(KnownTensor),
     /// It is computed when the model runs.
     Computed(Expr<'b>),
     /// It is what codes stand for.
     Coded(Rc<Coded<'b>>),
     /// Codes of uint4, which has no type here: codes of i4, 8 less.
-    Unsigned4(Known),
+    Unsigned4(KnownTensor),
 }
 
-impl<'b> From<Expr<'b>> for Value<'b> {
+impl<'b> From<Expr<'b>> for ItemValue<'b> {
     fn from(expr: Expr<'b>) -> Self {
-        Value::Computed(expr)
+        ItemValue::Computed(expr)
     }
 }
 
-impl From<Tensor> for Value<'_> {
+impl From<Tensor> for ItemValue<'_> {
     fn from(tensor: Tensor) -> Self {
-        Value::Known(Known { tensor, parameter: None })
+        ItemValue::Known(KnownTensor { tensor, parameter: None })
     }
 }
 
 /// A value and the graph inputs that decide it.
 #[derive(Clone, Debug)]
 pub(super) struct Item<'b> {
-    pub(super) value: Value<'b>,
+    pub(super) value: ItemValue<'b>,
     pub(super) sources: Sources,
 }
 
@@ -60,20 +60,20 @@ impl<'b> Item<'b> {
     /// The tensor, if it is known.
     pub(super) fn tensor(&self) -> Option<&Tensor> {
         match &self.value {
-            Value::Known(known) => Some(&known.tensor),
-            Value::Computed(_) | Value::Coded(_) | Value::Unsigned4(_) => None,
+            ItemValue::Known(known) => Some(&known.tensor),
+            ItemValue::Computed(_) | ItemValue::Coded(_) | ItemValue::Unsigned4(_) => None,
         }
     }
 }
 
-impl<'b> Value<'b> {
+impl<'b> ItemValue<'b> {
     /// The value as an operand of nodes.
     pub(super) fn expr(&self, b: &'b Builder) -> Expr<'b> {
         match self {
-            Value::Computed(expr) => *expr,
-            Value::Known(known) => known.expr(b),
-            Value::Coded(coded) => coded.numbers(b),
-            Value::Unsigned4(known) => {
+            ItemValue::Computed(expr) => *expr,
+            ItemValue::Known(known) => known.expr(b),
+            ItemValue::Coded(coded) => coded.numbers(b),
+            ItemValue::Unsigned4(known) => {
                 let codes = known.expr(b).convert(DType::I32);
                 (codes + codes.constant(8.0)).convert(DType::U8)
             }
@@ -84,7 +84,7 @@ impl<'b> Value<'b> {
 /// How names of parameters end that hold elements of the file in another order or shape.
 const REARRANGED: &str = ".rows";
 
-impl Known {
+impl KnownTensor {
     /// A parameter where the file names it and it is more than one number, else a constant.
     pub(super) fn expr<'b>(&self, b: &'b Builder) -> Expr<'b> {
         // A name that ends like ours could be one of ours.
@@ -101,7 +101,7 @@ impl Known {
     }
 }
 
-impl Known {
+impl KnownTensor {
     /// A parameter of its own with these elements, which are the same ones arranged otherwise.
     pub(super) fn rearranged<'b>(&self, b: &'b Builder, tensor: Tensor) -> Expr<'b> {
         let Some(name) = &self.parameter else { return b.constant(tensor) };

@@ -1,10 +1,10 @@
 //! `Model`: an ONNX file, opened; and its graph for a binding of dimensions.
 
 use super::fold::Folding;
-use super::item::{Item, Sources, Value};
+use super::item::{Item, ItemValue, Sources};
 use super::lacking::{Functions, lacking};
 use super::proto::{GraphProto, ModelProto, ValueInfoProto};
-use super::tensor::Storage;
+use super::tensor::ExternalData;
 use super::types::{given_names, tensor_type};
 use super::walk::{Env, Frame, Walk, domain};
 use crate::{FormatError, Tensors, file};
@@ -175,7 +175,7 @@ impl Model {
     }
 
     fn build(&self, b: &Builder, binding: &Binding) -> Result<(), FormatError> {
-        let storage = Storage::beside(&self.path);
+        let storage = ExternalData::beside(&self.path);
         let walk = Walk::new(b, &self.path, &storage, (self.functions(), binding.folding));
         let opsets = self.opsets();
         let mut env = Env::default();
@@ -195,7 +195,7 @@ impl Model {
                 }
                 None => {
                     let sources: Sources = Rc::new(BTreeSet::from([name.to_owned()]));
-                    Item { value: Value::Computed(b.input(name, ty)), sources }
+                    Item { value: ItemValue::Computed(b.input(name, ty)), sources }
                 }
             };
             env.insert(name, item);

@@ -4,7 +4,7 @@
 //! is read from the model's own folder only: a location that is absolute, climbs out, or leads out
 //! through a link is refused.
 
-use super::item::{Known, Value};
+use super::item::{ItemValue, KnownTensor};
 use super::proto::TensorProto;
 use super::proto::tensor_proto::{DataLocation, DataType};
 use super::types::ours;
@@ -18,13 +18,13 @@ use std::rc::Rc;
 
 /// Where a model's tensors are.
 #[derive(Debug)]
-pub(super) struct Storage {
+pub(super) struct ExternalData {
     path: PathBuf,
     /// External files that were read.
     files: RefCell<HashMap<String, Bytes>>,
 }
 
-impl Storage {
+impl ExternalData {
     pub(super) fn beside(path: &Path) -> Self {
         Self { path: path.to_owned(), files: RefCell::default() }
     }
@@ -34,13 +34,13 @@ impl Storage {
         &self,
         proto: &TensorProto,
         parameter: Option<Rc<str>>,
-    ) -> Result<Value<'b>, FormatError> {
+    ) -> Result<ItemValue<'b>, FormatError> {
         if proto.data_type() != DataType::Uint4 as i32 {
-            return Ok(Value::Known(Known { tensor: self.tensor(proto)?, parameter }));
+            return Ok(ItemValue::Known(KnownTensor { tensor: self.tensor(proto)?, parameter }));
         }
         let codes = TensorProto { data_type: Some(DataType::Int4 as i32), ..proto.clone() };
         let tensor = signed(&self.tensor(&codes)?);
-        Ok(Value::Unsigned4(Known { tensor, parameter }))
+        Ok(ItemValue::Unsigned4(KnownTensor { tensor, parameter }))
     }
 
     /// The tensor of a proto; errors call it by its name.

@@ -11,7 +11,7 @@ use super::importer::{Import, importer};
 use super::item::Item;
 use super::lacking::{Functions, lacking};
 use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
-use super::tensor::Storage;
+use super::tensor::ExternalData;
 use crate::FormatError;
 use overdrive_ir::Builder;
 use std::cell::Cell;
@@ -29,7 +29,7 @@ const DEEPEST: usize = 32;
 pub(super) struct Walk<'m, 'b> {
     pub(super) b: &'b Builder,
     path: &'m Path,
-    pub(super) storage: &'m Storage,
+    pub(super) storage: &'m ExternalData,
     functions: Functions<'m>,
     folding: Folding,
     nodes: Cell<usize>,
@@ -104,7 +104,7 @@ impl<'m, 'b> Walk<'m, 'b> {
     pub(super) fn new(
         b: &'b Builder,
         path: &'m Path,
-        storage: &'m Storage,
+        storage: &'m ExternalData,
         (functions, folding): (Functions<'m>, Folding),
     ) -> Self {
         Self { b, path, storage, functions, folding, nodes: Cell::new(0) }

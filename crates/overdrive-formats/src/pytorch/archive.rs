@@ -1,7 +1,7 @@
 //! The archive that PyTorch writes since 1.6: `NAME/data.pkl`, and `NAME/data/KEY` for each
 //! storage, stored without compression. Source: `torch/serialization.py`, `_save`.
 
-use super::assemble::Stored;
+use super::assemble::StorageBytes;
 use super::pickle::{LARGEST_PICKLE, Pickle};
 use crate::FormatError;
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use std::path::Path;
 use zip::{CompressionMethod, ZipArchive};
 
 /// The pickle of an archive, and its storages.
-pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, Stored), FormatError> {
+pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, StorageBytes), FormatError> {
     let unreadable = |error: &dyn std::fmt::Display| {
         FormatError::damaged(path, "archive", "a zip archive of torch.save", error)
     };
     let mut archive = ZipArchive::new(Cursor::new(&bytes[..])).map_err(|e| unreadable(&e))?;
-    let (mut pickle, mut order, mut stored) = (None, None, Stored::new());
+    let (mut pickle, mut order, mut stored) = (None, None, StorageBytes::new());
     for index in 0..archive.len() {
         let mut entry = archive.by_index(index).map_err(|e| unreadable(&e))?;
         let name = entry.name().map_err(|e| unreadable(&e))?.into_owned();

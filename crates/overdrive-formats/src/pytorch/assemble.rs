@@ -5,7 +5,7 @@
 //! bounded.
 
 use super::pickle::Pickle;
-use super::value::{Storage, Value, View};
+use super::value::{PickleValue, Storage, View};
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The bytes of storages by key.
-pub(super) type Stored = BTreeMap<String, Bytes>;
+pub(super) type StorageBytes = BTreeMap<String, Bytes>;
 
 /// How many times the bytes of the file all tensors together may have, and bytes beside.
 const TIMES: usize = 8;
@@ -42,7 +42,7 @@ pub(super) fn storages<'p>(
 pub(super) fn tensors(
     (path, file_bytes): (&Path, usize),
     pickle: &Pickle,
-    stored: &Stored,
+    stored: &StorageBytes,
 ) -> Result<Tensors, FormatError> {
     for (key, storage) in storages(path, pickle)? {
         let size = storage.count.checked_mul(storage.dtype.bits() / 8);
@@ -83,15 +83,15 @@ fn views<'p>(path: &Path, pickle: &'p Pickle) -> Result<Vec<(&'p str, &'p View)>
         let error = FormatError::damaged(path, place, "a tensor", found);
         error.remedy("save `model.state_dict()`, tensors by name and nothing else")
     };
-    let Value::Dict(items) = pickle.root() else {
+    let PickleValue::Dict(items) = pickle.root() else {
         return Err(refused("the whole", "something that is no dict"));
     };
     let mut views = Vec::with_capacity(items.len());
     for &(name, value) in items {
         match (pickle.value(name), pickle.value(value)) {
-            (Value::Text(name), Value::View(view)) => views.push((name.as_str(), view)),
-            (Value::Text(name), Value::Dict(_)) => return Err(refused(name, "a dict")),
-            (Value::Text(name), _) => return Err(refused(name, "something else")),
+            (PickleValue::Text(name), PickleValue::View(view)) => views.push((name.as_str(), view)),
+            (PickleValue::Text(name), PickleValue::Dict(_)) => return Err(refused(name, "a dict")),
+            (PickleValue::Text(name), _) => return Err(refused(name, "something else")),
             _ => return Err(refused("a name", "something that is no text")),
         }
     }

@@ -7,7 +7,7 @@
 //! `torch/serialization.py`. Invariant: an instruction makes at most one value, so that there are
 //! fewer values than bytes.
 
-use super::value::{Id, NAMES, Name, Storage, Value, View};
+use super::value::{Id, NAMES, Name, PickleValue, Storage, View};
 use crate::FormatError;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,7 +22,7 @@ const MOST: usize = 64;
 /// What was read: values, and which one is the result.
 #[derive(Debug)]
 pub(super) struct Pickle {
-    values: Vec<Value>,
+    values: Vec<PickleValue>,
     root: Id,
     /// Bytes up to the end of its last instruction.
     pub(super) end: usize,
@@ -32,30 +32,30 @@ impl Pickle {
     /// Reads a pickle at the beginning of `bytes`.
     pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Self, FormatError> {
         let (values, stack, marks) = (vec![], vec![], vec![]);
-        Machine { path, bytes, at: 0, values, stack, marks, memo: BTreeMap::new() }.run()
+        PickleMachine { path, bytes, at: 0, values, stack, marks, memo: BTreeMap::new() }.run()
     }
 
-    pub(super) fn root(&self) -> &Value {
+    pub(super) fn root(&self) -> &PickleValue {
         &self.values[self.root]
     }
 
-    pub(super) fn value(&self, id: Id) -> &Value {
+    pub(super) fn value(&self, id: Id) -> &PickleValue {
         &self.values[id]
     }
 }
 
-struct Machine<'a> {
+struct PickleMachine<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
-    values: Vec<Value>,
+    values: Vec<PickleValue>,
     stack: Vec<Id>,
     /// Heights of the stack.
     marks: Vec<usize>,
     memo: BTreeMap<u64, Id>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     fn wrong(&self, expected: impl Display, found: impl Display) -> FormatError {
         FormatError::damaged(self.path, &format!("pickle at byte {}", self.at), expected, found)
     }
@@ -95,7 +95,7 @@ impl<'a> Machine<'a> {
         std::str::from_utf8(bytes).map_err(|error| self.wrong("text in UTF-8", error))
     }
 
-    fn push(&mut self, value: Value) {
+    fn push(&mut self, value: PickleValue) {
         self.stack.push(self.values.len());
         self.values.push(value);
     }
@@ -137,17 +137,17 @@ impl<'a> Machine<'a> {
                 b'c' => {
                     let (module, name) = (self.line()?, self.line()?);
                     let known = self.name(module, name)?;
-                    self.push(Value::Name(known));
+                    self.push(PickleValue::Name(known));
                 }
                 0x93 => {
                     let (name, module) = (self.pop()?, self.pop()?);
-                    let (Value::Text(module), Value::Text(name)) =
+                    let (PickleValue::Text(module), PickleValue::Text(name)) =
                         (&self.values[module], &self.values[name])
                     else {
                         return Err(self.wrong("a module and a name", "something else"));
                     };
                     let known = self.name(module, name)?;
-                    self.push(Value::Name(known));
+                    self.push(PickleValue::Name(known));
                 }
                 b'Q' => self.storage()?,
                 b'R' => self.call()?,
@@ -155,7 +155,7 @@ impl<'a> Machine<'a> {
                 b'b' => {
                     self.pop()?;
                     let top = self.top()?;
-                    if !matches!(self.values[top], Value::Dict(_)) {
+                    if !matches!(self.values[top], PickleValue::Dict(_)) {
                         return Err(self.refused("an object with a state of its own"));
                     }
                 }
@@ -170,27 +170,29 @@ impl<'a> Machine<'a> {
     /// Instructions that make a value of what follows them.
     fn make(&mut self, instruction: u8) -> Result<(), FormatError> {
         let value = match instruction {
-            b'N' => Value::None,
-            0x88 => Value::Bool(true),
-            0x89 => Value::Bool(false),
-            b'K' => Value::Number(self.number(1)? as i64),
-            b'M' => Value::Number(self.number(2)? as i64),
-            b'J' => Value::Number(i64::from(self.number(4)? as u32 as i32)),
+            b'N' => PickleValue::None,
+            0x88 => PickleValue::Bool(true),
+            0x89 => PickleValue::Bool(false),
+            b'K' => PickleValue::Number(self.number(1)? as i64),
+            b'M' => PickleValue::Number(self.number(2)? as i64),
+            b'J' => PickleValue::Number(i64::from(self.number(4)? as u32 as i32)),
             0x8a => {
                 let bytes = self.number(1)? as usize;
                 let sign_bits = 64 - 8 * bytes.min(8) as u32;
                 match bytes {
-                    0 => Value::Number(0),
-                    1..=8 => Value::Number((self.number(bytes)? << sign_bits) as i64 >> sign_bits),
+                    0 => PickleValue::Number(0),
+                    1..=8 => {
+                        PickleValue::Number((self.number(bytes)? << sign_bits) as i64 >> sign_bits)
+                    }
                     _ => {
                         self.take(bytes)?;
-                        Value::Other
+                        PickleValue::Other
                     }
                 }
             }
             b'G' => {
                 self.take(8)?;
-                Value::Other
+                PickleValue::Other
             }
             b'X' | b'U' | b'T' | 0x8c | 0x8d => {
                 let width = match instruction {
@@ -200,20 +202,20 @@ impl<'a> Machine<'a> {
                 };
                 let length = usize::try_from(self.number(width)?).unwrap_or(usize::MAX);
                 let bytes = self.take(length)?;
-                Value::Text(self.text(bytes)?.to_owned())
+                PickleValue::Text(self.text(bytes)?.to_owned())
             }
-            b')' => Value::Tuple(vec![]),
-            b']' => Value::List(vec![]),
-            b'}' => Value::Dict(vec![]),
-            b't' => Value::Tuple(self.marked()?),
-            b'l' => Value::List(self.marked()?),
+            b')' => PickleValue::Tuple(vec![]),
+            b']' => PickleValue::List(vec![]),
+            b'}' => PickleValue::Dict(vec![]),
+            b't' => PickleValue::Tuple(self.marked()?),
+            b'l' => PickleValue::List(self.marked()?),
             0x85..=0x87 => {
                 let mut items = Vec::new();
                 for _ in 0x84..instruction {
                     items.push(self.pop()?);
                 }
                 items.reverse();
-                Value::Tuple(items)
+                PickleValue::Tuple(items)
             }
             other => {
                 return Err(self.refused(format!("the instruction {other:#04x}")));
@@ -265,8 +267,8 @@ impl<'a> Machine<'a> {
         let is_list = matches!(instruction, b'a' | b'e');
         let top = self.top()?;
         match &mut self.values[top] {
-            Value::List(list) if is_list => list.extend(items),
-            Value::Dict(dict) if !is_list && items.len().is_multiple_of(2) => {
+            PickleValue::List(list) if is_list => list.extend(items),
+            PickleValue::Dict(dict) if !is_list && items.len().is_multiple_of(2) => {
                 dict.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
             }
             _ => return Err(self.wrong("a list or a dict below its items", "something else")),
@@ -278,7 +280,7 @@ impl<'a> Machine<'a> {
     fn arguments(&mut self) -> Result<Vec<Id>, FormatError> {
         let id = self.pop()?;
         match &self.values[id] {
-            Value::Tuple(items) if items.len() <= MOST => Ok(items.clone()),
+            PickleValue::Tuple(items) if items.len() <= MOST => Ok(items.clone()),
             _ => Err(self.wrong(format!("a tuple of at most {MOST} arguments"), "something else")),
         }
     }
@@ -286,19 +288,19 @@ impl<'a> Machine<'a> {
     /// `("storage", type, key, place, count)`, what a storage is called outside of the pickle.
     fn storage(&mut self) -> Result<(), FormatError> {
         let items = self.arguments()?;
-        let values: Vec<&Value> = items.iter().map(|&id| &self.values[id]).collect();
+        let values: Vec<&PickleValue> = items.iter().map(|&id| &self.values[id]).collect();
         let storage = match values[..] {
             // The last item of a stream's is a part of another storage, which no state dict has.
             [
-                Value::Text(kind),
-                Value::Name(Name::Storage(dtype)),
-                Value::Text(key),
-                Value::Text(_),
-                Value::Number(count),
+                PickleValue::Text(kind),
+                PickleValue::Name(Name::Storage(dtype)),
+                PickleValue::Text(key),
+                PickleValue::Text(_),
+                PickleValue::Number(count),
                 ..,
             ] if kind == "storage"
                 && key.len() <= MOST
-                && !matches!(values.get(5), Some(Value::Tuple(_))) =>
+                && !matches!(values.get(5), Some(PickleValue::Tuple(_))) =>
             {
                 usize::try_from(*count).ok().map(|count| (key.clone(), *dtype, count))
             }
@@ -307,7 +309,7 @@ impl<'a> Machine<'a> {
         let Some((key, dtype, count)) = storage else {
             return Err(self.refused("a reference to something that is no storage"));
         };
-        self.push(Value::Storage(Storage { key, dtype, count }));
+        self.push(PickleValue::Storage(Storage { key, dtype, count }));
         Ok(())
     }
 
@@ -315,29 +317,33 @@ impl<'a> Machine<'a> {
     fn call(&mut self) -> Result<(), FormatError> {
         let arguments = self.arguments()?;
         let callee = self.pop()?;
-        let Value::Name(name) = self.values[callee] else {
+        let PickleValue::Name(name) = self.values[callee] else {
             return Err(self.refused("a call of something that is no name"));
         };
         // A list of items moves into its dict: copied, it could be copied without end.
         let items = match (name, &arguments[..]) {
             (Name::OrderedDict, []) => Some(vec![]),
             (Name::OrderedDict, &[id]) => match &mut self.values[id] {
-                Value::List(pairs) => Some(std::mem::take(pairs)),
+                PickleValue::List(pairs) => Some(std::mem::take(pairs)),
                 _ => None,
             },
             _ => None,
         };
-        let values: Vec<&Value> = arguments.iter().map(|&id| &self.values[id]).collect();
+        let values: Vec<&PickleValue> = arguments.iter().map(|&id| &self.values[id]).collect();
         let made = match (name, &values[..]) {
-            (Name::OrderedDict, _) => items.and_then(|items| self.pairs(&items)).map(Value::Dict),
-            (Name::RebuildParameter, [Value::View(view), ..]) => Some(Value::View(view.clone())),
+            (Name::OrderedDict, _) => {
+                items.and_then(|items| self.pairs(&items)).map(PickleValue::Dict)
+            }
+            (Name::RebuildParameter, [PickleValue::View(view), ..]) => {
+                Some(PickleValue::View(view.clone()))
+            }
             (
                 Name::RebuildTensor,
                 [
-                    Value::Storage(storage),
-                    Value::Number(offset),
-                    Value::Tuple(sizes),
-                    Value::Tuple(strides),
+                    PickleValue::Storage(storage),
+                    PickleValue::Number(offset),
+                    PickleValue::Tuple(sizes),
+                    PickleValue::Tuple(strides),
                     ..,
                 ],
             ) => self.view(storage, *offset, [sizes, strides]),
@@ -352,7 +358,7 @@ impl<'a> Machine<'a> {
 
     fn pairs(&self, pairs: &[Id]) -> Option<Vec<(Id, Id)>> {
         let pair = |id: &Id| match &self.values[*id] {
-            Value::Tuple(items) | Value::List(items) => match items[..] {
+            PickleValue::Tuple(items) | PickleValue::List(items) => match items[..] {
                 [key, value] => Some((key, value)),
                 _ => None,
             },
@@ -361,19 +367,19 @@ impl<'a> Machine<'a> {
         pairs.iter().map(pair).collect()
     }
 
-    fn view(&self, storage: &Storage, offset: i64, parts: [&Vec<Id>; 2]) -> Option<Value> {
+    fn view(&self, storage: &Storage, offset: i64, parts: [&Vec<Id>; 2]) -> Option<PickleValue> {
         if parts[0].len() > MOST || parts[1].len() > MOST {
             return None;
         }
         let number = |id: &Id| match self.values[*id] {
-            Value::Number(number) => usize::try_from(number).ok(),
+            PickleValue::Number(number) => usize::try_from(number).ok(),
             _ => None,
         };
         let [sizes, strides] = parts.map(|ids| ids.iter().map(number).collect::<Option<Vec<_>>>());
         let (sizes, strides) = (sizes?, strides?);
         let offset = usize::try_from(offset).ok()?;
         let storage = storage.clone();
-        (sizes.len() == strides.len()).then_some(Value::View(View {
+        (sizes.len() == strides.len()).then_some(PickleValue::View(View {
             storage,
             offset,
             sizes,

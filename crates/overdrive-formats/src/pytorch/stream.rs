@@ -3,9 +3,9 @@
 //! First come pickles of a magic number, a version, facts about the machine, the state dict and a
 //! list of keys. The storages follow in the order of the keys, each with its count in front.
 
-use super::assemble::{Stored, storages};
+use super::assemble::{StorageBytes, storages};
 use super::pickle::{LARGEST_PICKLE, Pickle};
-use super::value::Value;
+use super::value::PickleValue;
 use crate::FormatError;
 use bytes::Bytes;
 use std::path::Path;
@@ -17,7 +17,7 @@ const VERSION: i64 = 1001;
 const COUNT: usize = 8;
 
 /// The state dict of a stream, and its storages.
-pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, Stored), FormatError> {
+pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, StorageBytes), FormatError> {
     let mut at = 0;
     let mut next = || {
         let end = bytes.len().min(at + LARGEST_PICKLE);
@@ -29,19 +29,19 @@ pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, Stored), Forma
     let wrong = |place: &str, expected: &str, found: &str| {
         Err(FormatError::damaged(path, place, expected, found))
     };
-    if !matches!(version.root(), Value::Number(VERSION)) {
+    if !matches!(version.root(), PickleValue::Number(VERSION)) {
         return wrong("version", "1001", "another");
     }
     if !is_little_endian(&machine) {
         return wrong("byte order", "the lowest byte first", "another");
     }
-    let Value::List(keys_of) = keys.root() else {
+    let PickleValue::List(keys_of) = keys.root() else {
         return wrong("keys", "a list", "something else");
     };
     let declared = storages(path, &dict)?;
-    let mut stored = Stored::new();
+    let mut stored = StorageBytes::new();
     for &key in keys_of {
-        let Value::Text(key) = keys.value(key) else {
+        let PickleValue::Text(key) = keys.value(key) else {
             return wrong("keys", "a list of texts", "something else");
         };
         let Some(storage) = declared.get(key.as_str()) else {
@@ -64,9 +64,9 @@ pub(super) fn read(path: &Path, bytes: &Bytes) -> Result<(Pickle, Stored), Forma
 
 /// Whether the facts about the machine say so.
 fn is_little_endian(machine: &Pickle) -> bool {
-    let Value::Dict(facts) = machine.root() else { return false };
+    let PickleValue::Dict(facts) = machine.root() else { return false };
     facts.iter().any(|&(name, value)| {
-        matches!(machine.value(name), Value::Text(name) if name == "little_endian")
-            && matches!(machine.value(value), Value::Bool(true))
+        matches!(machine.value(name), PickleValue::Text(name) if name == "little_endian")
+            && matches!(machine.value(value), PickleValue::Bool(true))
     })
 }

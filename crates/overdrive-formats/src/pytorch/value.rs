@@ -7,7 +7,7 @@ pub(super) type Id = usize;
 
 /// What a pickle makes.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(super) enum PickleValue {
     None,
     Bool(bool),
     Number(i64),

@@ -66,7 +66,7 @@ pub(super) fn convolution(
 ) -> Term {
     let types = Types::of(x.map(Term::dtype), conv.accumulate, conv.out);
     let [a, b] = [w.cast(x[0], types.operands[0]), w.cast(x[1], types.operands[1])];
-    let each = |f: fn(&overdrive_ir::plan::Dimension) -> usize| {
+    let each = |f: fn(&overdrive_ir::plan::WindowDimension) -> usize| {
         array(&conv.window.iter().map(f).collect::<Vec<usize>>())
     };
     let edges: Vec<[i64; 2]> = conv.window.iter().map(|d| [d.pad_low, d.pad_high]).collect();

@@ -1,10 +1,10 @@
 //! Primitives whose positions are data. XLA clamps what it reads and drops what it would write out
 //! of range. Here both are clamped, and of several writes to one place the last one stays.
 
-use super::fold::{accumulation, combination};
 use super::literal::{array, list};
+use super::reductions::{accumulation, combination};
 use super::writer::{Application, Term, Writer};
-use overdrive_ir::{DType, Order, Reducer, TensorType};
+use overdrive_ir::{DType, Reducer, SortOrder, TensorType};
 
 pub(super) fn gather(
     w: &mut Writer,
@@ -147,7 +147,7 @@ fn scalars(w: &mut Writer, vector: &Term) -> Vec<Term> {
 }
 
 /// Stable; NaN last ascending, first descending. The indices are sorted along.
-pub(super) fn sort(w: &mut Writer, x: &Term, axis: usize, order: Order) -> Vec<Term> {
+pub(super) fn sort(w: &mut Writer, x: &Term, axis: usize, order: SortOrder) -> Vec<Term> {
     let numbers = x.ty.with_dtype(DType::I32);
     let index = w.apply("iota", &[], &format!("iota_dimension = {axis} : i64"), numbers.clone());
     let one = TensorType::scalar(x.dtype());
@@ -157,8 +157,8 @@ pub(super) fn sort(w: &mut Writer, x: &Term, axis: usize, order: Order) -> Vec<T
         let wide = if narrow { DType::F32 } else { x.dtype() };
         let (a, b) = (w.cast(&values[0], wide), w.cast(&values[1], wide));
         let (before, number, other) = match order {
-            Order::Ascending => (w.compare("LT", &a, &b), &a, &b),
-            Order::Descending => (w.compare("GT", &a, &b), &b, &a),
+            SortOrder::Ascending => (w.compare("LT", &a, &b), &a, &b),
+            SortOrder::Descending => (w.compare("GT", &a, &b), &b, &a),
         };
         if !wide.is_float() {
             return vec![before];

@@ -14,12 +14,12 @@ mod contraction;
 mod control;
 mod convert;
 mod elementwise;
-mod fold;
 mod indexing;
 mod literal;
 mod module;
 mod prim;
 mod random;
+mod reductions;
 mod writer;
 
 pub use module::{text, write};

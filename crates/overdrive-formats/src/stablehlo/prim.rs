@@ -4,7 +4,7 @@ use super::convert::convert;
 use super::elementwise::{binary, compare, unary};
 use super::literal::{Unsaid, array};
 use super::writer::{Term, Writer};
-use super::{contraction, control, fold, indexing, random};
+use super::{contraction, control, indexing, random, reductions};
 use overdrive_ir::{DType, Graph, Prim, TensorType};
 
 pub(super) fn write(
@@ -58,9 +58,9 @@ pub(super) fn write(
             let index = w.apply("iota", &[], &format!("iota_dimension = {axis} : i64"), counted);
             w.cast(&index, *dtype)
         }
-        Prim::Reduce { reducer, axes } => fold::reduce(w, &x[0], *reducer, axes),
+        Prim::Reduce { reducer, axes } => reductions::reduce(w, &x[0], *reducer, axes),
         Prim::ReduceWindow { reducer, windows } => {
-            fold::reduce_window(w, &x[0], (*reducer, windows), ty())
+            reductions::reduce_window(w, &x[0], (*reducer, windows), ty())
         }
         Prim::DotGeneral(dot) => contraction::dot(w, [&x[0], &x[1]], dot, ty()),
         Prim::Convolution(conv) => contraction::convolution(w, [&x[0], &x[1]], conv, ty()),

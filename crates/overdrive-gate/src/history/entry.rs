@@ -19,7 +19,7 @@ pub const REPORTED: &str = "reported_mean_ns";
 
 /// A figure at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// [`HISTORY_VERSION`] of the program that wrote it.
     pub history_version: u32,
     /// When its run began, in seconds since 1970 UTC.
@@ -46,7 +46,7 @@ pub struct Entry {
     pub depth: Option<Depth>,
 }
 
-impl Entry {
+impl HistoryEntry {
     /// The lines that `results` give: a time and the exact quantities of every case that ran. A
     /// case without a figure gives none: its place in the history is empty, not zero.
     pub fn of(results: &Results) -> Vec<Self> {
@@ -105,7 +105,7 @@ mod tests {
         found.records[1].outcome = Failure::failed("no such library").into();
         let measurement = found.records[0].outcome.measurement_mut().unwrap();
         measurement.quantities.insert("file_bytes".into(), 12.0);
-        let entries = Entry::of(&found);
+        let entries = HistoryEntry::of(&found);
         let said: Vec<(&str, f64)> =
             entries.iter().map(|entry| (entry.metric.as_str(), entry.value)).collect();
         assert_eq!(said, [("latency_ns", 1000.0), ("file_bytes", 12.0)]);

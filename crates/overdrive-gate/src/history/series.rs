@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::change_points::change_points;
-use super::entry::Entry;
+use super::entry::HistoryEntry;
 use overdrive_bench::hardware::Hardware;
 use overdrive_bench::statistics::{Sorted, ratio_of_medians};
 
@@ -25,7 +25,7 @@ pub struct HistorySeries {
     /// Figures, oldest first.
     pub points: Vec<Point>,
     /// Where they changed, oldest first.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LevelChange>,
 }
 
 /// A figure of a run.
@@ -43,7 +43,7 @@ pub struct Point {
 
 /// A change from one level to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Change {
+pub struct LevelChange {
     /// Index of the first point after it.
     pub index: usize,
     /// Median from the change before to here.
@@ -60,16 +60,16 @@ pub struct Change {
 }
 
 /// The series of a history, by case, machine and metric.
-pub fn series(entries: &[Entry]) -> Vec<HistorySeries> {
-    let mut keyed: BTreeMap<(&Hardware, &str, &str), Vec<&Entry>> = BTreeMap::new();
+pub fn series(entries: &[HistoryEntry]) -> Vec<HistorySeries> {
+    let mut keyed: BTreeMap<(&Hardware, &str, &str), Vec<&HistoryEntry>> = BTreeMap::new();
     for entry in entries {
         keyed.entry((&entry.hardware, &entry.case, &entry.metric)).or_default().push(entry);
     }
     let of_key =
-        |((hardware, case, metric), mut entries): ((&Hardware, &str, &str), Vec<&Entry>)| {
+        |((hardware, case, metric), mut entries): ((&Hardware, &str, &str), Vec<&HistoryEntry>)| {
             entries.sort_by_key(|entry| entry.unix_s);
             let values: Vec<f64> = entries.iter().map(|entry| entry.value).collect();
-            let point = |entry: &&Entry| Point {
+            let point = |entry: &&HistoryEntry| Point {
                 unix_s: entry.unix_s,
                 commit: entry.commit.clone(),
                 value: entry.value,
@@ -88,7 +88,7 @@ pub fn series(entries: &[Entry]) -> Vec<HistorySeries> {
 
 /// Changes of the values' logarithms, since noise and gains are relative; of the values where one
 /// is 0.
-fn changes(values: &[f64]) -> Vec<Change> {
+fn changes(values: &[f64]) -> Vec<LevelChange> {
     let positive = values.iter().all(|value| *value > 0.0);
     let scaled: Vec<f64> =
         values.iter().map(|value| if positive { value.ln() } else { *value }).collect();
@@ -107,7 +107,7 @@ fn changes(values: &[f64]) -> Vec<Change> {
                 SEED,
             )
         });
-        Change {
+        LevelChange {
             index: change.index,
             before: median(&values[before.clone()]),
             after: median(&values[after.clone()]),
@@ -127,9 +127,9 @@ pub(super) mod tests {
     use crate::history::entry::{HISTORY_VERSION, LATENCY};
 
     /// A day's runs at these medians.
-    pub(in crate::history) fn entries(case: &str, values: &[f64]) -> Vec<Entry> {
+    pub(in crate::history) fn entries(case: &str, values: &[f64]) -> Vec<HistoryEntry> {
         let hardware = Hardware::of(&overdrive_bench::testing::results().environment);
-        let entry = |(day, value): (usize, &f64)| Entry {
+        let entry = |(day, value): (usize, &f64)| HistoryEntry {
             history_version: HISTORY_VERSION,
             unix_s: 1_795_190_709 + 86_400 * day as u64,
             commit: Some(format!("{day:02}23456789abcdef")),

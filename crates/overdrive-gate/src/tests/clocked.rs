@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::invented::{PROCESS, session};
 use crate::Processes;
 use crate::read::observations;
-use crate::session::Request;
+use crate::session::ProcessRequest;
 use overdrive_bench::exit::Exit;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::rules::Rules;
@@ -22,7 +22,7 @@ impl<F: Fn(Side, u64, u64) -> u64> Processes for Clocked<F> {
         self.1
     }
 
-    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+    fn run(&mut self, side: Side, request: &ProcessRequest) -> Result<Observations, Failure> {
         self.1 += PROCESS;
         let clock = SyntheticClock::default();
         let cost = |call| (self.0)(side, request.process as u64, call);

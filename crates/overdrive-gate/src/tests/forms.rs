@@ -1,7 +1,7 @@
 //! The forms that verdicts take, as golden texts.
 
 use super::invented::{Machine, session};
-use crate::session::Request;
+use crate::session::ProcessRequest;
 use crate::{Processes, junit, markdown, terminal};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::verdicts::{Observations, Side, Verdicts, schema};
@@ -14,7 +14,7 @@ impl Processes for Various {
         self.0.elapsed()
     }
 
-    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+    fn run(&mut self, side: Side, request: &ProcessRequest) -> Result<Observations, Failure> {
         let mut said = self.0.run(side, request)?;
         let other = said["study: same"].clone();
         let only = if side == Side::Current { "study: new" } else { "study: gone" };

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::session::{Progress, Request, Step};
+use crate::session::{ProcessRequest, Progress, SessionProgress};
 use crate::{Processes, Session, derive};
 use overdrive_bench::environment::Environment;
 use overdrive_bench::failure::Failure;
@@ -18,7 +18,7 @@ use overdrive_bench::verdicts::{
 pub(super) struct Silent;
 
 impl Progress for Silent {
-    fn block(&self, _step: &Step) {}
+    fn block(&self, _step: &SessionProgress) {}
 }
 
 /// The time of a process of an invented session: a block takes 1.5 s, a usual session 40 blocks.
@@ -104,7 +104,7 @@ impl Machine {
 }
 
 impl Processes for Machine {
-    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+    fn run(&mut self, side: Side, request: &ProcessRequest) -> Result<Observations, Failure> {
         self.elapsed += PROCESS;
         let cases: Vec<(&str, f64)> =
             self.slowdowns.iter().map(|(case, slowdown)| (*case, *slowdown)).collect();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::invented::{Machine, PROCESS, Silent, session, verdicts};
-use crate::session::Request;
+use crate::session::ProcessRequest;
 use crate::{Processes, Session};
 use overdrive_bench::exit::Exit;
 use overdrive_bench::failure::{Failure, FailureKind};
@@ -84,8 +84,8 @@ fn a_low_clock_is_throttled_and_no_regression() {
 /// Says what a function says, each process taking its time.
 struct Scripted<F>(F, Duration);
 
-impl<F: FnMut(Side, &Request) -> Result<Observations, Failure>> Processes for Scripted<F> {
-    fn run(&mut self, side: Side, request: &Request) -> Result<Observations, Failure> {
+impl<F: FnMut(Side, &ProcessRequest) -> Result<Observations, Failure>> Processes for Scripted<F> {
+    fn run(&mut self, side: Side, request: &ProcessRequest) -> Result<Observations, Failure> {
         self.1 += PROCESS;
         (self.0)(side, request)
     }
@@ -95,7 +95,9 @@ impl<F: FnMut(Side, &Request) -> Result<Observations, Failure>> Processes for Sc
     }
 }
 
-fn scripted<F: FnMut(Side, &Request) -> Result<Observations, Failure>>(said: F) -> Scripted<F> {
+fn scripted<F: FnMut(Side, &ProcessRequest) -> Result<Observations, Failure>>(
+    said: F,
+) -> Scripted<F> {
     Scripted(said, Duration::ZERO)
 }
 
@@ -183,7 +185,7 @@ fn an_interruption_keeps_what_was_measured() {
     let stop = Stop::default();
     let asked = stop.clone();
     let mut machine = Machine::quiet(1, &[("a", 1.2)]);
-    let mut processes = scripted(|side, request: &Request| {
+    let mut processes = scripted(|side, request: &ProcessRequest| {
         if request.process == 6 * 4 + 3 {
             asked.request(overdrive_process::Signal::Interrupt);
             return Err(Failure::skipped("interrupted"));
@@ -221,7 +223,10 @@ fn time_ends_a_session_and_all_its_blocks_count() {
 }
 
 /// A process whose time varies a little, with these quantities.
-fn with_quantities(request: &Request, quantities: &[(&str, f64)]) -> Result<Observations, Failure> {
+fn with_quantities(
+    request: &ProcessRequest,
+    quantities: &[(&str, f64)],
+) -> Result<Observations, Failure> {
     let mut observed = Observed::of_time(1e6 + (request.process * 7919 % 97) as f64);
     observed.figures.extend(quantities.iter().map(|(name, value)| ((*name).to_owned(), *value)));
     Ok(one("a", Ok(observed)))

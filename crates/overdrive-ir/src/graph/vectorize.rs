@@ -12,19 +12,19 @@ use crate::{Mismatch, Operation, Prim, Shape, TensorType};
 
 /// A value inside a vectorised region.
 #[derive(Copy, Clone, Debug)]
-pub(crate) enum Lane<'b> {
+pub(crate) enum PointValue<'b> {
     /// One value per point: the grid's dimensions, then its own.
     Each(Expr<'b>),
     /// The same for every point.
     Shared(Expr<'b>),
 }
 
-impl<'b> Lane<'b> {
+impl<'b> PointValue<'b> {
     /// One value per point.
     fn each(self, grid: &[usize]) -> Expr<'b> {
         match self {
-            Lane::Each(value) => value,
-            Lane::Shared(value) => {
+            PointValue::Each(value) => value,
+            PointValue::Shared(value) => {
                 let own = value.sizes();
                 let dims: Vec<usize> = (grid.len()..grid.len() + own.len()).collect();
                 value.broadcast_in(&Shape::from([grid, &own].concat()), &dims)
@@ -40,40 +40,41 @@ impl Builder {
         &'b self,
         grid: &[usize],
         region: &Graph,
-        arguments: &[Lane<'b>],
+        arguments: &[PointValue<'b>],
     ) -> Vec<Expr<'b>> {
-        let mut lanes: Vec<Option<Lane<'b>>> = vec![None; region.value_count()];
+        let mut lanes: Vec<Option<PointValue<'b>>> = vec![None; region.value_count()];
         for (port, argument) in region.inputs().iter().zip(arguments) {
             lanes[port.value.0 as usize] = Some(*argument);
         }
-        let known = |lanes: &[Option<Lane<'b>>], v: Value| {
+        let known = |lanes: &[Option<PointValue<'b>>], v: Value| {
             lanes[v.0 as usize].expect("operands precede their node")
         };
         for node in region.nodes() {
-            let operands: Vec<Lane<'b>> = node.operands.iter().map(|&v| known(&lanes, v)).collect();
-            let results: Vec<Lane<'b>> = match &node.op {
-                op if operands.iter().all(|lane| matches!(lane, Lane::Shared(_))) => {
+            let operands: Vec<PointValue<'b>> =
+                node.operands.iter().map(|&v| known(&lanes, v)).collect();
+            let results: Vec<PointValue<'b>> = match &node.op {
+                op if operands.iter().all(|lane| matches!(lane, PointValue::Shared(_))) => {
                     let operands: Vec<Expr<'b>> =
                         operands.iter().map(|lane| lane.each(&[])).collect();
                     let results = self.node(op.clone(), &operands, node.regions.clone());
-                    results.into_iter().map(Lane::Shared).collect()
+                    results.into_iter().map(PointValue::Shared).collect()
                 }
                 Operation::Composite(_) => {
                     let expansion = node.op.expansion(&region.types(&node.operands), &node.regions);
                     self.inline_over(grid, &expansion, &operands)
                         .into_iter()
-                        .map(Lane::Each)
+                        .map(PointValue::Each)
                         .collect()
                 }
                 Operation::Prim(prim) => {
                     let lifted = lift(prim, grid).expect("the region passed `check_lanes`");
-                    let operand = |(i, lane): (usize, &Lane<'b>)| match (prim, lane) {
-                        (Prim::Gather { .. }, Lane::Shared(table)) if i == 0 => *table,
+                    let operand = |(i, lane): (usize, &PointValue<'b>)| match (prim, lane) {
+                        (Prim::Gather { .. }, PointValue::Shared(table)) if i == 0 => *table,
                         _ => lane.each(grid),
                     };
                     let operands: Vec<Expr<'b>> =
                         operands.iter().enumerate().map(operand).collect();
-                    vec![Lane::Each(self.op1(lifted, &operands))]
+                    vec![PointValue::Each(self.op1(lifted, &operands))]
                 }
             };
             for (value, result) in node.results.iter().zip(results) {

@@ -20,7 +20,7 @@
 //! Long because masks, regions, dropout, the f64 meaning and the expansion define one op together.
 
 use super::{AttentionGrad, Dropout};
-use crate::graph::{Lane, check_lanes};
+use crate::graph::{PointValue, check_lanes};
 use crate::{
     Array, Builder, Compare, Cost, DType, Expr, Fill, Gradient, Graph, GraphError, Mismatch, Op,
     Reducer, Sample, Shape, TensorType, Types,
@@ -349,10 +349,10 @@ pub(super) fn call_over<'b>(
     region: &Graph,
     (products, captures): (Option<Expr<'b>>, &[Expr<'b>]),
 ) -> Expr<'b> {
-    let index = (0..4).map(|axis| Lane::Each(b.iota(DType::I32, grid.to_vec(), axis)));
-    let captures = captures.iter().map(|&capture| Lane::Shared(capture));
-    let lanes: Vec<Lane<'b>> =
-        products.map(Lane::Each).into_iter().chain(index).chain(captures).collect();
+    let index = (0..4).map(|axis| PointValue::Each(b.iota(DType::I32, grid.to_vec(), axis)));
+    let captures = captures.iter().map(|&capture| PointValue::Shared(capture));
+    let lanes: Vec<PointValue<'b>> =
+        products.map(PointValue::Each).into_iter().chain(index).chain(captures).collect();
     b.inline_over(grid, region, &lanes)[0]
 }
 

@@ -30,8 +30,8 @@ pub struct AttentionGrad {
 /// A score function with its derivatives, as kernels compute them: all are scalars.
 #[derive(Clone, Debug)]
 pub struct Slopes {
-    /// From the inputs of the score function: the score, its derivative to the score that it was
-    /// given, and for each of `reads` its derivative to what was read and the index `[rank]` of
+    /// From the inputs of the score function: the score, and its derivative to the score that it
+    /// was given. For each of `reads`, its derivative to what was read and the index `[rank]` of
     /// that, which is to be clamped.
     pub region: Graph,
     /// Which capture is read, one for each read of a capture of floats.
@@ -70,21 +70,21 @@ impl Slopes {
 }
 
 /// A read of an element of a capture; without an index, of its only one.
-struct Read {
+struct ElementRead {
     capture: usize,
     index: Option<Value>,
     element: Value,
 }
 
 /// The reads of captures of floats.
-fn reads(score: &Graph) -> Result<Vec<Read>, Mismatch> {
+fn reads(score: &Graph) -> Result<Vec<ElementRead>, Mismatch> {
     let ports = score.inputs()[5..].iter().map(|port| port.value).enumerate();
     let (numbers, tensors): (Vec<_>, Vec<_>) = ports
         .filter(|(_, v)| score.ty(*v).dtype.is_float())
         .partition(|(_, v)| score.ty(*v).rank() == 0);
-    let mut reads: Vec<Read> = numbers
+    let mut reads: Vec<ElementRead> = numbers
         .into_iter()
-        .map(|(capture, element)| Read { capture, index: None, element })
+        .map(|(capture, element)| ElementRead { capture, index: None, element })
         .collect();
     for node in score.nodes() {
         let read = tensors.iter().find(|(_, v)| node.operands.contains(v));
@@ -97,7 +97,7 @@ fn reads(score: &Graph) -> Result<Vec<Read>, Mismatch> {
             let found = format!("`{}` of capture {capture}, {whole}", node.op.name());
             return Err(Mismatch::new("reads of single elements of captured tensors", found));
         }
-        reads.push(Read { capture, index: Some(node.operands[1]), element });
+        reads.push(ElementRead { capture, index: Some(node.operands[1]), element });
     }
     Ok(reads)
 }

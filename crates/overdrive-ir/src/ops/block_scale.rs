@@ -1,10 +1,10 @@
 //! `block_scale(x)`: what each block of x is to be divided by, so that its largest magnitude fits
 //! an element type.
 //!
-//! With `a = max |x|` over a block, in f32 for scales that are not wide, and `m` the largest value
-//! of the element type: `wide`: `max(a / m, 2^-126)`; `f8e4m3`: `max(a / m, 2^-9)` to nearest,
-//! saturating; `e8m0_floor`: `2^(floor(log2 a) - floor(log2 m))`, which may clip the largest
-//! elements; `e8m0_up`: `2^ceil(log2(a / m))`, which does not. Powers of two are at least 2^-126; a
+//! Let `a = max |x|` over a block, in f32 for scales that are not wide, and `m` the largest value
+//! of the element type. `wide`: `max(a / m, 2^-126)`. `f8e4m3`: `max(a / m, 2^-9)` to nearest,
+//! saturating. `e8m0_floor`: `2^(floor(log2 a) - floor(log2 m))`, which may clip the largest
+//! elements. `e8m0_up`: `2^ceil(log2(a / m))`, which does not. Powers of two are at least 2^-126; a
 //! block that is not finite has the scale NaN. Sources: OCP Microscaling Formats 1.0, 6.3 (floor);
 //! Mishra et al., "Recipes for pre-training LLMs with MXFP8", arXiv:2506.08027 (up); NVIDIA,
 //! "Pretraining large language models with NVFP4", arXiv:2509.25149 (e4m3).

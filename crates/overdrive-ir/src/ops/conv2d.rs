@@ -6,7 +6,7 @@
 //! Source: LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE
 //! 1998; groups: Krizhevsky et al., NIPS 2012.
 
-use crate::dimension::Dimension;
+use crate::window_dimension::WindowDimension;
 use crate::{
     Array, Builder, Convolution, DType, Expr, Graph, Mismatch, Op, Operation, Prim, Sample,
     TensorType, Types,
@@ -34,7 +34,7 @@ impl Conv2d {
 
     /// The primitive, for operands of type `dtype`.
     pub fn convolution(&self, dtype: DType) -> Convolution {
-        let window = (0..2).map(|d| Dimension {
+        let window = (0..2).map(|d| WindowDimension {
             stride: self.stride[d],
             pad_low: self.pad[d][0] as i64,
             pad_high: self.pad[d][1] as i64,

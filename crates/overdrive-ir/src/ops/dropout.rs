@@ -1,9 +1,9 @@
 //! `dropout(x, seed)`: `x / (1 - rate)` where a random number reaches the rate, 0 elsewhere.
 //!
-//! The numbers are Philox of (seed operand, site, element index) and of nothing else, so that
-//! backward draws the mask again in place of storing it, and a rematerialised clone (which keeps
-//! the site) drops the same elements. Source: Srivastava et al., "Dropout: a simple way to prevent
-//! neural networks from overfitting", JMLR 2014.
+//! The numbers are Philox of (seed operand, site, element index) and of nothing else. So backward
+//! draws the mask again in place of storing it, and a rematerialised clone (which keeps the site)
+//! drops the same elements. Source: Srivastava et al., "Dropout: a simple way to prevent neural
+//! networks from overfitting", JMLR 2014.
 
 use crate::eval::philox;
 use crate::{

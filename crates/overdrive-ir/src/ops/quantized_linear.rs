@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 /// What stands beside the codes of the weights.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Weights {
+pub enum WeightScales {
     /// A scale.
     #[default]
     Symmetric,
@@ -65,7 +65,7 @@ pub enum Activations {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct QuantizedLinear {
     /// What stands beside the codes of the weights.
-    pub weights: Weights,
+    pub weights: WeightScales,
     /// What x is in the product.
     pub activations: Activations,
 }
@@ -95,9 +95,9 @@ impl QuantizedLinear {
     pub fn operands(&self) -> Vec<&'static str> {
         let mut names = vec!["x", "codes", "scale"];
         names.extend(match self.weights {
-            Weights::Symmetric => None,
-            Weights::Asymmetric => Some("zero"),
-            Weights::TwoLevel => Some("tensor_scale"),
+            WeightScales::Symmetric => None,
+            WeightScales::Asymmetric => Some("zero"),
+            WeightScales::TwoLevel => Some("tensor_scale"),
         });
         if let Activations::Static(dtype) = self.activations {
             names.extend(if dtype.is_int() { vec!["x_scale", "x_zero"] } else { vec!["x_scale"] });
@@ -454,54 +454,54 @@ fn samples() -> Vec<Sample> {
     let scalar = |dtype, value| (TensorType::scalar(dtype), Fill::Values(vec![value]));
     let whole = |dtype, shape| (tensor(dtype, shape), Fill::Values(vec![0.0, -3.0, 2.0]));
     let i8_groups = |sample: Sample, k| with(sample.normal(rows(k)), codes(DType::I8, [5, k]));
-    let int8 = Activations::Dynamic(DType::I8);
+    let (int8, static_int8) =
+        (Activations::Dynamic(DType::I8), Activations::Static(DType::I8));
+    let f8_up = Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up);
+    let i8_floor = Activations::Blocks(DType::I8, ScaleFormat::E8m0Floor);
     vec![
-        i8_groups(sample(Weights::Symmetric, Activations::Float), 7).uniform(
+        i8_groups(sample(WeightScales::Symmetric, Activations::Float), 7).uniform(
             [5usize, 1],
             0.01,
             0.02,
         ),
-        i8_groups(sample(Weights::Symmetric, int8), 7).uniform([5usize, 1], 0.01, 0.02),
+        i8_groups(sample(WeightScales::Symmetric, int8), 7).uniform([5usize, 1], 0.01, 0.02),
         with(
-            sample(Weights::Symmetric, int8).normal(["B", "T", "K"]),
+            sample(WeightScales::Symmetric, int8).normal(["B", "T", "K"]),
             (TensorType::new(DType::I8, ["N", "K"]), Fill::Uniform(-127.0, 127.0)),
         )
         .uniform(["N".into(), Dim::Size(1)], 0.01, 0.02),
         with(
             with(
-                i8_groups(sample(Weights::Symmetric, Activations::Static(DType::I8)), 6).uniform(
-                    [1usize, 1],
-                    0.01,
-                    0.02,
-                ),
+                i8_groups(sample(WeightScales::Symmetric, static_int8), 6)
+                    .uniform([1usize, 1], 0.01, 0.02),
                 scalar(DType::F32, 0.03),
             ),
             scalar(DType::I32, -20.0),
         ),
         with(
-            sample(Weights::Symmetric, Activations::Float).normal(rows(12)),
+            sample(WeightScales::Symmetric, Activations::Float).normal(rows(12)),
             codes(DType::I4, [5, 12]),
         )
         .uniform([5usize, 3], 0.1, 0.2),
         with(
-            with(sample(Weights::Asymmetric, int8).normal(rows(12)), codes(DType::I4, [5, 12]))
+            with(sample(WeightScales::Asymmetric, int8).normal(rows(12)), codes(DType::I4, [5, 12]))
                 .uniform([5usize, 3], 0.1, 0.2),
             whole(DType::I4, [5, 3]),
         ),
         with(
-            sample(Weights::Asymmetric, Activations::Float).normal(rows(12)),
+            sample(WeightScales::Asymmetric, Activations::Float).normal(rows(12)),
             codes(DType::I4, [5, 12]),
         )
         .uniform([5usize, 3], 0.1, 0.2)
         .normal([5usize, 3]),
         with(
-            sample(Weights::Symmetric, Activations::Dynamic(DType::F8E4M3)).normal(rows(9)),
+            sample(WeightScales::Symmetric, Activations::Dynamic(DType::F8E4M3)).normal(rows(9)),
             codes(DType::F8E4M3, [5, 9]),
         )
         .uniform([5usize, 1], 0.1, 0.2),
         with(
             with(
-                sample(Weights::Symmetric, Activations::Static(DType::F8E4M3)).normal(rows(9)),
+                sample(WeightScales::Symmetric, Activations::Static(DType::F8E4M3)).normal(rows(9)),
                 codes(DType::F8E4M3, [5, 9]),
             )
             .uniform([1usize, 1], 0.1, 0.2),
@@ -509,7 +509,7 @@ fn samples() -> Vec<Sample> {
         ),
         with(
             with(
-                sample(Weights::Symmetric, Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up))
+                sample(WeightScales::Symmetric, f8_up)
                     .normal(rows(64)),
                 codes(DType::F4E2M1, [5, 64]),
             ),
@@ -517,14 +517,14 @@ fn samples() -> Vec<Sample> {
         ),
         with(
             with(
-                sample(Weights::Symmetric, Activations::Float).normal(rows(64)),
+                sample(WeightScales::Symmetric, Activations::Float).normal(rows(64)),
                 codes(DType::F6E2M3, [5, 64]),
             ),
             e8m0([5, 2]),
         ),
         with(
             with(
-                sample(Weights::Symmetric, Activations::Blocks(DType::I8, ScaleFormat::E8m0Floor))
+                sample(WeightScales::Symmetric, i8_floor)
                     .normal(rows(64)),
                 codes(DType::I8, [5, 64]),
             ),
@@ -534,7 +534,7 @@ fn samples() -> Vec<Sample> {
             with(
                 with(
                     sample(
-                        Weights::TwoLevel,
+                        WeightScales::TwoLevel,
                         Activations::Blocks(DType::F4E2M1, ScaleFormat::F8e4m3),
                     )
                     .normal(rows(32)),

@@ -7,8 +7,8 @@
 
 use super::program::{Access, Instr, Program, Register};
 use super::{
-    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Place, Plan, SlotId,
-    Space, Step, StepKind, View,
+    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Plan, SlotId,
+    SlotPlace, Space, Step, StepKind, View,
 };
 use crate::{Precision, row_major};
 use serde::Serialize;
@@ -61,20 +61,20 @@ impl Plan {
             Layout::Workspace { bytes } => format!(" workspace {} B", grouped(*bytes as u64)),
         };
         let place = match &slot.place {
-            Place::Input(number) => format!("input {number}"),
-            Place::Output(number) => format!("output {number}"),
-            Place::State(name) => match self.space(id) {
+            SlotPlace::Input(number) => format!("input {number}"),
+            SlotPlace::Output(number) => format!("output {number}"),
+            SlotPlace::State(name) => match self.space(id) {
                 Space::MAIN => format!("state {name}"),
                 Space(other) => format!("state {name} of space {other}"),
             },
-            Place::Constant(value) if value.ty().elements() == 1 => {
+            SlotPlace::Constant(value) if value.ty().elements() == 1 => {
                 format!("constant {}", value.to_f64()[0])
             }
-            Place::Constant(_) => "constant".to_owned(),
-            Place::Arena { space, offset } => {
+            SlotPlace::Constant(_) => "constant".to_owned(),
+            SlotPlace::Arena { space, offset } => {
                 format!("arena{}+{}", space.0, grouped(*offset as u64))
             }
-            Place::Persistent { space, offset } => {
+            SlotPlace::Persistent { space, offset } => {
                 format!("persistent{}+{}", space.0, grouped(*offset as u64))
             }
         };
@@ -98,8 +98,9 @@ impl Plan {
             )?;
         }
         writeln!(f)?;
-        let fixed =
-            |s: &&SlotId| matches!(self.slot(**s).place, Place::State(_) | Place::Constant(_));
+        let fixed = |s: &&SlotId| {
+            matches!(self.slot(**s).place, SlotPlace::State(_) | SlotPlace::Constant(_))
+        };
         for slot in step.reads.iter().filter(|slot| is_copy || fixed(slot)) {
             writeln!(f, "      reads {}", self.described(*slot))?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: two groups that live at the same time share no byte of the arena.
 
-use super::{Place, Plan, SlotId, Space};
+use super::{Plan, SlotId, SlotPlace, Space};
 use std::collections::BTreeMap;
 
 /// Arena slots that share bytes while they live, an update in place, say, or a part of a whole: one
@@ -23,7 +23,9 @@ impl Plan {
     /// Slots of the arena of a memory space, and their offsets in bytes.
     pub fn arena_slots(&self, of: Space) -> impl Iterator<Item = (SlotId, usize)> {
         self.slots.iter().enumerate().filter_map(move |(index, slot)| match slot.place {
-            Place::Arena { space, offset } if space == of => Some((SlotId(index as u32), offset)),
+            SlotPlace::Arena { space, offset } if space == of => {
+                Some((SlotId(index as u32), offset))
+            }
             _ => None,
         })
     }
@@ -69,7 +71,7 @@ impl Plan {
     fn lives(&self) -> BTreeMap<SlotId, (usize, usize)> {
         let mut lives: BTreeMap<SlotId, (usize, usize)> = BTreeMap::new();
         let mut touch = |slot: SlotId, step: usize| {
-            if matches!(self.slot(slot).place, Place::Arena { .. }) {
+            if matches!(self.slot(slot).place, SlotPlace::Arena { .. }) {
                 let life = lives.entry(slot).or_insert((step, step));
                 life.1 = life.1.max(step);
             }

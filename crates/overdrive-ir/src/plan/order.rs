@@ -5,7 +5,7 @@
 //! they stand in the plan. Kept as vector clocks: for each step, how many steps of each stream it
 //! comes after. Invariant: it only orders earlier steps before later ones.
 
-use super::{Place, Plan, SlotId};
+use super::{Plan, SlotId, SlotPlace};
 use std::collections::HashMap;
 
 /// The order of the steps of a plan.
@@ -123,7 +123,7 @@ impl Plan {
     /// updated in place there, and its new value.
     pub fn sharing(&self) -> Vec<SlotId> {
         let mut stands: Vec<SlotId> = (0..self.slots.len() as u32).map(SlotId).collect();
-        let in_arena = |slot: SlotId| matches!(self.slot(slot).place, Place::Arena { .. });
+        let in_arena = |slot: SlotId| matches!(self.slot(slot).place, SlotPlace::Arena { .. });
         for &(old, new) in self.steps.iter().flat_map(|step| &step.aliases) {
             if in_arena(old) && in_arena(new) {
                 let (kept, gone) = (stands[old.0 as usize], stands[new.0 as usize]);

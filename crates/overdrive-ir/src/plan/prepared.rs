@@ -5,7 +5,7 @@
 //! has the stamp that the step last saw. Sessions whose states have equal stamps share what was
 //! derived from them.
 
-use super::{Place, Plan};
+use super::{Plan, SlotPlace};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A prepare step, and the states that it depends on.
@@ -26,7 +26,7 @@ impl Prepared {
     pub fn new(plan: &Plan, states: &[&str]) -> Self {
         let mut of_slot: Vec<Vec<usize>> = vec![vec![]; plan.slots.len()];
         for (slot, sources) in plan.slots.iter().zip(&mut of_slot) {
-            if let Place::State(name) = &slot.place {
+            if let SlotPlace::State(name) = &slot.place {
                 sources.extend(states.iter().position(|state| state == name));
             }
         }

@@ -6,7 +6,7 @@
 //! `enter` has returned `Ok`, every input, output and state slot, homes included, has a place. That
 //! place is the address of a buffer of exactly its bytes.
 
-use super::{Place, Plan, SlotId};
+use super::{Plan, SlotId, SlotPlace};
 use crate::backend::Memory;
 use crate::{Arguments, BackendError, Buffer, TensorType};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,7 @@ impl Signature {
     /// `inputs` and `outputs` are the names that users see.
     pub fn new(plan: &Plan, inputs: &[String], outputs: &[String]) -> Self {
         let mut slot_count = plan.slots.len();
-        let at = |place: &Place| -> Vec<SlotId> {
+        let at = |place: &SlotPlace| -> Vec<SlotId> {
             let ids = (0..plan.slots.len() as u32).map(SlotId);
             ids.filter(|&id| plan.slot(id).place == *place).collect()
         };
@@ -71,14 +71,15 @@ impl Signature {
             slots,
         };
         let names = inputs.iter().zip(&plan.inputs).enumerate();
-        let inputs =
-            names.map(|(i, (name, &slot))| expected(name, slot, at(&Place::Input(i)))).collect();
+        let inputs = names
+            .map(|(i, (name, &slot))| expected(name, slot, at(&SlotPlace::Input(i))))
+            .collect();
         let names = outputs.iter().zip(&plan.outputs).enumerate();
         let outputs = names
-            .map(|(i, (name, &slot))| expected(name, slot, homed(at(&Place::Output(i)))))
+            .map(|(i, (name, &slot))| expected(name, slot, homed(at(&SlotPlace::Output(i)))))
             .collect();
         let state_of = |slot: &super::Slot| match &slot.place {
-            Place::State(name) => Some(name.clone()),
+            SlotPlace::State(name) => Some(name.clone()),
             _ => None,
         };
         let mut names: Vec<String> = plan.slots.iter().filter_map(state_of).collect();
@@ -86,7 +87,7 @@ impl Signature {
         names.dedup();
         let mut states = Vec::new();
         for name in &names {
-            let slots = at(&Place::State(name.clone()));
+            let slots = at(&SlotPlace::State(name.clone()));
             states.push(expected(name, slots[0], homed(slots)));
         }
         let changes: Vec<bool> =
@@ -176,11 +177,11 @@ impl Signature {
     pub fn deliveries(&self, plan: &Plan) -> Vec<(SlotId, SlotId)> {
         let results = plan.outputs.iter().enumerate();
         let outputs =
-            results.map(|(index, &slot)| (slot, Place::Output(index), self.output_home(index)));
+            results.map(|(index, &slot)| (slot, SlotPlace::Output(index), self.output_home(index)));
         let states = plan.updates.iter().map(|(name, _, new)| {
-            let own = Place::State(name.clone());
-            let elsewhere =
-                plan.slot(*new).place != own && matches!(plan.slot(*new).place, Place::State(_));
+            let own = SlotPlace::State(name.clone());
+            let elsewhere = plan.slot(*new).place != own
+                && matches!(plan.slot(*new).place, SlotPlace::State(_));
             assert!(
                 !elsewhere,
                 "a new state does not wait in the buffer of another, which may be overwritten first"

@@ -37,7 +37,7 @@ pub enum Layout {
 
 /// Where a slot's bytes are.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Place {
+pub enum SlotPlace {
     /// The caller's input number `0`.
     Input(usize),
     /// The caller's output number `0`.
@@ -70,7 +70,7 @@ pub struct Slot {
     /// Arrangement of its bytes.
     pub layout: Layout,
     /// Where it lives.
-    pub place: Place,
+    pub place: SlotPlace,
 }
 
 impl Slot {

@@ -2,7 +2,7 @@
 
 use super::program::{Access, Program};
 use super::slot::SlotId;
-use crate::dimension::Dimension;
+use crate::window_dimension::WindowDimension;
 use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 
 /// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.
@@ -256,7 +256,7 @@ pub struct ConvolutionCall {
     /// `[O, C/groups, spatial...]`. With `Layout::Packed` strides are those of the unpacked kernel.
     pub kernel: View,
     /// Geometry per spatial dimension.
-    pub window: Vec<Dimension>,
+    pub window: Vec<WindowDimension>,
     /// Channel groups.
     pub groups: usize,
     /// Type that partial sums have.

@@ -4,7 +4,7 @@
 //! forgotten wait is found without a device. Everything is looked at by the bytes behind slots: a
 //! state is one thing under all its slots, and so is what is updated in place.
 
-use super::{LiveRange, Place, Plan, SlotId};
+use super::{LiveRange, Plan, SlotId, SlotPlace};
 use crate::plan::PartialOrder;
 use std::collections::{HashMap, HashSet};
 
@@ -55,7 +55,7 @@ impl Plan {
     pub fn bytes_behind(&self) -> Vec<SlotId> {
         let mut states: HashMap<&str, SlotId> = HashMap::new();
         let of = |(index, shared): (usize, SlotId)| match &self.slots[index].place {
-            Place::State(name) => *states.entry(name).or_insert(shared),
+            SlotPlace::State(name) => *states.entry(name).or_insert(shared),
             _ => shared,
         };
         self.sharing().into_iter().enumerate().map(of).collect()
@@ -67,8 +67,10 @@ impl Plan {
         let behind = self.bytes_behind();
         let mut uses: HashMap<SlotId, Uses> = HashMap::new();
         let has_content = |slot: SlotId| {
-            matches!(self.slot(slot).place, Place::Input(_) | Place::State(_) | Place::Constant(_))
-                || self.slot(slot).bytes() == 0
+            matches!(
+                self.slot(slot).place,
+                SlotPlace::Input(_) | SlotPlace::State(_) | SlotPlace::Constant(_)
+            ) || self.slot(slot).bytes() == 0
         };
         let mut replaced = HashSet::new();
         // Wherever preparation stands, it ends before a call begins.
@@ -116,16 +118,17 @@ impl Plan {
 
     /// Slots lie inside of their arenas, and share bytes only one after another.
     fn verify_arenas(&self, order: &PartialOrder) -> Result<(), String> {
-        struct Placed<'a> {
+        struct PlacedSlot<'a> {
             slot: SlotId,
             start: usize,
             end: usize,
             span: &'a LiveRange,
         }
         let (spans, sharing) = (order.spans(self), self.sharing());
-        let mut spaces: HashMap<u8, Vec<Placed<'_>>> = HashMap::new();
+        let mut spaces: HashMap<u8, Vec<PlacedSlot<'_>>> = HashMap::new();
         for (index, slot) in self.slots.iter().enumerate() {
-            let (Place::Arena { space, offset }, Some(span)) = (&slot.place, &spans[index]) else {
+            let (SlotPlace::Arena { space, offset }, Some(span)) = (&slot.place, &spans[index])
+            else {
                 continue;
             };
             let size = self.arena_bytes.get(usize::from(space.0)).copied().unwrap_or(0);
@@ -135,7 +138,7 @@ impl Plan {
             }
             // A slot of no bytes shares none, wherever it is.
             if sharing[index] == id && slot.bytes() > 0 {
-                spaces.entry(space.0).or_default().push(Placed {
+                spaces.entry(space.0).or_default().push(PlacedSlot {
                     slot: id,
                     start: *offset,
                     end,

@@ -1,8 +1,8 @@
 //! `dot_general` and `convolution`.
 
 use super::known;
-use crate::dimension::Dimension;
 use crate::eval::for_each_index;
+use crate::window_dimension::WindowDimension;
 use crate::{Array, Convolution, DType, Dim, DotGeneral, Mismatch, Shape, TensorType, Types};
 
 fn check_types(
@@ -102,10 +102,15 @@ pub(super) fn eval_dot(dot: &DotGeneral, args: &[Array]) -> Array {
     Array::from_f64(dot.out, &shape, out)
 }
 
-impl Dimension {
+impl WindowDimension {
     /// Stride 1, no padding, no dilation.
-    pub const PLAIN: Dimension =
-        Dimension { stride: 1, pad_low: 0, pad_high: 0, input_dilation: 1, kernel_dilation: 1 };
+    pub const PLAIN: WindowDimension = WindowDimension {
+        stride: 1,
+        pad_low: 0,
+        pad_high: 0,
+        input_dilation: 1,
+        kernel_dilation: 1,
+    };
 
     /// Output extent for an input and a kernel extent, `None` where the kernel does not fit.
     pub fn output(&self, input: usize, kernel: usize) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use super::{check_axes, check_axis};
 use crate::eval::{Data, for_each_index, scalar};
-use crate::{Array, DType, Dim, Mismatch, Order, Prim, Reducer, Shape, TensorType, Types};
+use crate::{Array, DType, Dim, Mismatch, Prim, Reducer, Shape, SortOrder, TensorType, Types};
 
 fn check_indices(indices: &TensorType, axes: &[usize]) -> Result<(), Mismatch> {
     let last = indices.shape.0.last();
@@ -192,7 +192,7 @@ pub(super) fn eval(prim: &Prim, args: &[Array]) -> Vec<Array> {
                         Data::Float(v) => order_floats(v[line[i]], v[line[j]]),
                         Data::Int(v) => v[line[i]].cmp(&v[line[j]]),
                     };
-                    if *order == Order::Ascending { ascending } else { ascending.reverse() }
+                    if *order == SortOrder::Ascending { ascending } else { ascending.reverse() }
                 });
                 for (to, &i) in sorted.iter().enumerate() {
                     from[line[to]] = line[i];

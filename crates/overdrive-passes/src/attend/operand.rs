@@ -2,7 +2,7 @@
 //!
 //! Invariant: rounding comes before views again, where the op that makes the value does it.
 
-use crate::rebuild::Place;
+use crate::rebuild::NodeToCopy;
 use overdrive_ir::{Binary, DType, Expr, Graph, Prim, Tensor, Value};
 
 /// The one number that a value consists of.
@@ -59,7 +59,7 @@ impl Operand {
         if found.factor == 1.0 { Self::whole(value) } else { found }
     }
 
-    pub(super) fn get<'b>(&self, graph: &Graph, place: &Place<'b, '_>) -> Expr<'b> {
+    pub(super) fn get<'b>(&self, graph: &Graph, place: &NodeToCopy<'b, '_>) -> Expr<'b> {
         let base = place.get(self.base);
         let rounded = self.to.map_or(base, |to| base.convert(to));
         self.views.iter().rev().fold(rounded, |x, &view| {

@@ -7,9 +7,9 @@ use overdrive_ir::{Builder, DType, Decline, Described, Description, Kernel, Tens
 const BOTH: [(usize, usize); 2] = [(0, 0), (1, 1)];
 const LOWEST: f64 = f32::MIN as f64;
 
-/// Two sequences of two heads, five queries, six keys: `masked` makes of the product, and of what
-/// the keys' visibility is, what the softmax is taken of; `after` of the weights what v is
-/// multiplied with.
+/// Two sequences of two heads, five queries, six keys. `masked` makes the operand of the softmax
+/// from the product and the visibility of the keys. `after` makes the operand of v from the
+/// weights.
 fn model(
     masked: impl for<'b> Fn(Expr<'b>, Expr<'b>) -> Expr<'b>,
     after: impl for<'b> Fn(Expr<'b>) -> Expr<'b>,

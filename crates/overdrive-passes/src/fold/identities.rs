@@ -1,14 +1,14 @@
 //! Identities that hold in floating point: the same values with fewer nodes.
 
 use super::Constants;
-use crate::rebuild::Place;
+use crate::rebuild::NodeToCopy;
 use overdrive_ir::{Binary, DType, Expr, Graph, Overflow, Pad, Prim, Reducer, Unary, Value};
 
 /// Simpler expressions for the results of a node, if an identity applies.
 pub(super) fn simpler<'b>(
     graph: &Graph,
     constants: &Constants,
-    place: &Place<'b, '_>,
+    place: &NodeToCopy<'b, '_>,
 ) -> Option<Vec<Expr<'b>>> {
     let prim = place.node.op.prim()?;
     if let Prim::If = prim {
@@ -31,12 +31,12 @@ pub(super) fn simpler<'b>(
 }
 
 /// The primitive that made the first operand, and its own first operand.
-fn producer<'g>(graph: &'g Graph, place: &Place<'_, '_>) -> Option<(&'g Prim, Value)> {
+fn producer<'g>(graph: &'g Graph, place: &NodeToCopy<'_, '_>) -> Option<(&'g Prim, Value)> {
     let node = graph.producer(*place.node.operands.first()?)?;
     Some((node.op.prim()?, *node.operands.first()?))
 }
 
-fn binary<'b>(kind: Binary, constants: &Constants, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+fn binary<'b>(kind: Binary, constants: &Constants, place: &NodeToCopy<'b, '_>) -> Option<Expr<'b>> {
     let [x, y] = place.operands[..] else { return None };
     let [a, b] = [0, 1].map(|i| constants.splat(place.node.operands[i]));
     let (is_float, is_bool) = (x.dtype().is_float(), x.dtype() == DType::Bool);
@@ -68,7 +68,7 @@ fn is_power_of_two(c: f64, dtype: DType) -> bool {
     mantissa == 0 && exact(c) && exact(1.0 / c) && (1e-4..1e4).contains(&c.abs())
 }
 
-fn select<'b>(constants: &Constants, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+fn select<'b>(constants: &Constants, place: &NodeToCopy<'b, '_>) -> Option<Expr<'b>> {
     let operands = &place.node.operands;
     match constants.splat(operands[0]) {
         Some(condition) => Some(place.operands[if condition != 0.0 { 1 } else { 2 }]),
@@ -80,7 +80,7 @@ fn convert<'b>(
     graph: &Graph,
     to: DType,
     overflow: Overflow,
-    place: &Place<'b, '_>,
+    place: &NodeToCopy<'b, '_>,
 ) -> Option<Expr<'b>> {
     let x = place.operands[0];
     if x.dtype() == to {
@@ -103,7 +103,7 @@ fn widens(from: DType, to: DType) -> bool {
     }
 }
 
-fn movement<'b>(graph: &Graph, prim: &Prim, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+fn movement<'b>(graph: &Graph, prim: &Prim, place: &NodeToCopy<'b, '_>) -> Option<Expr<'b>> {
     let x = *place.operands.first()?;
     let before = producer(graph, place);
     match prim {

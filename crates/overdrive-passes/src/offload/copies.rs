@@ -14,7 +14,7 @@ pub(super) enum Way {
 
 /// One copy.
 #[derive(Clone, Debug)]
-pub(super) struct Copy {
+pub(super) struct OffloadCopy {
     pub(super) way: Way,
     pub(super) from: SlotId,
     pub(super) to: SlotId,
@@ -29,10 +29,10 @@ pub(super) struct Copy {
 
 /// All of a plan.
 #[derive(Default)]
-pub(super) struct Copies(Vec<Copy>);
+pub(super) struct Copies(Vec<OffloadCopy>);
 
 impl Copies {
-    pub(super) fn push(&mut self, copy: Copy) {
+    pub(super) fn push(&mut self, copy: OffloadCopy) {
         assert!(copy.start <= copy.done, "a copy ends after its start");
         self.0.push(copy);
     }
@@ -69,7 +69,7 @@ impl Copies {
     }
 }
 
-fn step(plan: &Plan, copy: &Copy, kind: StepKind) -> Step {
+fn step(plan: &Plan, copy: &OffloadCopy, kind: StepKind) -> Step {
     let starts = matches!(kind, StepKind::CopyStart);
     let stream = match (starts, copy.way) {
         (false, _) => 0,

@@ -2,7 +2,7 @@
 //! far as that is possible before copies are in the plan.
 
 use overdrive_ir::Description;
-use overdrive_ir::plan::{PartialOrder, Place, Plan, Space};
+use overdrive_ir::plan::{PartialOrder, Plan, SlotPlace, Space};
 use std::ops::Range;
 
 /// The memory that things wait in: the first beside the main one.
@@ -30,7 +30,7 @@ impl Ledger {
         let mut bytes = vec![plan.peak_bytes(Space::MAIN) - arena; plan.steps.len()];
         let spans = PartialOrder::new(plan).spans(plan);
         for (slot, span) in plan.slots.iter().zip(spans) {
-            if let (Place::Arena { .. }, Some(span)) = (&slot.place, span) {
+            if let (SlotPlace::Arena { .. }, Some(span)) = (&slot.place, span) {
                 let size = slot.bytes().next_multiple_of(Plan::ALIGNMENT) as u64;
                 bytes[span.first..=span.last].iter_mut().for_each(|all| *all += size);
             }

@@ -3,11 +3,11 @@
 //! A state can, where a call changes it and touches it in a few steps in a row: the moments of an
 //! optimizer. Those that are updated first go first: their way back hides behind later updates.
 
-use super::copies::{Copies, Copy, Way};
+use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
 use overdrive_ir::Tuning;
-use overdrive_ir::plan::{Layout, Note, Place, Plan, Slot, SlotId, Space};
+use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace, Space};
 use std::ops::Range;
 
 /// Updates beside each other share a start and an end until their states have so many bytes: they
@@ -15,7 +15,7 @@ use std::ops::Range;
 const TOGETHER_BYTES: u64 = 16 << 20;
 
 /// A state that can wait elsewhere.
-struct Candidate {
+struct OffloadCandidate {
     update: usize,
     bytes: u64,
     /// The steps that touch it.
@@ -23,8 +23,8 @@ struct Candidate {
 }
 
 /// States that come and go together.
-struct Group {
-    members: Vec<Candidate>,
+struct StateGroup {
+    members: Vec<OffloadCandidate>,
     bytes: u64,
     steps: Range<usize>,
     /// The steps at which main memory holds them.
@@ -38,7 +38,7 @@ pub(super) fn move_out(
     tuning: &Tuning,
 ) {
     let mut waiting = candidates(plan, tuning).into_iter();
-    let mut moved: Vec<Candidate> = Vec::new();
+    let mut moved: Vec<OffloadCandidate> = Vec::new();
     while ledger.worst().is_some() {
         let Some(next) = waiting.next() else { break };
         ledger.remove(0..ledger.end(), next.bytes);
@@ -57,8 +57,8 @@ pub(super) fn move_out(
 }
 
 /// In the order of their first use.
-fn candidates(plan: &Plan, tuning: &Tuning) -> Vec<Candidate> {
-    let mut found: Vec<Candidate> = (0..plan.updates.len())
+fn candidates(plan: &Plan, tuning: &Tuning) -> Vec<OffloadCandidate> {
+    let mut found: Vec<OffloadCandidate> = (0..plan.updates.len())
         .filter_map(|update| candidate(plan, update))
         .filter(|state| !tuning.shared.contains(&plan.updates[state.update].0))
         .collect();
@@ -66,11 +66,11 @@ fn candidates(plan: &Plan, tuning: &Tuning) -> Vec<Candidate> {
     found
 }
 
-fn candidate(plan: &Plan, update: usize) -> Option<Candidate> {
+fn candidate(plan: &Plan, update: usize) -> Option<OffloadCandidate> {
     let (_, old, new) = &plan.updates[update];
     let (own, bytes) = (plan.slot(*old), plan.slot(*old).bytes());
-    let moves = matches!(own.place, Place::State(_))
-        && matches!(plan.slot(*new).place, Place::State(_) | Place::Arena { .. })
+    let moves = matches!(own.place, SlotPlace::State(_))
+        && matches!(plan.slot(*new).place, SlotPlace::State(_) | SlotPlace::Arena { .. })
         && plan.slot(*new).bytes() == bytes
         && own.layout == Layout::RowMajor
         && old != new
@@ -85,7 +85,7 @@ fn candidate(plan: &Plan, update: usize) -> Option<Candidate> {
     let read_first = plan.steps[first].reads.contains(old);
     // States of the model are used from the forward to the update: keeping them out gains nothing.
     let short = (last - first) * 4 < plan.steps.len();
-    (moves && !ahead && read_first && short).then(|| Candidate {
+    (moves && !ahead && read_first && short).then(|| OffloadCandidate {
         update,
         bytes: bytes.next_multiple_of(Plan::ALIGNMENT) as u64,
         steps: first..last + 1,
@@ -93,8 +93,8 @@ fn candidate(plan: &Plan, update: usize) -> Option<Candidate> {
 }
 
 /// Joins states of steps in a row. What a group holds longer than its members did must fit.
-fn grouped(moved: Vec<Candidate>, ledger: &mut Ledger) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn grouped(moved: Vec<OffloadCandidate>, ledger: &mut Ledger) -> Vec<StateGroup> {
+    let mut groups: Vec<StateGroup> = Vec::new();
     for state in moved {
         if let Some(last) = groups.last_mut() {
             let joined = last.steps.start..last.steps.end.max(state.steps.end);
@@ -114,13 +114,13 @@ fn grouped(moved: Vec<Candidate>, ledger: &mut Ledger) -> Vec<Group> {
             }
         }
         let (bytes, steps, held) = (state.bytes, state.steps.clone(), state.steps.clone());
-        groups.push(Group { members: vec![state], bytes, steps, held });
+        groups.push(StateGroup { members: vec![state], bytes, steps, held });
     }
     groups
 }
 
 /// Starts each copy in as early as it must to end in time, one after another, where there is room.
-fn start_early(groups: &mut [Group], ledger: &mut Ledger) {
+fn start_early(groups: &mut [StateGroup], ledger: &mut Ledger) {
     let mut line = f64::INFINITY;
     let mut starts = vec![0.0; groups.len()];
     for (group, start) in groups.iter().zip(&mut starts).rev() {
@@ -141,7 +141,7 @@ fn start_early(groups: &mut [Group], ledger: &mut Ledger) {
 }
 
 /// Waits for each copy out only when it should have ended, where there is room until then.
-fn end_late(groups: &mut [Group], ledger: &mut Ledger) {
+fn end_late(groups: &mut [StateGroup], ledger: &mut Ledger) {
     let mut line: f64 = 0.0;
     for group in groups {
         line = ledger.time(group.steps.end).max(line) + ledger.seconds(group.bytes);
@@ -165,10 +165,10 @@ fn move_one(
 ) {
     let (name, old, new) = plan.updates[update].clone();
     let home = SlotId(plan.slots.len() as u32);
-    let place = Place::State(name.clone());
+    let place = SlotPlace::State(name.clone());
     plan.slots.push(Slot { place, ..plan.slot(old).clone() });
     for slot in [old, new] {
-        plan.slots[slot.0 as usize].place = Place::Arena { space: Space::MAIN, offset: 0 };
+        plan.slots[slot.0 as usize].place = SlotPlace::Arena { space: Space::MAIN, offset: 0 };
     }
     plan.updates[update] = (name.clone(), home, home);
     plan.offloaded.insert(name.clone(), OTHER);
@@ -177,7 +177,7 @@ fn move_one(
         scope: String::new(),
         reason: "waits in other memory; comes in for the update and goes out after it".to_owned(),
     });
-    let copy = |way, from, to, start, done| Copy {
+    let copy = |way, from, to, start, done| OffloadCopy {
         way,
         from,
         to,

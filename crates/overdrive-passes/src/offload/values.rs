@@ -5,10 +5,10 @@
 //! last. Invariant: what comes back is a slot of its own, so that the bytes of the first are free
 //! meanwhile.
 
-use super::copies::{Copies, Copy, Way};
+use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
-use overdrive_ir::plan::{Layout, Note, Place, Plan, Slot, SlotId};
+use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace};
 use std::collections::BTreeSet;
 
 /// A value, with the last step of its first uses and the first of the others.
@@ -63,7 +63,7 @@ fn longest(
         .collect();
     let gaps = uses.iter().enumerate().filter_map(|(index, uses)| {
         let (id, slot) = (SlotId(index as u32), &plan.slots[index]);
-        let moves = matches!(slot.place, Place::Arena { .. })
+        let moves = matches!(slot.place, SlotPlace::Arena { .. })
             && !matches!(slot.layout, Layout::Workspace { .. })
             && slot.bytes() >= LEAST_BYTES
             && !fixed.contains(&id);
@@ -80,7 +80,7 @@ fn move_one(plan: &mut Plan, gap: &Gap, (gone, comes): (usize, usize), copies: &
     let slot = plan.slot(gap.slot).clone();
     let away = SlotId(plan.slots.len() as u32);
     let again = SlotId(away.0 + 1);
-    plan.slots.push(Slot { place: Place::Arena { space: OTHER, offset: 0 }, ..slot.clone() });
+    plan.slots.push(Slot { place: SlotPlace::Arena { space: OTHER, offset: 0 }, ..slot.clone() });
     plan.slots.push(slot);
     for step in &mut plan.steps[gap.after..] {
         step.rename(gap.slot, again);
@@ -94,7 +94,7 @@ fn move_one(plan: &mut Plan, gap: &Gap, (gone, comes): (usize, usize), copies: &
     });
     let copy = |way, from, to, start, done| {
         let (name, scope) = (name.clone(), scope.clone());
-        Copy { way, from, to, start, done, name, scope }
+        OffloadCopy { way, from, to, start, done, name, scope }
     };
     copies.push(copy(Way::Out, gap.slot, away, gap.before + 1, gone));
     copies.push(copy(Way::In, away, again, comes, gap.after));

@@ -7,7 +7,7 @@
 //! and events, which is settled first. Invariant: buffers that are in use at once never share
 //! bytes, but for what is updated in place.
 
-use overdrive_ir::plan::{LiveRange, PartialOrder, Place, Plan, Space, Step, StepKind};
+use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotPlace, Space, Step, StepKind};
 
 /// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
 /// its sizes. It runs again where a back end has made one step of several: all that the step
@@ -17,7 +17,7 @@ pub fn place(plan: &mut Plan) {
     let spans = PartialOrder::new(plan).spans(plan);
     let sharing = plan.sharing();
     let space_of = |i: usize| match plan.slots[i].place {
-        Place::Arena { space, .. } if spans[i].is_some() && sharing[i].0 as usize == i => {
+        SlotPlace::Arena { space, .. } if spans[i].is_some() && sharing[i].0 as usize == i => {
             Some(space)
         }
         _ => None,
@@ -26,7 +26,7 @@ pub fn place(plan: &mut Plan) {
         (0..plan.slots.len()).filter_map(|i| Some((i, space_of(i)?))).collect();
     order.sort_by_key(|&(i, _)| std::cmp::Reverse((plan.slots[i].bytes(), usize::MAX - i)));
     let spaces = order.iter().map(|(_, space)| usize::from(space.0) + 1).fold(1, usize::max);
-    let mut placed: Vec<Vec<Placed<'_>>> = (0..spaces).map(|_| Vec::new()).collect();
+    let mut placed: Vec<Vec<PlacedBuffer<'_>>> = (0..spaces).map(|_| Vec::new()).collect();
     let mut offsets = vec![0; plan.slots.len()];
     plan.arena_bytes = vec![0; spaces];
     for (i, space) in order {
@@ -35,19 +35,19 @@ pub fn place(plan: &mut Plan) {
         let bytes = aligned(plan.slots[i].bytes());
         let offset = free_offset(&placed[at], bytes, span);
         plan.arena_bytes[at] = plan.arena_bytes[at].max(offset + bytes);
-        placed[at].push(Placed { offset, bytes, span });
+        placed[at].push(PlacedBuffer { offset, bytes, span });
         offsets[i] = offset;
     }
     plan.live_bytes = live_bytes(plan.steps.len(), &placed[0]).into_iter().max().unwrap_or(0);
     plan.persistent_bytes = vec![0; spaces];
     for (i, slot) in plan.slots.iter_mut().enumerate() {
         match slot.place {
-            Place::Arena { space, .. } if spans[i].is_some() => {
-                slot.place = Place::Arena { space, offset: offsets[sharing[i].0 as usize] };
+            SlotPlace::Arena { space, .. } if spans[i].is_some() => {
+                slot.place = SlotPlace::Arena { space, offset: offsets[sharing[i].0 as usize] };
             }
-            Place::Persistent { space, .. } => {
+            SlotPlace::Persistent { space, .. } => {
                 let end = &mut plan.persistent_bytes[usize::from(space.0)];
-                slot.place = Place::Persistent { space, offset: *end };
+                slot.place = SlotPlace::Persistent { space, offset: *end };
                 *end += aligned(slot.bytes());
             }
             _ => {}
@@ -56,7 +56,7 @@ pub fn place(plan: &mut Plan) {
 }
 
 /// A buffer in an arena.
-struct Placed<'a> {
+struct PlacedBuffer<'a> {
     offset: usize,
     bytes: usize,
     span: &'a LiveRange,
@@ -67,7 +67,7 @@ fn aligned(bytes: usize) -> usize {
 }
 
 /// The lowest offset at which so many bytes are free during a span.
-fn free_offset(placed: &[Placed<'_>], bytes: usize, span: &LiveRange) -> usize {
+fn free_offset(placed: &[PlacedBuffer<'_>], bytes: usize, span: &LiveRange) -> usize {
     let mut busy: Vec<(usize, usize)> = placed
         .iter()
         .filter(|other| !other.span.is_apart(span))
@@ -85,7 +85,7 @@ fn free_offset(placed: &[Placed<'_>], bytes: usize, span: &LiveRange) -> usize {
 }
 
 /// Bytes of main memory that are in use at each step, as the steps stand in the plan.
-fn live_bytes(steps: usize, placed: &[Placed<'_>]) -> Vec<usize> {
+fn live_bytes(steps: usize, placed: &[PlacedBuffer<'_>]) -> Vec<usize> {
     let mut live = vec![0; steps];
     for buffer in placed {
         live[buffer.span.first..=buffer.span.last].iter_mut().for_each(|all| *all += buffer.bytes);

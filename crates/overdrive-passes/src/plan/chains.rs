@@ -5,7 +5,7 @@
 //! bytes of the arena. Invariant: nobody else reads it, and nothing but preparation stood between
 //! the steps.
 
-use overdrive_ir::plan::{ConvolutionCall, Instr, Note, Place, Plan, SlotId, Step, StepKind};
+use overdrive_ir::plan::{ConvolutionCall, Instr, Note, Plan, SlotId, SlotPlace, Step, StepKind};
 use overdrive_ir::{Call, Decline, Target};
 
 /// Joins steps of a plan whose buffers are not yet placed.
@@ -50,7 +50,7 @@ fn joined(plan: &Plan, at: usize) -> Option<(usize, Vec<ConvolutionCall>)> {
     let readers =
         |slot: SlotId| plan.steps.iter().filter(move |step| step.reads.contains(&slot)).count();
     let new_state = plan.updates.iter().any(|(_, old, new)| *old == handed || *new == handed);
-    let own = matches!(plan.slot(handed).place, Place::Arena { .. });
+    let own = matches!(plan.slot(handed).place, SlotPlace::Arena { .. });
     if !own
         || new_state
         || readers(handed) != 1

@@ -10,7 +10,7 @@ use super::steps::{About, Planner, is_dense};
 use crate::lower::{contraction, lower};
 use overdrive_ir::plan::{
     ConvolutionCall, Epilogue, GemmCall, Instr, KernelCall, KernelOp, Layout, MatrixView, Note,
-    Place, Program, SlotId, StepKind, View,
+    Program, SlotId, SlotPlace, StepKind, View,
 };
 use overdrive_ir::{DotGeneral, Graph, Node, Operation, Origin, Prim, Value};
 use std::ops::Range;
@@ -144,7 +144,7 @@ impl Planner<'_> {
                 let ty = region.ty(value).clone();
                 match inner.op.prim().expect("regions of contractions hold primitives") {
                     Prim::Constant { value } => {
-                        let slot = self.slot(&ty, Place::Constant(value.clone()));
+                        let slot = self.slot(&ty, SlotPlace::Constant(value.clone()));
                         View::row_major(slot, ty)
                     }
                     Prim::Iota { .. } => {
@@ -269,7 +269,8 @@ impl Planner<'_> {
         let known = self.packed.get(&key).copied();
         let slot = known.unwrap_or_else(|| {
             let ty = overdrive_ir::TensorType::new(call.rhs.dtype, [call.k, call.n]);
-            let slot = self.slot(&ty, Place::Persistent { space: Default::default(), offset: 0 });
+            let slot =
+                self.slot(&ty, SlotPlace::Persistent { space: Default::default(), offset: 0 });
             self.plan.slots[slot.0 as usize].layout = Layout::Packed { name, bytes };
             let source = MatrixView { batch_strides: vec![], ..call.rhs.clone() };
             let kind = StepKind::Pack { source, k: call.k, n: call.n };

@@ -4,7 +4,7 @@
 use super::steps::{About, Planner};
 use crate::lower::contraction;
 use overdrive_ir::ops::Fused;
-use overdrive_ir::plan::{ConvolutionCall, Instr, Layout, Place, SlotId, StepKind, View};
+use overdrive_ir::plan::{ConvolutionCall, Instr, Layout, SlotId, SlotPlace, StepKind, View};
 use overdrive_ir::{Call, Graph, Mode, Prim, Target, TensorType, Value};
 
 impl Planner<'_> {
@@ -21,8 +21,8 @@ impl Planner<'_> {
             format!("{kernel} by {ty} {strides:?} {window:?} {groups} {accumulate} to {extents:?}");
         let known = self.packed.get(&key).copied();
         let slot = known.unwrap_or_else(|| {
-            let slot =
-                self.slot(&kernel.ty, Place::Persistent { space: Default::default(), offset: 0 });
+            let slot = self
+                .slot(&kernel.ty, SlotPlace::Persistent { space: Default::default(), offset: 0 });
             self.plan.slots[slot.0 as usize].layout = Layout::Packed { name, bytes };
             let cost = overdrive_ir::Cost { flops: 0, bytes: (kernel.ty.bytes() + bytes) as u64 };
             let touched = [vec![kernel.slot], vec![slot]];

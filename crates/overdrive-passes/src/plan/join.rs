@@ -14,7 +14,7 @@
 //! between steps are no obstacle where they have nothing to do with them.
 
 use super::place;
-use overdrive_ir::plan::{Bond, Note, Place, Plan, SlotId, Space, Step, StepKind};
+use overdrive_ir::plan::{Bond, Note, Plan, SlotId, SlotPlace, Space, Step, StepKind};
 use overdrive_ir::{Call, Decline, Target, Tuning};
 use std::ops::Range;
 
@@ -251,7 +251,7 @@ fn depends(plan: &Plan, a: &Step, b: &Step) -> bool {
 }
 
 fn in_arena(plan: &Plan, slot: SlotId) -> bool {
-    matches!(plan.slot(slot).place, Place::Arena { .. })
+    matches!(plan.slot(slot).place, SlotPlace::Arena { .. })
 }
 
 /// Whether one of two steps writes a slot that is, by `same`, one that the other touches.
@@ -266,7 +266,7 @@ fn meet(a: &Step, b: &Step, same: impl Fn(&SlotId, &SlotId) -> bool) -> bool {
 /// and keep apart what must be.
 fn is_one_state(plan: &Plan, a: SlotId, b: SlotId) -> bool {
     match (&plan.slot(a).place, &plan.slot(b).place) {
-        (Place::State(one), Place::State(other)) => one == other,
+        (SlotPlace::State(one), SlotPlace::State(other)) => one == other,
         _ => false,
     }
 }

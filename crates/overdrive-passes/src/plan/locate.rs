@@ -3,7 +3,7 @@
 use super::steps::{Planner, is_dense};
 use crate::lower::index::reshape_strides;
 use overdrive_ir::ops::Fused;
-use overdrive_ir::plan::{Place, View};
+use overdrive_ir::plan::{SlotPlace, View};
 use overdrive_ir::{Builder, Graph, Node, NodeId, Origin, Prim, TensorType, Value};
 
 /// The region that hands its only input on: a copy when lowered.
@@ -33,7 +33,7 @@ impl Planner<'_> {
         let ty = graph.ty(value).clone();
         let view = match node.op.prim() {
             Some(Prim::Constant { value }) => {
-                let slot = self.slot(&ty, Place::Constant(value.clone()));
+                let slot = self.slot(&ty, SlotPlace::Constant(value.clone()));
                 View::row_major(slot, ty)
             }
             Some(Prim::Iota { .. }) => {
@@ -77,7 +77,7 @@ impl Planner<'_> {
                 }
             }
             (_, Some([Some(output)])) => {
-                let slot = self.slot(&ty, Place::Output(*output));
+                let slot = self.slot(&ty, SlotPlace::Output(*output));
                 return View::row_major(slot, ty);
             }
             (several, None) => {

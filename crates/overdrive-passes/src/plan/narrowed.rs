@@ -5,7 +5,7 @@
 //! backward pass anyway, so that memory is none the worse for it. Invariant: no step before them
 //! writes what they read.
 
-use overdrive_ir::plan::{Place, Plan, Step, StepKind};
+use overdrive_ir::plan::{Plan, SlotPlace, Step, StepKind};
 
 /// Moves these steps to the front, before anything is placed.
 pub(crate) fn first(plan: &mut Plan) {
@@ -26,8 +26,8 @@ pub(crate) fn first(plan: &mut Plan) {
 
 /// Whether a loop of each call reads states alone and leaves fewer bytes of its own.
 fn narrows_state(plan: &Plan, step: &Step) -> bool {
-    let of_state = |slot: &_| matches!(plan.slot(*slot).place, Place::State(_));
-    let own = |slot: &_| matches!(plan.slot(*slot).place, Place::Arena { .. });
+    let of_state = |slot: &_| matches!(plan.slot(*slot).place, SlotPlace::State(_));
+    let own = |slot: &_| matches!(plan.slot(*slot).place, SlotPlace::Arena { .. });
     let bytes = |slots: &[_]| slots.iter().map(|slot| plan.slot(*slot).bytes()).sum::<usize>();
     matches!(step.kind, StepKind::Loop(_))
         && !step.prepare

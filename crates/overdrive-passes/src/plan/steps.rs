@@ -7,7 +7,7 @@ use crate::legalize::model_scope;
 use crate::lower::lower;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
-    KernelCall, KernelOp, Note, Place, Plan, Slot, SlotId, Step, StepKind, View,
+    KernelCall, KernelOp, Note, Plan, Slot, SlotId, SlotPlace, Step, StepKind, View,
 };
 use overdrive_ir::{
     Cost, Graph, Mode, Node, NodeId, Operation, Prim, Target, TensorType, Value, row_major,
@@ -65,12 +65,12 @@ impl<'g> Planner<'g> {
         let mut planner =
             Planner { graph, target, plan, located, readers, results, prepared, packed };
         for (i, port) in graph.inputs().iter().enumerate() {
-            let slot = planner.slot(graph.ty(port.value), Place::Input(i));
+            let slot = planner.slot(graph.ty(port.value), SlotPlace::Input(i));
             planner.plan.inputs.push(slot);
             planner.located.insert(port.value, View::row_major(slot, graph.ty(port.value).clone()));
         }
         for state in graph.states() {
-            let slot = planner.slot(graph.ty(state.value), Place::State(state.name.clone()));
+            let slot = planner.slot(graph.ty(state.value), SlotPlace::State(state.name.clone()));
             planner
                 .located
                 .insert(state.value, View::row_major(slot, graph.ty(state.value).clone()));
@@ -78,13 +78,13 @@ impl<'g> Planner<'g> {
         planner
     }
 
-    pub(super) fn slot(&mut self, ty: &TensorType, place: Place) -> SlotId {
+    pub(super) fn slot(&mut self, ty: &TensorType, place: SlotPlace) -> SlotId {
         self.plan.slots.push(Slot { ty: ty.clone(), layout: Default::default(), place });
         SlotId(self.plan.slots.len() as u32 - 1)
     }
 
     pub(super) fn arena_slot(&mut self, ty: &TensorType) -> SlotId {
-        self.slot(ty, Place::Arena { space: Default::default(), offset: 0 })
+        self.slot(ty, SlotPlace::Arena { space: Default::default(), offset: 0 })
     }
 
     pub(super) fn step(&mut self, kind: StepKind, touched: [Vec<SlotId>; 2], about: About<'_>) {
@@ -101,7 +101,7 @@ impl<'g> Planner<'g> {
             if prepare {
                 self.prepared.insert(slot);
                 self.plan.slots[slot.0 as usize].place =
-                    Place::Persistent { space: Default::default(), offset: 0 };
+                    SlotPlace::Persistent { space: Default::default(), offset: 0 };
             } else {
                 self.prepared.remove(&slot);
             }
@@ -125,7 +125,10 @@ impl<'g> Planner<'g> {
     /// eager has none.
     fn prepares(&self, reads: &[SlotId], writes: &[SlotId]) -> bool {
         let own = |s: &SlotId| {
-            matches!(self.plan.slot(*s).place, Place::Arena { .. } | Place::Persistent { .. })
+            matches!(
+                self.plan.slot(*s).place,
+                SlotPlace::Arena { .. } | SlotPlace::Persistent { .. }
+            )
         };
         self.plan.mode != Mode::Eager
             && reads.iter().all(|&s| self.is_fixed(s))
@@ -135,12 +138,12 @@ impl<'g> Planner<'g> {
     /// True for buffers that hold the same bytes in every call until somebody replaces a state.
     pub(super) fn is_fixed(&self, slot: SlotId) -> bool {
         match &self.plan.slot(slot).place {
-            Place::Constant(_) => true,
-            Place::State(name) => {
+            SlotPlace::Constant(_) => true,
+            SlotPlace::State(name) => {
                 let changes = |s: &overdrive_ir::StateDecl| s.name == *name && s.update.is_some();
                 !self.graph.states().iter().any(changes)
             }
-            Place::Persistent { .. } => self.prepared.contains(&slot),
+            SlotPlace::Persistent { .. } => self.prepared.contains(&slot),
             _ => false,
         }
     }
@@ -251,7 +254,7 @@ impl<'g> Planner<'g> {
                 for &slot in &step.writes {
                     self.prepared.remove(&slot);
                     self.plan.slots[slot.0 as usize].place =
-                        Place::Arena { space: Default::default(), offset: 0 };
+                        SlotPlace::Arena { space: Default::default(), offset: 0 };
                 }
             }
         }
@@ -262,8 +265,8 @@ impl<'g> Planner<'g> {
         let graph = self.graph;
         for (i, port) in graph.outputs().iter().enumerate() {
             let view = self.locate(port.value);
-            let own = self.plan.slot(view.slot).place == Place::Output(i);
-            let slot = if own { view.slot } else { self.slot(&view.ty, Place::Output(i)) };
+            let own = self.plan.slot(view.slot).place == SlotPlace::Output(i);
+            let slot = if own { view.slot } else { self.slot(&view.ty, SlotPlace::Output(i)) };
             if !own {
                 self.copy(&view, &View::row_major(slot, view.ty.clone()), "copy");
             }
@@ -274,7 +277,10 @@ impl<'g> Planner<'g> {
             let (old, new) = (self.locate(state.value).slot, self.locate(update));
             let dense = is_dense(&new)
                 && self.plan.slot(new.slot).ty == new.ty
-                && matches!(self.plan.slot(new.slot).place, Place::Arena { .. } | Place::Output(_));
+                && matches!(
+                    self.plan.slot(new.slot).place,
+                    SlotPlace::Arena { .. } | SlotPlace::Output(_)
+                );
             let slot = if dense { new.slot } else { self.materialize(&new, "copy").slot };
             self.plan.updates.push((state.name.clone(), old, slot));
         }

@@ -3,13 +3,13 @@
 use super::error::PlanError;
 use super::steps::is_dense;
 use overdrive_ir::Graph;
-use overdrive_ir::plan::{Instr, KernelOp, Place, Plan, SlotId, Step, StepKind};
+use overdrive_ir::plan::{Instr, KernelOp, Plan, SlotId, SlotPlace, Step, StepKind};
 
 /// Lets new values take the place of their states where no byte is read after it is written.
 pub(crate) fn in_place(plan: &mut Plan) {
     for i in 0..plan.updates.len() {
         let (name, old, new) = plan.updates[i].clone();
-        if !matches!(plan.slot(new).place, Place::Arena { .. }) {
+        if !matches!(plan.slot(new).place, SlotPlace::Arena { .. }) {
             continue;
         }
         let writers: Vec<usize> =
@@ -20,7 +20,7 @@ pub(crate) fn in_place(plan: &mut Plan) {
         if read_later || !overwrites(&plan.steps[writer], old, new) {
             continue;
         }
-        plan.slots[new.0 as usize].place = Place::State(name);
+        plan.slots[new.0 as usize].place = SlotPlace::State(name);
         plan.steps[writer].aliases.push((old, new));
     }
 }
@@ -53,7 +53,7 @@ fn readers_first(plan: &mut Plan, mut writer: usize, old: SlotId) -> usize {
 /// slots of the same bytes.
 fn depends(plan: &Plan, later: usize, earlier: usize) -> bool {
     let bytes = |slot: SlotId| match &plan.slot(slot).place {
-        Place::State(name) => Err(name),
+        SlotPlace::State(name) => Err(name),
         _ => Ok(slot),
     };
     let meets =
@@ -72,7 +72,7 @@ pub(crate) fn copied_cache(graph: &Graph, plan: &Plan) -> Option<PlanError> {
         let in_part = node.op.prim().is_some_and(|prim| prim.written_part().is_some())
             && node.operands[0] == state.value;
         let (_, old, new) = plan.updates.iter().find(|(name, ..)| *name == state.name)?;
-        if !in_part || !matches!(plan.slot(*new).place, Place::Arena { .. }) {
+        if !in_part || !matches!(plan.slot(*new).place, SlotPlace::Arena { .. }) {
             return None;
         }
         let writer = plan.steps.iter().position(|s| s.writes.contains(new))?;

@@ -5,7 +5,7 @@ use super::layers::Layer;
 use super::scheme::{Rounding, Scheme};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::block_scale::ScaleFormat;
-use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
 use overdrive_ir::{Builder, DType, Expr, Init, Mismatch, Node, Symmetry, TensorType};
 use std::ops::Range;
 
@@ -20,18 +20,18 @@ pub(super) struct LayerProduct<'b, 'n> {
 }
 
 /// A state: its type, and what it begins as.
-type State = (TensorType, Init);
+type CodedState = (TensorType, Init);
 
 /// A layer with the states of its codes.
 pub(super) struct Coded<'a> {
     pub(super) layer: &'a Layer,
     pub(super) scheme: &'a Scheme,
-    pub(super) codes: State,
-    pub(super) scale: State,
-    pub(super) zero: Option<State>,
-    pub(super) tensor_scale: Option<State>,
+    pub(super) codes: CodedState,
+    pub(super) scale: CodedState,
+    pub(super) zero: Option<CodedState>,
+    pub(super) tensor_scale: Option<CodedState>,
     /// Scale and zero point of static activations.
-    pub(super) input: Option<(State, Option<State>)>,
+    pub(super) input: Option<(CodedState, Option<CodedState>)>,
 }
 
 impl<'a> Coded<'a> {
@@ -69,9 +69,9 @@ impl<'a> Coded<'a> {
     /// The op of its products.
     pub(super) fn op(&self) -> QuantizedLinear {
         let weights = match (self.zero.is_some(), self.tensor_scale.is_some()) {
-            (true, _) => Weights::Asymmetric,
-            (false, true) => Weights::TwoLevel,
-            (false, false) => Weights::Symmetric,
+            (true, _) => WeightScales::Asymmetric,
+            (false, true) => WeightScales::TwoLevel,
+            (false, false) => WeightScales::Symmetric,
         };
         QuantizedLinear { weights, activations: self.scheme.activations }
     }
@@ -82,7 +82,7 @@ impl<'a> Coded<'a> {
         LayerProduct { node, rows, x, bias }: LayerProduct<'b, '_>,
     ) -> Expr<'b> {
         let b = x.builder();
-        let state = |name: String, (ty, init): &State| shared(b, &name, ty, || init.clone());
+        let state = |name: String, (ty, init): &CodedState| shared(b, &name, ty, || init.clone());
         let weight = &self.layer.weight;
         let codes = rows_of(state(weight.clone(), &self.codes), rows);
         let scale = rows_of(state(format!("{weight}_scale"), &self.scale), rows);

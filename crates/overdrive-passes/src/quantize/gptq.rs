@@ -36,7 +36,7 @@ pub(super) fn gptq(
     let scale = tensor_scale.unwrap_or(1.0);
     // Where all rows share a grid, they share one.
     let shared = (counts[0] != n).then(|| best_grid(&values, format, scale));
-    let columns = Columns {
+    let columns = LayerColumns {
         format,
         factor: ArrayView2::from_shape((k, k), factor).expect("a factor is square"),
         group: k.checked_div(counts[1]).unwrap_or(1).max(1),
@@ -59,7 +59,7 @@ pub(super) fn gptq(
 }
 
 /// What the rows of a layer have in common.
-struct Columns<'a> {
+struct LayerColumns<'a> {
     format: &'a BlockFormat,
     factor: ArrayView2<'a, f64>,
     /// Columns that share a grid.
@@ -70,7 +70,7 @@ struct Columns<'a> {
     scale: f64,
 }
 
-impl Columns<'_> {
+impl LayerColumns<'_> {
     /// Puts codes in the place of these rows, and their grids beside them.
     fn round(&self, tile: &mut [f64], grids: &mut [Grid]) {
         let k = self.factor.nrows();

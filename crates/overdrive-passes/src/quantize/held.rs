@@ -15,14 +15,14 @@ pub enum LayerKind {
 
 /// Which axis of a state is K, the one that is summed over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum KAxis {
     /// `[K, N]`.
     InputMajor,
     /// `[N, K]`, or `[O, C/groups, kernel]` of a convolution.
     OutputMajor,
 }
 
-impl Order {
+impl KAxis {
     /// `[N, K]` of a state of these extents.
     pub(super) fn matrix(self, kind: LayerKind, sizes: &[usize]) -> Option<[usize; 2]> {
         match (kind, self, sizes) {
@@ -40,23 +40,23 @@ pub struct Held {
     /// Extents of the state.
     pub sizes: Vec<usize>,
     /// Which of them is K.
-    pub order: Order,
+    pub order: KAxis,
 }
 
 impl Held {
     /// Elements of the state as rows of K.
     pub(super) fn rows(&self, stored: Vec<f64>, [n, k]: [usize; 2]) -> Vec<f64> {
         match self.order {
-            Order::OutputMajor => stored,
-            Order::InputMajor => (0..n * k).map(|i| stored[i % k * n + i / k]).collect(),
+            KAxis::OutputMajor => stored,
+            KAxis::InputMajor => (0..n * k).map(|i| stored[i % k * n + i / k]).collect(),
         }
     }
 
     /// Rows of K in the order of the state.
     pub(super) fn stored(&self, rows: &[f64], [n, k]: [usize; 2]) -> Vec<f64> {
         match self.order {
-            Order::OutputMajor => rows.to_vec(),
-            Order::InputMajor => (0..n * k).map(|i| rows[i % n * k + i / n]).collect(),
+            KAxis::OutputMajor => rows.to_vec(),
+            KAxis::InputMajor => (0..n * k).map(|i| rows[i % n * k + i / n]).collect(),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Held {
 pub(super) struct Weight {
     /// Index of its state.
     pub(super) state: usize,
-    pub(super) order: Order,
+    pub(super) order: KAxis,
     /// The rows of N that are read.
     pub(super) rows: Range<usize>,
     /// Values between the state and the product.
@@ -77,11 +77,11 @@ impl Weight {
     /// all that stands between.
     pub(super) fn of(graph: &Graph, operand: Value, kind: LayerKind) -> Option<Self> {
         let mut order = match kind {
-            LayerKind::Linear => Order::InputMajor,
-            LayerKind::Convolution => Order::OutputMajor,
+            LayerKind::Linear => KAxis::InputMajor,
+            LayerKind::Convolution => KAxis::OutputMajor,
         };
-        let size = |value: Value, order: Order, at: usize| {
-            let axis = if order == Order::OutputMajor { at } else { 1 - at };
+        let size = |value: Value, order: KAxis, at: usize| {
+            let axis = if order == KAxis::OutputMajor { at } else { 1 - at };
             graph.ty(value).shape.0.get(axis).and_then(|dim| dim.size())
         };
         let mut rows = 0..size(operand, order, 0)?;
@@ -94,13 +94,13 @@ impl Weight {
             match &node.op {
                 Operation::Prim(Prim::Transpose { perm }) if perm[..] == [1, 0] => {
                     order = match order {
-                        Order::InputMajor => Order::OutputMajor,
-                        Order::OutputMajor => Order::InputMajor,
+                        KAxis::InputMajor => KAxis::OutputMajor,
+                        KAxis::OutputMajor => KAxis::InputMajor,
                     };
                 }
                 Operation::Prim(Prim::Slice { start, limit, stride }) if stride[..] == [1, 1] => {
                     let [outputs, inputs] =
-                        if order == Order::OutputMajor { [0, 1] } else { [1, 0] };
+                        if order == KAxis::OutputMajor { [0, 1] } else { [1, 0] };
                     let whole = size(node.operands[0], order, 1)?;
                     if (start[inputs], limit[inputs]) != (0, whole) {
                         return None;

@@ -5,7 +5,7 @@
 //! input with parts of one state are one layer. Invariant: a layer's weight is a state that this
 //! layer alone reads and nothing updates, so that nobody else misses it.
 
-use super::held::{Held, LayerKind, Order, Weight};
+use super::held::{Held, KAxis, LayerKind, Weight};
 use crate::bind::dimension_names;
 use crate::{bind, sites};
 use overdrive_ir::ops::{Conv2d, Linear};
@@ -23,7 +23,7 @@ pub struct Layer {
     /// Its name in [`Evidence`](crate::Evidence).
     pub site: String,
     /// Its products, in order: one, or several of one input where its weight is fused of several.
-    pub parts: Vec<Part>,
+    pub parts: Vec<LayerPart>,
     /// How it contracts.
     pub kind: LayerKind,
     /// `[N, K]` of its weight.
@@ -36,7 +36,7 @@ pub struct Layer {
 
 /// A product of a layer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct LayerPart {
     /// Its node.
     pub node: NodeId,
     /// The rows of N that it multiplies by.
@@ -103,8 +103,8 @@ pub(crate) fn block(name: &str) -> &str {
 /// Products with weights of one state.
 struct Reader {
     kind: LayerKind,
-    order: Order,
-    parts: Vec<Part>,
+    order: KAxis,
+    parts: Vec<LayerPart>,
     /// What lies between the state and the products.
     views: BTreeSet<Value>,
 }
@@ -125,8 +125,8 @@ pub fn layers(graph: &Graph) -> Result<(Vec<Layer>, Vec<Skipped>), GraphError> {
             skipped.push(Skipped { layer: place(graph, node), reason });
             continue;
         };
-        let part = Part { node: NodeId(index as u32), rows };
-        let input = |part: &Part| graph.node(part.node).operands[0];
+        let part = LayerPart { node: NodeId(index as u32), rows };
+        let input = |part: &LayerPart| graph.node(part.node).operands[0];
         let alike = |(known, reader): &&mut (usize, Reader)| {
             *known == state
                 && (reader.kind, reader.order) == (kind, order)

@@ -14,7 +14,7 @@
 //! "Learned step size quantization", arXiv:1902.08153, equations 1 to 3 and section 2.2.
 
 use super::coded::{LayerProduct, rounded, rows_of, shared};
-use super::held::{LayerKind, Order};
+use super::held::{KAxis, LayerKind};
 use super::layers::Skipped;
 use super::rewrite::{Prepared, Quantized, conclude, prepare, rebuild};
 use super::{Quantization, Scheme};
@@ -152,14 +152,14 @@ fn encoded(prepared: &Prepared, float: &Graph, factor: &Tensor) -> Encoded {
 
 /// A step in the graph.
 #[derive(Copy, Clone)]
-struct Step<'b> {
+struct StepSize<'b> {
     /// As it is stored: what codes are made with.
     stored: Expr<'b>,
     /// The same number in f32, whose gradient reaches the factor.
     learnt: Expr<'b>,
 }
 
-impl<'b> Step<'b> {
+impl<'b> StepSize<'b> {
     /// The step `name`, which begins as `base`; `covered` elements share it.
     fn new(
         b: &'b Builder,
@@ -219,16 +219,18 @@ impl Learner<'_> {
         let [n, k] = layer.shape;
         let rows = match (layer.kind, layer.held.order) {
             (LayerKind::Convolution, _) => w.reshape([n, k]),
-            (LayerKind::Linear, Order::InputMajor) => w.t(),
-            (LayerKind::Linear, Order::OutputMajor) => w,
+            (LayerKind::Linear, KAxis::InputMajor) => w.t(),
+            (LayerKind::Linear, KAxis::OutputMajor) => w,
         };
         let rows = rows_of(rows, part);
         let [of, groups] =
             scheme.weights.block.counts(layer.shape).expect("the layer was prepared with it");
         let covered = n * k / (of * groups).max(1);
         let like = (scheme.weights.scale, scheme.weights.element, covered);
-        let step = Step::new(b, &self.prepared.weight_step(), &self.prepared.encoded.scale, like);
-        let step = Step { stored: rows_of(step.stored, part), learnt: rows_of(step.learnt, part) };
+        let step =
+            StepSize::new(b, &self.prepared.weight_step(), &self.prepared.encoded.scale, like);
+        let step =
+            StepSize { stored: rows_of(step.stored, part), learnt: rows_of(step.learnt, part) };
         let n = part.len();
         let codes = rows.quantize(step.stored, None, scheme.weights.element);
         let apart = |x: Expr<'b>| x.reshape([n, groups, k / groups.max(1)]);
@@ -255,11 +257,11 @@ impl Learner<'_> {
     }
 
     /// Step and zero point of static activations.
-    fn input_step<'b>(&self, b: &'b Builder) -> Option<(Step<'b>, Option<Expr<'b>>)> {
+    fn input_step<'b>(&self, b: &'b Builder) -> Option<(StepSize<'b>, Option<Expr<'b>>)> {
         let (grid, element) = self.prepared.input?;
         let layer = &self.prepared.layer;
         let base = Tensor::scalar(DType::F32, grid.scale);
-        let step = Step::new(
+        let step = StepSize::new(
             b,
             &layer.input("scale"),
             &base,
@@ -273,7 +275,7 @@ impl Learner<'_> {
     fn activations<'b>(
         &self,
         x: Expr<'b>,
-        input: Option<(Step<'b>, Option<Expr<'b>>)>,
+        input: Option<(StepSize<'b>, Option<Expr<'b>>)>,
     ) -> Expr<'b> {
         let b = x.builder();
         let Some((step, zero)) = input else {

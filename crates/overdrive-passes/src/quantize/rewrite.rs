@@ -283,13 +283,13 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
 }
 
 /// What stands for a product of a layer, of which there is a `T`.
-type Build<'a, T> = dyn for<'b> Fn(&T, LayerProduct<'b, '_>) -> Expr<'b> + 'a;
+type BuildProduct<'a, T> = dyn for<'b> Fn(&T, LayerProduct<'b, '_>) -> Expr<'b> + 'a;
 
 /// The graph with what `build` makes of these layers in place of the old ones.
 pub(super) fn rebuild<T>(
     graph: &Graph,
     layers: &[(&Layer, T)],
-    build: &Build<'_, T>,
+    build: &BuildProduct<'_, T>,
 ) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];

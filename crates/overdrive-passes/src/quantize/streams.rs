@@ -12,7 +12,7 @@ use overdrive_ir::{Binary, Graph, Init, Node, Operation, Origin, Prim, Tensor, V
 use std::collections::BTreeMap;
 
 /// Linear layers that read one value, and what makes it.
-pub(super) struct Stream<'l> {
+pub(super) struct SharedInput<'l> {
     pub(super) layers: Vec<&'l Layer>,
     /// What takes the inverse of the factors; `None` where nothing can.
     pub(super) maker: Option<Maker<'l>>,
@@ -27,7 +27,7 @@ pub(super) enum Maker<'l> {
 }
 
 /// The streams of these layers, in order.
-pub(super) fn streams<'l>(graph: &Graph, found: &'l [Layer]) -> Vec<Stream<'l>> {
+pub(super) fn streams<'l>(graph: &Graph, found: &'l [Layer]) -> Vec<SharedInput<'l>> {
     let uses = graph.use_counts();
     let mut of_value: Vec<(Value, Vec<&Layer>)> = Vec::new();
     for layer in found.iter().filter(|layer| layer.kind == LayerKind::Linear) {
@@ -42,7 +42,7 @@ pub(super) fn streams<'l>(graph: &Graph, found: &'l [Layer]) -> Vec<Stream<'l>> 
         // What somebody else reads too must stay as large as it is.
         let alone = uses[x.0 as usize] == read;
         let maker = alone.then(|| maker(graph, (&uses, found), x)).flatten();
-        Stream { layers, maker }
+        SharedInput { layers, maker }
     };
     of_value.into_iter().map(stream).collect()
 }
@@ -109,7 +109,7 @@ impl<'g> Moved<'g> {
     }
 
     /// Makes the inputs of a stream smaller by factors `[K]`, and its weights as much larger.
-    pub(super) fn fold(&mut self, stream: &Stream<'g>, maker: &Maker<'g>, factors: &[f64]) {
+    pub(super) fn fold(&mut self, stream: &SharedInput<'g>, maker: &Maker<'g>, factors: &[f64]) {
         let k = factors.len();
         for &layer in &stream.layers {
             let rows =

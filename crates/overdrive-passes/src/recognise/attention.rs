@@ -1,17 +1,17 @@
 //! Attention as exporters leave it: `softmax(q kᵀ scale + mask) v`, whose scores exist as a whole.
 //!
-//! What differs between exporters has no part in the question: where the factor stands (on the
-//! scores, on q, its root on q and on k), how heads are moved to the front, whether keys are
-//! transposed before or by the product, whether heads are repeated for the queries that share them.
-//! Weights may be dropped, and a column of sinks may stand behind the scores (`weights.rs`).
-//! Masks must be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see
-//! a key: a softmax of hidden scores alone is not a number, or even, or 0 after a guard, and the op
-//! gives 0. Invariant: what is not shown to be attention stays products and a softmax.
+//! Exporters differ in ways that do not matter here. The factor stands on the scores, on q, or its
+//! root on q and on k. Heads are moved to the front in several ways, and repeated or not for the
+//! queries that share them. Keys are transposed before the product or by it. Weights may be
+//! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks must
+//! be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see a key. A
+//! softmax of hidden scores alone is not a number, or even, or 0 after a guard; the op gives 0.
+//! Invariant: what is not shown to be attention stays products and a softmax.
 
-use super::movement::{Moved, Movement, Part, trace};
+use super::attention_weights::{AttentionWeights, Sink};
+use super::movement::{DimFactor, Moved, Movement, trace};
 use super::number::{number, scaled};
-use super::visible::{Effect, Known, Sight, hides_from};
-use super::weights::{Sink, Weights};
+use super::visible::{Effect, KnownValues, Sight, hides_from};
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
@@ -19,7 +19,7 @@ use overdrive_ir::{Binary, DotGeneral, Graph, GraphError, Node, Precision, Prim,
 use std::collections::{HashMap, HashSet};
 
 /// Attention found in a graph.
-struct Found {
+struct FoundAttention {
     attention: Attention,
     /// q, k, v as `[B, H, T, D]`.
     operands: [(Value, Movement); 3],
@@ -36,7 +36,7 @@ struct Found {
 pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
     let found = all(graph);
     rebuild(graph, &Clone::clone, &mut |place| {
-        let Some(Found { attention, operands, seed, sink, shape, .. }) =
+        let Some(FoundAttention { attention, operands, seed, sink, shape, .. }) =
             place.node.results.first().and_then(|v| found.get(v))
         else {
             return Ok(place.keep(regions(place.node, attend)?));
@@ -54,9 +54,9 @@ pub(super) fn attend(graph: &Graph) -> Result<Graph, GraphError> {
 }
 
 /// By the value that it computes, where nothing else needs what is within.
-fn all(graph: &Graph) -> HashMap<Value, Found> {
-    let mut known = Known::of(graph);
-    let mut found: HashMap<Value, Found> = HashMap::new();
+fn all(graph: &Graph) -> HashMap<Value, FoundAttention> {
+    let mut known = KnownValues::of(graph);
+    let mut found: HashMap<Value, FoundAttention> = HashMap::new();
     for node in graph.nodes() {
         if let Some(attention) = find(graph, &mut known, node) {
             found.insert(node.results[0], attention);
@@ -86,7 +86,7 @@ fn all(graph: &Graph) -> HashMap<Value, Found> {
 }
 
 /// What `node` computes, if that is attention.
-fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
+fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<FoundAttention> {
     let weighted = product(node)?;
     let (batch, mut interior) = (weighted.batch.len(), vec![]);
     let rank = batch + 2;
@@ -95,12 +95,12 @@ fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
     if graph.ty(node.operands[0]).rank() != rank || !in_order {
         return None;
     }
-    let weights = Weights::of(graph, node.operands[0], &mut interior)?;
+    let weights = AttentionWeights::of(graph, node.operands[0], &mut interior)?;
     let sink = match weights.column {
         Some(column) => Some(Sink::of(graph, column, (batch > 1).then(|| batch - 1))?),
         None => None,
     };
-    let Scores { product: scores, mut factor, masks } =
+    let FoundScores { product: scores, mut factor, masks } =
         scores(graph, weights.scores, &mut interior)?;
     let compared = product(scores).filter(|d| d.batch.len() == batch)?;
     let matrices = [scores.operands[0], scores.operands[1], node.operands[1]];
@@ -143,7 +143,7 @@ fn find(graph: &Graph, known: &mut Known<'_>, node: &Node) -> Option<Found> {
     let scale = ((factor - usual).abs() > 1e-6 * usual).then_some(factor);
     let shape = graph.ty(node.results[0]).shape.clone();
     let attention = Attention { scale, mask, dropout: weights.dropout };
-    let found = Found { attention, operands, seed: weights.seed, sink, shape, interior };
+    let found = FoundAttention { attention, operands, seed: weights.seed, sink, shape, interior };
     same.then_some(found)
 }
 
@@ -158,14 +158,18 @@ fn product(node: &Node) -> Option<&DotGeneral> {
 }
 
 /// A product, what it is multiplied with, and what then hides.
-struct Scores<'g> {
+struct FoundScores<'g> {
     product: &'g Node,
     factor: f64,
     masks: Vec<(Effect, Value)>,
 }
 
 /// What scores are made of, from the softmax back to the product.
-fn scores<'g>(graph: &'g Graph, mut value: Value, interior: &mut Vec<Value>) -> Option<Scores<'g>> {
+fn scores<'g>(
+    graph: &'g Graph,
+    mut value: Value,
+    interior: &mut Vec<Value>,
+) -> Option<FoundScores<'g>> {
     let (mut factor, mut masks) = (1.0, Vec::new());
     loop {
         interior.push(value);
@@ -179,7 +183,7 @@ fn scores<'g>(graph: &'g Graph, mut value: Value, interior: &mut Vec<Value>) -> 
         // What is multiplied after a mask was multiplied with it.
         let unscaled = factor == 1.0;
         value = match (node.op.prim()?, &node.operands[..]) {
-            (Prim::DotGeneral(_), _) => return Some(Scores { product: node, factor, masks }),
+            (Prim::DotGeneral(_), _) => return Some(FoundScores { product: node, factor, masks }),
             (Prim::Binary { kind: Binary::Add }, &[x, y]) if unscaled => {
                 let (scores, mask) = if leads_to_product(graph, x) { (x, y) } else { (y, x) };
                 masks.push((Effect::Added, mask));
@@ -221,7 +225,7 @@ enum Last {
 }
 
 /// An operand of a product as `[B, H, T, D]`: its batch axes but the last are B.
-fn arranged(moved: Moved, batch: &[usize], last: Last) -> (Value, [Vec<Part>; 4], Movement) {
+fn arranged(moved: Moved, batch: &[usize], last: Last) -> (Value, [Vec<DimFactor>; 4], Movement) {
     let Moved { source, movement, .. } = moved;
     let axis = |i: usize| movement.dims[i].clone();
     let (Last::Contracted(known) | Last::Free(known)) = last;
@@ -238,9 +242,9 @@ fn arranged(moved: Moved, batch: &[usize], last: Last) -> (Value, [Vec<Part>; 4]
 }
 
 /// The operands; where heads of k and v alike are repeated for queries that share them, once each.
-fn grouped(mut sides: [(Value, [Vec<Part>; 4], Movement); 3]) -> [(Value, Movement); 3] {
-    let repeats = |side: &(Value, [Vec<Part>; 4], Movement)| match side.1[1].last() {
-        Some(&Part::Repeat(n)) => Some(n),
+fn grouped(mut sides: [(Value, [Vec<DimFactor>; 4], Movement); 3]) -> [(Value, Movement); 3] {
+    let repeats = |side: &(Value, [Vec<DimFactor>; 4], Movement)| match side.1[1].last() {
+        Some(&DimFactor::Repeat(n)) => Some(n),
         _ => None,
     };
     let shared = repeats(&sides[1]).filter(|_| repeats(&sides[1]) == repeats(&sides[2]));

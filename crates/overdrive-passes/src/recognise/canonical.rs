@@ -6,7 +6,7 @@
 //! here is dearer than what it replaces.
 
 use super::number;
-use crate::rebuild::{Place, rebuild, regions};
+use crate::rebuild::{NodeToCopy, rebuild, regions};
 use overdrive_ir::{Binary, Expr, Graph, GraphError, Node, Prim, Unary, Value};
 
 /// The graph with every form that is listed here in its canonical one.
@@ -17,7 +17,7 @@ pub(super) fn canonical(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-fn simpler<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
+fn simpler<'b>(graph: &Graph, place: &NodeToCopy<'b, '_>) -> Option<Expr<'b>> {
     if !graph.ty(place.node.results[0]).dtype.is_float() {
         return None;
     }
@@ -46,7 +46,7 @@ fn simpler<'b>(graph: &Graph, place: &Place<'b, '_>) -> Option<Expr<'b>> {
 }
 
 /// One over a value that has a form of its own: of a root, and of `1 + exp(-x)`, repeated or not.
-fn reciprocal<'b>(graph: &Graph, place: &Place<'b, '_>, value: Value) -> Option<Expr<'b>> {
+fn reciprocal<'b>(graph: &Graph, place: &NodeToCopy<'b, '_>, value: Value) -> Option<Expr<'b>> {
     let node = graph.producer(value)?;
     match (node.op.prim()?, &node.operands[..]) {
         (Prim::Unary { kind: Unary::Sqrt }, &[x]) => Some(place.get(x).rsqrt()),

@@ -2,7 +2,7 @@
 //! and products may have any order and association. Inputs of the pattern stand for any value of
 //! their type.
 
-use super::pattern::{Candidate, Patterns};
+use super::pattern::{OpPattern, Patterns};
 use super::scene::Scene;
 use super::sketch::{self, unmoved};
 use super::terms::{commutes, leaves, splits};
@@ -92,7 +92,7 @@ struct Matching<'g> {
 }
 
 impl<'g> Matching<'g> {
-    fn of(candidate: &'g Candidate, graph: &'g Graph, result: Value) -> Option<Self> {
+    fn of(candidate: &'g OpPattern, graph: &'g Graph, result: Value) -> Option<Self> {
         let pattern = &candidate.pattern;
         let mut matching = Self { pattern, graph, map: HashMap::new(), differing: Vec::new() };
         matching.value(pattern.outputs()[0].value, result).then_some(matching)

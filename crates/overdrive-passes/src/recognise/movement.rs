@@ -9,7 +9,7 @@ use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 
 /// A factor of a dimension.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(super) enum DimFactor {
     /// Part of the source, by its place there.
     Source(usize),
     /// The same elements so many times.
@@ -22,7 +22,7 @@ pub(super) struct Movement {
     /// Extents of the parts of the source, row-major; none is 1.
     parts: Vec<usize>,
     /// Parts of each dimension of the result.
-    pub(super) dims: Vec<Vec<Part>>,
+    pub(super) dims: Vec<Vec<DimFactor>>,
 }
 
 /// A value and where its elements come from.
@@ -39,21 +39,21 @@ impl Movement {
         let parts: Vec<usize> = shape.iter().copied().filter(|&n| n != 1).collect();
         let mut next = 0..parts.len();
         let dims = shape.iter().map(|&n| {
-            if n == 1 { vec![] } else { next.next().map(Part::Source).into_iter().collect() }
+            if n == 1 { vec![] } else { next.next().map(DimFactor::Source).into_iter().collect() }
         });
         let dims = dims.collect();
         (!shape.contains(&0)).then_some(Self { parts, dims })
     }
 
-    fn extent(&self, part: Part) -> usize {
+    fn extent(&self, part: DimFactor) -> usize {
         match part {
-            Part::Source(i) => self.parts[i],
-            Part::Repeat(n) => n,
+            DimFactor::Source(i) => self.parts[i],
+            DimFactor::Repeat(n) => n,
         }
     }
 
     /// Extent of a dimension.
-    pub(super) fn size(&self, dim: &[Part]) -> usize {
+    pub(super) fn size(&self, dim: &[DimFactor]) -> usize {
         dim.iter().map(|&part| self.extent(part)).product()
     }
 
@@ -65,8 +65,9 @@ impl Movement {
                 self.dims = perm.iter().map(|&p| self.dims[p].clone()).collect()
             }
             Prim::Broadcast { shape, dims } => {
-                let repeated = |n: usize| if n == 1 { vec![] } else { vec![Part::Repeat(n)] };
-                let mut spread: Vec<Vec<Part>> = sizes(shape)?.into_iter().map(repeated).collect();
+                let repeated = |n: usize| if n == 1 { vec![] } else { vec![DimFactor::Repeat(n)] };
+                let mut spread: Vec<Vec<DimFactor>> =
+                    sizes(shape)?.into_iter().map(repeated).collect();
                 for (from, &to) in self.dims.iter().zip(dims).filter(|(from, _)| !from.is_empty()) {
                     spread[to] = from.clone();
                 }
@@ -79,7 +80,7 @@ impl Movement {
     }
 
     fn reshaped(mut self, shape: &[usize]) -> Option<Self> {
-        let mut left: Vec<Part> = self.dims.concat();
+        let mut left: Vec<DimFactor> = self.dims.concat();
         left.reverse();
         self.dims.clear();
         for &size in shape {
@@ -96,10 +97,10 @@ impl Movement {
                     return None;
                 }
                 let [outer, inner] = self.split(part, missing);
-                if let Part::Source(i) = part {
+                if let DimFactor::Source(i) = part {
                     // Those behind have moved on by one.
-                    let later = |p: &mut Part| {
-                        if let Part::Source(j) = p
+                    let later = |p: &mut DimFactor| {
+                        if let DimFactor::Source(j) = p
                             && *j > i
                         {
                             *j += 1;
@@ -120,35 +121,35 @@ impl Movement {
     }
 
     /// A part as two, the outer one of this extent.
-    fn split(&mut self, part: Part, outer: usize) -> [Part; 2] {
+    fn split(&mut self, part: DimFactor, outer: usize) -> [DimFactor; 2] {
         match part {
-            Part::Source(i) => {
+            DimFactor::Source(i) => {
                 let inner = self.parts[i] / outer;
                 self.parts[i] = outer;
                 self.parts.insert(i + 1, inner);
-                [Part::Source(i), Part::Source(i + 1)]
+                [DimFactor::Source(i), DimFactor::Source(i + 1)]
             }
-            Part::Repeat(n) => [Part::Repeat(outer), Part::Repeat(n / outer)],
+            DimFactor::Repeat(n) => [DimFactor::Repeat(outer), DimFactor::Repeat(n / outer)],
         }
     }
 
     /// The moved elements of `source`, in the fewest steps: split, transpose, repeat, join.
     pub(super) fn apply<'b>(&self, source: Expr<'b>) -> Expr<'b> {
-        let order: Vec<Part> = self.dims.concat();
+        let order: Vec<DimFactor> = self.dims.concat();
         let kept: Vec<usize> = order
             .iter()
-            .filter_map(|part| if let Part::Source(i) = part { Some(*i) } else { None })
+            .filter_map(|part| if let DimFactor::Source(i) = part { Some(*i) } else { None })
             .collect();
         let moved = source.reshape(self.parts.clone()).transpose(&kept);
         let whole: Vec<usize> = order.iter().map(|&part| self.extent(part)).collect();
         let places: Vec<usize> =
-            (0..order.len()).filter(|&i| matches!(order[i], Part::Source(_))).collect();
+            (0..order.len()).filter(|&i| matches!(order[i], DimFactor::Source(_))).collect();
         let shape: Vec<usize> = self.dims.iter().map(|dim| self.size(dim)).collect();
         moved.broadcast_in(&Shape::from(whole), &places).reshape(shape)
     }
 
     /// The same source under other dimensions of its parts.
-    pub(super) fn arranged(self, dims: Vec<Vec<Part>>) -> Self {
+    pub(super) fn arranged(self, dims: Vec<Vec<DimFactor>>) -> Self {
         Self { dims, ..self }.joined()
     }
 
@@ -157,7 +158,7 @@ impl Movement {
     fn joined(mut self) -> Self {
         let mut i = 0;
         while i + 1 < self.parts.len() {
-            let pair = [Part::Source(i), Part::Source(i + 1)];
+            let pair = [DimFactor::Source(i), DimFactor::Source(i + 1)];
             let found = self.dims.iter().position(|dim| dim.windows(2).any(|two| *two == pair));
             let Some(dim) = found else {
                 i += 1;
@@ -167,7 +168,7 @@ impl Movement {
             let inner = self.parts.remove(i + 1);
             self.parts[i] *= inner;
             for part in self.dims.iter_mut().flatten() {
-                if let Part::Source(j) = part
+                if let DimFactor::Source(j) = part
                     && *j > i
                 {
                     *j -= 1;

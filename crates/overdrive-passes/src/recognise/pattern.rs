@@ -1,7 +1,7 @@
 //! Patterns: what an op, or another spelling of it, computes in primitives at given operand types.
 
 use super::canonical::canonical;
-use super::sketch::{Kind, kind};
+use super::sketch::{OpKind, kind};
 use super::spellings::{SPELLINGS, Spelling};
 use crate::rebuild::live;
 use crate::{cse, fold};
@@ -25,11 +25,11 @@ struct Template {
     /// The pattern at the types of a sample.
     sketch: Rc<Graph>,
     /// What computes its result.
-    root: Kind,
+    root: OpKind,
 }
 
 /// An op at operand types, and the graph that it is in primitives: inputs in order, one output.
-pub(super) struct Candidate {
+pub(super) struct OpPattern {
     pub(super) op: Operation,
     pub(super) types: Vec<TensorType>,
     pub(super) pattern: Graph,
@@ -41,12 +41,12 @@ type Key = (usize, TensorType, Vec<Vec<TensorType>>);
 /// Templates, largest first, and the candidates built so far.
 pub(super) struct Patterns {
     templates: Vec<Template>,
-    built: HashMap<Key, Rc<Vec<Candidate>>>,
+    built: HashMap<Key, Rc<Vec<OpPattern>>>,
 }
 
 impl Patterns {
     /// Those whose operations are all among `kinds`.
-    pub(super) fn within(kinds: &HashSet<Kind>) -> Self {
+    pub(super) fn within(kinds: &HashSet<OpKind>) -> Self {
         let mut templates: Vec<Template> = Vec::new();
         for entry in OPS {
             let mut seen: Vec<(Json, usize)> = Vec::new();
@@ -92,7 +92,7 @@ impl Patterns {
     }
 
     /// The kind of operation that computes the result.
-    pub(super) fn root(&self, template: usize) -> Kind {
+    pub(super) fn root(&self, template: usize) -> OpKind {
         self.templates[template].root
     }
 
@@ -107,7 +107,7 @@ impl Patterns {
         template: usize,
         result: &TensorType,
         types: Vec<Vec<TensorType>>,
-    ) -> Rc<Vec<Candidate>> {
+    ) -> Rc<Vec<OpPattern>> {
         let Template { ops, spelling, .. } = &self.templates[template];
         let key = (template, result.clone(), types);
         if let Some(built) = self.built.get(&key) {
@@ -128,7 +128,7 @@ impl Patterns {
                 if inferred.is_ok_and(|types| types[0] == *result)
                     && let Some(pattern) = build(&op, *spelling, &types)
                 {
-                    candidates.push(Candidate { op: op.clone(), types, pattern });
+                    candidates.push(OpPattern { op: op.clone(), types, pattern });
                 }
             }
         }
@@ -143,10 +143,10 @@ impl Patterns {
         template: usize,
         op: Operation,
         types: &[TensorType],
-    ) -> Option<Candidate> {
+    ) -> Option<OpPattern> {
         op.infer(&Types { operands: types, regions: &[] }).ok()?;
         let pattern = build(&op, self.templates[template].spelling, types)?;
-        Some(Candidate { op, types: types.to_vec(), pattern })
+        Some(OpPattern { op, types: types.to_vec(), pattern })
     }
 }
 
@@ -206,7 +206,7 @@ fn simplified(written: &Graph) -> Option<Graph> {
 
 /// Operations of a pattern that neither fold nor have another form: without them, the op is not in
 /// a graph.
-fn telling(pattern: &Graph) -> impl Iterator<Item = Kind> {
+fn telling(pattern: &Graph) -> impl Iterator<Item = OpKind> {
     let live = live(pattern);
     let telling = |op: &Operation| match op.prim() {
         Some(Prim::Unary { kind }) => {

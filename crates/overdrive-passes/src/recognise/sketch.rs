@@ -14,15 +14,15 @@ use std::mem::{Discriminant, discriminant};
 /// What an operation is, its shapes left aside. Cheap, which names are not: that of a constant
 /// holds its elements.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Kind {
+pub(super) enum OpKind {
     Prim(Discriminant<Prim>, u8),
     Composite(&'static str),
 }
 
 /// The kind of an operation.
-pub(super) fn kind(op: &Operation) -> Kind {
+pub(super) fn kind(op: &Operation) -> OpKind {
     let prim = match op {
-        Operation::Composite(composite) => return Kind::Composite(composite.name()),
+        Operation::Composite(composite) => return OpKind::Composite(composite.name()),
         Operation::Prim(prim) => prim,
     };
     let which = match prim {
@@ -32,7 +32,7 @@ pub(super) fn kind(op: &Operation) -> Kind {
         Prim::Reduce { reducer, .. } => *reducer as u8,
         _ => 0,
     };
-    Kind::Prim(discriminant(prim), which)
+    OpKind::Prim(discriminant(prim), which)
 }
 
 /// Values that each operand of the sketch's op could be, if `result` could be the op's.

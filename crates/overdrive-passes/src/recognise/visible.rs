@@ -12,7 +12,7 @@ use std::collections::HashMap;
 const LIMIT: usize = 1 << 22;
 
 /// The known values of a graph, computed when they are asked for.
-pub(super) struct Known<'g> {
+pub(super) struct KnownValues<'g> {
     graph: &'g Graph,
     values: HashMap<Value, Option<Spread>>,
 }
@@ -44,7 +44,7 @@ pub(super) enum Effect {
     Hides,
 }
 
-impl<'g> Known<'g> {
+impl<'g> KnownValues<'g> {
     pub(super) fn of(graph: &'g Graph) -> Self {
         Self { graph, values: HashMap::new() }
     }

@@ -3,13 +3,13 @@
 use overdrive_ir::row_major;
 
 /// A part of a whole: sizes of both, and where it starts.
-pub(super) struct Part<'a> {
+pub(super) struct ShardPart<'a> {
     pub(super) whole: &'a [usize],
     pub(super) sizes: &'a [usize],
     pub(super) start: &'a [usize],
 }
 
-impl Part<'_> {
+impl ShardPart<'_> {
     /// Calls `copy` with the first element of each run, in the whole and in the part, and with its
     /// length.
     pub(super) fn runs(&self, copy: &mut dyn FnMut(usize, usize, usize)) {
@@ -39,22 +39,22 @@ impl Part<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Part;
+    use super::ShardPart;
 
     #[test]
     fn runs_cover_the_part_and_nothing_else() {
         let (whole, part, start) = (&[4, 6, 5], &[2, 3, 5], &[2, 3, 0]);
         let mut found = vec![];
-        Part { whole, sizes: part, start }
+        ShardPart { whole, sizes: part, start }
             .runs(&mut |whole, part, length| found.push([whole, part, length]));
         assert_eq!(found, [[75, 0, 15], [105, 15, 15]]);
         let mut found = vec![];
         let (whole, part, start) = (&[2, 4], &[2, 2], &[0, 2]);
-        Part { whole, sizes: part, start }
+        ShardPart { whole, sizes: part, start }
             .runs(&mut |whole, part, length| found.push([whole, part, length]));
         assert_eq!(found, [[2, 0, 2], [6, 2, 2]]);
         let mut found = vec![];
-        Part { whole: &[], sizes: &[], start: &[] }.runs(&mut |a, b, n| found.push([a, b, n]));
+        ShardPart { whole: &[], sizes: &[], start: &[] }.runs(&mut |a, b, n| found.push([a, b, n]));
         assert_eq!(found, [[0, 0, 1]]);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 /// What a rank that has a part of a factor computes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FactorKind {
     /// Its part of the results.
     Parallel,
     /// A term of a sum.
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Relation {
     /// What parts of each factor give.
-    pub(crate) factors: Vec<Kind>,
+    pub(crate) factors: Vec<FactorKind>,
     /// Factor of each dimension of each operand.
     pub(crate) operands: Vec<Vec<Option<usize>>>,
     /// Factor of each dimension of each result.
@@ -45,7 +45,7 @@ impl Relation {
     }
 
     /// A new factor at these (operand, dimension) and (result, dimension).
-    fn tie(&mut self, kind: Kind, operands: &[(usize, usize)], results: &[(usize, usize)]) {
+    fn tie(&mut self, kind: FactorKind, operands: &[(usize, usize)], results: &[(usize, usize)]) {
         let factor = self.factors.len();
         self.factors.push(kind);
         operands.iter().for_each(|&(o, dim)| self.operands[o][dim] = Some(factor));
@@ -77,7 +77,7 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
     match prim {
         prim if prim.is_elementwise() => {
             let all = |dim: usize| (0..operands.len()).map(|o| (o, dim)).collect::<Vec<_>>();
-            (0..rank(0)).for_each(|dim| r.tie(Kind::Parallel, &all(dim), &[(0, dim)]));
+            (0..rank(0)).for_each(|dim| r.tie(FactorKind::Parallel, &all(dim), &[(0, dim)]));
             r.linear = linear(prim, operands);
         }
         Prim::Broadcast { dims, .. } => {
@@ -86,21 +86,21 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
                 let from = dims.iter().position(|&to| to == dim);
                 let from = from.filter(|&from| operands[0].sizes()[from] == size);
                 let from: Vec<(usize, usize)> = from.map(|from| (0, from)).into_iter().collect();
-                r.tie(Kind::Parallel, &from, &[(0, dim)]);
+                r.tie(FactorKind::Parallel, &from, &[(0, dim)]);
             }
         }
         Prim::Iota { axis, .. } => (0..results[0].rank())
             .filter(|dim| dim != axis)
-            .for_each(|dim| r.tie(Kind::Parallel, &[], &[(0, dim)])),
+            .for_each(|dim| r.tie(FactorKind::Parallel, &[], &[(0, dim)])),
         Prim::Reshape { .. } => {
             for (from, to) in outermost(&operands[0].sizes(), &results[0].sizes()) {
-                r.tie(Kind::Parallel, &[(0, from)], &[(0, to)]);
+                r.tie(FactorKind::Parallel, &[(0, from)], &[(0, to)]);
             }
             r.linear = vec![vec![0]];
         }
         Prim::Transpose { perm } => {
             let tie = |(to, &from): (usize, &usize)| {
-                r.tie(Kind::Parallel, &[(0, from)], &[(0, to)]);
+                r.tie(FactorKind::Parallel, &[(0, from)], &[(0, to)]);
             };
             perm.iter().enumerate().for_each(tie);
             r.linear = vec![vec![0]];
@@ -123,21 +123,21 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
         Prim::Concat { axis } => {
             for dim in (0..rank(0)).filter(|dim| dim != axis) {
                 let all: Vec<(usize, usize)> = (0..operands.len()).map(|o| (o, dim)).collect();
-                r.tie(Kind::Parallel, &all, &[(0, dim)]);
+                r.tie(FactorKind::Parallel, &all, &[(0, dim)]);
             }
             r.linear = vec![(0..operands.len()).collect()];
         }
         Prim::Sort { axis, .. } => (0..rank(0))
             .filter(|dim| dim != axis)
-            .for_each(|dim| r.tie(Kind::Parallel, &[(0, dim)], &[(0, dim), (1, dim)])),
+            .for_each(|dim| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, dim), (1, dim)])),
         Prim::Reduce { reducer, axes } => {
             let mut kept = 0;
             for dim in 0..rank(0) {
                 match (axes.contains(&dim), reducer) {
-                    (true, Reducer::Sum) => r.tie(Kind::Summed, &[(0, dim)], &[]),
-                    (true, reducer) => r.tie(Kind::Folded(*reducer), &[(0, dim)], &[]),
+                    (true, Reducer::Sum) => r.tie(FactorKind::Summed, &[(0, dim)], &[]),
+                    (true, reducer) => r.tie(FactorKind::Folded(*reducer), &[(0, dim)], &[]),
                     (false, _) => {
-                        r.tie(Kind::Parallel, &[(0, dim)], &[(0, kept)]);
+                        r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, kept)]);
                         kept += 1;
                     }
                 }
@@ -153,43 +153,43 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
                 [(0, at - 1)]
             };
             for &(left, right) in &dot.batch {
-                r.tie(Kind::Parallel, &[(0, left), (1, right)], &next());
+                r.tie(FactorKind::Parallel, &[(0, left), (1, right)], &next());
             }
             for (operand, rank) in [(0, rank(0)), (1, rank(1))] {
                 let side = |pair: &(usize, usize)| if operand == 0 { pair.0 } else { pair.1 };
                 let taken: Vec<usize> = dot.batch.iter().chain(&dot.contract).map(side).collect();
                 for dim in (0..rank).filter(|dim| !taken.contains(dim)) {
-                    r.tie(Kind::Parallel, &[(operand, dim)], &next());
+                    r.tie(FactorKind::Parallel, &[(operand, dim)], &next());
                 }
             }
             for &(left, right) in &dot.contract {
-                r.tie(Kind::Summed, &[(0, left), (1, right)], &[]);
+                r.tie(FactorKind::Summed, &[(0, left), (1, right)], &[]);
             }
         }
         Prim::Convolution(conv) => {
-            r.tie(Kind::Parallel, &[(0, 0)], &[(0, 0)]);
+            r.tie(FactorKind::Parallel, &[(0, 0)], &[(0, 0)]);
             if conv.groups == 1 {
-                r.tie(Kind::Parallel, &[(1, 0)], &[(0, 1)]);
-                r.tie(Kind::Summed, &[(0, 1), (1, 1)], &[]);
+                r.tie(FactorKind::Parallel, &[(1, 0)], &[(0, 1)]);
+                r.tie(FactorKind::Summed, &[(0, 1), (1, 1)], &[]);
             }
         }
         Prim::Gather { axes } => {
             let leading = rank(1) - 1;
-            (0..leading).for_each(|dim| r.tie(Kind::Parallel, &[(1, dim)], &[(0, dim)]));
+            (0..leading).for_each(|dim| r.tie(FactorKind::Parallel, &[(1, dim)], &[(0, dim)]));
             let rows = (0..rank(0)).filter(|dim| !axes.contains(dim)).enumerate();
-            rows.for_each(|(i, dim)| r.tie(Kind::Parallel, &[(0, dim)], &[(0, leading + i)]));
+            rows.for_each(|(i, dim)| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, leading + i)]));
             if let [axis] = axes[..] {
-                r.tie(Kind::Looked, &[(0, axis)], &[]);
+                r.tie(FactorKind::Looked, &[(0, axis)], &[]);
             }
         }
         Prim::Scatter { axes, reducer } => {
             let leading = rank(1) - 1;
             let rows = (0..rank(0)).filter(|dim| !axes.contains(dim)).enumerate();
             for (i, dim) in rows {
-                r.tie(Kind::Parallel, &[(0, dim), (2, leading + i)], &[(0, dim)]);
+                r.tie(FactorKind::Parallel, &[(0, dim), (2, leading + i)], &[(0, dim)]);
             }
             if *reducer == Some(Reducer::Sum) {
-                (0..leading).for_each(|dim| r.tie(Kind::Summed, &[(1, dim), (2, dim)], &[]));
+                (0..leading).for_each(|dim| r.tie(FactorKind::Summed, &[(1, dim), (2, dim)], &[]));
             }
         }
         _ => {}
@@ -216,7 +216,7 @@ fn linear(prim: &Prim, operands: &[TensorType]) -> Vec<Vec<usize>> {
 /// Ties dimensions of operand 0 and result 0 where this says so.
 fn free(r: &mut Relation, dims: impl Iterator<Item = bool>) {
     for (dim, _) in dims.enumerate().filter(|(_, free)| *free) {
-        r.tie(Kind::Parallel, &[(0, dim)], &[(0, dim)]);
+        r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, dim)]);
     }
 }
 
@@ -225,7 +225,7 @@ fn untouched(r: &mut Relation, [whole, slice]: &[&TensorType; 2], operands: &[(u
     for (dim, (n, part)) in whole.sizes().into_iter().zip(slice.sizes()).enumerate() {
         if n == part {
             let operands: Vec<(usize, usize)> = operands.iter().map(|&(o, _)| (o, dim)).collect();
-            r.tie(Kind::Parallel, &operands, &[(0, dim)]);
+            r.tie(FactorKind::Parallel, &operands, &[(0, dim)]);
         }
     }
 }
@@ -287,7 +287,7 @@ fn derive(expansion: &Graph, operands: &[TensorType], results: &[TensorType]) ->
                 let next = r.factors.len();
                 let factor = *factors.entry(class).or_insert(next);
                 if factor == next {
-                    r.factors.push(Kind::Parallel);
+                    r.factors.push(FactorKind::Parallel);
                 }
                 let lists = if is_operand { &mut r.operands } else { &mut r.results };
                 if lists[i].contains(&Some(factor)) {
@@ -318,7 +318,7 @@ fn through(classes: &mut Classes, graph: &Graph, node: &Node) {
                     Some(factor) => {
                         let other = *first[*factor].get_or_insert(class);
                         let class = classes.join(other, class);
-                        classes.is_whole[class] |= r.factors[*factor] != Kind::Parallel;
+                        classes.is_whole[class] |= r.factors[*factor] != FactorKind::Parallel;
                         first[*factor] = Some(class);
                     }
                 }

@@ -13,7 +13,7 @@ use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Origin, Tensor
 use std::collections::BTreeMap;
 
 /// A weight as it is stored.
-struct Stored {
+struct CompressedWeight {
     /// `[N, K/2]`.
     values: Tensor,
     /// `u8 [N, K/8]`.
@@ -82,7 +82,7 @@ fn initial(graph: &Graph, name: &str) -> (String, Tensor) {
 }
 
 /// The halves of a matrix, or why it has none.
-fn compressed(tensor: &Tensor, transposed: bool) -> Result<Stored, String> {
+fn compressed(tensor: &Tensor, transposed: bool) -> Result<CompressedWeight, String> {
     let (dtype, sizes) = (tensor.ty().dtype, tensor.ty().sizes());
     if dtype.bits() < 8 {
         return Err(format!(
@@ -115,11 +115,14 @@ fn compressed(tensor: &Tensor, transposed: bool) -> Result<Stored, String> {
     }
     let mask = Tensor::from_bytes(TensorType::new(DType::U8, [n, bytes]), mask)
         .expect("a byte an element");
-    Ok(Stored { values: Tensor::from_f64(dtype, [n, k / 2], &values), mask, transposed })
+    Ok(CompressedWeight { values: Tensor::from_f64(dtype, [n, k / 2], &values), mask, transposed })
 }
 
 /// The graph with these states in halves.
-fn rebuild(graph: &Graph, stored: &BTreeMap<String, Stored>) -> Result<Graph, GraphError> {
+fn rebuild(
+    graph: &Graph,
+    stored: &BTreeMap<String, CompressedWeight>,
+) -> Result<Graph, GraphError> {
     let b = Builder::new(graph.name());
     let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
     let mut halves = BTreeMap::new();
@@ -132,7 +135,7 @@ fn rebuild(graph: &Graph, stored: &BTreeMap<String, Stored>) -> Result<Graph, Gr
             b.state_named(&name, tensor.ty().clone(), Init::Value(tensor.clone()))
         };
         let value = match stored.get(&state.name) {
-            Some(Stored { values, mask, transposed }) => {
+            Some(CompressedWeight { values, mask, transposed }) => {
                 let [values, mask] = [whole(values, "compressed"), whole(mask, "bitmask")];
                 halves.insert(state.value, [values, mask]);
                 // For whatever else reads it; gone again where nothing does.

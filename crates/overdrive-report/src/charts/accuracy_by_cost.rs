@@ -4,9 +4,9 @@
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{names, tip};
-use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
+use super::plane::{Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 use super::size_waterfall::FILE_BYTES;
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use crate::leaders::believed;
 use crate::quality;
 use overdrive_bench::digits;
@@ -19,7 +19,7 @@ struct Cost {
     axis: &'static str,
     /// How `charts.js` writes it.
     format: &'static str,
-    of: fn(&Judged<'_>, &JudgedRow<'_>) -> Option<f64>,
+    of: fn(&JudgedResults<'_>, &JudgedRow<'_>) -> Option<f64>,
     text: fn(f64) -> String,
 }
 
@@ -40,7 +40,7 @@ const COSTS: [Cost; 2] = [
     },
 ];
 
-pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
+pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart> {
     let metrics = || ACCURACIES.iter().chain(&LOSSES);
     let of_group = |group| {
         let pairs = COSTS.iter().flat_map(|cost| metrics().map(move |metric| (cost, metric)));
@@ -50,7 +50,7 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
 }
 
 fn chart(
-    judged: &Judged<'_>,
+    judged: &JudgedResults<'_>,
     study: &Study<'_>,
     (group, cost, metric): (&[&JudgedRow<'_>], &Cost, &Measure),
 ) -> Option<Chart> {
@@ -95,22 +95,26 @@ fn chart(
     let workload = &group[0].record.case.workload;
     let title = format!("{workload}: {} against {}", metric.title, cost.name);
     let plane = Plane {
-        x: Axis { title: cost.axis.into(), scale: Scale::Log, format: cost.format },
-        y: Axis { title: metric.axis(), scale: Scale::Linear, format: quality::format(metric) },
+        x: PlaneAxis { title: cost.axis.into(), scale: PlaneScale::Log, format: cost.format },
+        y: PlaneAxis {
+            title: metric.axis(),
+            scale: PlaneScale::Linear,
+            format: quality::format(metric),
+        },
         lines: vec![
-            Line {
+            PlaneLine {
                 name: "Pareto frontier".into(),
                 ink: "$c1",
                 stroke: Stroke::Steps,
                 points: frontier,
             },
-            Line {
+            PlaneLine {
                 name: "not told apart".into(),
                 ink: "$c2",
                 stroke: Stroke::Points,
                 points: alike,
             },
-            Line {
+            PlaneLine {
                 name: "dominated".into(),
                 ink: "$faint",
                 stroke: Stroke::Points,

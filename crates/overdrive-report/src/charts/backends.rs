@@ -1,7 +1,7 @@
 //! Time per call, grouped by workload: one bar for each back end, mode and precision, a hatched
 //! slot for what did not run.
 
-use super::bars::{Row, Rows};
+use super::bars::{BarChart, BarRow};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, series, summary, time_row};
 use crate::judged::JudgedRow;
@@ -23,7 +23,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
             break;
         }
         shown += 1;
-        rows.push(Row::Heading(group[0].record.case.workload.to_string()));
+        rows.push(BarRow::Heading(group[0].record.case.workload.to_string()));
         let group = &group[..group.len().min(MOST_ROWS)];
         drawn.extend(group.iter().copied());
         if let Some(slot) = all_alike(group) {
@@ -36,7 +36,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         }
     }
     let title = "Time per call".to_owned();
-    let rows = Rows {
+    let rows = BarChart {
         rows,
         axis: "time per call, each group on its own scale from 0 · lower is better".into(),
         legend: vec![],
@@ -58,8 +58,8 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
 }
 
 /// One slot for a group of which nothing ran, all for one reason.
-fn all_alike(group: &[&JudgedRow<'_>]) -> Option<Row> {
+fn all_alike(group: &[&JudgedRow<'_>]) -> Option<BarRow> {
     let failure = group[0].record.outcome.failure()?;
     let alike = group.iter().all(|row| row.record.outcome.failure() == Some(failure));
-    alike.then(|| Row::Slot { name: names(group).join(", "), reason: failure.to_string() })
+    alike.then(|| BarRow::Slot { name: names(group).join(", "), reason: failure.to_string() })
 }

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 /// One line of the picture.
-pub(super) enum Row {
+pub(super) enum BarRow {
     /// The name of the group that follows.
     Heading(String),
     /// A bar.
@@ -47,8 +47,8 @@ impl Bar {
 }
 
 /// A chart of rows.
-pub(super) struct Rows {
-    pub(super) rows: Vec<Row>,
+pub(super) struct BarChart {
+    pub(super) rows: Vec<BarRow>,
     /// Under the bars: the quantity, ` · `, and which direction is better; a narrow screen has room
     /// for the last.
     pub(super) axis: String,
@@ -59,7 +59,7 @@ pub(super) struct Rows {
 const ROW_HEIGHT: u32 = 25;
 const LETTER: f64 = 6.4;
 
-impl Rows {
+impl BarChart {
     /// Height in pixels.
     pub(super) fn height(&self) -> u32 {
         ROW_HEIGHT * self.rows.len() as u32 + if self.legend.is_empty() { 44 } else { 76 }
@@ -125,8 +125,8 @@ impl Rows {
 
     /// The longest reach of each row's group.
     fn scales(&self) -> Vec<f64> {
-        let groups = self.rows.chunk_by(|_, next| !matches!(next, Row::Heading(_)));
-        let scale = |group: &[Row]| {
+        let groups = self.rows.chunk_by(|_, next| !matches!(next, BarRow::Heading(_)));
+        let scale = |group: &[BarRow]| {
             let longest = group.iter().filter_map(bar).map(Bar::reach).fold(0.0, f64::max);
             if longest > 0.0 { longest } else { 1.0 }
         };
@@ -134,7 +134,7 @@ impl Rows {
     }
 
     fn layer(&self, layer: usize, scales: &[f64]) -> Value {
-        let item = |(row, scale): (&Row, &f64)| match bar(row)
+        let item = |(row, scale): (&BarRow, &f64)| match bar(row)
             .and_then(|bar| Some((bar, bar.pieces.get(layer)?)))
         {
             Some((bar, piece)) => json!({
@@ -164,7 +164,7 @@ impl Rows {
     fn slots(&self) -> Option<Value> {
         let mut data = Vec::new();
         for (index, row) in self.rows.iter().enumerate() {
-            if let Row::Slot { reason, .. } = row {
+            if let BarRow::Slot { reason, .. } = row {
                 data.push(json!({"value": [index], "tip": reason}));
             }
         }
@@ -174,23 +174,23 @@ impl Rows {
     }
 }
 
-fn bar(row: &Row) -> Option<&Bar> {
+fn bar(row: &BarRow) -> Option<&Bar> {
     match row {
-        Row::Bar(bar) => Some(bar),
+        BarRow::Bar(bar) => Some(bar),
         _ => None,
     }
 }
 
-fn text(row: &Row) -> &str {
+fn text(row: &BarRow) -> &str {
     match row {
-        Row::Heading(name) | Row::Slot { name, .. } => name,
-        Row::Bar(bar) => &bar.name,
+        BarRow::Heading(name) | BarRow::Slot { name, .. } => name,
+        BarRow::Bar(bar) => &bar.name,
     }
 }
 
-fn name(row: &Row) -> Value {
+fn name(row: &BarRow) -> Value {
     match row {
-        Row::Heading(name) => {
+        BarRow::Heading(name) => {
             json!({"value": name,
                 "textStyle": {"align": "left", "fontWeight": 500, "color": "$ink",
                     "overflow": "none"}})
@@ -199,11 +199,11 @@ fn name(row: &Row) -> Value {
     }
 }
 
-fn figure(row: &Row, of: fn(&Bar) -> &String) -> &str {
+fn figure(row: &BarRow, of: fn(&Bar) -> &String) -> &str {
     match row {
-        Row::Heading(_) => "",
-        Row::Bar(bar) => of(bar),
-        Row::Slot { reason, .. } => reason,
+        BarRow::Heading(_) => "",
+        BarRow::Bar(bar) => of(bar),
+        BarRow::Slot { reason, .. } => reason,
     }
 }
 

@@ -3,17 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use super::bars::{Row, Rows};
+use super::bars::{BarChart, BarRow};
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
 use super::figures::{ink, series, summary, time_row};
 use crate::decision::Decision;
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use crate::leaders::believed;
 use overdrive_bench::speedup::Speedup;
 
 /// The chart of the study in which most back ends ran one workload; none where only one ran
 /// anything.
-pub(crate) fn chart(judged: &Judged<'_>, decision: &Decision) -> Option<Chart> {
+pub(crate) fn chart(judged: &JudgedResults<'_>, decision: &Decision) -> Option<Chart> {
     let of_study = |study: &str| -> Vec<Vec<&JudgedRow<'_>>> {
         let rows = judged.study(study);
         let groups = rows.chunk_by(|a, b| a.record.case.workload == b.record.case.workload);
@@ -33,7 +33,7 @@ pub(crate) fn chart(judged: &Judged<'_>, decision: &Decision) -> Option<Chart> {
             break;
         }
         shown += 1;
-        lines.push(Row::Heading(group[0].record.case.workload.to_string()));
+        lines.push(BarRow::Heading(group[0].record.case.workload.to_string()));
         for row in rows {
             let ink = ink(&row.label, row, &mut inks);
             lines.push(time_row(row, row.label.clone(), ink));
@@ -44,7 +44,7 @@ pub(crate) fn chart(judged: &Judged<'_>, decision: &Decision) -> Option<Chart> {
     let is_one = groups.iter().all(|group| group[0].record.case.workload.name == *name);
     let title = format!("{} on every engine", if is_one { name.as_str() } else { study });
     let drawn: Vec<&JudgedRow<'_>> = drawn.iter().collect();
-    let rows = Rows {
+    let rows = BarChart {
         rows: lines,
         axis: "time per call, each group on its own scale from 0 · lower is better".into(),
         legend: vec![],
@@ -69,7 +69,7 @@ pub(crate) fn chart(judged: &Judged<'_>, decision: &Decision) -> Option<Chart> {
 /// The rows and the fastest that any study found of their workload, soonest first, each compared
 /// with what the decision compares with.
 fn against<'j, 'r>(
-    judged: &'j Judged<'r>,
+    judged: &'j JudgedResults<'r>,
     decision: &Decision,
     mut rows: Vec<&'j JudgedRow<'r>>,
 ) -> Vec<JudgedRow<'r>> {
@@ -123,7 +123,7 @@ fn backend<'j>(row: &'j JudgedRow<'_>) -> (&'j str, &'j str) {
 /// Of each back end the row that is soonest among those to be believed; where none is, any that
 /// ran, and else why it did not.
 fn best_of_each<'j, 'r>(
-    judged: &Judged<'r>,
+    judged: &JudgedResults<'r>,
     group: &[&'j JudgedRow<'r>],
 ) -> Vec<&'j JudgedRow<'r>> {
     let rank = |row: &JudgedRow<'r>| (believed(judged, row).is_none(), median(row));

@@ -1,21 +1,26 @@
 //! A measured ladder: each step the one before plus one change, with the gain over the step before
 //! and over the first.
 
-use super::bars::{Bar, PARTS, Piece, Row, Rows};
+use super::bars::{Bar, BarChart, BarRow, PARTS, Piece};
 use super::chart::{Chart, Study, anchors};
 use super::figures::{interval, series, summary, tip};
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::digits;
 use overdrive_bench::ladder::{Ladder, LadderKey};
 
-pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
+pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart> {
     let keys = judged.results.ladders.iter().enumerate();
     keys.filter_map(|(index, key)| chart(judged, study, index, key)).collect()
 }
 
 /// The chart of one ladder of this study; none where a step is missing, which the text beside it
 /// says.
-fn chart(judged: &Judged<'_>, study: &Study<'_>, index: usize, key: &LadderKey) -> Option<Chart> {
+fn chart(
+    judged: &JudgedResults<'_>,
+    study: &Study<'_>,
+    index: usize,
+    key: &LadderKey,
+) -> Option<Chart> {
     let steps: Vec<&JudgedRow<'_>> =
         key.rungs.iter().map(|rung| judged.find(&rung.case)).collect::<Option<_>>()?;
     if steps.first()?.record.case.study != study.name {
@@ -31,7 +36,7 @@ fn chart(judged: &Judged<'_>, study: &Study<'_>, index: usize, key: &LadderKey) 
     let gains = std::iter::once(String::new()).chain(
         ladder.steps().iter().map(|step| format!("{PARTS}{} in all", step.over_first.figure())),
     );
-    let mut rows = vec![Row::Heading(key.title.clone())];
+    let mut rows = vec![BarRow::Heading(key.title.clone())];
     for (((row, rung), gain), first) in steps
         .iter()
         .zip(&key.rungs)
@@ -39,7 +44,7 @@ fn chart(judged: &Judged<'_>, study: &Study<'_>, index: usize, key: &LadderKey) 
         .zip(std::iter::once(true).chain(std::iter::repeat(false)))
     {
         let series = series(row)?;
-        rows.push(Row::Bar(Bar {
+        rows.push(BarRow::Bar(Bar {
             name: if first { rung.change.clone() } else { format!("+ {}", rung.change) },
             pieces: vec![Piece {
                 length: series.summary.median_ns,
@@ -53,7 +58,7 @@ fn chart(judged: &Judged<'_>, study: &Study<'_>, index: usize, key: &LadderKey) 
     }
     let title = "Cumulative ladder".to_owned();
     let rows =
-        Rows { rows, axis: "time per call, from 0 · lower is better".into(), legend: vec![] };
+        BarChart { rows, axis: "time per call, from 0 · lower is better".into(), legend: vec![] };
     Some(Chart {
         id: study.id(&format!("ladder-{}", index + 1)),
         caption: format!(

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::names;
-use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
+use super::plane::{INKS, Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 use crate::judged::JudgedRow;
 use overdrive_bench::measurement::Curve;
 
 /// What the curves that have a chart are of.
-struct Kind {
+struct CurveKind {
     quantity: &'static str,
     over: &'static str,
     title: &'static str,
@@ -18,15 +18,15 @@ struct Kind {
     x: (&'static str, &'static str),
 }
 
-const KINDS: [Kind; 2] = [
-    Kind {
+const KINDS: [CurveKind; 2] = [
+    CurveKind {
         quantity: "loss",
         over: "step",
         title: "Loss against step",
         y: ("loss · lower is better", "plain"),
         x: ("step", "plain"),
     },
-    Kind {
+    CurveKind {
         quantity: "memory_bytes",
         over: "time_ns",
         title: "Memory over time",
@@ -44,7 +44,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     groups().flat_map(|group| KINDS.iter().filter_map(|kind| chart(study, group, kind))).collect()
 }
 
-fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &Kind) -> Option<Chart> {
+fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &CurveKind) -> Option<Chart> {
     let of_kind = |row: &JudgedRow<'_>| -> Vec<Curve> {
         let curves = row.measurement().map_or(&[][..], |m| &m.curves);
         curves
@@ -70,7 +70,7 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &Kind) -> Option<Cha
                 tip: tip.clone(),
             };
             let points = thinned(&curve.points).iter().map(point).collect();
-            lines.push(Line { name: name.clone(), ink, stroke: Stroke::Bare, points });
+            lines.push(PlaneLine { name: name.clone(), ink, stroke: Stroke::Bare, points });
         }
     }
     lines.truncate(MOST_LINES);
@@ -82,8 +82,8 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>], kind: &Kind) -> Option<Cha
     let title = format!("{workload}: {}", kind.title.to_lowercase());
     let (curves, runs) = (lines.len(), seeds.len());
     let plane = Plane {
-        x: Axis { title: kind.x.0.into(), scale: Scale::Linear, format: kind.x.1 },
-        y: Axis { title: kind.y.0.into(), scale: Scale::Linear, format: kind.y.1 },
+        x: PlaneAxis { title: kind.x.0.into(), scale: PlaneScale::Linear, format: kind.x.1 },
+        y: PlaneAxis { title: kind.y.0.into(), scale: PlaneScale::Linear, format: kind.y.1 },
         lines,
         level: None,
     };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::bars::{Bar, PARTS, Piece, Row};
+use super::bars::{Bar, BarRow, PARTS, Piece};
 use super::plane::INKS;
 use crate::judged::JudgedRow;
 use overdrive_bench::case::Configuration;
@@ -82,7 +82,7 @@ pub(super) fn tip(row: &JudgedRow<'_>) -> String {
 }
 
 /// The row of a chart of times; a case without a time is a slot with its reason.
-pub(super) fn time_row(row: &JudgedRow<'_>, name: String, ink: &'static str) -> Row {
+pub(super) fn time_row(row: &JudgedRow<'_>, name: String, ink: &'static str) -> BarRow {
     let Some(series) = series(row) else {
         let reason = match row.record.outcome.failure() {
             Some(failure) => failure.to_string(),
@@ -91,10 +91,10 @@ pub(super) fn time_row(row: &JudgedRow<'_>, name: String, ink: &'static str) -> 
                 .and_then(Measurement::printed_time)
                 .unwrap_or("not timed".to_owned()),
         };
-        return Row::Slot { name, reason };
+        return BarRow::Slot { name, reason };
     };
     let gain = row.speedup().map_or(String::new(), |gain| format!("{PARTS}{}", gain.figure()));
-    Row::Bar(Bar {
+    BarRow::Bar(Bar {
         name,
         pieces: vec![Piece { length: series.summary.median_ns, ink }],
         interval: interval(series),

@@ -1,15 +1,15 @@
 //! Fused against unfused: the two times, and the speed-up with its interval.
 
-use super::bars::{Row, Rows};
+use super::bars::{BarChart, BarRow};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{summary, time_row};
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::case::Configuration;
 
 /// Words of a variant or a mode that name the two sides.
 const SIDES: [(&str, &str); 3] = [("unfused", "fused"), ("expanded", "tiled"), ("jit", "compile")];
 
-pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
+pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart> {
     let pairs: Vec<(&JudgedRow<'_>, &JudgedRow<'_>)> =
         study.rows.iter().filter_map(|row| Some((pair(judged, row)?, *row))).collect();
     // Modes of whole models are the chart of times per call; this one is about what fusing itself
@@ -21,13 +21,13 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
     let most = MOST_ROWS / 3;
     let (mut rows, mut drawn) = (Vec::new(), Vec::new());
     for (unfused, fused) in pairs.iter().take(most) {
-        rows.push(Row::Heading(fused.record.case.workload.to_string()));
+        rows.push(BarRow::Heading(fused.record.case.workload.to_string()));
         rows.push(time_row(unfused, word(&unfused.record.case.configuration), "$c0"));
         rows.push(time_row(fused, word(&fused.record.case.configuration), "$c1"));
         drawn.extend([*unfused, *fused]);
     }
     let title = "Fused against unfused".to_owned();
-    let rows = Rows {
+    let rows = BarChart {
         rows,
         axis: "time per call, each pair on its own scale from 0 · lower is better".into(),
         legend: vec![],
@@ -49,7 +49,7 @@ pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
 }
 
 /// What `row` is the fused form of.
-fn pair<'j>(judged: &'j Judged<'_>, row: &JudgedRow<'_>) -> Option<&'j JudgedRow<'j>> {
+fn pair<'j>(judged: &'j JudgedResults<'_>, row: &JudgedRow<'_>) -> Option<&'j JudgedRow<'j>> {
     let baseline = judged.find(row.record.baseline.as_ref()?)?;
     let words = (word(&baseline.record.case.configuration), word(&row.record.case.configuration));
     SIDES.iter().any(|(slow, fast)| words.0 == *slow && words.1 == *fast).then_some(baseline)

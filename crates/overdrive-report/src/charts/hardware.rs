@@ -1,22 +1,22 @@
 //! One case on several machines: shown, never judged. Machines differ in more than a figure can
 //! say, so there is no ratio between them and no winner.
 
-use super::bars::{Row, Rows};
+use super::bars::{BarChart, BarRow};
 use super::chart::{Chart, MOST_ROWS, anchors, left_out};
 use super::figures::{series, summary, time_row};
 use super::plane::INKS;
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use crate::matrix;
 
 /// A row for each machine under each case that several of `files` hold; none where they share no
 /// case.
-pub(crate) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Option<Chart> {
+pub(crate) fn chart(files: &[&JudgedResults<'_>], machines: &[String]) -> Option<Chart> {
     let shared = matrix::shared(files);
     let most = MOST_ROWS / (files.len() + 1);
-    let (mut rows, mut drawn): (Vec<Row>, Vec<&JudgedRow<'_>>) = (Vec::new(), Vec::new());
+    let (mut rows, mut drawn): (Vec<BarRow>, Vec<&JudgedRow<'_>>) = (Vec::new(), Vec::new());
     for cells in shared.iter().take(most.max(1)) {
         let any = cells.iter().flatten().next().expect("a shared case has records");
-        rows.push(Row::Heading(format!(
+        rows.push(BarRow::Heading(format!(
             "{} · {}",
             any.record.case.workload, any.record.case.configuration
         )));
@@ -30,7 +30,7 @@ pub(crate) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Option<Chart>
         return None;
     }
     let title = "The same cases side by side".to_owned();
-    let rows = Rows {
+    let rows = BarChart {
         rows,
         axis: "time per call, each case on its own scale from 0 · lower is better".into(),
         legend: vec![],
@@ -53,7 +53,7 @@ pub(crate) fn chart(files: &[&Judged<'_>], machines: &[String]) -> Option<Chart>
 
 /// The row without the gain over its baseline on its own machine, which is not what this chart is
 /// about.
-fn alone(row: &JudgedRow<'_>, machine: String, ink: &'static str) -> Row {
+fn alone(row: &JudgedRow<'_>, machine: String, ink: &'static str) -> BarRow {
     let bare = JudgedRow { gain: None, ..row.clone() };
     if series(row).is_none() {
         return time_row(row, machine, ink);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{ink, interval, names, series, summary, tip};
-use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
+use super::plane::{Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 use crate::judged::JudgedRow;
 use overdrive_bench::case::Workload;
 use overdrive_bench::series::Series;
@@ -56,9 +56,9 @@ impl Family<'_> {
     pub(super) fn lines(
         &self,
         value: impl Fn(&JudgedRow<'_>) -> Option<(f64, Option<(f64, f64)>)>,
-    ) -> Vec<Line> {
+    ) -> Vec<PlaneLine> {
         let rows: Vec<&JudgedRow<'_>> = self.members.iter().map(|(_, row)| *row).collect();
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<PlaneLine> = Vec::new();
         let mut inks = Vec::new();
         for ((size, row), name) in self.members.iter().zip(names(&rows)) {
             let Some((y, interval)) = value(row) else { continue };
@@ -67,7 +67,12 @@ impl Family<'_> {
                 Some(line) => line.points.push(point),
                 None => {
                     let ink = ink(&name, row, &mut inks);
-                    lines.push(Line { name, ink, stroke: Stroke::Joined, points: vec![point] });
+                    lines.push(PlaneLine {
+                        name,
+                        ink,
+                        stroke: Stroke::Joined,
+                        points: vec![point],
+                    });
                 }
             }
         }
@@ -92,10 +97,11 @@ fn time_chart(study: &Study<'_>, family: &Family<'_>) -> Option<Chart> {
         let series = series(row)?;
         Some((series.summary.median_ns, interval(series)))
     });
-    let axis =
-        Axis {
-            title: "time per call · lower is better".into(), scale: Scale::Log, format: "time"
-        };
+    let axis = PlaneAxis {
+        title: "time per call · lower is better".into(),
+        scale: PlaneScale::Log,
+        format: "time",
+    };
     chart(study, family, "time", (axis, lines))
 }
 
@@ -104,8 +110,11 @@ fn rate_chart(study: &Study<'_>, family: &Family<'_>) -> Option<Chart> {
         let (series, flops) = (series(row)?, row.measurement()?.work.as_ref()?.flops);
         (flops > 0).then(|| rate(series, flops))
     });
-    let axis =
-        Axis { title: "FLOP/s · higher is better".into(), scale: Scale::Log, format: "number" };
+    let axis = PlaneAxis {
+        title: "FLOP/s · higher is better".into(),
+        scale: PlaneScale::Log,
+        format: "number",
+    };
     chart(study, family, "rate", (axis, lines))
 }
 
@@ -119,14 +128,14 @@ fn chart(
     study: &Study<'_>,
     family: &Family<'_>,
     what: &str,
-    (y, lines): (Axis, Vec<Line>),
+    (y, lines): (PlaneAxis, Vec<PlaneLine>),
 ) -> Option<Chart> {
     if lines.is_empty() {
         return None;
     }
     let title = format!("{}: {what} against {}", family.name, family.dimension);
     let plane = Plane {
-        x: Axis { title: family.dimension.clone(), scale: Scale::Log, format: "plain" },
+        x: PlaneAxis { title: family.dimension.clone(), scale: PlaneScale::Log, format: "plain" },
         y,
         lines,
         level: None,

@@ -1,7 +1,7 @@
 //! Loss by mode, with the relative increase over the baseline; and the layout that accuracy by mode
 //! shares with it.
 
-use super::bars::{Bar, Piece, Row, Rows};
+use super::bars::{Bar, BarChart, BarRow, Piece};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::{ink, names, tip};
 use crate::judged::JudgedRow;
@@ -27,7 +27,7 @@ pub(super) fn paired(change: &Reading) -> String {
 }
 
 /// What stands behind a figure: its change against the baseline.
-type Change = fn(&Measure, &JudgedRow<'_>, &Reading) -> Option<String>;
+type ChangeText = fn(&Measure, &JudgedRow<'_>, &Reading) -> Option<String>;
 
 /// Rows of every case of the study that has `metric`, and a slot for each that failed beside one
 /// that has it.
@@ -35,7 +35,7 @@ pub(super) fn by_mode(
     study: &Study<'_>,
     metric: &Measure,
     title: &str,
-    change: Change,
+    change: ChangeText,
 ) -> Option<Chart> {
     let has = |row: &JudgedRow<'_>| row.measurement().is_some_and(|m| metric.read(m).is_some());
     let groups: Vec<&[&JudgedRow<'_>]> = study
@@ -48,14 +48,14 @@ pub(super) fn by_mode(
             break;
         }
         shown += 1;
-        rows.push(Row::Heading(group[0].record.case.workload.to_string()));
+        rows.push(BarRow::Heading(group[0].record.case.workload.to_string()));
         for (row, name) in group.iter().zip(names(group)) {
             match (row.record.outcome.failure(), row.measurement().and_then(|m| metric.read(m))) {
-                (Some(failure), _) => rows.push(Row::Slot { name, reason: failure.to_string() }),
+                (Some(failure), _) => rows.push(BarRow::Slot { name, reason: failure.to_string() }),
                 (None, Some(reading)) => {
                     let ink = ink(&name, row, &mut inks);
                     let change = change(metric, row, &reading).unwrap_or_default();
-                    rows.push(Row::Bar(bar(metric, row, &reading, (name, ink, change))));
+                    rows.push(BarRow::Bar(bar(metric, row, &reading, (name, ink, change))));
                 }
                 (None, None) => continue,
             }
@@ -65,7 +65,7 @@ pub(super) fn by_mode(
     if drawn.is_empty() {
         return None;
     }
-    let rows = Rows { rows, axis: format!("from 0: {}", metric.axis()), legend: vec![] };
+    let rows = BarChart { rows, axis: format!("from 0: {}", metric.axis()), legend: vec![] };
     let figures = drawn.iter().filter_map(|row| {
         Some(format!("{}: {}", row.label, metric.figure(&metric.read(row.measurement()?)?)))
     });

@@ -4,7 +4,7 @@
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::summary;
 use super::latency_by_size::families;
-use super::plane::{Axis, Plane, Scale};
+use super::plane::{Plane, PlaneAxis, PlaneScale};
 use crate::judged::JudgedRow;
 use overdrive_bench::memory::MemoryUse;
 
@@ -24,10 +24,14 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         let title = format!("{}: memory against {LENGTH}", family.name);
         let rows: Vec<&JudgedRow<'_>> = family.members.iter().map(|(_, row)| *row).collect();
         let plane = Plane {
-            x: Axis { title: "T · sequence length".into(), scale: Scale::Log, format: "plain" },
-            y: Axis {
+            x: PlaneAxis {
+                title: "T · sequence length".into(),
+                scale: PlaneScale::Log,
+                format: "plain",
+            },
+            y: PlaneAxis {
                 title: "peak of a call · lower is better".into(),
-                scale: Scale::Log,
+                scale: PlaneScale::Log,
                 format: "bytes",
             },
             lines,

@@ -1,7 +1,7 @@
 //! Costs that are paid once, stacked in the order in which they are paid, and the number of calls
 //! after which they are paid back.
 
-use super::bars::{Bar, Piece, Row, Rows};
+use super::bars::{Bar, BarChart, BarRow, Piece};
 use super::chart::{Chart, MOST_ROWS, Study, anchors, left_out};
 use super::figures::names;
 use crate::judged::JudgedRow;
@@ -35,14 +35,18 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
             break;
         }
         shown += 1;
-        rows.push(Row::Heading(group[0].record.case.workload.to_string()));
+        rows.push(BarRow::Heading(group[0].record.case.workload.to_string()));
         for (row, name) in group.iter().zip(names(group)) {
-            rows.push(Row::Bar(bar(row, row.measurement().expect("groups hold what ran"), name)));
+            rows.push(BarRow::Bar(bar(
+                row,
+                row.measurement().expect("groups hold what ran"),
+                name,
+            )));
             drawn.push(*row);
         }
     }
     let title = "Paid once".to_owned();
-    let rows = Rows {
+    let rows = BarChart {
         rows,
         axis: "time before the steady state, each group on its own scale from 0 · lower is better"
             .into(),

@@ -5,24 +5,24 @@ use serde_json::{Value, json};
 
 /// A chart over two axes.
 pub(super) struct Plane {
-    pub(super) x: Axis,
-    pub(super) y: Axis,
-    pub(super) lines: Vec<Line>,
+    pub(super) x: PlaneAxis,
+    pub(super) y: PlaneAxis,
+    pub(super) lines: Vec<PlaneLine>,
     /// A level that everything is held against: 1 of a ratio, 100 % of an efficiency.
     pub(super) level: Option<(f64, &'static str)>,
 }
 
 /// One axis.
-pub(super) struct Axis {
+pub(super) struct PlaneAxis {
     /// Quantity, and which direction is better where one is.
     pub(super) title: String,
-    pub(super) scale: Scale,
+    pub(super) scale: PlaneScale,
     /// How `charts.js` writes its values: `time`, `bytes`, `ratio`.
     pub(super) format: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(super) enum PlaneScale {
     /// As far as the data reach.
     Linear,
     /// From 0: what is drawn is a share.
@@ -31,7 +31,7 @@ pub(super) enum Scale {
 }
 
 /// Points of one name and colour.
-pub(super) struct Line {
+pub(super) struct PlaneLine {
     pub(super) name: String,
     pub(super) ink: &'static str,
     pub(super) stroke: Stroke,
@@ -134,7 +134,7 @@ impl Plane {
     }
 }
 
-impl Axis {
+impl PlaneAxis {
     /// Where a logarithmic axis is labelled: at the sizes themselves where they are few and double,
     /// at powers of two for bytes, at round decimal numbers otherwise.
     fn ticks(&self, values: &[f64], (low, high): (f64, f64)) -> Vec<f64> {
@@ -155,15 +155,15 @@ impl Axis {
         let mut option =
             json!({"name": self.title, "axisLabel": {"formatter": format!("fn:{}", self.format)}});
         match self.scale {
-            Scale::FromZero => {
+            PlaneScale::FromZero => {
                 option["type"] = json!("value");
                 option["min"] = json!(0);
             }
-            Scale::Linear => {
+            PlaneScale::Linear => {
                 option["type"] = json!("value");
                 option["scale"] = json!(low > 0.6 * high);
             }
-            Scale::Log => {
+            PlaneScale::Log => {
                 option["type"] = json!("log");
                 let ticks = self.ticks(values, (low, high));
                 option["min"] = json!(ticks.first());
@@ -177,7 +177,7 @@ impl Axis {
     }
 }
 
-impl Line {
+impl PlaneLine {
     fn series(&self, index: usize, margin: u32) -> Vec<Value> {
         let point = |point: &Point| {
             let mut item = json!({"value": [point.x, point.y], "tip": point.tip});

@@ -5,15 +5,15 @@
 use super::chart::{Chart, Study, WIDTH, anchors};
 use super::figures::{series, summary, tip};
 use super::latency_by_size::rate;
-use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
-use crate::judged::{Judged, JudgedRow};
+use super::plane::{Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
+use crate::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::ceilings::{Ceiling, CeilingKind};
 
 /// How far above the roof a point may lie before it is an error: ceilings have intervals of their
 /// own.
 const SLACK: f64 = 1.02;
 
-pub(super) fn charts(judged: &Judged<'_>, study: &Study<'_>) -> Vec<Chart> {
+pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart> {
     chart(&judged.results.ceilings, study).into_iter().collect()
 }
 
@@ -58,7 +58,7 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
         tip: label.to_owned(),
     };
     let limits = format!("{}, {}", bandwidth.name, compute.name);
-    let roof_line = Line {
+    let roof_line = PlaneLine {
         name: format!("measured roof: {limits}"),
         ink: "$muted",
         stroke: Stroke::Bare,
@@ -67,10 +67,10 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     let beyond = above.len();
     let mut lines = vec![
         roof_line,
-        Line { name: "cases".into(), ink: "$c1", stroke: Stroke::Points, points: under },
+        PlaneLine { name: "cases".into(), ink: "$c1", stroke: Stroke::Points, points: under },
     ];
     if beyond > 0 {
-        lines.push(Line {
+        lines.push(PlaneLine {
             name: "above the roof: an error".into(),
             ink: "$bad",
             stroke: Stroke::Points,
@@ -79,12 +79,16 @@ fn chart(ceilings: &[Ceiling], study: &Study<'_>) -> Option<Chart> {
     }
     let title = "Roofline".to_owned();
     let plane = Plane {
-        x: Axis {
+        x: PlaneAxis {
             title: "FLOP per byte of compulsory traffic".into(),
-            scale: Scale::Log,
+            scale: PlaneScale::Log,
             format: "number",
         },
-        y: Axis { title: "FLOP/s · higher is better".into(), scale: Scale::Log, format: "number" },
+        y: PlaneAxis {
+            title: "FLOP/s · higher is better".into(),
+            scale: PlaneScale::Log,
+            format: "number",
+        },
         lines,
         level: None,
     };

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::chart::{Chart, Study, WIDTH, anchors};
 use super::figures::{series, summary, tip};
-use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
+use super::plane::{INKS, Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 use crate::judged::JudgedRow;
 use overdrive_bench::case::{Configuration, Workload};
 use overdrive_bench::statistics::ratio_of_medians;
@@ -43,7 +43,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     if drawn.is_empty() {
         return Vec::new();
     }
-    let mut lines: Vec<Line> = families
+    let mut lines: Vec<PlaneLine> = families
         .iter()
         .take(MOST_LINES)
         .zip(INKS.iter().cycle().skip(1))
@@ -55,10 +55,14 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         return Vec::new();
     }
     let plane = Plane {
-        x: Axis { title: "workers (ranks or threads)".into(), scale: Scale::Log, format: "plain" },
-        y: Axis {
+        x: PlaneAxis {
+            title: "workers (ranks or threads)".into(),
+            scale: PlaneScale::Log,
+            format: "plain",
+        },
+        y: PlaneAxis {
             title: "share of the ideal speed-up · higher is better".into(),
-            scale: Scale::FromZero,
+            scale: PlaneScale::FromZero,
             format: "share",
         },
         lines,
@@ -83,7 +87,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
 fn line(
     ((workload, configuration), members): (&(Workload, Configuration), &Vec<(f64, &JudgedRow<'_>)>),
     ink: &'static str,
-) -> Option<Line> {
+) -> Option<PlaneLine> {
     let (fewest, first) = members.first()?;
     let base = series(first)?.sorted_ns();
     let point = |(workers, row): &(f64, &JudgedRow<'_>)| {
@@ -102,7 +106,7 @@ fn line(
         "{workload} {} {} {}",
         configuration.backend, configuration.mode, configuration.dtype
     );
-    Some(Line {
+    Some(PlaneLine {
         name,
         ink,
         stroke: Stroke::Joined,

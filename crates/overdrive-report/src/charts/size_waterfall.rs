@@ -1,7 +1,7 @@
 //! A chart of where the bytes of a file go: the baseline's file, then each part of the smaller one,
 //! then their sum. The chart is drawn only where the sum is the file on the disk.
 
-use super::bars::{Bar, Piece, Row, Rows};
+use super::bars::{Bar, BarChart, BarRow, Piece};
 use super::chart::{Chart, MOST_ROWS, Study, anchors};
 use super::figures::names;
 use crate::judged::JudgedRow;
@@ -37,17 +37,17 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>]) -> Option<Chart> {
             break;
         }
         drawn.push(*row);
-        rows.push(Row::Heading(name));
+        rows.push(BarRow::Heading(name));
         let baseline = row.baseline.and_then(|baseline| baseline.outcome.measurement());
         if let Some(bytes) = baseline.and_then(|m| m.quantities.get(FILE_BYTES)) {
-            rows.push(Row::Bar(step("baseline's file", 0.0, *bytes, "$c0")));
+            rows.push(BarRow::Bar(step("baseline's file", 0.0, *bytes, "$c0")));
         }
         let mut below = 0.0;
         for (part, bytes) in &parts {
-            rows.push(Row::Bar(step(part, below, *bytes, "$c5")));
+            rows.push(BarRow::Bar(step(part, below, *bytes, "$c5")));
             below += bytes;
         }
-        rows.push(Row::Bar(step("file", 0.0, total, "$c1")));
+        rows.push(BarRow::Bar(step("file", 0.0, total, "$c1")));
     }
     if drawn.is_empty() && off.is_empty() {
         return None;
@@ -55,7 +55,7 @@ fn chart(study: &Study<'_>, group: &[&JudgedRow<'_>]) -> Option<Chart> {
     let workload = &group[0].record.case.workload;
     let title = format!("{workload}: where the bytes go");
     let summary = format!("{title}, {} files", drawn.len());
-    let rows = Rows {
+    let rows = BarChart {
         rows,
         axis: "bytes on disk, each file on the scale of its baseline from 0 · smaller is better"
             .into(),

@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::tip;
-use super::plane::{Axis, INKS, Line, Plane, Point, Scale, Stroke};
+use super::plane::{INKS, Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 use crate::judged::JudgedRow;
 use crate::quality;
 use overdrive_bench::quality::{ACCURACIES, LOSSES, Measure};
@@ -28,22 +28,26 @@ fn quality(study: &Study<'_>, metric: &Measure) -> Option<Chart> {
         let reading = metric.read(row.measurement()?)?;
         Some((reading.value, reading.interval))
     });
-    let y = Axis { title: metric.axis(), scale: Scale::Linear, format: quality::format(metric) };
+    let y = PlaneAxis {
+        title: metric.axis(),
+        scale: PlaneScale::Linear,
+        format: quality::format(metric),
+    };
     chart.option = Plane { x: x_axis(), y, lines, level: None }.option();
     chart.switch = None;
     Some(chart)
 }
 
-fn x_axis() -> Axis {
-    Axis { title: "zeros".into(), scale: Scale::Linear, format: "percent" }
+fn x_axis() -> PlaneAxis {
+    PlaneAxis { title: "zeros".into(), scale: PlaneScale::Linear, format: "percent" }
 }
 
-type Value = (f64, Option<(f64, f64)>);
+type ValueAndInterval = (f64, Option<(f64, f64)>);
 
 fn chart(
     study: &Study<'_>,
     what: &str,
-    value: impl Fn(&JudgedRow<'_>) -> Option<Value>,
+    value: impl Fn(&JudgedRow<'_>) -> Option<ValueAndInterval>,
 ) -> Option<Chart> {
     let drawn: Vec<&JudgedRow<'_>> = study
         .rows
@@ -58,9 +62,9 @@ fn chart(
     let title = format!("{what} against sparsity");
     let plane = Plane {
         x: x_axis(),
-        y: Axis {
+        y: PlaneAxis {
             title: "speed-up over dense · higher is better".into(),
-            scale: Scale::Log,
+            scale: PlaneScale::Log,
             format: "ratio",
         },
         lines,
@@ -83,7 +87,10 @@ fn sparsity(row: &JudgedRow<'_>) -> Option<f64> {
 }
 
 /// A line for each workload, over its sparsities.
-fn lines(study: &Study<'_>, value: impl Fn(&JudgedRow<'_>) -> Option<Value>) -> Vec<Line> {
+fn lines(
+    study: &Study<'_>,
+    value: impl Fn(&JudgedRow<'_>) -> Option<ValueAndInterval>,
+) -> Vec<PlaneLine> {
     let line = |(group, ink): (&[&JudgedRow<'_>], &&'static str)| {
         let mut points: Vec<Point> = group
             .iter()
@@ -94,7 +101,7 @@ fn lines(study: &Study<'_>, value: impl Fn(&JudgedRow<'_>) -> Option<Value>) -> 
             .collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
         let name = group[0].record.case.workload.to_string();
-        Line { name, ink, stroke: Stroke::Joined, points }
+        PlaneLine { name, ink, stroke: Stroke::Joined, points }
     };
     study
         .workloads()

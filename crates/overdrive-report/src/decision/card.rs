@@ -1,6 +1,6 @@
 //! The answer to one of a reader's questions.
 
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use overdrive_bench::results::Variant;
 
 /// The answer to one question.
@@ -55,7 +55,7 @@ impl Card {
     }
 
     /// With what its winner is, where the run recorded that.
-    pub(super) fn explained(self, judged: &Judged<'_>) -> Self {
+    pub(super) fn explained(self, judged: &JudgedResults<'_>) -> Self {
         let row = self.id.as_ref().and_then(|id| judged.find(id));
         match row.and_then(|row| judged.variant(row)).cloned() {
             Some(Variant { about, made_by, .. }) => Self { about: Some(about), made_by, ..self },

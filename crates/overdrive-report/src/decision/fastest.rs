@@ -1,6 +1,6 @@
 //! Which configuration answers soonest, and what it costs.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{Lead, believed};
 use super::super::side_tables::pays_back;
 use super::card::Card;
@@ -13,7 +13,7 @@ const TITLE: &str = "Fastest";
 
 /// The rows whose times may be recommended, of full measurements where there are any.
 pub(super) fn candidates<'j, 'r>(
-    judged: &Judged<'r>,
+    judged: &JudgedResults<'r>,
     rows: &[&'j JudgedRow<'r>],
 ) -> Vec<&'j JudgedRow<'r>> {
     let of = |depth: Depth| {

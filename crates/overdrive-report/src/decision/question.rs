@@ -1,7 +1,7 @@
 //! The rows of a workload, and how one stands beside the others: in time, quality and size.
 
 use crate::findings::FILE_BYTES;
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 use crate::leaders::Lead;
 use crate::quality;
 use crate::witness::{Witness, witness};
@@ -14,7 +14,7 @@ const NOTHING: u64 = 100;
 
 /// The rows of a workload, to ask questions of.
 pub(super) struct Question<'j, 'r> {
-    pub(super) judged: &'j Judged<'r>,
+    pub(super) judged: &'j JudgedResults<'r>,
     pub(super) rows: Vec<&'j JudgedRow<'r>>,
     /// Those whose times may be recommended, and who of them is first: worked out once, for it
     /// takes a bootstrap for each.
@@ -104,13 +104,13 @@ impl Question<'_, '_> {
 }
 
 /// How room is counted.
-pub(super) struct Size {
+pub(super) struct SizeMeasure {
     /// `bytes on disk`, or `device memory of a call`.
     pub(super) name: String,
     witness: Option<Witness>,
 }
 
-impl Size {
+impl SizeMeasure {
     pub(super) fn of(&self, row: &JudgedRow<'_>) -> Option<u64> {
         let measurement = row.measurement()?;
         match self.witness {
@@ -138,14 +138,14 @@ pub(super) fn right<'j, 'r>(question: &Question<'j, 'r>) -> Vec<&'j JudgedRow<'r
 }
 
 /// Bytes on disk where any row has them, else the memory that all of them have.
-pub(super) fn size(question: &Question<'_, '_>) -> Option<Size> {
+pub(super) fn size(question: &Question<'_, '_>) -> Option<SizeMeasure> {
     let rows = right(question);
-    let on_disk = Size { name: "bytes on disk".to_owned(), witness: None };
+    let on_disk = SizeMeasure { name: "bytes on disk".to_owned(), witness: None };
     if rows.iter().any(|row| on_disk.of(row).is_some()) {
         return Some(on_disk);
     }
     let witness = witness(&rows)?;
-    Some(Size { name: format!("{} of a call", witness.name), witness: Some(witness) })
+    Some(SizeMeasure { name: format!("{} of a call", witness.name), witness: Some(witness) })
 }
 
 /// The time without its interval.

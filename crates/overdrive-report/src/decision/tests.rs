@@ -17,7 +17,7 @@ fn of(records: Vec<Record>) -> Results {
 
 /// The cards of the only workload.
 fn cards(results: &Results) -> [Card; 3] {
-    let mut found = decide(&Judged::new(results)).subjects;
+    let mut found = decide(&JudgedResults::new(results)).subjects;
     assert_eq!(found.len(), 1);
     found.remove(0).cards
 }
@@ -89,13 +89,13 @@ fn a_smaller_model_says_what_it_lost() {
 #[test]
 fn a_screening_says_that_it_is_one() {
     let mut found = example();
-    assert!(decide(&Judged::new(&found)).screening.is_none());
+    assert!(decide(&JudgedResults::new(&found)).screening.is_none());
     for record in &mut found.records {
         if let Some(measurement) = record.outcome.measurement_mut() {
             measurement.latency.as_mut().unwrap().conditions.depth = Depth::Screening;
         }
     }
-    let decision = decide(&Judged::new(&found));
+    let decision = decide(&JudgedResults::new(&found));
     assert!(decision.screening.is_some_and(|text| text.starts_with("A quick look, no verdict")));
     assert_eq!(decision.subjects.len(), 3, "a line for each workload");
 }
@@ -108,7 +108,7 @@ fn a_workload_of_two_studies_is_decided_once_and_a_models_other_workloads_follow
     int8.outcome = record("compile", &spans(1_000_000)).outcome;
     next.case.workload.name += ", next token";
     let results = of(vec![eager, next, int8]);
-    let decision = decide(&Judged::new(&results));
+    let decision = decide(&JudgedResults::new(&results));
     let (one, others) = decision.of_one_model().expect("all are of one model");
     assert!(one.study.ends_with(", quantization"), "{}", one.study);
     assert_eq!(one.cards[0].winner.as_deref(), Some("cpu compile f32"));

@@ -1,13 +1,13 @@
 //! What the samples say against being believed.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed, named};
+use super::grouped::{by, listed, named};
 use overdrive_bench::status::{Exclusion, StatusKind};
 
 /// Every status but the one that has a rule of its own, put together by kind; those that block a
 /// ratio first.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for kind in KINDS {
         let groups = by(judged, |row| detail(row, kind).map(|_| row.record.case.study.clone()));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::judged::{Judged, JudgedRow};
+use crate::judged::{JudgedResults, JudgedRow};
 
 /// A sentence and the records behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -78,7 +78,7 @@ impl Finding {
     }
 
     /// The anchors of its records on the page.
-    pub(crate) fn anchors(&self, judged: &Judged<'_>) -> Vec<String> {
+    pub(crate) fn anchors(&self, judged: &JudgedResults<'_>) -> Vec<String> {
         let anchor = |id: &String| {
             let row = judged
                 .find(id)

@@ -1,15 +1,15 @@
 //! Which configuration answers soonest.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{believed, fastest};
 use super::finding::{Finding, Topic};
-use super::group::by;
+use super::grouped::by;
 use super::win::{Win, sentences};
 use overdrive_bench::digits;
 
 /// The fastest of each workload, among those timed on the same clock, where an interval decides
 /// against another.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (_, series) = believed(judged, row)?;
         let case = &row.record.case;

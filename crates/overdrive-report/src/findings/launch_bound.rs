@@ -1,8 +1,8 @@
 //! Devices that wait for their launches.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed, named};
+use super::grouped::{by, listed, named};
 use overdrive_bench::digits;
 use overdrive_bench::series::{Basis, Series};
 use overdrive_bench::statistics::Sorted;
@@ -11,7 +11,7 @@ use overdrive_bench::statistics::Sorted;
 const LAUNCH_BOUND: f64 = 0.5;
 
 /// Cases whose device works less than half of the time, the emptiest first.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| share(row).map(|_| row.record.case.study.clone()));
     let sentence = |(study, mut rows): (String, Vec<&JudgedRow<'_>>)| {
         let busy = |row: &JudgedRow<'_>| share(row).map_or(1.0, |(device, host)| device / host);

@@ -1,11 +1,11 @@
 //! Compressed models that are not smaller.
 
-use super::super::judged::Judged;
+use super::super::judged::JudgedResults;
 use super::finding::{Finding, Topic};
 use super::quality::{FILE_BYTES, quantity};
 
 /// Every file that is as large as the one of its baseline, or larger.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for row in &judged.rows {
         let baseline = row.record.baseline.as_deref().and_then(|id| judged.find(id));

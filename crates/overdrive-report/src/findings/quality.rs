@@ -3,9 +3,9 @@
 //! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes
 //! 0.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed};
+use super::grouped::{by, listed};
 use super::win::{Win, least, sentences};
 use crate::quality;
 use overdrive_bench::digits;
@@ -16,7 +16,7 @@ pub(crate) const FILE_BYTES: &str = "file_bytes";
 
 /// The best by each metric, where it is better than all others; the smallest file; and what lost
 /// quality.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = metrics().flat_map(|metric| best(judged, metric)).collect();
     let wins = candidates(judged, FILE_BYTES).filter_map(smallest).collect();
     found.extend(sentences(Topic::Quality, "the smallest file has", wins));
@@ -25,7 +25,7 @@ pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 /// Who is better than every other by an interval.
-fn best(judged: &Judged<'_>, metric: &Measure) -> Vec<Finding> {
+fn best(judged: &JudgedResults<'_>, metric: &Measure) -> Vec<Finding> {
     let wins = candidates(judged, metric.quantity).filter_map(|candidates| {
         let better = |row: &JudgedRow<'_>, other: &JudgedRow<'_>| {
             row.id == other.id
@@ -58,7 +58,7 @@ fn smallest<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
 }
 
 /// Rows that are worse than their baseline: by an interval, or by far where nobody recorded one.
-fn lost(judged: &Judged<'_>, metric: &Measure) -> Vec<Finding> {
+fn lost(judged: &JudgedResults<'_>, metric: &Measure) -> Vec<Finding> {
     let told = |row: &JudgedRow<'_>| {
         let baseline = judged.find(row.record.baseline.as_deref()?)?;
         let doubt = match quality::difference(metric, row, baseline)? {
@@ -84,7 +84,7 @@ fn lost(judged: &Judged<'_>, metric: &Measure) -> Vec<Finding> {
 
 /// The rows of each workload that have this quantity, two or more.
 fn candidates<'j, 'r>(
-    judged: &'j Judged<'r>,
+    judged: &'j JudgedResults<'r>,
     name: &str,
 ) -> impl Iterator<Item = Vec<&'j JudgedRow<'r>>> + use<'j, 'r> {
     let groups = by(judged, |row| {

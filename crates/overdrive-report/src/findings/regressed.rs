@@ -1,12 +1,12 @@
 //! Cases that the regression gate found worse: its verdict in words, beside the figures of the same
 //! case.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
 use overdrive_bench::verdicts::{CaseVerdict, Figure, MEDIAN, Verdict};
 
 /// One sentence for each case of these results that regressed, in the gate's order: worst first.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let Some(gate) = &judged.results.regression else { return Vec::new() };
     let over = format!("`{}` against `{}`", gate.current.name, gate.baseline.name);
     let doubt = if gate.is_advisory() {

@@ -1,11 +1,11 @@
 //! Variants that are slower than what they were compared with.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed};
+use super::grouped::{by, listed};
 
 /// Ratios whose interval lies below 1, put together by the two configurations; the slowest first.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let gain = row.speedup().filter(|gain| gain.interval().high < 1.0)?;
         let baseline = judged.find(gain.baseline())?;

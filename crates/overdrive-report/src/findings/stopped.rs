@@ -1,11 +1,11 @@
 //! What gave no figure, and why.
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};
-use super::group::{by, listed, named};
+use super::grouped::{by, listed, named};
 
 /// A sentence for each reason.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let failure = row.record.outcome.failure()?;
         Some((row.record.case.study.clone(), failure.kind, failure.reason.clone()))

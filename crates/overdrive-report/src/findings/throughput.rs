@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::super::judged::{Judged, JudgedRow};
+use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{believed, busiest};
 use super::super::section;
 use super::finding::{Finding, Topic};
-use super::group::by;
+use super::grouped::by;
 use super::win::{Win, sentences};
 
 /// The highest rate over all sizes of a workload. With a single size it is the fastest again, which
 /// is said where back ends compete: who asks for throughput should find its winner by that name.
-pub(super) fn rule(judged: &Judged<'_>) -> Vec<Finding> {
+pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (measurement, series) = believed(judged, row)?;
         measurement.throughput()?.interval?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::judged::JudgedRow;
 use super::finding::{Finding, Topic};
-use super::group::{SHOWN, counted};
+use super::grouped::{SHOWN, counted};
 
 /// The best of several on one workload.
 pub(super) struct Win<'j, 'r> {

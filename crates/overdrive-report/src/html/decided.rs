@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::tabled::{self, TableView};
-use crate::decision::{Card, Subject};
+use crate::decision::{Card, WorkloadDecision};
 use crate::files::File;
 
 /// Rows that are in sight at once.
@@ -59,7 +59,7 @@ pub(super) fn view(file: &File<'_>) -> DecisionView {
     DecisionView { one, rows }
 }
 
-fn subject(file: &File<'_>, subject: &Subject) -> SubjectView {
+fn subject(file: &File<'_>, subject: &WorkloadDecision) -> SubjectView {
     SubjectView {
         study: subject.study.clone(),
         workload: subject.workload.clone(),

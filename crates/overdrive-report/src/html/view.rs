@@ -28,19 +28,19 @@ pub(super) struct FileView {
     notes: Vec<String>,
     decision: DecisionView,
     leading: Vec<ChartView>,
-    strip: Vec<Line>,
+    strip: Vec<LineView>,
     findings: Vec<FindingView>,
     more_findings: Vec<FindingView>,
-    kinds: Vec<Kind>,
+    kinds: Vec<KindView>,
     rows: Vec<RowView>,
-    scale: Option<Scale>,
+    scale: Option<SpeedupScale>,
     studies: Vec<StudyView>,
     ceilings: Option<TableView>,
     commands: String,
 }
 
 #[derive(Serialize)]
-struct Line {
+struct LineView {
     name: &'static str,
     text: String,
 }
@@ -52,7 +52,7 @@ struct FindingView {
 }
 
 #[derive(Serialize)]
-struct Kind {
+struct KindView {
     name: &'static str,
     label: &'static str,
     count: usize,
@@ -88,7 +88,7 @@ struct Forest {
 
 /// The logarithmic scale that all speed-ups of a file share, and where 1 stands on it.
 #[derive(Serialize, Clone, Copy)]
-struct Scale {
+struct SpeedupScale {
     one: f64,
     #[serde(skip)]
     low: f64,
@@ -143,7 +143,7 @@ fn view(file: &File<'_>, stills: &Stills) -> FileView {
         ("alone", "not compared"),
         ("failed", "no figure"),
     ];
-    let kinds = kinds.into_iter().map(|(name, label)| Kind {
+    let kinds = kinds.into_iter().map(|(name, label)| KindView {
         name,
         label,
         count: rows.iter().filter(|row| row.kind == name).count(),
@@ -165,7 +165,7 @@ fn view(file: &File<'_>, stills: &Stills) -> FileView {
         leading: file.leading.iter().map(|chart| chart_view(chart, stills)).collect(),
         strip: overview::strip(judged.results)
             .into_iter()
-            .map(|(name, text)| Line { name, text: text.replace('`', "") })
+            .map(|(name, text)| LineView { name, text: text.replace('`', "") })
             .collect(),
         findings: shown.into_iter().map(|finding| self::finding(file, finding)).collect(),
         more_findings: more.into_iter().map(|finding| self::finding(file, finding)).collect(),
@@ -210,7 +210,7 @@ fn study(file: &File<'_>, name: &str, stills: &Stills) -> StudyView {
     }
 }
 
-fn row(file: &File<'_>, index: usize, row: &JudgedRow<'_>, scale: Option<Scale>) -> RowView {
+fn row(file: &File<'_>, index: usize, row: &JudgedRow<'_>, scale: Option<SpeedupScale>) -> RowView {
     let measurement = row.measurement();
     let series = measurement.and_then(|m| m.latency.as_ref());
     let gain = row.speedup();
@@ -261,7 +261,7 @@ fn judgement(row: &JudgedRow<'_>) -> (&'static str, &'static str) {
     }
 }
 
-fn scale<'g>(gains: impl Iterator<Item = &'g Speedup>) -> Option<Scale> {
+fn scale<'g>(gains: impl Iterator<Item = &'g Speedup>) -> Option<SpeedupScale> {
     let (low, high) = gains.fold((f64::INFINITY, 0.0_f64), |(low, high), gain| {
         (low.min(gain.interval().low), high.max(gain.interval().high))
     });
@@ -269,10 +269,10 @@ fn scale<'g>(gains: impl Iterator<Item = &'g Speedup>) -> Option<Scale> {
         return None;
     }
     let (low, high) = (low.min(0.8).ln() - 0.05, high.max(1.25).ln() + 0.05);
-    Some(Scale { one: round(-100.0 * low / (high - low)), low, high })
+    Some(SpeedupScale { one: round(-100.0 * low / (high - low)), low, high })
 }
 
-impl Scale {
+impl SpeedupScale {
     fn place(self, ratio: f64) -> f64 {
         100.0 * (ratio.ln() - self.low) / (self.high - self.low)
     }

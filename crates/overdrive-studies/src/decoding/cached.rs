@@ -25,13 +25,13 @@ pub struct CachedDecoder<'a> {
     format: DType,
     state: State,
     caches: Caches,
-    compiled: BTreeMap<Span, Compiled>,
+    compiled: BTreeMap<Span, CachedSession>,
     /// Tokens of each sequence whose keys are in the caches; none where it has not begun.
     seen: Vec<usize>,
 }
 
 /// A session with its buffers: `x`, `position`, of a prompt among several `sequence`; and `y`.
-struct Compiled {
+struct CachedSession {
     session: Box<dyn Session>,
     inputs: Vec<Buffer>,
     outputs: [Buffer; 1],
@@ -89,14 +89,14 @@ impl<'a> CachedDecoder<'a> {
         let inputs = graph.inputs().iter().map(|port| backend.output(graph.ty(port.value)));
         let inputs = inputs.collect::<Result<_, _>>()?;
         let y = backend.output(graph.ty(graph.outputs()[0].value))?;
-        self.compiled.insert(span, Compiled { session, inputs, outputs: [y] });
+        self.compiled.insert(span, CachedSession { session, inputs, outputs: [y] });
         Ok(())
     }
 
     /// The logits of a call on these integers, an input each.
     fn call(&mut self, span: Span, given: &[&[usize]]) -> Result<Vec<f32>, DecodeError> {
         self.compile(span)?;
-        let Compiled { session, inputs, outputs } =
+        let CachedSession { session, inputs, outputs } =
             self.compiled.get_mut(&span).expect("it was compiled above");
         for (input, values) in inputs.iter_mut().zip(given) {
             let values: Vec<i128> = values.iter().map(|&value| value as i128).collect();

@@ -3,7 +3,7 @@
 //! Sizes are those for which other stacks publish figures. References of what is large are computed
 //! on sampled rows.
 
-use super::case::{Build, Case, NAME, beside_copy, relate, transformer};
+use super::case::{BuildKernel, Case, NAME, beside_copy, relate, transformer};
 use super::graphs::{
     attention, chain, cross_entropy, layer_norm, linear, linear_gelu, matmul, rms_norm, softmax,
 };
@@ -72,7 +72,7 @@ fn fused_linear(context: &Context<'_>, results: &mut Results) -> Result<(), Grap
 
 fn elementwise(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     let shape = [context.quick_or(8 << 10, 32 << 10), 8 << 10];
-    let build: Build = |_, shape| chain(&shape);
+    let build: BuildKernel = |_, shape| chain(&shape);
     let records = beside_copy(context, ("chain of 8", build), (DType::F32, shape), Mode::Compile)?;
     context.add(results, records);
     Ok(())
@@ -84,7 +84,7 @@ const WIDTHS: [usize; 8] =
 
 fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> {
     const ROWS: usize = 8192;
-    let builders: [(&str, Build); 4] = [
+    let builders: [(&str, BuildKernel); 4] = [
         ("softmax", softmax),
         ("layer_norm", layer_norm),
         ("rms_norm", rms_norm),

@@ -25,18 +25,18 @@ pub(super) fn relate(records: &mut [Record], of: usize, over: usize, quantity: &
 }
 
 /// The graph of a kernel on rows.
-pub(super) type Build = fn(DType, [usize; 2]) -> Result<Graph, GraphError>;
+pub(super) type BuildKernel = fn(DType, [usize; 2]) -> Result<Graph, GraphError>;
 
 /// A kernel on rows and a copy of the same bytes, in one session; what takes one pass over its rows
 /// is compared on some of them.
 pub(super) fn beside_copy(
     context: &Context<'_>,
-    (name, build): (&str, Build),
+    (name, build): (&str, BuildKernel),
     (dtype, shape): (DType, [usize; 2]),
     mode: Mode,
 ) -> Result<Vec<Record>, GraphError> {
     let dims = [("rows", shape[0]), ("columns", shape[1])];
-    let some = |name: &str, build: Build| {
+    let some = |name: &str, build: BuildKernel| {
         let graph = build(dtype, shape)?;
         let row_inputs = (shape[0], graph.inputs().len());
         // What is drawn below the vocabulary are targets: columns.

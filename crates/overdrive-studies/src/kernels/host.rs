@@ -1,6 +1,6 @@
 //! The cases at the sizes of a processor.
 
-use super::case::{Build, Case, NAME, beside_copy, relate, transformer};
+use super::case::{BuildKernel, Case, NAME, beside_copy, relate, transformer};
 use super::graphs::{attention, chain, copy, layer_norm, linear, linear_gelu, matmul, softmax};
 use super::peers;
 use crate::{Context, Device, Entry, Workload, measure};
@@ -104,7 +104,7 @@ fn rows(context: &Context<'_>, results: &mut Results) -> Result<(), GraphError> 
         );
         results.notes.push(Note { study: NAME.to_owned(), text });
     }
-    let builders: [(&str, Build); 2] = [("softmax", softmax), ("layer_norm", layer_norm)];
+    let builders: [(&str, BuildKernel); 2] = [("softmax", softmax), ("layer_norm", layer_norm)];
     for (name, build) in builders {
         let records =
             beside_copy(context, (name, build), (DType::F32, [rows, COLUMNS]), Mode::Compile)?;

@@ -48,7 +48,7 @@ struct Pipe {
 
 /// What a program says of a workload.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Known {
+pub(crate) struct KnownWorkload {
     known: bool,
     /// Whose implementation it is, where that is not the framework's own.
     pub(crate) by: Option<String>,
@@ -188,10 +188,10 @@ impl Peer {
     }
 
     /// What it makes of this workload, if it writes it down.
-    pub(crate) fn knows(&self, workload: &Workload) -> Option<Known> {
+    pub(crate) fn knows(&self, workload: &Workload) -> Option<KnownWorkload> {
         let request =
             json!({ "do": "knows", "workload": workload.key.name, "config": workload.config });
-        self.ask::<Known>(&request).ok().filter(|answer| answer.known)
+        self.ask::<KnownWorkload>(&request).ok().filter(|answer| answer.known)
     }
 
     /// Whether it would be expected to have a mode: graphs of a CPU are not.

@@ -5,9 +5,9 @@
 //! The head of a classifier is trained whole, and stands beside its adapters.
 //! Source: <https://huggingface.co/docs/peft/developer_guides/checkpoint>.
 
-use super::{Pretrained, PretrainedError, Task};
+use super::{ModelTask, Pretrained, PretrainedError};
 use overdrive_formats::{Tensors, huggingface};
-use overdrive_passes::{Layer, Lora, Order};
+use overdrive_passes::{KAxis, Layer, Lora};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Pretrained {
             .chain(beside)
             .map(|name| (format!("{PREFIX}{name}"), trained[&name].clone()))
             .collect();
-        let is_classifier = self.architecture.task() == Task::Classifier;
+        let is_classifier = self.architecture.task() == ModelTask::Classifier;
         // The last part of a name may also be that of a layer of a classifier's head.
         let named = |layer: &'l Layer| match is_classifier {
             true => layer.name.as_str(),
@@ -51,7 +51,7 @@ impl Pretrained {
             "bias": "none",
             "target_modules": modules,
             // GPT-2's Conv1D, whose weights are `[in, out]`.
-            "fan_in_fan_out": layers.iter().any(|layer| layer.held.order == Order::InputMajor),
+            "fan_in_fan_out": layers.iter().any(|layer| layer.held.order == KAxis::InputMajor),
             "init_lora_weights": true,
             "inference_mode": true,
         });

@@ -4,7 +4,7 @@
 //! that a graph does not have is an error that names it, never an approximation. A field that is
 //! not known at all is named in a note. Invariant: sizes that are returned can be multiplied.
 
-use super::facts::{Facts, Task};
+use super::facts::{Facts, ModelTask};
 use super::fields::note_on_unknown;
 use super::labels::Labels;
 use super::{bert, clip, gpt2, llama, phi, vit, whisper};
@@ -41,7 +41,7 @@ pub enum Architecture {
 }
 
 /// Values of `model_type`, and what reads the rest.
-const KNOWN: [(&str, Read); 22] = [
+const KNOWN: [(&str, ReadArchitecture); 22] = [
     ("bert", bert::read),
     ("camembert", bert::read),
     ("clip", clip::read),
@@ -66,7 +66,7 @@ const KNOWN: [(&str, Read); 22] = [
     ("xlm-roberta", bert::read),
 ];
 
-type Read = fn(&Config, &str, &Path) -> Result<Architecture, FormatError>;
+type ReadArchitecture = fn(&Config, &str, &Path) -> Result<Architecture, FormatError>;
 
 impl Architecture {
     /// What config.json describes; `folder` is where sentence encoders say how they pool.
@@ -129,7 +129,7 @@ impl Architecture {
     }
 
     /// What it is given and what it gives.
-    pub fn task(&self) -> Task {
+    pub fn task(&self) -> ModelTask {
         self.facts().task
     }
 

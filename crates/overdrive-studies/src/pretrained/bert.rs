@@ -2,7 +2,7 @@
 //! sentence encoder makes of one.
 
 use super::architecture::Architecture;
-use super::facts::{Extent, Facts, Task};
+use super::facts::{Facts, ModelTask, NamedExtent};
 use super::fields::{activation, check_flag, check_heads, layers};
 use super::labels::Labels;
 use overdrive_formats::FormatError;
@@ -107,8 +107,8 @@ pub(super) fn facts(bert: &Bert) -> Facts {
         (Kin::DistilBert, true) => "distilbert.embeddings.word_embeddings.weight",
     };
     Facts {
-        task: if is_classifier { Task::Classifier } else { Task::Encoder },
-        extents: vec![Extent::BATCH, Extent::tokens(bert.context())],
+        task: if is_classifier { ModelTask::Classifier } else { ModelTask::Encoder },
+        extents: vec![NamedExtent::BATCH, NamedExtent::tokens(bert.context())],
         vocabulary: Some(bert.vocabulary),
         prefix,
         tokens: Some(tokens),

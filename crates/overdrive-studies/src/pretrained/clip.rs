@@ -1,7 +1,7 @@
 //! config.json of CLIP: a section for each tower.
 
 use super::architecture::Architecture;
-use super::facts::{Extent, Facts, Task};
+use super::facts::{Facts, ModelTask, NamedExtent};
 use super::fields::{activation, check_heads, image_patches, layers};
 use super::preprocessing;
 use overdrive_formats::FormatError;
@@ -93,11 +93,11 @@ fn stack(tower: &Config, defaults: &Defaults) -> Result<Stack, FormatError> {
 
 pub(super) fn facts(clip: &Clip) -> Facts {
     Facts {
-        task: Task::Other,
+        task: ModelTask::Other,
         extents: vec![
-            Extent::BATCH,
-            Extent { name: "texts", size: DEFAULT_TEXTS, most: None },
-            Extent::tokens(clip.context),
+            NamedExtent::BATCH,
+            NamedExtent { name: "texts", size: DEFAULT_TEXTS, most: None },
+            NamedExtent::tokens(clip.context),
         ],
         vocabulary: Some(clip.vocabulary),
         prefix: "clip.",

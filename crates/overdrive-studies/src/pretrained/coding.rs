@@ -11,7 +11,7 @@ use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};
 use overdrive_ir::{Graph, GraphError, StateDecl, Tensor, TensorType};
-use overdrive_passes::{Order, Quantized, Scheme, layers};
+use overdrive_passes::{KAxis, Quantized, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ impl Coding {
     /// graph of the architecture.
     pub(super) fn input_major(&self, float: &Graph) -> Result<BTreeSet<String>, GraphError> {
         let (found, _) = layers(float)?;
-        let turned = found.into_iter().filter(|layer| layer.held.order == Order::InputMajor);
+        let turned = found.into_iter().filter(|layer| layer.held.order == KAxis::InputMajor);
         Ok(turned.map(|layer| layer.name).filter(|name| self.layers.contains_key(name)).collect())
     }
 
@@ -117,15 +117,15 @@ impl Coding {
         Ok((compressed_tensors::stored(file.collect(), words.as_ref()), words))
     }
 
-    fn layout(&self, float: &Graph) -> Result<Layout, GraphError> {
+    fn layout(&self, float: &Graph) -> Result<CheckpointLayout, GraphError> {
         let (found, _) = layers(float)?;
         let single = found.into_iter().filter(|layer| layer.shape[0] == 1).map(|layer| layer.name);
-        Ok(Layout { turned: self.input_major(float)?, single: single.collect() })
+        Ok(CheckpointLayout { turned: self.input_major(float)?, single: single.collect() })
     }
 }
 
 /// Layers whose states have other types in the file.
-struct Layout {
+struct CheckpointLayout {
     /// Those that the file holds as `[in, out]`.
     turned: BTreeSet<String>,
     /// Those with one output.
@@ -135,7 +135,7 @@ struct Layout {
 /// The type under which the file holds a state in another layout than ours. The matrices of a
 /// turned layer have their axes in the other order, square ones too. A scale of a whole layer is
 /// one element. The one scale of a layer with one output is a row's, as our words about it say.
-fn filed(layout: &Layout, name: &str, ty: &TensorType) -> Option<TensorType> {
+fn filed(layout: &CheckpointLayout, name: &str, ty: &TensorType) -> Option<TensorType> {
     let part = PARTS.iter().find_map(|part| name.strip_suffix(part));
     let of_all = |layer: &str| !layout.single.contains(layer);
     match ty.sizes()[..] {

@@ -6,7 +6,7 @@
 
 /// What a model is given and what it gives, as far as texts, judges and commands ask.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Task {
+pub enum ModelTask {
     /// Tokens to the logits of the next one: it generates, and perplexity judges it.
     Decoder,
     /// Tokens to vectors.
@@ -19,7 +19,7 @@ pub enum Task {
 
 /// A named dimension of the inputs.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Extent {
+pub(crate) struct NamedExtent {
     pub(crate) name: &'static str,
     /// Its size unless the user says otherwise.
     pub(crate) size: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Extent {
 /// Tokens of a sequence unless the user says otherwise.
 const DEFAULT_TOKENS: usize = 128;
 
-impl Extent {
+impl NamedExtent {
     pub(super) const BATCH: Self = Self { name: "batch", size: 1, most: None };
 
     /// Of sequences of at most `context` tokens.
@@ -42,8 +42,8 @@ impl Extent {
 /// Facts of one architecture.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    pub(crate) task: Task,
-    pub(crate) extents: Vec<Extent>,
+    pub(crate) task: ModelTask,
+    pub(crate) extents: Vec<NamedExtent>,
     /// Token ids are below this, where there are tokens.
     pub(crate) vocabulary: Option<usize>,
     /// What stands before the names of modules where a class of `transformers` adds a head.
@@ -66,8 +66,8 @@ impl Facts {
     /// A decoder of at most `context` tokens below `vocabulary`.
     pub(super) fn decoder(vocabulary: usize, context: usize) -> Self {
         Self {
-            task: Task::Decoder,
-            extents: vec![Extent::BATCH, Extent::tokens(context)],
+            task: ModelTask::Decoder,
+            extents: vec![NamedExtent::BATCH, NamedExtent::tokens(context)],
             vocabulary: Some(vocabulary),
             prefix: "model.",
             tokens: Some("model.embed_tokens.weight"),

@@ -3,7 +3,7 @@
 //!
 //! Sources: `default`, Su et al., arXiv:2104.09864; `linear`, Chen et al., arXiv:2306.15595;
 //! `yarn`, Peng et al., arXiv:2309.00071, sections 3.2 to 3.4; `longrope`, Ding et al.,
-//! arXiv:2402.13753; `llama3` has no paper, its fields are those of `transformers`.
+//! arXiv:2402.13753. `llama3` has no paper. Its fields are those of `transformers`.
 
 use overdrive_formats::FormatError;
 use overdrive_formats::huggingface::{Config, Otherwise};

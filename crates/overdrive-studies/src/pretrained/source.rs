@@ -3,7 +3,7 @@
 
 use overdrive_formats::FormatError;
 use overdrive_formats::gguf::{self, Gguf};
-use overdrive_formats::huggingface::{self, Config, Tokenizer, Weights};
+use overdrive_formats::huggingface::{self, Config, FolderWeights, Tokenizer};
 use std::path::{Path, PathBuf};
 
 /// Extension of files of GGUF.
@@ -11,7 +11,7 @@ const GGUF: &str = "gguf";
 
 /// A place whose config was read.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct PretrainedSource {
     pub(super) config: Config,
     /// The folder, unless the file is given by itself.
     pub(super) folder: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(super) fn is_at(place: &Path) -> bool {
     file_at(place).is_some() || huggingface::is_at(place)
 }
 
-impl Source {
+impl PretrainedSource {
     pub(super) fn read(place: &Path) -> Result<Self, FormatError> {
         let Some(path) = file_at(place) else {
             let config = Config::read(&place.join("config.json"))?;
@@ -52,7 +52,7 @@ impl Source {
     }
 
     /// Its weights, with what a user should know of them.
-    pub(super) fn weights(&mut self) -> Result<(Weights, Vec<String>), FormatError> {
+    pub(super) fn weights(&mut self) -> Result<(FolderWeights, Vec<String>), FormatError> {
         match (&mut self.file, &self.folder) {
             (Some(file), _) => {
                 Ok((std::mem::take(&mut file.weights), std::mem::take(&mut file.notes)))

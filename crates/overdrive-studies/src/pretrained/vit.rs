@@ -1,7 +1,7 @@
 //! config.json of vision transformers.
 
 use super::architecture::Architecture;
-use super::facts::{Extent, Facts, Task};
+use super::facts::{Facts, ModelTask, NamedExtent};
 use super::fields::{activation, bias, check_heads, classes, image_patches, layers};
 use super::labels::logits;
 use super::preprocessing;
@@ -37,8 +37,8 @@ pub(super) fn read(config: &Config, _: &str, _: &Path) -> Result<Architecture, F
 
 pub(super) fn facts(vit: &Vit) -> Facts {
     Facts {
-        task: Task::Other,
-        extents: vec![Extent::BATCH],
+        task: ModelTask::Other,
+        extents: vec![NamedExtent::BATCH],
         vocabulary: None,
         prefix: "vit.",
         tokens: None,

@@ -1,7 +1,7 @@
 //! config.json of Whisper.
 
 use super::architecture::Architecture;
-use super::facts::{Extent, Facts, Task};
+use super::facts::{Facts, ModelTask, NamedExtent};
 use super::fields::{MAX_PLACES, activation, at_most, check_heads, layers};
 use super::preprocessing;
 use overdrive_formats::FormatError;
@@ -43,8 +43,8 @@ pub(super) fn read(config: &Config, _: &str, _: &Path) -> Result<Architecture, F
 
 pub(super) fn facts(whisper: &Whisper) -> Facts {
     Facts {
-        task: Task::Other,
-        extents: vec![Extent::BATCH, Extent::tokens(whisper.context)],
+        task: ModelTask::Other,
+        extents: vec![NamedExtent::BATCH, NamedExtent::tokens(whisper.context)],
         vocabulary: Some(whisper.vocabulary),
         prefix: "model.",
         tokens: Some("model.decoder.embed_tokens.weight"),

@@ -5,12 +5,12 @@ use super::streamed::outputs;
 use super::times::{BlockTimes, Timed};
 use crate::tolerance::tolerance;
 use overdrive_bench::clock::Clock;
-use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::{Oracle, normal_inputs};
 use overdrive_bench::outcome::Outcome;
 use overdrive_bench::rules::Rules;
 use overdrive_bench::runner::{Runner, Stop};
+use overdrive_bench::session_calls::{CallTarget, Calls};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tensor, Tuning};
@@ -108,7 +108,7 @@ pub fn latency_on(
     for (((session, state), oracle), (backend, graph)) in
         compiled.iter_mut().zip(&oracles).zip(placed)
     {
-        let target = Target { backend: *backend, session: session.as_mut(), state };
+        let target = CallTarget { backend: *backend, session: session.as_mut(), state };
         // The other run goes part by part where weights are large, and may sum in another order.
         let rounding = tolerance(DType::F32, graph, (oracle, seed))?;
         calls.push(Calls::new(target, oracle, rounding, seed)?);

@@ -10,7 +10,7 @@ use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_formats::Tensors;
 use overdrive_ir::{Backend, Graph, Init, State, Tensor};
-use overdrive_models::Model;
+use overdrive_models::BuiltInModel;
 use overdrive_passes::{QuantizationMode, Quantized};
 use overdrive_train::data::{Parts, Split, open};
 use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, fit, recipe_of, trained, tuning_of};
@@ -57,7 +57,7 @@ impl Task {
     /// When the back end cannot train it, or there are fewer samples than that.
     pub fn trained(
         backend: &dyn Backend,
-        model: &Model,
+        model: &BuiltInModel,
         trial: Trial,
         [batches, batch]: [usize; 2],
     ) -> Result<Self, Failure> {

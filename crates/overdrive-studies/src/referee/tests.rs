@@ -84,7 +84,7 @@ fn a_device_judges_only_where_it_agrees_with_the_host() {
             held: OnceCell::new(),
         });
         assert!(chosen.to_string().contains("in f64 on device"), "{chosen}");
-        let found = Reference::new(&probe, Place::On(chosen)).outputs(&inputs);
+        let found = Reference::new(&probe, ReferenceRunner::On(chosen)).outputs(&inputs);
         assert_eq!(found.is_ok(), agrees, "off by {off}");
         if let Err(failure) = found {
             assert!(
@@ -117,7 +117,7 @@ fn some_samples_of_a_batch_stand_for_all_of_them() {
     let (expected, inputs) = (oracle.expected(7).unwrap(), oracle.inputs(7));
     let alone = template.bind(&sizes(1)).unwrap().graph;
     let judge = Referee::host(&host).choosing(&alone, None);
-    let alone = Reference::new(&alone, Place::On(judge));
+    let alone = Reference::new(&alone, ReferenceRunner::On(judge));
     let per_row = expected[0].len() / rows.len();
     for place in [0, 1, rows.len() - 1] {
         let one: Vec<Tensor> =

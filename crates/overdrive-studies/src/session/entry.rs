@@ -4,10 +4,10 @@ use crate::drawn::Drawn;
 use crate::tolerance::tolerance;
 use crate::{Context, Device, Workload};
 use overdrive_bench::case::{Case, Configuration};
-use overdrive_bench::executable::{Calls, Target};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::measurement::Overhead;
 use overdrive_bench::oracle::Oracle;
+use overdrive_bench::session_calls::{CallTarget, Calls};
 use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tuning};
 
 /// One configuration of a workload.
@@ -60,7 +60,7 @@ impl<'a> Entry<'a> {
 }
 
 /// A compiled entry with its state.
-pub(crate) struct Ready {
+pub(crate) struct ReadyEntry {
     pub(super) session: Box<dyn Session>,
     pub(super) state: State,
     /// What was paid for it.
@@ -68,7 +68,7 @@ pub(crate) struct Ready {
 }
 
 /// Tunes, compiles and gives a session of an entry.
-pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, Failure> {
+pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<ReadyEntry, Failure> {
     let backend: &dyn Backend = entry.device.backend;
     let clock = context.sampling.clock;
     let (needed, available) = (entry.workload.least_bytes(), backend.description().memory_bytes);
@@ -94,7 +94,7 @@ pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<Ready, F
     let compile_ns = Some(spent_ns - translation_ns);
     let paid = Overhead { load_ns, compile_ns, autotune_ns, ..Overhead::default() };
     let session = executable.session()?;
-    Ok(Ready { session, state: State::initial(&entry.graph, backend)?, paid })
+    Ok(ReadyEntry { session, state: State::initial(&entry.graph, backend)?, paid })
 }
 
 /// Calls of a compiled entry, judged by its oracle.
@@ -102,10 +102,10 @@ pub(crate) fn prepare<'a>(
     context: &Context<'_>,
     entry: &Entry<'a>,
     oracle: &'a Oracle<'a>,
-    ready: &'a mut Ready,
+    ready: &'a mut ReadyEntry,
 ) -> Result<Calls<'a>, Failure> {
-    let Ready { session, state, .. } = ready;
-    let target = Target { backend: entry.device.backend, session: session.as_mut(), state };
+    let ReadyEntry { session, state, .. } = ready;
+    let target = CallTarget { backend: entry.device.backend, session: session.as_mut(), state };
     let limit = tolerance(entry.dtype, &entry.workload.graph, (oracle, context.sampling.seed))?;
     Calls::new(target, oracle, limit, context.sampling.seed)
 }

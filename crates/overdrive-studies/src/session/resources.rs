@@ -2,7 +2,7 @@
 //!
 //! Invariant: none of it is measured in a call whose time counts.
 
-use super::entry::{Entry, Ready};
+use super::entry::{Entry, ReadyEntry};
 use crate::Context;
 use overdrive_bench::clock::Clock;
 use overdrive_bench::energy::EnergyUse;
@@ -25,7 +25,7 @@ pub(super) struct Resources {
 pub(super) fn resources(
     context: &Context<'_>,
     (entry, oracle): (&Entry<'_>, &Oracle<'_>),
-    ready: &mut Ready,
+    ready: &mut ReadyEntry,
 ) -> Result<Resources, Failure> {
     let backend = entry.device.backend;
     let device = &backend.description().device;
@@ -33,7 +33,7 @@ pub(super) fn resources(
     let mut inputs = tensors.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
     let types = entry.graph.outputs().iter().map(|o| entry.graph.ty(o.value));
     let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-    let Ready { session, state, .. } = ready;
+    let ReadyEntry { session, state, .. } = ready;
     let copies = match device == HOST {
         true => None,
         false => {

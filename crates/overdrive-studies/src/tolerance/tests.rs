@@ -7,14 +7,14 @@ use crate::referee::Referee;
 use overdrive_bench::deviation::Deviation;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
 use overdrive_ir::{Backend, Builder, Expr, Mode, State, Tuning};
 
 const SEEDS: u64 = 12;
 
 /// A layer `k -> n` like `op`, its bias outside.
 fn layer<'b>(x: Expr<'b>, name: &str, [n, k]: [usize; 2], op: QuantizedLinear) -> Expr<'b> {
-    let groups = if op.weights == Weights::Asymmetric { k / 32 } else { 1 };
+    let groups = if op.weights == WeightScales::Asymmetric { k / 32 } else { 1 };
     let state = |part: &str, ty: TensorType, of: &dyn Fn(f64) -> f64| {
         let name = format!("{name}.{part}");
         let values: Vec<f64> =
@@ -29,7 +29,7 @@ fn layer<'b>(x: Expr<'b>, name: &str, [n, k]: [usize; 2], op: QuantizedLinear) -
     let scale =
         state("scale", TensorType::new(DType::F32, [n, groups]), &|u| size * (0.7 + 0.6 * u));
     let mut operands = vec![codes, scale];
-    if op.weights == Weights::Asymmetric {
+    if op.weights == WeightScales::Asymmetric {
         let ty = TensorType::new(dtype, [n, groups]);
         operands.push(state("zero", ty, &|u| (6.0 * u - 3.0).round()));
     }
@@ -55,9 +55,9 @@ fn model(op: QuantizedLinear) -> Graph {
 fn kinds() -> [QuantizedLinear; 3] {
     let of = |weights, activations| QuantizedLinear { weights, activations };
     [
-        of(Weights::Symmetric, Activations::Dynamic(DType::I8)),
-        of(Weights::Asymmetric, Activations::Dynamic(DType::I8)),
-        of(Weights::Symmetric, Activations::Static(DType::I8)),
+        of(WeightScales::Symmetric, Activations::Dynamic(DType::I8)),
+        of(WeightScales::Asymmetric, Activations::Dynamic(DType::I8)),
+        of(WeightScales::Symmetric, Activations::Static(DType::I8)),
     ]
 }
 
@@ -183,8 +183,10 @@ fn a_wrong_part_of_a_layer_is_a_fault() {
 
 #[test]
 fn weights_in_codes_alone_have_the_tolerance_of_rounding() {
-    let graph =
-        model(QuantizedLinear { weights: Weights::Symmetric, activations: Activations::Float });
+    let graph = model(QuantizedLinear {
+        weights: WeightScales::Symmetric,
+        activations: Activations::Float,
+    });
     assert!(!rounds_to_codes(&graph));
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], graph);

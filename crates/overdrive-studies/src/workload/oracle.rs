@@ -3,7 +3,7 @@
 use super::Workload;
 use crate::Context;
 use crate::referee::Referee;
-use crate::reference::{Place, Reference};
+use crate::reference::{Reference, ReferenceRunner};
 use crate::tolerance::{perturbed, rounds_to_codes, with_perturbed_states};
 use overdrive_bench::oracle::Oracle;
 use overdrive_ir::Tensor;
@@ -40,8 +40,10 @@ impl Workload {
         let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
         let is_small = self.sampled.is_none() && self.work().flops <= limit;
         let place = match is_small {
-            true => Place::Evaluator,
-            false => Place::On(referee.choosing(graph, self.probe.as_ref().filter(|_| !has_codes))),
+            true => ReferenceRunner::Evaluator,
+            false => ReferenceRunner::On(
+                referee.choosing(graph, self.probe.as_ref().filter(|_| !has_codes)),
+            ),
         };
         let name = match &self.sampled {
             Some(sampled) => format!("{} rows of {place}", sampled.picked.len()),

@@ -8,7 +8,7 @@
 use super::{Reading, Samples, Target, Targets};
 use crate::TrainError;
 use csv::{ReaderBuilder, StringRecord, Trim};
-use overdrive_formats::Columns;
+use overdrive_formats::TableColumns;
 use overdrive_ir::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,7 +161,7 @@ impl<'r> Table<'r> {
 
     /// What labels have to be, where that is known before they are read.
     fn asked(&self) -> Option<Target> {
-        let of = |like: &Columns| match like.is_quantity {
+        let of = |like: &TableColumns| match like.is_quantity {
             true => Target::Quantity,
             false => Target::Classes,
         };
@@ -179,11 +179,11 @@ impl<'r> Table<'r> {
     fn with_quantities(self, place: &str) -> Result<Samples, TrainError> {
         let number = |label: &String| label.parse::<f32>().expect("quantities were seen to be so");
         let targets = Targets::Quantities(self.labels.iter().map(number).collect());
-        let columns = Columns {
+        let columns = TableColumns {
             features: self.feature_names(),
             label: self.names.as_ref().map(|names| names[self.label].clone()),
             is_quantity: true,
-            ..Columns::default()
+            ..TableColumns::default()
         };
         let shape = [self.labels.len(), self.width - 1];
         Ok(Samples::with(place, compact(shape, &self.features), targets)?.with_columns(columns))
@@ -205,7 +205,7 @@ impl<'r> Table<'r> {
                 "train a new model: leave MODEL out",
             ));
         }
-        let columns = Columns {
+        let columns = TableColumns {
             features: self.feature_names(),
             label: self.names.as_ref().map(|names| names[self.label].clone()),
             classes,

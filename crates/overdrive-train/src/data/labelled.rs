@@ -2,7 +2,7 @@
 
 use super::{Batch, Split, Target, Targets};
 use crate::TrainError;
-use overdrive_formats::Columns;
+use overdrive_formats::TableColumns;
 use overdrive_ir::{DType, Tensor, TensorType};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Samples {
     /// What features are multiplied by, so that the largest magnitude is 1.
     scale: f32,
     /// What the columns mean, of a table.
-    columns: Option<Columns>,
+    columns: Option<TableColumns>,
 }
 
 /// Classes are numbered from 0, and this many are the most that a data set of this kind can mean.
@@ -77,7 +77,7 @@ impl Samples {
 
     /// The same as a table with these columns.
     #[must_use]
-    pub(super) fn with_columns(mut self, columns: Columns) -> Self {
+    pub(super) fn with_columns(mut self, columns: TableColumns) -> Self {
         if let Targets::Classes { count, .. } = &mut self.targets {
             *count = columns.classes.len().max(*count);
         }
@@ -98,7 +98,7 @@ impl Samples {
     }
 
     /// What the columns mean, of a table.
-    pub fn columns(&self) -> Option<&Columns> {
+    pub fn columns(&self) -> Option<&TableColumns> {
         self.columns.as_ref()
     }
 

@@ -3,7 +3,7 @@
 use super::{Parts, Samples, Target, Targets, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
 use crate::standardize::{is_standardized, standardized};
-use overdrive_formats::Columns;
+use overdrive_formats::TableColumns;
 use overdrive_formats::huggingface::Tokenizer;
 use overdrive_ir::{DType, Graph, Tensor};
 use overdrive_passes::{Indices, bind};
@@ -27,7 +27,7 @@ pub struct Reading {
     /// What labels are; else what the model has learnt, else what their nature says.
     pub target: Option<Target>,
     /// The columns that a model has learnt from, whose names and classes these must have.
-    pub like: Option<Columns>,
+    pub like: Option<TableColumns>,
 }
 
 /// Before the name of what comes with the program, where a file of that name is there too.
@@ -104,7 +104,7 @@ impl Dataset {
     }
 
     /// What the columns mean, of a table.
-    pub fn columns(&self) -> Option<&Columns> {
+    pub fn columns(&self) -> Option<&TableColumns> {
         match self {
             Self::Samples(samples) => samples.columns(),
             Self::Text(_) => None,

@@ -1,9 +1,9 @@
 //! A model, and the commands that take one.
 
 use crate::bench::clock::SystemClock;
-use crate::bench::executable::Target;
 use crate::bench::failure::Failure;
 use crate::bench::profile::{OperatorTable, Profile};
+use crate::bench::session_calls::CallTarget;
 use crate::cpu::CpuBackend;
 use crate::cuda::CudaBackend;
 use crate::formats::{ModelConfig, ModelFolder, Tensors, onnx};
@@ -127,7 +127,7 @@ impl Model {
         let (graph, backend) = (&workload.graph, self.backend());
         let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
         let mut state = State::initial(graph, backend)?;
-        let target = Target { backend, session: session.as_mut(), state: &mut state };
+        let target = CallTarget { backend, session: session.as_mut(), state: &mut state };
         let profile = Profile::take(target, &workload.inputs(1), calls, &SystemClock::new())?;
         Ok(OperatorTable::of(&profile))
     }

@@ -6,7 +6,7 @@ use clap::Args;
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
-pub(crate) struct Subject {
+pub(crate) struct SubjectArguments {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
     /// Execution mode
@@ -34,7 +34,7 @@ pub(crate) struct Subject {
 pub(crate) struct Explain {
     /// What is explained.
     #[command(flatten)]
-    pub subject: Subject,
+    pub subject: SubjectArguments,
     /// Most memory of the device that the plan may take, states included: `512MiB`, `4GiB`, or
     /// bytes. To fit it, a training step computes values again, and on a GPU moments and values
     /// wait in memory of the host

@@ -36,8 +36,9 @@ pub(crate) struct Quantize {
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
     /// name, .npz or .safetensors, of which half calibrates and half judges. A model of Hugging
-    /// Face reads text by its own tokenizer; a classifier also labelled texts, .csv or .jsonl with
-    /// `text` and `label` [default: `text` where the model has a tokenizer, else random inputs]
+    /// Face reads text by its own tokenizer. A classifier also reads labelled texts, .csv or .jsonl
+    /// with `text` and `label` [default: `text` where the model has a tokenizer, else random
+    /// inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
@@ -83,7 +84,7 @@ pub(crate) struct Quantize {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(5..=10_000))]
     pub trials: Option<u32>,
     /// Has other libraries quantize the same layers of a model in Hugging Face's format, timed in
-    /// alternation with ours: torchao, bitsandbytes; each needs its package in python3 (PYTHON
+    /// alternation with ours: torchao, bitsandbytes. Each needs its package in python3 (PYTHON
     /// names another) [without names: torchao]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
         default_missing_value = "torchao", require_equals = true,

@@ -81,7 +81,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             stop: stop.clone(),
             ..Sampling::new(&clock, rules, &allowance)
         },
-        probes: Probes { heap: Some(&crate::memory::HEAP), ..Probes::default() },
+        probes: Probes { heap: Some(&crate::out_of_memory::HEAP), ..Probes::default() },
         journal: Journal { progress: &spinner, ..Journal::silent(command_line()) },
     };
     let mut results = Results::begin(command_line(), arguments.machine.seed);
@@ -104,7 +104,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
             sizes.insert("tokens".to_owned(), ids.len());
         }
         let given = (inputs.as_ref(), ids.as_deref());
-        let Read { workload, load_ns, original } = read(&model, sizes, given, &clock)?;
+        let ReadModel { workload, load_ns, original } = read(&model, sizes, given, &clock)?;
         spinner.next();
         spinner.workload(&workload.key.to_string());
         let gpu = contestants
@@ -125,7 +125,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
 }
 
 /// A model at given sizes.
-struct Read {
+struct ReadModel {
     workload: Workload,
     /// What reading its file took.
     load_ns: Option<u64>,
@@ -140,7 +140,7 @@ fn read(
     mut sizes: BTreeMap<String, usize>,
     (inputs, ids): (Option<&Tensors>, Option<&[u32]>),
     clock: &SystemClock,
-) -> Result<Read, Failure> {
+) -> Result<ReadModel, Failure> {
     let start = clock.now_ns();
     let mut workload = match inputs {
         Some(inputs) => model.workload_of(inputs)?,
@@ -164,7 +164,7 @@ fn read(
         let names = workload.graph.inputs().iter().map(|port| port.name.clone());
         workload.given = names.zip(given).collect();
     }
-    Ok(Read { workload, load_ns, original })
+    Ok(ReadModel { workload, load_ns, original })
 }
 
 /// The workload on every device, in every mode and number format; modes that a device lacks are

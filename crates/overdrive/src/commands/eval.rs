@@ -9,7 +9,7 @@ use crate::model::{self, input};
 use crate::terminal::{note, say};
 use overdrive::bench::deviation::Tolerance;
 use overdrive::bench::exit::Exit;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::plan::StepKind;
 use overdrive::ir::{Graph, Mode, Plan, Port, State, Tensor, TensorType, Tuning};
@@ -96,7 +96,7 @@ fn place(arguments: &Eval, path: &Path) -> Result<Place, Failure> {
     let mut inputs = vec![Path::new(&arguments.model), arguments.inputs.as_path()];
     inputs.extend(arguments.parameters.as_deref().into_iter().chain(arguments.expect.as_deref()));
     let request =
-        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+        PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     Place::file(request).map_err(Failure::bad_input)
 }
 

@@ -3,18 +3,18 @@
 use crate::cli::Explain;
 use crate::failure::Failure;
 use crate::terminal::{note, say, tell, width};
-use crate::{limit, subject};
+use crate::{asked_graph, limit};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
-use overdrive::ir::plan::{Note, Place, Plan, Space, Step};
+use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step};
 use overdrive::ir::{Mode, Tuning};
-use overdrive::passes::{Change, PASSES};
+use overdrive::passes::{PASSES, PassChange};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
-    let (workload, graph, opened) = subject::open(&arguments.subject)?;
+    let (workload, graph, opened) = asked_graph::open(&arguments.subject)?;
     let name = &workload.key.name;
     let mode: Mode = arguments.subject.mode.into();
     let description = opened.backend.description();
@@ -89,7 +89,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-fn passes(mode: Mode, changes: &[Change]) -> Table {
+fn passes(mode: Mode, changes: &[PassChange]) -> Table {
     let titles = [
         ("pass", Align::Left),
         ("nodes", Align::Right),
@@ -104,7 +104,7 @@ fn passes(mode: Mode, changes: &[Change]) -> Table {
     };
     for pass in PASSES {
         let cells = match changes.iter().find(|change| change.pass.name == pass.name) {
-            Some(Change { before, after, notes, .. }) => [
+            Some(PassChange { before, after, notes, .. }) => [
                 range(before.nodes, after.nodes),
                 range(before.steps, after.steps),
                 notes.len().to_string(),
@@ -179,13 +179,13 @@ fn parts(note: &Note) -> (&str, &str, &str, &str) {
 
 /// Where a step writes.
 fn places(plan: &Plan, step: &Step) -> Vec<String> {
-    let place = |place: &Place| match place {
-        Place::Input(number) => format!("input {number}"),
-        Place::Output(number) => format!("output {number}"),
-        Place::State(name) => format!("state {name}"),
-        Place::Constant(_) => "constant".to_owned(),
-        Place::Arena { space, offset } => format!("arena{}+{offset}", space.0),
-        Place::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
+    let place = |place: &SlotPlace| match place {
+        SlotPlace::Input(number) => format!("input {number}"),
+        SlotPlace::Output(number) => format!("output {number}"),
+        SlotPlace::State(name) => format!("state {name}"),
+        SlotPlace::Constant(_) => "constant".to_owned(),
+        SlotPlace::Arena { space, offset } => format!("arena{}+{offset}", space.0),
+        SlotPlace::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
     };
     step.writes.iter().map(|slot| place(&plan.slot(*slot).place)).collect()
 }
@@ -194,7 +194,7 @@ fn flops(count: u64) -> String {
     digits::rate(count as f64, None, "FLOP").trim_end_matches("/s").to_owned()
 }
 
-fn pass_json(name: &str, does: &str, changes: &[Change]) -> Value {
+fn pass_json(name: &str, does: &str, changes: &[PassChange]) -> Value {
     let change = changes.iter().find(|change| change.pass.name == name);
     let mut json = json!({ "name": name, "does": does, "ran": change.is_some() });
     if let Some(change) = change {

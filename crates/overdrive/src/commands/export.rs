@@ -6,7 +6,7 @@ use crate::freeing::Freed;
 use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
-use overdrive::files::{self, Place, Request};
+use overdrive::files::{self, Place, PlaceRequest};
 use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Dim, Graph, Port, Shape, Tensor, TensorType};
 use overdrive::studies::Workload;
@@ -82,8 +82,8 @@ fn request<'a>(
     (arguments, inputs): (&Export, &'a [&'a Path]),
     path: &'a Path,
     option: &'static str,
-) -> Request<'a> {
-    Request { path, option, existing: arguments.replacing.into(), inputs }
+) -> PlaceRequest<'a> {
+    PlaceRequest { path, option, existing: arguments.replacing.into(), inputs }
 }
 
 /// The file in which all dimensions without a size are free, as far as they can be.

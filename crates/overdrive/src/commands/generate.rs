@@ -7,8 +7,8 @@ use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::{self, note, say};
-use crate::text::{self, Stream};
-use asked::{Asked, failure, joined};
+use crate::text::{self, TextStream};
+use asked::{Generation, failure, joined};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::models::Caches;
@@ -18,7 +18,7 @@ use serde_json::json;
 
 pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failure> {
     let model = model::load(&arguments.model)?;
-    let asked = Asked::new(arguments, &model)?;
+    let asked = Generation::new(arguments, &model)?;
     match (&arguments.prompts, &arguments.prompt) {
         (Some(file), _) => several::generate(asked, file, stop),
         (None, Some(prompt)) => one(asked, prompt, stop),
@@ -26,8 +26,8 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
     }
 }
 
-fn one(asked: Asked<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure> {
-    let Asked { arguments, model, tokenizer, .. } = asked;
+fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure> {
+    let Generation { arguments, model, tokenizer, .. } = asked;
     let prompt = text::encode(tokenizer, prompt)?;
     let most = arguments.max_tokens as usize;
     let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match model {
@@ -51,7 +51,7 @@ fn one(asked: Asked<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure> {
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
     let _text_so_far = stop.heed();
-    let mut stream = Stream::after(tokenizer, &prompt);
+    let mut stream = TextStream::after(tokenizer, &prompt);
     let mut text = String::new();
     let mut shown = Ok(());
     let mut show = |piece: String| {

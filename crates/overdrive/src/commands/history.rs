@@ -5,7 +5,7 @@ use crate::cli::History;
 use crate::failure::Failure;
 use crate::terminal::{note, say, width, write};
 use overdrive::bench::exit::Exit;
-use overdrive::gate::history::{Entry, HistorySeries, append, history_table, read, series};
+use overdrive::gate::history::{HistoryEntry, HistorySeries, append, history_table, read, series};
 use overdrive_process::Stop;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -27,7 +27,7 @@ pub(crate) fn history(arguments: &History, stop: &Stop) -> Result<Exit, Failure>
         })?);
     }
     let wanted =
-        |entry: &Entry| arguments.case.as_ref().is_none_or(|text| entry.case.contains(text));
+        |entry: &HistoryEntry| arguments.case.as_ref().is_none_or(|text| entry.case.contains(text));
     entries.retain(wanted);
     let found: Vec<HistorySeries> = series(&entries);
     if arguments.json {
@@ -51,7 +51,7 @@ fn add(arguments: &History) -> Result<(), Failure> {
     let [file] = &arguments.files[..] else {
         return Err(Failure::bad_input("--add appends to one history: name one FILE"));
     };
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<HistoryEntry> = Vec::new();
     for path in &arguments.add {
         for mut results in output::read(path)? {
             if results.started_unix_s == 0 {
@@ -61,7 +61,7 @@ fn add(arguments: &History) -> Result<(), Failure> {
                     path.display()
                 );
             }
-            entries.extend(Entry::of(&results));
+            entries.extend(HistoryEntry::of(&results));
         }
     }
     let added = append(file, &entries).map_err(Failure::bad_input)?;

@@ -13,7 +13,7 @@ use overdrive::cuda::cache::Cache;
 use overdrive::cuda::choices::{Choices, Remembered};
 use overdrive::cuda::{CudaBackend, Library};
 use overdrive::ir::Backend;
-use overdrive_foreign::{ENGINES, Engine, Found, LEFT_OUT, Missing};
+use overdrive_foreign::{ENGINES, Engine, FoundEngine, LEFT_OUT, Missing};
 use overdrive_process::Stop;
 
 pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
@@ -144,7 +144,7 @@ fn print_engines(arguments: &Info) -> Result<(), Failure> {
     for engine in ENGINES {
         let name = engine.name();
         match engine.find(&places) {
-            Ok(Found { version, library }) => {
+            Ok(FoundEngine { version, library }) => {
                 let from = library
                     .map_or("part of this program".to_owned(), |path| path.display().to_string());
                 say!("{name:<20} {version}, {}; {from}", engine.about())?;

@@ -6,7 +6,7 @@ use overdrive::bench::date::utc;
 use overdrive::bench::import;
 use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
-use overdrive::files::{self, Contents, Existing, FileError, Place, Request};
+use overdrive::files::{self, Contents, Existing, FileError, Place, PlaceRequest};
 use overdrive::report::html::{Stills, alone, html};
 use overdrive::report::{Report, summary, terminal};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub(crate) fn place(
     existing: Existing,
     contents: Contents,
 ) -> Result<Place, Failure> {
-    let request = Request { path: folder, option: "--out", existing, inputs: &[] };
+    let request = PlaceRequest { path: folder, option: "--out", existing, inputs: &[] };
     files::check_room(folder, &[ROOM])?;
     Place::files(request, contents).map_err(Failure::bad_input)
 }
@@ -65,7 +65,7 @@ pub(crate) fn place_or_new(
     files::check_room(&folder, &[ROOM])?;
     let place = |folder: &Path| {
         Place::files(
-            Request { path: folder, option: "--out", existing: Existing::Keep, inputs: &[] },
+            PlaceRequest { path: folder, option: "--out", existing: Existing::Keep, inputs: &[] },
             contents,
         )
     };
@@ -127,7 +127,8 @@ fn kept(error: &FileError, results: &Results) -> Failure {
     let (json, name) = (to_json(results), format!("overdrive-results-{}.json", std::process::id()));
     for folder in [PathBuf::from("."), std::env::temp_dir()] {
         let path = folder.join(&name);
-        let request = Request { path: &path, option: "", existing: Existing::Keep, inputs: &[] };
+        let request =
+            PlaceRequest { path: &path, option: "", existing: Existing::Keep, inputs: &[] };
         let filled = Place::file(request).and_then(|place| place.fill_with(json.as_bytes()));
         if filled.is_ok() {
             let path = path.display();

@@ -1,18 +1,18 @@
 //! `overdrive profile`: operators by self time, and a trace. Profiled calls never feed a latency.
 
+use crate::asked_graph;
 use crate::cli::Profile as Arguments;
 use crate::devices;
 use crate::failure::Failure;
-use crate::subject;
 use crate::terminal::{say, tell, width};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::digits;
-use overdrive::bench::executable::Target;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::failure::{self, FailureKind};
 use overdrive::bench::profile::{OperatorTable, Profile, chrome_trace};
+use overdrive::bench::session_calls::CallTarget;
 use overdrive::cpu::memory::available_bytes;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::ir::{Backend, Mode, State, Tuning};
 use overdrive::studies::Workload;
 use overdrive_process::Stop;
@@ -23,11 +23,11 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let place = |path| {
         let inputs = &[Path::new(&arguments.subject.model)];
         let request =
-            Request { path, option: "--trace", existing: arguments.replacing.into(), inputs };
+            PlaceRequest { path, option: "--trace", existing: arguments.replacing.into(), inputs };
         Place::file(request).map_err(Failure::bad_input)
     };
     let place = arguments.trace.as_deref().map(place).transpose()?;
-    let (workload, graph, opened) = &subject::open(&arguments.subject)?;
+    let (workload, graph, opened) = &asked_graph::open(&arguments.subject)?;
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.subject.mode.into();
     check_memory(workload, backend)?;
@@ -40,7 +40,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
         .session()
         .map_err(devices::failure)?;
     let mut state = State::initial(graph, backend).map_err(devices::failure)?;
-    let target = Target { backend, session: session.as_mut(), state: &mut state };
+    let target = CallTarget { backend, session: session.as_mut(), state: &mut state };
     let inputs = workload.inputs(arguments.subject.machine.seed);
     let profile = Profile::take(target, &inputs, arguments.calls, &SystemClock::new());
     let profile = Profile { name: workload.key.name.clone(), ..profile.map_err(unmeasured)? };

@@ -29,11 +29,11 @@ use chosen::{harness, rules};
 pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
-use overdrive::studies::pretrained::Task;
+use overdrive::studies::pretrained::ModelTask;
 use overdrive::studies::quantization::{
     Conditions, Estimate, Footprint, Metric, Rival, agreement, latency, latency_of_blocks,
     same_class,
@@ -82,7 +82,7 @@ fn place_of(arguments: &Quantize, path: &Path) -> Result<Place, Failure> {
     let data = arguments.data.as_deref().map(Path::new);
     let inputs: Vec<&Path> = [Path::new(&arguments.model)].into_iter().chain(data).collect();
     let request =
-        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+        PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     if file::is_file(path) {
         return Place::file(request).map_err(Failure::bad_input);
     }
@@ -182,7 +182,7 @@ fn finish(
         tell!("{}", found.against_float())?;
     }
     let generates =
-        subject.published().is_some_and(|model| model.architecture.task() == Task::Decoder);
+        subject.published().is_some_and(|model| model.architecture.task() == ModelTask::Decoder);
     let commands = if generates && !file::is_file(&output) {
         "bench, eval, generate, profile and export"
     } else {

@@ -29,8 +29,8 @@ use overdrive_process::python::interpreter;
 use std::cell::RefCell;
 use std::path::Path;
 
-/// What an engine or a framework may spend on compiling and first calls in a study with `--quick`
-/// where no cases were named, in ns: XLA takes 23 s for a transformer on a GPU.
+/// What an engine or a framework may spend on compiling and first calls, in ns, in a study with
+/// `--quick` where no cases were named. XLA takes 23 s for a transformer on a GPU.
 const GUEST_NS: u64 = 30_000_000_000;
 
 pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         },
         probes: Probes {
             ceilings: vec![],
-            heap: Some(&crate::memory::HEAP),
+            heap: Some(&crate::out_of_memory::HEAP),
             energy: Some(&probes),
         },
         journal: Journal {

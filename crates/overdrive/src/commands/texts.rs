@@ -8,7 +8,7 @@ use overdrive::train::data::{Meaning, Parts, Rows, Target, Texts};
 
 /// Where they are from.
 #[derive(Copy, Clone)]
-pub(super) struct Asked<'a> {
+pub(super) struct TextsSource<'a> {
     /// The file.
     pub(super) data: &'a str,
     /// The column of labels, unless it is the usual one.
@@ -28,7 +28,7 @@ pub(super) enum Length {
 /// The three parts, in rows of how many tokens.
 pub(super) fn parts(
     (model, tokenizer): (&Pretrained, &Tokenizer),
-    asked: Asked<'_>,
+    asked: TextsSource<'_>,
     length: Length,
 ) -> Result<(Parts, usize), Failure> {
     if !Texts::are_in(asked.data) {

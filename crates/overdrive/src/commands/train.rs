@@ -2,9 +2,9 @@
 
 mod learnt;
 mod nproc;
-mod ranks;
-mod table;
+mod tabular;
 mod task;
+mod this_rank;
 
 use super::output;
 use crate::cli::Train;
@@ -13,19 +13,19 @@ use crate::invoked::{command_line, command_with};
 use crate::terminal::say;
 use crate::training::{Watch, record};
 use crate::{devices, model};
-use learnt::{ADAPTER, Learnt, Scores, score};
+use learnt::{ADAPTER, Learnt, TestScores, score};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
-use overdrive::files::{Place, Request};
+use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ranks::Launch;
 use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
 use overdrive_process::Stop;
-use ranks::{Rank, launched};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use task::Task;
+use task::TrainingRun;
+use this_rank::{Rank, launched};
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let launch = launched(arguments)?;
@@ -50,7 +50,7 @@ fn train_alone_or_as(
     let is_first = rank.as_ref().is_none_or(Rank::is_first);
     let place = is_first.then(|| place(arguments)).transpose()?;
     let checkpoint = checkpoint(&arguments.out)?;
-    let task = Task::open(arguments)?;
+    let task = TrainingRun::open(arguments)?;
     let (recipe, parts) = (&task.recipe, &task.parts);
     let _whole = stop.heed();
     let earlier = match (arguments.resume, is_first && checkpoint.exists()) {
@@ -109,7 +109,7 @@ fn train_alone_or_as(
     let done = fitted.progress.done;
     let learnt = Learnt::new(task, std::mem::take(&mut fitted.parameters))?;
     let test = learnt.score(backend)?;
-    let scores = Scores { before: before.as_ref(), after: &test };
+    let scores = TestScores { before: before.as_ref(), after: &test };
     let (name, recipe) = (&learnt.task.template.name, &learnt.task.recipe);
     results.records.push(record(&opened, name, recipe, (&watch, &fitted, &test)));
     place.fill(|folder| {
@@ -135,7 +135,7 @@ fn place(arguments: &Train) -> Result<Place, Failure> {
     inputs.extend(arguments.model.as_deref().map(Path::new));
     inputs.extend(arguments.tokenizer.as_deref());
     let request =
-        Request { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
+        PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     let contents = match arguments.model.as_deref().is_some_and(model::is_published) {
         true => huggingface::CONTENTS,
         false => ModelFolder::CONTENTS,

@@ -11,12 +11,12 @@ use overdrive_ir::plan::{KernelCall, KernelOp};
 use overdrive_ir::{DType, OpRef, Plan};
 
 use super::dropout::Dropping;
-use super::function::{Block, Functions};
+use super::function::{Functions, ScoreBlockShape};
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
-use super::task::{Rows, Shape};
+use super::task::{AttentionShape, HeadRows};
 use crate::exec::{Format, Runnable, Unsupported};
-use crate::gemm::{Element, Kernel, Narrow};
+use crate::gemm::{Element, MicroKernel, Narrow};
 use crate::kernels::named::{Compile, NamedKernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
@@ -42,34 +42,34 @@ fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnabl
     }
     let attention = op.downcast::<Attention>().expect("the table is by name");
     Ok(match call.operands[0].ty.dtype {
-        DType::F64 => Box::new(Compiled::<f64>::new(plan, call, attention)?),
-        DType::F32 => Box::new(Compiled::<f32>::new(plan, call, attention)?),
-        DType::F16 => Box::new(Compiled::<f16>::new(plan, call, attention)?),
-        DType::BF16 => Box::new(Compiled::<bf16>::new(plan, call, attention)?),
+        DType::F64 => Box::new(CompiledAttention::<f64>::new(plan, call, attention)?),
+        DType::F32 => Box::new(CompiledAttention::<f32>::new(plan, call, attention)?),
+        DType::F16 => Box::new(CompiledAttention::<f16>::new(plan, call, attention)?),
+        DType::BF16 => Box::new(CompiledAttention::<bf16>::new(plan, call, attention)?),
         other => return Err(Unsupported::new(format!("there is no attention of {other}"))),
     })
 }
 
 /// Compiled attention.
 #[derive(Debug)]
-struct Compiled<T: Element> {
+struct CompiledAttention<T: Element> {
     /// q, k, v.
     operands: [Strided; 3],
     out: Option<Strided>,
     lse: Option<Strided>,
-    shape: Shape<T>,
+    shape: AttentionShape<T>,
     /// Query heads that share a key head.
     group: usize,
 }
 
-impl<T: Format + Narrow> Compiled<T>
+impl<T: Format + Narrow> CompiledAttention<T>
 where
     T::Acc: Score,
 {
     fn new(plan: &Plan, call: &KernelCall, attention: &Attention) -> Result<Self, Unsupported> {
         let operands = [0, 1, 2].map(|i| Strided::new(&call.operands[i]));
         let [q, k, v] = &operands;
-        let kernel = Kernel::<T>::best();
+        let kernel = MicroKernel::<T>::best();
         let [rows, width] = kernel.tile();
         let tasks = q.sizes[..3].iter().product::<usize>() / TILE;
         let tile = if tasks < TASKS { TILE / 2 } else { TILE };
@@ -83,11 +83,11 @@ where
         let functions = Functions::new(
             plan,
             (regions, captures),
-            Block { rows: block, stride: width, extents },
+            ScoreBlockShape { rows: block, stride: width, extents },
             scale,
         )?;
         let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };
-        let shape = Shape {
+        let shape = AttentionShape {
             kernel,
             passes: passes::<T::Acc>(width),
             pairs: T::DTYPE == DType::BF16 && kernel.interleaves() == Some(2),
@@ -109,11 +109,11 @@ where
         Ok(Self { out, lse, shape, group, operands })
     }
 
-    fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> Rows<T> {
+    fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> HeadRows<T> {
         let place = &self.operands[operand];
         let offset = b as i64 * place.strides[0] + h as i64 * place.strides[1];
         let from = place.get(slots).cast::<T>().wrapping_offset(offset as isize);
-        Rows { from, row: place.strides[2] as usize, channel: place.strides[3] as usize }
+        HeadRows { from, row: place.strides[2] as usize, channel: place.strides[3] as usize }
     }
 
     fn task(&self, [b, h]: [usize; 2], first: usize, worker: &mut Worker<'_>, slots: &SlotTable) {
@@ -180,7 +180,7 @@ pub(super) unsafe fn store<T: Narrow>(row: &[T::Acc], to: *mut T, step: i64) {
     }
 }
 
-impl<T: Format + Narrow> Runnable for Compiled<T>
+impl<T: Format + Narrow> Runnable for CompiledAttention<T>
 where
     T::Acc: Score,
 {

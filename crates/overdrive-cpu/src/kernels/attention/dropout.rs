@@ -14,7 +14,7 @@ use overdrive_ir::plan::View;
 use super::function::Position;
 use super::softmax::Score;
 use crate::kernels::place::Strided;
-use crate::loops::isa::{Ahead, Entry, Isa, Kernel, Level, Operands, Portable};
+use crate::loops::isa::{Ahead, Isa, LaneEntry, LaneKernel, Level, Operands, Portable};
 #[cfg(target_arch = "x86_64")]
 use crate::loops::isa::{Avx2, Avx512};
 use crate::loops::random::{SIDE, words};
@@ -27,8 +27,8 @@ pub(super) struct Dropping {
     seed: Strided,
     /// H, Tq and Tk of the attention.
     extents: [u64; 3],
-    draw: Entry,
-    apply: Entry,
+    draw: LaneEntry,
+    apply: LaneEntry,
 }
 
 /// A block of what weights are multiplied by: `rows` of keys by `stride` queries.
@@ -92,7 +92,7 @@ impl Dropping {
     }
 }
 
-fn entries<A: Score, I: Isa>() -> [Entry; 2] {
+fn entries<A: Score, I: Isa>() -> [LaneEntry; 2] {
     [I::entry::<Draw<A>>(), I::entry::<Apply<A>>()]
 }
 
@@ -114,7 +114,7 @@ struct Drawn<A> {
 /// Draws the [`Drawn`] at `src[0]`.
 struct Draw<A>(PhantomData<A>);
 
-impl<A: Score> Kernel for Draw<A> {
+impl<A: Score> LaneKernel for Draw<A> {
     // Lanes of several arrays at once; this form is the one that vectorises.
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
@@ -164,7 +164,7 @@ impl<A: Score> Kernel for Draw<A> {
 /// the number is.
 struct Apply<A>(PhantomData<A>);
 
-impl<A: Score> Kernel for Apply<A> {
+impl<A: Score> LaneKernel for Apply<A> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
         // SAFETY: the caller has `n` of both.

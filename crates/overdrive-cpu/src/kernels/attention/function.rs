@@ -22,7 +22,7 @@ pub(super) type Position = [i32; 4];
 
 /// The form of blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct ScoreBlockShape {
     /// Keys.
     pub(super) rows: usize,
     /// Lanes from a key to the next; a lane is a query.
@@ -54,7 +54,7 @@ impl Functions {
     pub(super) fn new(
         plan: &Plan,
         (regions, captures): (&[Graph], &[View]),
-        block: Block,
+        block: ScoreBlockShape,
         scale: f64,
     ) -> Result<Self, Unsupported> {
         let compile = |region: &Graph| {
@@ -179,7 +179,7 @@ struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    fn new(plan: &'a Plan, block: Block) -> Self {
+    fn new(plan: &'a Plan, block: ScoreBlockShape) -> Self {
         let program = Program { extents: vec![block.rows * block.stride], ..Program::default() };
         let mut this = Self {
             plan,

@@ -2,12 +2,12 @@
 //! keys and some queries, and never exist as a whole.
 //!
 //! A task walks over tiles of keys and groups of queries of a head. For each block it computes `Sᵀ
-//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weights`), and adds `Kᵀ
-//! dSᵀ` to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a
-//! task is a head, and a block is computed once; else tasks of tiles of keys sum dk and dv, and
-//! tasks of tiles of queries dq. Both add up in the same order. Source: Dao et al.,
-//! "FlashAttention", arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number
-//! of threads, and memory beyond operands and results is O(T) for each.
+//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weigh`), and adds `Kᵀ dSᵀ`
+//! to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a task is
+//! a head, and a block is computed once. Else tasks of tiles of keys sum dk and dv, and tasks of
+//! tiles of queries dq. Both add up in the same order. Source: Dao et al., "FlashAttention",
+//! arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number of threads, and
+//! memory beyond operands and results is O(T) for each.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::f64::consts::LOG2_E;
@@ -23,13 +23,13 @@ use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
 use super::call::{element, store};
 use super::dropout::Dropping;
 use super::function::{self, Functions};
-use super::grad_task::{Block, Buffers, Shape, Wanted};
+use super::grad_task::{AttentionGradScratch, AttentionGradShape, KeyBlock, Wanted};
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
-use super::task::Rows;
-use super::weights::{steepen, weigh};
+use super::task::HeadRows;
+use super::weigh::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
-use crate::gemm::{Element, Kernel, Lines, Narrow, transpose};
+use crate::gemm::{Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::kernels::named::{Compile, NamedKernel};
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
@@ -68,22 +68,22 @@ fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnabl
     }
     let op = op.downcast::<AttentionGrad>().expect("the table is by name");
     Ok(match call.operands[0].ty.dtype {
-        DType::F64 => Box::new(Compiled::<f64>::new(plan, call, op)?),
-        DType::F32 => Box::new(Compiled::<f32>::new(plan, call, op)?),
-        DType::F16 => Box::new(Compiled::<f16>::new(plan, call, op)?),
-        DType::BF16 => Box::new(Compiled::<bf16>::new(plan, call, op)?),
+        DType::F64 => Box::new(CompiledAttentionGrad::<f64>::new(plan, call, op)?),
+        DType::F32 => Box::new(CompiledAttentionGrad::<f32>::new(plan, call, op)?),
+        DType::F16 => Box::new(CompiledAttentionGrad::<f16>::new(plan, call, op)?),
+        DType::BF16 => Box::new(CompiledAttentionGrad::<bf16>::new(plan, call, op)?),
         other => return Err(Unsupported::new(format!("there is no attention of {other}"))),
     })
 }
 
 /// Compiled gradients.
 #[derive(Debug)]
-struct Compiled<T: Element> {
+struct CompiledAttentionGrad<T: Element> {
     /// q, k, v, lse, dout, delta.
     operands: [Strided; 6],
     /// dq, dk, dv.
     results: [Option<Strided>; 3],
-    shape: Shape<T>,
+    shape: AttentionGradShape<T>,
     scale: f64,
     /// Query heads that share a key head.
     sharing: usize,
@@ -91,7 +91,7 @@ struct Compiled<T: Element> {
 
 /// What a task computes.
 #[derive(Clone, Debug)]
-struct Work {
+struct AttentionGradWork {
     batch: usize,
     key_head: usize,
     heads: Range<usize>,
@@ -100,14 +100,14 @@ struct Work {
     wanted: Wanted,
 }
 
-impl<T: Format + Narrow> Compiled<T>
+impl<T: Format + Narrow> CompiledAttentionGrad<T>
 where
     T::Acc: Score,
 {
     fn new(plan: &Plan, call: &KernelCall, op: &AttentionGrad) -> Result<Self, Unsupported> {
         let operands: [Strided; 6] = std::array::from_fn(|i| Strided::new(&call.operands[i]));
         let [q, k, v, ..] = &operands;
-        let kernel = Kernel::<T>::best();
+        let kernel = MicroKernel::<T>::best();
         let [rows, width] = kernel.tile();
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention_grad is a composite")
@@ -126,11 +126,11 @@ where
         let functions = Functions::new(
             plan,
             (&regions, captures),
-            function::Block { rows: block, stride: group, extents },
+            function::ScoreBlockShape { rows: block, stride: group, extents },
             scale,
         )?;
         let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };
-        let shape = Shape {
+        let shape = AttentionGradShape {
             kernel,
             weigh: weigh::<T::Acc>(width),
             hide: passes::<T::Acc>(width).hide,
@@ -154,15 +154,15 @@ where
         Ok(Self { results, shape, scale, sharing, operands })
     }
 
-    fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> Rows<T> {
+    fn rows(&self, operand: usize, [b, h]: [usize; 2], slots: &SlotTable) -> HeadRows<T> {
         let place = &self.operands[operand];
         let (row, channel) = (place.strides[2] as usize, place.strides[3] as usize);
         let from = element::<T>(place, [b, h, 0], slots).cast_const();
-        Rows { from, row, channel }
+        HeadRows { from, row, channel }
     }
 
-    fn task(&self, work: &Work, worker: &mut Worker<'_>, slots: &SlotTable) {
-        let Work { batch, key_head, .. } = *work;
+    fn task(&self, work: &AttentionGradWork, worker: &mut Worker<'_>, slots: &SlotTable) {
+        let AttentionGradWork { batch, key_head, .. } = *work;
         let sizes = [work.queries.len(), work.keys.len()];
         let wanted = |wanted: bool, size: usize| if wanted { size } else { 0 };
         let sizes = [wanted(work.wanted.queries, sizes[0]), wanted(work.wanted.keys, sizes[1])];
@@ -202,9 +202,9 @@ where
     /// The blocks of a head, tile by tile of keys.
     unsafe fn head(
         &self,
-        work: &Work,
+        work: &AttentionGradWork,
         head: usize,
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
     ) {
         let (shape, matrix) = (&self.shape, [work.batch, head]);
         let shared = [work.batch, work.key_head];
@@ -238,7 +238,7 @@ where
                         buffers.dk.wrapping_add(key * shape.depth),
                         buffers.dv.wrapping_add(key * shape.values),
                     ];
-                    let block = Block { number, keys, seen, queries };
+                    let block = KeyBlock { number, keys, seen, queries };
                     // SAFETY: as the caller promised.
                     unsafe { shape.block((buffers, slots), (at, block), sums, work.wanted) };
                 }
@@ -252,7 +252,7 @@ where
         &self,
         [b, h]: [usize; 2],
         [first, queries]: [usize; 2],
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
     ) {
         let factor = if self.shape.functions.has_score() { 1.0 } else { LOG2_E };
         for lane in 0..self.shape.group {
@@ -275,13 +275,14 @@ where
         &self,
         [b, h]: [usize; 2],
         queries: Range<usize>,
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
         place: &Strided,
     ) {
-        let Shape { depth, group, .. } = self.shape;
+        let AttentionGradShape { depth, group, .. } = self.shape;
         for first in queries.clone().step_by(group) {
             let from = buffers.dq.wrapping_add((first - queries.start) * depth).cast_const();
-            let lines = Lines { from, lines: depth, line_stride: group, k: group, k_stride: 1 };
+            let lines =
+                OperandLines { from, lines: depth, line_stride: group, k: group, k_stride: 1 };
             // SAFETY: the sums of a group are channel by query, and the part has room for them.
             unsafe { transpose(lines, buffers.turned) };
             for (row, query) in (first..(first + group).min(queries.end)).enumerate() {
@@ -326,7 +327,7 @@ unsafe fn zero<A>(from: *mut A, len: usize) {
     unsafe { from.write_bytes(0, len) }
 }
 
-impl<T: Format + Narrow> Runnable for Compiled<T>
+impl<T: Format + Narrow> Runnable for CompiledAttentionGrad<T>
 where
     T::Acc: Score,
 {
@@ -339,7 +340,7 @@ where
             let (batch, key_head) = (matrix / key_heads, matrix % key_heads);
             let first = key_head * self.sharing;
             let heads = first..first + self.sharing;
-            Work { batch, key_head, heads, queries: 0..queries, keys, wanted }
+            AttentionGradWork { batch, key_head, heads, queries: 0..queries, keys, wanted }
         };
         // Apart, blocks take seven products where they take five together.
         let slots_of_time = matrices.next_multiple_of(pool.threads());
@@ -361,7 +362,7 @@ where
                 let (matrix, first) = (task % (batch * heads), task / (batch * heads));
                 let (batch, head) = (matrix / heads, matrix % heads);
                 let first = (query_tiles - 1 - first) * span;
-                Work {
+                AttentionGradWork {
                     batch,
                     key_head: head / self.sharing,
                     heads: head..head + 1,

@@ -3,22 +3,22 @@
 
 use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position, Visible};
-use super::reach::{Extent, Reach};
+use super::reach::{Reach, ScoreExtent};
 use super::softmax::Score;
-use super::task::Rows;
-use super::weights::{Weigh, Weighed};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow};
-use crate::loops::isa::{Ahead, Entry, Operands};
+use super::task::HeadRows;
+use super::weigh::{Weigh, Weighed};
+use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines};
+use crate::loops::isa::{Ahead, LaneEntry, Operands};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Scratch};
+use crate::threads::{PlacedParts, Scratch, ScratchParts};
 
 /// Sizes of the attention and of its blocks, and the kernels.
 #[derive(Debug)]
-pub(super) struct Shape<T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+pub(super) struct AttentionGradShape<T: Element> {
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) weigh: Weigh,
-    pub(super) hide: Entry,
-    pub(super) steepen: Entry,
+    pub(super) hide: LaneEntry,
+    pub(super) steepen: LaneEntry,
     pub(super) functions: Functions,
     pub(super) dropping: Option<Dropping>,
     pub(super) reach: Reach,
@@ -45,7 +45,7 @@ pub(super) struct Wanted {
 
 /// The parts of a worker's scratch.
 #[derive(Debug)]
-pub(super) struct Buffers<'a, A> {
+pub(super) struct AttentionGradScratch<'a, A> {
     /// Of a group: q and dout as the right operands of scores and of slopes, and as those of the
     /// gradients of k and v.
     group: [*mut u8; 4],
@@ -71,20 +71,20 @@ pub(super) struct Buffers<'a, A> {
     functions: *mut u8,
     /// What weights are multiplied by where some are dropped.
     kept: *mut A,
-    _placed: Placed<'a, 22>,
+    _placed: PlacedParts<'a, 22>,
 }
 
 /// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
 /// queries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct KeyBlock {
     pub(super) number: usize,
     pub(super) keys: usize,
     pub(super) seen: usize,
     pub(super) queries: usize,
 }
 
-impl<T: Narrow> Shape<T>
+impl<T: Narrow> AttentionGradShape<T>
 where
     T::Acc: Score,
 {
@@ -93,13 +93,13 @@ where
         &self,
         [queries, keys]: [usize; 2],
         scratch: &'a mut Scratch,
-    ) -> Buffers<'a, T::Acc> {
+    ) -> AttentionGradScratch<'a, T::Acc> {
         let (kernel, acc) = (self.kernel, size_of::<T::Acc>());
         let (group, block, depth, values) = (self.group, self.block, self.depth, self.values);
         let direct = kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
         let matrix = block * group;
-        let placed = scratch.place(Parts::new([
+        let placed = scratch.place(ScratchParts::new([
             ("queries", kernel.b_bytes(group, depth)),
             ("slopes of outputs", kernel.b_bytes(group, values)),
             ("rows of queries", kernel.b_bytes(depth, group)),
@@ -130,7 +130,7 @@ where
             at[7].cast::<T::Acc>().write_bytes(0, matrix);
             at[8].cast::<T::Acc>().write_bytes(0, matrix);
         }
-        Buffers {
+        AttentionGradScratch {
             group: [at[0], at[1], at[2], at[3]],
             tile: [at[4], at[5], at[6]],
             scores: at[7].cast(),
@@ -157,9 +157,9 @@ where
     /// The rows can be read; the buffers are this shape's.
     pub(super) unsafe fn pack_keys(
         &self,
-        [k, v]: [Rows<T>; 2],
+        [k, v]: [HeadRows<T>; 2],
         (number, first, keys): (usize, usize, usize),
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
     ) {
         let [left, values, columns] = self.block_of(number, buffers);
         // SAFETY: as the caller promised.
@@ -176,9 +176,9 @@ where
     /// As for [`pack_keys`](Self::pack_keys).
     pub(super) unsafe fn pack_queries(
         &self,
-        [q, dout]: [Rows<T>; 2],
+        [q, dout]: [HeadRows<T>; 2],
         [first, queries]: [usize; 2],
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
     ) {
         let [columns, dcolumns, rows, drows] = buffers.group;
         // SAFETY: as the caller promised.
@@ -190,7 +190,7 @@ where
         }
     }
 
-    fn block_of(&self, number: usize, buffers: &Buffers<'_, T::Acc>) -> [*mut u8; 3] {
+    fn block_of(&self, number: usize, buffers: &AttentionGradScratch<'_, T::Acc>) -> [*mut u8; 3] {
         let (kernel, block) = (self.kernel, self.block);
         let bytes = [
             kernel.a_bytes(block, self.depth),
@@ -207,12 +207,13 @@ where
     /// queries and keys, and the slots hold what the functions read.
     pub(super) unsafe fn block(
         &self,
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
-        (at, block): (Position, Block),
+        (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
+        (at, block): (Position, KeyBlock),
         [dq, dk, dv]: [*mut T::Acc; 3],
         wanted: Wanted,
     ) {
-        let (kernel, stride, Block { keys, seen, queries, .. }) = (self.kernel, self.group, block);
+        let (kernel, stride, KeyBlock { keys, seen, queries, .. }) =
+            (self.kernel, self.group, block);
         let width = queries.next_multiple_of(kernel.tile()[1]);
         let [left, values, columns] =
             self.block_of(block.number, buffers).map(<*mut u8>::cast_const);
@@ -248,7 +249,7 @@ where
                     Operands { dst: scores.cast(), src, immediate: 0, ahead: Ahead::NONE };
                 (self.hide)(lanes, &operands);
             }
-            let extent = Extent { seen, width: queries, stride };
+            let extent = ScoreExtent { seen, width: queries, stride };
             self.reach.hide((scores, extent), [at[2] as usize, at[3] as usize], hidden);
             kernel.multiply_block(product(values, dright, slopes, self.values));
             let kept = Kept { factors: buffers.kept, rows: seen, stride };
@@ -313,7 +314,7 @@ where
     /// Adds the products of keys and slopes to dq.
     unsafe fn add_queries(
         &self,
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
         (columns, dq): (*const u8, *mut T::Acc),
         [keys, seen, width]: [usize; 3],
     ) {
@@ -327,7 +328,8 @@ where
             } else {
                 self.round(buffers, buffers.slopes, [seen, width]);
                 let from = buffers.rounded.cast_const().cast::<T>();
-                let lines = Lines { from, lines: width, line_stride: 1, k: seen, k_stride: stride };
+                let lines =
+                    OperandLines { from, lines: width, line_stride: 1, k: seen, k_stride: stride };
                 kernel.pack_b_block(lines, buffers.packed_slopes);
                 buffers.packed_slopes.cast_const()
             };
@@ -354,7 +356,7 @@ where
     /// Weights or slopes as a left operand: rows of keys over queries.
     unsafe fn packed(
         &self,
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
         sums: *mut T::Acc,
         [seen, queries]: [usize; 2],
     ) -> *const u8 {
@@ -362,7 +364,7 @@ where
         unsafe {
             self.round(buffers, sums, [seen, queries]);
             let (from, line_stride) = (buffers.rounded.cast_const().cast::<T>(), self.group);
-            let lines = Lines { from, lines: seen, line_stride, k: queries, k_stride: 1 };
+            let lines = OperandLines { from, lines: seen, line_stride, k: queries, k_stride: 1 };
             self.kernel.pack_a(lines, buffers.packed);
         }
         buffers.packed.cast_const()
@@ -371,7 +373,7 @@ where
     /// Rounds a block to the format of operands.
     unsafe fn round(
         &self,
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
         sums: *mut T::Acc,
         [rows, width]: [usize; 2],
     ) {

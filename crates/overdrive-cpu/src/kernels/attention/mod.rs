@@ -1,12 +1,12 @@
 //! `attention`, a tile at a time: scores exist for one panel of queries and one block of keys,
 //! never as a whole.
 //!
-//! A task is a tile of queries of one head. It walks over blocks of keys; for each panel of queries
-//! it computes `Sᵀ = K Qᵀ` (keys down, queries across), folds it into the running maximum and sum
-//! of each query (`softmax`), and adds `Vᵀ Pᵀ` to the panel's output. Transposed on purpose: the
-//! micro-kernel leaves Sᵀ in exactly the form in which it takes the right operand of the second
-//! product, so that probabilities are never packed, and maximum and sum run down columns, which are
-//! vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
+//! A task is a tile of queries of one head. It walks over blocks of keys. For each panel of queries
+//! it computes `Sᵀ = K Qᵀ` (keys down, queries across) and folds it into the running maximum and
+//! sum of each query (`softmax`). Then it adds `Vᵀ Pᵀ` to the panel's output. Transposed on
+//! purpose: the micro-kernel leaves Sᵀ in the form in which it takes the right operand of the
+//! second product. So probabilities are never packed, and maximum and sum run down columns, which
+//! are vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad` and
 //! `grad_task`.
@@ -23,7 +23,7 @@ mod grad_task;
 mod reach;
 mod softmax;
 mod task;
-mod weights;
+mod weigh;
 
 pub(crate) use call::KERNEL;
 pub(crate) use grad::KERNEL as GRAD;

@@ -18,7 +18,7 @@ pub(super) fn block_of(keys: usize, most: usize, rows: usize) -> usize {
 
 /// A block of scores: `seen` rows of keys, `stride` elements apart, by `width` queries.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
+pub(super) struct ScoreExtent {
     pub(super) seen: usize,
     pub(super) width: usize,
     pub(super) stride: usize,
@@ -40,14 +40,14 @@ impl Reach {
     /// The scores have the extent.
     pub(super) unsafe fn hide<A: Copy>(
         &self,
-        (scores, extent): (*mut A, Extent),
+        (scores, extent): (*mut A, ScoreExtent),
         [query, key]: [usize; 2],
         hidden: A,
     ) {
         if !self.causal {
             return;
         }
-        let Extent { seen, width, stride } = extent;
+        let ScoreExtent { seen, width, stride } = extent;
         for row in self.visible(query + 1).saturating_sub(key)..seen {
             let first = (key + row + self.queries).saturating_sub(query + self.keys).min(width);
             // SAFETY: as the caller promised.

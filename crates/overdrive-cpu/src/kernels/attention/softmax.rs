@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use crate::loops::half::to_bf16;
 #[cfg(target_arch = "x86_64")]
 use crate::loops::isa::{Avx2, Avx512};
-use crate::loops::isa::{Entry, Isa, Kernel, Level, Operands, Portable};
+use crate::loops::isa::{Isa, LaneEntry, LaneKernel, Level, Operands, Portable};
 use crate::loops::math;
 
 /// The format of scores.
@@ -96,16 +96,16 @@ pub(super) struct Running<A> {
 pub(super) struct Passes {
     /// Makes scores, `rows` keys by `W` queries, probabilities: `dst` is the scores, `src[0]` a
     /// [`Running`].
-    pub(super) update: Entry,
+    pub(super) update: LaneEntry,
     /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
-    pub(super) scale: Entry,
+    pub(super) scale: LaneEntry,
     /// The same, where the maximum is that of the scores themselves: differences are multiplied,
     /// so that the largest negative numbers do not overflow.
-    pub(super) update_unscaled: Entry,
+    pub(super) update_unscaled: LaneEntry,
     /// Makes each of `n` scores at `dst` the one at `src[1]` where the byte at `src[0]` is 0.
-    pub(super) hide: Entry,
+    pub(super) hide: LaneEntry,
     /// Rounds `pairs` pairs of rows of `W` at `src[0]` to rows of `W` pairs of bf16 at `dst`.
-    pub(super) pair: Entry,
+    pub(super) pair: LaneEntry,
 }
 
 /// `$entries::<$score, W>()` for panels of so many columns as the micro-kernels have.
@@ -134,7 +134,7 @@ fn entries<A: Score, const W: usize>() -> Passes {
             update: I::entry::<Update<A, W, true>>(),
             update_unscaled: I::entry::<Update<A, W, false>>(),
             hide: I::entry::<Hide<A>>(),
-            scale: I::entry::<Scale<A, W>>(),
+            scale: I::entry::<ScaleRows<A, W>>(),
             pair: I::entry::<Pair<A, W>>(),
         }
     }
@@ -154,7 +154,7 @@ const FOLD: usize = 4;
 /// `SCALED` says whether maxima are of scores times the factor.
 struct Update<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 
-impl<A: Score, const W: usize, const SCALED: bool> Kernel for Update<A, W, SCALED> {
+impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Update<A, W, SCALED> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller's scores are `rows x W`, and its arrays `W`.
@@ -220,7 +220,7 @@ impl<A: Score, const W: usize, const SCALED: bool> Kernel for Update<A, W, SCALE
 
 struct Hide<A>(PhantomData<A>);
 
-impl<A: Score> Kernel for Hide<A> {
+impl<A: Score> LaneKernel for Hide<A> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
         // SAFETY: the caller has `n` scores, as many bytes, and one number.
@@ -234,9 +234,9 @@ impl<A: Score> Kernel for Hide<A> {
     }
 }
 
-struct Scale<A, const W: usize>(PhantomData<A>);
+struct ScaleRows<A, const W: usize>(PhantomData<A>);
 
-impl<A: Score, const W: usize> Kernel for Scale<A, W> {
+impl<A: Score, const W: usize> LaneKernel for ScaleRows<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
         // SAFETY: the caller's rows are `rows x W`, and its factors `W`.
@@ -262,7 +262,7 @@ impl<A: Score, const W: usize> Kernel for Scale<A, W> {
 
 struct Pair<A, const W: usize>(PhantomData<A>);
 
-impl<A: Score, const W: usize> Kernel for Pair<A, W> {
+impl<A: Score, const W: usize> LaneKernel for Pair<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(pairs: usize, operands: &Operands) {
         // SAFETY: the caller's rows are `2 * pairs x W`, and its pairs `pairs x W`.

@@ -3,16 +3,16 @@
 
 use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position, Visible};
-use super::reach::{Extent, Reach};
+use super::reach::{Reach, ScoreExtent};
 use super::softmax::{Passes, Running, Score};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines, Narrow, transpose};
+use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::loops::isa::{Ahead, Operands};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Scratch};
+use crate::threads::{PlacedParts, Scratch, ScratchParts};
 
 /// Rows of positions by channels: q, k or v of one head. Strides in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rows<T> {
+pub(super) struct HeadRows<T> {
     pub(super) from: *const T,
     /// From one position to the next.
     pub(super) row: usize,
@@ -20,17 +20,17 @@ pub(super) struct Rows<T> {
     pub(super) channel: usize,
 }
 
-impl<T> Rows<T> {
+impl<T> HeadRows<T> {
     /// Rows from one on as lines of channels.
-    pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> Lines<T> {
+    pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> OperandLines<T> {
         let (line_stride, k_stride) = (self.row, self.channel);
-        Lines { from: self.at(first), lines, line_stride, k: channels, k_stride }
+        OperandLines { from: self.at(first), lines, line_stride, k: channels, k_stride }
     }
 
     /// The same rows as columns.
-    pub(super) fn columns(self, first: usize, rows: usize, channels: usize) -> Lines<T> {
+    pub(super) fn columns(self, first: usize, rows: usize, channels: usize) -> OperandLines<T> {
         let (line_stride, k_stride) = (self.channel, self.row);
-        Lines { from: self.at(first), lines: channels, line_stride, k: rows, k_stride }
+        OperandLines { from: self.at(first), lines: channels, line_stride, k: rows, k_stride }
     }
 
     fn at(&self, row: usize) -> *const T {
@@ -40,8 +40,8 @@ impl<T> Rows<T> {
 
 /// Sizes of the attention and of its tiles, and the kernels.
 #[derive(Debug)]
-pub(super) struct Shape<T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+pub(super) struct AttentionShape<T: Element> {
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) passes: Passes,
     /// Whether probabilities are rounded to the pairs of bf16 that the kernel takes.
     pub(super) pairs: bool,
@@ -64,7 +64,7 @@ pub(super) struct Shape<T: Element> {
 
 /// The parts of a worker's scratch.
 #[derive(Debug)]
-pub(super) struct Buffers<'a, A> {
+pub(super) struct AttentionScratch<'a, A> {
     q: *mut u8,
     k: *mut u8,
     v: *mut u8,
@@ -84,7 +84,7 @@ pub(super) struct Buffers<'a, A> {
     functions: *mut u8,
     /// What the weights of a panel are multiplied by where some are dropped.
     kept: *mut A,
-    _placed: Placed<'a, 12>,
+    _placed: PlacedParts<'a, 12>,
 }
 
 /// What a task leaves in scratch: per panel the output, query by channel, and the running state.
@@ -94,7 +94,7 @@ pub(super) struct Finished<A> {
     pub(super) sum: *const A,
 }
 
-impl<T: Narrow> Shape<T>
+impl<T: Narrow> AttentionShape<T>
 where
     T::Acc: Score,
 {
@@ -109,12 +109,12 @@ where
     }
 
     /// Cuts scratch into the parts that a task needs.
-    pub(super) fn buffers<'a>(&self, scratch: &'a mut Scratch) -> Buffers<'a, T::Acc> {
+    pub(super) fn buffers<'a>(&self, scratch: &'a mut Scratch) -> AttentionScratch<'a, T::Acc> {
         let (width, acc) = (self.width(), size_of::<T::Acc>());
         let direct = self.kernel.takes_sums();
         let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
         let rounded = self.block * width * size_of::<T>();
-        let placed = scratch.place(Parts::new([
+        let placed = scratch.place(ScratchParts::new([
             ("queries", self.kernel.b_bytes(self.tile, self.depth)),
             ("keys", self.kernel.a_bytes(self.block, self.depth)),
             ("values", self.kernel.a_bytes(self.values, self.block)),
@@ -132,7 +132,7 @@ where
             placed.starts;
         let [scores, running, out, rows, kept] =
             [scores, running, out, rows, kept].map(<*mut u8>::cast);
-        Buffers {
+        AttentionScratch {
             q,
             k,
             v,
@@ -156,9 +156,9 @@ where
     /// functions read.
     pub(super) unsafe fn run(
         &self,
-        [q, k, v]: [Rows<T>; 3],
+        [q, k, v]: [HeadRows<T>; 3],
         (matrix, first): ([usize; 2], usize),
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
     ) {
         let width = self.width();
         let queries = (self.reach.queries - first).min(self.tile);
@@ -196,7 +196,7 @@ where
     /// block of `keys` that begins where it is.
     unsafe fn panel(
         &self,
-        (buffers, slots): (&Buffers<'_, T::Acc>, &SlotTable),
+        (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
         (at, panel): (Position, usize),
         [keys, seen]: [usize; 2],
     ) {
@@ -242,7 +242,7 @@ where
                 };
                 (self.passes.hide)(seen * width, &operands);
             }
-            let extent = Extent { seen, width, stride: width };
+            let extent = ScoreExtent { seen, width, stride: width };
             self.reach.hide((scores, extent), [query, key], self.hidden());
             let (max, sum, shrink) = self.running(buffers);
             let running = Running {
@@ -308,8 +308,12 @@ where
     }
 
     /// The probabilities as the right operand of the second product.
-    unsafe fn probabilities(&self, buffers: &Buffers<'_, T::Acc>, seen: usize) -> *const u8 {
-        let Buffers { scores, rounded, packed, .. } = *buffers;
+    unsafe fn probabilities(
+        &self,
+        buffers: &AttentionScratch<'_, T::Acc>,
+        seen: usize,
+    ) -> *const u8 {
+        let AttentionScratch { scores, rounded, packed, .. } = *buffers;
         let count = seen * self.width();
         if self.kernel.takes_sums() {
             return scores.cast_const().cast();
@@ -331,7 +335,7 @@ where
             let from = std::slice::from_raw_parts(scores, count);
             let to = std::slice::from_raw_parts_mut(rounded.cast::<T>(), count);
             T::narrow(from, to);
-            let lines = Lines {
+            let lines = OperandLines {
                 from: to.as_ptr(),
                 lines: self.width(),
                 line_stride: 1,
@@ -343,7 +347,10 @@ where
         packed.cast_const()
     }
 
-    fn running(&self, buffers: &Buffers<'_, T::Acc>) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
+    fn running(
+        &self,
+        buffers: &AttentionScratch<'_, T::Acc>,
+    ) -> (*mut T::Acc, *mut T::Acc, *mut T::Acc) {
         let max = buffers.running;
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
@@ -356,14 +363,14 @@ where
     pub(super) unsafe fn finished(
         &self,
         panel: usize,
-        buffers: &Buffers<'_, T::Acc>,
+        buffers: &AttentionScratch<'_, T::Acc>,
     ) -> Finished<T::Acc> {
         let width = self.width();
         let (max, sum, inverse) = self.running(buffers);
         let (max, sum, inverse) =
             (max.wrapping_add(panel), sum.wrapping_add(panel), inverse.wrapping_add(panel));
         let (from, out) = (buffers.out.wrapping_add(self.values * panel), buffers.rows);
-        let lines = Lines {
+        let lines = OperandLines {
             from: from.cast_const(),
             lines: self.values,
             line_stride: width,

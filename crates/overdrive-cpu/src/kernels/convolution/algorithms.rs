@@ -8,23 +8,23 @@ use overdrive_ir::{Plan, SlotId};
 use super::call::{self, Convolution};
 use super::depthwise::{self, Depthwise, Multiplicand};
 use super::lines::ByLines;
+use super::packed_weights::{PackFilter, Packer, kernel_of};
 #[cfg(target_arch = "x86_64")]
 use super::pixels::{self, Pixels};
 #[cfg(target_arch = "x86_64")]
 use super::scheme::{OUTPUTS, Scheme, Step1, Step2};
-use super::weights::{PackFilter, Packer, kernel_of};
 #[cfg(target_arch = "x86_64")]
 use super::winograd::{self, Winograd};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::Element;
 
-type Compiled = Result<Box<dyn ByLines>, Unsupported>;
+type CompiledAlgorithm = Result<Box<dyn ByLines>, Unsupported>;
 
 /// A way to compute a convolution.
 struct Algorithm {
     /// Whether it takes a call that none before it takes.
     takes: fn(&ConvolutionCall) -> bool,
-    compile: fn(&Plan, &ConvolutionCall) -> Compiled,
+    compile: fn(&Plan, &ConvolutionCall) -> CompiledAlgorithm,
     /// How weights are packed ahead; `None` where they are read as they lie.
     packing: Option<Packing>,
     /// The most spans that an image is cut into.
@@ -128,7 +128,7 @@ pub(crate) fn compile(
 }
 
 /// The same for one that may be run by lines.
-pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> Compiled {
+pub(super) fn compile_lines(plan: &Plan, call: &ConvolutionCall) -> CompiledAlgorithm {
     let algorithm = choose(call).ok_or_else(|| refused(call))?;
     (algorithm.compile)(plan, call)
 }

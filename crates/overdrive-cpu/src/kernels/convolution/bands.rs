@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use overdrive_ir::plan::{ConvolutionCall, Dimension};
+use overdrive_ir::plan::{ConvolutionCall, WindowDimension};
 
 /// The longest chain.
 pub(super) const MOST: usize = 4;
@@ -33,16 +33,16 @@ const FLOPS_PER_BYTE: usize = 8;
 
 /// Lines of the output of a convolution, and the lines of its input that each of them needs.
 #[derive(Clone, Copy, Debug)]
-struct Lines {
+struct BandLines {
     count: usize,
     taps: usize,
-    dimension: Dimension,
+    dimension: WindowDimension,
 }
 
 /// Bands of a chain.
 #[derive(Clone, Debug)]
 pub(super) struct Bands {
-    links: Vec<Lines>,
+    links: Vec<BandLines>,
     /// Lines of the last output in a band.
     lines: usize,
     /// Bands of an image.
@@ -52,7 +52,7 @@ pub(super) struct Bands {
 }
 
 impl Bands {
-    fn of_lines(links: Vec<Lines>, lines: usize) -> Self {
+    fn of_lines(links: Vec<BandLines>, lines: usize) -> Self {
         let count = links[links.len() - 1].count.div_ceil(lines);
         let mut bands = Self { most: vec![0; links.len()], links, lines, count };
         for band in 0..count {
@@ -78,12 +78,12 @@ impl Bands {
                     .into(),
             );
         }
-        let lines = |call: &ConvolutionCall| Lines {
+        let lines = |call: &ConvolutionCall| BandLines {
             count: call.epilogue.0.extents[2],
             taps: call.kernel.ty.sizes()[2],
             dimension: call.window[0],
         };
-        let links: Vec<Lines> = calls.iter().map(lines).collect();
+        let links: Vec<BandLines> = calls.iter().map(lines).collect();
         let [images, _, all, width] = *calls[calls.len() - 1].epilogue.0.extents else {
             return Err("the last result is no batch of planes".into());
         };
@@ -147,8 +147,8 @@ impl Bands {
             if ranges[i + 1].is_empty() {
                 break;
             }
-            let Lines { taps, dimension, .. } = self.links[i + 1];
-            let Dimension { stride, pad_low, kernel_dilation, .. } = dimension;
+            let BandLines { taps, dimension, .. } = self.links[i + 1];
+            let WindowDimension { stride, pad_low, kernel_dilation, .. } = dimension;
             let (first, end) = (ranges[i + 1].start, ranges[i + 1].end.next_multiple_of(GRAIN));
             let line = |at: i64| at.clamp(0, self.links[i].count as i64) as usize;
             let low = line((first * stride) as i64 - pad_low);

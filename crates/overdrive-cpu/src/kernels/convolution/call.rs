@@ -10,16 +10,16 @@ use overdrive_ir::plan::ConvolutionCall;
 
 use super::finish::{Finish, Sums};
 use super::lines::{Band, ByLines};
+use super::packed_weights::{KBlock, PackedWeights, Packer, Taps, WeightSide, kernel_of};
 use super::panel::PIECE;
+use super::pixel_table::PixelTable;
 use super::stage::{Channels, PixelSpan, Stage};
-use super::table::Table;
-use super::weights::{KBlock, Packer, Side, Taps, Weights, kernel_of};
 use crate::exec::{Format, Named, Runnable, Unsupported};
-use crate::gemm::{BlockProduct, Element, Kernel, Lines};
-use crate::kernels::axis::Axis;
+use crate::gemm::{BlockProduct, Element, MicroKernel, OperandLines};
+use crate::kernels::axis::WindowAxis;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Pixels of a span: its sums of a panel of weights stay in the first-level cache, its columns in
 /// the second.
@@ -39,7 +39,7 @@ pub(super) fn packer<T: Format>(call: &ConvolutionCall) -> Packer<T> {
         interleaved: kernel.interleaves().unwrap_or(1),
     };
     let k = taps.count * taps.channels.next_multiple_of(taps.interleaved);
-    Packer::new((kernel, Side::Left), call, Box::new(taps), KBlock::cut(kernel, 0, k))
+    Packer::new((kernel, WeightSide::Left), call, Box::new(taps), KBlock::cut(kernel, 0, k))
 }
 
 /// The most spans of an image: each has the width of a panel at least, but for the last of a line
@@ -52,12 +52,12 @@ pub(super) fn most_spans<T: Format>(call: &ConvolutionCall) -> usize {
 
 /// A compiled `ConvolutionCall`.
 pub(super) struct Convolution<T: Element> {
-    pub(super) kernel: &'static Kernel<T>,
+    pub(super) kernel: &'static MicroKernel<T>,
     pub(super) input: Strided,
-    pub(super) weights: Weights<T>,
+    pub(super) weights: PackedWeights<T>,
     stage: Stage,
     /// The table that takes the stage's place where images are small, but for lines of one.
-    table: Option<Table>,
+    table: Option<PixelTable>,
     /// Elements of a unit of the stage.
     pub(super) interleaved: usize,
     pub(super) groups: usize,
@@ -85,7 +85,7 @@ impl Cutting {
 
 /// The outputs that are computed together: some pixels, from those of an image on, of some output
 /// channels of a group.
-pub(super) struct Work<'a> {
+pub(super) struct ConvolutionWork<'a> {
     pub(super) image: usize,
     pub(super) group: usize,
     /// The number in its image of the span, or of those that are folded as one.
@@ -102,22 +102,22 @@ pub(super) enum Pixels<'a> {
     /// Neighbours in one image.
     Span(PixelSpan),
     /// The pixels of so many whole images.
-    Images(&'a Table, usize),
+    Images(&'a PixelTable, usize),
 }
 
 /// The parts of a worker's scratch.
-pub(super) struct Buffers<'a> {
+pub(super) struct ConvolutionScratch<'a> {
     pub(super) stage: *mut u8,
     b: *mut u8,
     /// Panels of B that are yet to be packed.
     pub(super) panel: *mut u8,
     sums: *mut u8,
     epilogue: *mut u8,
-    _placed: Placed<'a, 5>,
+    _placed: PlacedParts<'a, 5>,
 }
 
-impl<'a> From<Placed<'a, 5>> for Buffers<'a> {
-    fn from(placed: Placed<'a, 5>) -> Self {
+impl<'a> From<PlacedParts<'a, 5>> for ConvolutionScratch<'a> {
+    fn from(placed: PlacedParts<'a, 5>) -> Self {
         let [stage, b, panel, sums, epilogue] = placed.starts;
         Self { stage, b, panel, sums, epilogue, _placed: placed }
     }
@@ -134,7 +134,7 @@ impl<T: Format> Convolution<T> {
         let (sizes, extents) = (call.kernel.ty.sizes(), &call.epilogue.0.extents);
         let width = size_of::<T>();
         let bytes = |stride: i64| stride as isize * width as isize;
-        let axis = |d: usize| Axis {
+        let axis = |d: usize| WindowAxis {
             dimension: call.window[d],
             input: input.sizes[2 + d],
             stride: bytes(input.strides[2 + d]),
@@ -144,15 +144,15 @@ impl<T: Format> Convolution<T> {
         let interleaved = kernel.interleaves().unwrap_or(1);
         let channels =
             Channels { count: sizes[1], stride: bytes(input.strides[1]), width, interleaved };
-        let axes: Vec<Axis> = (0..call.window.len()).map(axis).collect();
+        let axes: Vec<WindowAxis> = (0..call.window.len()).map(axis).collect();
         let pixels = axes.iter().map(|axis| axis.output).product::<usize>().max(1);
         let images = (input.sizes[0].min(SPAN / pixels), bytes(input.strides[0]));
-        let table = Table::new(&axes, channels, images, kernel.tile()[1]);
+        let table = PixelTable::new(&axes, channels, images, kernel.tile()[1]);
         let stage = Stage::new(axes, channels);
         let k = stage.rows() * interleaved;
         let depth = kernel.depth(k);
         let finish = Finish::new(plan, call)?;
-        let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
+        let weights = PackedWeights::new(plan, call.kernel.slot, packer(call))?;
         Ok(Self {
             kernel,
             input,
@@ -205,7 +205,7 @@ impl<T: Format> Convolution<T> {
 
     /// The buffers of a span: stage, panels of B, rows that are yet to be packed into them, sums,
     /// and the epilogue's scratch.
-    pub(super) fn parts(&self, span: usize, table: Option<&Table>) -> Parts<5> {
+    pub(super) fn parts(&self, span: usize, table: Option<&PixelTable>) -> ScratchParts<5> {
         let blocks = self.blocks(span);
         let (stage, columns) = match table {
             Some(table) => (table.bytes(), span),
@@ -218,7 +218,7 @@ impl<T: Format> Convolution<T> {
             Some(_) => 0,
             None => self.depth * columns * size_of::<T>() + PIECE,
         };
-        Parts::new([
+        ScratchParts::new([
             ("stage", stage),
             ("panels", blocks * self.kernel.b_bytes(span, self.depth) + PIECE),
             ("rows of panels", panel),
@@ -228,8 +228,13 @@ impl<T: Format> Convolution<T> {
     }
 
     /// A span of a group.
-    pub(super) fn run_span(&self, work: Work<'_>, buffers: &Buffers<'_>, slots: &SlotTable) {
-        let Work { image, group, part, pixels, stride, .. } = work;
+    pub(super) fn run_span(
+        &self,
+        work: ConvolutionWork<'_>,
+        buffers: &ConvolutionScratch<'_>,
+        slots: &SlotTable,
+    ) {
+        let ConvolutionWork { image, group, part, pixels, stride, .. } = work;
         let (channels, strides) = (self.input.sizes[1] / self.groups, &self.input.strides);
         let offset = image as i64 * strides[0] + (group * channels) as i64 * strides[1];
         let from =
@@ -318,7 +323,7 @@ impl<T: Format> Convolution<T> {
         &self,
         (span, staged): (PixelSpan, (usize, usize)),
         (first, count): (usize, usize),
-        (panels, buffers): (*mut u8, &Buffers<'_>),
+        (panels, buffers): (*mut u8, &ConvolutionScratch<'_>),
     ) {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);
@@ -348,7 +353,8 @@ impl<T: Format> Convolution<T> {
                 to.add(made).write_bytes(0, self.kernel.b_bytes(width, depth) - made);
             } else {
                 let from = rows.cast_const().cast();
-                let lines = Lines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
+                let lines =
+                    OperandLines { from, lines: width, line_stride: 1, k: depth, k_stride: width };
                 self.kernel.pack_b_block(lines, to);
             }
         }
@@ -385,7 +391,7 @@ impl<T: Format> Runnable for Convolution<T> {
             unsafe { self.finish.begin((image, number), rows, slots) };
             let (pixels, stride) = (Pixels::Span(span), cutting.span);
             self.run_span(
-                Work { image, group, part: number, outputs, pixels, stride },
+                ConvolutionWork { image, group, part: number, outputs, pixels, stride },
                 &buffers,
                 slots,
             );
@@ -419,7 +425,7 @@ impl<T: Format> ByLines for Convolution<T> {
                     PixelSpan { outer: 0, first, pixels: (start + whole - first).min(stride) };
                 let (outputs, pixels) = (0..self.weights.outputs(), Pixels::Span(span));
                 self.run_span(
-                    Work { image, group: 0, part, outputs, pixels, stride },
+                    ConvolutionWork { image, group: 0, part, outputs, pixels, stride },
                     &buffers,
                     slots,
                 );

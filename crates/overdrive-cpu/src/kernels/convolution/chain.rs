@@ -18,7 +18,7 @@ use super::bands::{Bands, MOST};
 use super::lines::{Band, ByLines};
 use crate::exec::{Runnable, Unsupported};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Pool};
+use crate::threads::{Pool, ScratchParts};
 
 /// Bytes that vectors may read behind a band.
 const BEHIND: usize = 128;
@@ -95,7 +95,7 @@ impl Runnable for Chain {
             .map(|((link, _), &most)| link.scratch_bytes(most));
         let own = of_links.max().unwrap_or(0);
         let [first, second, third] = self.between;
-        let parts = Parts::new([
+        let parts = ScratchParts::new([
             ("first band", first),
             ("second band", second),
             ("third band", third),

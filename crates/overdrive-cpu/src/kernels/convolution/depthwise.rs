@@ -19,13 +19,13 @@ use overdrive_ir::{Plan, row_major};
 use super::finish::{Finish, Sums};
 use super::lines::{Band, ByLines};
 use crate::exec::{Format, Named, Runnable, Unsupported};
-use crate::kernels::axis::Axis;
+use crate::kernels::axis::WindowAxis;
 use crate::kernels::place::Strided;
 use crate::kernels::planes::{PlaneBand, Planes};
 use crate::kernels::taps::{Cast, Copying, Factor, Folding, Run};
 use crate::loops::isa::{Isa, Level, for_level};
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Outputs of a group up to which this form is the faster one.
 const FEW: usize = 4;
@@ -117,7 +117,7 @@ pub(super) struct Depthwise<T: Multiplicand> {
 
 /// The outputs that a task computes.
 #[derive(Clone)]
-struct Part {
+struct DepthwiseWork {
     images: Range<usize>,
     groups: Range<usize>,
     lines: Range<usize>,
@@ -126,18 +126,18 @@ struct Part {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<'a, A> {
+struct DepthwiseScratch<'a, A> {
     offsets: *mut usize,
     weights: *mut A,
     stage: *mut A,
     sums: *mut A,
     rows: *mut A,
     epilogue: *mut u8,
-    _placed: Placed<'a, 6>,
+    _placed: PlacedParts<'a, 6>,
 }
 
-impl<'a, A> From<Placed<'a, 6>> for Buffers<'a, A> {
-    fn from(placed: Placed<'a, 6>) -> Self {
+impl<'a, A> From<PlacedParts<'a, 6>> for DepthwiseScratch<'a, A> {
+    fn from(placed: PlacedParts<'a, 6>) -> Self {
         let [offsets, weights, stage, sums, rows, epilogue] = placed.starts;
         let [weights, stage, sums, rows] = [weights, stage, sums, rows].map(<*mut u8>::cast);
         Self { offsets: offsets.cast(), weights, stage, sums, rows, epilogue, _placed: placed }
@@ -147,14 +147,14 @@ impl<'a, A> From<Placed<'a, 6>> for Buffers<'a, A> {
 impl<T: Multiplicand> Depthwise<T> {
     pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
         let (input, kernel) = (Strided::new(&call.input), Strided::new(&call.kernel));
-        let axis = |d: usize| Axis {
+        let axis = |d: usize| WindowAxis {
             dimension: call.window[d],
             input: input.sizes[2 + d],
             stride: input.strides[2 + d] as isize,
             output: call.epilogue.0.extents[2 + d],
             taps: kernel.sizes[2 + d],
         };
-        let axes: Vec<Axis> = (0..call.window.len()).map(axis).collect();
+        let axes: Vec<WindowAxis> = (0..call.window.len()).map(axis).collect();
         let planes = Planes::new(&axes);
         let band = planes.band(size_of::<T::Acc>());
         let whole = band >= planes.lines();
@@ -196,13 +196,13 @@ impl<T: Multiplicand> Depthwise<T> {
     }
 
     /// The buffers of a part: offsets, weights, stage, sums, rows, and the epilogue's scratch.
-    fn parts(&self, groups: usize) -> Parts<6> {
+    fn parts(&self, groups: usize) -> ScratchParts<6> {
         let span = PlaneBand { planes: self.together, first: 0, lines: self.band };
         let taps = self.planes.taps();
         let rows = self.together * groups * self.outputs * self.band * self.planes.line();
         let sums = self.outputs * self.planes.sums(span);
         let bytes = |count: usize| count * size_of::<T::Acc>();
-        Parts::new([
+        ScratchParts::new([
             ("offsets", taps * size_of::<usize>()),
             ("weights", bytes(taps)),
             ("stage", bytes(self.planes.staged(span))),
@@ -239,8 +239,13 @@ impl<T: Multiplicand> Depthwise<T> {
         }
     }
 
-    fn run_part(&self, part: Part, buffers: &Buffers<'_, T::Acc>, slots: &SlotTable) {
-        let Part { images, groups, lines, number } = part;
+    fn run_part(
+        &self,
+        part: DepthwiseWork,
+        buffers: &DepthwiseScratch<'_, T::Acc>,
+        slots: &SlotTable,
+    ) {
+        let DepthwiseWork { images, groups, lines, number } = part;
         let span = PlaneBand { planes: images.len(), first: lines.start, lines: lines.len() };
         let (taps, n) = (self.planes.taps(), self.planes.sums(span));
         let pixels = lines.len() * self.planes.line();
@@ -331,7 +336,7 @@ impl<T: Multiplicand> Runnable for Depthwise<T> {
             |number: usize, size: usize, all: usize| number * size..((number + 1) * size).min(all);
         pool.run(images.div_ceil(self.together) * blocks * bands, |task, worker| {
             let (number, task) = (task % bands, task / bands);
-            let part = Part {
+            let part = DepthwiseWork {
                 images: range(task / blocks, self.together, images),
                 groups: range(task % blocks, at_once, self.groups),
                 lines: range(number, self.band, self.planes.lines()),
@@ -359,7 +364,7 @@ impl<T: Multiplicand> ByLines for Depthwise<T> {
         let buffers = self.parts(at_once).place(scratch).into();
         for first in lines.clone().step_by(self.band) {
             for group in (0..self.groups).step_by(at_once) {
-                let part = Part {
+                let part = DepthwiseWork {
                     images: image..image + 1,
                     groups: group..(group + at_once).min(self.groups),
                     lines: first..(first + self.band).min(lines.end),

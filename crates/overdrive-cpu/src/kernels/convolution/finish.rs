@@ -1,5 +1,5 @@
 //! Finishes the sums of a span of pixels. The epilogue is applied, line by line where the result's
-//! pixels are no one run. The results are stored, folded over space (`fold`), or both.
+//! pixels are no one run. The results are stored, folded over space (`partial_sums`), or both.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::ops::Range;
@@ -7,11 +7,11 @@ use std::ops::Range;
 use overdrive_ir::Plan;
 use overdrive_ir::plan::{ConvolutionCall, Program};
 
-use super::fold::{self, Fold, TileRows};
+use super::partial_sums::{self, Fold, TileRows};
 use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
-use crate::loops::{Affine, CompiledEpilogue, Tile};
+use crate::loops::{AccumulatorTile, Affine, CompiledEpilogue};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -55,7 +55,7 @@ impl Finish {
                 Ok(TileEpilogue::Program(Box::new(compiled)))
             }
         };
-        let each = fold::each(whole, &merged).map(compiled).transpose()?;
+        let each = partial_sums::each(whole, &merged).map(compiled).transpose()?;
         let fold = Fold::new(plan, call, (&merged, TileRows::Channels))?;
         Ok(Self { each, fold, line, pixels: whole.extents[2..].iter().product() })
     }
@@ -72,7 +72,7 @@ impl Finish {
         }
         let merged = permuted(&merged, &[0, 2, 1]);
         let dtypes = |slot| plan.slot(slot).ty.dtype;
-        let each = match fold::each(whole, &merged) {
+        let each = match partial_sums::each(whole, &merged) {
             Some(each) if !each.stores.iter().all(|store| store.access.strides[2] == 1) => {
                 return None;
             }
@@ -116,14 +116,19 @@ impl Finish {
             row_bytes,
             ..
         } = at;
-        let tile = Tile { sums, row_bytes, batch: image, row, col, rows, cols };
+        let tile = AccumulatorTile { sums, row_bytes, batch: image, row, col, rows, cols };
         // SAFETY: as the caller promised.
         unsafe { self.tile((tile, part), slots, scratch) }
     }
 
     /// # Safety
     /// As for [`apply`](Self::apply).
-    unsafe fn tile(&self, (tile, part): (Tile, usize), slots: &SlotTable, scratch: *mut u8) {
+    unsafe fn tile(
+        &self,
+        (tile, part): (AccumulatorTile, usize),
+        slots: &SlotTable,
+        scratch: *mut u8,
+    ) {
         // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to
         // other tasks.
         unsafe {
@@ -177,7 +182,7 @@ impl Finish {
         while done < pixels {
             let pixel = first + done;
             let run = (self.line - pixel % self.line).min(pixels - done);
-            let tile = Tile {
+            let tile = AccumulatorTile {
                 sums: sums.wrapping_add(done * width),
                 row_bytes,
                 batch: image * (self.pixels / self.line) + pixel / self.line,

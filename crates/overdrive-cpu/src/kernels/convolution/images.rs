@@ -2,16 +2,16 @@
 //! the stage.
 #![allow(unsafe_code)] // Raw pointers into scratch.
 
-use super::call::{Buffers, Convolution, Pixels, Work};
+use super::call::{Convolution, ConvolutionScratch, ConvolutionWork, Pixels};
+use super::pixel_table::{PanelRows, PixelTable};
 use super::shares::Shares;
-use super::table::{PanelRows, Table};
 use crate::exec::Format;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
 impl<T: Format> Convolution<T> {
     /// Spans of whole images.
-    pub(super) fn run_images(&self, table: &Table, pool: &Pool, slots: &SlotTable) {
+    pub(super) fn run_images(&self, table: &PixelTable, pool: &Pool, slots: &SlotTable) {
         let ([pixels, most], [height, width]) = (table.pixels_and_images(), self.kernel.tile());
         let outputs = self.weights.outputs();
         let images = self.input.sizes[0];
@@ -41,7 +41,7 @@ impl<T: Format> Convolution<T> {
             let buffers = worker.scratch.place(parts).into();
             let pixels = Pixels::Images(table, here);
             self.run_span(
-                Work { image, group, part: 0, outputs: of_group, pixels, stride },
+                ConvolutionWork { image, group, part: 0, outputs: of_group, pixels, stride },
                 &buffers,
                 slots,
             );
@@ -56,9 +56,9 @@ impl<T: Format> Convolution<T> {
     /// The images are there, and the buffers were made for the table.
     pub(super) unsafe fn pick_panels(
         &self,
-        (table, from, images): (&Table, *const u8, usize),
+        (table, from, images): (&PixelTable, *const u8, usize),
         (first, count): (usize, usize),
-        (panels, buffers): (*mut u8, &Buffers<'_>),
+        (panels, buffers): (*mut u8, &ConvolutionScratch<'_>),
     ) {
         let (width, depth) = (self.kernel.tile()[1], count * self.interleaved);
         let panel_bytes = self.kernel.b_bytes(width, depth);

@@ -8,7 +8,7 @@
 /// Columns of a line that are interleaved, and those of them that are inside of the input; the
 /// others are zeros.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Columns {
+pub(super) struct InterleavedColumns {
     pub(super) count: usize,
     pub(super) inside: [usize; 2],
 }
@@ -20,7 +20,7 @@ pub(super) struct Columns {
 /// Each line that is not null has the elements of the columns inside, and `to` has room for the
 /// units.
 pub(super) type Interleave =
-    unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: Columns);
+    unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: InterleavedColumns);
 
 /// The function for elements of `width` bytes, lines of which `interleaved` come together, and a
 /// step of `step` elements.
@@ -58,9 +58,9 @@ unsafe fn copy<const WIDTH: usize>(
     [line, ..]: [*const u8; 4],
     _: isize,
     to: *mut u8,
-    columns: Columns,
+    columns: InterleavedColumns,
 ) {
-    let Columns { count, inside: [low, high] } = columns;
+    let InterleavedColumns { count, inside: [low, high] } = columns;
     let [low, high] = if line.is_null() { [count; 2] } else { [low, high] };
     // SAFETY: the contract of `Interleave`: the line, if there is one, has the units inside of it,
     // and `to` has room for all of them.
@@ -77,7 +77,7 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
     lines: [*const u8; 4],
     step: isize,
     to: *mut u8,
-    Columns { count, inside }: Columns,
+    InterleavedColumns { count, inside }: InterleavedColumns,
 ) {
     let to = to.cast::<[T; G]>();
     for i in 0..count {
@@ -131,7 +131,7 @@ pub(super) unsafe fn interleave_image(
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Columns;
+    use super::InterleavedColumns;
 
     /// Units of four bytes in a vector.
     const UNITS: usize = 16;
@@ -140,8 +140,11 @@ mod x86 {
     /// of the units that are stored, and the mask of the elements that are read. The last mask ends
     /// with the element of the last unit: the elements that its step would skip are not read.
     #[inline(always)]
-    fn vectors<const STEP: usize>(columns: Columns, mut vector: impl FnMut(usize, u16, u32)) {
-        let Columns { count, inside: [low, high] } = columns;
+    fn vectors<const STEP: usize>(
+        columns: InterleavedColumns,
+        mut vector: impl FnMut(usize, u16, u32),
+    ) {
+        let InterleavedColumns { count, inside: [low, high] } = columns;
         for first in (0..count).step_by(UNITS) {
             let (low, high) =
                 (low.saturating_sub(first).min(UNITS), high.saturating_sub(first).min(UNITS));
@@ -167,7 +170,7 @@ mod x86 {
         [line, ..]: [*const u8; 4],
         _: isize,
         to: *mut u8,
-        columns: Columns,
+        columns: InterleavedColumns,
     ) {
         let index: [i32; 16] = std::array::from_fn(|i| (STEP * i) as i32);
         // SAFETY: as the caller promised; masks leave out what does not exist.
@@ -194,7 +197,7 @@ mod x86 {
         [a, b, ..]: [*const u8; 4],
         _: isize,
         to: *mut u8,
-        columns: Columns,
+        columns: InterleavedColumns,
     ) {
         // Index bit 5 chooses the second line.
         let index: [i16; 32] = std::array::from_fn(|i| (i / 2 * STEP + i % 2 * 32) as i16);
@@ -221,7 +224,7 @@ mod x86 {
         lines: [*const u8; 4],
         _: isize,
         to: *mut u8,
-        columns: Columns,
+        columns: InterleavedColumns,
     ) {
         // SAFETY: as the caller promised; masks leave out what does not exist.
         unsafe {
@@ -268,7 +271,7 @@ mod tests {
                 });
                 let mut units = vec![0xEE_u8; count * width * interleaved + 64];
                 let function = interleaver(width, interleaved, step as isize);
-                let columns = Columns { count, inside };
+                let columns = InterleavedColumns { count, inside };
                 // SAFETY: the lines have `reach` bytes, the target has room.
                 unsafe { function(lines, (step * width) as isize, units.as_mut_ptr(), columns) };
                 let expected = (0..count)

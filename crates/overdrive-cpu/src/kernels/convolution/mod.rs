@@ -1,13 +1,13 @@
 //! `convolution` as a matrix product that is never written down: `[O, C taps]` by `[C taps,
 //! pixels]`.
 //!
-//! The left matrix is the weights, packed once where they never change (`weights`). The right one
-//! never exists as a whole, only the panels of a chunk of output pixels. The part of the image that
-//! the chunk sees is staged once (`stage`, with the inner copies in `interleave` and `panel`). So
-//! each tap is a plain copy into the panels of the micro-kernel. Small images of a batch stand side
-//! by side in the panels, tap by tap from a table (`table`, `shares`, `images`). The workspace is a
-//! few hundred kilobytes whatever the convolution. 1x1 kernels, strides, dilations and groups are
-//! no cases of their own.
+//! The left matrix is the weights, packed once where they never change (`packed_weights`). The
+//! right one never exists as a whole, only the panels of a chunk of output pixels. The part of the
+//! image that the chunk sees is staged once (`stage`, with the inner copies in `interleave` and
+//! `panel`). So each tap is a plain copy into the panels of the micro-kernel. Small images of a
+//! batch stand side by side in the panels, tap by tap from a table (`pixel_table`, `shares`,
+//! `images`). The workspace is a few hundred kilobytes whatever the convolution. 1x1 kernels,
+//! strides, dilations and groups are no cases of their own.
 //!
 //! `call` is the compiled step, and `algorithms` is the table of the other algorithms:
 //!
@@ -24,22 +24,22 @@ mod call;
 mod chain;
 mod depthwise;
 mod finish;
-mod fold;
 mod images;
 mod interleave;
 mod lines;
+mod packed_weights;
 mod panel;
+mod partial_sums;
+mod pixel_table;
 #[cfg(target_arch = "x86_64")]
 mod pixels;
 #[cfg(target_arch = "x86_64")]
 mod scheme;
 mod shares;
 mod stage;
-mod table;
 mod tile_epilogue;
 #[cfg(target_arch = "x86_64")]
 mod transform;
-mod weights;
 #[cfg(target_arch = "x86_64")]
 mod winograd;
 

@@ -13,19 +13,19 @@
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.
 
 use half::bf16;
-use overdrive_ir::plan::{ConvolutionCall, Dimension};
+use overdrive_ir::plan::{ConvolutionCall, WindowDimension};
 use overdrive_ir::{Convolution, DType, Plan, TensorType};
 
 use super::finish::{Finish, Sums};
 use super::interleave::{FEW, interleave_image};
 use super::lines::{Band, ByLines};
-use super::weights::{KBlock, Order, Packer, Side, Weights};
+use super::packed_weights::{KBlock, PackedWeights, Packer, WeightOrder, WeightSide};
 use crate::exec::{Runnable, Unsupported};
-use crate::gemm::{Kernel, Lines, PixelConfig, PixelTiles, transpose};
+use crate::gemm::{MicroKernel, OperandLines, PixelConfig, PixelTiles, transpose};
 use crate::isa::InstructionSet;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Pixels and channels of a tile, and output channels of a panel.
 const PIXELS: usize = 16;
@@ -42,8 +42,9 @@ const SUM: usize = size_of::<f32>();
 /// Whether a convolution of these types of input, kernel and output is computed in this form, its
 /// input lying with these strides.
 pub(crate) fn takes(conv: &Convolution, types: [&TensorType; 3], strides: &[i64]) -> bool {
-    let fits =
-        |window: &[Dimension]| fits((window, conv.groups), types.map(TensorType::sizes), strides);
+    let fits = |window: &[WindowDimension]| {
+        fits((window, conv.groups), types.map(TensorType::sizes), strides)
+    };
     let [x, w, _] = types.map(|ty| ty.dtype);
     (x, w, conv.accumulate) == (DType::BF16, DType::BF16, DType::F32) && fits(&conv.window)
 }
@@ -57,7 +58,7 @@ pub(super) fn takes_call(call: &ConvolutionCall) -> bool {
 }
 
 fn fits(
-    (window, groups): (&[Dimension], usize),
+    (window, groups): (&[WindowDimension], usize),
     [_, w, y]: [Vec<usize>; 3],
     strides: &[i64],
 ) -> bool {
@@ -85,7 +86,7 @@ struct ByTaps {
     room: usize,
 }
 
-impl Order<bf16> for ByTaps {
+impl WeightOrder<bf16> for ByTaps {
     fn row(&self, weight: &dyn Fn(usize, usize) -> bf16, to: &mut [bf16]) {
         for (tap, to) in to.chunks_exact_mut(self.room).enumerate().take(self.taps) {
             (0..self.channels).for_each(|channel| to[channel] = weight(channel, tap));
@@ -100,7 +101,7 @@ pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
     let room = if channels <= FEW { FEW } else { channels };
     let whole = vec![KBlock { first: 0, depth: taps * room }];
     Packer::new(
-        (Kernel::best(), Side::Right),
+        (MicroKernel::best(), WeightSide::Right),
         call,
         Box::new(ByTaps { taps, channels, room }),
         whole,
@@ -110,12 +111,12 @@ pub(super) fn packer(call: &ConvolutionCall) -> Packer<bf16> {
 /// A compiled convolution.
 pub(super) struct Pixels {
     input: Strided,
-    window: [Dimension; 2],
+    window: [WindowDimension; 2],
     taps: [usize; 2],
     channels: usize,
     /// Lines and pixels of a line of the output.
     output: [usize; 2],
-    weights: Weights<bf16>,
+    weights: PackedWeights<bf16>,
     finish: Finish,
     /// Whether results lie with pixels as rows, as sums do.
     as_rows: bool,
@@ -139,16 +140,16 @@ struct LineBand {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<'a> {
+struct PixelsScratch<'a> {
     stage: *mut u8,
     sums: *mut f32,
     turned: *mut f32,
     epilogue: *mut u8,
-    _placed: Placed<'a, 4>,
+    _placed: PlacedParts<'a, 4>,
 }
 
-impl<'a> From<Placed<'a, 4>> for Buffers<'a> {
-    fn from(placed: Placed<'a, 4>) -> Self {
+impl<'a> From<PlacedParts<'a, 4>> for PixelsScratch<'a> {
+    fn from(placed: PlacedParts<'a, 4>) -> Self {
         let [stage, sums, turned, epilogue] = placed.starts;
         Self { stage, sums: sums.cast(), turned: turned.cast(), epilogue, _placed: placed }
     }
@@ -185,7 +186,7 @@ impl Pixels {
         let pixels = Finish::of_pixels(plan, call);
         let as_rows = pixels.is_some();
         let finish = pixels.map_or_else(|| Finish::new(plan, call), Ok)?;
-        let weights = Weights::new(plan, call.kernel.slot, packer(call))?;
+        let weights = PackedWeights::new(plan, call.kernel.slot, packer(call))?;
         let config = PixelConfig::new(depth);
         Ok(Self {
             input,
@@ -204,7 +205,7 @@ impl Pixels {
     }
 
     /// Columns of the image, zeros included, that whole tiles of a line see.
-    fn columns(window: Dimension, taps: usize, line: usize) -> usize {
+    fn columns(window: WindowDimension, taps: usize, line: usize) -> usize {
         (line.next_multiple_of(PIXELS) - 1) * window.stride
             + (taps - 1) * window.kernel_dilation
             + 1
@@ -229,9 +230,9 @@ impl Pixels {
     }
 
     /// The buffers of a span: stage, sums, sums transposed, and the epilogue's scratch.
-    fn parts(&self, lines: usize) -> Parts<4> {
+    fn parts(&self, lines: usize) -> ScratchParts<4> {
         let pixels = lines * self.output[1];
-        Parts::new([
+        ScratchParts::new([
             // The last step of the last pixel reads a whole row of a tile.
             ("stage", if self.in_place { 0 } else { self.lines(lines) * self.steps[0] + 64 }),
             ("sums", (pixels + PIXELS) * self.kept() * SUM),
@@ -248,7 +249,7 @@ impl Pixels {
             .get(slots)
             .wrapping_offset(span.image as isize * strides[0] as isize * ELEMENT as isize);
         let image = image.cast_const();
-        let Dimension { stride, pad_low, .. } = self.window[0];
+        let WindowDimension { stride, pad_low, .. } = self.window[0];
         let top = (span.first * stride) as i64 - pad_low;
         if self.in_place {
             let (down, along) = (top * strides[2], -self.window[1].pad_low * strides[3]);
@@ -286,7 +287,7 @@ impl Pixels {
         to.cast_const()
     }
 
-    fn run_span(&self, span: LineBand, buffers: &Buffers<'_>, slots: &SlotTable) {
+    fn run_span(&self, span: LineBand, buffers: &PixelsScratch<'_>, slots: &SlotTable) {
         let start = self.stage(span, slots, buffers.stage);
         let (line, kept) = (self.output[1], self.kept());
         let (pixels, tiles) = (span.lines * line, line.div_ceil(PIXELS));
@@ -329,7 +330,7 @@ impl Pixels {
                 unsafe { self.config.multiply(product) };
             }
             if !self.as_rows {
-                let lines = Lines {
+                let lines = OperandLines {
                     from: sums.cast_const(),
                     lines: pixels,
                     line_stride: PANEL,

@@ -16,7 +16,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::weights::Order;
+use super::packed_weights::WeightOrder;
 
 /// Taps of a filter.
 pub(super) const TAPS: usize = 3;
@@ -130,7 +130,7 @@ impl<S: Scheme> Combined<S> {
     }
 }
 
-impl<S: Scheme> Order<f32> for Combined<S> {
+impl<S: Scheme> WeightOrder<f32> for Combined<S> {
     fn row(&self, weight: &dyn Fn(usize, usize) -> f32, to: &mut [f32]) {
         let mut to = to.iter_mut();
         for (y, x) in sums::<S>() {

@@ -19,11 +19,11 @@
 // Raw pointers into the input and scratch; places outside of the input are zeros.
 #![allow(unsafe_code)]
 
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 
-use super::interleave::{Columns, Interleave, interleaver};
+use super::interleave::{Interleave, InterleavedColumns, interleaver};
 use super::panel::{PIECE, Panel, Run};
-use crate::kernels::axis::Axis;
+use crate::kernels::axis::WindowAxis;
 use crate::stream::{Near, prefetch};
 
 /// Channels of a group, their distance in bytes, bytes of an element, and how many are interleaved.
@@ -56,11 +56,11 @@ struct Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     channels: Channels,
-    outer: Vec<Axis>,
+    outer: Vec<WindowAxis>,
     /// Per tap of the outer axes, where it is in the input with its zeros inserted.
     outer_taps: Vec<Vec<usize>>,
-    y: Axis,
-    x: Axis,
+    y: WindowAxis,
+    x: WindowAxis,
     taps: Vec<Tap>,
     phases: Vec<Phase>,
     interleave: Interleave,
@@ -79,7 +79,7 @@ pub(super) struct PixelSpan {
 
 /// Where things are in a staged span, in units.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct StageLayout {
     first_line: usize,
     first_column: usize,
     lines: usize,
@@ -95,9 +95,9 @@ const MOST_COLUMNS: usize = 32;
 
 impl Stage {
     /// `axes` are the spatial ones.
-    pub(super) fn new(mut axes: Vec<Axis>, channels: Channels) -> Self {
+    pub(super) fn new(mut axes: Vec<WindowAxis>, channels: Channels) -> Self {
         while axes.len() < 2 {
-            axes.insert(0, Axis::NONE);
+            axes.insert(0, WindowAxis::NONE);
         }
         let x = axes.pop().expect("there are two axes");
         let y = axes.pop().expect("there are two axes");
@@ -176,14 +176,14 @@ impl Stage {
         outputs + self.taps.last().map_or(0, |tap| tap.shift)
     }
 
-    fn layout(&self, span: PixelSpan) -> Layout {
+    fn layout(&self, span: PixelSpan) -> StageLayout {
         let line = self.x.output;
         let (first_line, last_line) = (span.first / line, (span.first + span.pixels - 1) / line);
         let (first_column, columns) =
             if first_line == last_line { (span.first % line, span.pixels) } else { (0, line) };
         let (lines, pitch) = (self.lines(last_line - first_line + 1), self.pitch(columns));
         let line = self.phases.len() * pitch;
-        Layout { first_line, first_column, lines, columns, pitch, line, plane: lines * line }
+        StageLayout { first_line, first_column, lines, columns, pitch, line, plane: lines * line }
     }
 
     /// Stages the lines that `count` rows from `first` on see at a span. `image` is the first
@@ -247,18 +247,18 @@ impl Stage {
 
     /// The columns of a phase. Column j sees element `begin + j * stride` of a line: from `low` to
     /// `high` that is inside.
-    fn columns(&self, layout: Layout, phase: Phase) -> Columns {
+    fn columns(&self, layout: StageLayout, phase: Phase) -> InterleavedColumns {
         let (stride, count) = (self.x.dimension.stride, layout.columns + phase.reach);
         let begin = self.begin(layout, phase);
         let reach = |limit: i64| (limit - begin).max(0) as usize;
         let low = reach(0).div_ceil(stride).min(count);
         let high = reach(self.x.input as i64).div_ceil(stride).clamp(low, count);
-        Columns { count, inside: [low, high] }
+        InterleavedColumns { count, inside: [low, high] }
     }
 
     /// The place in a line, its zeros included, that a phase's first column sees.
-    fn begin(&self, layout: Layout, phase: Phase) -> i64 {
-        let Dimension { stride, pad_low, .. } = self.x.dimension;
+    fn begin(&self, layout: StageLayout, phase: Phase) -> i64 {
+        let WindowDimension { stride, pad_low, .. } = self.x.dimension;
         (layout.first_column * stride + phase.remainder) as i64 - pad_low
     }
 
@@ -266,11 +266,11 @@ impl Stage {
     unsafe fn line(
         &self,
         lines: [*const u8; 4],
-        columns: Columns,
-        (layout, phase): (Layout, Phase),
+        columns: InterleavedColumns,
+        (layout, phase): (StageLayout, Phase),
         to: *mut u8,
     ) {
-        let Dimension { stride, pad_low, input_dilation, .. } = self.x.dimension;
+        let WindowDimension { stride, pad_low, input_dilation, .. } = self.x.dimension;
         let begin = self.begin(layout, phase);
         let from = |lines: [*const u8; 4], at: i64| {
             let skip = at as isize * self.x.stride;
@@ -290,7 +290,7 @@ impl Stage {
                     lines,
                     0,
                     to.add(column * self.unit()),
-                    Columns { count: 1, inside: [0, 1] },
+                    InterleavedColumns { count: 1, inside: [0, 1] },
                 );
             }
         }
@@ -343,7 +343,7 @@ impl Stage {
     /// The runs of a panel.
     fn runs<'a>(
         &self,
-        (layout, span): (Layout, PixelSpan),
+        (layout, span): (StageLayout, PixelSpan),
         (pixel, columns): (usize, usize),
         runs: &'a mut [Run; MOST_COLUMNS],
     ) -> &'a [Run] {

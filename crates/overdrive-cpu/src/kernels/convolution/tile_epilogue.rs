@@ -1,7 +1,7 @@
 //! The epilogue of the sums of a tile, of the results and of their folds.
 #![allow(unsafe_code)] // Addresses of slots and of scratch.
 
-use crate::loops::{Affine, CompiledEpilogue, Tile};
+use crate::loops::{AccumulatorTile, Affine, CompiledEpilogue};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
@@ -15,7 +15,7 @@ impl TileEpilogue {
     /// # Safety
     /// The sums can be read, what becomes of them belongs to this task, and there are
     /// [`scratch_bytes`](Self::scratch_bytes).
-    pub(super) unsafe fn apply(&self, tile: Tile, slots: &SlotTable, scratch: *mut u8) {
+    pub(super) unsafe fn apply(&self, tile: AccumulatorTile, slots: &SlotTable, scratch: *mut u8) {
         // SAFETY: as the caller promised.
         unsafe {
             match self {

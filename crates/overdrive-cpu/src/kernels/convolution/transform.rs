@@ -133,7 +133,7 @@ pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points)
 
 /// A row of the right matrix in its panels.
 #[derive(Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct PanelRow {
     /// Where the row begins in the first panel.
     pub(super) to: *mut f32,
     /// Elements from a panel to the next, and of a panel's row, a multiple of [`LANES`].
@@ -152,7 +152,7 @@ pub(super) unsafe fn column(
     point: &Point,
     lines: impl Fn(usize) -> *const f32,
     columns: usize,
-    row: Row,
+    row: PanelRow,
 ) {
     let mut to = row.to;
     for first in (0..columns).step_by(row.width) {

@@ -11,16 +11,16 @@ use overdrive_ir::{DType, Plan};
 
 use super::finish::{Finish, Sums};
 use super::lines::{Band, ByLines};
+use super::packed_weights::{KBlock, PackedWeights, Packer, WeightSide, kernel_of};
 use super::scheme::{Combined, OUTPUTS, Scheme, TAPS, sums};
 use super::stage::ask;
-use super::transform::{self, LANES, Points, Row, Tiles};
-use super::weights::{KBlock, Packer, Side, Weights, kernel_of};
+use super::transform::{self, LANES, PanelRow, Points, Tiles};
 use crate::exec::{Runnable, Unsupported};
-use crate::gemm::{BlockProduct, Kernel};
+use crate::gemm::{BlockProduct, MicroKernel};
 use crate::isa::InstructionSet;
 use crate::kernels::place::Strided;
 use crate::slots::SlotTable;
-use crate::threads::{Parts, Placed, Pool};
+use crate::threads::{PlacedParts, Pool, ScratchParts};
 
 /// Channels and output channels of a group from which on the transforms are paid for.
 const LEAST: [usize; 2] = [16, 32];
@@ -45,7 +45,7 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
         && call.kernel.ty.dtype == DType::F32
         && call.accumulate == DType::F32;
     let lines = call.input.strides[3] == 1 && sizes[2..] == [TAPS, TAPS];
-    let width = Kernel::<f32>::best().tile()[1];
+    let width = MicroKernel::<f32>::best().tile()[1];
     let [height, line] = [2, 3].map(|d| call.epilogue.0.extents[d]);
     // Points of a tile in panels of tiles, beside taps in panels of pixels: the ends of small
     // images cost more than is saved.
@@ -56,7 +56,7 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
     let bytes = points * channels * padded(tiles) * size_of::<f32>();
     let pays = fewer && channels >= LEAST[0] && outputs >= LEAST[1] && bytes <= PANELS;
     // On tiles of bf16x3 the plain product of many output channels is the faster one.
-    let tiles_pay = outputs >= TILES && !std::ptr::eq(kernel_of::<f32>(call), Kernel::best());
+    let tiles_pay = outputs >= TILES && !std::ptr::eq(kernel_of::<f32>(call), MicroKernel::best());
     let vectors = InstructionSet::Avx512.is_usable() && width.is_multiple_of(LANES);
     (plain && f32s && lines && pays && !tiles_pay && vectors && (step == 1 || step == 2))
         .then_some(step)
@@ -64,20 +64,20 @@ pub(super) fn step_of(call: &ConvolutionCall) -> Option<usize> {
 
 /// The packing of a kernel.
 pub(super) fn packer<S: Scheme>(call: &ConvolutionCall) -> Packer<f32> {
-    let (kernel, channels) = (Kernel::best(), call.kernel.ty.sizes()[1]);
+    let (kernel, channels) = (MicroKernel::best(), call.kernel.ty.sizes()[1]);
     let mut blocks: Vec<KBlock> = Vec::new();
     for (y, x) in sums::<S>() {
         let first = blocks.last().map_or(0, |block| block.first + block.depth);
         blocks.extend(KBlock::cut(kernel, first, channels * S::SUMS[y].len() * S::SUMS[x].len()));
     }
-    Packer::new((kernel, Side::Left), call, Box::new(Combined::<S>::new(channels)), blocks)
+    Packer::new((kernel, WeightSide::Left), call, Box::new(Combined::<S>::new(channels)), blocks)
 }
 
 /// A compiled convolution.
 pub(super) struct Winograd<S> {
-    kernel: &'static Kernel<f32>,
+    kernel: &'static MicroKernel<f32>,
     input: Strided,
-    weights: Weights<f32>,
+    weights: PackedWeights<f32>,
     finish: Finish,
     groups: usize,
     /// Channels of a group.
@@ -103,18 +103,18 @@ struct TileBand {
 }
 
 /// The parts of a worker's scratch.
-struct Buffers<'a> {
+struct WinogradScratch<'a> {
     line: *mut f32,
     points: *mut f32,
     panels: *mut f32,
     sums: *mut f32,
     pixels: *mut f32,
     epilogue: *mut u8,
-    _placed: Placed<'a, 6>,
+    _placed: PlacedParts<'a, 6>,
 }
 
-impl<'a> From<Placed<'a, 6>> for Buffers<'a> {
-    fn from(placed: Placed<'a, 6>) -> Self {
+impl<'a> From<PlacedParts<'a, 6>> for WinogradScratch<'a> {
+    fn from(placed: PlacedParts<'a, 6>) -> Self {
         let [line, points, panels, sums, pixels, epilogue] = placed.starts;
         let [line, points, panels, sums, pixels] =
             [line, points, panels, sums, pixels].map(<*mut u8>::cast);
@@ -128,14 +128,16 @@ impl<S: Scheme> Winograd<S> {
         let mut blocks = vec![0];
         for (y, x) in sums::<S>() {
             let k = call.kernel.ty.sizes()[1] * S::SUMS[y].len() * S::SUMS[x].len();
-            blocks.push(blocks[blocks.len() - 1] + KBlock::cut(Kernel::<f32>::best(), 0, k).len());
+            blocks.push(
+                blocks[blocks.len() - 1] + KBlock::cut(MicroKernel::<f32>::best(), 0, k).len(),
+            );
         }
         let extents = &call.epilogue.0.extents;
         let output = [extents[2], extents[3]];
         Ok(Self {
-            kernel: Kernel::best(),
+            kernel: MicroKernel::best(),
             input: Strided::new(&call.input),
-            weights: Weights::new(plan, call.kernel.slot, packer)?,
+            weights: PackedWeights::new(plan, call.kernel.slot, packer)?,
             finish: Finish::new(plan, call)?,
             groups: call.groups,
             channels: call.kernel.ty.sizes()[1],
@@ -181,10 +183,10 @@ impl<S: Scheme> Winograd<S> {
     }
 
     /// The buffers of a span: line, points, panels, sums, pixels, and the epilogue's scratch.
-    fn parts(&self, span: TileBand) -> Parts<6> {
+    fn parts(&self, span: TileBand) -> ScratchParts<6> {
         let height = self.kernel.tile()[0];
         let bytes = |elements: usize| elements * size_of::<f32>();
-        Parts::new([
+        ScratchParts::new([
             ("line", bytes(self.line_room())),
             ("points", bytes(Self::points_room(span))),
             ("panels", bytes(self.k() * span.columns)),
@@ -198,7 +200,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// The image has all elements, and the buffers are those of the span.
-    unsafe fn fill(&self, image: *const f32, span: TileBand, buffers: &Buffers<'_>) {
+    unsafe fn fill(&self, image: *const f32, span: TileBand, buffers: &WinogradScratch<'_>) {
         let (strides, tiles) = (&self.input.strides, self.tiles[1]);
         let [height, width] = [self.input.sizes[2] as i64, self.input.sizes[3] as i64];
         // The part of a line that some tile sees, and where it begins in a window.
@@ -244,7 +246,7 @@ impl<S: Scheme> Winograd<S> {
     ///
     /// # Safety
     /// As for [`fill`](Self::fill).
-    unsafe fn columns(&self, channel: usize, span: TileBand, buffers: &Buffers<'_>) {
+    unsafe fn columns(&self, channel: usize, span: TileBand, buffers: &WinogradScratch<'_>) {
         let width = self.kernel.tile()[1];
         for (sum, (y, x)) in sums::<S>().enumerate() {
             let blocks = &self.weights.blocks()[self.blocks[sum]..self.blocks[sum + 1]];
@@ -253,7 +255,7 @@ impl<S: Scheme> Winograd<S> {
             for (i, (y, x)) in points.enumerate() {
                 let block = blocks[(first + i) / blocks[0].depth];
                 let k = blocks[0].first + first + i - block.first;
-                let row = Row {
+                let row = PanelRow {
                     to: buffers.panels.wrapping_add(block.first * span.columns + k * width),
                     panel: block.depth * width,
                     width,
@@ -273,7 +275,7 @@ impl<S: Scheme> Winograd<S> {
         &self,
         (image, group, part): (usize, usize, usize),
         span: TileBand,
-        buffers: &Buffers<'_>,
+        buffers: &WinogradScratch<'_>,
         slots: &SlotTable,
     ) {
         let strides = &self.input.strides;

@@ -29,7 +29,7 @@ pub enum Schedule {
 
 /// The tile that a block computes at a time.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Tile {
+pub struct HopperTile {
     /// Rows: of the block, or in ping-pong of each warpgroup.
     pub rows: usize,
     /// Columns.
@@ -42,17 +42,17 @@ pub struct Tile {
     pub cluster: usize,
 }
 
-const fn cooperative(rows: usize, columns: usize, cluster: usize) -> Tile {
+const fn cooperative(rows: usize, columns: usize, cluster: usize) -> HopperTile {
     let consumers = if rows > 64 { 2 } else { 1 };
-    Tile { rows, columns, consumers, schedule: Schedule::Cooperative, cluster }
+    HopperTile { rows, columns, consumers, schedule: Schedule::Cooperative, cluster }
 }
 
-const fn ping_pong(rows: usize, columns: usize, cluster: usize) -> Tile {
-    Tile { rows, columns, consumers: 2, schedule: Schedule::PingPong, cluster }
+const fn ping_pong(rows: usize, columns: usize, cluster: usize) -> HopperTile {
+    HopperTile { rows, columns, consumers: 2, schedule: Schedule::PingPong, cluster }
 }
 
 /// Those worth trying, for large products first.
-pub(in crate::gemm) const TILES: [Tile; 11] = [
+pub(in crate::gemm) const TILES: [HopperTile; 11] = [
     cooperative(128, 256, 2),
     ping_pong(128, 128, 2),
     ping_pong(64, 256, 2),
@@ -66,7 +66,7 @@ pub(in crate::gemm) const TILES: [Tile; 11] = [
     cooperative(64, 16, 1),
 ];
 
-impl Tile {
+impl HopperTile {
     fn stage_bytes(&self) -> usize {
         (self.rows + self.columns) * 128
     }
@@ -162,7 +162,7 @@ impl Tile {
     }
 }
 
-impl fmt::Display for Tile {
+impl fmt::Display for HopperTile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schedule = match self.schedule {
             Schedule::Cooperative => "",
@@ -176,7 +176,7 @@ impl fmt::Display for Tile {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct UnknownTile;
 
-impl FromStr for Tile {
+impl FromStr for HopperTile {
     type Err = UnknownTile;
 
     fn from_str(text: &str) -> Result<Self, UnknownTile> {

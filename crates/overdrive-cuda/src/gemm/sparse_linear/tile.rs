@@ -54,7 +54,7 @@ fn declined(types: &[TensorType]) -> Option<String> {
 
 /// Why a product by the unpacked weight is at least as fast; `None` where it is not.
 fn slower(rows: usize, [n, k]: [usize; 2]) -> Option<String> {
-    let tile = Tile::of(rows);
+    let tile = SparseTile::of(rows);
     if tile != MANY {
         let fewest = FEWEST_OUTPUTS;
         return (n < fewest).then(|| {
@@ -75,25 +75,25 @@ fn slower(rows: usize, [n, k]: [usize; 2]) -> Option<String> {
 
 /// The tile that a block computes at a time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Tile {
+pub(super) struct SparseTile {
     /// Warpgroups that multiply, by 64 outputs each.
     pub(super) consumers: usize,
     /// Rows of x.
     pub(super) rows: usize,
 }
 
-const fn tile(consumers: usize, rows: usize) -> Tile {
-    Tile { consumers, rows }
+const fn tile(consumers: usize, rows: usize) -> SparseTile {
+    SparseTile { consumers, rows }
 }
 
 /// Those for few rows: up to as many as they have.
-const FEW: [Tile; 3] = [tile(1, 16), tile(1, 32), tile(1, 64)];
+const FEW: [SparseTile; 3] = [tile(1, 16), tile(1, 32), tile(1, 64)];
 /// That for many.
-const MANY: Tile = tile(2, 256);
+const MANY: SparseTile = tile(2, 256);
 /// All.
-pub(super) const TILES: [Tile; 4] = [FEW[0], FEW[1], FEW[2], MANY];
+pub(super) const TILES: [SparseTile; 4] = [FEW[0], FEW[1], FEW[2], MANY];
 
-impl Tile {
+impl SparseTile {
     /// The one for `rows` rows of x.
     pub(super) fn of(rows: usize) -> Self {
         FEW.into_iter().find(|tile| rows <= tile.rows).unwrap_or(MANY)

@@ -11,10 +11,10 @@ use overdrive_ir::{DType, Graph, OpRef};
 
 use super::{dropout, hopper, region};
 use crate::Error;
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::named::{Compile, Launched, NamedKernel, PrintedCall, Sources};
-use crate::kernels::nest::Place;
+use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// Shared memory that a block may have on every architecture that we compile for.
@@ -23,10 +23,10 @@ const SHARED_BYTES: usize = 99 << 10;
 /// Keys and values of heads that are worked on together: half of a large GPU's L2.
 const BUNCH_BYTES: usize = 24 << 20;
 
-/// `Shape` of `shape.cuh`.
+/// `AttentionShape` of `shape.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shape {
+pub(super) struct AttentionShape {
     pub(super) heads: i32,
     pub(super) group: i32,
     pub(super) matrices: i32,
@@ -53,7 +53,7 @@ pub(super) fn bunch(matrices: usize, most: usize) -> i32 {
     matrices.div_ceil(matrices.div_ceil(most).max(1)).max(1) as i32
 }
 
-impl Shape {
+impl AttentionShape {
     fn of(call: &KernelCall, factor: f64) -> Self {
         let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
         let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
@@ -87,7 +87,7 @@ impl Shape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Design {
     /// `hopper.cu`.
-    Hopper(hopper::Tile),
+    Hopper(hopper::AttentionTile),
     /// `tensor.cu`: fragments of 16 queries for each warp.
     Tensor { fragments: usize },
     /// `decode.cu`.
@@ -123,7 +123,7 @@ impl Cut {
         let rows = (heads / shared.max(1)) * queries;
         let dense = |view: &View| {
             let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
-            outer && view.strides[3] == 1 && Place::new(view).is_aligned(16)
+            outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(16)
         };
         let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && matches!(d, 32 | 64 | 128 | 256)
@@ -161,7 +161,7 @@ impl Design {
         };
         // Its maximum is taken before the factor, which must not turn the order around.
         let is_ordered = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0 || has_regions;
-        if let Some(tile) = hopper::Tile::of(call, does)
+        if let Some(tile) = hopper::AttentionTile::of(call, does)
             && architecture == Architecture::Sm90a
             && is_ordered
         {
@@ -171,7 +171,7 @@ impl Design {
         let (d, values) = (q.ty.sizes()[3], v.ty.sizes()[3]);
         let dense = |view: &View| {
             let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
-            outer && view.strides[3] == 1 && Place::new(view).is_aligned(16)
+            outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(16)
         };
         let fits = [d, values].iter().all(|&n| n % 16 == 0 && (16..=128).contains(&n));
         let tensor = matches!(q.ty.dtype, DType::F16 | DType::BF16)
@@ -181,7 +181,7 @@ impl Design {
         if tensor {
             let sizes = q.ty.sizes();
             // Two fragments halve the reads of keys and values, once there are tiles enough for all
-            // multiprocessors; beside the addresses of what a score or mask function reads they do
+            // multiprocessors. Beside the addresses of what a score or mask function reads they do
             // not fit in registers.
             let many = sizes[0] * sizes[1] * sizes[2].div_ceil(128) >= 264;
             let fragments =
@@ -236,7 +236,7 @@ fn source(
     call: &KernelCall,
     (attention, regions): (&Attention, &[Graph]),
     design: Design,
-) -> Result<Source, Refusal> {
+) -> Result<KernelSource, Refusal> {
     let dtype = call.operands[0].ty.dtype;
     let values = call.operands[2].ty.sizes()[3];
     let text = match design {
@@ -276,7 +276,7 @@ pub(super) fn specialised(
     call: &KernelCall,
     (attention, functions): (&Attention, String),
     own: &str,
-) -> Source {
+) -> KernelSource {
     let dtype = call.operands[0].ty.dtype;
     let [d, values] = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
     let mut text = String::from("#include \"scalar.cuh\"\n");
@@ -288,7 +288,7 @@ pub(super) fn specialised(
     text += own;
     let defines =
         if attention.mask == Mask::Causal { vec![("CAUSAL", String::new())] } else { vec![] };
-    Source { name: name.to_owned().into(), text: text.into(), defines }
+    KernelSource { name: name.to_owned().into(), text: text.into(), defines }
 }
 
 /// What printed reads call.
@@ -302,13 +302,13 @@ const CLAMPED: &str =
 
 /// A compiled attention.
 #[derive(Debug)]
-struct Compiled {
+struct CompiledAttention {
     entry: Entry,
     is_empty: bool,
-    shape: Shape,
+    shape: AttentionShape,
     /// q, k, v.
-    operands: [Place; 3],
-    results: [Option<Place>; 2],
+    operands: [ViewStart; 3],
+    results: [Option<ViewStart>; 2],
     captures: Vec<SlotId>,
 }
 
@@ -348,7 +348,8 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
             "{found} are more than one launch takes; split the batch"
         )));
     }
-    let (shape, source) = (Shape::of(call, factor), source(call, (attention, regions), design)?);
+    let (shape, source) =
+        (AttentionShape::of(call, factor), source(call, (attention, regions), design)?);
     if let Design::Hopper(tile) = design {
         return hopper::compile(site, call, (tile, shape), &source);
     }
@@ -363,17 +364,17 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         block_dim: (threads, 1, 1),
         shared_mem_bytes: bytes as u32,
     };
-    Ok(Box::new(Compiled {
+    Ok(Box::new(CompiledAttention {
         entry: Entry::new(site.device, (&source, "attention"), config)?,
         is_empty: matrices * tiles == 0,
         shape,
-        operands: [q, k, v].map(Place::new),
-        results: [0, 1].map(|i| call.results[i].as_ref().map(Place::new)),
+        operands: [q, k, v].map(ViewStart::new),
+        results: [0, 1].map(|i| call.results[i].as_ref().map(ViewStart::new)),
         captures: call.operands[3..].iter().map(|view| view.slot).collect(),
     }))
 }
 
-impl Launch for Compiled {
+impl Launch for CompiledAttention {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         if self.is_empty {
             return Ok(());

@@ -23,8 +23,8 @@ struct Queries {
     Element dout[QUERIES][DV + SKEW];
 };
 
-// `Rows` of captures.rs: strides of delta, and the bits of the largest term.
-struct Rows {
+// `CaptureRows` of captures.rs: strides of delta, and the bits of the largest term.
+struct CaptureRows {
     i64 delta[3];
     i32 bits;
 };
@@ -58,7 +58,8 @@ __device__ __forceinline__ void multiply_rows(f32 (&sums)[KEYS / 8][4],
 template <class Take>
 __device__ __forceinline__ void walk(const Element* q, const Element* k, const Element* v,
                                      const Element* dout, const f32* lse, const f32* delta,
-                                     const Shape& s, const Rows& rows, Take take CAPTURES) {
+                                     const AttentionShape& s, const CaptureRows& rows,
+                                     Take take CAPTURES) {
     extern __shared__ __align__(128) unsigned char bytes[];
     Queries& queries = *reinterpret_cast<Queries*>(bytes);
     Block* blocks = reinterpret_cast<Block*>(bytes + sizeof(Queries));
@@ -154,8 +155,8 @@ extern "C" __global__ void __launch_bounds__(256) attention_captures_begin(u64* 
 extern "C" __global__ void __launch_bounds__(128)
     attention_captures_largest(const Element* q, const Element* k, const Element* v,
                                const Element* dout, const f32* lse, const f32* delta,
-                               u32* largest, const __grid_constant__ Shape s,
-                               const __grid_constant__ Rows rows CAPTURES) {
+                               u32* largest, const __grid_constant__ AttentionShape s,
+                               const __grid_constant__ CaptureRows rows CAPTURES) {
     after_previous();
     // As bits, of which those of NaN are the largest.
     u32 most[CAPTURED_TENSORS] = {};
@@ -174,8 +175,8 @@ extern "C" __global__ void __launch_bounds__(128)
 extern "C" __global__ void __launch_bounds__(128)
     attention_captures_add(const Element* q, const Element* k, const Element* v,
                            const Element* dout, const f32* lse, const f32* delta, u64* sums,
-                           const u32* largest, const __grid_constant__ Shape s,
-                           const __grid_constant__ Rows rows CAPTURES) {
+                           const u32* largest, const __grid_constant__ AttentionShape s,
+                           const __grid_constant__ CaptureRows rows CAPTURES) {
     after_previous();
     f32 units[CAPTURED_TENSORS];
 #pragma unroll

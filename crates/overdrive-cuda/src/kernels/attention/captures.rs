@@ -13,10 +13,10 @@ use overdrive_ir::ops::attention::find_mask;
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, View};
 
-use super::call::{FRAGMENTS, Shape, bunch, specialised};
+use super::call::{AttentionShape, FRAGMENTS, bunch, specialised};
 use super::{dropout, region, slopes};
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Refusal, Site};
 
@@ -61,7 +61,7 @@ pub(super) fn source(
     call: &KernelCall,
     (op, regions): (&AttentionGrad, &[Graph]),
     slopes: &Slopes,
-) -> Result<Option<Source>, Refusal> {
+) -> Result<Option<KernelSource>, Refusal> {
     let (wanted, rest) = (wanted(call, op), &call.operands[6..]);
     let (_, captures) = op.attention.seed_and_captures(rest);
     if wanted.is_empty() {
@@ -89,10 +89,10 @@ pub(super) fn source(
     Ok(Some(specialised("attention_captures", call, (&op.attention, functions), &text)))
 }
 
-/// `Rows` of `captures.cu`.
+/// `CaptureRows` of `captures.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Rows {
+struct CaptureRows {
     delta: [i64; 3],
     bits: i32,
 }
@@ -103,8 +103,8 @@ pub(super) struct Captures {
     largest: Entry,
     add: Entry,
     rounds: Vec<(Entry, Wanted)>,
-    shape: Shape,
-    rows: Rows,
+    shape: AttentionShape,
+    rows: CaptureRows,
     /// Sums of all captures, 8 bytes each, then the largest term of each.
     elements: usize,
 }
@@ -127,14 +127,14 @@ impl Captures {
         site: &Site<'_>,
         (call, op): (&KernelCall, &AttentionGrad),
         views: [&View; 4],
-        source: &Source,
+        source: &KernelSource,
     ) -> Result<Self, Refusal> {
         let [q, k, v, dout] = views;
         let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
         let matrices = sizes[0] * sizes[1];
         let four = |view: &View| -> [i64; 4] { std::array::from_fn(|d| view.strides[d]) };
         let three = |view: &View| -> [i64; 3] { std::array::from_fn(|d| view.strides[d]) };
-        let shape = Shape {
+        let shape = AttentionShape {
             heads: sizes[1] as i32,
             group: (sizes[1] / k.ty.sizes()[1]) as i32,
             matrices: matrices as i32,
@@ -178,7 +178,7 @@ impl Captures {
             add: entry("attention_captures_add", tiles, walk)?,
             rounds: wanted.into_iter().enumerate().map(round).collect::<Result<_, Error>>()?,
             shape,
-            rows: Rows { delta: three(&call.operands[5]), bits: bits as i32 },
+            rows: CaptureRows { delta: three(&call.operands[5]), bits: bits as i32 },
             elements,
         })
     }

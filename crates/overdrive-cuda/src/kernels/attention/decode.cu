@@ -1,4 +1,4 @@
-// Attention of few queries (the next token of a decoder) on plain multiply-adds: what counts is how
+// Attention of few queries (the next token of a decoder) on plain multiply-adds. The time is how
 // long one thread reads, so the keys are cut among the warps of all blocks of a cluster.
 //
 // The query heads of a key head are rows that share its keys and values: each is read once. LANES
@@ -50,7 +50,7 @@ __cluster_dims__(SPLIT, 1, 1)
 #endif
 __launch_bounds__(WARPS * 32)
 attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
-          Shape s CAPTURES) {
+          AttentionShape s CAPTURES) {
     __shared__ f32 sums[WARPS][ROWS][WIDTH];
     const i32 rank = blockIdx.x % SPLIT, matrix = blockIdx.x / SPLIT;
     const i32 heads = s.heads / s.group, b = matrix / heads, head = matrix % heads;

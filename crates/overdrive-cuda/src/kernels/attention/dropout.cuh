@@ -2,8 +2,8 @@
 // place among [B, H, Tq, Tk], as `dropout` of the IR draws it.
 //
 // Text before gives SITE, REACH (what the bits of a weight that stays reach), STAYS (what it is
-// multiplied by), SEED_AT (where the seed lies), and whether rows have a multiple of 2 and of 4
-// keys (EVEN, FOURS).
+// multiplied by) and SEED_AT (where the seed lies). EVEN and FOURS: whether rows have a multiple of
+// 2 and of 4 keys.
 
 #define SEED seed_of[SEED_AT]
 

@@ -10,8 +10,8 @@
 // Sums of dq of several tiles of keys meet in memory as f32, by bulk additions of whole blocks. A
 // counter of each block says which tile's turn it is, so that they are added in the order of tiles
 // and every launch gives the same bits. Tasks begin in that order too, one per multiprocessor, and
-// all of a head walk the same way: a tile follows the one before by about a block, so that it
-// rarely waits. `attention_grad_round` rounds the sums.
+// all of a head walk the same way. So a tile follows the one before by about a block, and rarely
+// waits. `attention_grad_round` rounds the sums.
 //
 // A warpgroup multiplies dq of the block before this one, so that it need not wait for the other's
 // dscores. Two warpgroups take turns (ping-pong): while one exponentiates, the other multiplies.
@@ -86,18 +86,18 @@ __device__ __forceinline__ float4* store_plain(float4* to, const f32 (&sums)[Cou
 }
 
 // Blocks of queries.
-__device__ __forceinline__ i32 blocks_of(const Shape& s) {
+__device__ __forceinline__ i32 blocks_of(const AttentionShape& s) {
     return (s.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
 }
 
-// A part of what a tile of keys of a head has to do: so many steps over blocks of queries, which
+// A part of what a tile of keys of a head has to do: so many steps over blocks of queries. They
 // begin at one of query head `h` and go from block `last` to `begin` of each head. Negative steps:
 // there are no more tasks.
 struct Task {
     i32 b, head, tile, key, part, last, begin, h, block, steps;
 };
 
-__device__ __forceinline__ void decode(volatile Task& to, const Shape& s, const Grad& g,
+__device__ __forceinline__ void decode(volatile Task& to, const AttentionShape& s, const Grad& g,
                                        i32 index) {
     const i32 tiles = (s.keys + TILE - 1) / TILE, part = index % g.splits;
     i32 matrix, tile;
@@ -187,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                    const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                    const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,
                    const f32* lse, const f32* delta, f32* sums, f32* partial, u32* counters,
-                   const __grid_constant__ Shape s, const __grid_constant__ Grad g CAPTURES) {
+                   const __grid_constant__ AttentionShape s,
+                   const __grid_constant__ Grad g CAPTURES) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ Barriers barriers;
     __shared__ f32 shifts[QUERY_STAGES][BLOCK_QUERIES], deltas[QUERY_STAGES][BLOCK_QUERIES];
@@ -608,11 +609,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// Rounds a block of sums of dq, or adds up what parts of a tile have of eight channels of dk or dv,
-// and leaves the counters as the next launch expects them.
+// Rounds a block of sums of dq, or adds up what parts of a tile have of eight channels of dk or dv.
+// Leaves the counters as the next launch expects them.
 extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP)
     attention_grad_round(const f32* sums, const f32* partial, u32* counters, Element* dq,
-                         Element* dk, Element* dv, const __grid_constant__ Shape s,
+                         Element* dk, Element* dv, const __grid_constant__ AttentionShape s,
                          const __grid_constant__ Grad g) {
     // Lines of a warp are banks apart.
     constexpr int WIDTH = PARTS * LINE + 8;

@@ -15,16 +15,16 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
-use super::call::{HEADS, Shape, bunch, specialised};
+use super::call::{AttentionShape, HEADS, bunch, specialised};
 use super::captures::{self, Captures};
 use super::homes::{Home, Staging};
 use super::hopper::{LINE, OWN, boxes};
 use super::{dropout, region, slopes};
 use crate::Error;
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::named::{Compile, Launched, NamedKernel, PrintedCall, Sources};
-use crate::kernels::nest::Place;
+use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::memory::DeviceBytes;
 use crate::tensor_map::Maps;
@@ -82,16 +82,16 @@ fn declines_regions(regions: &[Graph]) -> Option<Decline> {
 
 /// What a task works on at a time.
 #[derive(Clone, Copy, Debug)]
-struct Tile {
+struct GradTile {
     /// Channels of q and k, and of v.
     widths: [usize; 2],
     /// Queries of a step.
     queries: usize,
 }
 
-impl Tile {
+impl GradTile {
     /// By registers: both sums of keys, scores, dweights and what is rounded of them fit just so,
-    /// beside one function; two functions, or dropout, take more, and most where each weight is
+    /// beside one function. Two functions, or dropout, take more, and most where each weight is
     /// drawn alone (`draw`).
     fn of(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Self {
         let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
@@ -133,8 +133,11 @@ fn slopes(regions: &[Graph]) -> Option<Slopes> {
 }
 
 /// The kernel and what rounds its sums, specialised.
-fn source(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Result<Source, Refusal> {
-    let (tile, dtype) = (Tile::of(call, (op, regions)), call.operands[0].ty.dtype);
+fn source(
+    call: &KernelCall,
+    (op, regions): (&AttentionGrad, &[Graph]),
+) -> Result<KernelSource, Refusal> {
+    let (tile, dtype) = (GradTile::of(call, (op, regions)), call.operands[0].ty.dtype);
     let (widths, queries) = (tile.widths, tile.queries);
     let (keys, rest) = (call.operands[1].ty.sizes()[2], &call.operands[6..]);
     let (_, captures) = op.attention.seed_and_captures(rest);
@@ -218,7 +221,7 @@ struct Grad {
     tasks: i32,
 }
 
-struct Compiled {
+struct CompiledAttentionGrad {
     kernel: Entry,
     round: Entry,
     /// Of all homes but the last.
@@ -226,12 +229,12 @@ struct Compiled {
     /// q, dout, k, v, dk, dv, dq.
     homes: [Home; 7],
     /// The log-sum-exp and delta.
-    rows: [Place; 2],
+    rows: [ViewStart; 2],
     /// Offsets into the scratch: sums of dq, parts of dk and dv.
     sums: [usize; 2],
     /// What tasks are taken by, and how many tiles each block of sums has; a launch leaves them 0.
     counters: DeviceBytes,
-    shape: Shape,
+    shape: AttentionShape,
     grad: Grad,
     captures: Vec<SlotId>,
     of_captures: Option<OfCaptures>,
@@ -239,7 +242,12 @@ struct Compiled {
 }
 
 /// Tasks of a tile of keys, so that few tiles still fill the multiprocessors. No task is empty.
-fn splits(op: &AttentionGrad, shape: &Shape, block: usize, multiprocessors: usize) -> usize {
+fn splits(
+    op: &AttentionGrad,
+    shape: &AttentionShape,
+    block: usize,
+    multiprocessors: usize,
+) -> usize {
     let (queries, keys, group) =
         (shape.queries as usize, shape.keys as usize, shape.group as usize);
     let (tiles, blocks) = (keys.div_ceil(TILE), queries.div_ceil(block));
@@ -273,7 +281,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let ([batch, heads, queries], [key_heads, keys]) =
         ([sizes[0], sizes[1], sizes[2]], [shared[1], shared[2]]);
     let strides = |view: &View| -> [i64; 3] { std::array::from_fn(|d| view.strides[d]) };
-    let shape = Shape {
+    let shape = AttentionShape {
         heads: key_heads as i32,
         group: (heads / key_heads) as i32,
         matrices: (batch * key_heads) as i32,
@@ -283,10 +291,10 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         q: std::array::from_fn(|d| views[6].strides[d]),
         lse: strides(lse),
         factor: op.0.attention.factor(sizes[3]),
-        ..Shape::default()
+        ..AttentionShape::default()
     };
     let (tile, multiprocessors) =
-        (Tile::of(call, op), site.device.properties().multiprocessors as usize);
+        (GradTile::of(call, op), site.device.properties().multiprocessors as usize);
     let (widths, rows) = (tile.widths, tile.queries);
     let splits = splits(op.0, &shape, rows, multiprocessors);
     let tiles = batch * key_heads * keys.div_ceil(TILE);
@@ -307,7 +315,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let eights = (widths[0] + widths[1]) / 8;
     let round_blocks = blocks + if splits > 1 { tiles * eights } else { 0 };
     let boxed = [rows, rows, TILE, TILE, OWN, OWN];
-    Ok(Box::new(Compiled {
+    Ok(Box::new(CompiledAttentionGrad {
         kernel: entry(
             "attention_grad",
             tasks.min(multiprocessors),
@@ -324,7 +332,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
             tasks: tasks as i32,
         },
         homes: homes.try_into().unwrap_or_else(|_| unreachable!("seven views were made")),
-        rows: [lse, delta].map(Place::new),
+        rows: [lse, delta].map(ViewStart::new),
         sums,
         counters,
         shape,
@@ -339,7 +347,7 @@ fn pointers<T>(parameters: &mut [T]) -> impl Iterator<Item = *mut c_void> {
     parameters.iter_mut().map(|parameter| (&raw mut *parameter).cast())
 }
 
-impl Launch for Compiled {
+impl Launch for CompiledAttentionGrad {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let scratch = |offset: usize| addresses.workspace() + offset as u64;
         for copy in &self.staging.before {
@@ -365,7 +373,8 @@ impl Launch for Compiled {
         let mut parameters: Vec<*mut c_void> =
             pointers(&mut buffers).chain(pointers(&mut outputs)).collect();
         parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
-        // SAFETY: as above; its stores keep to the rows of the shape.
+        // SAFETY: the parameters are those of the kernel. It reads the sums and partials of the
+        // scratch, and its stores keep to the rows of the shape.
         unsafe { self.round.launch(stream, &mut parameters)? };
         if let Some(OfCaptures { kernels, results, sums }) = &self.of_captures {
             let results: Vec<CUdeviceptr> = results.iter().map(|home| home.of(addresses)).collect();
@@ -375,12 +384,13 @@ impl Launch for Compiled {
                 captures: &captures,
                 results: &results,
             };
-            // SAFETY: as above.
+            // SAFETY: the addresses are those of the operands, the captures and the results of this
+            // call, and the scratch has room for the sums from `sums` on.
             unsafe { kernels.launch(stream, &at)? };
         }
         for copy in &self.staging.after {
             let ends = [scratch(copy.offset), copy.view.of(addresses)];
-            // SAFETY: as above.
+            // SAFETY: the addresses are those of scratch and of the view for all of it.
             unsafe { copy.transfer.run(stream, ends)? };
         }
         Ok(())

@@ -5,7 +5,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::View;
 
 use super::hopper::is_copied;
-use crate::kernels::nest::Place;
+use crate::kernels::nest::ViewStart;
 use crate::kernels::transfer::Transfer;
 use crate::launch::{Addresses, Refusal, Site};
 
@@ -15,7 +15,7 @@ const ALIGNMENT: usize = 256;
 /// Where the kernels read an operand or write a result.
 pub(super) enum Home {
     /// Where the plan has it.
-    There(Place),
+    There(ViewStart),
     /// A dense copy so many bytes into the scratch.
     Scratch(usize),
 }
@@ -30,9 +30,9 @@ impl Home {
 }
 
 /// A copy between a view of the plan and its dense form in the scratch.
-pub(super) struct Copy {
+pub(super) struct HomeCopy {
     pub(super) transfer: Transfer,
-    pub(super) view: Place,
+    pub(super) view: ViewStart,
     pub(super) offset: usize,
 }
 
@@ -40,8 +40,8 @@ pub(super) struct Copy {
 #[derive(Default)]
 pub(super) struct Staging {
     pub(super) bytes: usize,
-    pub(super) before: Vec<Copy>,
-    pub(super) after: Vec<Copy>,
+    pub(super) before: Vec<HomeCopy>,
+    pub(super) after: Vec<HomeCopy>,
 }
 
 impl Staging {
@@ -58,12 +58,12 @@ impl Staging {
         view: &View,
     ) -> Result<(Home, View), Refusal> {
         if is_copied(view) {
-            return Ok((Home::There(Place::new(view)), view.clone()));
+            return Ok((Home::There(ViewStart::new(view)), view.clone()));
         }
         let (offset, dense) =
             (self.room(view.ty.bytes()), View::row_major(view.slot, view.ty.clone()));
         let transfer = Transfer::new(site, view, &dense)?;
-        self.before.push(Copy { transfer, view: Place::new(view), offset });
+        self.before.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         Ok((Home::Scratch(offset), dense))
     }
 
@@ -75,13 +75,13 @@ impl Staging {
         like: &View,
     ) -> Result<(Home, View), Refusal> {
         if let Some(view) = view.filter(|view| is_copied(view)) {
-            return Ok((Home::There(Place::new(view)), view.clone()));
+            return Ok((Home::There(ViewStart::new(view)), view.clone()));
         }
         let (offset, dense) =
             (self.room(like.ty.bytes()), View::row_major(like.slot, like.ty.clone()));
         if let Some(view) = view {
             let transfer = Transfer::new(site, &dense, view)?;
-            self.after.push(Copy { transfer, view: Place::new(view), offset });
+            self.after.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         }
         Ok((Home::Scratch(offset), dense))
     }
@@ -90,11 +90,11 @@ impl Staging {
     pub(super) fn dense_result(&mut self, site: &Site<'_>, view: &View) -> Result<Home, Refusal> {
         let dense = View::row_major(view.slot, view.ty.clone());
         if dense.strides == view.strides {
-            return Ok(Home::There(Place::new(view)));
+            return Ok(Home::There(ViewStart::new(view)));
         }
         let offset = self.room(view.ty.bytes());
         let transfer = Transfer::new(site, &dense, view)?;
-        self.after.push(Copy { transfer, view: Place::new(view), offset });
+        self.after.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         Ok(Home::Scratch(offset))
     }
 }

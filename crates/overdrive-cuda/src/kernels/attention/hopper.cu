@@ -110,7 +110,7 @@ __device__ __forceinline__ void issue_scores(Scores& scores, u64 queries, u64 ke
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
               const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap out, f32* lse,
-              Counter* counter, const __grid_constant__ Shape s CAPTURES) {
+              Counter* counter, const __grid_constant__ AttentionShape s CAPTURES) {
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers barriers;
     const u32 query_place = (shared_address(bytes) + 1023) & ~1023u;

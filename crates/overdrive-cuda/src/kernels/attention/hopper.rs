@@ -1,7 +1,7 @@
 //! Attention on Hopper's tensor cores: the calls that it takes, their tile, and the launch.
 //!
-//! Measured on an H200, bf16, beside the portable kernel (TFLOP/s, causal half): 16 heads of 128
-//! channels, B 4, T 4,096 causal 571 instead of 220; 64 channels, B 2, T 8,192 causal 486 instead
+//! Measured on an H200, bf16, beside the portable kernel (TFLOP/s, causal half). 16 heads of 128
+//! channels, B 4, T 4,096 causal: 571 instead of 220. 64 channels, B 2, T 8,192 causal: 486 instead
 //! of 275. Up to 128 queries or keys the portable kernel is as fast or faster.
 
 use std::ffi::c_void;
@@ -11,11 +11,11 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 
-use super::call::Shape;
+use super::call::AttentionShape;
 use crate::Error;
-use crate::compiler::Source;
+use crate::compiler::KernelSource;
 use crate::entry::Entry;
-use crate::kernels::nest::Place;
+use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::memory::DeviceBytes;
 use crate::tensor_map::{Boxes, Extent, Maps};
@@ -50,7 +50,7 @@ pub(super) enum Does {
 
 /// What a block of the grid works on at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
+pub(super) struct AttentionTile {
     /// Keys of a block.
     keys: usize,
     /// Warpgroups that multiply.
@@ -64,10 +64,10 @@ pub(super) fn is_copied(view: &View) -> bool {
     let outer = view.ty.sizes().into_iter().zip(&view.strides).take(3);
     let strides =
         outer.filter(|&(size, _)| size > 1).all(|(_, stride)| *stride > 0 && stride % 8 == 0);
-    strides && view.strides[3] == 1 && Place::new(view).is_aligned(16)
+    strides && view.strides[3] == 1 && ViewStart::new(view).is_aligned(16)
 }
 
-impl Tile {
+impl AttentionTile {
     /// The best for a call; none where another kernel takes it.
     pub(super) fn of(call: &KernelCall, does: Does) -> Option<Self> {
         let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
@@ -81,7 +81,7 @@ impl Tile {
             return None;
         }
         // Sums take half as many registers of a thread as there are channels, scores and
-        // probabilities three quarters as many as there are keys; a function of them takes more,
+        // probabilities three quarters as many as there are keys. A function of them takes more,
         // and dropout most.
         let tile = |keys, consumers, places| Self { keys, consumers, places };
         Some(match (d.max(values), does) {
@@ -129,15 +129,15 @@ pub(super) fn boxes(view: &View, rows: usize) -> Boxes {
     Boxes::new(view.ty.dtype, [3, 2, 1, 0].map(extent), [LINE * 8 / view.ty.dtype.bits(), rows])
 }
 
-struct Compiled {
+struct CompiledHopperAttention {
     entry: Entry,
     maps: Maps,
     /// q, k, v and the output.
-    places: [Place; 4],
-    lse: Option<Place>,
+    places: [ViewStart; 4],
+    lse: Option<ViewStart>,
     /// What the blocks of a launch take tasks by; each launch leaves it as it was.
     counter: DeviceBytes,
-    shape: Shape,
+    shape: AttentionShape,
     captures: Vec<SlotId>,
 }
 
@@ -145,8 +145,8 @@ struct Compiled {
 pub(super) fn compile(
     site: &Site<'_>,
     call: &KernelCall,
-    (tile, shape): (Tile, Shape),
-    source: &Source,
+    (tile, shape): (AttentionTile, AttentionShape),
+    source: &KernelSource,
 ) -> Result<Box<dyn Launch>, Refusal> {
     let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
     let out = call.results[0].as_ref().expect("a tile is of calls that have an output");
@@ -159,18 +159,18 @@ pub(super) fn compile(
     let counter = DeviceBytes::new(site.device, COUNTER_BYTES)?;
     counter.fill(0)?;
     let rows = [(q, tile.queries()), (k, tile.keys), (v, tile.keys), (out, OWN)];
-    Ok(Box::new(Compiled {
+    Ok(Box::new(CompiledHopperAttention {
         entry: Entry::new(site.device, (source, "attention"), config)?,
         maps: Maps::new(rows.map(|(view, rows)| boxes(view, rows)).into()),
-        places: rows.map(|(view, _)| Place::new(view)),
-        lse: call.results[1].as_ref().map(Place::new),
+        places: rows.map(|(view, _)| ViewStart::new(view)),
+        lse: call.results[1].as_ref().map(ViewStart::new),
         counter,
         shape,
         captures: call.operands[3..].iter().map(|view| view.slot).collect(),
     }))
 }
 
-impl Launch for Compiled {
+impl Launch for CompiledHopperAttention {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let mut maps = self.maps.at(&self.places.map(|place| place.of(addresses)))?;
         let lse = self.lse.map_or(0, |place| place.of(addresses));

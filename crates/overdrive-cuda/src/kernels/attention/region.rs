@@ -3,20 +3,20 @@
 use overdrive_ir::ops::Attention;
 use overdrive_ir::plan::{Access, Instr, Register, View};
 use overdrive_ir::{DType, Graph};
-use overdrive_passes::{At, Read, Region};
+use overdrive_passes::{At, CaptureRead, Region};
 
 use crate::launch::Refusal;
 use crate::loops::print::{Spelling, body};
 
 /// A region and what it reads.
-pub(super) struct Printed<'a> {
+pub(super) struct PrintedRegion<'a> {
     pub(super) region: Region,
     captures: &'a [View],
     /// Whether weights are rounded to 16 bits, so that faster functions will do.
     is_loose: bool,
 }
 
-impl<'a> Printed<'a> {
+impl<'a> PrintedRegion<'a> {
     /// A region that reads `captures`, for weights of `dtype`.
     pub(super) fn new(region: &Graph, captures: &'a [View], dtype: DType) -> Result<Self, Refusal> {
         let region = Region::new(region, captures).map_err(Refusal::Unsupported)?;
@@ -47,9 +47,9 @@ impl<'a> Printed<'a> {
     }
 }
 
-impl Spelling for Printed<'_> {
+impl Spelling for PrintedRegion<'_> {
     fn load(&self, register: Register, _: &Access) -> String {
-        let Read { capture, index } = &self.region.reads[&register];
+        let CaptureRead { capture, index } = &self.region.reads[&register];
         let view = &self.captures[*capture];
         let mut at = format!("{}", view.offset);
         for ((index, &stride), extent) in index.iter().zip(&view.strides).zip(view.ty.sizes()) {
@@ -107,7 +107,7 @@ pub(super) fn print(
         [names].into_iter().chain((0..captures.len()).map(|i| format!(", c{i}"))).collect();
     let mut text = format!("#define CAPTURES {parameters}\n#define CAPTURED {names}\n");
     for region in regions {
-        let printed = Printed::new(region, captures, dtype)?;
+        let printed = PrintedRegion::new(region, captures, dtype)?;
         let output = region.ty(region.outputs()[0].value).dtype;
         let (guard, name, sum) = match output {
             DType::Bool => ("MASK", "visible", ""),

@@ -1,11 +1,11 @@
-// What the kernels of attention share: the shape (`Shape` in call.rs), pairs of 16-bit floats, and
-// scores by the printed functions.
+// What the kernels of attention share: the shape (`AttentionShape` in call.rs), pairs of 16-bit
+// floats, and scores by the printed functions.
 //
 // Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after
-// a comma) and CAPTURED (their names), D and DV (channels of q and k, and of v), and, where the op
-// has them, SCORE with `score` and MASK with `visible`. -D CAUSAL.
+// a comma), CAPTURED (their names), D and DV (channels of q and k, and of v). Where the op has
+// them, it gives SCORE with `score` and MASK with `visible`. -D CAUSAL.
 
-struct Shape {
+struct AttentionShape {
     // Heads of a sequence; query heads of a key head; heads of all sequences; heads whose tiles are
     // issued together.
     i32 heads, group, matrices, together;

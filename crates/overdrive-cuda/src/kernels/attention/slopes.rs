@@ -5,7 +5,7 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::View;
 use overdrive_ir::{DType, row_major};
 
-use super::region::{INDEX, Printed};
+use super::region::{INDEX, PrintedRegion};
 use crate::launch::Refusal;
 use crate::loops::print::Spelling;
 
@@ -15,7 +15,7 @@ pub(super) fn print_scored(
     captures: &[View],
     dtype: DType,
 ) -> Result<String, Refusal> {
-    let printed = Printed::new(&slopes.region, captures, dtype)?;
+    let printed = PrintedRegion::new(&slopes.region, captures, dtype)?;
     let outputs = &printed.region.outputs;
     Ok(format!(
         "#define SLOPES\nstruct Scored {{ Sum score, slope; }};\n__device__ __forceinline__ Scored \
@@ -34,7 +34,7 @@ pub(super) fn print_reads(
     (captures, bases): (&[View], &[Option<usize>]),
     dtype: DType,
 ) -> Result<String, Refusal> {
-    let printed = Printed::new(&slopes.region, captures, dtype)?;
+    let printed = PrintedRegion::new(&slopes.region, captures, dtype)?;
     let outputs = &printed.region.outputs;
     let wanted: Vec<usize> = (0..captures.len()).filter(|&i| bases[i].is_some()).collect();
     let varies = printed.varies();

@@ -25,7 +25,7 @@ union Queries {
 
 extern "C" __global__ void __launch_bounds__(128)
     attention(const Element* q, const Element* k, const Element* v, Element* out, f32* lse,
-              Shape s CAPTURES) {
+              AttentionShape s CAPTURES) {
     extern __shared__ __align__(128) unsigned char bytes[];
     after_previous();
     Queries& queries = *reinterpret_cast<Queries*>(bytes);

@@ -2,8 +2,8 @@
 // queries by TILE keys.
 //
 // A block of 16 x 16 threads has a tile of queries of one head and walks over the keys that they
-// see; maximum and sum of each row move on as in Milakov and Gimelshein, arXiv:1805.02867, and
-// outputs are rescaled when the maximum moves. Text before gives TILE: 64, 32 or 16.
+// see. Maximum and sum of each row move on as in Milakov and Gimelshein, arXiv:1805.02867. Outputs
+// are rescaled when the maximum moves. Text before gives TILE: 64, 32 or 16.
 //
 // spills at most 8 bytes on sm_89: one address more than there are registers, once a block of keys.
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load(Sum (&to)[WIDTH][TILE + 1], const Element* 
 
 extern "C" __global__ void __launch_bounds__(256)
     attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
-              Shape s CAPTURES) {
+              AttentionShape s CAPTURES) {
     extern __shared__ __align__(16) unsigned char bytes[];
     after_previous();
     Tiles& tiles = *reinterpret_cast<Tiles*>(bytes);

@@ -9,8 +9,8 @@ use overdrive_ir::{DType, Plan, SlotId};
 use super::finish::{Finish, is_sum};
 use super::geometry::Geometry;
 use crate::Error;
-use crate::compiler::Source;
-use crate::kernels::nest::Place;
+use crate::compiler::KernelSource;
+use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 
 /// Threads of a block of `convolution.cu`.
@@ -21,7 +21,7 @@ const BLOCKS: usize = 128;
 
 /// The design that a convolution is compiled to.
 struct Design {
-    source: Source,
+    source: KernelSource,
     slots: Vec<SlotId>,
     /// Tiles of pixels, tiles of channels, groups.
     grid: [usize; 3],
@@ -69,7 +69,7 @@ impl Design {
                 format!("a convolution of {grid:?} tiles is more than a launch has; split it");
             return Err(Refusal::Unsupported(reason));
         }
-        let source = Source { name: "convolution".into(), text: text.into(), defines };
+        let source = KernelSource { name: "convolution".into(), text: text.into(), defines };
         Ok(Self {
             source,
             slots: finish.slots,
@@ -85,8 +85,8 @@ impl Design {
 struct Convolution {
     pack: CudaFunction,
     convolution: CudaFunction,
-    input: Place,
-    kernel: Place,
+    input: ViewStart,
+    kernel: ViewStart,
     slots: Vec<SlotId>,
     packing: LaunchConfig,
     config: LaunchConfig,
@@ -94,7 +94,7 @@ struct Convolution {
 }
 
 /// The source of the kernel that a call is compiled to.
-pub(crate) fn source_of(plan: &Plan, call: &ConvolutionCall) -> Result<Source, Refusal> {
+pub(crate) fn source_of(plan: &Plan, call: &ConvolutionCall) -> Result<KernelSource, Refusal> {
     Ok(Design::new(plan, call, false)?.source)
 }
 
@@ -110,8 +110,8 @@ pub fn compile(site: &Site<'_>, call: &ConvolutionCall) -> Result<Box<dyn Launch
     Ok(Box::new(Convolution {
         pack: site.device.function(&design.source, "pack")?,
         convolution: site.device.function(&design.source, "convolution")?,
-        input: Place::new(&call.input),
-        kernel: Place::new(&call.kernel),
+        input: ViewStart::new(&call.input),
+        kernel: ViewStart::new(&call.kernel),
         slots: design.slots,
         packing: over(((design.packed as u32).div_ceil(THREADS), 1, 1)),
         config: over((tiles, channels, groups)),

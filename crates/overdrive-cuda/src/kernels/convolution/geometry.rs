@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use overdrive_ir::plan::{ConvolutionCall, Dimension};
+use overdrive_ir::plan::{ConvolutionCall, WindowDimension};
 
 /// A convolution's numbers as the printer needs them.
 pub(super) struct Geometry<'a> {
@@ -36,7 +36,7 @@ impl<'a> Geometry<'a> {
         self.kernel[1..].iter().product()
     }
 
-    fn spatial(&self) -> impl Iterator<Item = (usize, &Dimension)> {
+    fn spatial(&self) -> impl Iterator<Item = (usize, &WindowDimension)> {
         self.call.window.iter().enumerate()
     }
 
@@ -76,7 +76,7 @@ impl<'a> Geometry<'a> {
         text += "__device__ __forceinline__ Pixel pixel(Offset n) {\n";
         text += "    Pixel p;\n    p.exists = n < PIXELS;\n";
         text += "    Offset rest = n;\n";
-        for (d, Dimension { stride, pad_low, .. }) in
+        for (d, WindowDimension { stride, pad_low, .. }) in
             self.spatial().collect::<Vec<_>>().into_iter().rev()
         {
             let extent = self.output[2 + d].max(1);
@@ -123,7 +123,7 @@ impl<'a> Geometry<'a> {
              {\n    \
              bool inside = p.exists;\n    from = p.base + t.offset;\n",
         );
-        for (d, Dimension { input_dilation, .. }) in self.spatial() {
+        for (d, WindowDimension { input_dilation, .. }) in self.spatial() {
             let (extent, stride) = (self.input[2 + d], self.call.input.strides[2 + d]);
             let at = format!("(p.at{d} + t.at{d})");
             let _ = match input_dilation {

@@ -1,11 +1,11 @@
 //! The compiled step: source, parameters, launch (`rows.cu` says how it works).
 
-use super::shape::{LINE_BYTES, Shape, declines};
+use super::shape::{LINE_BYTES, QuantizedLinearShape, declines};
 use crate::Error;
-use crate::compiler::{Architecture, Source};
+use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::named::{self, Compile, NamedKernel, Sources};
-use crate::kernels::nest::Place;
+use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::sys::CUtensorMap;
@@ -17,12 +17,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledQuantizedLinear {
     entry: Entry,
-    x: Place,
+    x: ViewStart,
     /// Codes, scale, zero, tensor scale.
     weights: [Option<SlotId>; 4],
-    y: Place,
+    y: ViewStart,
     rows: i32,
     y_step: i64,
     /// `Rows` of `rows.cu`: first elements of the rows of x, then of y.
@@ -50,7 +50,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn source(&self, shape: &Shape) -> Source {
+    fn source(&self, shape: &QuantizedLinearShape) -> KernelSource {
         let defines = [
             ("X", self.x.to_string()),
             ("CODE", self.codes.to_string()),
@@ -75,7 +75,7 @@ impl Wanted {
         let defines: String =
             defines.iter().map(|(key, value)| format!("#define {key} {value}\n")).collect();
         let text = format!("#include \"loop.cuh\"\n{defines}{}", include_str!("rows.cu"));
-        Source { name: "quantized_linear".into(), text: text.into(), defines: vec![] }
+        KernelSource { name: "quantized_linear".into(), text: text.into(), defines: vec![] }
     }
 }
 
@@ -86,7 +86,7 @@ pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
 };
 
 /// Sources that stand for all others.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<KernelSource> {
     let plain = |x, codes, scale, group: usize| Wanted {
         x,
         codes,
@@ -117,7 +117,12 @@ fn sources() -> Vec<Source> {
     let int8 = plain(DType::BF16, DType::I8, DType::F32, 4096);
     let all = [(1, int4), (3, asymmetric), (1, shifted), (1, mx), (12, two_level), (24, int8)];
     all.map(|(rows, wanted)| {
-        wanted.source(&Shape::new(rows, [wanted.n, wanted.k], wanted.codes.bits(), 132))
+        wanted.source(&QuantizedLinearShape::new(
+            rows,
+            [wanted.n, wanted.k],
+            wanted.codes.bits(),
+            132,
+        ))
     })
     .into()
 }
@@ -157,11 +162,11 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named
         groups,
         scale_row: if scale_rows == 1 { 0 } else { groups },
         x_step,
-        is_aligned: x_step == 1 && Place::new(x).is_aligned(16) && of_x.iter().all(eighth),
+        is_aligned: x_step == 1 && ViewStart::new(x).is_aligned(16) && of_x.iter().all(eighth),
         is_settled: weights.into_iter().flatten().all(|view| site.is_settled(view.slot)),
     };
     let rows = of_x.len();
-    let shape = Shape::new(
+    let shape = QuantizedLinearShape::new(
         rows,
         [n, k],
         codes.ty.dtype.bits(),
@@ -172,11 +177,11 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named
         block_dim: (shape.threads() as u32, 1, 1),
         shared_mem_bytes: shape.shared_bytes as u32,
     };
-    Ok(Box::new(Compiled {
+    Ok(Box::new(CompiledQuantizedLinear {
         entry: Entry::new(site.device, (&wanted.source(&shape), "quantized_rows"), config)?,
-        x: Place::new(x),
+        x: ViewStart::new(x),
         weights: weights.map(|view| view.map(|view| view.slot)),
-        y: Place::new(y),
+        y: ViewStart::new(y),
         rows: rows as i32,
         y_step,
         at: [of_x, of_y].concat(),
@@ -225,7 +230,7 @@ fn row_offsets(view: &View) -> (Vec<i64>, i64) {
     (offsets, view.strides[last])
 }
 
-impl Launch for Compiled {
+impl Launch for CompiledQuantizedLinear {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let mut places: Vec<u64> = vec![self.x.of(addresses)];
         places.extend(self.weights.map(|slot| slot.map_or(0, |slot| addresses.of(slot))));

@@ -2,7 +2,7 @@
 //!
 //! Codes are read once however many rows x has, so that a few rows cost little more than one. On an
 //! H200, products of weights that were dequantized before are faster from 33 rows on. Invariant:
-//! `Shape` has a place for everything that `declines` lets through.
+//! `QuantizedLinearShape` has a place for everything that `declines` lets through.
 
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::Activations;
@@ -79,7 +79,7 @@ fn declined(op: &QuantizedLinear, types: &[TensorType]) -> Option<String> {
 
 /// How the kernel shares the work.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
+pub(super) struct QuantizedLinearShape {
     /// Rows of x.
     pub(super) rows: usize,
     /// Warps of a block, along k.
@@ -96,7 +96,7 @@ pub(super) struct Shape {
     pub(super) shared_bytes: usize,
 }
 
-impl Shape {
+impl QuantizedLinearShape {
     /// For `rows` rows of x by `[n, k]` codes of `bits` bits.
     pub(super) fn new(
         rows: usize,
@@ -144,7 +144,7 @@ mod tests {
         for rows in [1, 2, 7, 8, 9, 16, 17, 32] {
             for [n, k] in [[8192, 8192], [16, 32], [4096, 14336], [28672, 4096], [100, 96]] {
                 for bits in [4, 8] {
-                    let shape = Shape::new(rows, [n, k], bits, 132);
+                    let shape = QuantizedLinearShape::new(rows, [n, k], bits, 132);
                     assert!(
                         shape.shared_bytes <= SHARED_BYTES[1] && shape.threads() <= 256,
                         "{shape:?}"
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_row_by_a_large_matrix_fills_the_machine() {
-        let shape = Shape::new(1, [8192, 8192], 4, 132);
+        let shape = QuantizedLinearShape::new(1, [8192, 8192], 4, 132);
         assert_eq!((shape.warps, shape.weight_tiles, shape.blocks, shape.ahead), (8, 4, 128, 2));
     }
 }

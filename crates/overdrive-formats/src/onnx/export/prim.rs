@@ -6,7 +6,7 @@ use super::signature::Signature;
 use super::writer::{Unsaid, Writer, extents, int, text};
 use super::{contraction, convert, indexing};
 use crate::onnx::types::theirs;
-use overdrive_ir::{Binary, Compare, DType, Order, Prim, Reducer, Unary, Window};
+use overdrive_ir::{Binary, Compare, DType, Prim, Reducer, SortOrder, Unary, Window};
 
 pub(super) fn write(
     prim: &Prim,
@@ -79,7 +79,7 @@ pub(super) fn write(
         Prim::DynamicUpdateSlice => one(indexing::dynamic_update(w, [&x[0], &x[1], &x[2]], types)?),
         Prim::Sort { axis, order } => {
             let count = w.sizes(&[types.sizes(0)[*axis]]);
-            let largest = i64::from(*order == Order::Descending);
+            let largest = i64::from(*order == SortOrder::Descending);
             let attributes =
                 vec![int("axis", *axis as i64), int("largest", largest), int("sorted", 1)];
             let sorted = w.many("TopK", &[&x[0], &count], attributes, 2);

@@ -11,7 +11,7 @@ use super::microscaling::steps;
 use super::signature::Signature;
 use super::writer::{Writer, float, int};
 use crate::onnx::types::theirs;
-use overdrive_ir::ops::quantized_linear::{Activations, Weights};
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::ops::{Dequantize, Quantize, QuantizedLinear};
 use overdrive_ir::{DType, Operation, TensorType};
 
@@ -53,7 +53,7 @@ pub(super) fn write(
     } else {
         pair_up(w, &of_weights, &weight_types)?.dequantize(w)?
     };
-    if linear.weights == Weights::TwoLevel {
+    if linear.weights == WeightScales::TwoLevel {
         let scale = w.cast(&x[at("tensor_scale")?], DType::F32).ok()?;
         weights = w.one("Mul", &[&weights, &scale], vec![]);
     }

@@ -178,15 +178,15 @@ pub(in crate::onnx) fn proto_of(name: &str, tensor: &Tensor) -> Result<TensorPro
         name: Some(name.to_owned()),
         data_type: Some(code as i32),
         dims: tensor.ty().sizes().into_iter().map(|n| n as i64).collect(),
-        raw_data: Some(Bytes::from_owner(Shared(tensor.clone()))),
+        raw_data: Some(Bytes::from_owner(TensorOwner(tensor.clone()))),
         ..TensorProto::default()
     })
 }
 
 /// A tensor as the owner of its bytes.
-struct Shared(Tensor);
+struct TensorOwner(Tensor);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for TensorOwner {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
     }

@@ -18,10 +18,10 @@ type Fit<'f> = &'f dyn Fn(&[i128]) -> Option<Sum>;
 pub(super) struct Lattice {
     dtype: DType,
     shape: Vec<Sum>,
-    rule: Rule,
+    rule: LatticeRule,
 }
 
-enum Rule {
+enum LatticeRule {
     /// These elements, repeated along every free axis, along which they have an extent of 1.
     Repeated(Tensor),
     /// At each place of the axes that are not free `base`, and along a free axis as much more for
@@ -68,8 +68,8 @@ impl Lattice {
         let is_free = |axis: &usize| self.shape[*axis].constant().is_none();
         let free: Vec<usize> = (0..rank).filter(is_free).collect();
         let (value, axes) = match &self.rule {
-            Rule::Repeated(tensor) => (sizes.writer().tensor(tensor)?, vec![]),
-            Rule::Rising { base, slopes, inverse } => {
+            LatticeRule::Repeated(tensor) => (sizes.writer().tensor(tensor)?, vec![]),
+            LatticeRule::Rising { base, slopes, inverse } => {
                 let thin: Vec<usize> =
                     self.shape.iter().map(|n| n.constant().unwrap_or(1) as usize).collect();
                 let thin = if rank == 0 { vec![1] } else { thin };
@@ -92,7 +92,7 @@ impl Lattice {
                 }
                 (value, slopes.iter().map(|(axis, _)| *axis).collect())
             }
-            Rule::Step { axes: (first, second), from, above, below } => {
+            LatticeRule::Step { axes: (first, second), from, above, below } => {
                 let mut place = sizes.along(*first, rank, &self.shape[*first]);
                 if let Some(second) = second {
                     let other = sizes.along(*second, rank, &self.shape[*second]);
@@ -176,7 +176,7 @@ impl Grid {
     }
 }
 
-fn repeated(tensors: &[Tensor], grids: &[Grid]) -> Option<Rule> {
+fn repeated(tensors: &[Tensor], grids: &[Grid]) -> Option<LatticeRule> {
     let first = &grids[0];
     for grid in grids {
         if grid.places.len() != first.places.len() {
@@ -205,10 +205,10 @@ fn repeated(tensors: &[Tensor], grids: &[Grid]) -> Option<Rule> {
             Tensor::from_f64(dtype, shape, &picked)
         }
     };
-    Some(Rule::Repeated(tensor))
+    Some(LatticeRule::Repeated(tensor))
 }
 
-fn rising(grids: &[Grid], fit: Fit<'_>, inverse: Inverse) -> Option<Rule> {
+fn rising(grids: &[Grid], fit: Fit<'_>, inverse: Inverse) -> Option<LatticeRule> {
     let numbers = |grid: &Grid| match inverse {
         Inverse::No => grid.integers.clone(),
         Inverse::Yes => grid.inverses(),
@@ -248,10 +248,10 @@ fn rising(grids: &[Grid], fit: Fit<'_>, inverse: Inverse) -> Option<Rule> {
     let slopes = slopes.iter().map(|corners| sums(corners)).collect::<Option<Vec<_>>>()?;
     let slopes =
         first.free.iter().copied().zip(slopes).filter(|(_, slope)| !is_flat(slope)).collect();
-    Some(Rule::Rising { base, slopes, inverse })
+    Some(LatticeRule::Rising { base, slopes, inverse })
 }
 
-fn step(grids: &[Grid], fit: Fit<'_>) -> Option<Rule> {
+fn step(grids: &[Grid], fit: Fit<'_>) -> Option<LatticeRule> {
     let first = &grids[0];
     let other = first.codes.iter().position(|code| *code != first.codes[0])?;
     if first.places.len() != 1 {
@@ -267,7 +267,7 @@ fn step(grids: &[Grid], fit: Fit<'_>) -> Option<Rule> {
                     grids.iter().map(|grid| threshold(grid, (axis, second), codes)).collect();
                 if let Some(from) = places.and_then(|places| fit(&places)) {
                     let (above, below) = (above.1, below.1);
-                    return Some(Rule::Step { axes: (axis, second), from, above, below });
+                    return Some(LatticeRule::Step { axes: (axis, second), from, above, below });
                 }
             }
         }

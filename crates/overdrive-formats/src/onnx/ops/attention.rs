@@ -8,7 +8,7 @@ use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes, take};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::{Binary, Compare, DType, Expr, Pad, Prim, Reducer, Shape};
@@ -179,7 +179,7 @@ pub(super) fn attention<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         3 => p,
         other => return Err(invalid("qk_matmul_output_mode 0 to 3", other.to_string())),
     };
-    Ok([y, k, v, scores].map(Value::from).to_vec())
+    Ok([y, k, v, scores].map(ItemValue::from).to_vec())
 }
 
 /// A mask shorter than the keys hides the rest.

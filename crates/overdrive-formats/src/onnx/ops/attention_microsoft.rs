@@ -9,7 +9,7 @@ use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::{Binary, Compare, DType, Expr, Shape, Unary};
@@ -43,7 +43,7 @@ pub(super) fn multi_head<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         .maybe(6)?
         .map_or(Ok(0), |past| exactly::<4>(past, "a cache").map(|[_, _, past, _]| past))?;
     let y = attend(c, [q, k, v], Seen { scale, past, mask, bias: c.maybe(5)? })?;
-    Ok([merged(y)?, k, v].map(Value::from).to_vec())
+    Ok([merged(y)?, k, v].map(ItemValue::from).to_vec())
 }
 
 /// What a query sees besides what `unidirectional` hides.
@@ -176,7 +176,7 @@ pub(super) fn projected<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let alone = |x: Expr<'b>| Ok::<_, Fault>(x.reshape([&[1][..], &sizes(x)?].concat()));
     let present = c.b.concat(&[alone(k)?, alone(v)?], 0);
-    Ok([y, present].map(Value::from).to_vec())
+    Ok([y, present].map(ItemValue::from).to_vec())
 }
 
 /// com.microsoft: q, k, v with a cache that is filled up to known lengths, rotary positions inside.
@@ -236,5 +236,5 @@ pub(super) fn group_query<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         [q, k, v]
     };
     let out = WrittenOut { scale, cap, bias: None, visible: Some(visible) };
-    Ok([merged(out.apply(seen)?[0])?, k, v].map(Value::from).to_vec())
+    Ok([merged(out.apply(seen)?[0])?, k, v].map(ItemValue::from).to_vec())
 }

@@ -7,7 +7,7 @@
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::Coded;
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use crate::onnx::types;
 use overdrive_ir::{Binary, Compare, DType, Expr, Overflow, Prim};
 
@@ -104,13 +104,13 @@ pub(super) fn cast<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         None => None,
     };
     let dtype = dtype.ok_or_else(|| invalid("a type to cast to", "none"))?;
-    if let Value::Known(known) = c.value(0)?
+    if let ItemValue::Known(known) = c.value(0)?
         && known.tensor.ty().dtype == DType::I4
         && dtype.is_arithmetic_float()
     {
         c.ignore(&["saturate", "round_mode"]);
         let shape = known.tensor.ty().sizes();
-        return one(Value::Coded(Coded::bare(Value::Known(known), shape, dtype).into()));
+        return one(ItemValue::Coded(Coded::bare(ItemValue::Known(known), shape, dtype).into()));
     }
     one(to(c, c.x(0)?, dtype)?)
 }

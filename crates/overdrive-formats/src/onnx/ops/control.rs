@@ -9,7 +9,7 @@
 use crate::onnx::axes::{axis, reverse, sizes};
 use crate::onnx::call::Call;
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::{Item, Value, union};
+use crate::onnx::item::{Item, ItemValue, union};
 use crate::onnx::proto::{GraphProto, ValueInfoProto};
 use crate::onnx::types::tensor_type;
 use crate::onnx::walk::{Env, Frame, Walk};
@@ -165,7 +165,7 @@ fn stacked<'b>(
     } else {
         c.b.concat(&parts, along)
     };
-    Ok(Item { value: Value::from(value), sources })
+    Ok(Item { value: ItemValue::from(value), sources })
 }
 
 pub(super) fn scan<'b>(

@@ -6,7 +6,7 @@ use crate::onnx::axes::{exactly, extents, positive, reverse, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
 use overdrive_ir::ops::Conv2d;
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 use overdrive_ir::{Codes, Convolution, DType, Expr, Prim, Reducer, Shape, Tensor};
 
 /// `[O]` under every element of `[N, O, ...]`.
@@ -29,7 +29,7 @@ fn kernel_of(c: &Call<'_, '_>, w: &[usize]) -> Result<Vec<usize>, Fault> {
 fn convolution<'b>(
     x: Expr<'b>,
     w: Expr<'b>,
-    window: Vec<Dimension>,
+    window: Vec<WindowDimension>,
     groups: usize,
     out: DType,
 ) -> Expr<'b> {
@@ -156,7 +156,7 @@ pub(super) fn conv_transpose<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         if [low, high, extra[d]].iter().any(|p| p.unsigned_abs() > 1 << 31) {
             return Err(invalid("pads that can be addressed", format!("{pads:?}")));
         }
-        window.push(Dimension {
+        window.push(WindowDimension {
             stride: 1,
             pad_low: reach - low,
             pad_high: reach - high + extra[d],

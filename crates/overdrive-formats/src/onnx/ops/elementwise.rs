@@ -5,7 +5,7 @@ use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::{Coded, Parameter};
 use crate::onnx::fault::{Fault, invalid};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::{Binary, Compare, DType, Expr, Unary};
 
 pub(super) fn unary<'b>(c: &Call<'_, 'b>, kind: Unary) -> Outcome<'b> {
@@ -29,7 +29,7 @@ fn pair<'b>(c: &Call<'_, 'b>) -> Result<[Expr<'b>; 2], Fault> {
 
 pub(super) fn binary<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
     if let Some(coded) = of_codes(c, kind)? {
-        return one(Value::Coded(coded.into()));
+        return one(ItemValue::Coded(coded.into()));
     }
     let [x, y] = pair(c)?;
     one(x.binary(kind, y))
@@ -39,15 +39,15 @@ pub(super) fn binary<'b>(c: &Call<'_, 'b>, kind: Binary) -> Outcome<'b> {
 /// way to be said.
 fn of_codes<'b>(c: &Call<'_, 'b>, kind: Binary) -> Result<Option<Coded<'b>>, Fault> {
     let (codes, other) = match (kind, c.value(0)?, c.value(1)?) {
-        (Binary::Sub | Binary::Mul, Value::Coded(codes), _) => (codes, 1),
-        (Binary::Mul, _, Value::Coded(codes)) => (codes, 0),
+        (Binary::Sub | Binary::Mul, ItemValue::Coded(codes), _) => (codes, 1),
+        (Binary::Mul, _, ItemValue::Coded(codes)) => (codes, 0),
         _ => return Ok(None),
     };
     let parameter = c.value(other)?;
     let dtype = match &parameter {
-        Value::Known(known) => known.tensor.ty().dtype,
-        Value::Computed(expr) => expr.dtype(),
-        Value::Coded(_) | Value::Unsigned4(_) => return Ok(None),
+        ItemValue::Known(known) => known.tensor.ty().dtype,
+        ItemValue::Computed(expr) => expr.dtype(),
+        ItemValue::Coded(_) | ItemValue::Unsigned4(_) => return Ok(None),
     };
     let own = c.extents(other)?;
     let Some(missing) = codes.shape.len().checked_sub(own.len()).filter(|_| dtype == codes.dtype)

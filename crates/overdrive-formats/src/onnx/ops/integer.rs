@@ -11,7 +11,7 @@ pub(super) type Offset<'b> = (Expr<'b>, Option<Expr<'b>>);
 
 /// Which dimension of a matrix has a zero point for each element.
 #[derive(Copy, Clone)]
-pub(super) enum Side {
+pub(super) enum ZeroPointAxis {
     /// The last but one, of a left operand.
     Rows,
     /// The last, of a right operand.
@@ -33,19 +33,19 @@ pub(super) fn check(codes: Expr<'_>) -> Result<(), Fault> {
 }
 
 /// Codes as matrices; a vector is a row on the left and a column on the right.
-fn matrix((codes, zero): Offset<'_>, side: Side) -> Result<Codes<'_>, Fault> {
+fn matrix((codes, zero): Offset<'_>, side: ZeroPointAxis) -> Result<Codes<'_>, Fault> {
     check(codes)?;
     let mut shape = sizes(codes)?;
     match (shape.len(), side) {
         (0, _) => return Err(invalid("codes of one dimension or more", codes.ty().to_string())),
-        (1, Side::Rows) => shape.insert(0, 1),
-        (1, Side::Columns) => shape.push(1),
+        (1, ZeroPointAxis::Rows) => shape.insert(0, 1),
+        (1, ZeroPointAxis::Columns) => shape.push(1),
         _ => {}
     }
     let rank = shape.len();
     let (axis, summed) = match side {
-        Side::Rows => (rank - 2, rank - 1),
-        Side::Columns => (rank - 1, rank - 2),
+        ZeroPointAxis::Rows => (rank - 2, rank - 1),
+        ZeroPointAxis::Columns => (rank - 1, rank - 2),
     };
     let aligned = |zero: Expr<'_>| {
         let given = sizes(zero)?;
@@ -68,7 +68,7 @@ fn matrix((codes, zero): Offset<'_>, side: Side) -> Result<Codes<'_>, Fault> {
 /// NumPy's matmul of codes, in i32.
 pub(super) fn matmul_codes<'b>(x: Offset<'b>, y: Offset<'b>) -> Result<Expr<'b>, Fault> {
     let vectors = [x.0.rank() == 1, y.0.rank() == 1];
-    let (x, y) = (matrix(x, Side::Rows)?, matrix(y, Side::Columns)?);
+    let (x, y) = (matrix(x, ZeroPointAxis::Rows)?, matrix(y, ZeroPointAxis::Columns)?);
     let (mut a, mut b) = (sizes(x.codes)?, sizes(y.codes)?);
     let sums = if b.len() == 2 {
         x.dot(y, &[], &[(a.len() - 1, 0)])

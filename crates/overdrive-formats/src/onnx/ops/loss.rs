@@ -4,7 +4,7 @@ use super::activation::log_probabilities;
 use crate::onnx::axes::sizes;
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::{Compare, DType, Expr, Reducer, Tensor};
 
 /// `-w[t] log p[t]` for log-probabilities `[N, C, ...]` and targets `[N, ...]`, then reduced as the
@@ -62,5 +62,5 @@ pub(super) fn softmax_cross_entropy<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let log_p = log_probabilities(x.widen(), 1);
     let loss = likelihood(c, log_p)?.convert(x.dtype());
-    Ok(vec![Value::from(loss), log_p.convert(x.dtype()).into()])
+    Ok(vec![ItemValue::from(loss), log_p.convert(x.dtype()).into()])
 }

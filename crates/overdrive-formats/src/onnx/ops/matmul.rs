@@ -4,7 +4,7 @@ use crate::onnx::axes::{broadcast, common, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::Summed;
 use crate::onnx::fault::{Fault, invalid};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::{Compare, DType, DotGeneral, Expr, Precision, Prim, Reducer};
 
 /// `dot` of any arithmetic type; integers are summed and given in `out`.
@@ -66,7 +66,7 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 /// The product with the second operand, where that is known by its codes.
 fn of_codes<'b>(c: &Call<'_, 'b>, x: Expr<'b>, summed: Summed) -> Result<Option<Expr<'b>>, Fault> {
     Ok(match c.value(1)? {
-        Value::Coded(w) => w.product(x, summed),
+        ItemValue::Coded(w) => w.product(x, summed),
         _ => None,
     })
 }

@@ -10,12 +10,12 @@ use crate::onnx::axes::{axis, extent, pick, sizes, take};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::{Coded, Summed};
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::{Known, Value};
+use crate::onnx::item::{ItemValue, KnownTensor};
 use crate::onnx::rearrange::columns;
 use overdrive_ir::{Binary, DType, Expr, Shape, Tensor, TensorType};
 
 /// `[N, K]` codes of so many bits, in blocks along K.
-struct Layout {
+struct NBitsLayout {
     n: usize,
     k: usize,
     bits: usize,
@@ -24,7 +24,7 @@ struct Layout {
     blocks: usize,
 }
 
-impl Layout {
+impl NBitsLayout {
     fn of(c: &Call<'_, '_>) -> Result<Self, Fault> {
         let size = |name| extent(c.int_or(name, 0));
         let (k, n, block) = (size("K")?, size("N")?, size("block_size")?);
@@ -82,13 +82,13 @@ fn spread(codes: u8) -> u8 {
 
 /// The parameter behind operand `index`, which must be known: codes are rearranged while the file
 /// is read.
-fn known<'b>(c: &Call<'_, 'b>, index: usize, bytes: usize) -> Result<Known, Fault> {
+fn known<'b>(c: &Call<'_, 'b>, index: usize, bytes: usize) -> Result<KnownTensor, Fault> {
     let tensor = c.known(index)?;
     if tensor.ty().dtype != DType::U8 || tensor.ty().elements() != bytes {
         return Err(invalid(format!("{bytes} bytes of codes"), tensor.ty().to_string()));
     }
     match c.value(index)? {
-        Value::Known(known) => Ok(known),
+        ItemValue::Known(known) => Ok(known),
         _ => unreachable!("what has a tensor is known"),
     }
 }
@@ -96,9 +96,9 @@ fn known<'b>(c: &Call<'_, 'b>, index: usize, bytes: usize) -> Result<Known, Faul
 /// x times weights.
 pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = c.x(0)?;
-    let layout = Layout::of(c)?;
+    let layout = NBitsLayout::of(c)?;
     c.ignore(&["accuracy_level"]);
-    let Layout { n, k, blocks, block, .. } = layout;
+    let NBitsLayout { n, k, blocks, block, .. } = layout;
     if n * k == 0 || sizes(x)?.last() != Some(&k) {
         return Err(invalid(
             format!("x of [..., {k}] and weights of some size"),
@@ -126,7 +126,7 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let weights = Coded {
         codes: packed.rearranged(c.b, codes).into(),
         scale: Some(c.x(2)?.convert(x.dtype()).into()),
-        zero: zero(c, &layout)?.map(Value::from),
+        zero: zero(c, &layout)?.map(ItemValue::from),
         shape: vec![n, across],
         counts: vec![n, blocks],
         kept: vec![n, k],
@@ -141,12 +141,13 @@ pub(super) fn mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 }
 
 /// The zero points of signed codes, unless they are 0 throughout.
-fn zero<'b>(c: &Call<'_, 'b>, layout: &Layout) -> Result<Option<Expr<'b>>, Fault> {
+fn zero<'b>(c: &Call<'_, 'b>, layout: &NBitsLayout) -> Result<Option<Expr<'b>>, Fault> {
     let (n, blocks) = (layout.n, layout.blocks);
     if !c.has(3) {
         return Ok(None);
     }
-    let packed = matches!(c.value(3)?, Value::Known(known) if known.tensor.ty().dtype == DType::U8);
+    let packed =
+        matches!(c.value(3)?, ItemValue::Known(known) if known.tensor.ty().dtype == DType::U8);
     if !packed && c.x(3)?.dtype() != DType::U8 {
         // Fractions, as HQQ finds them.
         let numbers = c.x(3)?;
@@ -162,11 +163,11 @@ fn zero<'b>(c: &Call<'_, 'b>, layout: &Layout) -> Result<Option<Expr<'b>>, Fault
     Ok(some.then(|| packed.rearranged(c.b, zeros)))
 }
 
-/// The columns of codes block by block, where the file says of each column which block it belongs
-/// to (g_idx, as GPTQ orders them by how active they are); `None` where they lie so.
-fn order(c: &Call<'_, '_>, layout: &Layout) -> Result<Option<Vec<usize>>, Fault> {
+/// The columns of codes block by block, where the file says which block each column belongs to;
+/// `None` where they lie so. GPTQ orders columns by how active they are (`g_idx`).
+fn order(c: &Call<'_, '_>, layout: &NBitsLayout) -> Result<Option<Vec<usize>>, Fault> {
     let Some(groups) = c.maybe_ints(4)? else { return Ok(None) };
-    let Layout { k, block, blocks, .. } = *layout;
+    let NBitsLayout { k, block, blocks, .. } = *layout;
     let expected = || format!("for each of {k} columns one of {blocks} blocks");
     if groups.len() < k {
         return Err(invalid(expected(), format!("{} numbers", groups.len())));
@@ -192,7 +193,7 @@ pub(super) fn gather<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let bits = extent(c.int_or("bits", 4))?;
     let block = extent(c.int_or("block_size", 128))?;
     let (packed, middle) = match c.value(0)? {
-        Value::Unsigned4(_) => {
+        ItemValue::Unsigned4(_) => {
             return Err(unsupported("a table of uint4; save it as uint8 of two codes"));
         }
         _ => (c.x(0)?, 1i128 << (bits.clamp(1, 8) - 1)),

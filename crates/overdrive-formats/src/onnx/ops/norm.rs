@@ -4,7 +4,7 @@ use super::conv::per_channel;
 use crate::onnx::axes::{axes, axis, broadcast, positive, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::{Binary, Compare, DType, Expr, Prim, Reducer, Unary, Window};
 
 /// x as rows `[..., N]` over the axes from `axis` on, the extents of those axes, and those of x.
@@ -42,11 +42,12 @@ pub(super) fn layer_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         None => c.b.full(x.dtype(), scale.shape(), 0.0),
     };
     let y = x.layer_norm(scale, bias, eps).reshape(shape.clone());
-    let mut results = vec![Value::from(y)];
+    let mut results = vec![ItemValue::from(y)];
     if c.wants(1) || c.wants(2) {
         let mut kept = shape[..shape.len() - row.len()].to_vec();
         kept.extend(vec![1; row.len()]);
-        results.extend(statistics(x.widen(), eps).map(|s| Value::from(s.reshape(kept.clone()))));
+        results
+            .extend(statistics(x.widen(), eps).map(|s| ItemValue::from(s.reshape(kept.clone()))));
     }
     Ok(results)
 }
@@ -56,7 +57,7 @@ pub(super) fn rms_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, row, shape) = rows(c)?;
     let scale = flat(c.x(1)?, &row, x);
     let y = x.rms_norm(scale, eps).reshape(shape);
-    let mut results = vec![Value::from(y)];
+    let mut results = vec![ItemValue::from(y)];
     if c.wants(1) {
         let wide = x.widen();
         let inverse = ((wide * wide).mean_keep(&[x.rank() - 1]) + eps).rsqrt();
@@ -79,7 +80,7 @@ pub(super) fn skip_layer_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let scale = c.x(2)?;
     let bias = c.maybe(3)?.unwrap_or_else(|| c.b.full(x.dtype(), scale.shape(), 0.0));
     let [mean, rstd] = statistics(x.widen(), eps);
-    Ok([x.layer_norm(scale, bias, eps), mean, rstd, x].map(Value::from).to_vec())
+    Ok([x.layer_norm(scale, bias, eps), mean, rstd, x].map(ItemValue::from).to_vec())
 }
 
 /// com.microsoft: the same with a root mean square.
@@ -88,7 +89,7 @@ pub(super) fn skip_rms_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = skipped(c, 3)?;
     sizes(x)?;
     let [mean, rstd] = statistics(x.widen(), eps);
-    Ok([x.rms_norm(c.x(2)?, eps), mean, rstd, x].map(Value::from).to_vec())
+    Ok([x.rms_norm(c.x(2)?, eps), mean, rstd, x].map(ItemValue::from).to_vec())
 }
 
 pub(super) fn batch_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -113,7 +114,7 @@ pub(super) fn batch_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         let old = c.x(i)?;
         Ok::<_, Fault>(old * momentum + new.convert(old.dtype()) * (1.0 - momentum))
     };
-    Ok([y.reshape(shape), running(3, mean)?, running(4, variance)?].map(Value::from).to_vec())
+    Ok([y.reshape(shape), running(3, mean)?, running(4, variance)?].map(ItemValue::from).to_vec())
 }
 
 /// Centred and scaled over `axes`, in the accumulation type.

@@ -2,12 +2,12 @@
 //! what is quantized.
 
 use super::cast::saturated;
-use super::integer::{Side, matmul_codes, offset};
+use super::integer::{ZeroPointAxis, matmul_codes, offset};
 use crate::onnx::axes::{axis, extent, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::coded::Coded;
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::{Known, Value};
+use crate::onnx::item::{ItemValue, KnownTensor};
 use crate::onnx::rearrange::{filled, is_movable};
 use overdrive_ir::{Compare, DType, Expr, Reducer, Shape, Tensor, Unary};
 
@@ -92,7 +92,7 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (along, block) = (c.int_or("axis", 1), block(c)?);
     let saturates = c.flag("saturate", 1);
     let asked = if c.int_or("output_dtype", 0) != 0 { c.dtype("output_dtype")? } else { None };
-    if c.has(2) && matches!(c.value(2)?, Value::Unsigned4(_)) {
+    if c.has(2) && matches!(c.value(2)?, ItemValue::Unsigned4(_)) {
         return Err(unsupported("codes of uint4 that are computed"));
     }
     let of_zero = c.maybe(2)?.map(Expr::dtype);
@@ -136,7 +136,7 @@ fn by_codes<'b>(
 ) -> Result<Option<Coded<'b>>, Fault> {
     let (given, kept) = (c.extents(1)?, c.extents(0)?);
     let (codes, unsigned) = match c.value(0)? {
-        Value::Unsigned4(known) => (Value::Known(known), true),
+        ItemValue::Unsigned4(known) => (ItemValue::Known(known), true),
         codes => (codes, false),
     };
     let whole = match covering(&given, &kept, by)? {
@@ -150,8 +150,8 @@ fn by_codes<'b>(
     let zero = match (unsigned, if c.has(2) { Some(c.value(2)?) } else { None }) {
         // The zero point of unsigned codes is 0 where there is none.
         (true, None) => Some(all(&counts, -8)),
-        (true, Some(Value::Unsigned4(known))) => Some(Value::Known(known)),
-        (false, Some(Value::Unsigned4(_))) | (true, Some(_)) => {
+        (true, Some(ItemValue::Unsigned4(known))) => Some(ItemValue::Known(known)),
+        (false, Some(ItemValue::Unsigned4(_))) | (true, Some(_)) => {
             return Err(invalid("a zero point of the codes' type", "another"));
         }
         (false, zero) => zero,
@@ -164,34 +164,34 @@ fn by_codes<'b>(
 }
 
 /// A zero point that is the same everywhere.
-fn all<'b>(counts: &[usize], zero: i128) -> Value<'b> {
+fn all<'b>(counts: &[usize], zero: i128) -> ItemValue<'b> {
     let count = counts.iter().product();
     Tensor::from_ints(DType::I4, counts.to_vec(), &vec![zero; count]).into()
 }
 
 /// Whether a value is known to be 0 throughout.
-fn is_nothing(value: &Value<'_>) -> bool {
-    matches!(value, Value::Known(known) if known.tensor.to_f64().iter().all(|&x| x == 0.0))
+fn is_nothing(value: &ItemValue<'_>) -> bool {
+    matches!(value, ItemValue::Known(known) if known.tensor.to_f64().iter().all(|&x| x == 0.0))
 }
 
-fn dtype_of(value: &Value<'_>) -> DType {
+fn dtype_of(value: &ItemValue<'_>) -> DType {
     match value {
-        Value::Known(known) | Value::Unsigned4(known) => known.tensor.ty().dtype,
-        Value::Computed(expr) => expr.dtype(),
-        Value::Coded(coded) => coded.dtype,
+        ItemValue::Known(known) | ItemValue::Unsigned4(known) => known.tensor.ty().dtype,
+        ItemValue::Computed(expr) => expr.dtype(),
+        ItemValue::Coded(coded) => coded.dtype,
     }
 }
 
 /// A value, its shape, and the counts of its scales.
-type Covered<'b> = (Value<'b>, Vec<usize>, Vec<usize>);
+type Covered<'b> = (ItemValue<'b>, Vec<usize>, Vec<usize>);
 
 /// A known matrix whose last block along an axis is not whole, filled up.
 fn filled_up<'b>(
-    codes: &Value<'b>,
+    codes: &ItemValue<'b>,
     given: &[usize],
     (along, block): (i64, usize),
 ) -> Result<Option<Covered<'b>>, Fault> {
-    let Value::Known(Known { tensor, parameter }) = codes else { return Ok(None) };
+    let ItemValue::Known(KnownTensor { tensor, parameter }) = codes else { return Ok(None) };
     let Ok([rows, columns]) = <[usize; 2]>::try_from(tensor.ty().sizes()) else { return Ok(None) };
     let along = axis(along, 2)?;
     let (mut full, mut counts) = ([rows, columns], vec![rows, columns]);
@@ -202,7 +202,11 @@ fn filled_up<'b>(
     }
     full[along] = counts[along] * block;
     let tensor = filled(tensor, [rows, columns], full);
-    Ok(Some((Value::Known(Known { tensor, parameter: parameter.clone() }), full.to_vec(), counts)))
+    Ok(Some((
+        ItemValue::Known(KnownTensor { tensor, parameter: parameter.clone() }),
+        full.to_vec(),
+        counts,
+    )))
 }
 
 pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
@@ -213,7 +217,7 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if of_scale.is_float()
         && let Some(coded) = by_codes(c, (along, block), dtype)?
     {
-        return one(Value::Coded(coded.into()));
+        return one(ItemValue::Coded(coded.into()));
     }
     let shape = c.extents(0)?;
     let (x, scale) = (c.x(0)?, c.x(1)?);
@@ -236,7 +240,7 @@ pub(super) fn dequantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
 pub(super) fn dynamic<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let x = c.x(0)?;
     let [y, scale, zero] = dynamically(x)?;
-    Ok([y, scale, zero].map(Value::from).to_vec())
+    Ok([y, scale, zero].map(ItemValue::from).to_vec())
 }
 
 fn dynamically(x: Expr<'_>) -> Result<[Expr<'_>; 3], Fault> {
@@ -254,11 +258,11 @@ fn dynamically(x: Expr<'_>) -> Result<[Expr<'_>; 3], Fault> {
 }
 
 /// One number, or one per row (or column) of a matrix.
-fn lined_up<'b>(parameter: Expr<'b>, side: Side) -> Result<Expr<'b>, Fault> {
+fn lined_up<'b>(parameter: Expr<'b>, side: ZeroPointAxis) -> Result<Expr<'b>, Fault> {
     let mut shape = sizes(parameter)?;
     match (shape.len(), side) {
         (1, _) if shape[0] == 1 => Ok(parameter.reshape(Shape::default())),
-        (1, Side::Rows) => {
+        (1, ZeroPointAxis::Rows) => {
             shape.push(1);
             Ok(parameter.reshape(shape))
         }
@@ -268,10 +272,11 @@ fn lined_up<'b>(parameter: Expr<'b>, side: Side) -> Result<Expr<'b>, Fault> {
 
 pub(super) fn qlinear_matmul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let sums = matmul_codes((c.x(0)?, offset(c, 2)?), (c.x(3)?, offset(c, 5)?))?;
-    let scale = |i: usize, side: Side| Ok::<_, Fault>(lined_up(c.x(i)?, side)?.widen());
-    let factor = scale(1, Side::Rows)? * scale(4, Side::Columns)? / scale(6, Side::Rows)?;
+    let scale = |i: usize, side: ZeroPointAxis| Ok::<_, Fault>(lined_up(c.x(i)?, side)?.widen());
+    let factor = scale(1, ZeroPointAxis::Rows)? * scale(4, ZeroPointAxis::Columns)?
+        / scale(6, ZeroPointAxis::Rows)?;
     let zero = c.x(7)?;
-    let zero_rows = lined_up(zero, Side::Rows)?;
+    let zero_rows = lined_up(zero, ZeroPointAxis::Rows)?;
     one(codes(sums.convert(factor.dtype()) * factor, Some(zero_rows), zero.dtype()))
 }
 
@@ -298,7 +303,7 @@ pub(super) fn dynamic_mat_mul<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let (x, w, scale) = (c.x(0)?, c.x(1)?, c.x(2)?);
     let [codes, x_scale, x_zero] = dynamically(x)?;
     let y = matmul_codes((codes, Some(x_zero)), (w, offset(c, 3)?))?.convert(scale.dtype());
-    let y = y * lined_up(scale, Side::Columns)? * x_scale;
+    let y = y * lined_up(scale, ZeroPointAxis::Columns)? * x_scale;
     one(match c.maybe(4)? {
         Some(bias) => y + bias,
         None => y,

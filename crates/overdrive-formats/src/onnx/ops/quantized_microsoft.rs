@@ -9,7 +9,7 @@ use super::{activation, pool};
 use crate::onnx::axes::sizes;
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, unsupported};
-use crate::onnx::item::{Item, Value};
+use crate::onnx::item::{Item, ItemValue};
 use overdrive_ir::{Binary, DType, Expr, Shape};
 
 /// The numbers that the codes `x` stand for. Their one scale and zero point are the two operands
@@ -52,7 +52,7 @@ fn between<'b>(
     if c.flag("channels_last", 0) {
         return Err(unsupported("channels that come last"));
     }
-    let x = Item { value: Value::Computed(numbers(c, 0, 1)?), sources: c.sources() };
+    let x = Item { value: ItemValue::Computed(numbers(c, 0, 1)?), sources: c.sources() };
     let float = Call::new(c.b, c.node, opset, vec![Some(x)], c.storage);
     let [y] = &f(&float)?[..] else { return Err(unsupported("an op with several results")) };
     c.accept(&float);

@@ -3,7 +3,7 @@
 use crate::onnx::axes::{exactly, sizes};
 use crate::onnx::call::{Call, Outcome};
 use crate::onnx::fault::{Fault, invalid, unsupported};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::{Compare, DType, Expr, Shape, Unary};
 
 /// Steps at most: each is a dozen nodes.
@@ -21,7 +21,8 @@ struct Direction<'b> {
 }
 
 /// A step: gates of x and the present state to the next one.
-type Step<'b> = fn(&Direction<'b>, Expr<'b>, &Settings) -> Result<[Option<Expr<'b>>; 2], Fault>;
+type RecurrentStep<'b> =
+    fn(&Direction<'b>, Expr<'b>, &Settings) -> Result<[Option<Expr<'b>>; 2], Fault>;
 
 struct Settings {
     hidden: usize,
@@ -134,7 +135,11 @@ pub(super) fn lstm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     run(c, lstm_step, (4, &["Sigmoid", "Tanh", "Tanh"]))
 }
 
-fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])) -> Outcome<'b> {
+fn run<'b>(
+    c: &Call<'_, 'b>,
+    step: RecurrentStep<'b>,
+    (gates, defaults): (usize, &[&str]),
+) -> Outcome<'b> {
     let batch_first = c.flag("layout", 0);
     let swap = |x: Expr<'b>| if batch_first { x.transpose(&[1, 0, 2]) } else { x };
     let x = c.x(0)?;
@@ -215,9 +220,10 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
     }
     let y = c.b.concat(&sequences, 1);
     let y = if batch_first { y.transpose(&[2, 0, 1, 3]) } else { y };
-    let mut results = vec![Value::from(y)];
-    results
-        .extend(ends.iter().filter(|e| !e.is_empty()).map(|e| Value::from(swap(c.b.concat(e, 0)))));
+    let mut results = vec![ItemValue::from(y)];
+    results.extend(
+        ends.iter().filter(|e| !e.is_empty()).map(|e| ItemValue::from(swap(c.b.concat(e, 0)))),
+    );
     Ok(results)
 }
 
@@ -226,7 +232,7 @@ fn run<'b>(c: &Call<'_, 'b>, step: Step<'b>, (gates, defaults): (usize, &[&str])
 /// stays.
 fn unrolled<'b>(
     c: &Call<'_, 'b>,
-    step: Step<'b>,
+    step: RecurrentStep<'b>,
     (state, settings): (&mut Direction<'b>, &Settings),
     (x, lengths): (Expr<'b>, Option<Expr<'b>>),
     order: &[usize],

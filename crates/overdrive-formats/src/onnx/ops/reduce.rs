@@ -3,7 +3,7 @@
 use crate::onnx::axes::{axes, axis, extent, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
-use overdrive_ir::{Compare, DType, Expr, Order, Pad, Prim, Reducer, Shape, Tensor, Unary};
+use overdrive_ir::{Compare, DType, Expr, Pad, Prim, Reducer, Shape, SortOrder, Tensor, Unary};
 
 /// Which axes fold away, from an operand or an attribute, and whether they stay with extent 1.
 struct Folding {
@@ -163,7 +163,7 @@ pub(super) fn top_k<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if k > shape[along] {
         return Err(invalid(format!("k of at most {}", shape[along]), k.to_string()));
     }
-    let order = if c.flag("largest", 1) { Order::Descending } else { Order::Ascending };
+    let order = if c.flag("largest", 1) { SortOrder::Descending } else { SortOrder::Ascending };
     let sorted = c.b.op(Prim::Sort { axis: along, order }, &[x]);
     let [values, indices] = [0, 1].map(|i| sorted[i].slice_axis(along, 0, k));
     Ok(vec![values.into(), indices.convert(DType::I64).into()])

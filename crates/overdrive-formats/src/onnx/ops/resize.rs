@@ -16,7 +16,7 @@ const MOST_POINTS: usize = 1 << 22;
 const LARGEST_REACH: f64 = 1024.0;
 
 /// One axis: extents, the factor between them, and what of the input it shows.
-struct Axis {
+struct ResizeAxis {
     input: usize,
     output: usize,
     scale: f64,
@@ -24,7 +24,7 @@ struct Axis {
 }
 
 /// How an output's place becomes elements and weights.
-struct Rule {
+struct ResizeRule {
     coordinates: String,
     mode: String,
     nearest: String,
@@ -33,7 +33,7 @@ struct Rule {
     exclude_outside: bool,
 }
 
-impl Axis {
+impl ResizeAxis {
     /// The place in the input that output `x` shows.
     fn place(&self, x: f64, coordinates: &str) -> Result<f64, Fault> {
         let (input, output) = (self.input as f64, self.scale * self.input as f64);
@@ -71,7 +71,7 @@ fn keys(x: f64, a: f64) -> f64 {
     }
 }
 
-impl Rule {
+impl ResizeRule {
     /// Positions (perhaps outside) and weights behind a place.
     fn taps(&self, place: f64, scale: f64) -> Result<Vec<(i64, f64)>, Fault> {
         if self.mode == "nearest" {
@@ -109,7 +109,7 @@ impl Rule {
         &self,
         x: Expr<'b>,
         along: usize,
-        axis: &Axis,
+        axis: &ResizeAxis,
     ) -> Result<(Expr<'b>, Vec<bool>), Fault> {
         let last = axis.input as i64 - 1;
         let (mut positions, mut weights, mut outside) = (Vec::new(), Vec::new(), Vec::new());
@@ -164,7 +164,7 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         Some(list) => list.iter().map(|&a| axis(a, shape.len())).collect::<Result<_, Fault>>()?,
         None => (0..shape.len()).collect(),
     };
-    let rule = Rule {
+    let rule = ResizeRule {
         coordinates: c.text_or(
             "coordinate_transformation_mode",
             if old { "asymmetric" } else { "half_pixel" },
@@ -179,7 +179,7 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         return Err(unsupported(format!("mode `{}`", rule.mode)));
     }
     let policy = c.text_or("keep_aspect_ratio_policy", "stretch");
-    let mut axes: Vec<Axis> = Vec::new();
+    let mut axes: Vec<ResizeAxis> = Vec::new();
     if given(sizes_at) {
         let wanted = extents(&c.ints(sizes_at)?)?;
         let ratios: Vec<f64> =
@@ -194,7 +194,7 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             let scale = common.unwrap_or(ratio);
             let output =
                 if common.is_some() { (scale * shape[a] as f64 + 0.5).floor() as usize } else { n };
-            axes.push(Axis { input: shape[a], output, scale, roi: [0.0, 1.0] });
+            axes.push(ResizeAxis { input: shape[a], output, scale, roi: [0.0, 1.0] });
         }
     } else {
         let scales = match c.attribute("scales") {
@@ -203,10 +203,10 @@ pub(super) fn resize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         };
         for (&a, &scale) in along.iter().zip(&scales) {
             let output = (shape[a] as f64 * scale).floor() as usize;
-            axes.push(Axis { input: shape[a], output, scale, roi: [0.0, 1.0] });
+            axes.push(ResizeAxis { input: shape[a], output, scale, roi: [0.0, 1.0] });
         }
     }
-    let sound = |a: &Axis| {
+    let sound = |a: &ResizeAxis| {
         a.input > 0 && a.scale > 0.0 && (a.output as f64) <= LARGEST && a.scale <= LARGEST
     };
     if axes.len() != along.len() || !axes.iter().all(sound) {

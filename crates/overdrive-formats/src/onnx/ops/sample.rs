@@ -14,14 +14,14 @@ enum Beyond {
 }
 
 /// One spatial dimension of the sampled tensor.
-struct Side {
+struct SampledAxis {
     size: usize,
     low: f64,
     high: f64,
     beyond: Beyond,
 }
 
-impl Side {
+impl SampledAxis {
     /// `place` where it is inside, else what mirrors or clamps to it.
     fn inside<'b>(&self, place: Expr<'b>) -> Expr<'b> {
         let number = |x: f64| place.constant(x);
@@ -95,7 +95,7 @@ pub(super) fn grid_sample<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         let size = shape[2 + d];
         let (low, high) =
             if corners { (0.0, size as f64 - 1.0) } else { (-0.5, size as f64 - 0.5) };
-        let side = Side { size, low, high, beyond };
+        let side = SampledAxis { size, low, high, beyond };
         let n = grid.slice_axis(dims + 1, dims - 1 - d, dims - d).reshape(points.clone());
         let place = match corners {
             true => (n + 1.0) * ((size as f64 - 1.0) / 2.0),

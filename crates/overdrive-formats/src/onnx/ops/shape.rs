@@ -3,7 +3,7 @@
 use crate::onnx::axes::{axes, axis, broadcast, extent, extents, positive, sizes};
 use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
-use crate::onnx::item::Value;
+use crate::onnx::item::ItemValue;
 use overdrive_ir::{DType, Expr, Tensor};
 
 fn product(shape: &[usize]) -> Result<usize, Fault> {
@@ -34,10 +34,10 @@ pub(super) fn reshape<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     if product(&shape)? != product(&target)? {
         return Err(invalid(format!("as many elements as {shape:?}"), format!("{asked:?}")));
     }
-    if let Value::Coded(codes) = c.value(0)?
+    if let ItemValue::Coded(codes) = c.value(0)?
         && let Some(same) = codes.reshaped(&target)
     {
-        return one(Value::Coded(same.into()));
+        return one(ItemValue::Coded(same.into()));
     }
     one(c.x(0)?.reshape(target))
 }
@@ -122,7 +122,7 @@ pub(super) fn split<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     let mut start = 0;
     let part = |n: &usize| {
         start += n;
-        Value::from(x.slice_axis(along, start - n, start))
+        ItemValue::from(x.slice_axis(along, start - n, start))
     };
     Ok(parts.iter().map(part).collect())
 }

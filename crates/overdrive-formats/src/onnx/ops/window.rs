@@ -3,7 +3,7 @@
 use crate::onnx::axes::positive;
 use crate::onnx::call::Call;
 use crate::onnx::fault::{Fault, invalid};
-use overdrive_ir::plan::Dimension;
+use overdrive_ir::plan::WindowDimension;
 
 /// One spatial dimension.
 #[derive(Copy, Clone, Debug)]
@@ -26,8 +26,8 @@ impl Spatial {
         (input as i64 + self.low + self.high - self.reach()).div_euclid(self.stride as i64) + 1
     }
 
-    pub(super) fn dimension(&self) -> Dimension {
-        Dimension {
+    pub(super) fn dimension(&self) -> WindowDimension {
+        WindowDimension {
             stride: self.stride,
             pad_low: self.low,
             pad_high: self.high,

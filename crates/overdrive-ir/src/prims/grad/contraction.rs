@@ -2,9 +2,9 @@
 
 use super::movement::spread;
 use super::zeros;
-use crate::dimension::Dimension;
 use crate::eval::for_each_index;
 use crate::gradients::cotangent_type;
+use crate::window_dimension::WindowDimension;
 use crate::{Convolution, DType, DotGeneral, Expr, Gradient, Prim, Tensor};
 
 /// Operands with one label per axis, as in Einstein's notation.
@@ -90,7 +90,7 @@ pub(super) fn convolution<'b>(
 
 fn apply<'b>(
     conv: &Convolution,
-    window: Vec<Dimension>,
+    window: Vec<WindowDimension>,
     x: Expr<'b>,
     w: Expr<'b>,
     out: DType,
@@ -112,9 +112,9 @@ fn of_input<'b>(conv: &Convolution, x: Expr<'b>, w: Expr<'b>, dy: Expr<'b>) -> E
     let joined: Vec<usize> =
         [groups * channels, outputs].into_iter().chain(taps.iter().copied()).collect();
     let flipped = taps_first_reversed(w).reshape(split).transpose(&order).reshape(joined);
-    let window = |(d, from): (usize, &Dimension)| {
+    let window = |(d, from): (usize, &WindowDimension)| {
         let (size, count) = (sizes[2 + d] as i64, results[2 + d] as i64);
-        Dimension {
+        WindowDimension {
             stride: from.input_dilation,
             pad_low: ((taps[d] - 1) * from.kernel_dilation) as i64 - from.pad_low,
             pad_high: (size - 1) * from.input_dilation as i64 - (count - 1) * from.stride as i64
@@ -156,9 +156,9 @@ fn of_kernel<'b>(conv: &Convolution, x: Expr<'b>, w: Expr<'b>, dy: Expr<'b>) -> 
     let joined: Vec<usize> =
         [channels, groups * batch].into_iter().chain(sizes[2..].iter().copied()).collect();
     let swap: Vec<usize> = [1, 0].into_iter().chain(spatial()).collect();
-    let window = |(d, from): (usize, &Dimension)| {
+    let window = |(d, from): (usize, &WindowDimension)| {
         let reach = (kernel[2 + d] - 1) * from.kernel_dilation + (results[2 + d] - 1) * from.stride;
-        Dimension {
+        WindowDimension {
             stride: from.kernel_dilation,
             pad_low: from.pad_low,
             pad_high: reach as i64 + 1 - spread(sizes[2 + d], from.input_dilation) - from.pad_low,

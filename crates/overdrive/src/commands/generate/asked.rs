@@ -14,7 +14,7 @@ use overdrive::studies::pretrained::Pretrained;
 use serde_json::{Value, json};
 
 /// What both ways need.
-pub(super) struct Asked<'a> {
+pub(super) struct Generation<'a> {
     pub(super) arguments: &'a Generate,
     pub(super) model: &'a Model,
     pub(super) tokenizer: &'a Tokenizer,
@@ -25,7 +25,7 @@ pub(super) struct Asked<'a> {
     pub(super) sampling: Sampling,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Generation<'a> {
     pub(super) fn new(arguments: &'a Generate, model: &'a Model) -> Result<Self, Failure> {
         let tokenizer = text::tokenizer(model)?;
         let opened = devices::open(&arguments.machine)?;

@@ -1,10 +1,10 @@
 //! `overdrive generate --prompts FILE`: goes on from each line of a file, several at a time.
 
-use super::asked::{Asked, failure, joined};
+use super::asked::{Generation, failure, joined};
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::{note, say};
-use crate::text::{self, Stream};
+use crate::text::{self, TextStream};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
 use overdrive::files;
@@ -21,7 +21,7 @@ const LONGEST: u64 = 64 << 20;
 /// Characters of a prompt that name its text.
 const NAMED: usize = 60;
 
-pub(super) fn generate(asked: Asked<'_>, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
+pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
     let Model::Pretrained(pretrained) = asked.model else {
         return Err(Failure::bad_input(format!(
             "`--prompts`: expected a model that keeps keys and values, a folder in Hugging Face's \
@@ -62,7 +62,7 @@ pub(super) fn generate(asked: Asked<'_>, file: &Path, stop: &Stop) -> Result<Exi
     let tokens: usize = made.iter().map(|text| text.tokens.len()).sum();
     let rate = tokens as f64 / total_s;
     let written = |prompt: &[u32], made: &Generated| {
-        let mut stream = Stream::after(asked.tokenizer, prompt);
+        let mut stream = TextStream::after(asked.tokenizer, prompt);
         let pieces: String = made.tokens.iter().map(|&token| stream.push(token)).collect();
         pieces + &stream.finish()
     };

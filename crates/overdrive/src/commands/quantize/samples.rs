@@ -9,7 +9,7 @@ use crate::terminal::note;
 use overdrive::formats::{self, Tensors};
 use overdrive::ir::{Backend, Tensor, TensorType};
 use overdrive::passes::Indices;
-use overdrive::studies::pretrained::{Pretrained, Task};
+use overdrive::studies::pretrained::{ModelTask, Pretrained};
 use overdrive::studies::quantization::Judge;
 use overdrive::studies::{Template, Workload};
 use overdrive::train::data::{Reading, open_as};
@@ -27,7 +27,7 @@ pub(in crate::commands) fn samples<'a>(
 ) -> Result<Samples<'a>, Failure> {
     let data = asked.data;
     match published {
-        Some(model) if model.architecture.task() == Task::Other => of_other(model, data)?,
+        Some(model) if model.architecture.task() == ModelTask::Other => of_other(model, data)?,
         Some(model) if model.tokenizer.is_some() && !data.is_some_and(holds_tensors) => {
             return text::samples(asked, (backend, template), model);
         }

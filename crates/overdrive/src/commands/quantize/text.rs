@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::studies::Template;
-use overdrive::studies::pretrained::{Pretrained, Problem, Task};
+use overdrive::studies::pretrained::{ModelTask, Pretrained, Problem};
 use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
 use overdrive::train::data::{Dataset, Parts, Split, Subset, Texts, open};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) fn samples<'a>(
             "note: calibrated on the text that comes with Overdrive; --data FILE.txt takes your own"
         );
     }
-    let is_classifier = model.architecture.task() == Task::Classifier;
+    let is_classifier = model.architecture.task() == ModelTask::Classifier;
     if is_classifier && asked.data.is_some_and(Texts::are_in) {
         return classifier(asked, (backend, template), model);
     }
@@ -60,10 +60,10 @@ pub(super) fn samples<'a>(
     let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
     let tokens = template.dimensions["tokens"];
     match model.architecture.task() {
-        Task::Decoder => {
+        ModelTask::Decoder => {
             decoder(asked, (backend, template), text.windows(tokens).map_err(Failure::bad_input)?)
         }
-        Task::Encoder | Task::Classifier | Task::Other => {
+        ModelTask::Encoder | ModelTask::Classifier | ModelTask::Other => {
             if let Some(metric) = asked.metric.filter(|metric| *metric != MetricName::Cosine) {
                 return Err(Failure::bad_input(format!(
                     "--metric {}: `{}` gives vectors and no next token: expected cosine, or no \
@@ -105,7 +105,7 @@ fn classifier<'a>(
     let tokenizer = model.tokenizer.as_ref().expect("only a model with a tokenizer reads text");
     let data = asked.data.expect("only a file has labelled texts");
     let length = texts::Length::Exactly(template.dimensions["tokens"]);
-    let of = texts::Asked { data, label: None, fold: 0 };
+    let of = texts::TextsSource { data, label: None, fold: 0 };
     let (parts, _) = texts::parts((model, tokenizer), of, length)?;
     let few = |split| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED_LABELS)) };
     let parts = Parts { validation: few(parts.validation), test: few(parts.test), ..parts };

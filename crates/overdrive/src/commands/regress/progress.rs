@@ -3,7 +3,7 @@
 use crate::progress::{Looks, minutes, seen};
 use indicatif::ProgressBar;
 use overdrive::gate::session;
-use overdrive::gate::session::Step;
+use overdrive::gate::session::SessionProgress;
 
 /// Progress of one session.
 pub(super) struct GateProgress {
@@ -27,7 +27,7 @@ impl GateProgress {
 }
 
 impl session::Progress for GateProgress {
-    fn block(&self, step: &Step) {
+    fn block(&self, step: &SessionProgress) {
         let left = step.budget.saturating_sub(step.elapsed);
         let left = minutes(left.as_secs_f64());
         self.bar.set_message(format!(

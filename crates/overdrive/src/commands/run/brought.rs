@@ -12,7 +12,7 @@ use crate::terminal::note;
 use crate::text;
 use overdrive::bench::results::{Note, Results};
 use overdrive::passes::QuantizationMode;
-use overdrive::studies::pretrained::{Coding, Pretrained, Task};
+use overdrive::studies::pretrained::{Coding, ModelTask, Pretrained};
 use overdrive::studies::quantization::{Brought as Quantizable, brought};
 use overdrive::studies::{Context, Workload, compilation, decoding};
 use overdrive_foreign::OriginalFile;
@@ -121,8 +121,10 @@ impl Brought {
 
     /// The next token, with a cache of keys and values, of a model that gives one.
     fn decoding(&self, (context, results): (&Context<'_>, &mut Results)) -> Result<(), Failure> {
-        let model =
-            self.subject.published().filter(|model| model.architecture.task() == Task::Decoder);
+        let model = self
+            .subject
+            .published()
+            .filter(|model| model.architecture.task() == ModelTask::Decoder);
         let Some(model) = model else {
             return Err(Failure::bad_input("it gives no next token, which decoding times"));
         };

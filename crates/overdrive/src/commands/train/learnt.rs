@@ -4,7 +4,7 @@
 //! files that they came from, before either.
 
 use super::failure;
-use super::task::Task;
+use super::task::TrainingRun;
 use crate::cli::Train;
 use crate::failure::Failure;
 use crate::invoked::command_line;
@@ -25,14 +25,14 @@ const TRAINING: &str = "training.json";
 
 /// A task whose model has learnt.
 pub(super) struct Learnt {
-    pub(super) task: Task,
+    pub(super) task: TrainingRun,
     /// What was trained: all parameters, or adapters.
     trained: Tensors,
-    model: Form,
+    model: LearntForm,
 }
 
 /// A model that can be written.
-enum Form {
+enum LearntForm {
     /// One of ours: its graph, whose states begin as what was learnt.
     Ours(Graph),
     Published(Box<Pretrained>),
@@ -40,7 +40,7 @@ enum Form {
 
 impl Learnt {
     /// The task's model with these parameters.
-    pub(super) fn new(mut task: Task, trained: Tensors) -> Result<Self, Failure> {
+    pub(super) fn new(mut task: TrainingRun, trained: Tensors) -> Result<Self, Failure> {
         let merged = match task.recipe.lora {
             Some(lora) => {
                 let layers = Lora::layers(&task.model).map_err(Failure::harness)?;
@@ -54,12 +54,12 @@ impl Learnt {
         };
         let weights = merged.as_ref().unwrap_or(&trained);
         let model = match task.published.take() {
-            Some(published) => Form::Published(Box::new(published.retrained(weights))),
+            Some(published) => LearntForm::Published(Box::new(published.retrained(weights))),
             None => {
                 // States that no step changes, tables of integers say, are what they were.
                 let (graph, seed) = (&task.template.graph, task.recipe.seed);
                 let mut states = graph.states().iter();
-                Form::Ours(graph.clone().with_initial_values(|name, ty| {
+                LearntForm::Ours(graph.clone().with_initial_values(|name, ty| {
                     let state = states.next().expect("asked once for each, in their order");
                     let learnt = weights.get(name).cloned();
                     // States that no step changes, tables of integers say, are what they were.
@@ -73,8 +73,8 @@ impl Learnt {
     /// What it makes of the test samples.
     pub(super) fn score(&self, backend: &dyn Backend) -> Result<Evaluation, Failure> {
         let graph = match &self.model {
-            Form::Ours(graph) => graph.clone(),
-            Form::Published(model) => model.template().map_err(Failure::harness)?.graph,
+            LearntForm::Ours(graph) => graph.clone(),
+            LearntForm::Published(model) => model.template().map_err(Failure::harness)?.graph,
         };
         score(&self.task, backend, &graph)
     }
@@ -84,12 +84,12 @@ impl Learnt {
         &self,
         folder: &Path,
         arguments: &Train,
-        scores: Scores<'_>,
+        scores: TestScores<'_>,
     ) -> Result<(), Failure> {
         let recipe = provenance(arguments, &self.task, scores).map_err(failure)?;
         let template = &self.task.template;
         match &self.model {
-            Form::Ours(graph) => {
+            LearntForm::Ours(graph) => {
                 let config = ModelConfig {
                     name: template.name.clone(),
                     dimensions: template.dimensions.clone(),
@@ -101,7 +101,7 @@ impl Learnt {
                     .write(folder)
                     .map_err(Failure::bad_input)
             }
-            Form::Published(model) => {
+            LearntForm::Published(model) => {
                 model.write(folder).map_err(Failure::bad_input)?;
                 if let (true, Some(lora)) = (arguments.adapter, self.task.recipe.lora) {
                     let layers = Lora::layers(&self.task.model).map_err(Failure::harness)?;
@@ -121,12 +121,12 @@ impl Learnt {
 
 /// How a model does on the test samples; before, too, where it had learnt something.
 #[derive(Copy, Clone)]
-pub(super) struct Scores<'a> {
+pub(super) struct TestScores<'a> {
     pub(super) before: Option<&'a Evaluation>,
     pub(super) after: &'a Evaluation,
 }
 
-impl Scores<'_> {
+impl TestScores<'_> {
     /// In words.
     pub(super) fn said(self) -> String {
         let samples = self.after.losses.len();
@@ -168,7 +168,7 @@ fn of_labels(test: &Evaluation) -> String {
 /// What a graph of the task's interface makes of the test samples, from the states that it begins
 /// with.
 pub(super) fn score(
-    task: &Task,
+    task: &TrainingRun,
     backend: &dyn Backend,
     graph: &Graph,
 ) -> Result<Evaluation, Failure> {
@@ -185,8 +185,8 @@ pub(super) fn score(
 /// What the folder says of how the model came about.
 fn provenance(
     arguments: &Train,
-    task: &Task,
-    scores: Scores<'_>,
+    task: &TrainingRun,
+    scores: TestScores<'_>,
 ) -> Result<BTreeMap<String, serde_json::Value>, TrainError> {
     let (parts, recipe): (_, &Recipe) = (&task.parts, &task.recipe);
     let splits = serde_json::json!({

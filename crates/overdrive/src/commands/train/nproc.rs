@@ -1,8 +1,10 @@
 //! `--nproc N`: this command once more for each rank, as torchrun would start it.
 //!
-//! Rank 0 speaks for all; of the others, errors are shown with their rank before them. Invariant:
-//! no rank outlives the command, and when one ends badly so do all.
+//! Rank 0 speaks for all; of the others, errors are shown with their rank before them. An error of
+//! several ranks is shown once. Invariant: no rank outlives the command, and when one ends badly so
+//! do all.
 
+use crate::error_channel;
 use crate::failure::Failure;
 use crate::terminal;
 use overdrive::bench::exit::Exit;
@@ -23,7 +25,9 @@ const ENDING: Duration = Duration::from_secs(10);
 /// A rank of ours.
 struct Rank {
     running: Running,
+    /// What it says beside its error; rank 0 says that itself.
     said: Option<JoinHandle<()>>,
+    error: Option<JoinHandle<String>>,
     ended: Option<End>,
 }
 
@@ -103,6 +107,11 @@ pub(super) fn run(size: usize, stop: &Stop) -> Result<Exit, Failure> {
         // It only passes lines on.
         let _ = said.join();
     }
+    let read = |rank: &mut Rank| rank.error.take().and_then(|error| error.join().ok());
+    let errors: Vec<String> = ranks.iter_mut().map(|rank| read(rank).unwrap_or_default()).collect();
+    for line in shown(&errors) {
+        terminal::beside(format_args!("{line}"));
+    }
     let ended = |number: usize| ranks[number].ended.expect("all have ended");
     let cause = bad_in_order.iter().find(|&&number| !ended(number).is_of_another());
     let Some(&cause) = cause.or(bad_in_order.first()) else { return Ok(Exit::Fine) };
@@ -111,9 +120,41 @@ pub(super) fn run(size: usize, stop: &Stop) -> Result<Exit, Failure> {
         return Ok(signal.into());
     }
     let (end, others) = (ended(cause), size - 1);
+    if is_of_all(&errors) {
+        return Ok(end.exit());
+    }
     let message =
         format!("rank {cause} of {size} {}; the other {others} ended with it", end.words());
     Err(Failure { message, exit: end.exit() })
+}
+
+/// Whether all ranks failed, and for one reason.
+fn is_of_all(errors: &[String]) -> bool {
+    !errors[0].is_empty() && errors.iter().all(|error| *error == errors[0])
+}
+
+/// The errors of the ranks by their number, empty where there is none: each once, after the ranks
+/// that say it. An error of rank 0 alone is said as that of one process.
+fn shown(errors: &[String]) -> Vec<String> {
+    if errors.len() > 1 && is_of_all(errors) {
+        return vec![format!("all {} ranks: {}", errors.len(), errors[0])];
+    }
+    let mut by_error: Vec<(&String, Vec<usize>)> = vec![];
+    for (rank, error) in errors.iter().enumerate().filter(|(_, error)| !error.is_empty()) {
+        match by_error.iter_mut().find(|(said, _)| *said == error) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => by_error.push((error, vec![rank])),
+        }
+    }
+    let line = |(error, ranks): (&String, Vec<usize>)| match ranks[..] {
+        [0] => error.clone(),
+        [rank] => format!("rank {rank}: {error}"),
+        _ => {
+            let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
+            format!("ranks {}: {error}", ranks.join(", "))
+        }
+    };
+    by_error.into_iter().map(line).collect()
 }
 
 /// A port that nobody listens at. Rank 0 opens it a moment later.
@@ -126,13 +167,23 @@ fn start(launch: &Launch, stop: &Stop) -> Result<Rank, Failure> {
     let failed =
         |error: std::io::Error| Failure::harness(format!("cannot start rank {rank}: {error}"));
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.args(std::env::args_os().skip(1)).envs(launch.variables()).stdin(Stdio::null());
+    command.args(std::env::args_os().skip(1)).envs(launch.variables());
+    let error = error_channel::of(&mut command).map_err(failed)?;
     if rank > 0 {
         command.stdout(Stdio::null()).stderr(Stdio::piped());
     }
     let mut running = stop.spawn(&mut command).map_err(failed)?;
     let said = running.child.stderr.take().map(|from| thread::spawn(move || pass_on(rank, from)));
-    Ok(Rank { running, said, ended: None })
+    let error = Some(thread::spawn(move || whole(error)));
+    Ok(Rank { running, said, error, ended: None })
+}
+
+/// All that can be read, as text.
+fn whole(mut from: impl Read) -> String {
+    let mut bytes = vec![];
+    // What came before a failure to read counts too.
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Shows what a rank says, with its number before each line.
@@ -143,5 +194,27 @@ fn pass_on(rank: usize, from: impl Read) {
         let text = String::from_utf8_lossy(&line);
         terminal::beside(format_args!("rank {rank}: {}", text.trim_end()));
         line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(errors: &[&str]) -> Vec<String> {
+        shown(&errors.iter().map(|&error| error.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn an_error_is_said_once_with_the_ranks_that_say_it() {
+        assert_eq!(lines(&["error: a", "error: a", "error: a"]), ["all 3 ranks: error: a"]);
+        assert_eq!(
+            lines(&["error: a", "error: b", "", "error: b"]),
+            ["error: a", "ranks 1, 3: error: b"]
+        );
+        assert_eq!(lines(&["", "error: b"]), ["rank 1: error: b"]);
+        assert_eq!(lines(&["error: a", "error: a", ""]), ["ranks 0, 1: error: a"]);
+        assert_eq!(lines(&["error: a"]), ["error: a"]);
+        assert!(lines(&["", ""]).is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! What is trained, on what, and how: everything that is known before a device is opened.
 
-use super::{failure, table};
+use super::{failure, tabular};
 use crate::cli::Train;
 use crate::commands::texts::{self, Length};
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use crate::model::{self, Model};
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::Graph;
 use overdrive::studies::Template;
-use overdrive::studies::pretrained::{Pretrained, Task as Gives};
+use overdrive::studies::pretrained::{ModelTask as Gives, Pretrained};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
 use overdrive::train::{EarlyStop, Recipe, fine_tuning, fine_tuning_of_classes, recipe_of};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const JUDGED: u64 = 64;
 
 /// A run of training.
-pub(super) struct Task {
+pub(super) struct TrainingRun {
     /// The model, and what it was published as, where it was.
     pub(super) template: Template,
     pub(super) published: Option<Box<Pretrained>>,
@@ -30,7 +30,7 @@ pub(super) struct Task {
     tokens: Option<usize>,
 }
 
-impl Task {
+impl TrainingRun {
     /// What the command line asks for.
     pub(super) fn open(arguments: &Train) -> Result<Self, Failure> {
         let Some(name) = &arguments.model else { return Self::ours(arguments, None) };
@@ -71,8 +71,8 @@ impl Task {
         }
         let fold = usize::from(arguments.fold);
         let template = match template {
-            Some(template) => table::taught(template, &data, fold)?,
-            None => table::sized(&data, fold)?,
+            Some(template) => tabular::taught(template, &data, fold)?,
+            None => tabular::sized(&data, fold)?,
         };
         let recipe = Recipe { lora: arguments.lora, ..recipe_of(&template.name) };
         let recipe = changed(arguments, recipe)?;
@@ -166,7 +166,7 @@ impl Task {
     }
 }
 
-impl Task {
+impl TrainingRun {
     /// Sizes of the dimensions of the template's graph.
     pub(super) fn sizes(&self) -> BTreeMap<String, usize> {
         let batch = Some(("batch".to_owned(), self.recipe.batch));
@@ -202,7 +202,7 @@ fn labelled(
     let given = given_tokenizer(arguments, model)?;
     let tokenizer = tokenizer(given.as_ref(), model)?;
     let (data, label) = (arguments.data.as_str(), arguments.label.as_deref());
-    let of = texts::Asked { data, label, fold: usize::from(arguments.fold) };
+    let of = texts::TextsSource { data, label, fold: usize::from(arguments.fold) };
     texts::parts((model, tokenizer), of, asked.map_or(Length::AtMost(usual), Length::Exactly))
 }
 

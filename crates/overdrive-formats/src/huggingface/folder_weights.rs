@@ -1,0 +1,105 @@
+//! The weights of a folder: one file, or the shards that an index lists, of safetensors or else of
+//! `torch.save`.
+//!
+//! Tensors share the bytes of their file and keep the type that they are stored in, so that memory
+//! holds them once. Only floats of 64 bits become f32. Invariant: every tensor that an index
+//! promises is there, and none comes from outside the folder.
+
+use super::Config;
+use crate::{FormatError, Tensors, pytorch, safetensors};
+use overdrive_ir::DType;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+/// The tensors of a folder, as they are stored.
+#[derive(Debug, Default)]
+pub struct FolderWeights {
+    /// By name.
+    pub tensors: Tensors,
+    /// The types that floats are stored in.
+    pub stored: BTreeSet<DType>,
+    /// The file, or the index: what errors about names point to.
+    pub path: PathBuf,
+}
+
+/// Names of the one file and of the index of shards, in the order in which they are looked for.
+pub(super) const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+
+/// Reads the weights of a folder: `model.safetensors`, the shards of
+/// `model.safetensors.index.json`, or `pytorch_model.bin` likewise.
+///
+/// # Errors
+/// When there are none, or when a shard or a tensor that the index lists is missing.
+pub fn read_weights(folder: &Path) -> Result<FolderWeights, FormatError> {
+    for name in FILES {
+        let (single, index) = (folder.join(name), folder.join(format!("{name}.index.json")));
+        if single.exists() {
+            let mut weights = FolderWeights { path: single.clone(), ..FolderWeights::default() };
+            weights.take(&single)?;
+            return Ok(weights);
+        }
+        if index.exists() {
+            return read_shards(folder, index);
+        }
+    }
+    let expected = FILES.map(|name| format!("{name} or {name}.index.json")).join(", ");
+    let error = FormatError::damaged(folder, "weights", expected, "neither");
+    Err(error.remedy("fetch the whole folder, or save the model with safetensors"))
+}
+
+/// Reads the shards that an index lists.
+fn read_shards(folder: &Path, index: PathBuf) -> Result<FolderWeights, FormatError> {
+    let listed = Config::read(&index)?;
+    let mut weights = FolderWeights { path: index, ..FolderWeights::default() };
+    let map = listed.section(&["weight_map"])?.ok_or_else(|| {
+        listed.wrong("weight_map", "an object from tensors to shards", "no such field")
+    })?;
+    let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, shard) in map.texts() {
+        let shard =
+            shard.ok_or_else(|| map.wrong(tensor, "the name of a shard", "something else"))?;
+        let parts: Vec<Component<'_>> = Path::new(shard).components().collect();
+        if !matches!(parts[..], [Component::Normal(name)] if name == shard) {
+            let expected = "the plain name of a file in this folder";
+            return Err(map.wrong(tensor, expected, &format!("`{shard}`")));
+        }
+        shards.entry(shard).or_default().push(tensor);
+    }
+    for (shard, tensors) in shards {
+        let path = folder.join(shard);
+        if !path.exists() {
+            let expected = format!("the shard with {} of the tensors", tensors.len());
+            let error = FormatError::damaged(&path, "weights", expected, "no such file");
+            return Err(error.remedy("fetch the whole folder again"));
+        }
+        weights.take(&path)?;
+        if let Some(missing) = tensors.iter().find(|name| !weights.tensors.contains_key(**name)) {
+            let expected = "this tensor, as the index says";
+            return Err(FormatError::damaged(&path, missing, expected, "none of this name"));
+        }
+    }
+    Ok(weights)
+}
+
+impl FolderWeights {
+    /// Adds the tensors of a file.
+    fn take(&mut self, path: &Path) -> Result<(), FormatError> {
+        let is_pickled = path.extension().is_some_and(|extension| extension == "bin");
+        let read = if is_pickled { pytorch::read(path)? } else { safetensors::read(path)? };
+        for (name, tensor) in read {
+            let dtype = tensor.ty().dtype;
+            self.stored.extend(dtype.is_float().then_some(dtype));
+            let kept = if dtype == DType::F64 { tensor.convert(DType::F32) } else { tensor };
+            if self.tensors.insert(name.clone(), kept).is_some() {
+                let expected = "every tensor in one shard";
+                return Err(FormatError::damaged(
+                    path,
+                    &name,
+                    expected,
+                    "a second one of this name",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

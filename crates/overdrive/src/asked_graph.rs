@@ -1,0 +1,47 @@
+//! From the arguments that say which graph is meant to that graph and the device that it is for.
+
+use crate::cli::SubjectArguments;
+use crate::devices::{self, Opened};
+use crate::failure::Failure;
+use crate::model;
+use overdrive::ir::{DType, Graph, Tensor};
+use overdrive::passes::{Recipe, precision};
+use overdrive::studies::Workload;
+use overdrive::train::data::Target;
+use overdrive::train::{self, recipe_of, training_step, with_loss};
+
+/// The workload, its graph with contractions in the format asked for, and the device.
+pub(crate) fn open(subject: &SubjectArguments) -> Result<(Workload, Graph, Opened), Failure> {
+    let model = model::load(&subject.model)?;
+    let batch = subject.batch.map(|n| model.batch(n)).transpose()?;
+    let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
+    let opened = devices::open(&subject.machine)?;
+    if subject.training {
+        let workload = trained(workload, subject)?;
+        let graph = workload.graph.clone();
+        return Ok((workload, graph, opened));
+    }
+    let recipe = Recipe { contractions: subject.dtype.into() };
+    let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
+    Ok((workload, graph, opened))
+}
+
+/// The step that trains a model by the recipe of its name, on labels drawn from its classes, or as
+/// numbers where it gives one.
+fn trained(mut workload: Workload, subject: &SubjectArguments) -> Result<Workload, Failure> {
+    let precision = subject.dtype.into();
+    let recipe = train::Recipe { precision, ..recipe_of(&workload.key.name) };
+    let graph = &workload.graph;
+    let y = graph.outputs().iter().find(|port| port.name == "y");
+    let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);
+    // One output is a quantity: of one class there is nothing to learn.
+    let target = if outputs == 1 { Target::Quantity } else { Target::Classes };
+    let forward = with_loss(graph, target).map_err(Failure::bad_input)?;
+    workload.graph = training_step(&forward, &recipe).map_err(Failure::bad_input)?;
+    if target == Target::Classes {
+        workload.bounds.insert("labels".to_owned(), outputs);
+    }
+    let rate = Tensor::scalar(DType::F32, recipe.schedule.peak);
+    workload.given.insert("lr".to_owned(), rate);
+    Ok(workload)
+}

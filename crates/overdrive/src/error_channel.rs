@@ -1,0 +1,39 @@
+//! How a rank that `--nproc` started hands its error to the command that started it.
+//!
+//! The command can then say once what all ranks say. Standard error does not tell: rank 0 draws its
+//! progress there. So standard input, which a rank does not read, is the writing end of a pipe.
+
+use crate::failure::Failure;
+use crate::terminal;
+use std::io::{self, PipeReader, Write};
+use std::process::Command;
+
+/// Set for a process whose standard input takes its error.
+const VARIABLE: &str = "OVERDRIVE_ERROR_TO_STDIN";
+
+/// What `command` will say of its failure, if it fails by itself: all that can be read here.
+pub(crate) fn of(command: &mut Command) -> io::Result<PipeReader> {
+    let (reader, writer) = io::pipe()?;
+    command.stdin(writer).env(VARIABLE, "1");
+    Ok(reader)
+}
+
+/// Says why this process failed: to the command that asked for it, or else on standard error.
+pub(crate) fn tell(failure: &Failure) {
+    let asked = std::env::var_os(VARIABLE).is_some();
+    if !asked || hand_over(failure).is_err() {
+        terminal::beside(format_args!("{failure}"));
+    }
+}
+
+#[cfg(unix)]
+fn hand_over(failure: &Failure) -> io::Result<()> {
+    use std::os::fd::AsFd;
+    let end = io::stdin().as_fd().try_clone_to_owned()?;
+    io::PipeWriter::from(end).write_all(failure.to_string().as_bytes())
+}
+
+#[cfg(not(unix))]
+fn hand_over(_: &Failure) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
