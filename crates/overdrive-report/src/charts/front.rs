@@ -1,7 +1,7 @@
 //! Forms of a model by what each costs and loses, with the front of those that nothing beats.
 
 use super::chart::{Chart, Switch, WIDTH};
-use super::plane::{Axis, Line, Plane, Point, Scale, Stroke};
+use super::plane::{Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 
 /// A form.
 #[derive(Clone, PartialEq, Debug)]
@@ -35,21 +35,21 @@ pub fn front(points: &[FrontPoint], cost: &str, unit: &str) -> Option<Chart> {
         chosen.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         chosen.into_iter().map(point).collect()
     };
-    let line = |name: &str, ink, points| Line {
+    let line = |name: &str, ink, points| PlaneLine {
         name: name.to_owned(),
         ink,
         stroke: Stroke::Points,
         points,
     };
     let plane = Plane {
-        x: Axis {
+        x: PlaneAxis {
             title: format!("{cost} over the float model's · lower is better"),
-            scale: Scale::FromZero,
+            scale: PlaneScale::FromZero,
             format: "ratio",
         },
-        y: Axis {
+        y: PlaneAxis {
             title: format!("{unit} lost · lower is better"),
-            scale: Scale::Linear,
+            scale: PlaneScale::Linear,
             format: "plain",
         },
         lines: vec![
