@@ -5,6 +5,36 @@
 //! names the variable, never a guess.
 
 use crate::slurm::{first_host, port_of};
+use std::fmt;
+
+/// What carries the bytes of ranks that are processes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// A star of connections around rank 0.
+    Tcp,
+    /// The MPI library of mpirun.
+    #[cfg(feature = "mpi")]
+    Mpi,
+}
+
+impl Transport {
+    /// The rule: ranks that Open MPI's mpirun started exchange by MPI in a program that is built
+    /// with the feature `mpi`. All other ranks exchange over TCP.
+    #[cfg(feature = "mpi")]
+    const OF_MPIRUN: Self = Self::Mpi;
+    #[cfg(not(feature = "mpi"))]
+    const OF_MPIRUN: Self = Self::Tcp;
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            #[cfg(feature = "mpi")]
+            Self::Mpi => "MPI",
+        })
+    }
+}
 
 /// One process among those that a launcher started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,9 +48,11 @@ pub struct Launch {
     /// Ranks that share the cores of this machine; 1 where the launcher may have bound each rank to
     /// cores of its own.
     pub sharing: usize,
-    /// The host of rank 0.
+    /// What carries their bytes.
+    pub transport: Transport,
+    /// Over TCP: the host of rank 0.
     pub host: String,
-    /// The port that rank 0 listens at.
+    /// Over TCP: the port that rank 0 listens at.
     pub port: u16,
     /// Tells this run from others; empty where the launcher does not.
     pub run: String,
@@ -135,7 +167,8 @@ impl Launch {
     /// Rank `rank` of `size` that this machine runs by itself, meeting at a port of it.
     pub fn local(rank: usize, size: usize, port: u16, run: &str) -> Self {
         let (host, run) = ("127.0.0.1".to_owned(), run.to_owned());
-        Self { rank, size, local_rank: rank, sharing: size, host, port, run }
+        let transport = Transport::Tcp;
+        Self { rank, size, local_rank: rank, sharing: size, transport, host, port, run }
     }
 
     /// The variables that say so to the process, as torchrun has them.
@@ -161,7 +194,8 @@ fn torchrun(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         return Ok(Launch::local(0, 1, 0, &run));
     }
     let (host, port) = of.meeting(|| (None, None))?;
-    let launch = Launch { rank, size, local_rank, sharing, host, port, run };
+    let transport = Transport::Tcp;
+    let launch = Launch { rank, size, local_rank, sharing, transport, host, port, run };
     within(launch, of, ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
 }
 
@@ -171,12 +205,18 @@ fn open_mpi(of: &Variables<'_>) -> Result<Launch, LaunchError> {
     let (rank, size, local_rank) = (rank?, size?, local_rank?);
     let job = of.text("PMIX_NAMESPACE").or_else(|| of.text("OMPI_MCA_ess_base_jobid"));
     let is_one_machine = of.number("OMPI_COMM_WORLD_LOCAL_SIZE")? == Some(size);
-    let (host, port) = of.meeting(|| {
-        let here = is_one_machine.then(|| "127.0.0.1".to_owned());
-        (here, job.as_deref().map(port_of))
-    })?;
+    let transport = Transport::OF_MPIRUN;
+    let (host, port) = match transport {
+        Transport::Tcp => of.meeting(|| {
+            let here = is_one_machine.then(|| "127.0.0.1".to_owned());
+            (here, job.as_deref().map(port_of))
+        })?,
+        // MPI knows where the ranks are.
+        #[cfg(feature = "mpi")]
+        Transport::Mpi => (String::new(), 0),
+    };
     let run = job.unwrap_or_default();
-    within(Launch { rank, size, local_rank, sharing: 1, host, port, run }, of, names)
+    within(Launch { rank, size, local_rank, sharing: 1, transport, host, port, run }, of, names)
 }
 
 fn slurm(of: &Variables<'_>) -> Result<Launch, LaunchError> {
@@ -198,8 +238,8 @@ fn slurm(of: &Variables<'_>) -> Result<Launch, LaunchError> {
         let host = listed.or_else(|| first("SLURM_LAUNCH_NODE_IPADDR"));
         (host, run.as_deref().map(port_of))
     })?;
-    let run = run.unwrap_or_default();
-    within(Launch { rank, size, local_rank, sharing: 1, host, port, run }, of, names)
+    let (run, transport) = (run.unwrap_or_default(), Transport::Tcp);
+    within(Launch { rank, size, local_rank, sharing: 1, transport, host, port, run }, of, names)
 }
 
 /// Errs unless the ranks are numbers below what they count.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_ranks::{Launch, LaunchError};
+use overdrive_ranks::{Launch, LaunchError, Transport};
 
 fn of(variables: &[(&str, &str)]) -> Result<Option<Launch>, LaunchError> {
     let find = |name: &str| {
@@ -36,6 +36,7 @@ fn torchrun_says_all() {
         size: 8,
         local_rank: 1,
         sharing: 4,
+        transport: Transport::Tcp,
         host: "node0".to_owned(),
         port: 29500,
         run: "abc".to_owned(),
@@ -94,9 +95,27 @@ const OPEN_MPI: [(&str, &str); 5] = [
 #[test]
 fn open_mpi_on_one_machine_needs_no_address() {
     let launch = of(&OPEN_MPI).unwrap().unwrap();
-    assert_eq!((launch.rank, launch.size, launch.host.as_str()), (1, 2, "127.0.0.1"));
-    let error = with(&OPEN_MPI, &[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")]);
-    assert!(error.contains("Open MPI: expected the variable MASTER_ADDR, found none"), "{error}");
+    assert_eq!((launch.rank, launch.size), (1, 2));
+    let of_several: Vec<_> = OPEN_MPI
+        .into_iter()
+        .filter(|(name, _)| *name != "OMPI_COMM_WORLD_LOCAL_SIZE")
+        .chain([("OMPI_COMM_WORLD_LOCAL_SIZE", "1")])
+        .collect();
+    match launch.transport {
+        Transport::Tcp => {
+            assert_eq!(launch.host, "127.0.0.1");
+            let error = of(&of_several).unwrap_err().to_string();
+            let expected = "Open MPI: expected the variable MASTER_ADDR, found none";
+            assert!(error.contains(expected), "{error}");
+        }
+        // MPI knows where the ranks are, and TCP is what remains for the other launchers.
+        #[cfg(feature = "mpi")]
+        Transport::Mpi => {
+            assert_eq!(of(&of_several).unwrap().unwrap().transport, Transport::Mpi);
+            assert_eq!(of(&SLURM).unwrap().unwrap().transport, Transport::Tcp);
+        }
+    }
+    assert_eq!(launch.transport.to_string(), if cfg!(feature = "mpi") { "MPI" } else { "TCP" });
     // Inside of a job of Slurm, mpirun is what started the process.
     let both: Vec<_> = OPEN_MPI.iter().chain(&SLURM).copied().collect();
     assert_eq!(of(&both).unwrap().unwrap().size, 2);

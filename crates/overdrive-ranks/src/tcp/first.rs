@@ -4,7 +4,7 @@
 //! part for it, one sends to it. Another tells all of them of a fault. Invariant: rank 0 outlives
 //! what it has to tell. It ends only after the others have, or a few seconds after a fault.
 
-use super::frame::{Frame, Greeting, MODEST, shown};
+use crate::frame::{Frame, Greeting, MODEST, shown};
 use crate::meeting::{Meeting, Member, News};
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
 use std::io::{self, Write};

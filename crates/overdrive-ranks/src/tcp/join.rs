@@ -2,26 +2,21 @@
 
 use super::address::addresses;
 use super::first::{First, gather};
-use super::frame::Greeting;
 use super::other::Other;
-use crate::{Launch, Meeting};
+use crate::Launch;
+use crate::frame::Greeting;
 use overdrive_ir::{Communicator, Mesh, RankError};
 use std::io;
 use std::net::{Ipv6Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Meets the other ranks of a run, and gives the way to them once all are here. `mesh` has the
-/// launch's number of ranks; whoever waits longer than `patience` for another takes it for hung.
-///
-/// # Errors
-/// When ranks do not come, differ in version or mesh, or the address cannot be used.
-pub fn join(
+/// Meets the other ranks of a run at the address of rank 0.
+pub(crate) fn join(
     launch: &Launch,
     mesh: &Mesh,
     patience: Duration,
 ) -> Result<Arc<dyn Communicator>, RankError> {
-    assert_eq!(mesh.ranks(), launch.size, "the mesh is of the ranks that were started");
     let greeting = Greeting {
         run: launch.run.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -37,9 +32,6 @@ pub(super) fn join_as(
     (mesh, greeting): (&Mesh, Greeting),
     patience: Duration,
 ) -> Result<Arc<dyn Communicator>, RankError> {
-    if launch.size == 1 {
-        return Ok(Arc::new(Meeting::of(mesh, patience).remove(0)));
-    }
     if launch.rank > 0 {
         return Ok(Arc::new(Other::join(launch, (mesh, greeting), patience)?));
     }

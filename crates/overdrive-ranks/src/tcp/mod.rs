@@ -8,8 +8,7 @@
 
 mod address;
 mod first;
-mod frame;
 mod join;
 mod other;
 
-pub use join::join;
+pub(crate) use join::join;

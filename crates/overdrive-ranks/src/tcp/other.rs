@@ -4,8 +4,8 @@
 //! nobody waits for an answer longer than rank 0 would wait for a rank.
 
 use super::address::addresses;
-use super::frame::{Frame, Greeting, MODEST, share};
 use crate::Launch;
+use crate::frame::{Frame, Greeting, MODEST, share};
 use crate::meeting::gone_meanwhile;
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
 use std::io::{self, Read, Write};

@@ -81,7 +81,8 @@ pub(crate) struct Train {
     pub adapter: bool,
     /// Ranks of this machine that train together, each on its part of every batch: the same command
     /// is started once for each. Rank I takes GPU I. Launchers (torchrun, srun, mpirun) need no
-    /// option
+    /// option. Ranks exchange over TCP; those that mpirun started, by MPI where the program is
+    /// built with the feature `mpi`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nproc: Option<u32>,
     /// With several ranks: what they share out beside the batch. Each then holds a part of it,

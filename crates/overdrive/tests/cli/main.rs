@@ -17,6 +17,8 @@ mod generate;
 mod invocation;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod names;
 mod onnx_files;
 mod optimize;

@@ -3,7 +3,7 @@
 use crate::cli::Train;
 use crate::devices::OfRank;
 use crate::failure::Failure;
-use crate::terminal;
+use crate::terminal::{self, note};
 use overdrive::bench::exit::Exit;
 use overdrive::ir::{Communicator, Mesh, RankError, agree};
 use overdrive::ranks::{Launch, join};
@@ -39,6 +39,7 @@ impl Rank {
         let mesh = Mesh::new([("data", launch.size)]);
         let joined = join(&launch, &mesh, patience);
         let communicator = joined.map_err(|error| failure(error, launch.rank))?;
+        note!("note: {} ranks exchange over {}", launch.size, launch.transport);
         Ok(Self { launch, communicator })
     }
 

@@ -1,4 +1,4 @@
-//! `Frame`: what ranks and rank 0 send each other, as bytes.
+//! `Frame`: what ranks tell each other, as bytes, over TCP and over MPI.
 //!
 //! A frame is four letters that say it is one of ours, its kind, the length of its content and the
 //! content. Numbers are little-endian. Invariant: whatever arrives is a frame or an error, and no
@@ -14,29 +14,29 @@ const MARK: [u8; 4] = *b"ODR1";
 const HEAD: usize = MARK.len() + 1 + 8;
 
 /// Most bytes of what a stranger may send.
-pub(super) const MODEST: u64 = 1 << 16;
+pub(crate) const MODEST: u64 = 1 << 16;
 
 /// What a process says first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Greeting {
+pub(crate) struct Greeting {
     /// Tells runs apart.
-    pub(super) run: String,
+    pub(crate) run: String,
     /// Version of the program.
-    pub(super) version: String,
-    pub(super) mesh: String,
-    pub(super) rank: usize,
+    pub(crate) version: String,
+    pub(crate) mesh: String,
+    pub(crate) rank: usize,
 }
 
-/// One message.
+/// One message. Over TCP it goes to or from rank 0, over MPI to each other rank.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Frame {
+pub(crate) enum Frame {
     /// To rank 0, before all else.
     Hello(Greeting),
     /// From rank 0: all are here.
     Welcome,
     /// From rank 0 to a process that is none of this run; why.
     Refused(String),
-    /// To rank 0: a rank comes to an exchange.
+    /// To rank 0: a rank comes to an exchange. Over MPI `bytes` has only the number of bytes.
     Share { group: Vec<usize>, what: String, bytes: Vec<u8> },
     /// From rank 0: what all have shown.
     Shown(Vec<Vec<u8>>),
@@ -50,11 +50,14 @@ pub(super) enum Frame {
     Failed(usize),
     /// From rank 0, unasked: the ranks cannot go on. An exchange under way has its own answer.
     Told(RankError),
+    /// To all, over MPI: the patience is over, and this is the rank that the sender waits for.
+    #[cfg(feature = "mpi")]
+    Waits(usize),
 }
 
 impl Frame {
     /// The bytes to send.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Frame::Hello(Greeting { run, version, mesh, rank }) => {
                 let mut content = vec![];
@@ -71,6 +74,8 @@ impl Frame {
             Frame::Fault(error) => framed(8, &[&of_error(error)]),
             Frame::Failed(rank) => framed(9, &[&(*rank as u64).to_le_bytes()]),
             Frame::Told(error) => framed(10, &[&of_error(error)]),
+            #[cfg(feature = "mpi")]
+            Frame::Waits(rank) => framed(11, &[&(*rank as u64).to_le_bytes()]),
         }
     }
 
@@ -78,7 +83,7 @@ impl Frame {
     ///
     /// # Errors
     /// When the stream ends or fails, or what comes is no frame.
-    pub(super) fn read(from: &mut dyn Read, most: u64) -> io::Result<Self> {
+    pub(crate) fn read(from: &mut dyn Read, most: u64) -> io::Result<Self> {
         let mut head = [0; HEAD];
         from.read_exact(&mut head)?;
         let length = u64::from_le_bytes(head[HEAD - 8..].try_into().expect("eight bytes"));
@@ -118,6 +123,8 @@ impl Frame {
             8 => Frame::Fault(to_error(&mut rest)?),
             9 => Frame::Failed(rest.number()?),
             10 => Frame::Told(to_error(&mut rest)?),
+            #[cfg(feature = "mpi")]
+            11 => Frame::Waits(rest.number()?),
             _ => return None,
         };
         rest.0.is_empty().then_some(frame)
@@ -129,7 +136,7 @@ fn garbled() -> io::Error {
 }
 
 /// A `Share` without a copy of the caller's bytes of its own.
-pub(super) fn share(exchange: &Exchange<'_>) -> Vec<u8> {
+pub(crate) fn share(exchange: &Exchange<'_>) -> Vec<u8> {
     let mut content = vec![];
     put_number(&mut content, exchange.group.len());
     exchange.group.iter().for_each(|&rank| put_number(&mut content, rank));
@@ -138,7 +145,7 @@ pub(super) fn share(exchange: &Exchange<'_>) -> Vec<u8> {
 }
 
 /// A `Shown` likewise.
-pub(super) fn shown(all: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn shown(all: &[Vec<u8>]) -> Vec<u8> {
     let lengths: Vec<[u8; 8]> =
         all.iter().map(|bytes| (bytes.len() as u64).to_le_bytes()).collect();
     let count = (all.len() as u64).to_le_bytes();
@@ -262,6 +269,8 @@ mod tests {
             Frame::Fault(RankError::Unreachable { rank: 0, message: text("no way") }),
             Frame::Failed(4),
             Frame::Told(RankError::Gone { rank: 2, what: what() }),
+            #[cfg(feature = "mpi")]
+            Frame::Waits(5),
         ]
     }
 
