@@ -148,7 +148,7 @@ impl Launch for Compiled {
         let mut parameters: Vec<*mut c_void> =
             places.iter_mut().map(|place| (&raw mut *place).cast()).collect();
         parameters.push((&raw mut at).cast());
-        // SAFETY: the parameters are those of the kernel, which keeps to the extents and the counter.
+        // SAFETY: the parameters are those of the kernel, which keeps to extents and the counter.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

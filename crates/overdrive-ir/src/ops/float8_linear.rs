@@ -1,8 +1,8 @@
-//! `float8_linear(x, w)`: `y = Q(x) Q(w)`, with x `[..., K]` and w `[K, N]`, on codes of fp8, forward
-//! and in both gradients.
+//! `float8_linear(x, w)`: `y = Q(x) Q(w)`, with x `[..., K]` and w `[K, N]`, on codes of fp8,
+//! forward and in both gradients.
 //!
-//! `Q(a) = s round(a / s)` rounds to an fp8 format and saturates. Gradients are straight-through, of
-//! the rounded values: `dx = Q'(dy) Q(w)ᵀ` and `dw = Q(x)ᵀ Q'(dy)`. `Q'` rounds to the format of
+//! `Q(a) = s round(a / s)` rounds to an fp8 format and saturates. Gradients are straight-through,
+//! of the rounded values: `dx = Q'(dy) Q(w)ᵀ` and `dw = Q(x)ᵀ Q'(dy)`. `Q'` rounds to the format of
 //! gradients. There is a scale for each tensor:
 //! - Current scaling: `s` is the least power of two that keeps the largest magnitude of the tensor
 //!   in range. Scaling itself is exact, and nothing saturates. Each tensor is read twice.
@@ -10,9 +10,9 @@
 //!   tensor is read once, and its largest magnitude is found on the way. Those of x and w are
 //!   results. That of dy exists only in the gradient: it is the cotangent of the scale of dy.
 //!
-//! The results beside y are for the gradients, and for scales to come: codes of x as `[K, ...]`, codes
-//! of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores read the contracted
-//! index contiguously. In these layouts it is contiguous in all three products. Sources:
+//! The results beside y are for the gradients, and for scales to come: codes of x as `[K, ...]`,
+//! codes of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores read the
+//! contracted index contiguously. In these layouts it is contiguous in all three products. Sources:
 //! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward, e5m2
 //! gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two). Flax
 //! hands magnitudes out of a gradient likewise, as cotangents that overwrite ("fp8 meta").
@@ -163,8 +163,7 @@ impl Op for Float8Linear {
         let shape = [&x.shape[..last], &[n]].concat();
         let number = |dtype: DType, value: f64| Array::float(dtype, &[], vec![value]);
         let [scale_x, scale_w] = scales.map(|scale| number(DType::F32, scale));
-        let [largest_x, largest_w] =
-            [(x, largest[0]), (w, largest[1])].map(|(a, most)| number(a.dtype.accumulation(), most));
+        let [largest_x, largest_w] = [0, 1].map(|i| number(args[i].dtype.accumulation(), largest[i]));
         vec![Array::float(x.dtype, &shape, y), turned, cw, scale_x, scale_w, largest_x, largest_w]
     }
 
