@@ -8,12 +8,13 @@ mod support;
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::kernels::answer;
 use overdrive_ir::eval::philox;
-use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
+use overdrive_ir::ops::{Float8Linear, QuantizedLinear};
 use overdrive_ir::plan::StepKind;
 use overdrive_ir::{
-    Array, Backend, Builder, Call, DType, Expr, Graph, Mode, Operation, TensorType, Tuning,
+    Array, Backend, Builder, Call, DType, Expr, Graph, Mode, Operation, State, TensorType, Tuning,
 };
+use overdrive_passes::differentiate;
 use support::gpu;
 use testkit::check_backend;
 
@@ -233,6 +234,76 @@ fn codes_in_both_orders_of_whole_and_partial_tiles() {
             let graph = b.finish().unwrap();
             check_backend(&backend, Mode::Compile, &graph, &inputs)
                 .unwrap_or_else(|e| panic!("{dtype} {shape:?} to {to} by {scale}: {e}"));
+        }
+    }
+}
+
+/// A launch leaves nothing behind that the next one would take for its own.
+#[test]
+fn the_largest_magnitude_is_that_of_each_call() {
+    let Some(backend) = gpu() else { return };
+    for (shape, dtype) in
+        [([4096, 768], DType::BF16), ([48, 16], DType::F32), ([37, 53], DType::F16)]
+    {
+        let b = Builder::new("cast");
+        let x = b.input("x", TensorType::new(dtype, shape));
+        let scale = b.input("scale", TensorType::scalar(DType::F32));
+        let [codes, _, largest] = x.cast_transpose(scale, DType::F8E4M3);
+        b.output("codes", codes);
+        b.output("largest", largest);
+        let graph = b.finish().unwrap();
+        for mode in [Mode::Compile, Mode::Graph] {
+            let mut session =
+                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
+            let mut state = State::default();
+            let types = graph.outputs().iter().map(|port| graph.ty(port.value));
+            let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+            for factor in [8.0, 1.0, f64::NAN, 0.125, 0.0, 2.0] {
+                let x = normal(dtype, &shape, 1).map(|x| x * factor);
+                let expected = x.floats().iter().fold(0.0, |most: f64, x| {
+                    if most.is_nan() || x.is_nan() { f64::NAN } else { most.max(x.abs()) }
+                });
+                let scale = Array::from_f64(DType::F32, &[], vec![0.0078125]);
+                let inputs = [x.to_tensor(), scale.to_tensor()];
+                let inputs: Vec<_> = inputs.iter().map(|x| backend.upload(x).unwrap()).collect();
+                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+                let found = backend.download(&outputs[1]).unwrap().to_f64()[0];
+                let same = found == expected || found.is_nan() && expected.is_nan();
+                assert!(same, "{dtype} {shape:?} in {mode}: {found}, expected {expected}");
+            }
+        }
+    }
+}
+
+/// The layer, its gradients and the magnitudes that scales to come are made of.
+#[test]
+fn a_layer_on_codes_with_delayed_scales() {
+    let Some(backend) = gpu() else { return };
+    for gradient in [DType::F8E5M2, DType::F8E4M3] {
+        let formats = Float8Linear { forward: DType::F8E4M3, gradient };
+        let b = Builder::new("layer");
+        let x = b.input("x", TensorType::new(DType::BF16, [256usize, 128]));
+        let w = b.input("w", TensorType::new(DType::F32, [128usize, 64]));
+        let scales = ["x", "w", "dy"]
+            .map(|of| b.input(&format!("scale_{of}"), TensorType::scalar(DType::F32)));
+        b.output("y", x.float8_linear(w, Some(scales), formats));
+        let wrt = [x, w, scales[2]].map(|value| value.value());
+        let graph = b.finish().unwrap();
+        let graph = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+        let number =
+            |value: f64| Array::from(&Array::from_f64(DType::F32, &[], vec![value]).to_tensor());
+        // Of x and dy the largest tenth saturates.
+        let inputs = [
+            normal(DType::BF16, &[256, 128], 1),
+            normal(DType::F32, &[128, 64], 2),
+            number(1.5 / DType::F8E4M3.max_value()),
+            number(0.015625),
+            number(1.5 / gradient.max_value()),
+            normal(DType::BF16, &[256, 64], 3),
+        ];
+        for mode in [Mode::Compile, Mode::Graph] {
+            check_backend(&backend, mode, &graph, &inputs)
+                .unwrap_or_else(|e| panic!("gradients in {gradient}, {mode}: {e}"));
         }
     }
 }

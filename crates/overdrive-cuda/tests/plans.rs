@@ -159,24 +159,32 @@ fn without_a_driver_opening_says_what_to_install() {
 }
 
 /// A layer on codes of fp8 and its gradients are three products of codes, each operand cast once.
+/// With delayed scales nothing else reads an operand, and products read the scales as they are.
 #[test]
 fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
     let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
-    let b = Builder::new("layer");
-    let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
-    let w = b.input("w", TensorType::new(DType::F32, [768usize, 3072]));
-    b.output("y", x.float8_linear(w, formats));
-    let graph = b.finish().unwrap();
-    let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
-    let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
-    let plan = plan(&step, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
-    let operands = plan.steps.iter().filter_map(|step| match &step.kind {
-        StepKind::Gemm(call) => Some([call.lhs.dtype, call.rhs.dtype]),
-        _ => None,
-    });
-    let (forward, gradient) = (DType::F8E4M3, DType::F8E5M2);
-    let expected = [[forward; 2], [gradient, forward], [forward, gradient]];
-    assert_eq!(operands.collect::<Vec<_>>(), expected, "{plan}");
-    let casts = plan.steps.iter().filter(|step| step.name.starts_with("cast_transpose")).count();
-    assert_eq!(casts, 3, "{plan}");
+    for delayed in [false, true] {
+        let b = Builder::new("layer");
+        let x = b.input("x", TensorType::new(DType::BF16, [4096usize, 768]));
+        let w = b.input("w", TensorType::new(DType::F32, [768usize, 3072]));
+        let scale = |name| b.input(name, TensorType::scalar(DType::F32));
+        let scales = delayed.then(|| ["scale_x", "scale_w", "scale_dy"].map(scale));
+        b.output("y", x.float8_linear(w, scales, formats));
+        let graph = b.finish().unwrap();
+        let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+        let step = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+        let plan = plan(&step, Mode::Compile, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+        let operands = plan.steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Gemm(call) => Some([call.lhs.dtype, call.rhs.dtype]),
+            _ => None,
+        });
+        let (forward, gradient) = (DType::F8E4M3, DType::F8E5M2);
+        let expected = [[forward; 2], [gradient, forward], [forward, gradient]];
+        assert_eq!(operands.collect::<Vec<_>>(), expected, "{plan}");
+        let is_cast = |name: &str| name.starts_with("cast_transpose");
+        let casts = plan.steps.iter().filter(|step| is_cast(&step.name)).count();
+        assert_eq!(casts, 3, "{plan}");
+        let large = plan.steps.iter().filter(|step| step.cost.bytes > 1 << 20).count();
+        assert_eq!(large, if delayed { 6 } else { 9 }, "{plan}");
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! Long because the trait, its erased form and the table entry change together.
 
-use crate::{Array, Builder, DType, Expr, Graph, Prim, Sample, TensorType, prims};
+use crate::{Array, Builder, DType, Expr, Graph, Prim, Reducer, Sample, TensorType, prims};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -151,6 +151,11 @@ pub trait Op:
     fn cost(&self, _operands: &[TensorType], _results: &[TensorType]) -> Option<Cost> {
         None
     }
+    /// How what it gives of parts of its operands becomes a result of the whole, where this result
+    /// is folded from all of them: a largest magnitude by a maximum.
+    fn fold(&self, _result: usize) -> Option<Reducer> {
+        None
+    }
 }
 
 /// The object-safe face of `Op`.
@@ -165,6 +170,7 @@ trait AnyOp: fmt::Debug + Send + Sync {
     fn expand<'b>(&self, b: &'b Builder, args: &[Expr<'b>], regions: &[Graph]) -> Vec<Expr<'b>>;
     fn grad<'b>(&self, gradient: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>>;
     fn cost(&self, operands: &[TensorType], results: &[TensorType]) -> Option<Cost>;
+    fn fold(&self, result: usize) -> Option<Reducer>;
 }
 
 impl<T: Op> AnyOp for T {
@@ -207,6 +213,9 @@ impl<T: Op> AnyOp for T {
     fn cost(&self, operands: &[TensorType], results: &[TensorType]) -> Option<Cost> {
         Op::cost(self, operands, results)
     }
+    fn fold(&self, result: usize) -> Option<Reducer> {
+        Op::fold(self, result)
+    }
 }
 
 /// A shared composite.
@@ -227,6 +236,11 @@ impl OpRef {
     /// Its version.
     pub fn version(&self) -> u32 {
         self.0.version()
+    }
+
+    /// How a result is folded from those of parts of the operands, if it is ([`Op::fold`]).
+    pub fn fold(&self, result: usize) -> Option<Reducer> {
+        self.0.fold(result)
     }
 }
 

@@ -4,6 +4,9 @@
 //! gradients (`overdrive_ir::ops::float8_linear`). Weights are rounded from their f32, so that
 //! their gradients are in f32. Activations come in the format of all other contractions.
 //!
+//! Scales are current or [delayed](crate::delayed): then they are states, which the step makes new
+//! by [`DelayedScales`](crate::DelayedScales).
+//!
 //! A layer stays as it is in two cases:
 //! - fp8 has no units for its sizes, which must be multiples of 16.
 //! - Nothing after it contracts. This is the layer that the loss reads, whose errors nothing
@@ -11,21 +14,58 @@
 //!
 //! Invariant: interfaces keep their types.
 
+use crate::delayed::Numbers;
 use crate::precision::leads_to_a_contraction;
 use crate::rebuild::rebuild;
 use overdrive_ir::ops::{Float8Linear, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node};
+use serde::{Deserialize, Serialize};
+
+/// How linear layers are trained on codes of fp8.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Float8 {
+    /// Formats by role.
+    #[serde(flatten)]
+    pub formats: Float8Linear,
+    /// Where scales come from; recipes that do not say it are older than the choice.
+    #[serde(default)]
+    pub scaling: Scaling,
+}
+
+/// Where the scales of tensors come from.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scaling {
+    /// From the tensor itself, which is read twice.
+    #[default]
+    Current,
+    /// From the batches before: states of the step.
+    Delayed,
+}
+
+impl Float8 {
+    /// What a recipe of these is called.
+    pub fn title(&self) -> &'static str {
+        match (self.formats.gradient == self.formats.forward, self.scaling) {
+            (false, Scaling::Delayed) => "fp8",
+            (true, Scaling::Delayed) => "fp8-e4m3",
+            (false, Scaling::Current) => "fp8-current",
+            (true, Scaling::Current) => "fp8-e4m3-current",
+        }
+    }
+}
 
 /// Extents that tensor cores of fp8 multiply.
 const UNIT: usize = 16;
 
-/// The graph with linear layers on codes of these formats, and activations between them in
+/// The graph with linear layers on codes as `float8` says, and activations between them in
 /// `narrow`.
 ///
 /// # Errors
 /// When the graph is ill-formed.
-pub fn float8(graph: &Graph, formats: Float8Linear, narrow: DType) -> Result<Graph, GraphError> {
+pub fn float8(graph: &Graph, float8: Float8, narrow: DType) -> Result<Graph, GraphError> {
     let meets = leads_to_a_contraction(graph);
+    let mut numbers = Numbers::default();
     rebuild(graph, &Clone::clone, &mut |place| {
         let taken = takes(graph, place.node)
             && place.node.results.iter().any(|result| meets[result.0 as usize]);
@@ -34,11 +74,12 @@ pub fn float8(graph: &Graph, formats: Float8Linear, narrow: DType) -> Result<Gra
             [x, w, bias] if taken => (*x, *w, Some(*bias)),
             _ => return Ok(place.keep(place.node.regions.clone())),
         };
-        let (mut sizes, [k, n]) = (x.sizes(), [w.size(0), w.size(1)]);
-        let rows = x.convert(narrow).reshape([x.ty().elements() / k, k]);
-        let y = rows.float8_linear(w, formats);
-        *sizes.last_mut().expect("x has a last dimension") = n;
-        let y = y.reshape(sizes);
+        let scales = (float8.scaling == Scaling::Delayed).then(|| {
+            let rows = x.ty().elements() / w.size(0);
+            let operands = (place.node.operands[0], place.node.operands[1], rows);
+            numbers.next(place.builder, operands, float8.formats)
+        });
+        let y = x.convert(narrow).float8_linear(w, scales, float8.formats);
         let y = bias.map_or(y, |bias| y + bias.convert(narrow));
         Ok(vec![y.convert(x.dtype())])
     })

@@ -198,7 +198,9 @@ fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>>
         return all.then(|| vec![true; types.len()]);
     }
     // A composite may want some operands, such as statistics or captures of its regions, wider than
-    // the rest: the most that its types permit are lowered.
+    // the rest: the most that its types permit are lowered. Where no result changes with them, it
+    // rounds operands itself: those of fp8 are read as they are.
+    let present = graph.types(&node.results);
     let mut choices: Vec<u32> = (1..1u32 << wide.len().min(MOST_OPERANDS)).collect();
     choices.sort_by_key(|choice| std::cmp::Reverse(choice.count_ones()));
     choices.into_iter().find_map(|choice| {
@@ -210,10 +212,8 @@ fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>>
             if lowered { ty.with_dtype(low) } else { ty.clone() }
         };
         let operands: Vec<TensorType> = types.iter().zip(&lowered).map(cast).collect();
-        node.op
-            .infer(&Types { operands: &operands, regions: &node.regions })
-            .is_ok()
-            .then_some(lowered)
+        let inferred = node.op.infer(&Types { operands: &operands, regions: &node.regions });
+        inferred.is_ok_and(|results| results != present).then_some(lowered)
     })
 }
 

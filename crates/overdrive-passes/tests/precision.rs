@@ -5,7 +5,7 @@
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{Builder, DType, Graph, Init, Prim, TensorType, verify};
-use overdrive_passes::{Recipe, differentiate, float8, precision};
+use overdrive_passes::{DelayedScales, Float8, Recipe, Scaling, differentiate, float8, precision};
 use testkit::{Tolerance, compare, random_inputs};
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
@@ -78,7 +78,10 @@ fn on_codes(graph: &Graph) -> Vec<&str> {
     of_layer.filter_map(|node| name(node.operands[1])).collect()
 }
 
-const FORMATS: Float8Linear = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
+const CURRENT: Float8 = Float8 {
+    formats: Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 },
+    scaling: Scaling::Current,
+};
 
 #[test]
 fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
@@ -91,7 +94,7 @@ fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
             x = x.linear(w, Some(bias)).tanh();
         }
         b.output("y", x);
-        let graph = float8(&b.finish().unwrap(), FORMATS, DType::BF16).unwrap();
+        let graph = float8(&b.finish().unwrap(), CURRENT, DType::BF16).unwrap();
         verify(&graph).unwrap();
         assert_eq!(graph.ty(graph.outputs()[0].value).dtype, DType::F32);
         graph
@@ -100,6 +103,42 @@ fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
     // 24 is no multiple of 16, neither as columns nor as rows; nor are 14 rows of x.
     assert_eq!(on_codes(&layers(&[32, 24, 48, 16, 16], 8)), ["w2"]);
     assert_eq!(on_codes(&layers(&[32, 64, 48, 16], 7)), [""; 0]);
+}
+
+/// Query and key read one x; the last layer has the weights of the first.
+#[test]
+fn layers_share_the_scale_of_what_they_share() {
+    let b = Builder::new("layers");
+    let x = b.input("x", f32s([16, 32]));
+    let weight = |name| b.state(name, f32s([32, 32]), Init::Constant(0.1));
+    let (query, key) = (weight("query"), weight("key"));
+    let y = x.linear(query, None).tanh() + x.linear(key, None).tanh();
+    b.output("y", y.linear(query, None).linear(key, None));
+    let delayed = Float8 { scaling: Scaling::Delayed, ..CURRENT };
+    let graph = float8(&b.finish().unwrap(), delayed, DType::BF16).unwrap();
+    let lowered = precision(&graph, &Recipe { contractions: DType::BF16 }).unwrap();
+    let names: Vec<&str> = lowered.states().iter().map(|s| s.name.as_str()).collect();
+    let scales = [
+        "float8.0.x",
+        "float8.0.w",
+        "float8.0.dy",
+        "float8.1.w",
+        "float8.1.dy",
+        "float8.2.x",
+        "float8.2.dy",
+    ];
+    assert_eq!(names, [&["query", "key"][..], &scales].concat());
+    // No layer makes its scales new by itself, and each gradient has one of its own.
+    assert!(lowered.states().iter().all(|state| state.update.is_none()));
+    assert_eq!(DelayedScales::of(&lowered).of_gradients().len(), 3);
+    // All but those of a first batch are of what was seen; then of usual magnitudes.
+    let initial = |name: &str| {
+        let state = lowered.states().iter().find(|state| state.name == name).unwrap();
+        state.init.tensor(name, lowered.ty(state.value)).to_f64()[0]
+    };
+    // 2 * 16 / 448, 2 * 1 / 448 and, of 16 rows, 2 / 16 / 57344, up to a power of two.
+    let expected = [2f64.powi(-3), 2f64.powi(-7), 2f64.powi(-18)];
+    assert_eq!(["float8.0.x", "float8.0.w", "float8.0.dy"].map(initial), expected);
 }
 
 #[test]
@@ -113,7 +152,7 @@ fn a_model_on_codes_of_fp8_moves_by_their_rounding_and_its_weights_have_gradient
         b.output("y", x.linear(w1, None).tanh().linear(w2, None));
         b.finish().unwrap()
     };
-    let lowered = float8(&graph, FORMATS, DType::BF16).unwrap();
+    let lowered = float8(&graph, CURRENT, DType::BF16).unwrap();
     let wrt: Vec<_> = lowered.inputs().iter().map(|port| port.value).collect();
     let derived = differentiate(&lowered, &[lowered.outputs()[0].value], &wrt).unwrap();
     let dtypes: Vec<_> =

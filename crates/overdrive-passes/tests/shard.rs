@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval, eval_ranks};
-use overdrive_ir::ops::Attention;
+use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{
     Array, Axis, Builder, DType, Expr, Graph, Init, Mesh, Sharding, Tensor, TensorType, Value,
     gradients, verify,
@@ -322,4 +322,51 @@ fn a_rank_knows_its_place_and_its_part_of_the_states() {
             assert_eq!(found, sharded.part(&whole, sharding, rank), "{}", state.name);
         }
     }
+}
+
+/// The same of random inputs, on two ranks.
+fn split(graph: &Graph, of: &[(&str, &[&str])]) -> Sharded {
+    let mesh = Mesh::new([("data", 2)]);
+    agrees(graph, &mesh, &named(graph, of), &random_inputs(graph, 5))
+}
+
+/// Each rank makes the codes of its part, and all have the largest magnitude of the whole.
+#[test]
+fn largest_magnitudes_are_those_of_all_ranks() {
+    let b = Builder::new("cast");
+    let x = b.input("x", TensorType::new(DType::F64, [B, D]));
+    let scale = b.input("scale", TensorType::scalar(DType::F32));
+    let results = x.cast_transpose(scale, DType::F8E4M3);
+    ["codes", "turned", "largest"].iter().zip(results).for_each(|(name, y)| b.output(name, y));
+    let graph = b.finish().unwrap();
+    let cases: [(&str, &[&str]); 3] =
+        [("x", &["data", "-"]), ("x", &["-", "data"]), ("x", &["-", "-"])];
+    for (at, case) in cases.into_iter().enumerate() {
+        let sharded = split(&graph, &[case]);
+        assert!(sharded.graph.to_string().contains("cast_transpose("), "{}", sharded.graph);
+        let expected = if at == 2 { counts(&[]) } else { counts(&[("all_reduce", 1)]) };
+        assert_eq!(collectives(&sharded.graph), expected, "{}", sharded.graph);
+    }
+}
+
+#[test]
+fn a_layer_on_codes_with_delayed_scales_is_split_by_rows() {
+    let b = Builder::new("layer");
+    let x = b.input("x", TensorType::new(DType::F64, [B * T, D]));
+    let init = Init::Normal { std: 0.3, seed: 3 };
+    let w = b.state_named("w", TensorType::new(DType::F64, [D, V]), init);
+    let scale =
+        |name, value| b.state_named(name, TensorType::scalar(DType::F32), Init::Constant(value));
+    let scales = [scale("x.scale", 0.0078125), scale("w.scale", 0.00390625), scale("dy", 0.03125)];
+    let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
+    b.output("y", x.float8_linear(w, Some(scales), formats));
+    let wrt = [w.value(), scales[2].value()];
+    let graph = b.finish().unwrap();
+    let graph = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+    let rows: &[&str] = &["data", "-"];
+    let sharded = split(&graph, &[("x", rows), ("cotangent.y", rows)]);
+    let casts = sharded.graph.nodes().iter().filter(|n| n.op.name() == "cast_transpose");
+    assert_eq!(casts.count(), 3, "{}", sharded.graph);
+    // The gradient of w, and the magnitude of dy.
+    assert_eq!(collectives(&sharded.graph), counts(&[("all_reduce", 2)]), "{}", sharded.graph);
 }

@@ -4,8 +4,7 @@
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
-use overdrive_ir::ops::Float8Linear;
-use overdrive_passes::Lora;
+use overdrive_passes::{Float8, Lora};
 use serde::{Deserialize, Serialize};
 
 /// How a model is trained.
@@ -27,9 +26,9 @@ pub struct Recipe {
     pub clip_norm: Option<f64>,
     /// Format of the operands of contractions; parameters, moments and sums stay in f32.
     pub precision: DType,
-    /// Formats of linear layers on codes of fp8; without them these are in `precision` too.
+    /// How linear layers are on codes of fp8; else they are in `precision` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub float8: Option<Float8Linear>,
+    pub float8: Option<Float8>,
     /// Steps between two looks at the validation samples.
     pub evaluate_every: u64,
     /// When to stop early.

@@ -4,7 +4,8 @@
 //! count of updates are states. Outputs: `loss`, `grad_norm` before clipping, and `applied`, 1
 //! where the gradients were finite and the states changed, else 0. Invariant: a step with a NaN or
 //! an infinity leaves every parameter as it was, so that it can be looked into
-//! ([`crate::diagnose`]).
+//! ([`crate::diagnose`]). Delayed scales of fp8 are states too: each batch makes them new, one that
+//! is only added to others as well.
 
 use crate::optimizer::Shared;
 use crate::{LossScaling, Recipe, TrainError};
@@ -12,7 +13,7 @@ use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
     gradients,
 };
-use overdrive_passes::{cse, dce, float8, fold, keep_sums, precision};
+use overdrive_passes::{DelayedScales, cse, dce, float8, fold, keep_sums, precision};
 use std::collections::BTreeMap;
 
 /// Number of updates so far.
@@ -87,6 +88,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     check_formats(graph)?;
     // Gradients of what is rounded are rounded likewise: the formats are settled before.
     let formats = overdrive_passes::Recipe { contractions: recipe.precision };
+    let names: Vec<&str> = parameters(graph, recipe).map(|(name, _)| name).collect();
     let graph = match recipe.float8 {
         Some(codes) => &precision(&float8(graph, codes, recipe.precision)?, &formats)?,
         None => &precision(graph, &formats)?,
@@ -104,8 +106,12 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let scale = scaling
         .map(|s| b.state_named(SCALE, TensorType::scalar(DType::F32), Init::Constant(s.initial)));
     let seed = scale.unwrap_or_else(|| loss_value.constant(1.0)).convert(loss_value.dtype());
-    let (names, wrt): (Vec<&str>, Vec<Value>) = parameters(graph, recipe).unzip();
-    let found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
+    let state = |name: &&str| graph.states().iter().find(|state| state.name == **name);
+    let trained = names.iter().map(|name| state(name).expect("passes keep states").value);
+    let scales = DelayedScales::of(graph);
+    let wrt: Vec<Value> = trained.chain(scales.of_gradients()).collect();
+    let mut found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
+    let largest = found.split_off(names.len());
     let scope = b.scope("optimizer");
     let weight = 1.0 / recipe.accumulate as f64;
     let divisor = scale.map(|s| s.unary(Unary::Reciprocal) * weight);
@@ -125,6 +131,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         update(&b, &trained, recipe, scale.zip(scaling), loss_value);
     }
     drop(scope);
+    scales.update(&b, &values, &largest);
     // The count of rows that a mean divides by, for one, is known.
     let known = fold(&b.finish()?)?;
     Ok(dce(&cse(&keep_sums(&dce(&known)?)?)?)?)

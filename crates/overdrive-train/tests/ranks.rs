@@ -5,9 +5,10 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
+use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::{Axis, Communicator, DType, Graph, Mesh, Node, Plan, Prim, Sharding};
 use overdrive_models::find;
-use overdrive_passes::{bind, shard};
+use overdrive_passes::{Float8, Scaling, bind, shard};
 use overdrive_ranks::run;
 use overdrive_train::data::{Dataset, Parts, Target, books, digits};
 use overdrive_train::{
@@ -163,6 +164,30 @@ fn so_they_do_of_text_in_bf16_with_several_batches_a_step() {
     for (_, watch) in together(&task, 2) {
         close("loss", &watched.losses, &watch.losses, 1e-3);
     }
+}
+
+/// A scale is that of the whole batch, of which each rank has a part.
+#[test]
+fn ranks_find_the_scales_of_fp8_that_one_finds() {
+    let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
+    let float8 = Some(Float8 { formats, scaling: Scaling::Delayed });
+    let whole = of_digits();
+    let recipe = Recipe { batch: 32, precision: DType::BF16, float8, ..whole.recipe.clone() };
+    let task = Task { recipe, ..whole };
+    let folder = tempfile::tempdir().unwrap();
+    let states = |ranks: usize| {
+        let file = folder.path().join(format!("{ranks}.safetensors"));
+        let beside = Beside { checkpoint: Some(&file), ..Beside::default() };
+        let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        let parameters: Vec<_> = all.into_iter().map(|run| run.unwrap().0.parameters).collect();
+        assert!(parameters.iter().all(|of_rank| *of_rank == parameters[0]));
+        let kept = Checkpoint::read(&file).unwrap().state.into_iter();
+        kept.filter(|(name, _)| name.starts_with("float8.")).collect::<Tensors>()
+    };
+    let alone = states(1);
+    // A layer's three scales of both layers on codes, and how many batches there were.
+    assert_eq!(alone.len(), 2 * 3 + 1, "{:?}", alone.keys());
+    assert_eq!(alone, states(2));
 }
 
 /// What a rank holds when the optimizer's states are shared out.

@@ -10,7 +10,7 @@ use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::{Array, Builder, DType, Graph, Init, Prim, Tensor, TensorType, Tuning};
 use overdrive_models::find;
-use overdrive_passes::bind;
+use overdrive_passes::{Float8, Scaling, bind};
 use overdrive_train::data::{Batch, Dataset, Parts, Target, digits};
 use overdrive_train::{
     Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe,
@@ -265,10 +265,12 @@ fn interrupted_and_resumed(recipe: &Recipe, file: &Path) -> Fitted {
 fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoint.safetensors");
-    for precision in [DType::F32, DType::BF16, DType::F16] {
+    let plain = [DType::F32, DType::BF16, DType::F16].map(|precision| (precision, None));
+    for (precision, float8) in plain.into_iter().chain(codes().map(|f| (DType::BF16, Some(f)))) {
         for accumulate in [1, 2] {
             let recipe = Recipe {
                 precision,
+                float8,
                 accumulate,
                 early_stop: Some(EarlyStop { patience: 9 }),
                 ..recipe(13)
@@ -276,7 +278,7 @@ fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
             assert_eq!(
                 interrupted_and_resumed(&recipe, &file),
                 fitted(&recipe),
-                "{precision}, {accumulate}"
+                "{precision}, {float8:?}, {accumulate}"
             );
         }
     }
@@ -354,13 +356,23 @@ fn half_precision_learns_as_well() {
         assert_ne!(half, full, "{precision} is not f32");
     }
     let bf16 = loss(DType::BF16);
-    for gradient in [DType::F8E5M2, DType::F8E4M3] {
-        let float8 = Some(Float8Linear { forward: DType::F8E4M3, gradient });
-        let recipe = Recipe { precision: DType::BF16, float8, ..recipe(60) };
+    for float8 in codes() {
+        let recipe = Recipe { precision: DType::BF16, float8: Some(float8), ..recipe(60) };
         let coded = fitted(&recipe).progress.best_loss;
-        assert!((coded - full).abs() < 0.08 * full, "{gradient}: {coded}, f32: {full}");
-        assert_ne!(coded, bf16, "{gradient} is not bf16");
+        assert!((coded - full).abs() < 0.08 * full, "{float8:?}: {coded}, f32: {full}");
+        assert_ne!(coded, bf16, "{float8:?} is not bf16");
     }
+}
+
+/// Every way of training on codes of fp8.
+fn codes() -> impl Iterator<Item = Float8> {
+    let of = |scaling| {
+        [DType::F8E5M2, DType::F8E4M3].map(|gradient| {
+            let formats = Float8Linear { forward: DType::F8E4M3, gradient };
+            Float8 { formats, scaling }
+        })
+    };
+    [Scaling::Delayed, Scaling::Current].into_iter().flat_map(of)
 }
 
 /// What layers hand back is rounded as what they hand on is; gradients of weights are sums.

@@ -218,14 +218,19 @@ fn the_gradient_of_quantized_activations_is_that_of_float_ones() {
     }
 }
 
-/// A matrix as codes of fp8 hold it, by the formula: `s round(a / s)`, with the least power of two
-/// that keeps the largest magnitude in range.
-fn as_fp8(a: &Array, to: DType) -> Array {
-    let largest = a.floats().iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-    let mut scale = 2f64.powi(-126);
-    while largest / scale > to.max_value() {
-        scale *= 2.0;
+/// The largest magnitude of a matrix.
+fn largest(a: &Array) -> f64 {
+    a.floats().iter().fold(0.0, |most: f64, x| most.max(x.abs()))
+}
+
+/// A matrix as codes of fp8 hold it, by the formula: `s round(a / s)`, with this scale or the least
+/// power of two that keeps the largest magnitude in range.
+fn as_fp8(a: &Array, to: DType, given: Option<f64>) -> Array {
+    let mut least = 2f64.powi(-126);
+    while largest(a) / least > to.max_value() {
+        least *= 2.0;
     }
+    let scale = given.unwrap_or(least);
     a.map(|x| scale * to.round(x / scale, Overflow::Saturate))
 }
 
@@ -245,33 +250,53 @@ fn multiplied([a, b]: [&Array; 2], turned: [bool; 2]) -> Vec<f64> {
 
 #[test]
 fn the_gradients_of_fp8_products_are_products_of_fp8_gradients() {
+    // Of x [-3, 3], the scale that is given clips; that of w is far too large.
+    let given = [2f64.powi(-8), 2f64.powi(-5), 2f64.powi(-20)];
     for gradient in [DType::F8E4M3, DType::F8E5M2] {
-        let formats = Float8Linear { forward: DType::F8E4M3, gradient };
-        let (m, k, n) = (5, 7, 3);
-        let b = Builder::new("product");
-        let x = b.input("x", TensorType::new(DType::F64, [m, k]));
-        let w = b.input("w", TensorType::new(DType::F64, [k, n]));
-        b.output("y", x.float8_linear(w, formats));
-        let graph = b.finish().unwrap();
-        let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
-        let derived = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
-        let drawn = |shape: [usize; 2], seed: usize, size: f64| {
-            let value = |i: usize| size * ((i * 37 + seed * 11) % 101) as f64 / 50.0 - size;
-            let values: Vec<f64> = (0..shape[0] * shape[1]).map(value).collect();
-            Array::from(&Tensor::from_f64(DType::F64, shape, &values))
-        };
-        let (x, w, dy) = (drawn([m, k], 1, 3.0), drawn([k, n], 2, 0.02), drawn([m, n], 3, 1e-4));
-        let found = eval(&derived, &[x.clone(), w.clone(), dy.clone()], &mut States::new());
-        let [x, w] = [x, w].map(|a| as_fp8(&a, DType::F8E4M3));
-        let dy = as_fp8(&dy, gradient);
-        let expected = [
-            multiplied([&x, &w], [false, false]),
-            multiplied([&dy, &w], [false, true]),
-            multiplied([&x, &dy], [true, false]),
-        ];
-        for (found, expected) in found.iter().zip(&expected) {
-            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * (1.0 + b.abs());
-            assert!(found.floats().iter().zip(expected).all(near), "{found:?} {expected:?}");
+        for given in [None, Some(given)] {
+            gradients_of_fp8_products(gradient, given);
         }
+    }
+}
+
+fn gradients_of_fp8_products(gradient: DType, given: Option<[f64; 3]>) {
+    let formats = Float8Linear { forward: DType::F8E4M3, gradient };
+    let (m, k, n) = (5, 7, 3);
+    let b = Builder::new("product");
+    let x = b.input("x", TensorType::new(DType::F64, [m, k]));
+    let w = b.input("w", TensorType::new(DType::F64, [k, n]));
+    let scale = |name| b.input(name, TensorType::scalar(DType::F32));
+    let scales = given.map(|_| ["scale_x", "scale_w", "scale_dy"].map(scale));
+    b.output("y", x.float8_linear(w, scales, formats));
+    let graph = b.finish().unwrap();
+    let wrt: Vec<_> = graph.inputs().iter().map(|port| port.value).collect();
+    let derived = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+    let drawn = |shape: [usize; 2], seed: usize, size: f64| {
+        let value = |i: usize| size * ((i * 37 + seed * 11) % 101) as f64 / 50.0 - size;
+        let values: Vec<f64> = (0..shape[0] * shape[1]).map(value).collect();
+        Array::from(&Tensor::from_f64(DType::F64, shape, &values))
+    };
+    let (x, w, dy) = (drawn([m, k], 1, 3.0), drawn([k, n], 2, 0.02), drawn([m, n], 3, 1e-4));
+    let number = |value: f64| Array::from_f64(DType::F32, &[], vec![value]);
+    let scales = given.into_iter().flatten().map(number);
+    let inputs = [x.clone(), w.clone()].into_iter().chain(scales).chain([dy.clone()]);
+    let found = eval(&derived, &inputs.collect::<Vec<_>>(), &mut States::new());
+    let most = largest(&dy);
+    let forward = [(x, 0), (w, 1)].map(|(a, i)| as_fp8(&a, DType::F8E4M3, given.map(|s| s[i])));
+    let ([x, w], dy) = (forward, as_fp8(&dy, gradient, given.map(|s| s[2])));
+    let mut expected = vec![
+        multiplied([&x, &w], [false, false]),
+        multiplied([&dy, &w], [false, true]),
+        multiplied([&x, &dy], [true, false]),
+    ];
+    if given.is_some() {
+        // No gradients of the scales of x and w; of that of dy, what a next one comes from.
+        let rounded = DType::F32.round(most, Overflow::Ieee);
+        expected.extend([vec![0.0], vec![0.0], vec![rounded]]);
+    }
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * (1.0 + b.abs());
+        assert!(found.floats().iter().zip(expected).all(near), "{found:?} {expected:?}");
     }
 }

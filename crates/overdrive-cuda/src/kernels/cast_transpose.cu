@@ -2,13 +2,22 @@
 //
 // A block takes a tile of 128 rows and 64 columns, and a thread takes four rows of eight columns of
 // it. Neighbours of a row are stored directly. Neighbours of a column meet in shared memory first,
-// so that both orders are written by whole lines. Largest magnitudes are compared as integers,
-// whose order is that of magnitudes with NaN above all. A maximum is the same in any order.
+// so that both orders are written by whole lines.
+//
+// Largest magnitudes are compared as integers, whose order is that of magnitudes with NaN above
+// all. A maximum is the same in any order. Blocks meet in a counter, which the last of them leaves
+// as the next launch expects it: nothing is cleared before a launch. A block brings its part before
+// it stores codes, so that its fence waits for no stores.
 //
 // X: bf16, f16 or f32. CODE: f8e4m3 or f8e5m2. WHOLE: rows of eight, columns of sixteen, all of
 // them aligned and dense. HAS_CODES, HAS_TRANSPOSED, HAS_LARGEST: which results are wanted.
 
 constexpr int TILE_M = 128, TILE_N = 64, THREADS = 256, PITCH = TILE_M / 4 + 1;
+
+// What the blocks of a launch have found, and how many they are; 0 between launches.
+struct Counter {
+    u32 largest, done;
+};
 
 struct Matrices {
     i64 rows, columns;
@@ -56,7 +65,7 @@ __device__ __forceinline__ u32 magnitude(X x) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     cast_transpose(const X* x, const SCALE* scale_of, CODE* codes, CODE* transposed, u32* largest,
-                   const __grid_constant__ Matrices at) {
+                   Counter* counter, const __grid_constant__ Matrices at) {
     __shared__ u32 tile[TILE_N * PITCH];
     __shared__ u32 most[THREADS / 32];
     after_previous();
@@ -91,6 +100,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int c = 0; c < 8; ++c)
         words[c] = codes_of(numbers[0][c], numbers[1][c]) | codes_of(numbers[2][c], numbers[3][c])
                                                                 << 16;
+    if constexpr (HAS_TRANSPOSED) {
+#pragma unroll
+        for (int c = 0; c < 8; ++c) tile[(across + c) * PITCH + down] = words[c];
+    }
+    if constexpr (HAS_LARGEST) {
+        mine = __reduce_max_sync(~0u, mine);
+        if (lane == 0) most[warp] = mine;
+    }
+    if constexpr (HAS_TRANSPOSED || HAS_LARGEST) __syncthreads();
+    if constexpr (HAS_LARGEST) {
+        if (threadIdx.x == 0) {
+#pragma unroll
+            for (int w = 1; w < THREADS / 32; ++w) mine = max(mine, most[w]);
+            atomicMax(&counter->largest, mine);
+            __threadfence();
+            if (atomicAdd(&counter->done, 1) == gridDim.x * gridDim.y - 1) {
+                __threadfence();
+                *largest = atomicExch(&counter->largest, 0);
+                counter->done = 0;
+            }
+        }
+    }
     if constexpr (HAS_CODES) {
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
@@ -118,9 +149,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     if constexpr (HAS_TRANSPOSED) {
 #pragma unroll
-        for (int c = 0; c < 8; ++c) tile[(across + c) * PITCH + down] = words[c];
-        __syncthreads();
-#pragma unroll
         for (int i = threadIdx.x; i < TILE_N * TILE_M / 16; i += THREADS) {
             const int n = i / (TILE_M / 16), piece = i % (TILE_M / 16);
             const i64 column = column0 + n, row = row0 + piece * 16;
@@ -137,16 +165,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     if (row + r < at.rows)
                         to[r * at.transposed[1]] = CODE{(u8)(line.at[r / 4] >> r % 4 * 8)};
             }
-        }
-    }
-    if constexpr (HAS_LARGEST) {
-        mine = __reduce_max_sync(~0u, mine);
-        if (lane == 0) most[warp] = mine;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-#pragma unroll
-            for (int w = 1; w < THREADS / 32; ++w) mine = max(mine, most[w]);
-            atomicMax(largest, mine);
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
 use crate::launch::{Addresses, Launch, Site};
-use cudarc::driver::{CudaStream, LaunchConfig, result};
+use crate::memory::DeviceBytes;
+use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::CastTranspose;
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
@@ -21,6 +22,8 @@ const TEXT: &str = concat!("#include \"loop.cuh\"\n", include_str!("cast_transpo
 /// A tile of a block, and its threads.
 const TILE: [usize; 2] = [128, 64];
 const THREADS: u32 = 256;
+/// Bytes of `Counter` of `cast_transpose.cu`.
+const COUNTER_BYTES: usize = 8;
 /// Blocks that the second dimension of a grid has.
 const GRID_Y: usize = 65535;
 
@@ -51,6 +54,9 @@ struct CompiledCastTranspose {
     operands: [ViewStart; 2],
     /// Codes, transposed codes, largest magnitude.
     results: [Option<ViewStart>; 3],
+    /// Where blocks meet for the largest magnitude, if it is wanted; each launch leaves it as it
+    /// was.
+    counter: Option<DeviceBytes>,
     at: Matrices,
 }
 
@@ -121,10 +127,13 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: 0,
     };
+    let counter = results[2].map(|_| DeviceBytes::new(site.device, COUNTER_BYTES)).transpose()?;
+    counter.iter().try_for_each(|counter| counter.fill(0))?;
     Ok(Box::new(CompiledCastTranspose {
         entry: Entry::new(site.device, (&source, "cast_transpose"), config)?,
         operands: [x, scale].map(ViewStart::new),
         results: results.map(|view| view.map(ViewStart::new)),
+        counter,
         at,
     }))
 }
@@ -133,18 +142,13 @@ impl Launch for CompiledCastTranspose {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let operands = self.operands.map(|place| place.of(addresses));
         let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
-        if results[2] != 0 {
-            // SAFETY: the result is a scalar of four bytes, and its readers follow in the stream.
-            unsafe {
-                result::memset_d8_async(results[2], 0, size_of::<f32>(), stream.cu_stream())?
-            };
-        }
-        let mut places: Vec<u64> = operands.into_iter().chain(results).collect();
+        let counter = self.counter.as_ref().map_or(0, DeviceBytes::address);
+        let mut places: Vec<u64> = operands.into_iter().chain(results).chain([counter]).collect();
         let mut at = self.at;
         let mut parameters: Vec<*mut c_void> =
             places.iter_mut().map(|place| (&raw mut *place).cast()).collect();
         parameters.push((&raw mut at).cast());
-        // SAFETY: the parameters are those of the kernel, which keeps to the extents.
+        // SAFETY: the parameters are those of the kernel, which keeps to extents and the counter.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }
 }

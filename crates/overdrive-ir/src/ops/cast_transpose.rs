@@ -78,6 +78,10 @@ impl Op for CastTranspose {
         vec![codes, codes.transpose(&[1, 0]), magnitude.max(magnitude.constant(0.0))]
     }
 
+    fn fold(&self, result: usize) -> Option<Reducer> {
+        (result == 2).then_some(Reducer::Max)
+    }
+
     fn samples() -> Vec<Sample> {
         let sample = |to, scale| {
             let scale = (TensorType::scalar(DType::F32), Fill::Values(vec![scale]));

@@ -1,22 +1,28 @@
-//! `float8_linear(x, w)`: `y = Q(x) Q(w)`, with x `[M, K]` and w `[K, N]`, on codes of fp8, forward
-//! and in both gradients.
+//! `float8_linear(x, w)`: `y = Q(x) Q(w)`, with x `[..., K]` and w `[K, N]`, on codes of fp8,
+//! forward and in both gradients.
 //!
-//! `Q(a) = s round(a / s)` rounds to an fp8 format. `s` is the least power of two that keeps the
-//! largest magnitude of the tensor in range, so that scaling itself is exact. This is current
-//! scaling, with a scale for each tensor. Gradients are straight-through, of the rounded values:
-//! `dx = Q'(dy) Q(w)ᵀ` and `dw = Q(x)ᵀ Q'(dy)`. `Q'` rounds to the format of gradients.
+//! `Q(a) = s round(a / s)` rounds to an fp8 format and saturates. Gradients are straight-through,
+//! of the rounded values: `dx = Q'(dy) Q(w)ᵀ` and `dw = Q(x)ᵀ Q'(dy)`. `Q'` rounds to the format of
+//! gradients. There is a scale for each tensor:
+//! - Current scaling: `s` is the least power of two that keeps the largest magnitude of the tensor
+//!   in range. Scaling itself is exact, and nothing saturates. Each tensor is read twice.
+//! - Delayed scaling: three more operands are `s` of x, w and dy, as steps before found them. Each
+//!   tensor is read once, and its largest magnitude is found on the way. Those of x and w are
+//!   results. That of dy exists only in the gradient: it is the cotangent of the scale of dy.
 //!
-//! The results beside y are for the gradients: codes of x as `[K, M]`, codes of w as `[K, N]`, and
-//! both scales. Some tensor cores read the contracted index contiguously. In these layouts it is
-//! contiguous in all three products. Sources: Micikevicius et al., "FP8 formats for deep learning",
-//! arXiv:2209.05433 (e4m3 forward, e5m2 gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both,
-//! scales that are powers of two).
+//! The results beside y are for the gradients, and for scales to come: codes of x as `[K, ...]`,
+//! codes of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores read the
+//! contracted index contiguously. In these layouts it is contiguous in all three products. Sources:
+//! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward, e5m2
+//! gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two). Flax
+//! hands magnitudes out of a gradient likewise, as cotangents that overwrite ("fp8 meta").
 
 use super::block_scale::ScaleFormat;
 use super::cast_transpose::largest_magnitude;
 use super::quantize::code;
 use crate::{
-    Array, Builder, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types,
+    Array, Builder, DType, Expr, Fill, Gradient, Graph, Mismatch, Op, Sample, Shape, TensorType,
+    Types,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,17 +35,30 @@ pub struct Float8Linear {
     pub gradient: DType,
 }
 
+/// Numbers of results.
+const TURNED_X: usize = 1;
+const CODES_W: usize = 2;
+const SCALES: [usize; 2] = [3, 4];
+
 impl Float8Linear {
-    /// What a recipe of these formats is called.
-    pub fn title(&self) -> &'static str {
-        if self.gradient == self.forward { "fp8-e4m3" } else { "fp8" }
-    }
+    /// Which results are the largest magnitudes of x and of w.
+    pub const LARGEST: [usize; 2] = [5, 6];
+    /// Which operands are the scales of x, of w and of dy, where they are given.
+    pub const GIVEN: [usize; 3] = [2, 3, 4];
 }
 
 impl<'b> Expr<'b> {
-    /// The product of self `[M, K]` by `w [K, N]` on codes of fp8.
-    pub fn float8_linear(self, w: Expr<'b>, formats: Float8Linear) -> Expr<'b> {
-        self.builder().op(formats, &[self, w])[0]
+    /// The product of self `[..., K]` by `w [K, N]` on codes of fp8, with current scales or with
+    /// these of self, w and the gradient of the product.
+    pub fn float8_linear(
+        self,
+        w: Expr<'b>,
+        scales: Option<[Expr<'b>; 3]>,
+        formats: Float8Linear,
+    ) -> Expr<'b> {
+        let scales = scales.into_iter().flatten();
+        let operands: Vec<Expr<'b>> = [self, w].into_iter().chain(scales).collect();
+        self.builder().op(formats, &operands)[0]
     }
 }
 
@@ -48,86 +67,135 @@ const SCALE: ScaleFormat = ScaleFormat::E8m0Up;
 
 /// The scale of a tensor for codes of type `to`.
 fn scale_of(x: Expr<'_>, to: DType) -> Expr<'_> {
-    x.block_scale(&[None, None], to, SCALE).convert(DType::F32).reshape(crate::Shape::default())
+    x.block_scale(&vec![None; x.rank()], to, SCALE).convert(DType::F32).reshape(Shape::default())
 }
 
 /// The product of codes along the last axis of both, in the type of their sums.
 fn product<'b>(lhs: Expr<'b>, rhs: Expr<'b>, scales: [Expr<'b>; 2], like: Expr<'b>) -> Expr<'b> {
     let sum = like.dtype().accumulation();
     let scale = (scales[0] * scales[1]).convert(sum);
-    (lhs.dot_to(rhs, &[], &[(1, 1)], sum) * scale).convert(like.dtype())
+    let last = (lhs.rank() - 1, rhs.rank() - 1);
+    (lhs.dot_to(rhs, &[], &[last], sum) * scale).convert(like.dtype())
+}
+
+/// Codes of x `[..., K]` and of x turned, `[K, ...]` as a matrix, and the largest magnitude.
+fn cast<'b>(x: Expr<'b>, scale: Expr<'b>, to: DType) -> [Expr<'b>; 3] {
+    let sizes = x.sizes();
+    let (k, leading) = sizes.split_last().expect("x has a last dimension");
+    let rows = x.reshape([leading.iter().product(), *k]);
+    let [codes, turned, largest] = rows.cast_transpose(scale, to);
+    [codes.reshape(x.shape()), turned, largest]
+}
+
+/// The sizes of x `[..., K]` as `[K, ...]`.
+fn turned<T: Clone>(sizes: &[T]) -> Vec<T> {
+    let (k, leading) = sizes.split_last().expect("x has a last dimension");
+    [std::slice::from_ref(k), leading].concat()
 }
 
 impl Op for Float8Linear {
     const NAME: &'static str = "float8_linear";
 
     fn infer(&self, types: &Types<'_>) -> Result<Vec<TensorType>, Mismatch> {
-        let [x, w] = types.exactly()?;
+        let (x, w, scales) = match types.operands {
+            [x, w] => (x, w, &[][..]),
+            [x, w, scales @ ..] if scales.len() == Self::GIVEN.len() => (x, w, scales),
+            other => {
+                let found = format!("{} operands", other.len());
+                return Err(Mismatch::new("x and w, and no scale or three", found));
+            }
+        };
         for ty in [x, w] {
             types.same_float(std::slice::from_ref(ty))?;
         }
-        if x.rank() != 2 || w.rank() != 2 || x.shape[1] != w.shape[0] {
-            let remedy = "reshape x to a matrix; its columns are the rows of w";
+        let is_scale =
+            |ty: &TensorType| ty.rank() == 0 && matches!(ty.dtype, DType::F32 | DType::F64);
+        if let Some(other) = scales.iter().find(|ty| !is_scale(ty)) {
+            let expected = "scalars of f32 or f64 as scales of x, w and dy";
+            return Err(Mismatch::new(expected, other.to_string()));
+        }
+        if w.rank() != 2 || x.rank() < 1 || x.shape.0.last() != Some(&w.shape[0]) {
+            let remedy = "the last dimension of x must be the first of w";
             let found = format!("{x} and {w}");
-            return Err(Mismatch::new("x of [M, K] and w of [K, N]", found).remedy(remedy));
+            return Err(Mismatch::new("x of [..., K] and w of [K, N]", found).remedy(remedy));
         }
         if let Some(other) =
             [self.forward, self.gradient].iter().find(|to| to.bits() != 8 || !to.is_float())
         {
             return Err(Mismatch::new("codes of f8e4m3 or f8e5m2", other.to_string()));
         }
-        let ([m, k], n) = ([&x.shape[0], &x.shape[1]], &w.shape[1]);
-        let of = |ty: &TensorType, rows: &crate::Dim, columns: &crate::Dim| {
-            ty.with_shape(crate::Shape(vec![rows.clone(), columns.clone()]))
-        };
+        let mut y = x.clone();
+        *y.shape.0.last_mut().expect("x has a last dimension") = w.shape[1].clone();
         let scale = TensorType::scalar(DType::F32);
+        let largest = |ty: &TensorType| TensorType::scalar(ty.dtype.accumulation());
         Ok(vec![
-            of(x, m, n),
-            of(x, k, m).with_dtype(self.forward),
+            y,
+            x.with_shape(Shape(turned(&x.shape.0))).with_dtype(self.forward),
             w.with_dtype(self.forward),
             scale.clone(),
             scale,
+            largest(x),
+            largest(w),
         ])
     }
 
     fn eval(&self, args: &[Array], _regions: &[Graph]) -> Vec<Array> {
         let (x, w) = (&args[0], &args[1]);
-        let (m, [k, n]) = (x.shape[0], [w.shape[0], w.shape[1]]);
-        let scales = [x, w].map(|a| SCALE.of(largest_magnitude(a), self.forward));
+        let ([k, n], last) = ([w.shape[0], w.shape[1]], x.shape.len() - 1);
+        let largest = [x, w].map(largest_magnitude);
+        let scales = std::array::from_fn(|i| match args.get(Self::GIVEN[i]) {
+            Some(scale) => scale.get(0),
+            None => SCALE.of(largest[i], self.forward),
+        });
         let codes = |a: &Array, scale: f64| {
             Array::build(self.forward, &a.shape, |at| code(self.forward, a.at(at) / scale, 0.0))
         };
         let (cx, cw) = (codes(x, scales[0]), codes(w, scales[1]));
-        let mut y = Vec::with_capacity(m * n);
-        for row in 0..m {
+        let mut y = vec![];
+        for row in 0..x.shape[..last].iter().product() {
             for column in 0..n {
                 let products = (0..k).map(|i| cx.get(row * k + i) * cw.get(i * n + column));
                 y.push(products.sum::<f64>() * scales[0] * scales[1]);
             }
         }
-        let turned = Array::build(self.forward, &[k, m], |at| cx.at(&[at[1], at[0]]));
-        let number = |scale: f64| Array::float(DType::F32, &[], vec![scale]);
-        let [scale_x, scale_w] = scales.map(number);
-        vec![Array::float(x.dtype, &[m, n], y), turned, cw, scale_x, scale_w]
+        let back = |at: &[usize]| cx.at(&[&at[1..], &at[..1]].concat());
+        let turned = Array::build(self.forward, &turned(&x.shape), back);
+        let shape = [&x.shape[..last], &[n]].concat();
+        let number = |dtype: DType, value: f64| Array::float(dtype, &[], vec![value]);
+        let [scale_x, scale_w] = scales.map(|scale| number(DType::F32, scale));
+        let [largest_x, largest_w] = [0, 1].map(|i| number(args[i].dtype.accumulation(), largest[i]));
+        vec![Array::float(x.dtype, &shape, y), turned, cw, scale_x, scale_w, largest_x, largest_w]
     }
 
     fn expand<'b>(&self, _: &'b Builder, args: &[Expr<'b>], _regions: &[Graph]) -> Vec<Expr<'b>> {
         let (x, w) = (args[0], args[1]);
-        let scales = [x, w].map(|a| scale_of(a, self.forward));
-        let [codes_x, turned_x, _] = x.cast_transpose(scales[0], self.forward);
-        let [codes_w, turned_w, _] = w.cast_transpose(scales[1], self.forward);
+        let scales = std::array::from_fn(|i| match args.get(Self::GIVEN[i]) {
+            Some(scale) => scale.convert(DType::F32),
+            None => scale_of(args[i], self.forward),
+        });
+        let [codes_x, turned_x, largest_x] = cast(x, scales[0], self.forward);
+        let [codes_w, turned_w, largest_w] = cast(w, scales[1], self.forward);
         let y = product(codes_x, turned_w, scales, x);
-        vec![y, turned_x, codes_w, scales[0], scales[1]]
+        let turned_x = turned_x.reshape(turned(&x.sizes()));
+        vec![y, turned_x, codes_w, scales[0], scales[1], largest_x, largest_w]
     }
 
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
-        let Some(dy) = g.cotangents[0] else { return Some(vec![None; 2]) };
-        let [turned_x, codes_w, scale_x, scale_w] = [1, 2, 3, 4].map(|i| g.outputs[i]);
-        let scale = scale_of(dy, self.gradient);
-        let [codes, turned, _] = dy.cast_transpose(scale, self.gradient);
-        let dx = product(codes, codes_w, [scale, scale_w], g.inputs[0]);
-        let dw = product(turned_x, turned, [scale_x, scale], g.inputs[1]);
-        Some(vec![Some(dx), Some(dw)])
+        let none = vec![None; g.inputs.len()];
+        let Some(dy) = g.cotangents[0] else { return Some(none) };
+        let (turned_x, codes_w) = (g.outputs[TURNED_X], g.outputs[CODES_W]);
+        let [scale_x, scale_w] = SCALES.map(|i| g.outputs[i]);
+        let given = g.inputs.get(Self::GIVEN[2]).copied();
+        let scale = given.map_or_else(|| scale_of(dy, self.gradient), |s| s.convert(DType::F32));
+        let [codes, turned, largest] = cast(dy, scale, self.gradient);
+        let turned_x = turned_x.reshape([turned_x.size(0), turned.size(1)]);
+        let mut cotangents = none;
+        cotangents[0] = Some(product(codes, codes_w, [scale, scale_w], g.inputs[0]));
+        cotangents[1] = Some(product(turned_x, turned, [scale_x, scale], g.inputs[1]));
+        if let Some(given) = given {
+            cotangents[Self::GIVEN[2]] = Some(largest.convert(given.dtype()));
+        }
+        Some(cotangents)
     }
 
     fn samples() -> Vec<Sample> {
@@ -135,7 +203,14 @@ impl Op for Float8Linear {
             Sample::new(Float8Linear { forward: DType::F8E4M3, gradient })
         };
         vec![
-            sample(DType::F8E5M2).normal(["M", "K"]).normal(["K", "N"]),
+            sample(DType::F8E5M2).normal(["B", "T", "K"]).normal(["K", "N"]),
+            // Of x, the first scale clips a third. That of dy is for the gradient.
+            sample(DType::F8E5M2)
+                .normal(["M", "K"])
+                .normal(["K", "N"])
+                .operand(TensorType::scalar(DType::F32), Fill::Values(vec![0.001953125]))
+                .operand(TensorType::scalar(DType::F32), Fill::Values(vec![0.0625]))
+                .operand(TensorType::scalar(DType::F32), Fill::Values(vec![1.0])),
             // The scale of a tensor of zeros is the least there is.
             sample(DType::F8E4M3).normal([3usize, 4]).operand(
                 TensorType::new(DType::F32, [4usize, 2]),

@@ -8,7 +8,7 @@
 use overdrive_ir::{
     Binary, Graph, Node, Operation, Pad, Prim, Reducer, TensorType, Unary, Value, Window,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a rank that has a part of a factor computes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -35,6 +35,8 @@ pub(crate) struct Relation {
     /// Sets of operands in which the node is linear: where they are partial sums and the others are
     /// not, the result is one.
     pub(crate) linear: Vec<Vec<usize>>,
+    /// Of a composite, how each result is folded from those of parts, if it is.
+    pub(crate) folds: Vec<Option<Reducer>>,
 }
 
 impl Relation {
@@ -67,7 +69,10 @@ pub(crate) fn relation(
 ) -> Relation {
     match op {
         Operation::Prim(prim) => of_prim(prim, operands, results),
-        Operation::Composite(_) => derive(&op.expansion(operands, regions), operands, results),
+        Operation::Composite(of) => {
+            let folds = (0..results.len()).map(|result| of.fold(result)).collect();
+            derive(&op.expansion(operands, regions), (operands, results), folds)
+        }
     }
 }
 
@@ -262,23 +267,39 @@ fn outermost(from: &[usize], to: &[usize]) -> Vec<(usize, usize)> {
 }
 
 /// The relation of a composite: dimensions that pass through its expansion and are folded, counted
-/// or moved by nothing in it.
-fn derive(expansion: &Graph, operands: &[TensorType], results: &[TensorType]) -> Relation {
+/// or moved by nothing in it, but for results that the composite says it folds.
+fn derive(
+    expansion: &Graph,
+    (operands, results): (&[TensorType], &[TensorType]),
+    folds: Vec<Option<Reducer>>,
+) -> Relation {
     let mut classes = Classes::default();
     for value in expansion.values() {
         for dim in 0..expansion.ty(value).rank() {
             classes.of((value, dim));
         }
     }
-    for node in expansion.nodes() {
-        through(&mut classes, expansion, node);
+    let parts = expansion.outputs().iter().zip(&folds).filter(|(_, fold)| fold.is_none());
+    let mut needed: HashSet<Value> = parts.map(|(port, _)| port.value).collect();
+    for node in expansion.nodes().iter().rev() {
+        if node.results.iter().any(|value| needed.contains(value)) {
+            needed.extend(&node.operands);
+        }
     }
-    let mut r = Relation::whole(operands, results);
+    for node in expansion.nodes() {
+        if node.results.iter().any(|value| needed.contains(value)) {
+            through(&mut classes, (expansion, node), &needed);
+        }
+    }
+    let mut r = Relation { folds, ..Relation::whole(operands, results) };
     let mut factors: HashMap<usize, usize> = HashMap::new();
     let mut diagonal = vec![];
     let sides = [(true, expansion.inputs()), (false, expansion.outputs())];
     for (is_operand, ports) in sides {
         for (i, port) in ports.iter().enumerate() {
+            if !is_operand && r.folds[i].is_some() {
+                continue;
+            }
             for dim in 0..expansion.ty(port.value).rank() {
                 let class = classes.of((port.value, dim));
                 if classes.is_whole[class] {
@@ -303,10 +324,13 @@ fn derive(expansion: &Graph, operands: &[TensorType], results: &[TensorType]) ->
     r
 }
 
-/// Joins the dimensions that a node of an expansion relates, and marks those that must be whole.
-fn through(classes: &mut Classes, graph: &Graph, node: &Node) {
+/// Joins the dimensions that a node of an expansion relates, and marks those that must be whole:
+/// all of them where a result that is `needed` is folded from them.
+fn through(classes: &mut Classes, (graph, node): (&Graph, &Node), needed: &HashSet<Value>) {
     let (operands, results) = (graph.types(&node.operands), graph.types(&node.results));
     let r = relation(&node.op, &operands, &results, &node.regions);
+    let mut folds = node.results.iter().zip(&r.folds);
+    let is_folded = folds.any(|(value, fold)| fold.is_some() && needed.contains(value));
     let mut first: Vec<Option<usize>> = vec![None; r.factors.len()];
     let sides = [(&node.operands, &r.operands), (&node.results, &r.results)];
     for (values, lists) in sides {
@@ -318,7 +342,8 @@ fn through(classes: &mut Classes, graph: &Graph, node: &Node) {
                     Some(factor) => {
                         let other = *first[*factor].get_or_insert(class);
                         let class = classes.join(other, class);
-                        classes.is_whole[class] |= r.factors[*factor] != FactorKind::Parallel;
+                        classes.is_whole[class] |=
+                            is_folded || r.factors[*factor] != FactorKind::Parallel;
                         first[*factor] = Some(class);
                     }
                 }

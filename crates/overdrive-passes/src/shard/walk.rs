@@ -194,11 +194,16 @@ impl<'b> Ranks<'b, '_> {
             None => b.node(call.node.op.clone(), &operands, call.node.regions.clone()),
         };
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {
-            if let AxisChoice::Factor(f) = choice
-                && let FactorKind::Folded(reducer) = call.relation.factors[*f]
-            {
+            let AxisChoice::Factor(f) = choice else { continue };
+            let first = match call.relation.factors[*f] {
+                FactorKind::Folded(reducer) => Some((0, reducer)),
+                _ => None,
+            };
+            let declared = call.relation.folds.iter().enumerate();
+            let declared = declared.filter_map(|(result, fold)| Some((result, (*fold)?)));
+            for (result, reducer) in first.into_iter().chain(declared) {
                 let channel = over(b, mesh, axis);
-                results[0] = b.op1(Prim::AllReduce { reducer, channel }, &[results[0]]);
+                results[result] = b.op1(Prim::AllReduce { reducer, channel }, &[results[result]]);
             }
         }
         let laid = shardings.into_iter().zip(results).zip(&call.results);

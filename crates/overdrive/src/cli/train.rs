@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use overdrive::ir::DType;
 use overdrive::ir::ops::Float8Linear;
 use overdrive::passes::Lora;
+use overdrive::passes::{Float8, Scaling};
 use overdrive::train::Shards;
 use overdrive::train::data::Target;
 use std::path::PathBuf;
@@ -144,23 +145,34 @@ pub(crate) enum Formats {
     Bf16,
     /// Contractions in f16, the loss scaled
     F16,
-    /// As bf16, but linear layers on codes of fp8: e4m3, gradients in e5m2
+    /// As bf16, but linear layers on codes of fp8: e4m3, gradients in e5m2. Scales come from the
+    /// steps before
     Fp8,
     /// As fp8, gradients in e4m3 too
     #[value(name = "fp8-e4m3")]
     Fp8E4m3,
+    /// As fp8, but each tensor is read twice: first for its scale
+    Fp8Current,
+    /// As fp8-current, gradients in e4m3 too
+    #[value(name = "fp8-e4m3-current")]
+    Fp8E4m3Current,
 }
 
 impl Formats {
-    /// The format of contractions, and of linear layers where these are on codes.
-    pub(crate) fn parts(self) -> (DType, Option<Float8Linear>) {
-        let float8 = |gradient| Some(Float8Linear { forward: DType::F8E4M3, gradient });
+    /// The format of contractions, and how linear layers are on codes where they are.
+    pub(crate) fn parts(self) -> (DType, Option<Float8>) {
+        let float8 = |gradient, scaling| {
+            let formats = Float8Linear { forward: DType::F8E4M3, gradient };
+            Some(Float8 { formats, scaling })
+        };
         match self {
             Self::F32 => (DType::F32, None),
             Self::Bf16 => (DType::BF16, None),
             Self::F16 => (DType::F16, None),
-            Self::Fp8 => (DType::BF16, float8(DType::F8E5M2)),
-            Self::Fp8E4m3 => (DType::BF16, float8(DType::F8E4M3)),
+            Self::Fp8 => (DType::BF16, float8(DType::F8E5M2, Scaling::Delayed)),
+            Self::Fp8E4m3 => (DType::BF16, float8(DType::F8E4M3, Scaling::Delayed)),
+            Self::Fp8Current => (DType::BF16, float8(DType::F8E5M2, Scaling::Current)),
+            Self::Fp8E4m3Current => (DType::BF16, float8(DType::F8E4M3, Scaling::Current)),
         }
     }
 }
