@@ -10,9 +10,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::{DType, Graph, Tensor, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Float8, Scaling, bind};
-use overdrive_train::data::{Batch, Dataset, Parts, Subset, Target, books, digits};
+use overdrive_train::data::{Batch, Dataset, Parts, Target, books, digits};
 use overdrive_train::{Recipe, Trainer, batches, initial_parameters, with_loss};
-use std::sync::Arc;
 
 const DELAYED: Float8 = Float8 {
     formats: Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 },

@@ -25,7 +25,7 @@ use evidence::{About, Evidence, NAME, Named};
 use machine::{Budget, OwnMachine};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
-use overdrive::files::{self, Contents, Existing, Place, Request};
+use overdrive::files::{self, Contents, Existing, Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::Backend;
 use overdrive::optimize::{Asked, Asking, Decision, Effort, Form, Outcome, Target, search};
@@ -230,7 +230,7 @@ impl Places {
         };
         let data = arguments.data.as_deref().map(Path::new);
         let inputs: Vec<&Path> = [Path::new(name)].into_iter().chain(data).collect();
-        let request = |path| Request { path, option: "-o", existing, inputs: &inputs };
+        let request = |path| PlaceRequest { path, option: "-o", existing, inputs: &inputs };
         files::check_room(out, &[ROOM])?;
         let evidence = Place::files(request(out), EVIDENCE).map_err(Failure::bad_input)?;
         let contents = match model::is_published(name) {

@@ -20,8 +20,7 @@ use std::time::Duration;
 /// `--bind-to none`: ranks of several tests run at once, and would have the same cores.
 const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe --bind-to none";
 
-const TRAIN: &str =
-    "overdrive train digits-mlp --data digits --device cpu --batch 24 --threads 1";
+const TRAIN: &str = "overdrive train digits-mlp --data digits --device cpu --batch 24 --threads 1";
 
 /// Longer than any test waits.
 const PATIENCE: Duration = Duration::from_secs(300);
