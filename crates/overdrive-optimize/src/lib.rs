@@ -12,6 +12,7 @@ mod gate;
 mod machine;
 mod mix;
 mod paired;
+mod ranking;
 mod record;
 mod search;
 mod solver;

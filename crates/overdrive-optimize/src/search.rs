@@ -1,11 +1,12 @@
 //! The search: time first, then quality on samples that choose, mixes, and one look at the samples
 //! that judge.
 
-use crate::asked::{Asked, Effort, FINALISTS, Target};
+use crate::asked::{Asked, Effort, FINALISTS};
 use crate::decision::{Decision, Fate, Outcome, Tried, mark_front};
 use crate::gate::Verdict;
 use crate::machine::{Care, Halt, Part, Session};
 use crate::mix::Mixing;
+use crate::ranking::Ranking;
 use crate::record::Asking;
 use crate::times::{median, share};
 use crate::{Form, Rung};
@@ -115,7 +116,7 @@ impl Search<'_, '_> {
                         tried.peak_bytes = session.peak_bytes.get(1).copied();
                         tried.bytes = Some(bytes);
                     }
-                    if self.is_no_better(index) {
+                    if self.ranking().is_no_better(index) {
                         for other in self.of_format(format) {
                             if self.tried[other].fate == Fate::NotReached {
                                 self.tried[other].fate = Fate::NoBetterThanFloat;
@@ -145,7 +146,7 @@ impl Search<'_, '_> {
         };
         let mut order: Vec<(&str, f64)> = formats
             .iter()
-            .filter_map(|format| Some((*format, self.cost(first(format)?)?)))
+            .filter_map(|format| Some((*format, self.ranking().cost(first(format)?)?)))
             .collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
         let mut best: Option<usize> = None;
@@ -157,7 +158,7 @@ impl Search<'_, '_> {
                 .collect();
             if let Some(best) = best
                 && self.asked.effort < Effort::High
-                && self.is_clearly_worse(members[0], best)
+                && self.ranking().is_clearly_worse(members[0], best)
             {
                 let name = self.tried[best].form.name.clone();
                 for at in members {
@@ -242,7 +243,7 @@ impl Search<'_, '_> {
             let tried = &mut self.tried[at];
             (tried.time, tried.time_ns) = (share(&session, 1), median(&session, 1));
             (tried.peak_bytes, tried.bytes) = (session.peak_bytes.get(1).copied(), Some(bytes));
-            if self.is_no_better(at) {
+            if self.ranking().is_no_better(at) {
                 self.tried[at].fate = Fate::NoBetterThanFloat;
                 break;
             }
@@ -276,7 +277,7 @@ impl Search<'_, '_> {
             }
         }
         best.sort_by(|a, b| {
-            let cost = |at| self.cost(at).unwrap_or(f64::INFINITY);
+            let cost = |at| self.ranking().cost(at).unwrap_or(f64::INFINITY);
             cost(a.0).total_cmp(&cost(b.0))
         });
         best.truncate(2);
@@ -289,7 +290,7 @@ impl Search<'_, '_> {
             (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept).collect();
         let by_cost = |search: &Self, finalists: &mut Vec<usize>| {
             finalists.sort_by(|&a, &b| {
-                let cost = |at| search.cost(at).unwrap_or(f64::INFINITY);
+                let cost = |at| search.ranking().cost(at).unwrap_or(f64::INFINITY);
                 cost(a).total_cmp(&cost(b))
             });
         };
@@ -306,7 +307,7 @@ impl Search<'_, '_> {
         let mut undecided = None;
         let mut nearest = None;
         for at in finalists {
-            if self.is_no_better(at) || !self.is_better(at) {
+            if self.ranking().is_no_better(at) || !self.ranking().is_better(at) {
                 self.tried[at].fate = Fate::NoBetterThanFloat;
                 continue;
             }
@@ -365,7 +366,7 @@ impl Search<'_, '_> {
             lost(a).total_cmp(&lost(b))
         });
         let may_be_better =
-            |at: usize| self.tried[at].fate == Fate::NotReached && !self.is_no_better(at);
+            |at: usize| self.tried[at].fate == Fate::NotReached && !self.ranking().is_no_better(at);
         match nearest {
             Some(nearest) => (Outcome::NoneWithin, Some(nearest.form.clone())),
             None if (0..self.tried.len()).any(may_be_better) => (Outcome::Undecided, None),
@@ -377,7 +378,7 @@ impl Search<'_, '_> {
     fn best_so_far(&self) -> (Outcome, Option<Form>) {
         let kept = (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept);
         let best = kept.min_by(|&a, &b| {
-            let cost = |at| self.cost(at).unwrap_or(f64::INFINITY);
+            let cost = |at| self.ranking().cost(at).unwrap_or(f64::INFINITY);
             cost(a).total_cmp(&cost(b))
         });
         (Outcome::Unfinished, best.map(|at| self.tried[at].form.clone()))
@@ -395,40 +396,7 @@ impl Search<'_, '_> {
             .collect()
     }
 
-    /// What the target makes of a form: less is better.
-    fn cost(&self, at: usize) -> Option<f64> {
-        let tried = &self.tried[at];
-        match self.asked.target {
-            Target::Latency | Target::Throughput => tried.time.map(|time| time[0]),
-            Target::Memory => tried.peak_bytes.map(|bytes| bytes as f64),
-            Target::Size => tried.bytes.map(|bytes| bytes as f64),
-        }
-    }
-
-    /// Clearly no better than float: slower beyond doubt, or not smaller.
-    fn is_no_better(&self, at: usize) -> bool {
-        if self.asked.target.is_time() {
-            return self.tried[at].time.is_some_and(|time| time[1] >= 1.0);
-        }
-        match (self.cost(at), self.cost(0)) {
-            (Some(cost), Some(float)) => cost >= float,
-            _ => false,
-        }
-    }
-
-    /// Clearly better than float.
-    fn is_better(&self, at: usize) -> bool {
-        if self.asked.target.is_time() {
-            return self.tried[at].time.is_some_and(|time| time[2] < 1.0);
-        }
-        matches!((self.cost(at), self.cost(0)), (Some(cost), Some(float)) if cost < float)
-    }
-
-    fn is_clearly_worse(&self, at: usize, than: usize) -> bool {
-        if self.asked.target.is_time() {
-            let (one, other) = (self.tried[at].time, self.tried[than].time);
-            return matches!((one, other), (Some(one), Some(other)) if one[1] > other[2]);
-        }
-        matches!((self.cost(at), self.cost(than)), (Some(one), Some(other)) if one > other)
+    fn ranking(&self) -> Ranking<'_> {
+        Ranking { target: self.asked.target, tried: &self.tried }
     }
 }

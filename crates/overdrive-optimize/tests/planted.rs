@@ -1,6 +1,8 @@
 //! Searches on machines whose times and losses are planted: what must never be chosen, and what
 //! must.
 
+#![allow(clippy::unwrap_used)]
+
 use overdrive_optimize::{
     Asked, Asking, Block, Care, Effort, Fate, Form, Halt, LayerFacts, Machine, Outcome, Part,
     Parts, Record, Rung, Session, Target, Verdict, search,

@@ -186,14 +186,18 @@ fn without(gone: usize, act: &str) {
         _ => format!("works {PATIENT}"),
     };
     let mut ranks = start(4, acts);
-    for rank in &mut ranks {
-        assert_eq!(rank.says(), "ready");
-    }
     if act == "stays" {
+        for rank in &mut ranks {
+            assert_eq!(rank.says(), "ready");
+        }
         ranks[gone].child.kill().unwrap();
     }
     for (number, rank) in ranks.iter_mut().enumerate().filter(|(number, _)| *number != gone) {
-        let said = rank.says();
+        // One that ends by itself may be gone before another is ready.
+        let said = match rank.says() {
+            first if first == "ready" => rank.says(),
+            first => first,
+        };
         assert!(said.starts_with(&format!("rank {gone} ended, while others")), "{number}: {said}");
     }
 }

@@ -50,8 +50,8 @@ impl CudaExecutable {
     ///
     /// # Errors
     /// `Unsupported` when a step asks for what this back end does not do; `OutOfMemory` when the
-    /// plan needs more memory than there is. `Device` with CUDA's words; `Ranks` when other ranks do
-    /// not have the same collectives.
+    /// plan needs more memory than there is. `Device` with CUDA's words; `Ranks` when other ranks
+    /// do not have the same collectives.
     pub(crate) fn new(
         mut plan: Plan,
         device: &Arc<Device>,

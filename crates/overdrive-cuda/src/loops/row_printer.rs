@@ -2,6 +2,8 @@
 //!
 //! A short row belongs to a few lanes of a warp, a long one to a block or to a cluster of blocks.
 //! Where the row is walked more than once and registers hold it, each byte is read once.
+//!
+//! Long because every way of folding a row is printed by one machine.
 
 use super::ahead::Ahead;
 use super::cpp::Text;

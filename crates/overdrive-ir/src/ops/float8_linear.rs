@@ -163,7 +163,8 @@ impl Op for Float8Linear {
         let shape = [&x.shape[..last], &[n]].concat();
         let number = |dtype: DType, value: f64| Array::float(dtype, &[], vec![value]);
         let [scale_x, scale_w] = scales.map(|scale| number(DType::F32, scale));
-        let [largest_x, largest_w] = [0, 1].map(|i| number(args[i].dtype.accumulation(), largest[i]));
+        let of = |i: usize| number(args[i].dtype.accumulation(), largest[i]);
+        let [largest_x, largest_w] = [0, 1].map(of);
         vec![Array::float(x.dtype, &shape, y), turned, cw, scale_x, scale_w, largest_x, largest_w]
     }
 

@@ -65,7 +65,11 @@ pub fn paper(title: &str, lead: &[String], parts: &[Part]) -> String {
         })
         .collect();
     let page = context! {
-        title, lead => served(lead), parts => served(&parts), fonts => raw(FACES), style => raw(STYLE),
+        title,
+        lead => served(lead),
+        parts => served(&parts),
+        fonts => raw(FACES),
+        style => raw(STYLE),
     };
     template.render(page).expect("the template asks only for what it is given")
 }

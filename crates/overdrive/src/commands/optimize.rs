@@ -5,16 +5,17 @@
 //! that it writes, and what is said. Invariant: decision.json is kept after every answer, so that
 //! nothing that was measured is lost.
 
+mod answers;
 mod evidence;
 mod machine;
 mod parts;
 mod replay;
 mod told;
+mod written;
 
-use super::quantize::samples;
-use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, Written, compared, recipe};
+use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, recipe, samples};
 use crate::cli::Optimize;
-use crate::devices::{self, Opened};
+use crate::devices;
 use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
@@ -25,32 +26,17 @@ use evidence::{About, Evidence, NAME, Named};
 use machine::{Budget, OwnMachine};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
-use overdrive::files::{self, Contents, Existing, Place, PlaceRequest};
-use overdrive::formats::{ModelFolder, huggingface};
+use overdrive::files::Place;
 use overdrive::ir::Backend;
-use overdrive::optimize::{Asked, Asking, Decision, Effort, Form, Outcome, Target, search};
-use overdrive::passes::bind;
+use overdrive::optimize::{Asked, Asking, Decision, Effort, Outcome, Target, search};
 use overdrive::studies::quantization::Metric;
 use overdrive_process::Stop;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
+use written::{MODEL, PAGES, Places, described, write};
 
-/// The page, to open and for pull requests.
-const PAGES: [&str; 2] = ["report.html", "report.md"];
-/// The model that was taken.
-const MODEL: &str = "model";
 /// Samples of a call whose throughput counts.
 const MANY: u32 = 32;
-/// Bytes that the evidence takes, if not more.
-const ROOM: u64 = 1 << 19;
-
-/// What lies beside the model.
-const EVIDENCE: Contents = Contents {
-    name: "a decision",
-    writes: |name| name == NAME || PAGES.contains(&name),
-    is_ours: |folder| folder.join(NAME).is_file(),
-};
-
 pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(file) = &arguments.replay {
         return replay::replay(arguments, file, stop);
@@ -201,48 +187,6 @@ fn exit(outcome: Outcome) -> Exit {
     }
 }
 
-/// Writes the form; what was read back gave the outputs that were judged.
-fn write((machine, form): (&mut OwnMachine<'_>, &Form), path: &Path) -> Result<u64, Failure> {
-    let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
-    machine.tell(&format!("writing {}", form.said()));
-    let chosen = machine.made(form).map_err(|halt| Failure::harness(format!("{halt:?}")))?;
-    let template = &subject.template;
-    let outputs = |name, graph| {
-        let graph = bind(graph, &template.dimensions).map_err(Failure::harness)?;
-        compared(backend, (name, &graph), &samples.compared)
-    };
-    let float = outputs("float", &template.graph)?;
-    let found = outputs("taken", &chosen.made.graph)?;
-    Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
-}
-
-/// Where the evidence lies, and where the model will.
-struct Places {
-    evidence: Place,
-    model: Place,
-}
-
-impl Places {
-    fn claim(arguments: &Optimize, (name, out): (&str, &Path)) -> Result<Self, Failure> {
-        let existing = match arguments.resume {
-            true => Existing::Replace,
-            false => arguments.replacing.into(),
-        };
-        let data = arguments.data.as_deref().map(Path::new);
-        let inputs: Vec<&Path> = [Path::new(name)].into_iter().chain(data).collect();
-        let request = |path| PlaceRequest { path, option: "-o", existing, inputs: &inputs };
-        files::check_room(out, &[ROOM])?;
-        let evidence = Place::files(request(out), EVIDENCE).map_err(Failure::bad_input)?;
-        let contents = match model::is_published(name) {
-            true => huggingface::CONTENTS,
-            false => ModelFolder::CONTENTS,
-        };
-        let model: PathBuf = out.join(MODEL);
-        let model = Place::folder(request(&model), contents).map_err(Failure::bad_input)?;
-        Ok(Self { evidence, model })
-    }
-}
-
 /// The sizes that the user gives; where the throughput counts also a batch.
 fn shapes(
     name: &str,
@@ -292,14 +236,4 @@ fn budget(arguments: &Optimize, effort: Effort) -> Duration {
         Effort::High => 60.0,
     });
     Duration::try_from_secs_f64(60.0 * minutes).unwrap_or(Duration::from_secs(1 << 32))
-}
-
-/// The device in words, and its host threads.
-fn described(opened: &Opened) -> (String, u32) {
-    let backend: &dyn Backend = opened.backend.as_ref();
-    let name = match &opened.described {
-        Some(device) => device.name.clone(),
-        None => overdrive::bench::environment::Environment::probe().cpu.model,
-    };
-    (format!("{} ({})", backend.name(), name), opened.threads)
 }

@@ -6,6 +6,7 @@
 
 mod chosen;
 mod file;
+mod in_mode;
 mod judged;
 mod mixed;
 mod peers;
@@ -24,8 +25,9 @@ use crate::failure::Failure;
 use crate::model;
 use crate::progress;
 use crate::terminal::{note, say, tell};
-pub(super) use chosen::{Chosen, compared, in_mode, recipe};
+pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};
+pub(super) use in_mode::{in_mode, recipe};
 pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;

@@ -95,6 +95,7 @@ macro_rules! pages {
 pages! {
     introduction: "introduction.md",
     install: "install.md",
+    optimize: "optimize.md",
     quantize: "quantize.md",
     compare: "compare.md",
     gate_my_ci: "gate-my-ci.md",

@@ -1,25 +1,19 @@
 //! The search's machine: makes forms of the user's model, times them on her device, and judges them
 //! on her samples.
 
-use super::parts;
-use crate::commands::quantize::{Chosen, Samples, Subject, fit_together, in_mode};
+use crate::commands::quantize::{Chosen, Samples, Subject, in_mode};
 use crate::progress::Spinner;
 use overdrive::bench::clock::Clock;
 use overdrive::bench::failure::Failure as Unable;
 use overdrive::bench::rules::Rules;
-use overdrive::ir::{Backend, Graph, Mode, Tuning};
-use overdrive::optimize::{Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, Session};
-use overdrive::passes::{
-    MODES, Preparation, Quantization, QuantizationMode, RangeRule, bind, layers,
-};
+use overdrive::ir::{Backend, Graph};
+use overdrive::optimize::{Care, Effort, Form, Halt};
+use overdrive::passes::{Preparation, Quantization, QuantizationMode, bind, layers};
 use overdrive::studies::Progress;
-use overdrive::studies::quantization::{
-    Conditions, Footprint, Scores, Timed, latency_of_blocks, latency_on,
-};
+use overdrive::studies::quantization::Conditions;
 use overdrive::train::Recipe;
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
-use std::slice;
 use std::time::{Duration, Instant};
 
 /// Samples of a session that only leaves out what is clearly slower.
@@ -133,7 +127,7 @@ impl OwnMachine<'_> {
     }
 
     /// The graph of a form in its sizes.
-    fn graph(&mut self, form: &Form) -> Result<Graph, Halt> {
+    pub(super) fn graph(&mut self, form: &Form) -> Result<Graph, Halt> {
         let template = &self.subject.template;
         let graph = match form.is_float() {
             true => bind(&template.graph, &template.dimensions),
@@ -174,153 +168,5 @@ impl OwnMachine<'_> {
             Care::Deciding => Rules::full(),
         };
         Conditions { clock: self.clock, rules, seed: self.seed, stop: self.stop }
-    }
-}
-
-impl Machine for OwnMachine<'_> {
-    fn rungs(&mut self) -> Vec<Rung> {
-        let tried = MODES.iter().filter(|mode| match self.effort {
-            Effort::Quick => !searches(mode) && !mode.is_trained(),
-            Effort::Normal => !mode.is_trained(),
-            Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
-        });
-        let mut rungs: Vec<Rung> = tried.map(|mode| self.rung(mode)).collect();
-        // Modes of one format stand together, in the order in which formats come.
-        let mut formats: Vec<String> = Vec::new();
-        for rung in &rungs {
-            if !formats.contains(&rung.format) {
-                formats.push(rung.format.clone());
-            }
-        }
-        rungs.sort_by_key(|rung| formats.iter().position(|format| *format == rung.format));
-        rungs
-    }
-
-    fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
-        if care == Care::Screening {
-            self.going(stage_of(forms, Stage::Timing))?;
-        }
-        let graphs = forms.iter().map(|form| self.graph(form)).collect::<Result<Vec<_>, _>>()?;
-        let named: Vec<String> = forms.iter().skip(1).map(Form::said).collect();
-        self.tell(&format!("timing {} beside float", named.join(", ")));
-        let graphs: Vec<&Graph> = graphs.iter().collect();
-        let mut names: Vec<String> = forms.iter().map(|form| form.name.clone()).collect();
-        let whole = fit_together(self.backend, &graphs);
-        let blocks = if whole {
-            let conditions = self.conditions(care);
-            let mut placed: Vec<_> = graphs.iter().map(|graph| (self.backend, *graph)).collect();
-            // What an engine cannot run is no reason to decide nothing.
-            let engines = self
-                .engines
-                .iter()
-                .filter(|(_, engine)| care == Care::Deciding && runs(*engine, graphs[0]));
-            for (name, engine) in engines {
-                placed.push((*engine, graphs[0]));
-                names.push(name.clone());
-            }
-            let timed = latency_on(&placed, &mut [], &*self.samples.draw, conditions);
-            vec![(1, timed.map_err(|unable| self.halt(&unable))?)]
-        } else {
-            let conditions = self.conditions(care);
-            let draw = &*self.samples.draw;
-            let timed = latency_of_blocks(self.backend, &graphs, draw, &conditions);
-            let timed = timed.map_err(|unable| self.halt(&unable))?;
-            timed.into_iter().map(|block| (block.times, block.timed)).collect()
-        };
-        if self.stop.is_requested() {
-            return Err(Halt::Stopped);
-        }
-        let peak_bytes = (0..names.len()).map(|at| {
-            blocks.iter().map(|(times, timed)| *times as u64 * timed[at].peak_bytes).sum()
-        });
-        let peak_bytes = peak_bytes.collect();
-        let blocks = blocks
-            .into_iter()
-            .map(|(times, timed)| {
-                let samples_ns = timed.iter().map(times_of).collect::<Result<_, _>>()?;
-                Ok(Block { times, samples_ns })
-            })
-            .collect::<Result<_, Halt>>()?;
-        Ok(Session { forms: names, care, blocks, peak_bytes })
-    }
-
-    fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
-        if part == Part::Choosing {
-            self.going(stage_of(slice::from_ref(form), Stage::Choosing))?;
-        }
-        let (samples, template) = (self.samples, &self.subject.template);
-        let judge = match part {
-            Part::Choosing => &samples.chooser,
-            Part::Judging => &samples.judge,
-        };
-        let graph = match form.is_float() {
-            true => template.graph.clone(),
-            false => self.made(form)?.made.graph.clone(),
-        };
-        self.tell(&format!("judging {}", form.said()));
-        let found = judge.scores(&graph).map_err(|unable| self.halt(&unable))?;
-        if self.stop.is_requested() { Err(Halt::Stopped) } else { Ok(found) }
-    }
-
-    fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
-        if form.is_float() {
-            return Ok(Footprint::float(&self.subject.template.graph).total());
-        }
-        self.going(stage_of(slice::from_ref(form), Stage::Timing))?;
-        Ok(Footprint::of(&self.made(form)?.made).total())
-    }
-
-    fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt> {
-        parts::parts(self, modes)
-    }
-}
-
-impl OwnMachine<'_> {
-    fn rung(&self, mode: &QuantizationMode) -> Rung {
-        let quantization = self.subject.quantization(mode.quantization());
-        // Two modes take the same time where their layers multiply the same and nothing is added.
-        let adds = match mode.preparation {
-            Preparation::None => "",
-            Preparation::Smooth(_) | Preparation::Awq if is_in_place(&quantization) => "",
-            Preparation::Smooth(_) | Preparation::Awq => ", inputs multiplied",
-            Preparation::Prune(_) => ", 2:4 sparse",
-        };
-        let scheme = quantization.scheme;
-        let format = format!("{:?} by {:?}{adds}", scheme.weights, scheme.activations);
-        let mixes = mode.preparation == Preparation::None
-            && !mode.is_trained()
-            && quantization.range == RangeRule::MinMax;
-        Rung { mode: mode.name.to_owned(), format, mixes }
-    }
-}
-
-fn is_in_place(quantization: &Quantization) -> bool {
-    quantization.additions == overdrive::passes::Additions::None
-}
-
-/// Whether a mode looks for its codes, which takes time.
-fn searches(mode: &QuantizationMode) -> bool {
-    let scheme = mode.quantization().scheme;
-    scheme.rounding == overdrive::passes::Rounding::Gptq
-        || matches!(mode.preparation, Preparation::Awq | Preparation::Prune(_))
-}
-
-/// The stage that asks for these forms: mixes come last.
-fn stage_of(forms: &[Form], of_modes: Stage) -> Stage {
-    if forms.iter().any(|form| !form.layers.is_empty()) { Stage::Mixing } else { of_modes }
-}
-
-/// Whether an engine takes the model.
-fn runs(engine: &dyn Backend, graph: &Graph) -> bool {
-    engine.compile(graph, Mode::Compile, &Tuning::default()).is_ok()
-}
-
-/// The samples of a graph, or why there are none.
-fn times_of(timed: &Timed) -> Result<Vec<f64>, Halt> {
-    let measured = timed.outcome.measurement().and_then(|found| found.latency.as_ref());
-    match (measured, timed.outcome.failure()) {
-        (Some(series), _) => Ok(series.times_ns()),
-        (None, Some(failure)) => Err(Halt::Declined(failure.reason.clone())),
-        (None, None) => Err(Halt::Declined("it was not measured".to_owned())),
     }
 }

@@ -10,6 +10,7 @@ use overdrive::passes::{
 };
 use overdrive::studies::quantization::{calibrate, latency};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Instant;
 
 /// Samples on which each group is scanned.
@@ -37,12 +38,11 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
     let mut parts = Parts { layers: facts(&bound, &found), ..Parts::default() };
     lost(machine, &mut parts, (&found, &meant))?;
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
-        if !parts.times_ns.contains_key(&facts.class) {
-            machine.going(Stage::Mixing)?;
-            machine.tell(&format!("timing a layer of {}", facts.class));
-            let times = times(machine, (&bound, layer), &meant);
-            parts.times_ns.insert(facts.class, times.map_err(|unable| machine.halt(&unable))?);
-        }
+        let Entry::Vacant(class) = parts.times_ns.entry(facts.class) else { continue };
+        machine.going(Stage::Mixing)?;
+        machine.tell(&format!("timing a layer of {}", class.key()));
+        let times = times(machine, (&bound, layer), &meant);
+        class.insert(times.map_err(|unable| machine.halt(&unable))?);
     }
     Ok(parts)
 }

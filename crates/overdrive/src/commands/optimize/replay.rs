@@ -2,7 +2,8 @@
 
 use super::evidence::{self, About, Evidence, Named};
 use super::machine::{Budget, OwnMachine};
-use super::{MODEL, Places, described, told, write};
+use super::told;
+use super::written::{MODEL, Places, described, write};
 use crate::cli::Optimize;
 use crate::commands::quantize::{Asked as AskedSamples, Head, Subject, recipe, samples};
 use crate::devices;

@@ -1,0 +1,84 @@
+//! The folder of a decision: its places, and the model that is written into it.
+
+use super::evidence::NAME;
+use super::machine::OwnMachine;
+use crate::cli::Optimize;
+use crate::commands::quantize::{Written, compared};
+use crate::devices::Opened;
+use crate::failure::Failure;
+use crate::model;
+use overdrive::files::{self, Contents, Existing, Place, PlaceRequest};
+use overdrive::formats::{ModelFolder, huggingface};
+use overdrive::ir::Backend;
+use overdrive::optimize::Form;
+use overdrive::passes::bind;
+use std::path::{Path, PathBuf};
+
+/// The page, to open and for pull requests.
+pub(super) const PAGES: [&str; 2] = ["report.html", "report.md"];
+/// The model that was taken.
+pub(super) const MODEL: &str = "model";
+/// Bytes that the evidence takes, if not more.
+const ROOM: u64 = 1 << 19;
+
+/// What lies beside the model.
+const EVIDENCE: Contents = Contents {
+    name: "a decision",
+    writes: |name| name == NAME || PAGES.contains(&name),
+    is_ours: |folder| folder.join(NAME).is_file(),
+};
+
+/// Writes the form; what was read back gave the outputs that were judged.
+pub(super) fn write(
+    (machine, form): (&mut OwnMachine<'_>, &Form),
+    path: &Path,
+) -> Result<u64, Failure> {
+    let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
+    machine.tell(&format!("writing {}", form.said()));
+    let chosen = machine.made(form).map_err(|halt| Failure::harness(format!("{halt:?}")))?;
+    let template = &subject.template;
+    let outputs = |name, graph| {
+        let graph = bind(graph, &template.dimensions).map_err(Failure::harness)?;
+        compared(backend, (name, &graph), &samples.compared)
+    };
+    let float = outputs("float", &template.graph)?;
+    let found = outputs("taken", &chosen.made.graph)?;
+    Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
+}
+
+/// Where the evidence lies, and where the model will.
+pub(super) struct Places {
+    pub(super) evidence: Place,
+    pub(super) model: Place,
+}
+
+impl Places {
+    pub(super) fn claim(arguments: &Optimize, (name, out): (&str, &Path)) -> Result<Self, Failure> {
+        let existing = match arguments.resume {
+            true => Existing::Replace,
+            false => arguments.replacing.into(),
+        };
+        let data = arguments.data.as_deref().map(Path::new);
+        let inputs: Vec<&Path> = [Path::new(name)].into_iter().chain(data).collect();
+        let request = |path| PlaceRequest { path, option: "-o", existing, inputs: &inputs };
+        files::check_room(out, &[ROOM])?;
+        let evidence = Place::files(request(out), EVIDENCE).map_err(Failure::bad_input)?;
+        let contents = match model::is_published(name) {
+            true => huggingface::CONTENTS,
+            false => ModelFolder::CONTENTS,
+        };
+        let model: PathBuf = out.join(MODEL);
+        let model = Place::folder(request(&model), contents).map_err(Failure::bad_input)?;
+        Ok(Self { evidence, model })
+    }
+}
+
+/// The device in words, and its host threads.
+pub(super) fn described(opened: &Opened) -> (String, u32) {
+    let backend: &dyn Backend = opened.backend.as_ref();
+    let name = match &opened.described {
+        Some(device) => device.name.clone(),
+        None => overdrive::bench::environment::Environment::probe().cpu.model,
+    };
+    (format!("{} ({})", backend.name(), name), opened.threads)
+}
