@@ -160,10 +160,8 @@ impl Search<'_, '_> {
                 && self.asked.effort < Effort::High
                 && self.ranking().is_clearly_worse(members[0], best)
             {
-                let name = self.tried[best].form.name.clone();
-                for at in members {
-                    self.tried[at].fate = Fate::Beaten(name.clone());
-                }
+                let fate = Fate::Beaten(self.tried[best].form.name.clone());
+                members.iter().for_each(|&at| self.tried[at].fate = fate.clone());
                 continue;
             }
             for at in members {

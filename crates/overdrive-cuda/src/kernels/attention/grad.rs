@@ -2,7 +2,9 @@
 //! launches.
 //!
 //! Invariants: memory beside operands and results grows with T, never with T²; every launch gives
-//! the same bits. Long because the launches of one gradient stand together.
+//! the same bits.
+//!
+//! Long because the launches of one gradient stand together.
 
 use std::ffi::c_void;
 use std::sync::Arc;
