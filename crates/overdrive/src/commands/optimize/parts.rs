@@ -34,9 +34,10 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
         })
         .collect();
     let can = |layer: &Layer| meant.iter().any(|(_, meant)| meant.of(&layer.name).is_some());
+    let names: Vec<String> = found.iter().map(|layer| layer.name.clone()).collect();
     let found: Vec<Layer> = found.into_iter().filter(can).collect();
     let mut parts = Parts { layers: facts(&bound, &found), ..Parts::default() };
-    lost(machine, &mut parts, (&found, &meant))?;
+    lost(machine, &mut parts, (&names, &meant))?;
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
         let Entry::Vacant(class) = parts.times_ns.entry(facts.class) else { continue };
         machine.going(Stage::Mixing)?;
@@ -77,7 +78,7 @@ fn facts(graph: &Graph, found: &[Layer]) -> Vec<LayerFacts> {
 fn lost(
     machine: &OwnMachine<'_>,
     parts: &mut Parts,
-    (found, meant): (&[Layer], &[(&str, Quantization)]),
+    (names, meant): (&[String], &[(&str, Quantization)]),
 ) -> Result<(), Halt> {
     let template = &machine.subject.template;
     let halt = |unable: Unable| machine.halt(&unable);
@@ -91,7 +92,8 @@ fn lost(
     let screen = machine.samples.chooser.screening(SCANNED);
     let float = [screen.scores(&template.graph).map_err(halt)?];
     let (mut lost, mut bytes) = (Vec::new(), Vec::new());
-    let names: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+    // All of the model: a layer that is not named would take the mode too.
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut groups: Vec<&str> = Vec::new();
     for facts in &parts.layers {
         if !groups.contains(&facts.group.as_str()) {

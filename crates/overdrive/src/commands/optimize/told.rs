@@ -328,6 +328,9 @@ fn sensitive(evidence: &Evidence) -> Option<Section> {
     }
     rows.sort_by(|a, b| b.2.total_cmp(&a.2));
     let all = rows.len();
+    if all == 0 {
+        return None;
+    }
     let columns = [
         ("layers from", Align::Left),
         ("mode", Align::Left),
