@@ -1,4 +1,5 @@
 //! Lines of code, comments and docs end at 100 columns, so that two files fit beside each other.
+//! Manifests and the sources of pages are code.
 //!
 //! Lines that cannot be broken are free:
 //! - a single word (an address, a link);
@@ -11,7 +12,7 @@ use super::tree::{File, Tree};
 
 const WIDTH: usize = 100;
 /// Languages that people write here, prose among them, by extension.
-const WRITTEN: &[&str] = &["rs", "cu", "cuh", "py", "md"];
+const WRITTEN: &[&str] = &["rs", "cu", "cuh", "py", "js", "css", "html", "toml", "md"];
 /// The marks that may stand in front of the words of a line: comments, list items, quotes.
 const LEADS: &[&str] = &["//!", "///", "//", "#", "-", "*", ">"];
 
@@ -41,7 +42,8 @@ fn is_whole(line: &str) -> bool {
     let words = LEADS.iter().fold(line.trim(), |rest, lead| {
         rest.strip_prefix(lead).filter(|rest| rest.starts_with(' ')).unwrap_or(rest).trim_start()
     });
-    words.starts_with(['|', '!']) || !words.contains(' ')
+    let is_row = words.starts_with('|') && words.ends_with('|');
+    is_row || words.starts_with("![") || !words.contains(' ')
 }
 
 #[cfg(test)]
@@ -56,9 +58,14 @@ mod tests {
     fn the_column_after_the_last_is_refused_in_every_language() {
         let fits = format!("// {}", "word ".repeat(20))[..WIDTH].to_owned();
         let wide = format!("{fits}é");
-        for path in ["src/a.rs", "kernel.cu", "peers/a.py", "docs/a.md"] {
-            assert_eq!(lines(path, &format!("{fits}\n{wide}\n")), [Some(2)], "{path}");
+        for extension in WRITTEN {
+            let path = format!("src/a.{extension}");
+            assert_eq!(lines(&path, &format!("{fits}\n{wide}\n")), [Some(2)], "{path}");
         }
+        let report = "crates/overdrive-report";
+        assert_eq!(lines(&format!("{report}/assets/ours.css"), &wide), [Some(1)]);
+        assert_eq!(lines(&format!("{report}/assets/roboto.css"), &wide), [], "it came from others");
+        assert_eq!(lines("results/h200/report.html", &wide), [], "a run wrote it");
         assert_eq!(lines("data.json", &wide), [], "data are not written by people");
     }
 
@@ -72,5 +79,8 @@ mod tests {
             "![a picture](docs/{word}.svg)\n- {word}\n```sh\nrun {word}\n```\nsay {word}\n"
         );
         assert_eq!(lines("docs/a.md", &page), [Some(6)]);
+        for code in [format!("|| {word}()"), format!("!{word} && {word}")] {
+            assert_eq!(lines("src/a.js", &code), [Some(1)], "neither a row nor an image: {code}");
+        }
     }
 }

@@ -11,6 +11,12 @@ use crate::workspace::{Package, Workspace};
 
 /// Languages that people write here, by extension.
 const SOURCE: &[&str] = &["rs", "cu", "cuh", "py"];
+/// Files that stay as they came: from others, or as a run wrote them.
+const KEPT: &[&str] = &[
+    "crates/overdrive-report/assets/echarts.min.js",
+    "crates/overdrive-report/assets/roboto.css",
+    "results/h200/report.html",
+];
 
 /// A checkout in memory.
 pub(super) struct Tree {
@@ -49,13 +55,13 @@ impl Tree {
         self.written(SOURCE)
     }
 
-    /// The files with one of these extensions that no program writes.
+    /// The files with one of these extensions that people write here: no program, nobody else.
     pub(super) fn written(
         &self,
         extensions: &'static [&'static str],
     ) -> impl Iterator<Item = &File> {
         let is_written = |file: &&File| extensions.contains(&file.extension());
-        self.files.iter().filter(is_written).filter(|file| !file.is_generated())
+        self.files.iter().filter(is_written).filter(|file| !file.is_generated() && !file.is_kept())
     }
 
     /// The Rust files that people write.
@@ -97,6 +103,10 @@ impl File {
 
     fn is_generated(&self) -> bool {
         GENERATED.iter().any(|generated| generated.path == self.path)
+    }
+
+    fn is_kept(&self) -> bool {
+        KEPT.contains(&self.path.as_str())
     }
 }
 
