@@ -2,6 +2,8 @@
 
 use crate::Form;
 use crate::gate::{Judgement, Verdict};
+use crate::machine::Session;
+use crate::times::{median, share};
 use serde::{Deserialize, Serialize};
 
 /// How a search ended.
@@ -85,6 +87,13 @@ impl Tried {
             judged: None,
             on_front: false,
         }
+    }
+
+    /// Takes its times from a session, where it is the form at this place; the first is the float
+    /// model.
+    pub(crate) fn timed(&mut self, session: &Session, at: usize) {
+        (self.time, self.time_ns) = (share(session, at), median(session, at));
+        self.peak_bytes = session.peak_bytes.get(at).copied();
     }
 
     /// What it loses, by the better of the two looks at it.

@@ -72,6 +72,19 @@ pub struct Parts {
     pub bytes: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
+impl Parts {
+    /// Names of the groups, in the order of their layers.
+    pub fn groups(&self) -> Vec<&str> {
+        let mut groups: Vec<&str> = Vec::new();
+        for layer in &self.layers {
+            if !groups.contains(&layer.group.as_str()) {
+                groups.push(&layer.group);
+            }
+        }
+        groups
+    }
+}
+
 /// Makes, times and judges forms. All calls are deterministic but for times.
 pub trait Machine {
     /// The modes that may be tried, cheapest method first within a format.

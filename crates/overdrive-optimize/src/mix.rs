@@ -27,15 +27,9 @@ impl<'a> Mixing<'a> {
         (float_ns, wholes): (Option<f64>, &[(&str, f64, f64)]),
         asked: &Asked,
     ) -> Self {
-        let mut groups: Vec<&str> = Vec::new();
-        for layer in &parts.layers {
-            if !groups.contains(&layer.group.as_str()) {
-                groups.push(&layer.group);
-            }
-        }
         let modes: Vec<&str> =
             [FLOAT].into_iter().chain(modes.iter().map(String::as_str)).collect();
-        let mut mixing = Self { parts, groups, modes, choices: Vec::new() };
+        let mut mixing = Self { parts, groups: parts.groups(), modes, choices: Vec::new() };
         let factors: Vec<[f64; 2]> = mixing
             .modes
             .iter()

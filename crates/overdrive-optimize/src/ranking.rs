@@ -2,6 +2,7 @@
 
 use crate::asked::Target;
 use crate::decision::Tried;
+use std::cmp::Ordering;
 
 /// Forms by the target.
 pub(crate) struct Ranking<'a> {
@@ -18,6 +19,12 @@ impl Ranking<'_> {
             Target::Memory => tried.peak_bytes.map(|bytes| bytes as f64),
             Target::Size => tried.bytes.map(|bytes| bytes as f64),
         }
+    }
+
+    /// The better form first; what was not measured comes last.
+    pub(crate) fn order(&self, a: usize, b: usize) -> Ordering {
+        let cost = |at| self.cost(at).unwrap_or(f64::INFINITY);
+        cost(a).total_cmp(&cost(b))
     }
 
     /// Clearly no better than float: slower beyond doubt, or not smaller.

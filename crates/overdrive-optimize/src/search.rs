@@ -8,7 +8,6 @@ use crate::machine::{Care, Halt, Part, Session};
 use crate::mix::Mixing;
 use crate::ranking::Ranking;
 use crate::record::Asking;
-use crate::times::{median, share};
 use crate::{Form, Rung};
 use overdrive_studies::quantization::Scores;
 
@@ -101,19 +100,15 @@ impl Search<'_, '_> {
             let form = self.tried[index].form.clone();
             match self.timed_alone(&form) {
                 Ok((session, bytes)) => {
-                    let time = share(&session, 1);
-                    let ns = median(&session, 1);
                     if self.tried[0].time_ns.is_none() {
-                        self.tried[0].time_ns = median(&session, 0);
-                        self.tried[0].peak_bytes = session.peak_bytes.first().copied();
+                        self.tried[0].timed(&session, 0);
                     }
                     for other in self.of_format(format) {
                         let tried = &mut self.tried[other];
                         if let Fate::Declined(_) = tried.fate {
                             continue;
                         }
-                        (tried.time, tried.time_ns) = (time, ns);
-                        tried.peak_bytes = session.peak_bytes.get(1).copied();
+                        tried.timed(&session, 1);
                         tried.bytes = Some(bytes);
                     }
                     if self.ranking().is_no_better(index) {
@@ -144,13 +139,12 @@ impl Search<'_, '_> {
         let first = |format: &str| {
             self.of_format(format).into_iter().find(|&at| self.tried[at].fate == Fate::NotReached)
         };
-        let mut order: Vec<(&str, f64)> = formats
-            .iter()
-            .filter_map(|format| Some((*format, self.ranking().cost(first(format)?)?)))
-            .collect();
-        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut order: Vec<usize> = formats.iter().filter_map(|format| first(format)).collect();
+        order.retain(|&at| self.ranking().cost(at).is_some());
+        order.sort_by(|&a, &b| self.ranking().order(a, b));
+        let order: Vec<String> = order.iter().map(|&at| self.tried[at].format.clone()).collect();
         let mut best: Option<usize> = None;
-        for (format, _) in order {
+        for format in &order {
             let members: Vec<usize> = self
                 .of_format(format)
                 .into_iter()
@@ -238,9 +232,8 @@ impl Search<'_, '_> {
                 }
                 Err(halt) => return Err(halt),
             };
-            let tried = &mut self.tried[at];
-            (tried.time, tried.time_ns) = (share(&session, 1), median(&session, 1));
-            (tried.peak_bytes, tried.bytes) = (session.peak_bytes.get(1).copied(), Some(bytes));
+            self.tried[at].timed(&session, 1);
+            self.tried[at].bytes = Some(bytes);
             if self.ranking().is_no_better(at) {
                 self.tried[at].fate = Fate::NoBetterThanFloat;
                 break;
@@ -274,10 +267,7 @@ impl Search<'_, '_> {
                 None => best.push(one),
             }
         }
-        best.sort_by(|a, b| {
-            let cost = |at| self.ranking().cost(at).unwrap_or(f64::INFINITY);
-            cost(a.0).total_cmp(&cost(b.0))
-        });
+        best.sort_by(|a, b| self.ranking().order(a.0, b.0));
         best.truncate(2);
         best.into_iter().map(|(_, tried)| tried.form.name.clone()).collect()
     }
@@ -286,26 +276,20 @@ impl Search<'_, '_> {
     fn judge(&mut self) -> Result<(Outcome, Option<Form>), Halt> {
         let mut finalists: Vec<usize> =
             (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept).collect();
-        let by_cost = |search: &Self, finalists: &mut Vec<usize>| {
-            finalists.sort_by(|&a, &b| {
-                let cost = |at| search.ranking().cost(at).unwrap_or(f64::INFINITY);
-                cost(a).total_cmp(&cost(b))
-            });
-        };
-        by_cost(self, &mut finalists);
+        finalists.sort_by(|&a, &b| self.ranking().order(a, b));
         finalists.truncate(FINALISTS);
         if finalists.is_empty() {
             return Ok(self.without_finalists());
         }
         self.time_finalists(&finalists)?;
-        by_cost(self, &mut finalists);
+        finalists.sort_by(|&a, &b| self.ranking().order(a, b));
         let float = self.asking.scores(&Form::float(), Part::Judging)?;
         self.samples = float.samples.len();
         self.tried[0].judged = Some(self.asked.gate().judge(self.asked.metric, &float, &float));
         let mut undecided = None;
         let mut nearest = None;
         for at in finalists {
-            if self.ranking().is_no_better(at) || !self.ranking().is_better(at) {
+            if !self.ranking().is_better(at) {
                 self.tried[at].fate = Fate::NoBetterThanFloat;
                 continue;
             }
@@ -342,15 +326,12 @@ impl Search<'_, '_> {
             Err(Halt::Declined(_)) => return Ok(()),
             Err(halt) => return Err(halt),
         };
-        self.tried[0].time_ns = median(&session, 0);
-        for (index, &at) in finalists.iter().enumerate() {
-            let tried = &mut self.tried[at];
-            (tried.time, tried.time_ns) = (share(&session, index + 1), median(&session, index + 1));
-            tried.peak_bytes = session.peak_bytes.get(index + 1).copied();
+        for (index, at) in [0].into_iter().chain(finalists.iter().copied()).enumerate() {
+            self.tried[at].timed(&session, index);
         }
         for (at, engine) in session.forms.iter().enumerate().skip(forms.len()) {
             let mut tried = Tried::new(Form::of(engine), "", Fate::Beside);
-            (tried.time, tried.time_ns) = (share(&session, at), median(&session, at));
+            tried.timed(&session, at);
             self.tried.push(tried);
         }
         Ok(())
@@ -375,10 +356,7 @@ impl Search<'_, '_> {
     /// What a search that was stopped knows: it takes nothing that was not judged.
     fn best_so_far(&self) -> (Outcome, Option<Form>) {
         let kept = (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept);
-        let best = kept.min_by(|&a, &b| {
-            let cost = |at| self.ranking().cost(at).unwrap_or(f64::INFINITY);
-            cost(a).total_cmp(&cost(b))
-        });
+        let best = kept.min_by(|&a, &b| self.ranking().order(a, b));
         (Outcome::Unfinished, best.map(|at| self.tried[at].form.clone()))
     }
 

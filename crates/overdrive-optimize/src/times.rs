@@ -10,6 +10,9 @@ const SEED: u64 = 1;
 /// nothing where there are too few samples for one. Those of blocks add up as if all errors had one
 /// sign, which is wider than the interval of the sum.
 pub(crate) fn share(session: &Session, at: usize) -> Option<[f64; 3]> {
+    if at == 0 {
+        return Some([1.0; 3]);
+    }
     if let [block] = &session.blocks[..] {
         let [float, form] = [0, at].map(|at| block.samples_ns.get(at));
         let (float, form) = (Sorted::new(float?)?, Sorted::new(form?)?);

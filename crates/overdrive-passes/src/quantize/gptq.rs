@@ -3,9 +3,13 @@
 //!
 //! Let `H = X Xᵀ` over calibration rows and `Uᵀ U = H⁻¹`. Rounding column k of a row with error e
 //! changes the columns after it by `-e U[k, k..] / U[k, k]`, which is the best linear answer.
-//! Groups take their scale when they are reached. A scale is the one of a few around the largest
-//! magnitude that errs least, as in the authors' code. Source: Frantar et al., "GPTQ",
-//! arXiv:2210.17323 (algorithm 1, damping of 1 %).
+//! Columns with the largest inputs come first, while many columns are left to make up for their
+//! errors. Groups stay those of the stored order, so that nothing is reordered at run time. Their
+//! grids are therefore chosen before the first column is rounded. A grid is the one of a few around
+//! the largest magnitude whose errors, weighted by the diagonal of H, cost least.
+//!
+//! Source: Frantar et al., "GPTQ", arXiv:2210.17323 (algorithm 1, damping of 1 %). The order and the
+//! groups are `act-order` and `static-groups` of the authors' code.
 
 use super::linear_algebra::{damped, factor_of_inverse, share};
 use ndarray::linalg::general_mat_mul;
@@ -18,27 +22,48 @@ const COLUMNS: usize = 128;
 /// Rows that are rounded together: enough to reuse a factor that is larger than caches.
 const ROWS: usize = 256;
 
-/// `U`, upper triangular, of a layer that saw these Gram sums.
-pub(super) fn factor(gram: &[f64], k: usize) -> Vec<f64> {
-    factor_of_inverse(damped(gram, k), k).expect("a damped Gram matrix is positive definite")
+/// What a layer's inputs say of its columns.
+pub(super) struct ColumnInputs {
+    /// Columns as they are rounded, the largest inputs first.
+    order: Vec<usize>,
+    /// `U` `[K, K]` of the columns in that order, upper triangular.
+    factor: Vec<f64>,
+    /// What a squared error costs in each column: the diagonal of `H`.
+    costs: Vec<f64>,
 }
 
-/// Codes of `values` `[N, K]`, which the format is known to take; `factor` `[K, K]` is `U`.
+impl ColumnInputs {
+    /// Of a layer of `k` inputs that saw these Gram sums.
+    pub(super) fn of(gram: &[f64], k: usize) -> Self {
+        let h = damped(gram, k);
+        let costs: Vec<f64> = (0..k).map(|i| h[i * k + i]).collect();
+        let mut order: Vec<usize> = (0..k).collect();
+        order.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
+        let ordered = order.iter().flat_map(|&i| order.iter().map(move |&j| (i, j)));
+        let ordered = ordered.map(|(i, j)| h[i * k + j]).collect();
+        let factor =
+            factor_of_inverse(ordered, k).expect("a damped Gram matrix is positive definite");
+        Self { order, factor, costs }
+    }
+}
+
+/// Codes of `values` `[N, K]`, which the format is known to take.
 pub(super) fn gptq(
     mut values: Vec<f64>,
     shape: [usize; 2],
     format: &BlockFormat,
-    factor: &[f64],
+    inputs: &ColumnInputs,
 ) -> Encoded {
     let [n, k] = shape;
     let counts = format.block.counts(shape).expect("the caller has encoded with this format");
     let tensor_scale = format.tensor_scale(&values);
     let scale = tensor_scale.unwrap_or(1.0);
     // Where all rows share a grid, they share one.
-    let shared = (counts[0] != n).then(|| best_grid(&values, format, scale));
+    let shared = (counts[0] != n).then(|| best_grid(&values, &inputs.costs, format, scale));
     let columns = LayerColumns {
         format,
-        factor: ArrayView2::from_shape((k, k), factor).expect("a factor is square"),
+        inputs,
+        factor: ArrayView2::from_shape((k, k), &inputs.factor).expect("a factor is square"),
         group: k.checked_div(counts[1]).unwrap_or(1).max(1),
         shared,
         scale,
@@ -61,6 +86,8 @@ pub(super) fn gptq(
 /// What the rows of a layer have in common.
 struct LayerColumns<'a> {
     format: &'a BlockFormat,
+    inputs: &'a ColumnInputs,
+    /// That of the inputs, as a matrix.
     factor: ArrayView2<'a, f64>,
     /// Columns that share a grid.
     group: usize,
@@ -76,44 +103,45 @@ impl LayerColumns<'_> {
         let k = self.factor.nrows();
         let rows = tile.len() / k;
         let groups = grids.len() / rows;
+        let order = &self.inputs.order;
+        let mut ordered = Vec::with_capacity(tile.len());
+        for (row, grids) in tile.chunks(k).zip(grids.chunks_mut(groups)) {
+            self.choose(row, grids);
+            ordered.extend(order.iter().map(|&column| row[column]));
+        }
         let mut errors = vec![0.0; rows * COLUMNS];
-        let mut from = 0;
-        while from < k {
-            let to = self.end(from);
+        for from in (0..k).step_by(COLUMNS) {
+            let to = (from + COLUMNS).min(k);
             let width = to - from;
             let each =
-                tile.chunks_mut(k).zip(grids.chunks_mut(groups)).zip(errors.chunks_mut(width));
+                ordered.chunks_mut(k).zip(grids.chunks(groups)).zip(errors.chunks_mut(width));
             each.for_each(|((row, grids), errors)| self.round_part(row, grids, (from, errors)));
             let errors = ArrayView2::from_shape((rows, width), &errors[..rows * width]);
             let errors = errors.expect("an error for each column");
-            let mut tile = ArrayViewMut2::from_shape((rows, k), &mut *tile).expect("whole rows");
+            let mut left = ArrayViewMut2::from_shape((rows, k), &mut ordered).expect("whole rows");
             let behind = self.factor.slice(s![from..to, to..]);
-            general_mat_mul(-1.0, &errors, &behind, 1.0, &mut tile.slice_mut(s![.., to..]));
-            from = to;
+            general_mat_mul(-1.0, &errors, &behind, 1.0, &mut left.slice_mut(s![.., to..]));
+        }
+        for (row, codes) in tile.chunks_mut(k).zip(ordered.chunks(k)) {
+            order.iter().zip(codes).for_each(|(&column, &code)| row[column] = code);
         }
     }
 
-    /// The end of the columns that are rounded together from `from` on. They are whole groups, or a
-    /// part of one, so that a group is up to date when its grid is chosen.
-    fn end(&self, from: usize) -> usize {
-        let end = match self.group < COLUMNS {
-            true => from + COLUMNS / self.group * self.group,
-            false => (from + COLUMNS).min((from / self.group + 1) * self.group),
-        };
-        end.min(self.factor.nrows())
+    /// The grid of each group of a row.
+    fn choose(&self, row: &[f64], grids: &mut [Grid]) {
+        let groups = row.chunks(self.group).zip(self.inputs.costs.chunks(self.group));
+        for ((values, costs), grid) in groups.zip(grids) {
+            *grid =
+                self.shared.unwrap_or_else(|| best_grid(values, costs, self.format, self.scale));
+        }
     }
 
-    /// The same for some columns of a row; what it does to the columns behind is left in `errors`.
-    fn round_part(&self, row: &mut [f64], grids: &mut [Grid], (from, errors): (usize, &mut [f64])) {
+    /// Puts codes in the place of some columns of a row, in their order. What this does to the
+    /// columns behind is left in `errors`.
+    fn round_part(&self, row: &mut [f64], grids: &[Grid], (from, errors): (usize, &mut [f64])) {
         let to = from + errors.len();
         for column in from..to {
-            let group = column / self.group;
-            if column % self.group == 0 {
-                let whole = &row[column..(column + self.group).min(row.len())];
-                grids[group] =
-                    self.shared.unwrap_or_else(|| best_grid(whole, self.format, self.scale));
-            }
-            let (grid, x) = (grids[group], row[column]);
+            let (grid, x) = (grids[self.inputs.order[column] / self.group], row[column]);
             let code = self.format.code(x, grid);
             let of_factor = self.factor.row(column);
             let error = (x - self.format.value(code, grid)) / of_factor[column];
@@ -129,11 +157,17 @@ impl LayerColumns<'_> {
 /// Shares of the range that are tried.
 const SHARES: [f64; 9] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6];
 
-/// The grid for these values that errs least in the mean square.
-pub(super) fn best_grid(values: &[f64], format: &BlockFormat, tensor_scale: f64) -> Grid {
+/// The grid of these values whose squared errors cost least; `costs` repeat after their last.
+pub(super) fn best_grid(
+    values: &[f64],
+    costs: &[f64],
+    format: &BlockFormat,
+    tensor_scale: f64,
+) -> Grid {
     let ends = values.iter().fold([0.0f64; 2], |[low, high], &x| [low.min(x), high.max(x)]);
     let error = |grid: &Grid| -> f64 {
-        values.iter().map(|&x| (x - format.value(format.code(x, *grid), *grid)).powi(2)).sum()
+        let errors = values.iter().map(|&x| x - format.value(format.code(x, *grid), *grid));
+        errors.zip(costs.iter().cycle()).map(|(error, cost)| cost * error * error).sum()
     };
     let grids = SHARES.map(|share| format.grid(ends.map(|x| x * share), tensor_scale));
     let best =
@@ -146,29 +180,32 @@ mod tests {
     use super::*;
     use overdrive_ir::{DType, Granularity};
 
-    /// Algorithm 1 as the paper has it: a row and a column at a time.
+    /// The same as the paper has it: a row and a column at a time.
     fn by_columns(
         values: &[f64],
         shape: [usize; 2],
         format: &BlockFormat,
-        factor: &[f64],
+        inputs: &ColumnInputs,
     ) -> Encoded {
         let [n, k] = shape;
         let counts = format.block.counts(shape).unwrap();
         let group = k / counts[1];
-        let shared = (counts[0] != n).then(|| best_grid(values, format, 1.0));
+        let shared = (counts[0] != n).then(|| best_grid(values, &inputs.costs, format, 1.0));
         let (mut w, mut grids) = (values.to_vec(), Vec::new());
         for row in w.chunks_mut(k) {
-            for column in 0..k {
-                if column % group == 0 {
-                    let whole = &row[column..column + group];
-                    grids.push(shared.unwrap_or_else(|| best_grid(whole, format, 1.0)));
-                }
-                let grid = grids[grids.len() - 1];
+            let first = grids.len();
+            for group in (0..k).collect::<Vec<_>>().chunks(group) {
+                let whole: Vec<f64> = group.iter().map(|&column| row[column]).collect();
+                let costs: Vec<f64> = group.iter().map(|&column| inputs.costs[column]).collect();
+                grids.push(shared.unwrap_or_else(|| best_grid(&whole, &costs, format, 1.0)));
+            }
+            for (at, &column) in inputs.order.iter().enumerate() {
+                let grid = grids[first + column / group];
                 let code = format.code(row[column], grid);
-                let u = &factor[column * k..(column + 1) * k];
-                let error = (row[column] - format.value(code, grid)) / u[column];
-                (column + 1..k).for_each(|behind| row[behind] -= error * u[behind]);
+                let u = &inputs.factor[at * k..(at + 1) * k];
+                let error = (row[column] - format.value(code, grid)) / u[at];
+                let behind = inputs.order.iter().zip(u).skip(at + 1);
+                behind.for_each(|(&behind, u)| row[behind] -= error * u);
                 row[column] = code;
             }
         }
@@ -190,14 +227,16 @@ mod tests {
         ] {
             let gram = ndarray::Array2::from_shape_fn((2 * k, k), |(i, j)| random(i * k + j + 1));
             let gram = gram.t().dot(&gram);
-            let factor = factor(gram.as_standard_layout().as_slice().unwrap(), k);
+            let inputs = ColumnInputs::of(gram.as_standard_layout().as_slice().unwrap(), k);
+            assert!(inputs.order.windows(2).all(|w| inputs.costs[w[0]] >= inputs.costs[w[1]]));
+            assert!(!inputs.order.is_sorted(), "an order that is not that of the columns");
             let values: Vec<f64> = (0..n * k).map(|i| random(i + 77)).collect();
             for format in [
                 BlockFormat::plain(DType::I4, block),
                 BlockFormat::plain(DType::U8, block).asymmetric(),
             ] {
-                let expected = by_columns(&values, [n, k], &format, &factor);
-                assert_eq!(gptq(values.clone(), [n, k], &format, &factor), expected, "{block:?}");
+                let expected = by_columns(&values, [n, k], &format, &inputs);
+                assert_eq!(gptq(values.clone(), [n, k], &format, &inputs), expected, "{block:?}");
             }
         }
     }

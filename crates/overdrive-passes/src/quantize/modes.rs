@@ -209,11 +209,25 @@ pub const MODES: &[QuantizationMode] = &[
         Activations::Float,
     ),
     QuantizationMode::new(
+        "mxfp4-gptq",
+        "mxfp4, its scales searched and its weights rounded by GPTQ",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptq),
+    QuantizationMode::new(
         "nvfp4",
         "fp4 (e2m1) weights, an e4m3 scale for each block of 16; activations stay in float",
         BlockFormat::NVFP4,
         Activations::Float,
     ),
+    QuantizationMode::new(
+        "nvfp4-gptq",
+        "nvfp4, its scales searched and its weights rounded by GPTQ",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptq),
     QuantizationMode::new(
         "qat-int8",
         "int8 weights by channel and activations with one scale, all learnt in training",

@@ -1,10 +1,11 @@
 //! The pass itself: weights to codes, and the nodes that read them.
 
 use super::coded::{Coded, LayerProduct};
+use super::gptq::{ColumnInputs, gptq};
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};
 use super::least_error::least_error;
-use super::{Additions, Quantization, Rounding, Scheme, activation_range, gptq, hqq};
+use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
@@ -89,7 +90,7 @@ pub(super) fn prepare(
     let (found, mut skipped) = layers(graph)?;
     let mut prepared = Vec::new();
     let mut simplified = Vec::new();
-    let mut factor = None;
+    let mut shared = None;
     for layer in found {
         let Some(mut scheme) = quantization.of(&layer.name) else {
             skipped.push(Skipped {
@@ -117,7 +118,7 @@ pub(super) fn prepare(
             scheme.rounding = Rounding::Nearest;
         }
         let refused = |m: Mismatch| refused(&layer, m);
-        let encoded = round((graph, &layer), &scheme, evidence, &mut factor).map_err(refused)?;
+        let encoded = round((graph, &layer), &scheme, evidence, &mut shared).map_err(refused)?;
         let input = match scheme.activations {
             Activations::Static(element) => {
                 let grid = input_grid(&layer, element, quantization, evidence).map_err(refused)?;
@@ -200,31 +201,31 @@ fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
     })
 }
 
-/// `U` of GPTQ, which layers that read one value share: queries, keys and values, a gate and what
-/// it gates.
-struct Factor {
+/// What GPTQ knows of inputs, which layers that read one value share: queries, keys and values, a
+/// gate and what it gates.
+struct SharedInputs {
     of: Value,
-    values: Vec<f64>,
+    inputs: ColumnInputs,
 }
 
-impl Factor {
+impl SharedInputs {
     /// That of a layer, which takes the place of the last one where it is another.
     fn of<'f>(
         last: &'f mut Option<Self>,
         (graph, layer): (&Graph, &Layer),
         evidence: &Evidence,
-    ) -> Result<&'f [f64], Mismatch> {
+    ) -> Result<&'f ColumnInputs, Mismatch> {
         let of = graph.node(layer.parts[0].node).operands[0];
         // The windows of two convolutions over one value are not the same.
         let kept = last.take().filter(|last| layer.kind == LayerKind::Linear && last.of == of);
-        let factor = match kept {
+        let shared = match kept {
             Some(known) => known,
             None => {
                 let gram = needed(layer, Statistic::Gram, evidence)?;
-                Self { of, values: gptq::factor(gram, layer.shape[1]) }
+                Self { of, inputs: ColumnInputs::of(gram, layer.shape[1]) }
             }
         };
-        Ok(&last.insert(factor).values)
+        Ok(&last.insert(shared).inputs)
     }
 }
 
@@ -232,15 +233,15 @@ fn round(
     (graph, layer): (&Graph, &Layer),
     scheme: &Scheme,
     evidence: &Evidence,
-    factor: &mut Option<Factor>,
+    shared: &mut Option<SharedInputs>,
 ) -> Result<Encoded, Mismatch> {
     let (format, rows) = (&scheme.weights, layer.rows(graph));
     format.check(&rows, layer.shape)?;
     match scheme.rounding {
         Rounding::Nearest => format.encode(&rows, layer.shape),
         Rounding::Gptq => {
-            let factor = Factor::of(factor, (graph, layer), evidence)?;
-            Ok(gptq::gptq(rows, layer.shape, format, factor))
+            let inputs = SharedInputs::of(shared, (graph, layer), evidence)?;
+            Ok(gptq(rows, layer.shape, format, inputs))
         }
         Rounding::Hqq => Ok(hqq::hqq(&rows, layer.shape, format)),
         Rounding::Learned => Ok(least_error(&rows, layer.shape, format)),

@@ -6,6 +6,7 @@
 //! nothing that was measured is lost.
 
 mod answers;
+mod bounds;
 mod evidence;
 mod machine;
 mod parts;
@@ -13,7 +14,7 @@ mod replay;
 mod told;
 mod written;
 
-use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, recipe, samples};
+use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, samples};
 use crate::cli::Optimize;
 use crate::devices;
 use crate::engines::Contestants;
@@ -22,13 +23,16 @@ use crate::invoked::{command_line, command_with};
 use crate::model::{self, Model};
 use crate::progress::Spinner;
 use crate::terminal::{note, say, tell};
+use bounds::Bounds;
 use evidence::{About, Evidence, NAME, Named};
-use machine::{Budget, OwnMachine};
+use machine::OwnMachine;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::files::Place;
 use overdrive::ir::Backend;
 use overdrive::optimize::{Asked, Asking, Decision, Effort, Outcome, Target, search};
+use overdrive::passes::bind;
+use overdrive::studies::Device;
 use overdrive::studies::quantization::Metric;
 use overdrive_process::Stop;
 use std::path::Path;
@@ -37,6 +41,7 @@ use written::{MODEL, PAGES, Places, described, write};
 
 /// Samples of a call whose throughput counts.
 const MANY: u32 = 32;
+
 pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(file) = &arguments.replay {
         return replay::replay(arguments, file, stop);
@@ -82,7 +87,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         if earlier.asked.metric != asked.metric {
             return Err(refused(format!("its metric is {}", earlier.asked.metric.name())));
         }
-        evidence.record = earlier.record;
+        (evidence.record, evidence.bounds) = (earlier.record, earlier.bounds);
     }
     let contestants = Contestants::beside(&opened, &arguments.machine);
     let reference = devices::reference(&arguments.machine)?;
@@ -92,25 +97,25 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let engines = engines.map(|(_, device)| (device.backend.name().to_owned(), device.backend));
     let _whole = stop.heed();
     let (clock, spinner) = (SystemClock::new(), Spinner::over(1));
-    let mut machine = OwnMachine {
-        backend,
-        subject: &subject,
-        samples: &samples,
-        clock: &clock,
-        stop,
-        effort: asked.effort,
-        recipe: recipe(&subject, (None, arguments.machine.seed)),
-        seed: arguments.machine.seed,
-        time: Budget::of(budget(arguments, asked.effort)),
-        progress: &spinner,
-        engines: engines.collect(),
-        made: Vec::new(),
-    };
+    let mut machine = OwnMachine::new(
+        (backend, &subject, &samples),
+        (&clock, &spinner, stop),
+        (asked.effort, arguments.machine.seed),
+        budget(arguments, asked.effort),
+    );
+    machine.engines = engines.collect();
+    if evidence.bounds.is_none() {
+        machine.tell("measuring the rates of the device");
+        let own = Device { backend, threads: opened.threads };
+        let float = bind(&subject.template.graph, &subject.template.dimensions);
+        let float = float.map_err(|error| Failure::bad_input(error.to_string()))?;
+        let seed = arguments.machine.seed;
+        evidence.bounds = Bounds::of((&float, own), &reference, &clock, (seed, stop));
+    }
     let decision = searched(&mut machine, &mut evidence, &places.evidence)?;
     if decision.outcome == Outcome::Taken {
         let form = decision.form.as_ref().expect("what is taken has a form");
-        let written = places.model.fill(|path| write((&mut machine, form), path));
-        written?;
+        places.model.fill(|path| write((&mut machine, form), path))?;
         evidence.artefact = Some(evidence::folder(&out.join(MODEL))?);
     }
     drop(machine);

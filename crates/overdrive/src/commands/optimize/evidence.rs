@@ -1,6 +1,7 @@
 //! decision.json: what was asked, of which model and data, all that was measured, and what was
 //! decided. It repeats the decision, and goes on with an interrupted search.
 
+use super::bounds::Bounds;
 use crate::commands::quantize::{Samples, Subject};
 use crate::failure::Failure;
 use overdrive::bench::environment::Revision;
@@ -28,6 +29,9 @@ pub(super) struct Evidence {
     pub(super) asked: Asked,
     /// Of which model, data and machine.
     pub(super) about: About,
+    /// What bounds the float model; absent where the device's rates could not be had.
+    #[serde(default)]
+    pub(super) bounds: Option<Bounds>,
     /// All that was measured.
     pub(super) record: Record,
     /// What was decided; `null` before the end.
@@ -121,7 +125,7 @@ impl Evidence {
     pub(super) fn begin(command: String, asked: Asked, about: About) -> Self {
         let (format, revision) = (FORMAT, Revision::current());
         let (record, decision, artefact) = (Record::default(), Value::Null, None);
-        Self { format, revision, command, asked, about, record, decision, artefact }
+        Self { format, revision, command, asked, about, bounds: None, record, decision, artefact }
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {

@@ -1,7 +1,7 @@
 //! The search's machine: makes forms of the user's model, times them on her device, and judges them
 //! on her samples.
 
-use crate::commands::quantize::{Chosen, Samples, Subject, in_mode};
+use crate::commands::quantize::{Chosen, Samples, Subject, in_mode, recipe};
 use crate::progress::Spinner;
 use overdrive::bench::clock::Clock;
 use overdrive::bench::failure::Failure as Unable;
@@ -71,7 +71,32 @@ pub(super) struct OwnMachine<'a> {
     pub(super) made: Vec<(Form, Chosen)>,
 }
 
-impl OwnMachine<'_> {
+impl<'a> OwnMachine<'a> {
+    /// Of a model and the samples that judge it, on a device. Other engines can be given to it.
+    pub(super) fn new(
+        (backend, subject, samples): (&'a dyn Backend, &'a Subject, &'a Samples<'a>),
+        (clock, progress, stop): (&'a dyn Clock, &'a Spinner, &'a Stop),
+        (effort, seed): (Effort, u64),
+        allowed: Duration,
+    ) -> Self {
+        let recipe = recipe(subject, (None, seed));
+        let (time, engines, made) = (Budget::of(allowed), Vec::new(), Vec::new());
+        Self {
+            backend,
+            subject,
+            samples,
+            clock,
+            stop,
+            effort,
+            recipe,
+            seed,
+            time,
+            progress,
+            engines,
+            made,
+        }
+    }
+
     /// The form, made now or before.
     pub(super) fn made(&mut self, form: &Form) -> Result<&Chosen, Halt> {
         if let Some(at) = self.made.iter().position(|(known, _)| known == form) {

@@ -37,7 +37,7 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
     let names: Vec<String> = found.iter().map(|layer| layer.name.clone()).collect();
     let found: Vec<Layer> = found.into_iter().filter(can).collect();
     let mut parts = Parts { layers: facts(&bound, &found), ..Parts::default() };
-    lost(machine, &mut parts, (&names, &meant))?;
+    lost(machine, &mut parts, (&bound, &names, &meant))?;
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
         let Entry::Vacant(class) = parts.times_ns.entry(facts.class) else { continue };
         machine.going(Stage::Mixing)?;
@@ -78,28 +78,22 @@ fn facts(graph: &Graph, found: &[Layer]) -> Vec<LayerFacts> {
 fn lost(
     machine: &OwnMachine<'_>,
     parts: &mut Parts,
-    (names, meant): (&[String], &[(&str, Quantization)]),
+    (bound, names, meant): (&Graph, &[String], &[(&str, Quantization)]),
 ) -> Result<(), Halt> {
     let template = &machine.subject.template;
     let halt = |unable: Unable| machine.halt(&unable);
     let declined = |error: GraphError| Halt::Declined(error.to_string());
-    let bound = bind(&template.graph, &template.dimensions).map_err(declined)?;
     let mut statistics: Vec<_> = meant.iter().flat_map(|(_, one)| one.statistics()).collect();
     statistics.sort();
     statistics.dedup();
     let evidence =
-        calibrate(machine.backend, &bound, &statistics, &machine.samples.seen).map_err(halt)?;
+        calibrate(machine.backend, bound, &statistics, &machine.samples.seen).map_err(halt)?;
     let screen = machine.samples.chooser.screening(SCANNED);
     let float = [screen.scores(&template.graph).map_err(halt)?];
     let (mut lost, mut bytes) = (Vec::new(), Vec::new());
     // All of the model: a layer that is not named would take the mode too.
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut groups: Vec<&str> = Vec::new();
-    for facts in &parts.layers {
-        if !groups.contains(&facts.group.as_str()) {
-            groups.push(&facts.group);
-        }
-    }
+    let groups = parts.groups();
     let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(Stage::Mixing));
     let all = groups.len() * meant.len();
     let mut done = 0;

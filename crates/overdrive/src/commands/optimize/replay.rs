@@ -1,11 +1,11 @@
 //! `--replay`: the decision again, from what was measured; with -o the model again too.
 
 use super::evidence::{self, About, Evidence, Named};
-use super::machine::{Budget, OwnMachine};
+use super::machine::OwnMachine;
 use super::told;
 use super::written::{MODEL, Places, described, write};
 use crate::cli::Optimize;
-use crate::commands::quantize::{Asked as AskedSamples, Head, Subject, recipe, samples};
+use crate::commands::quantize::{Asked as AskedSamples, Head, Subject, samples};
 use crate::devices;
 use crate::failure::Failure;
 use crate::progress::Spinner;
@@ -70,20 +70,12 @@ fn again(
     })?;
     let _whole = stop.heed();
     let (clock, spinner) = (SystemClock::new(), Spinner::over(1));
-    let mut machine = OwnMachine {
-        backend,
-        subject: &subject,
-        samples: &samples,
-        clock: &clock,
-        stop,
-        effort: stored.asked.effort,
-        recipe: recipe(&subject, (None, seed)),
-        seed,
-        time: Budget::of(Duration::ZERO),
-        progress: &spinner,
-        engines: Vec::new(),
-        made: Vec::new(),
-    };
+    let mut machine = OwnMachine::new(
+        (backend, &subject, &samples),
+        (&clock, &spinner, stop),
+        (stored.asked.effort, seed),
+        Duration::ZERO,
+    );
     let form = decision.form.as_ref().expect("what is taken has a form");
     places.model.fill(|path| write((&mut machine, form), path))?;
     drop(machine);

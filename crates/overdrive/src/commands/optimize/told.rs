@@ -381,6 +381,13 @@ fn about(evidence: &Evidence, decision: &Decision) -> Vec<String> {
             }
         ),
     ];
+    let float = decision.tried.first();
+    let bytes = float.and_then(|float| float.bytes);
+    if let (Some(bounds), Some(ns), Some(bytes)) =
+        (evidence.bounds, float.and_then(|float| float.time_ns), bytes)
+    {
+        lines.push(bounds.said(ns, bytes));
+    }
     lines.push(format!("`{}`", evidence.command));
     lines
 }
