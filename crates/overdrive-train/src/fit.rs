@@ -162,14 +162,17 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     };
     let train = shifted.as_ref().map_or(run.train, |shifted| shifted as &dyn Split);
     let mut ending = Ending::Finished;
+    let mut wishes_on = true;
     let mut next = part_of_batches(train, recipe, trainer.done(), ranks);
     while trainer.done() < recipe.steps {
         let (now, after) = (next?, trainer.done() + 1);
         // Batches after the last step are drawn and never used.
-        let (report, drawn) =
-            trainer.step_beside(&now, || part_of_batches(train, recipe, after, ranks))?;
+        // Ranks exchange while their devices compute, so they end one step after the first wish to.
+        let meanwhile = || (part_of_batches(train, recipe, after, ranks), ranks.all(wishes_on));
+        let (report, (drawn, all)) = trainer.step_beside(&now, meanwhile)?;
         next = drawn;
-        let goes_on = ranks.all(observer.stepped(&report).is_continue())?;
+        wishes_on = observer.stepped(&report).is_continue();
+        let goes_on = if ranks.count() > 1 { all? } else { wishes_on };
         progress.done = trainer.done();
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;

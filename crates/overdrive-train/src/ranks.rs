@@ -8,8 +8,8 @@
 use crate::data::{Batch, Split, Target};
 use crate::held::{self, Held, Shards};
 use crate::{Evaluation, Recipe, TrainError};
-use overdrive_ir::{Axis, Communicator, Exchange, Graph, Sharding, Value, agree};
-use overdrive_passes::shard;
+use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, Value, agree};
+use overdrive_passes::{Sharded, shard};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -46,17 +46,7 @@ impl Ranks<'_> {
     /// whole batch.
     pub(crate) fn step(self, whole: Graph) -> Result<(Graph, Held), TrainError> {
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
-        let axis = Axis::from(DATA);
-        let batched = whole.inputs().iter().filter(|port| whole.ty(port.value).rank() > 0);
-        let rows = batched.map(|port| {
-            let rank = whole.ty(port.value).rank();
-            (port.value, Sharding::whole(rank).and_split(0, &axis))
-        });
-        let mut shardings: BTreeMap<Value, Sharding> = rows.collect();
-        if self.1 == Shards::Optimizer && self.count() > 1 {
-            shardings.extend(held::optimizer(&whole, &axis, self.count()));
-        }
-        let sharded = shard(&whole, communicator.mesh(), &shardings)?;
+        let sharded = sharded(&whole, communicator.mesh(), self.1)?;
         let graph = sharded.at_rank(&whole, communicator.rank())?;
         Ok((graph, Held::of(&whole, sharded)))
     }
@@ -131,6 +121,34 @@ impl Ranks<'_> {
         let group: Vec<usize> = (0..communicator.mesh().ranks()).collect();
         Ok(communicator.share(&Exchange { group: &group, what, bytes }, &mut read)?)
     }
+}
+
+/// A training step of the whole batch, split over the ranks of a mesh.
+fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainError> {
+    let (axis, ranks) = (Axis::from(DATA), mesh.size(&DATA.into()));
+    let batched = whole.inputs().iter().filter(|port| whole.ty(port.value).rank() > 0);
+    let rows = batched.map(|port| {
+        let rank = whole.ty(port.value).rank();
+        (port.value, Sharding::whole(rank).and_split(0, &axis))
+    });
+    let mut shardings: BTreeMap<Value, Sharding> = rows.collect();
+    if shards == Shards::Optimizer && ranks > 1 {
+        shardings.extend(held::optimizer(whole, &axis, ranks));
+    }
+    Ok(shard(whole, mesh, &shardings)?)
+}
+
+/// What the first of many ranks computes of a training step, and the states that it holds. No rank
+/// has to be there: this is for looking at its plan.
+///
+/// # Errors
+/// When the mesh has another axis than `data`, or the batch is no multiple of its ranks.
+pub fn step_of_one_rank(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Graph, TrainError> {
+    if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| *axis.0 != *DATA) {
+        let remedy = "training splits batches alone: name the axis `data`, as in `data=4`";
+        return Err(TrainError::invalid("mesh", "the axis `data`", axis, remedy));
+    }
+    Ok(sharded(whole, mesh, shards)?.at_rank(whole, 0)?)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.

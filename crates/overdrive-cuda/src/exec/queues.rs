@@ -7,6 +7,7 @@
 
 use crate::entry::begin_call;
 use crate::{Device, Error};
+use cudarc::driver::result::stream::get_priority_range;
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::plan::{Plan, Step};
 use std::sync::Arc;
@@ -25,7 +26,12 @@ impl Queues {
         let context = device.context();
         let streams = plan.steps.iter().map(|step| step.stream).max().unwrap_or(0);
         let events = plan.steps.iter().filter_map(|step| step.records).max();
-        let other = |_| Ok::<_, Error>((context.new_stream()?, context.new_event(None)?));
+        // Kernels of collectives go first where both could: work waits for them in the end.
+        let (_, highest) = get_priority_range()?;
+        let other = |_| {
+            let stream = context.new_stream_with_priority(highest)?;
+            Ok::<_, Error>((stream, context.new_event(None)?))
+        };
         let event = |_| Ok::<_, Error>(context.new_event(None)?);
         Ok(Self {
             work: Arc::clone(device.stream()),

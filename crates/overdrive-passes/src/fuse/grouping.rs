@@ -2,10 +2,12 @@
 //!
 //! Nodes are visited in order. Each joins its producers' groups as long as the merged group lowers
 //! to one step and no path leaves the group and comes back. After XLA's and nvFuser's greedy
-//! fusers, with lowering itself as the test of what is possible. Then `again` has readers compute
-//! what would be stored for them alone. Groups run as soon as what they read is there.
+//! fusers, with lowering itself as the test of what is possible. Then `beside` merges sums that
+//! collectives read, and `again` has readers compute what would be stored for them alone. Groups run
+//! as soon as what they read is there.
 
 mod again;
+mod beside;
 
 use super::region::{Cut, cut, is_cloned, label};
 use super::{is_step_of_its_own, one_step};
@@ -58,6 +60,7 @@ pub fn groups(
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, target, notes);
     }
+    grouping.merge_sums_for_ranks(target);
     grouping.compute_again(target, notes);
     grouping.rebuild()
 }
@@ -80,9 +83,7 @@ impl Grouping<'_> {
             }
             match self.mergeable([candidate, group], target) {
                 Ok(()) => {
-                    let moved = std::mem::take(&mut self.groups[group]);
-                    moved.iter().for_each(|&id| self.group_of[id as usize] = Some(candidate));
-                    self.groups[candidate].extend(moved);
+                    self.merge(group, candidate);
                     group = candidate;
                 }
                 Err(reason) => notes.push(Note::Declined {
@@ -96,6 +97,13 @@ impl Grouping<'_> {
                 }),
             }
         }
+    }
+
+    /// Moves the members of a group into another.
+    fn merge(&mut self, group: usize, into: usize) {
+        let moved = std::mem::take(&mut self.groups[group]);
+        moved.iter().for_each(|&id| self.group_of[id as usize] = Some(into));
+        self.groups[into].extend(moved);
     }
 
     /// Groups that compute operands of a node, seen through cloned views; the latest first.

@@ -13,8 +13,8 @@ pub(super) const EXPORT: &str = r#"Examples:
   overdrive export digits-mlp --onnx digits.onnx
   overdrive export digits-conv --triton served --shape batch=8"#;
 pub(super) const EXPLAIN: &str = r#"Examples:
-  overdrive explain transformer --batch 4
-  overdrive explain text-transformer --training --batch 64 --memory-limit 64MiB"#;
+  overdrive explain text-transformer --training --batch 64 --memory-limit 256MiB
+  overdrive explain gpt-125m --training --batch 16 --mesh data=4 --shard optimizer"#;
 pub(super) const PROFILE: &str = r#"Examples:
   overdrive profile transformer --batch 4
   overdrive profile model.onnx --shape batch=1 --trace trace.json"#;

@@ -1,8 +1,10 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
 use super::shared::Machine;
+use super::train::ShardName;
 use super::values::{ModeName, Precision, named_size};
 use clap::Args;
+use overdrive::ir::Mesh;
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
@@ -40,6 +42,13 @@ pub(crate) struct Explain {
     /// wait in memory of the host
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
+    /// The training step as one of these ranks takes it, each with its part of the batch: `data=4`.
+    /// Needs no device but the one that plans
+    #[arg(long, value_name = "AXIS=RANKS", requires = "training")]
+    pub mesh: Option<Mesh>,
+    /// What those ranks share out among each other, beside the batch
+    #[arg(long, requires = "mesh")]
+    pub shard: Option<ShardName>,
     /// Passes, steps, memory and notes as JSON on standard output
     #[arg(long)]
     pub json: bool,

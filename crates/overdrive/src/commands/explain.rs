@@ -7,9 +7,10 @@ use crate::{asked_graph, limit};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
-use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step};
+use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step, StepKind};
 use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{PASSES, PassChange};
+use overdrive::train::{Shards, step_of_one_rank};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -25,6 +26,13 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
              use --mode compile",
         ));
     }
+    let graph = match &arguments.mesh {
+        Some(mesh) => {
+            let shards = arguments.shard.map_or(Shards::Nothing, Shards::from);
+            step_of_one_rank(&graph, mesh, shards).map_err(Failure::bad_input)?
+        }
+        None => graph,
+    };
     let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
     // A plan that does not exist is the model's or the user's doing.
     let (plan, changes) =
@@ -74,6 +82,9 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         let (arena, kept) = (bytes(&plan.arena_bytes), bytes(&plan.persistent_bytes));
         say!("  transient {arena}{live}, prepared {kept}")?;
     }
+    if let Some(mesh) = &arguments.mesh {
+        say!("this is one of {} ranks; {}", mesh.ranks(), exchanged(&plan))?;
+    }
     if let Some(told) = limit::told(&plan) {
         say!("{told}")?;
     }
@@ -87,6 +98,16 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         note!("note: a GPU may run some of these steps as one launch; that is not shown");
     }
     Ok(Exit::Fine)
+}
+
+/// How much a rank sends or receives, as operands of collectives.
+fn exchanged(plan: &Plan) -> String {
+    let is_start = |step: &&Step| matches!(step.kind, StepKind::CollectiveStart { .. });
+    let starts = plan.steps.iter().filter(is_start);
+    let bytes =
+        |step: &Step| -> usize { step.reads.iter().map(|slot| plan.slot(*slot).bytes()).sum() };
+    let (count, bytes) = starts.fold((0, 0), |(n, sum), step| (n + 1, sum + bytes(step)));
+    format!("{count} collectives exchange {} a step", digits::bytes(bytes as u64))
 }
 
 fn passes(mode: Mode, changes: &[PassChange]) -> Table {

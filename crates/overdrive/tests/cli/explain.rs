@@ -73,3 +73,29 @@ fn a_training_step_is_explained_within_a_memory_limit() {
     assert!(recomputed(&fitting) > 0 && peak(&fitting) == least);
     folder.line(&format!("{line} --memory-limit 2GB")).ends(2, &["--memory-limit", "GiB"]);
 }
+
+#[test]
+fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
+    let folder = Folder::new();
+    let line = "explain digits-mlp --training --batch 64 --device cpu --threads 1";
+    let states = |rest: &str| {
+        let said = folder.line(&format!("{line} {rest}")).ends(0, &[]).stdout;
+        let memory = said.lines().find(|line| line.starts_with("main memory: ")).unwrap();
+        (memory.rsplit_once("states of ").unwrap().1.to_owned(), said)
+    };
+    let (alone, _) = states("");
+    let (data, said) = states("--mesh data=4");
+    assert!(said.contains("one of 4 ranks") && said.contains("collectives exchange"), "{said}");
+    assert_eq!(data, alone, "each rank holds the whole model");
+    let (shared, _) = states("--mesh data=4 --shard optimizer");
+    assert_ne!(shared, alone, "each rank holds a part of the moments");
+    for (rest, words) in [
+        ("--mesh tensor=2", ["expected the axis `data`", "data=4"]),
+        ("--mesh data=3", ["64", "3"]),
+        ("--mesh data", ["an axis and its size", "data=4,tensor=2"]),
+        ("--shard optimizer", ["--mesh", "required"]),
+    ] {
+        folder.line(&format!("{line} {rest}")).ends(2, &words);
+    }
+    folder.line("explain digits-mlp --mesh data=2").ends(2, &["--training"]);
+}
