@@ -1,7 +1,7 @@
 //! The checkout that xtask works on: where it is, which files it has, which packages.
 //!
-//! Files are those that git tracks or would track, so that build output and scratch files never
-//! count and a new file counts before it is committed.
+//! Files are those that git tracks or would track. So build output and scratch files never count,
+//! and a new file counts before it is committed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -61,9 +61,9 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// As readers see it: a GPU of this machine is `cuda:0`, since its name stands once with the
-    /// environment, and the host's thread is no choice of anybody. What is said once for all
-    /// takes no room.
+    /// The label that readers see. A GPU of this machine is `cuda:0`, since its name stands once
+    /// with the environment. The host's thread is left out, since nobody chose it. So is whatever
+    /// all cases have in common.
     pub fn label(&self, common: &Common) -> String {
         let mut shown = self.shown();
         if common.threads == Some(shown.threads) {

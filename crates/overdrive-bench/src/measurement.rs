@@ -23,8 +23,8 @@ pub struct Measurement {
     /// What another tool reported of this case, where it was not measured here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
-    /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is
-    /// a second method beside the median of samples.
+    /// Calls made back to back over a long span, measured if a ratio looked too good. Their mean
+    /// checks the median of the samples by a second method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sustained: Option<TimedCalls>,
     /// What is paid once, never part of the latency.
@@ -39,8 +39,8 @@ pub struct Measurement {
     /// Peaks of memory, from a pass that was not timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
-    /// What it takes to bring inputs to a device and outputs back, which is no part of the latency;
-    /// absent where the device is the host.
+    /// Time to copy inputs to the device and outputs back, which is no part of the latency. Absent
+    /// if the device is the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<Copies>,
     /// Energy, where the machine can tell.

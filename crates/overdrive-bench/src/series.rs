@@ -55,8 +55,8 @@ pub enum Flag {
     PowerCap,
     /// Caches were to be cold and could not be made so.
     Warm,
-    /// The device timed its span after emptying its caches; the host's span is of calls back to
-    /// back, as those are timed that have the host's clock alone.
+    /// The device timed its span after emptying its caches. The host timed calls back to back, as
+    /// for subjects that have no other clock.
     HostBackToBack,
 }
 
@@ -149,8 +149,8 @@ pub struct Session {
     pub subjects: u32,
     /// Rounds in which each of them was sampled once.
     pub rounds: u32,
-    /// Calls that this subject had made by then: the first one, those of the warm-up and of the
-    /// samples, and one before each sample where a rival ran in between.
+    /// Calls that this subject had made by then: the first one, the warm-up, the samples. If a
+    /// rival ran in between, one more before each sample.
     pub calls: u64,
 }
 
@@ -207,8 +207,8 @@ impl Series {
     /// Labels and summarises `samples`.
     ///
     /// # Errors
-    /// When there are none, when one has no time on the chosen clock, or a time of zero: such a
-    /// series has no latency, and saying 0 would be a claim.
+    /// When there are no samples, or one has no time or a time of 0 on the chosen clock. Such a
+    /// series has no latency, and 0 would be a false claim.
     pub fn new(conditions: Conditions, mut samples: Vec<Sample>) -> Result<Self, Failure> {
         let times = times_per_call(&conditions, &samples)?;
         let sorted = Sorted::new(&times).ok_or_else(|| Failure::failed("no sample was taken"))?;

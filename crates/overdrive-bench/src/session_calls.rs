@@ -38,9 +38,9 @@ enum HostSpan {
     BackToBack,
 }
 
-/// Calls of one session whose results do not depend on the calls before: inference, or a step
-/// whose state is put back. Inputs keep their buffers and get new values before each sample, so
-/// that what a call finds in the caches is what a pipeline would leave there.
+/// Calls of one session whose results do not depend on the calls before: inference, or a step whose
+/// state is put back. Inputs keep their buffers and get new values before each sample. So a call
+/// finds the caches as a pipeline would leave them.
 pub struct Calls<'a> {
     backend: &'a dyn Backend,
     session: &'a mut dyn Session,

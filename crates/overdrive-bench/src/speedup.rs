@@ -316,8 +316,8 @@ impl Speedup {
         Interval { low: self.low, high: self.high, confidence: crate::statistics::CONFIDENCE }
     }
 
-    /// Medians of baseline and variant by the host's clock, in nanoseconds per call, where the
-    /// ratio is of these because one of the two has no device's clock.
+    /// Medians of baseline and variant by the host's clock, in nanoseconds per call. `Some` if the
+    /// ratio is of these, because one of the two has no device clock.
     pub fn host_medians_ns(&self) -> Option<[f64; 2]> {
         self.host_medians_ns
     }
@@ -345,9 +345,9 @@ impl Speedup {
         self.depth == Depth::Screening
     }
 
-    /// The ratio and its interval alone, `1.93x [1.90, 1.96]`, with the two times that it is of
-    /// where these are not the latencies of the records: `2.39x [2.36, 2.40] by the host's clock,
-    /// 39.6 us over 16.6 us`.
+    /// The ratio and its interval alone: `1.93x [1.90, 1.96]`. If its two times are not the
+    /// latencies of the records, they follow:
+    /// `2.39x [2.36, 2.40] by the host's clock, 39.6 us over 16.6 us`.
     pub fn figure(&self) -> String {
         let digits = decimals(Some(self.interval().half_width()));
         let ratio =

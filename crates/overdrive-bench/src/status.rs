@@ -321,9 +321,9 @@ fn warm(series: &Series) -> Option<Status> {
     })
 }
 
-/// Two clocks that tell different stories: the device was done in less than half of the time that
-/// the host waited. Launches explain a gap of some microseconds each; beyond that, work ran where
-/// the device's events did not see it, on a stream of its own.
+/// The two clocks disagree: the device was done in less than half of the time that the host waited.
+/// Launches explain a gap of some microseconds each. A larger gap means that work ran on another
+/// stream, where the device's events did not see it.
 fn clocks_disagree(series: &Series) -> Option<Status> {
     if series.conditions.basis != Basis::Device {
         return None;

@@ -1,5 +1,5 @@
 //! Synthetic clocks, subjects, samples and results, for the tests of this crate and of those that
-//! read its records: time passes only where a test says so.
+//! read its records. Time passes only when a test says so.
 
 mod example;
 

@@ -1,5 +1,5 @@
-//! Attention over more keys than a block holds, under scales that turn the order of the scores
-//! around, with score and mask functions, and with weights dropped; and its gradients.
+//! Attention and its gradients over more keys than a block holds. Cases: scales that reverse the
+//! order of the scores, score and mask functions, dropped weights.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

@@ -70,8 +70,8 @@ pub struct Installed {
     pub checksums: BTreeMap<String, String>,
 }
 
-/// Unpacks the libraries of a package from `wheel`, or from the one that pip fetches, into its
-/// engine's folder in `root`; what was there before is replaced.
+/// Unpacks the libraries of a package into its engine's folder in `root`, and replaces what was
+/// there. They come from `wheel`, or else from the wheel that pip fetches.
 ///
 /// # Errors
 /// For another package, with those that there are; what pip says; where the wheel is damaged; what

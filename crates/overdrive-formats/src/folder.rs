@@ -20,8 +20,8 @@ use std::path::Path;
 /// Version of the layout. Raised whenever older programs could misread it.
 const FOLDER_VERSION: u32 = 1;
 
-/// Files that such a folder may have: its own, the model as one file for other engines, and of the
-/// versions before there were manifests its results.
+/// Files that such a folder may have: its own, and the model as one file for other engines. Older
+/// versions, without manifests, also left their results there.
 const KNOWN: [&str; 5] = [CONFIG, GRAPH, STATES, "model.onnx", "results.json"];
 
 const CONFIG: &str = "config.json";

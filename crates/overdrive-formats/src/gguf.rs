@@ -1,10 +1,10 @@
 //! GGUF, one file with a model's sizes, weights and tokenizer: read as what it was made from, a
 //! model in Hugging Face's format.
 //!
-//! Blocks of codes are decoded as ggml defines them. ggml stores some tensors in another layout:
-//! rotary pairs of Llama, norms of Gemma, matrices of GPT-2. They are brought back, so that one
-//! graph serves both formats. Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>;
-//! names and layouts are those that `convert_hf_to_gguf.py` of llama.cpp writes.
+//! Blocks of codes are decoded as ggml defines them. Some tensors are stored in another layout
+//! there: rotary pairs of Llama, norms of Gemma, matrices of GPT-2. They are converted back, so
+//! that one graph serves both formats. Source: docs/gguf.md of <https://github.com/ggml-org/ggml>.
+//! Names and layouts are those that `convert_hf_to_gguf.py` of llama.cpp writes.
 
 mod config;
 mod ggml_types;

@@ -1,4 +1,4 @@
-//! A child process with a limit of time, whose output goes to a file: nothing of it is lost, and it
+//! A child process with a time limit. Its output goes to a file, so that nothing is lost and it
 //! cannot block on a full pipe.
 
 use std::fs::File;

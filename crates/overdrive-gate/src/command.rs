@@ -2,8 +2,8 @@
 //!
 //! A user's command is given to the shell with two variables: `OVERDRIVE_RESULTS`, the file that it
 //! writes, and `OVERDRIVE_SEED`. Its raw results stay in the session's folder. Nothing but the
-//! command tells a process on which side it is: names of files are as long, since the size of an
-//! environment moves code and stack about.
+//! command tells a process on which side it is. File names of both sides are equally long, since
+//! the size of the environment moves code and stack.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! From the evidence of a session to what is said of each case: pure functions, so that verdicts
-//! can be derived again from what is stored.
+//! Derives the verdict on each case from the evidence of a session. All functions are pure, so that
+//! verdicts can be derived again from what is stored.
 
 use std::collections::BTreeSet;
 

@@ -68,9 +68,9 @@ pub(super) fn is_bounded_tail(seen: &Seen, metric: &Metric) -> bool {
     metric.is_tail && seen.high <= TAIL_LIMIT.ln()
 }
 
-/// The smallest true change that would have been called a regression four times in five: far enough
-/// from none for the interval, and over the limit by what the estimate scatters. On the scale of
-/// the comparison.
+/// The smallest true change that would have been called a regression four times in five, on the
+/// scale of the comparison. It exceeds the half-width of the interval, or the limit if that is
+/// larger, by the scatter of the estimate.
 pub(super) fn minimum_detectable(seen: &Seen, metric: &Metric) -> f64 {
     let error = seen.deviation / (seen.blocks as f64).sqrt();
     let half = (seen.high - seen.low) / 2.0;

@@ -15,8 +15,8 @@ use crate::{Convolution, DType, DotGeneral, Expr, Pad, Precision, Prim, Shape};
 pub struct Codes<'b> {
     /// The codes.
     pub codes: Expr<'b>,
-    /// The code of zero, of the codes' rank: each extent 1 or that of the codes, and 1 along axes
-    /// that are summed over. 0 where it is absent.
+    /// The code of zero; `None` means 0. It has the rank of the codes, and each extent is 1 or that
+    /// of the codes. Along axes that are summed over it is 1.
     pub zero: Option<Expr<'b>>,
 }
 

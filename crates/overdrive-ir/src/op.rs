@@ -151,8 +151,9 @@ pub trait Op:
     fn cost(&self, _operands: &[TensorType], _results: &[TensorType]) -> Option<Cost> {
         None
     }
-    /// How what it gives of parts of its operands becomes a result of the whole, where this result
-    /// is folded from all of them: a largest magnitude by a maximum.
+    /// How results of parts of the operands combine into the result of the whole, if this result is
+    /// a fold over all elements. For example a maximum, for a largest magnitude. `None`: it is no
+    /// such fold.
     fn fold(&self, _result: usize) -> Option<Reducer> {
         None
     }
@@ -191,8 +192,8 @@ impl<T: Op> AnyOp for T {
         self
     }
     fn equals(&self, other: &dyn AnyOp) -> bool {
-        // As they print, which tells every f64 from every other and finds NaN equal to itself: who
-        // compares graphs until nothing changes would never end otherwise.
+        // Compares printed forms, in which every f64 differs from every other and NaN equals
+        // itself. Otherwise a loop that runs until the graph stays equal would never end on NaN.
         other
             .as_any()
             .downcast_ref::<T>()

@@ -113,8 +113,8 @@ pub struct Plan {
     pub inputs: Vec<SlotId>,
     /// Slot that holds each output at the end.
     pub outputs: Vec<SlotId>,
-    /// For each state that changes: its name, the slot read and the slot that holds the new value
-    /// (the same one where the update happens in place).
+    /// For each state that changes: its name, the slot read, and the slot that holds the new value.
+    /// Both are one slot if the update happens in place.
     pub updates: Vec<(String, SlotId, SlotId)>,
     /// Memory space of each state that does not lie in main memory.
     pub offloaded: BTreeMap<String, Space>,

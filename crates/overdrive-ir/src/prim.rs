@@ -478,8 +478,8 @@ impl Prim {
         )
     }
 
-    /// Where the result is the first operand with another written over a part of it, the index of
-    /// that other one: a back end then writes it where the first lies.
+    /// The index of the operand that is written over a part of the first one, if that is what the
+    /// op does. A back end can then write it in place.
     pub fn written_part(&self) -> Option<usize> {
         match self {
             Prim::DynamicUpdateSlice => Some(1),

@@ -1,6 +1,6 @@
-//! Attention with sinks and dropped weights against the formula, written out pair by pair: a
-//! softmax over the keys and one more column, whose weights are dropped and multiplied with the
-//! values.
+//! Attention with sinks and dropped weights against the formula, written out pair by pair. It is a
+//! softmax over the keys and one more column; some weights are dropped, and the rest are multiplied
+//! by the values.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap.
 

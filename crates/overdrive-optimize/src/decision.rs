@@ -123,8 +123,9 @@ impl Decision {
     }
 }
 
-/// Marks what nothing dominates: what was timed, weighed and judged, and for which nothing else is
-/// as fast, as small and as good, and better in one of them. Times whose intervals meet are equal.
+/// Marks the Pareto front of forms whose time, bytes and loss are known. A form is on it unless
+/// another is as fast, as small and as good, and better in one of these. Times whose intervals
+/// overlap are equal.
 pub(crate) fn mark_front(tried: &mut [Tried]) {
     let known: Vec<Option<([f64; 3], u64, f64)>> = tried
         .iter()

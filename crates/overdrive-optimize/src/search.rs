@@ -94,8 +94,8 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Times a format by the first of its modes that can be had, and leaves it out where it is no
-    /// better than the float model.
+    /// Times a format by the first of its modes that runs. Leaves the format out if it is no better
+    /// than the float model.
     fn time_format(&mut self, format: &str) -> Result<(), Halt> {
         for index in self.of_format(format) {
             let form = self.tried[index].form.clone();

@@ -1,13 +1,13 @@
-//! Bucket: collectives start as soon as their operand is there, end where their result is wanted,
-//! and small ones of one kind and group are one step.
+//! Bucket: collectives start as soon as their operand is ready and end where their result is read.
+//! Small ones of one kind and group are merged into one step.
 //!
 //! The graph reduces gradients where the optimizer needs them, behind the whole backward. Starting
 //! each early lets a device that has a stream for collectives hide them behind the rest of the
-//! backward. A transport has a cost for each collective, so that hundreds of small ones become a
-//! few of some size, as in PyTorch's DistributedDataParallel (Li et al., 2020, section 3.2.3). A
-//! bucket copies nothing: it is one step with several operands and results. Invariant: steps that
-//! touch the same bytes keep their order, and ranks, whose plans have the same steps, have the same
-//! collectives in the same order.
+//! backward. A transport has a cost for each collective, so hundreds of small ones become a few
+//! larger ones. PyTorch's DistributedDataParallel does the same (Li et al., 2020, section 3.2.3). A
+//! bucket copies nothing: it is one step with several operands and results. Invariants: steps that
+//! touch the same bytes keep their order. Plans of all ranks have the same collectives in the same
+//! order.
 
 use overdrive_ir::plan::{Plan, SlotId, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
@@ -78,8 +78,8 @@ struct Bucket {
     bytes: usize,
 }
 
-/// Makes one step of collectives of a kind that are under way at the same time. The last of them
-/// starts all, the first that is waited for ends all: between its start and its end, no step meets
+/// Merges collectives of a kind that are under way at the same time into one step. It starts where
+/// the last of them started, and ends where the first was waited for. No step in between touches
 /// any of them.
 fn gather(plan: &mut Plan, most: usize) {
     let mut open: Vec<Bucket> = vec![];

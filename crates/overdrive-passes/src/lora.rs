@@ -31,7 +31,7 @@ const ROUTER: &str = "gate";
 
 impl Lora {
     /// The layers of a model that take adapters: every linear layer of attention and of
-    /// feed-forward layers, which are those in numbered blocks; no head and no router.
+    /// feed-forward layers. These are in numbered blocks. The head and routers take none.
     ///
     /// # Errors
     /// When the graph is damaged, or has no such layer.

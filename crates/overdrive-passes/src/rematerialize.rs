@@ -2,12 +2,12 @@
 //!
 //! The forward part of a training step is what the loss needs; everything else is backward. A
 //! forward value that the backward part reads is *saved* from one to the other. A policy says which
-//! saved values are dropped; a dropped value is cloned, with what it takes, right before the first
-//! backward node that reads it. After Chen et al., "Training deep nets with sublinear memory cost",
-//! 2016, and, for choosing by bytes per FLOP, Korthikanti et al., "Reducing activation
+//! saved values are dropped. The nodes that compute a dropped value are cloned right before the
+//! first backward node that reads it. Sources: Chen et al., "Training deep nets with sublinear
+//! memory cost", 2016. The choice by bytes per FLOP is of Korthikanti et al., "Reducing activation
 //! recomputation in large transformer models", 2022. Invariant: clones apply the same operations to
-//! the same operands (random draws keep their site), so every result is bit for bit what it was.
-//! Common subexpressions must be merged before this pass, never after.
+//! the same operands (random draws keep their site), so every result keeps its bits. Common
+//! subexpressions must be merged before this pass, never after.
 
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};

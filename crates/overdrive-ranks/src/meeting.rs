@@ -1,10 +1,10 @@
 //! `Meeting`: where ranks of one process show each other bytes.
 //!
 //! Each group has a room. A member leaves its bytes in its mailbox there, and waits until all have;
-//! then each reads them all. A mailbox has two sides, which exchanges use in turn: by the time that
-//! a member writes to a side again, all have been at the exchange between, and so have read it.
-//! Invariant: nobody waits for a rank that has failed, or longer than the meeting's patience, and
-//! the first fault is what every rank is told.
+//! then each reads them all. A mailbox has two sides, which exchanges use in turn. Before a member
+//! writes to a side again, all members have entered the exchange in between, so they have read it.
+//! Invariant: nobody waits for a rank that has failed, or longer than the meeting's patience. Every
+//! rank is told the first fault.
 
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
 use std::collections::BTreeMap;

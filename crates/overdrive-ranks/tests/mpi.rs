@@ -152,8 +152,8 @@ fn shown(rank: &dyn Communicator, axis: &str, bytes: &[u8]) -> Result<Vec<Vec<u8
     Ok(all)
 }
 
-/// What a rank sees in many exchanges: of none, of few, and of more bytes than a message of MPI
-/// has, a different number on each rank.
+/// What a rank sees in many exchanges: of no bytes, of few, and of more than an MPI message holds.
+/// The number differs on each rank.
 fn seen(rank: &dyn Communicator) -> Result<Vec<Vec<Vec<u8>>>, RankError> {
     let me = rank.rank();
     let bytes = |count: usize, turn: usize| -> Vec<u8> {

@@ -1,11 +1,11 @@
 //! Findings: the records in words. They say which back end, mode and precision to take for what,
 //! and what not to believe.
 //!
-//! A finding is derived by a rule and names the records that it rests on. The invariant, which the
-//! tests hold every rule to: these records alone give the same sentence, and without any one of
-//! them it is not said. Every ratio is a [`Speedup`](overdrive_bench::speedup::Speedup). A
-//! recommendation rests on exact counts, or on figures whose intervals decide and against whose
-//! samples nothing speaks. Energy has no interval and is never recommended.
+//! A finding is derived by a rule and names the records that it rests on. Tests hold every rule to
+//! one invariant: these records alone give the same sentence, and without any one of them it
+//! disappears. Every ratio is a [`Speedup`](overdrive_bench::speedup::Speedup). A recommendation
+//! rests on exact counts, or on figures whose intervals decide and whose samples have no warnings.
+//! Energy has no interval and is never recommended.
 
 mod doubts;
 mod finding;

@@ -1,7 +1,7 @@
 //! What a study is given, by who needs what.
 //!
-//! [`Parties`] take part, [`Sampling`] says how they are timed, [`Probes`] count what is beside
-//! time, and the [`Journal`] is the run as its user sees it.
+//! [`Parties`] take part, [`Sampling`] says how they are timed, and [`Probes`] measure memory and
+//! other quantities. The [`Journal`] is the run as its user sees it.
 
 mod journal;
 mod parties;
@@ -66,8 +66,8 @@ impl<'a> Context<'a> {
         same
     }
 
-    /// The same, with the other framework in these modes only: a kernel alone is the same in some
-    /// of its modes, and each costs a compilation.
+    /// The same, with the other framework in these modes only. Some of its modes are the same for a
+    /// single kernel, and each costs a compilation.
     pub(crate) fn with_peer_modes(&self, peer_modes: &'a [&'a str]) -> Self {
         let mut same = self.clone();
         same.parties.peer_modes = peer_modes;

@@ -1,5 +1,5 @@
-//! A folder in Hugging Face's format, or a file of GGUF, as a model: its architecture by the fields
-//! of config.json, its weights by name.
+//! A folder in Hugging Face's format, or a GGUF file, as a model. The fields of config.json give
+//! the architecture; weights are found by name.
 //!
 //! This is where what `formats` reads meets what `models` builds. The graphs name their states as
 //! the files do, and every difference is an error that lists it. States that are renamed or left

@@ -2,8 +2,8 @@
 //! whole or not at all.
 //!
 //! States stand under `state/`, the best parameters so far under `best/`, counters under
-//! `progress/`. Two entries are JSON: `run` has the recipe and the hash of the training samples,
-//! since nothing else may go on from here, and `choices` how the device computes the step. Which
+//! `progress/`. Two entries are JSON. `run` has the recipe and the hash of the training samples,
+//! since only a run with both may continue. `choices` says how the device computes the step. Which
 //! samples come next follows from the number of steps, so nothing of the data is kept.
 
 use crate::{Recipe, TrainError};

@@ -1,5 +1,5 @@
-//! How good a model is on held-out samples: the loss and the hits of every one, so that two models
-//! can be compared sample by sample.
+//! Evaluates a model on held-out samples. Gives the loss and the hits of every sample, so that two
+//! models can be compared sample by sample.
 //!
 //! Losses are computed in f64 from the model's logits, where the model runs. A number for each
 //! position crosses to the host, instead of one for each class of it. Any graph with input `x` and

@@ -1,9 +1,9 @@
 //! Data parallel training: each rank learns from its part of every batch and keeps the whole model.
 //!
-//! The step is sharded from that of the whole batch, so that the loss, the norm of gradients and
-//! the update are those of one rank. Everything that decides how a run goes on is shared: a request
-//! to stop, and what each rank judged of the validation samples. Invariant: after each step all
-//! ranks have the same parameters and have taken the same decisions.
+//! The step is sharded from that of the whole batch. So loss, norm of gradients and update are
+//! those of a run on one rank. Everything that decides how a run continues is shared: a request to
+//! stop, and each rank's results on the validation samples. Invariant: after each step all ranks
+//! have the same parameters and have taken the same decisions.
 
 use crate::data::{Batch, Split, Target};
 use crate::held::{self, Held, Shards};

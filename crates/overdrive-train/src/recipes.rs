@@ -1,5 +1,5 @@
-//! The recipes of the models that train here in seconds to minutes, found on validation samples;
-//! any other model starts from the one for language models.
+//! The recipes of the models that train here in seconds to minutes. They were found on validation
+//! samples. Any other model starts from the one for language models.
 
 use crate::{Augmentation, Decay, EarlyStop, Optimizer, Recipe, Schedule};
 use overdrive_passes::Lora;

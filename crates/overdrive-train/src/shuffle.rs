@@ -1,9 +1,9 @@
 //! A random order of `0..len` that can be asked for any place of it and is never stored.
 //!
-//! A Feistel network over the smallest even number of bits, its rounds drawn by Philox; what falls
-//! outside is put through again until it falls inside (cycle walking: Black and Rogaway, "Ciphers
-//! with arbitrary finite domains", CT-RSA 2002). A data set of any size is shuffled in no memory,
-//! and a run resumes anywhere.
+//! It is a Feistel network over the smallest even number of bits, with rounds drawn by Philox. A
+//! result outside the range is put through again until it is inside. That is cycle walking (Black
+//! and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). A data set of any size is
+//! shuffled in no memory, and a run resumes anywhere.
 
 use overdrive_ir::eval::philox;
 

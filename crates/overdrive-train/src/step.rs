@@ -146,9 +146,9 @@ fn summed<'b>(name: &str, g: Expr<'b>, role: Role) -> Expr<'b> {
     sum
 }
 
-/// Of all gradients. Those of one shape are summed down to vectors, and these added, some at a
-/// time, so that a model of hundreds of parameters has dozens of such sums and not hundreds, one
-/// after another.
+/// The sum of squares of all gradients. Gradients of one shape are summed to vectors, a few at a
+/// time, and the vectors are added. So a model of hundreds of parameters has dozens of such sums,
+/// not hundreds.
 fn sum_of_squares<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)]) -> Option<Expr<'b>> {
     /// As many as a loop has registers for, where it sums each on the way.
     const TOGETHER: usize = 8;

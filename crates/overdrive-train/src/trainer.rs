@@ -156,8 +156,8 @@ impl Compiled {
     }
 }
 
-/// Timing the candidates of a model takes half a minute, and makes a step a twentieth faster: from
-/// so many steps of some ten milliseconds on it is worth that.
+/// Steps from which timing the candidates of a model pays off. It takes half a minute, and makes a
+/// step of some ten milliseconds a twentieth faster.
 const STEPS_WORTH_TUNING: u64 = 20_000;
 
 /// A model in training.
@@ -179,7 +179,7 @@ pub struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`) with this
-    /// tuning, in a long run with what is chosen beyond it; parameters start as `initial` says.
+    /// tuning. Long runs also time candidates first. Parameters start as `initial` says.
     ///
     /// # Errors
     /// When the recipe makes no sense, the graph has no loss, or the back end cannot run the step.

@@ -1,5 +1,5 @@
-//! Training on codes of fp8 with delayed scales: it learns, survives what no scale foresaw, goes on
-//! from a checkpoint, and is the same on all ranks.
+//! Training on codes of fp8 with delayed scales. It learns, survives values beyond every earlier
+//! scale, continues from a checkpoint, and is the same on all ranks.
 
 #![allow(clippy::unwrap_used)]
 

@@ -119,8 +119,8 @@ fn same(expected: &Tensors, found: &Tensors, within: f64) {
     }
 }
 
-/// Adam divides by the root of squares: a gradient's last bits move a weight by far less than a
-/// step of `lr`, here 1e-3, but by more than its own last bits.
+/// Adam divides by the root of squares. So the last bits of a gradient move a weight by far less
+/// than a step of `lr`, here 1e-3. They move it by more than its own last bits.
 const ROUNDING: f64 = 2e-5;
 
 #[test]

@@ -120,8 +120,8 @@ pub(crate) struct Run {
     /// Studies to run [default: all]
     #[arg(value_name = "STUDY")]
     pub studies: Vec<String>,
-    /// Your model instead of the built-in ones: a folder, one in Hugging Face's format, an .onnx or
-    /// .gguf file, or the name of a built-in model. Its studies are compilation, quantization and
+    /// A model to study instead of the built-in ones: a folder, also in Hugging Face's format, an
+    /// .onnx or .gguf file, or a built-in name. Its studies are compilation, quantization and
     /// decoding
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
@@ -182,9 +182,8 @@ pub(crate) struct Report {
 pub(crate) struct Bench {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
-    /// Back ends: `cpu`, `cuda:N`, and engines beside them (`overdrive info` lists them); the first
-    /// is what the others are compared with [default: --device, and every engine that is found for
-    /// it]
+    /// Back ends: `cpu`, `cuda:N`, and other engines (`overdrive info` lists them). The others are
+    /// compared with the first [default: --device, and every engine that is found for it]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub backends: Option<Vec<String>>,
     /// Library of an engine, instead of the one that would be found

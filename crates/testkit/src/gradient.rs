@@ -98,8 +98,8 @@ impl Gradients {
     }
 }
 
-/// The graph that `graph` and its gradients make, to run on a back end or to differentiate once
-/// more, and the point to do it at.
+/// Returns a graph of `graph` and its gradients, to run on a back end or to differentiate again,
+/// and the inputs for it.
 pub fn derivative(
     graph: &Graph,
     point: &[Array],

@@ -172,8 +172,8 @@ fn rematerializing_changes_no_result() {
     }
 }
 
-/// A limit below the peak is met by computing again as little as it takes; one that nothing meets
-/// is refused with the limit that would do.
+/// A limit below the peak is met by recomputing as little as possible. A limit that cannot be met
+/// is refused, and the error names one that can.
 #[test]
 fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
     let step = training_step("text-transformer", 8);

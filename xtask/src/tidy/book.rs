@@ -1,6 +1,6 @@
-//! The book can be built as it stands. Every page is in its table of contents, links stay within
-//! it, and a link to a part of a page names a heading that is there. A reader who follows a link to
-//! nothing reads no further.
+//! The book can be built as it stands. Every page is in its table of contents, and links stay
+//! within it. A link to a part of a page names a heading that exists. A reader who follows a link
+//! to nothing reads no further.
 
 use super::rule::{Finding, Rule};
 use super::tree::{File, Tree};

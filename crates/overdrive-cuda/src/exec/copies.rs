@@ -1,9 +1,8 @@
 //! Copies of everything that a call touches, so that calls in a row each find cold caches.
 //!
-//! One flush empties the cache before the first of several captured calls, but not before the
-//! second: it would find the weights that the first one read. With buffers of its own each call
-//! reads what nobody read since the flush. Invariant: a copy shares no byte with the original or
-//! with another copy.
+//! A flush empties the cache before the first of several captured calls, but not before the second,
+//! which would find the weights of the first. With buffers of its own each call reads what nobody
+//! read since the flush. Invariant: a copy shares no byte with the original or with another copy.
 
 use super::executable::CudaSession;
 use super::storage::arenas;

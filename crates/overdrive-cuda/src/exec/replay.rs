@@ -1,9 +1,9 @@
 //! Calls captured once as CUDA graphs and replayed.
 //!
-//! A graph holds the addresses that it was captured with, so there is one for each set of buffers
+//! A graph holds the addresses that it was captured with. So there is one for each set of buffers
 //! that a caller passes, up to a few. Callers reuse their buffers, and comparing addresses costs
-//! less than anything else. Beyond that the graph that waited longest is given the new addresses,
-//! which costs less than another graph; decision 0004 has the figures. Invariant: a graph is
+//! less than anything else. When there are too many sets, the least recently used graph is given
+//! the new addresses. That costs less than another graph (decision 0004). Invariant: a graph is
 //! replayed only on exactly the addresses that it was captured with.
 
 use super::executable::CudaSession;

@@ -2,10 +2,10 @@
 //!
 //! A sample has two times. The host's: from the call to its completion, as a caller sees it. The
 //! device's: between two events on the work stream, with a gate before the first so that launches
-//! cost nothing in between. A call shorter than `SHORT_NS` is captured as many times as last
-//! `SPAN_NS` and replayed, since an event has a cost and a grain of its own. `Cold` flushes twice
-//! the L2 before each call, and gives captured calls buffers of their own. Invariant: a sample that
-//! could not be taken cold says `warm`.
+//! cost nothing in between. A call shorter than `SHORT_NS` is captured so many times that they last
+//! `SPAN_NS`, and replayed. The reason is that an event has a cost and a resolution of its own.
+//! `Cold` flushes twice the L2 before each call, and gives captured calls buffers of their own.
+//! Invariant: a sample that could not be taken cold says `warm`.
 
 use super::clocks::Clocks;
 use super::copies::Copies;

@@ -1,4 +1,4 @@
-//! `Ranks`: a device as one rank of several: the groups that it is in, and how it waits for work
+//! `Ranks`: a device as one rank of several. Holds the groups that it is in, and waits for work
 //! that other ranks take part in.
 
 use super::group::{NcclGroup, late};

@@ -26,8 +26,8 @@ unsafe impl Send for Plugin {}
 // SAFETY: a constant table is shared freely, and its functions take calls from several threads.
 unsafe impl Sync for Plugin {}
 
-/// XLA writes tens of lines about its devices and memory to the terminal unless the environment
-/// says otherwise; a user who set the variable has her way.
+/// Stops XLA from writing tens of lines about its devices and memory to the terminal. A variable
+/// that the user has set stays as it is.
 fn log_errors_only() {
     const LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
     if std::env::var_os(LEVEL).is_none() {

@@ -1,9 +1,9 @@
 //! A JSON object of such a folder, field by field: every fault names file, field, what was expected
 //! and what is there.
 //!
-//! Not a serde struct per architecture: one field has several names over the years, and a message
-//! such as "missing field" at line 1 helps nobody. Invariant: a count that is returned is within
-//! its limit, so that sizes made of a few of them can be multiplied.
+//! There is no serde struct per architecture. One field has had several names over the years, and a
+//! message such as "missing field" at line 1 helps nobody. Invariant: a count that is returned is
+//! within its limit, so that a product of a few counts does not overflow.
 
 use crate::FormatError;
 use overdrive_files::{SETTINGS, read_text};

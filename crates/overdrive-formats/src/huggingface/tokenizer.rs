@@ -1,8 +1,8 @@
 //! Text to token ids and back: `tokenizer.json`, or plain bytes.
 //!
 //! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. It
-//! panics on some files whose parts do not fit each other: every call into it is guarded, and a
-//! file is tried before it is taken. Invariant: the ids that a tokenizer gives are below the
+//! panics on some files whose parts do not fit each other. So every call into it is guarded, and a
+//! file is tried before it is accepted. Invariant: the ids that a tokenizer gives are below the
 //! vocabulary that it was opened for.
 
 mod guard;

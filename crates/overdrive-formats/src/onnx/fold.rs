@@ -1,7 +1,7 @@
 //! Shape arithmetic: a node whose operands are all known and few is computed while reading.
 //!
-//! The importer builds the node into a graph of its own and the definition evaluates it, so that
-//! folding can never mean something else than the node.
+//! The importer builds the node into a graph of its own, and the op's definition evaluates it. So
+//! folding can never differ from the node.
 
 use super::call::Call;
 use super::fault::Fault;

@@ -44,8 +44,8 @@ impl Free {
     /// combinations.
     pub const MOST: usize = PAIRS.len();
 
-    /// These named dimensions, each with a size that the model is often run at, if one is known:
-    /// what changes only beyond small sizes is found there.
+    /// These named dimensions, each with a size that the model is often run at, if one is known.
+    /// That size shows what changes only beyond small sizes.
     ///
     /// # Panics
     /// For more than [`Free::MOST`] names.
@@ -88,8 +88,9 @@ impl Free {
     /// is what errors call it.
     ///
     /// # Errors
-    /// As `encode`; for a name that is no dimension of an input; with the first node that depends
-    /// on the dimensions in a way that no shape arithmetic says.
+    /// Those of `encode`. Also for a name that is no dimension of an input. Also if shape
+    /// arithmetic cannot express how a node depends on the dimensions; the error names the first
+    /// such node.
     pub fn encode(&self, path: &Path, graphs: &[Graph]) -> Result<Vec<u8>, FormatError> {
         let sizes = self.sizes();
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");

@@ -29,8 +29,8 @@ pub enum Init {
     },
     /// Exactly this tensor.
     Value(Tensor),
-    /// The numbers of this tensor, which is of a narrower float type: 16-bit weights stay as a file
-    /// has them until somebody asks for a state.
+    /// The numbers of this tensor, which has a narrower float type. So 16-bit weights stay as a
+    /// file has them until somebody asks for a state.
     Widened(Tensor),
 }
 

@@ -10,12 +10,13 @@
 //! of all weights. Its numbers are those that `dropout` draws for weights `[B, H, Tq, Tk]`; the
 //! seed is the operand behind v.
 //!
-//! Regions refine it: a score function `(score, b, h, q, k, captures...) -> score` before masking,
-//! a mask function `(b, h, q, k, captures...) -> bool` (true: visible), indices in i32; they read
-//! captured tensors at computed indices (`Expr::at`). `Mask::Causal` aligns the last query with the
-//! last key. Sources: Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al.,
-//! arXiv:2305.13245; log-sum-exp and tiling: Dao et al., arXiv:2205.14135; score and mask
-//! functions: Dong et al., "Flex attention", arXiv:2412.05496.
+//! Regions refine it. A score function `(score, b, h, q, k, captures...) -> score` is applied
+//! before masking. A mask function `(b, h, q, k, captures...) -> bool` says what is visible.
+//! Indices are i32, and regions read captured tensors at computed indices (`Expr::at`).
+//! `Mask::Causal` aligns the last query with the last key. Sources: Vaswani et al.,
+//! arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245; log-sum-exp and tiling: Dao
+//! et al., arXiv:2205.14135; score and mask functions: Dong et al., "Flex attention",
+//! arXiv:2412.05496.
 //!
 //! Long because masks, regions, dropout, the f64 meaning and the expansion define one op together.
 
@@ -514,8 +515,8 @@ impl Op for Attention {
             fixed(Attention::CAUSAL, [[2, 6, 7, 8], [2, 2, 7, 8], [2, 2, 7, 5]]),
             fixed(Attention::CAUSAL, [[1, 4, 2, 8], [1, 4, 9, 8], [1, 4, 9, 8]]),
             fixed(Attention::CAUSAL, [[1, 2, 5, 4], [1, 1, 3, 4], [1, 1, 3, 4]]),
-            // Scores of about 240, whose exponentials overflow without the shift, and which lie
-            // close together: where they lie far apart, exponentials magnify the rounding of any
+            // Scores of about 240, whose exponentials overflow without the shift. They are close to
+            // each other: if they were far apart, exponentials would magnify the rounding of any
             // implementation.
             sample(Attention { scale: Some(1.0), ..Attention::FULL })
                 .uniform([1usize, 1, 4, 8], 5.0, 6.0)

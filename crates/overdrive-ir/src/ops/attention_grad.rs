@@ -107,8 +107,8 @@ fn inputs_like<'b>(b: &'b Builder, graph: &Graph) -> Vec<Expr<'b>> {
     inputs.map(|port| b.input(&port.name, graph.ty(port.value).clone())).collect()
 }
 
-/// A score function with its derivatives by the definition: the score, its derivative to the score
-/// that it was given, and those to every captured tensor of floats.
+/// A score function with its derivatives by the definition. Its results are the score, then the
+/// derivatives with respect to the given score and to every captured tensor of floats.
 ///
 /// # Errors
 /// When what it does to captured tensors has no gradient.

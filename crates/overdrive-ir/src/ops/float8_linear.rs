@@ -10,12 +10,12 @@
 //!   tensor is read once, and its largest magnitude is found on the way. Those of x and w are
 //!   results. That of dy exists only in the gradient: it is the cotangent of the scale of dy.
 //!
-//! The results beside y are for the gradients, and for scales to come: codes of x as `[K, ...]`,
-//! codes of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores read the
-//! contracted index contiguously. In these layouts it is contiguous in all three products. Sources:
-//! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward, e5m2
-//! gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two). Flax
-//! hands magnitudes out of a gradient likewise, as cotangents that overwrite ("fp8 meta").
+//! The results after y are for the gradients, and for later scales. They are the codes of x as
+//! `[K, ...]`, the codes of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores
+//! read the contracted index contiguously. In these layouts it is contiguous in all three products.
+//! Sources: Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward,
+//! e5m2 gradients). DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two).
+//! Flax also returns magnitudes as cotangents, which overwrite instead of adding up ("fp8 meta").
 
 use super::block_scale::ScaleFormat;
 use super::cast_transpose::largest_magnitude;
@@ -48,8 +48,8 @@ impl Float8Linear {
 }
 
 impl<'b> Expr<'b> {
-    /// The product of self `[..., K]` by `w [K, N]` on codes of fp8, with current scales or with
-    /// these of self, w and the gradient of the product.
+    /// The product of self `[..., K]` by `w [K, N]` on codes of fp8. `scales` are those of self, w
+    /// and the gradient of the product; `None` means current scaling.
     pub fn float8_linear(
         self,
         w: Expr<'b>,

@@ -5,8 +5,8 @@
 //! path of its own choice. With a path that is constant, the gradient stops. The second operand is
 //! never computed for the result. Its gradient is exactly the one that arrives. Source: Bengio,
 //! Leonard and Courville, "Estimating or propagating gradients through stochastic neurons",
-//! arXiv:1308.3432; as the two functions `gradscale` and `roundpass` of Esser et al.,
-//! arXiv:1902.08153, appendix B.
+//! arXiv:1308.3432. Esser et al., arXiv:1902.08153, appendix B, have it as `gradscale` and
+//! `roundpass`.
 
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types};
 use serde::{Deserialize, Serialize};

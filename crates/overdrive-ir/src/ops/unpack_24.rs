@@ -3,9 +3,9 @@
 //!
 //! Values are `[N, K/2]`, and the mask is `u8 [N, ⌈K/8⌉]` with two bits set of each four. Of a
 //! matrix of four-byte numbers 17/32 are left, of one-byte codes 5/8. A group with fewer bits
-//! leaves the rest of its values unread. Sources: NVIDIA A100 Tensor Core GPU Architecture,
-//! "fine-grained structured sparsity", 2020 (2:4); the bits as in the layout `sparse-24-bitmask` of
-//! compressed-tensors, which orders them from the lowest.
+//! leaves the rest of its values unread. Source: NVIDIA A100 Tensor Core GPU Architecture,
+//! "fine-grained structured sparsity", 2020 (2:4). The bits are laid out, lowest first, as in
+//! `sparse-24-bitmask` of compressed-tensors.
 
 use crate::{
     Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape,

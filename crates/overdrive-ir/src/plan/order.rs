@@ -119,8 +119,8 @@ impl LiveRange {
 }
 
 impl Plan {
-    /// For each slot the one that stands for all that must share its bytes in an arena: what is
-    /// updated in place there, and its new value.
+    /// For each slot, the representative of all slots that must share its bytes in an arena. A
+    /// value that is updated in place there shares with its new value.
     pub fn sharing(&self) -> Vec<SlotId> {
         let mut stands: Vec<SlotId> = (0..self.slots.len() as u32).map(SlotId).collect();
         let in_arena = |slot: SlotId| matches!(self.slot(slot).place, SlotPlace::Arena { .. });

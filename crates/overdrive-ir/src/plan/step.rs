@@ -210,9 +210,9 @@ pub struct GemmCall {
 
 /// The work of a contraction on each finished sum: a program over `[batch..., m, n]` without
 /// reduced dimensions that reads `Instr::Accumulator`. Plain storing is the program with one
-/// (possibly converted) store. That of a convolution, over `[N, O, spatial...]`, may fold over all
-/// of space, once, where the device says so (`Description::folds_space`): nothing that varies in
-/// space then depends on the fold.
+/// (possibly converted) store. The epilogue of a convolution is over `[N, O, spatial...]`. It may
+/// fold over all of space, once, if the device allows it (`Description::folds_space`). Nothing that
+/// varies in space then depends on the fold.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue(pub Program);
 
@@ -278,9 +278,9 @@ pub struct KernelCall {
     /// Results in order, of distinct elements; `None` where nobody uses the result. Empty where
     /// there is an epilogue.
     pub results: Vec<Option<View>>,
-    /// What happens to each element of the only result of a product, over `[batch..., m, n]` with
-    /// the columns n of x's rows last, where the kernel takes that over. Operands of such a call
-    /// are dense.
+    /// The work on each element of the only result of a product, if the kernel does that work too.
+    /// It is over `[batch..., m, n]`; n are the columns of the result. Operands of such a call are
+    /// dense.
     pub epilogue: Option<Epilogue>,
     /// Workspace slot, the last of `writes`, if the kernel asked for one.
     pub workspace: Option<SlotId>,

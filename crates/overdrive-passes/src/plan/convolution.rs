@@ -1,5 +1,5 @@
-//! The decisions of a plan for convolutions alone: kernels that are packed ahead, activations with
-//! channels innermost, and room for folds of parts of an image.
+//! The decisions of a plan that are for convolutions only. They are packing kernels ahead of time,
+//! storing channels innermost, and reserving room for partial folds of an image.
 
 use super::steps::{About, Planner};
 use crate::lower::contraction;
@@ -47,8 +47,8 @@ impl Planner<'_> {
         Some(self.arena_slot(&TensorType::new(program.dtypes[fold], sizes)))
     }
 
-    /// Where a contraction stores a value: with channels innermost if the contraction is a
-    /// convolution that stores so, and none but convolutions that read so need it.
+    /// The layout in which a contraction stores a value. Channels are innermost if the contraction
+    /// is a convolution that supports it, and all readers are such convolutions too.
     pub(super) fn destination_after(&mut self, value: Value, last: bool) -> View {
         let ty = self.graph.ty(value).clone();
         let internal = last && self.plan.mode != Mode::Eager && !self.results.contains_key(&value);

@@ -2,8 +2,8 @@
 //! that makes the activations.
 //!
 //! Layers that read one value share its factors, so that the value is made smaller once. Sources:
-//! SmoothQuant folds into norms (arXiv:2211.10438, section 4), AWQ into norms and into the other
-//! half of a gated layer (arXiv:2306.00978, its program).
+//! SmoothQuant folds into norms (arXiv:2211.10438, section 4). AWQ also folds into the other half
+//! of a gated layer (arXiv:2306.00978, its program).
 
 use super::held::LayerKind;
 use super::layers::Layer;

@@ -1,9 +1,9 @@
 //! Movement: what a chain of transposes, reshapes and broadcasts does to where elements stand.
 //!
-//! Exporters move heads to and fro in ways of their own; two chains that put the elements in the
-//! same places are the same movement here. The dimensions of the source are split into parts where
-//! a reshape asks for it. Every dimension of the result is a list of parts, outermost first.
-//! Invariant: every part of the source stands in the result exactly once.
+//! Each exporter reorders heads in its own way. Two chains that put the elements in the same places
+//! are the same movement here. The dimensions of the source are split into parts where a reshape
+//! asks for it. Every dimension of the result is a list of parts, outermost first. Invariant: every
+//! part of the source stands in the result exactly once.
 
 use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 

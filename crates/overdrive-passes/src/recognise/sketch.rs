@@ -1,9 +1,9 @@
 //! Sketches: whether an op could stand before a value, and what its operands would be, movements
 //! and types left aside.
 //!
-//! A pattern is exact at the types of its operands, and there are too many types around a value to
-//! build it at all of them. Its sketch is built once, at the types of a sample: what agrees with it
-//! names the values that the operands could be.
+//! A pattern is exact for the types of its operands. A value has too many candidate types around it
+//! to build the pattern for each. So a sketch is built once, for the types of a sample. A match
+//! with the sketch names the values that the operands could be.
 
 use super::scene::Scene;
 use super::terms::{commutes, leaves, splits};

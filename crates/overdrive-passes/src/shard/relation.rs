@@ -266,8 +266,9 @@ fn outermost(from: &[usize], to: &[usize]) -> Vec<(usize, usize)> {
     }
 }
 
-/// The relation of a composite: dimensions that pass through its expansion and are folded, counted
-/// or moved by nothing in it, but for results that the composite says it folds.
+/// The relation of a composite: the dimensions that pass through its expansion, where no node
+/// folds, counts or moves them. Results that the composite itself declares as folds are the
+/// exception.
 fn derive(
     expansion: &Graph,
     (operands, results): (&[TensorType], &[TensorType]),
@@ -324,8 +325,8 @@ fn derive(
     r
 }
 
-/// Joins the dimensions that a node of an expansion relates, and marks those that must be whole:
-/// all of them where a result that is `needed` is folded from them.
+/// Joins the dimensions that a node of an expansion relates, and marks those that must be whole.
+/// All of them must be if a `needed` result is a fold over them.
 fn through(classes: &mut Classes, (graph, node): (&Graph, &Node), needed: &HashSet<Value>) {
     let (operands, results) = (graph.types(&node.operands), graph.types(&node.results));
     let r = relation(&node.op, &operands, &results, &node.regions);

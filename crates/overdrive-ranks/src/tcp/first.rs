@@ -1,8 +1,9 @@
 //! Rank 0: it listens, and carries what the ranks show each other.
 //!
-//! Each other rank has a member of a meeting here, and three threads: one hears the rank, one takes
-//! part for it, one sends to it. Another tells all of them of a fault. Invariant: rank 0 outlives
-//! what it has to tell. It ends only after the others have, or a few seconds after a fault.
+//! Each other rank has a member of a meeting here, and three threads. One receives from the rank,
+//! one takes part for it, one sends to it. Another thread tells all ranks of a fault. Invariant:
+//! rank 0 outlives what it has to tell. It ends only after the others have, or a few seconds after
+//! a fault.
 
 use crate::frame::{Frame, Greeting, MODEST, shown};
 use crate::meeting::{Meeting, Member, News};

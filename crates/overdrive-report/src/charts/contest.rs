@@ -120,8 +120,8 @@ fn backend<'j>(row: &'j JudgedRow<'_>) -> (&'j str, &'j str) {
     (&row.record.case.configuration.backend, &row.record.case.configuration.device)
 }
 
-/// Of each back end the row that is soonest among those to be believed; where none is, any that
-/// ran, and else why it did not.
+/// For each back end, its fastest row that can be believed. If there is none, any row that ran;
+/// otherwise the row that says why it did not run.
 fn best_of_each<'j, 'r>(
     judged: &JudgedResults<'r>,
     group: &[&'j JudgedRow<'r>],

@@ -245,8 +245,8 @@ fn folder() -> Result<TempDir, Failure> {
         .map_err(unwritable(&place))
 }
 
-/// Writes the modules that programs import. Returns the folders in which the interpreter is to look
-/// for packages first: this one, and those that the user names in `PYTHONPATH` by absolute paths.
+/// Writes the modules that programs import. Returns the folders that the interpreter searches first
+/// for packages: this one, and the absolute paths in the user's `PYTHONPATH`.
 fn with_modules(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     for (name, text) in MODULES {
         std::fs::write(folder.join(name), text).map_err(unwritable(folder))?;

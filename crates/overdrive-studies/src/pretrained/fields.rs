@@ -153,8 +153,8 @@ pub(super) fn classes(config: &Config) -> Result<Vec<String>, FormatError> {
     Ok(names.into_values().collect())
 }
 
-/// Fields whatever is said in them, a model computes the same: who made it, how it was trained,
-/// which tokens mean what, what else `transformers` returns; and what is read elsewhere.
+/// Fields that do not change what a model computes: its origin, its training, meanings of tokens,
+/// extra results of `transformers`. Fields that are read elsewhere are here too.
 const IDLE: [&str; 90] = [
     "_name_or_path",
     "architectures",

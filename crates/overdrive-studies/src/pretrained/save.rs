@@ -1,5 +1,5 @@
-//! A model with other weights as a folder in Hugging Face's format: what the original has, with
-//! codes or trained weights in place of its own.
+//! Writes a model with other weights as a folder in Hugging Face's format. It is the original
+//! folder, with codes or trained weights in place of its weights.
 //!
 //! Its config.json is the original's; of codes with `quantization_config`, which `transformers` and
 //! vLLM read, and `overdrive`, which we read. Tokenizer, generation settings and every other file
@@ -17,7 +17,7 @@ use std::path::Path;
 
 impl Pretrained {
     /// Writes `graph`, which `quantize` made of the graph of this model, with its coding to
-    /// `folder`; gives what a user should know of who can read it.
+    /// `folder`. Returns notes for the user on which programs can read it.
     ///
     /// # Errors
     /// When a file of the original cannot be read, or the system refuses.

@@ -1,5 +1,5 @@
-//! Where a model is read from: a folder in Hugging Face's format, or a file of GGUF, alone or in a
-//! folder without a config.json.
+//! The source of a model: a folder in Hugging Face's format, or a GGUF file, alone or in a folder
+//! without a config.json.
 
 use overdrive_formats::FormatError;
 use overdrive_formats::gguf::{self, Gguf};

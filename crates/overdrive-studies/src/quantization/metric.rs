@@ -19,8 +19,8 @@ pub enum Metric {
     SquaredError,
 }
 
-/// A model's score on each held-out sample of its fold: percent of its labels that were hit, nats a
-/// token, the cosine, or the squared error.
+/// A model's score on each held-out sample of its fold: percent of correct labels, nats per token,
+/// cosine, or squared error.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scores {
     /// The fold whose samples these are.

@@ -20,8 +20,8 @@ use std::path::Path;
 /// Batches that calibrate where none are given.
 const CALIBRATION: u64 = 4;
 
-/// A model with the sizes of its named dimensions, and the device that its calls run on: the
-/// processor with all cores, unless [`on_gpu`](Self::on_gpu) says otherwise.
+/// A model with the sizes of its named dimensions, and the device that its calls run on. That is
+/// the processor with all cores, unless [`on_gpu`](Self::on_gpu) chooses a GPU.
 pub struct Model {
     template: Template,
     backend: Box<dyn Backend>,

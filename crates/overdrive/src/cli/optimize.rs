@@ -18,12 +18,12 @@ pub(crate) struct Optimize {
     /// where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    /// What is to become less: the time of a call (latency), the time of a call of 32 samples
-    /// (throughput), bytes on the device (memory) or bytes of parameters (size)
+    /// What to reduce: `latency` (time of a call), `throughput` (time of a call of 32 samples),
+    /// `memory` (bytes on the device) or `size` (bytes of parameters)
     #[arg(long, default_value = "latency", value_name = "TARGET")]
     pub target: TargetName,
-    /// The most that may be lost: points of top1, percent of perplexity, 1 - cosine, or what the
-    /// mse grows by [default: 0.5 points, 1 %, 0.005; 1 % of the float model's mse]
+    /// Largest loss: points of top1, percent of perplexity, 1 - cosine, or increase of mse
+    /// [default: 0.5 points, 1 %, 0.005; 1 % of the float mse]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
     /// How sure a PASS is to be: with this probability nothing that loses more than --max-loss is
@@ -33,9 +33,8 @@ pub(crate) struct Optimize {
     /// What judges [default: as of `quantize`]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
-    /// How much is tried: `quick` (methods without a search, on all layers alike), `normal` (every
-    /// method that needs no training, and mixes), `high` (every method; nothing is left out because
-    /// another is better)
+    /// How much is tried: `quick` (methods without a search, the same for all layers), `normal`
+    /// (methods without training, and mixes), `high` (every method, even if another is better)
     #[arg(long, default_value = "normal", value_name = "EFFORT")]
     pub effort: EffortName,
     /// Minutes after which nothing new is tried; what is left is judged then [default: 3, 10 and 60

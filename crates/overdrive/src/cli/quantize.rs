@@ -21,8 +21,8 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, in which one made of an .onnx file has a model.onnx too;
-    /// or one file, NAME.onnx, whose dimensions are free
+    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free. For
+    /// an .onnx model the folder has a model.onnx too
     #[arg(
         short,
         long,
@@ -35,7 +35,7 @@ pub(crate) struct Quantize {
     #[command(flatten)]
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
-    /// name, .npz or .safetensors, of which half calibrates and half judges. A model of Hugging
+    /// name (.npz or .safetensors). Half of the inputs calibrates, half judges. A model of Hugging
     /// Face reads text by its own tokenizer. A classifier also reads labelled texts, .csv or .jsonl
     /// with `text` and `label` [default: `text` where the model has a tokenizer, else random
     /// inputs]
@@ -53,12 +53,12 @@ pub(crate) struct Quantize {
     /// cosine, or what the mse grows by
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
-    /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and
-    /// writes the smallest model of it that keeps --max-loss and --max-slowdown
+    /// Mixes modes: scans every layer alone and prints the front of loss, bytes and latency. Writes
+    /// the smallest model of it that keeps --max-loss and --max-slowdown
     #[arg(long)]
     pub search: bool,
-    /// Of --search: the float model's time that a smaller model may take, times X; where all that
-    /// keep --max-loss clearly take more, nothing is written and the exit code is 1
+    /// For --search: a smaller model may take X times the float model's time. If all that keep
+    /// --max-loss clearly take more, nothing is written and the exit code is 1
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "search",
         value_parser = tolerance)]
     pub max_slowdown: f64,

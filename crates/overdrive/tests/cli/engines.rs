@@ -1,5 +1,5 @@
-//! Engines beside ours, and what is written for servers: what is missing is said with its remedy,
-//! and a repository holds against the server's own schema.
+//! Other engines, and model repositories for servers. A missing engine is reported with its remedy,
+//! and a repository is valid under the server's own schema.
 
 use crate::invocation::Folder;
 use std::process::Command;

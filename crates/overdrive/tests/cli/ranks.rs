@@ -13,8 +13,8 @@ fn states(folder: &Folder, model: &str) -> Tensors {
     formats::safetensors::read(&folder.path(model).join("model.safetensors")).unwrap()
 }
 
-/// Adam divides by the root of squares: the last bits of a gradient move a weight by far less than
-/// a step of the learning rate, 1e-3, but by more than its own last bits.
+/// Adam divides by the root of squares. So the last bits of a gradient move a weight by far less
+/// than the learning rate, 1e-3. They move it by more than its own last bits.
 const ROUNDING: f64 = 1e-4;
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! Score and mask functions over the lanes of a block of scores: each is one run of a fused loop,
+//! Score and mask functions over the lanes of a block of scores. Each is one run of a fused loop,
 //! whatever the shape of the block.
 #![allow(unsafe_code)] // Runs programs over the addresses of slots and scratch.
 

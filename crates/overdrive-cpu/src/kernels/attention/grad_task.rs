@@ -203,8 +203,8 @@ where
     /// Adds what a block gives to the gradients `[dq, dk, dv]` of its queries and keys.
     ///
     /// # Safety
-    /// The block and its group are packed, its rows of numbers are there, the gradients have its
-    /// queries and keys, and the slots hold what the functions read.
+    /// The block and its group are packed, and its rows of numbers are filled. The gradients have
+    /// its queries and keys. The slots hold what the functions read.
     pub(super) unsafe fn block(
         &self,
         (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),

@@ -53,8 +53,8 @@ pub(super) struct AttentionShape<T: Element> {
     /// Score and mask functions.
     pub(super) functions: Functions,
     pub(super) dropping: Option<Dropping>,
-    /// What products, or what a score function makes of them, are multiplied by to become powers of
-    /// two; not 0, which would make NaN of hidden ones.
+    /// Factor that turns scores (products, or a score function's results) into exponents of 2. Not
+    /// 0, since 0 times the -infinity of a hidden score is NaN.
     pub(super) factor: f64,
     /// Queries of a task, a multiple of the panel's width.
     pub(super) tile: usize,

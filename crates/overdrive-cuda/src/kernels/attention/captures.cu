@@ -1,10 +1,10 @@
 // Gradients of captured tensors that a score function reads.
 //
-// What all pairs of a query and a key add to one element arrives in no fixed order, so the sums are
-// of integers: every launch gives the same bits. One walk over all pairs finds the largest term of
-// each capture, a second adds terms as multiples of a power of two, so small that all together stay
-// within 63 bits. Four warps with 16 queries each walk over blocks of KEYS keys, as `tensor.cu`
-// does; scores and dweights are two of the five products of the gradient.
+// Pairs of a query and a key add to one element in no fixed order. The sums are of integers, so
+// that every launch gives the same bits. One walk over all pairs finds the largest term of each
+// capture. A second adds the terms as multiples of a power of two, chosen so that the sum stays
+// within 63 bits. Four warps with 16 queries each walk over blocks of KEYS keys, as in `tensor.cu`.
+// Scores and dweights are two of the five products of the gradient.
 //
 // Terms of reads whose index is the same for all pairs of a head are summed in registers first.
 // Memory beside operands and results is 64 bits for each element of a capture.

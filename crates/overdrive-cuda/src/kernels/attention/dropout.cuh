@@ -1,9 +1,9 @@
 // Which weights stay, drawn where they are needed: Philox of the seed, the site and the weight's
 // place among [B, H, Tq, Tk], as `dropout` of the IR draws it.
 //
-// Text before gives SITE, REACH (what the bits of a weight that stays reach), STAYS (what it is
-// multiplied by) and SEED_AT (where the seed lies). EVEN and FOURS: whether rows have a multiple of
-// 2 and of 4 keys.
+// Text before this file defines SITE, REACH (least random bits of a weight that stays), STAYS (its
+// factor) and SEED_AT (index of the seed). EVEN and FOURS: whether rows have a multiple of 2 and of
+// 4 keys.
 
 #define SEED seed_of[SEED_AT]
 

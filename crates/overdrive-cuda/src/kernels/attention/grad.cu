@@ -1,17 +1,16 @@
 // Gradients of attention of 16-bit floats on Hopper's tensor cores, in one pass of five products.
 // Dao et al., arXiv:2205.14135, algorithm 4; Shah et al., arXiv:2407.08608.
 //
-// A task is a tile of keys, which walks over the blocks of queries that see it, of all query heads
-// of the key head, from the last to the first. Scores and dweights are transposed (keys by
-// queries), so that weights and dscores stay in registers as left operands of dv and dk. For dq
-// the dscores go through shared memory, and both warpgroups multiply 64 channels of all keys of the
-// tile by them.
+// A task is a tile of keys. It walks over the blocks of queries that see the tile, last to first,
+// in all query heads of the key head. Scores and dweights are transposed (keys by queries), so that
+// weights and dscores stay in registers as left operands of dv and dk. For dq the dscores go
+// through shared memory, and both warpgroups multiply 64 channels of all keys of the tile by them.
 //
 // Sums of dq of several tiles of keys meet in memory as f32, by bulk additions of whole blocks. A
-// counter of each block says which tile's turn it is, so that they are added in the order of tiles
-// and every launch gives the same bits. Tasks begin in that order too, one per multiprocessor, and
-// all of a head walk the same way. So a tile follows the one before by about a block, and rarely
-// waits. `attention_grad_round` rounds the sums.
+// counter of each block says which tile's turn it is. So tiles are added in order, and every launch
+// gives the same bits. Tasks begin in that order too, one per multiprocessor, and all of a head
+// walk the same way. So a tile follows the one before by about a block, and rarely waits.
+// `attention_grad_round` rounds the sums.
 //
 // A warpgroup multiplies dq of the block before this one, so that it need not wait for the other's
 // dscores. Two warpgroups take turns (ping-pong): while one exponentiates, the other multiplies.
@@ -41,9 +40,9 @@ struct Grad {
     i32 splits, tasks;
 };
 
-// What a row's exponent is less, in powers of two; with a score function, whose values may be the
-// lowest number of all, in units of the scores. A row that sees nothing has -infinity, and its
-// weights are 0 for a shift of +infinity.
+// What is subtracted from the exponents of a row, in powers of two. With a score function it is in
+// units of the scores, since these may be the lowest number of all. A row that sees nothing has an
+// lse of -infinity. The shift of +infinity makes its weights 0.
 __device__ __forceinline__ f32 shift_of(f32 lse) {
 #ifdef SLOPES
     constexpr f32 UNIT = 1.0f;
@@ -137,8 +136,8 @@ __device__ __forceinline__ void draw(Stays& stays, u64 seed, u64 first, u64 keys
 #pragma unroll
     for (int part = 0; part < PARTS_OF; part++) stays[part] = 0;
     if constexpr (FOURS) {
-        // Four keys of a query are those of four lanes, each of which draws for one of the two
-        // queries and the two rows that all of them have.
+        // One draw covers four keys of a query, which are in four lanes. Each lane draws for one of
+        // the two queries and two rows of the four lanes.
         const int lane = threadIdx.x % 32, own = lane / 4 % 4;
         u32 bits[PARTS_OF] = {};
         const u64 block = (first - own + own % 2 * keys + own / 2 * 8) >> 2;

@@ -369,8 +369,8 @@ impl Launch for CompiledAttentionGrad {
             pointers(&mut maps).chain(pointers(&mut rows)).chain(pointers(&mut buffers)).collect();
         parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
         parameters.extend(pointers(&mut captures));
-        // SAFETY: the parameters are those of the kernel, whose copies keep to the maps, whose
-        // reads keep to the rows of the shape, and whose sums keep to the scratch.
+        // SAFETY: the parameters are those of the kernel. Its copies keep to the maps, its reads to
+        // the rows of the shape, its sums to the scratch.
         unsafe { self.kernel.launch(stream, &mut parameters)? };
         let mut parameters: Vec<*mut c_void> =
             pointers(&mut buffers).chain(pointers(&mut outputs)).collect();
@@ -386,8 +386,8 @@ impl Launch for CompiledAttentionGrad {
                 captures: &captures,
                 results: &results,
             };
-            // SAFETY: the addresses are those of the operands, the captures and the results of this
-            // call, and the scratch has room for the sums from `sums` on.
+            // SAFETY: the addresses are those of the operands, captures and results of this call.
+            // The scratch has room for the sums from `sums` on.
             unsafe { kernels.launch(stream, &at)? };
         }
         for copy in &self.staging.after {

@@ -1,5 +1,5 @@
-//! A score function with its derivatives as CUDA C++: for the gradients of q, k and v, and for
-//! those of the captured tensors that it reads.
+//! A score function with its derivatives as CUDA C++, for the gradients of q, k, v and of the
+//! captured tensors that it reads.
 
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::View;

@@ -1,8 +1,7 @@
 //! Attention in its ONNX forms, and rotary positions.
 //!
-//! Where a node is what our composite is (no mask, no cap, scores not asked for) it becomes that;
-//! otherwise it is written out: scores, cap, bias, softmax, product. A row that sees no key gives 0
-//! either way.
+//! A node without mask, cap or requested scores becomes our composite. Any other node is written
+//! out: scores, cap, bias, softmax, product. A row that sees no key gives 0 either way.
 
 use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes, take};

@@ -97,8 +97,8 @@ impl Grouping<'_> {
         (all && !readers.is_empty()).then_some(readers)
     }
 
-    /// Makes the nodes members of the readers, where all of these are still one step each, and
-    /// leaves out of `group` what nobody else needs there.
+    /// Copies the nodes into the groups that read them, if each of these still is one step. Removes
+    /// from `group` the nodes that nobody else needs there.
     fn apply(&mut self, group: usize, plan: &Plan, target: &dyn Target) -> bool {
         let before = (self.groups.clone(), self.copies.clone());
         for &reader in &plan.readers {

@@ -77,9 +77,8 @@ pub(super) fn joined(mut first: Value, second: Value) -> Value {
     first
 }
 
-/// The number format that was asked for, or the folder's where the device multiplies it as it
-/// lies; says why a folder of 16 bits is widened. None for a model whose graph has formats of its
-/// own.
+/// The requested number format, or that of the folder if the device multiplies it directly. Reports
+/// why a folder of 16 bits is widened. `None` for a model whose graph has formats of its own.
 fn format_of(
     model: &Model,
     arguments: &Generate,

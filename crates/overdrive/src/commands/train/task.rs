@@ -192,8 +192,8 @@ fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts
     Ok(Parts { validation: few(parts.validation), test: few(parts.test), ..parts })
 }
 
-/// The parts of labelled texts in the model's own tokens, and the tokens of a row: those that the
-/// user asks for, else of the longest text, at most the usual ones.
+/// The parts of labelled texts in the model's own tokens, and the tokens of a row. These are what
+/// the user asks for, else those of the longest text, up to the usual number.
 fn labelled(
     arguments: &Train,
     model: &Pretrained,
