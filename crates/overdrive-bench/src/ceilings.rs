@@ -16,7 +16,7 @@ use crate::work::Work;
 pub struct Ceiling {
     /// Its name, unique in a run: `stream 256 MiB t2`, `matmul f32 t2`.
     pub name: String,
-    /// Of what.
+    /// The resource that it limits.
     pub kind: CeilingKind,
     /// Bytes or FLOPs in one call.
     pub amount_per_call: u64,
@@ -38,7 +38,7 @@ pub enum CeilingKind {
     Compute,
 }
 
-/// What is asked of the candidates for a ceiling.
+/// The work that candidates for a ceiling are measured on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// See [`Ceiling::name`].

@@ -31,8 +31,9 @@ impl Tolerance {
         Self { rtol, atol, rms: f64::INFINITY, rounding: None }
     }
 
-    /// Of each element by its own [`Sensitivity`](crate::oracle::Sensitivity), where the largest
-    /// relative error of a rounding is `rounding`; `floor` is what any may be off by.
+    /// Judges each element by its own [`Sensitivity`](crate::oracle::Sensitivity). `rounding` is
+    /// the largest relative error of a rounding, `floor` the absolute error that every element may
+    /// have.
     pub fn of_rounding(rounding: f64, floor: f64) -> Self {
         Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
     }

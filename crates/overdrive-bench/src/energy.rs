@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// of a GPU about every 0.1 s, and the package does other things too.
 pub const SHORTEST_SPAN_NS: u64 = 2_000_000_000;
 
-/// Energy of many calls, beside what the idle machine takes.
+/// Energy of many calls, and the power of the idle machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnergyUse {
     /// Which counter: `rapl`, `nvml`.

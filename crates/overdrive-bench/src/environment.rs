@@ -1,8 +1,8 @@
 //! Where figures were measured, recorded so that they can be doubted: processor, clocks, load,
 //! limits, toolchain.
 //!
-//! Everything comes from files of the system below a root; what is not there is absent, on Linux in
-//! a container as on another system. Names of hosts and users are never read.
+//! Everything is read from system files below a root. Missing files leave fields empty, in a Linux
+//! container as on another system. Names of hosts and users are never read.
 
 mod context_switches;
 mod cpu;
@@ -82,7 +82,7 @@ impl Environment {
         }
     }
 
-    /// A machine of which nothing is known, for results that another program wrote.
+    /// An unknown machine, for results that another program wrote.
     pub fn unrecorded() -> Self {
         let unknown = || "not recorded".to_owned();
         let mut machine = Self::probe_in(Path::new("/nonexistent"));

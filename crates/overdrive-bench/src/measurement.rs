@@ -20,14 +20,14 @@ pub struct Measurement {
     /// Steady-state time per call; absent where only exact quantities were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Series>,
-    /// What another tool reported of this case, where it was not measured here.
+    /// Figures that another tool reported, if the case was not measured here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
     /// Calls made back to back over a long span, measured if a ratio looked too good. Their mean
     /// checks the median of the samples by a second method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sustained: Option<TimedCalls>,
-    /// What is paid once, never part of the latency.
+    /// Costs that are paid once, never part of the latency.
     #[serde(default, skip_serializing_if = "Overhead::is_empty")]
     pub overhead: Overhead,
     /// The work in one call.

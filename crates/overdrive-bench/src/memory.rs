@@ -36,7 +36,7 @@ pub struct MemoryUse {
     pub planned_arena_bytes: Option<u64>,
 }
 
-/// A high-water mark and what it stands on.
+/// A high-water mark, and the bytes in use before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
     /// Resident before the call: the model, its state, the program.
@@ -69,8 +69,8 @@ impl MemoryUse {
         Self { heap: None, allocations: None, ..self }
     }
 
-    /// Adds the memory that an executable reports for its device. It is the high-water mark of the
-    /// arena or the pool in its last call, on top of what it keeps there between calls.
+    /// Adds the memory that an executable reports for its device. That is the high-water mark of
+    /// the arena or the pool in its last call, on top of the bytes kept between calls.
     #[must_use]
     pub fn with_device(self, report: &MemoryReport) -> Self {
         let before_bytes = report.state_bytes + report.persistent_bytes;

@@ -98,9 +98,9 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The reference of a workload that rounds to codes. A value that lies between two codes goes
-    /// to either, so that answers which are equally right differ by more than rounding. `twin`
-    /// evaluates what a perturbation makes of it.
+    /// The reference of a workload that rounds to codes. A value between two codes may round to
+    /// either, so equally right answers differ by more than rounding. `twin` evaluates a perturbed
+    /// workload.
     #[must_use]
     pub fn with_twins(
         self,
@@ -125,7 +125,8 @@ impl<'a> Oracle<'a> {
         Self { part: Box::new(part), rows: Some(rows), ..self }
     }
 
-    /// The outputs are of these types, where the reference gives only what is [`compared`] of them.
+    /// Sets the types of the outputs, if the reference gives only the part of them that is
+    /// [`compared`].
     #[must_use]
     pub fn of_types(self, types: Vec<TensorType>) -> Self {
         Self { types: Some(Rc::new(types)), ..self }
@@ -226,7 +227,7 @@ impl<'a> Oracle<'a> {
         Ok(spread)
     }
 
-    /// How far `outputs` are from what the inputs of `seed` should give, at worst.
+    /// The largest deviation of `outputs` from the reference on the inputs of `seed`.
     ///
     /// # Errors
     /// The reference's own failure; another number or size of outputs.
@@ -258,8 +259,8 @@ impl<'a> Oracle<'a> {
     /// As `compare_part`, of outputs as numbers.
     ///
     /// # Errors
-    /// As `compare`. Where the reference itself is not finite nothing can be judged, which is no
-    /// fault of an output.
+    /// As `compare`. If the reference itself is not finite, nothing can be judged. That is no fault
+    /// of an output.
     pub fn compare_values(
         &self,
         seed: u64,

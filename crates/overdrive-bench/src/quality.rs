@@ -106,7 +106,7 @@ pub struct Reading {
 /// A drop beyond this share of the baseline's quality is told even where no interval is known.
 const LARGE: f64 = 0.10;
 
-/// Said of a drop of which no interval is known.
+/// The note on a drop without a known interval.
 pub const FAR: &str = ", far beyond chance unless the samples were few";
 
 /// How the quality of a model differs from that of another.

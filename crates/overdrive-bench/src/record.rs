@@ -11,8 +11,8 @@ use crate::outcome::Outcome;
 pub struct Record {
     /// What was measured, how.
     pub case: Case,
-    /// The [`Case::id`] of the record that this one is to be compared with; `None` for a baseline
-    /// and for what stands alone.
+    /// The [`Case::id`] of the record to compare this one with. `None` for a baseline, and for a
+    /// record without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
     /// Seed of inputs, parameters and resampling.

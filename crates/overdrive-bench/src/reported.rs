@@ -1,8 +1,8 @@
 //! The figures of another tool for a case: a summary, or samples that were not taken under our
 //! protocol.
 //!
-//! They go through the same gate as our own samples, as far as what was kept allows. They never go
-//! into a ratio: nobody compared the outputs with a reference, and a summary cannot give an
+//! They go through the same gate as our own samples, as far as the kept figures allow. They never
+//! go into a ratio: nobody compared the outputs with a reference, and a summary cannot give an
 //! interval. Samples are never made up from a mean and a deviation.
 
 use std::fmt;
@@ -44,7 +44,7 @@ pub struct Reported {
     pub samples_ns: Vec<f64>,
 }
 
-/// What a tool kept of what it timed.
+/// What a tool kept of its timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {

@@ -54,7 +54,7 @@ pub struct Results {
     /// What the variants of the cases are, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<Variant>,
-    /// What the regression gate said of these cases, where a report was given its verdicts.
+    /// Verdicts of the regression gate on these cases, if a report was given them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regression: Option<Verdicts>,
 }

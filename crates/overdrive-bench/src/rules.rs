@@ -17,7 +17,7 @@ const SAMPLE_MIN_NS: u64 = 300_000;
 /// The limits that a [`Runner`](crate::runner::Runner) obeys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// What may be said of the result.
+    /// Which claims the result allows.
     pub depth: Depth,
     /// Fewest warm-up calls after the first call.
     pub warmup_min_calls: usize,

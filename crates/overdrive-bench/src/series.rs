@@ -77,7 +77,7 @@ impl Flag {
     }
 }
 
-/// How much was measured, which decides what may be said.
+/// How much was measured, and so which claims are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
@@ -137,8 +137,8 @@ pub struct Conditions {
     pub session: Option<Session>,
 }
 
-/// The session that a series was taken in. It repeats what the samples say, so that an edit of
-/// either is seen.
+/// The session that a series was taken in. It repeats information of the samples, so that an edit
+/// of either is detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
     /// Reading of the host's clock when sampling began: the same in every series of a session.
@@ -231,8 +231,8 @@ impl Series {
         Sorted::new(&self.times_ns()).expect("a series is only built from at least one sample")
     }
 
-    /// The same samples by the host's clock, for a comparison with what has no other; `None` where
-    /// the host's spans were not taken as those of a rival are.
+    /// The same samples by the host's clock, for a comparison with a subject that has no other
+    /// clock. `None` if the host's spans were not taken in the same way as the rival's.
     pub(crate) fn on_the_host(&self) -> Option<Cow<'_, Self>> {
         if self.conditions.basis == Basis::Host {
             return Some(Cow::Borrowed(self));

@@ -130,7 +130,7 @@ pub enum Reason {
     Suspect {
         /// The ratio of medians.
         ratio: f64,
-        /// What the second method said.
+        /// The result of the second method.
         second: String,
     },
     /// A ladder of fewer than two steps, or gains that do not start where the ladder does.

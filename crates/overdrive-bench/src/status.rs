@@ -201,7 +201,7 @@ pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
         (sorted.max() / settled.iter().sum::<f64>(), sorted.coefficient_of_variation());
     let dominated = dominated(settled.len(), share, variation);
     let spread = match &dominated {
-        // Its variation is that of the one sample, which is told already.
+        // Its variation is that of the one sample, which is reported already.
         Some(_) => middle_half(sorted.relative_interquartile_range()),
         None => middle_half(sorted.relative_interquartile_range()).or_else(|| variable(&sorted)),
     };

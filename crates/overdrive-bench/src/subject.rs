@@ -40,8 +40,7 @@ pub trait Subject {
         "given by the caller"
     }
 
-    /// Steps of a call, each of which a device with a clock of its own is told to begin; `None`
-    /// where none is known.
+    /// Launches of a call on a device with its own clock; `None` if unknown.
     fn launches_per_call(&self) -> Option<u64> {
         None
     }
@@ -87,7 +86,7 @@ pub struct Reading {
     pub device_ns: Option<u64>,
     /// Device cycles during the span.
     pub cycles: Option<u64>,
-    /// What the device reported meanwhile.
+    /// What the device reported during the sample.
     pub flags: Vec<Flag>,
 }
 

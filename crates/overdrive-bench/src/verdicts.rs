@@ -30,7 +30,7 @@ use crate::statistics::Sorted;
 /// Version of the verdicts' schema. Raised whenever a field changes its meaning or disappears.
 pub const GATE_VERSION: u32 = 2;
 
-/// Everything that a session of the gate says. What is said of cases and of the control follows
+/// Everything that a session of the gate reports. The verdicts on cases and on the control follow
 /// from the evidence alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "Overdrive regression verdicts")]
@@ -86,8 +86,9 @@ impl Verdicts {
         !self.control.flagged.is_empty()
     }
 
-    /// What the session means for a script: wrong outputs before regressions, those before failures
-    /// and what is missing, those before doubt. A session that compared nothing has not passed.
+    /// The exit code of the session. Wrong outputs take precedence over regressions, regressions
+    /// over failures and missing cases, and these over doubt. A session that compared nothing has
+    /// not passed.
     pub fn exit(&self) -> Exit {
         let any = |is: &dyn Fn(&Finding) -> bool| self.cases.iter().any(|case| is(&case.finding));
         let compared = |is: &dyn Fn(&Compared) -> bool| {

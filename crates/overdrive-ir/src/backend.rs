@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a back end could not do what was asked. The process can go on after each of them.
+/// Why a back end refused or failed. The process can continue after any of these errors.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BackendError {
     /// The graph needs something that the device lacks.
@@ -130,7 +130,7 @@ impl State {
     /// at the declared initial values.
     ///
     /// # Errors
-    /// What the device says, where it has no room.
+    /// The device's error, if it has no room.
     pub fn beside(&self, graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
         let mut state = State { weights: Arc::clone(&self.weights), ..State::default() };
         for declared in graph.states().iter().filter(|d| !self.weights.contains_key(&d.name)) {
@@ -259,7 +259,7 @@ pub enum Heap {
     /// The process's own allocator, or a device's.
     #[default]
     Process,
-    /// A library with an allocator of its own, of which only [`Session::memory`] knows.
+    /// The library has its own allocator, whose figures only [`Session::memory`] can give.
     Library,
 }
 
@@ -293,7 +293,7 @@ pub trait Executable: Send + Sync {
     /// can, and in turn where it cannot.
     ///
     /// # Errors
-    /// `OutOfMemory` where the arena does not fit; what the device says.
+    /// `OutOfMemory` if the arena does not fit; otherwise the device's error.
     fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError>;
 }
 

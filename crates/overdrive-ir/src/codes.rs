@@ -25,7 +25,7 @@ pub struct Codes<'b> {
 pub struct Placement {
     /// Axes in the order of the result, those that are summed over last.
     order: Vec<usize>,
-    /// How many are not summed over, and where they stand in the result.
+    /// Positions in the result of the axes that are not summed over, which come first in `order`.
     places: Vec<usize>,
 }
 
@@ -49,7 +49,8 @@ impl Placement {
         [left, right]
     }
 
-    /// Of a side of this rank that is summed over all axes but its first, which stands at `place`.
+    /// For a side of this rank that is summed over all axes but the first. That one is at `place`
+    /// in the result.
     pub fn of_first(rank: usize, place: usize) -> Self {
         Self { order: (0..rank).collect(), places: vec![place] }
     }

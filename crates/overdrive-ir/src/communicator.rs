@@ -1,8 +1,8 @@
 //! `Communicator`: one rank's way to the others of a run (docs/decisions/0014).
 //!
-//! A transport does one thing: ranks of a group show each other bytes. What collectives mean is
-//! written once, by those who use it. Invariant: all ranks make the same exchanges in the same
-//! order, and one that does not is named by an error on every rank.
+//! A transport does one thing: ranks of a group show each other bytes. The meaning of collectives
+//! is written once, in the code that uses it. Invariant: all ranks make the same exchanges in the
+//! same order, and one that does not is named by an error on every rank.
 
 use crate::plan::{Plan, StepKind};
 use crate::{BackendError, Mesh};

@@ -23,7 +23,8 @@ pub enum Specials {
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {
-    /// To infinity where the format has one, else to NaN, else to the largest finite value.
+    /// To infinity if the format has one, else to NaN if it has that, else to the largest finite
+    /// value.
     #[default]
     Ieee,
     /// To the largest finite value of the same sign.

@@ -156,7 +156,7 @@ impl FromStr for Mesh {
     }
 }
 
-/// How a value lies on a mesh. Each axis stands at most once in all.
+/// How a value is distributed over a mesh. Each mesh axis occurs at most once.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Sharding {
     /// The axis that splits each dimension into equal contiguous parts.

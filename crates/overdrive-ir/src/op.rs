@@ -239,7 +239,8 @@ impl OpRef {
         self.0.version()
     }
 
-    /// How a result is folded from those of parts of the operands, if it is ([`Op::fold`]).
+    /// How results of parts of the operands combine into this result, if it is a fold
+    /// ([`Op::fold`]).
     pub fn fold(&self, result: usize) -> Option<Reducer> {
         self.0.fold(result)
     }

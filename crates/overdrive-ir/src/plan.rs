@@ -125,7 +125,7 @@ pub struct Plan {
     /// The smallest maximum of live bytes in main memory that this order of steps allows: the bound
     /// for its arena.
     pub live_bytes: usize,
-    /// Where a memory limit changed the plan: what that costs.
+    /// If a memory limit changed the plan, what that costs.
     pub limited: Option<Limited>,
     /// What was expanded, declined, computed again, moved, cast, and why.
     pub notes: Vec<Note>,

@@ -20,7 +20,7 @@ pub trait Target: Send + Sync {
     fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline>;
 }
 
-/// What a device is asked to run.
+/// Work that a device may have a kernel for.
 #[derive(Copy, Clone, Debug)]
 pub enum Call<'a> {
     /// An op on operands of these types; loops, contractions and data movement are not asked for.
@@ -36,7 +36,7 @@ pub enum Call<'a> {
     Product(&'a GemmCall),
     /// A convolution.
     Convolution(&'a ConvolutionCall),
-    /// A convolution whose buffers have no place yet, of which the input would lie so.
+    /// A convolution whose buffers have no place yet, with the layout that its input would have.
     Lying {
         /// Its geometry.
         convolution: &'a Convolution,
@@ -107,7 +107,7 @@ pub struct Description {
     /// Further memory spaces, from `Space(1)` on; none where the device computes on all the memory
     /// that there is.
     pub spaces: Vec<MemorySpace>,
-    /// What has a kernel of its own, by name, for people to read; passes ask [`Target::kernel`].
+    /// Names of ops with a kernel of their own, for people to read; passes ask [`Target::kernel`].
     pub kernels: Vec<&'static str>,
     /// Input types that contractions take natively; others are converted and the plan says so.
     pub contraction_dtypes: BTreeSet<DType>,
@@ -126,7 +126,7 @@ pub struct Description {
     pub flops_per_byte: f64,
     /// Bytes that memory moves within the latency of a step: to save fewer gains no time.
     pub bytes_of_latency: u64,
-    /// What no implementation can exceed; empty where the device does not tell.
+    /// Peaks that no implementation can exceed; empty if the device does not report them.
     pub peaks: Peaks,
 }
 

@@ -37,14 +37,14 @@ pub enum Effort {
     High,
 }
 
-/// What is asked of a search.
+/// The request to a search.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Asked {
     /// What is to become less.
     pub target: Target,
     /// What judges.
     pub metric: Metric,
-    /// The most that may be lost, in the unit of the metric.
+    /// Largest loss allowed, in the unit of the metric.
     pub limit: f64,
     /// The probability with which a form that loses more may be taken.
     pub error: f64,

@@ -1,4 +1,4 @@
-//! What a search asks of a machine, and what it is told.
+//! `Machine`: measures and judges forms of a model for a search.
 
 use crate::{Form, LayerFacts, Rung};
 use overdrive_studies::quantization::Scores;

@@ -10,7 +10,7 @@ pub(crate) struct Ranking<'a> {
 }
 
 impl Ranking<'_> {
-    /// What the target makes of a form: less is better.
+    /// The cost of a form under the target; less is better.
     pub(crate) fn cost(&self, at: usize) -> Option<f64> {
         let tried = &self.tried[at];
         match self.target {

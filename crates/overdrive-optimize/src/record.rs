@@ -20,7 +20,7 @@ pub struct Record {
     pub scores: BTreeMap<String, BTreeMap<Part, Kept>>,
     /// Bytes of each form's parameters.
     pub bytes: BTreeMap<String, u64>,
-    /// What was asked of layers, by the modes.
+    /// Figures of single layers, by mode.
     pub parts: BTreeMap<String, Parts>,
     /// The layers of each mix.
     pub mixes: BTreeMap<String, BTreeMap<String, String>>,
@@ -60,7 +60,8 @@ pub struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Of a machine, from what is known already; `keep` is shown the record after every answer.
+    /// Wraps a machine, starting with what is known already. `keep` gets the record after every
+    /// answer.
     pub fn of(
         machine: &'a mut dyn Machine,
         record: Record,

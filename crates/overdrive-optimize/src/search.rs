@@ -14,7 +14,7 @@ use overdrive_studies::quantization::Scores;
 
 /// Mixes that are made, at most.
 const MIXES: usize = 4;
-/// What the next mix may lose of what the last one showed to be too much.
+/// Margin on the loss budget of the next mix, after one that lost too much.
 const BACK: f64 = 0.8;
 
 /// Decides which form to deploy.
@@ -47,8 +47,8 @@ impl Search<'_, '_> {
         self.judge()
     }
 
-    /// Times and looks at everything that is worth it. Each of the three stages has a time of its
-    /// own, so that what was timed is judged.
+    /// Times and screens every promising form. Each of the three stages has its own time budget, so
+    /// that forms that were timed are also judged.
     fn explore(&mut self) -> Result<(), Halt> {
         self.begin()?;
         let rungs = self.asking.rungs();
@@ -332,8 +332,7 @@ impl Search<'_, '_> {
         })
     }
 
-    /// A session of all that are left, timed with care; where it cannot be had, what is known of
-    /// each stands.
+    /// Times all remaining forms in one long session. If that fails, their earlier times stay.
     fn time_finalists(&mut self, finalists: &[usize]) -> Result<(), Halt> {
         let mut forms = vec![Form::float()];
         forms.extend(finalists.iter().map(|&at| self.tried[at].form.clone()));

@@ -30,7 +30,8 @@ const MARGIN: f64 = 2.0;
 /// The least scale, 2^-64: a quotient of any magnitude below 2^63 is a number.
 const LEAST: f64 = 1.0 / (1u128 << 64) as f64;
 
-/// The numbers of layers, of which those of one x, or of one w, share its scale.
+/// The scale numbers of layers. Layers with the same x share its scale, and so do layers with the
+/// same w.
 #[derive(Default)]
 pub(crate) struct Numbers {
     layers: usize,
@@ -136,7 +137,7 @@ impl<'g> DelayedScales<'g> {
     }
 }
 
-/// The scale after `old`, of which the part `held` stays at least.
+/// The scale that follows `old`. It is at least the share `held` of `old`.
 fn renewed<'b>(old: Expr<'b>, largest: Expr<'b>, held: Expr<'b>, to: DType) -> Expr<'b> {
     let needed = largest.block_scale(&[], to, ScaleFormat::E8m0Up).convert(DType::F32) * MARGIN;
     let says = |kind, bound: f64| largest.compare(kind, largest.constant(bound));

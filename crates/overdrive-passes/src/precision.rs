@@ -173,7 +173,7 @@ fn kept_sums(graph: &Graph) -> Vec<bool> {
     kept
 }
 
-/// Of each value, whether a contraction reads it or what comes of it.
+/// For each value, whether a contraction reads it or a value computed from it.
 pub(crate) fn leads_to_a_contraction(graph: &Graph) -> Vec<bool> {
     let mut leads = vec![false; graph.value_count()];
     for node in graph.nodes().iter().rev() {

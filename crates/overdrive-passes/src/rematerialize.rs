@@ -78,7 +78,7 @@ pub fn rematerialize(
         Rematerialize::EveryBlock => step.between_blocks(),
         Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes),
     };
-    // Ranks meet once: what a collective gave is never asked for again.
+    // Collectives run once; their results are never recomputed.
     let meets = |node: &&Node| node.op.prim().is_some_and(|prim| prim.channel().is_some());
     kept.extend(graph.nodes().iter().filter(meets).flat_map(|node| node.results.clone()));
     for &value in step.saved.difference(&kept) {

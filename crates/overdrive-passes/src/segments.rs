@@ -1,10 +1,10 @@
 //! `segments` cuts a bound graph into parts that run one after the other: what a model larger than
 //! memory is worked on in.
 //!
-//! A part takes values by the names under which earlier parts give them. Values that depend on no
-//! input (tables of positions, a transposed weight) are computed again in every part that needs
-//! them. Weights thus never pass from part to part. Invariant: the parts together give what the
-//! graph gives, and each declares only the states that it reads.
+//! A part takes values by the names of outputs of earlier parts. Values that depend on no input
+//! (tables of positions, a transposed weight) are recomputed in every part that needs them. So
+//! weights never pass from part to part. Invariant: the parts together compute what the graph
+//! computes, and each declares only the states that it reads.
 
 use crate::quantize::block;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Value};

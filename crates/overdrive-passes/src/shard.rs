@@ -2,8 +2,8 @@
 //!
 //! Shardings of inputs, states and any other value are annotations. The rest follows from what each
 //! node does to each dimension. Collectives stand where two of them disagree (docs/decisions/0009).
-//! All ranks run the same graph. Differentiate first, shard second. The proof is a test: all ranks
-//! in lockstep give what the whole graph gives.
+//! All ranks run the same graph. Differentiate first, shard second. Tests run all ranks in lockstep
+//! and compare them with the whole graph.
 
 mod layout;
 mod parts;
@@ -61,7 +61,7 @@ pub enum ShardError {
 /// Elements of less than a byte are cut and joined as these, which hold each of them.
 const WHOLE_BYTES: DType = DType::F32;
 
-/// The graph of one rank, and how what crosses its border lies.
+/// The graph of one rank, and the shardings of its inputs, outputs and states.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sharded {
     /// The same on every rank. States that are split and not constant start as NaN: `at_rank` gives
@@ -75,7 +75,7 @@ pub struct Sharded {
     pub outputs: Vec<Sharding>,
     /// Of each state.
     pub states: Vec<Sharding>,
-    /// What was expanded and what was gathered, and why.
+    /// Which ops were expanded, which values were gathered, and why.
     pub notes: Vec<Note>,
 }
 

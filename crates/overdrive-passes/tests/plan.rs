@@ -381,7 +381,7 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
     );
     assert_eq!(apart.cost().bytes - all.cost().bytes, 4 * image as u64);
     assert_eq!(apart.cost().flops, all.cost().flops);
-    // As long as the device wants them, and without what somebody else reads.
+    // Chains are as long as the device accepts, and do not cross values with other readers.
     let two = answering(|call| match call {
         Call::Chain(calls) if calls.len() == 2 => Ok(Kernel::default()),
         Call::Chain(_) => Err(Decline::Because("too long".into())),

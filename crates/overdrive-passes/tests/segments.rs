@@ -1,4 +1,5 @@
-//! A graph in parts gives what the whole gives, and no part has more states than it reads.
+//! A graph in parts computes the same as the whole graph, and no part has states that it does not
+//! read.
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::eval_tensors;

@@ -294,7 +294,8 @@ mod tests {
             for at in 0..bytes.len() {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 0x80;
-                // It may be another frame; reading it neither panics nor allocates what is said.
+                // The bytes may be another valid frame. Reading them must neither panic nor
+                // allocate the claimed length.
                 let _ = Frame::read(&mut &bytes[..], u64::MAX);
             }
         }

@@ -56,7 +56,7 @@ struct Room {
     mailboxes: Arc<[Mailbox]>,
     /// Exchanges that were complete.
     complete: u64,
-    /// What each member is at, where it has come.
+    /// The exchange that each member is at, if it has arrived.
     at: Vec<String>,
     has_come: Vec<bool>,
 }
@@ -105,7 +105,7 @@ impl Meeting {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is to tell beyond what is `known`; waits for it.
+    /// Waits for news beyond `known`, and returns it.
     pub(crate) fn news(&self, known: &News) -> News {
         let mut book = self.book();
         loop {
@@ -144,7 +144,7 @@ impl Meeting {
     }
 }
 
-/// What ranks are told that are at no exchange.
+/// News for ranks that are at no exchange.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct News {
     /// Why they cannot go on.

@@ -43,7 +43,7 @@ impl Ranks {
         Self { mpirun, from }
     }
 
-    /// What so many ranks say next, in the order of ranks; fewer where they end before.
+    /// The next lines of `count` ranks, in the order of ranks; fewer if ranks end first.
     fn say(&mut self, count: usize) -> Vec<(usize, String)> {
         let mut all = vec![];
         let mut line = String::new();
@@ -68,7 +68,7 @@ impl Ranks {
         }
     }
 
-    /// Whether mpirun ended well, and what it said itself, once all ranks have ended.
+    /// Waits until all ranks have ended. Returns whether mpirun succeeded, and its own output.
     fn end(&mut self) -> (bool, String) {
         let mut said = String::new();
         self.mpirun.stderr.take().unwrap().read_to_string(&mut said).unwrap();

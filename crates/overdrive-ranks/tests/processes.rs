@@ -118,7 +118,7 @@ fn acts(act: &str, rank: &Arc<dyn Communicator>) -> Result<(), RankError> {
         let first = me / 2 * 2;
         let pair: Vec<Vec<u8>> = (first..first + 2).map(|r| vec![r, turn]).collect();
         assert_eq!(shown(rank, "tensor", &[me, turn])?, pair);
-        // Of different lengths, one of them longer than what a system buffers.
+        // Different lengths, one of them longer than the system's buffers.
         let long = vec![turn; 1 + usize::from(me / 2) * 3_000_000];
         let all = shown(rank, "data", &long)?;
         assert!(all.iter().all(|bytes| bytes.iter().all(|byte| *byte == turn)));
@@ -285,7 +285,7 @@ fn another_program_at_the_port_is_no_rank_0() {
     let web = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // It must not be gone before what it said was read.
+        // The connection must stay open until its greeting was read.
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     let mut other = Rank::start(&Launch::local(1, 2, port, "test"), &format!("shows {PATIENT}"));

@@ -26,11 +26,11 @@ pub enum TrainError {
     /// Data, a recipe or a checkpoint is not what it has to be.
     #[error("{place}: expected {expected}, found {found}; {remedy}")]
     Invalid {
-        /// A file and where in it, or what was asked for.
+        /// A file and the place in it, or the request.
         place: String,
         /// What is needed.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
         /// How to mend it.
         remedy: String,

@@ -30,7 +30,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Adds what a judged graph gave for a batch, of which so many samples count.
+    /// Adds the outputs of a judged graph for a batch. Only its first `count` samples count.
     pub fn add(&mut self, (batch, count): (&Batch, usize), outputs: &[Tensor]) {
         self.positions = batch.labels.ty().elements() / batch.x.ty().sizes()[0];
         let sums = |output: &Tensor| -> Vec<f64> {

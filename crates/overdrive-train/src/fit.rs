@@ -41,7 +41,7 @@ pub struct Fit<'a> {
     /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
     /// model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
     pub ranks: Option<&'a dyn Communicator>,
-    /// What the ranks share out among each other beside the batch. Checkpoints hold all of it.
+    /// What is sharded over the ranks in addition to the batch. Checkpoints hold all of it.
     pub shards: Shards,
 }
 
@@ -101,7 +101,7 @@ pub enum Ending {
     Interrupted,
 }
 
-/// What a run gives.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fitted {
     /// Parameters that were trained: with early stop the best, else the last.
@@ -213,8 +213,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     Ok(Fitted { parameters, progress, ending })
 }
 
-/// What a run learns from: the hash of its training samples, and that of the weights that stay what
-/// they are, which no checkpoint holds.
+/// Identifies the origin of a run: the hash of its training samples and of its frozen weights,
+/// which no checkpoint holds.
 fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<String, TrainError> {
     let frozen: Vec<_> = initial.iter().filter(|(name, _)| !recipe.trains(name)).collect();
     if frozen.is_empty() {

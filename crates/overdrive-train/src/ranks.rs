@@ -16,7 +16,8 @@ use std::ops::Range;
 /// The axis along which batches are split.
 const DATA: &str = "data";
 
-/// This rank among those of the run, without a communicator the only one; and what they share out.
+/// This rank among those of the run, and what is sharded over them. Without a communicator it is
+/// the only rank.
 #[derive(Copy, Clone)]
 pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>, pub(crate) Shards);
 
@@ -42,8 +43,8 @@ impl Ranks<'_> {
         len * position / count..len * (position + 1) / count
     }
 
-    /// The part of a step that this rank computes, and what it holds; the graph is that of the
-    /// whole batch.
+    /// This rank's part of a step, and the states that it holds. `whole` is the step of the whole
+    /// batch.
     pub(crate) fn step(self, whole: Graph) -> Result<(Graph, Held), TrainError> {
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
         let axis = Axis::from(DATA);

@@ -44,7 +44,7 @@ pub struct Recipe {
     pub beside_lora: Vec<String>,
 }
 
-/// What training makes of samples that mean the same when changed so.
+/// Random changes of samples that keep their meaning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Augmentation {

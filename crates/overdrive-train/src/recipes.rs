@@ -45,8 +45,8 @@ pub fn tuning_of_published() -> Recipe {
     Recipe { early_stop: Some(EarlyStop { patience: 4 }), ..whole }
 }
 
-/// How a published language model goes on learning: a short run at a rate far below that of its
-/// training. The rate is higher where adapters alone learn, since they begin as nothing.
+/// Fine-tuning of a published language model: a short run at a rate far below that of its training.
+/// The rate is higher if only adapters learn, since they start at zero.
 pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
     let steps = 200;
     let peak = if lora.is_some() { 2e-4 } else { 2e-5 };

@@ -26,7 +26,7 @@ impl Shuffle {
         Self { len, seed, half_bits: bits.div_ceil(2).max(1) }
     }
 
-    /// What stands at `place`, which must be below `len`.
+    /// The index at `place`, which must be below `len`.
     pub fn at(&self, place: u64) -> u64 {
         assert!(place < self.len, "place {place} of {}", self.len);
         let mut value = self.network(place);

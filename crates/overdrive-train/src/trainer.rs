@@ -194,8 +194,8 @@ impl<'a> Trainer<'a> {
         Self::of_rank((backend, alone), graph, recipe, initial, tuning)
     }
 
-    /// The same as one rank of several, each of which is given its part of every batch; `graph` and
-    /// the recipe are of the whole batch, and the back end is on the communicator.
+    /// The same as one rank of several. Each gets its part of every batch, while `graph` and the
+    /// recipe are of the whole batch. The back end is on the communicator.
     ///
     /// # Errors
     /// As `new`, and when the ranks do not divide the batch or another rank has failed.
@@ -211,7 +211,7 @@ impl<'a> Trainer<'a> {
         let (step, held) = part(Role::Update)?;
         let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
-        // What is evaluated, and what other batches add to, is read by other plans too.
+        // States that are evaluated, or that other batches add to, are read by other plans too.
         let mut tuning = tuning.clone();
         for other in [graph].into_iter().chain(&accumulate) {
             tuning.shared.extend(other.states().iter().map(|state| state.name.clone()));
@@ -248,7 +248,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// What was chosen for the step: with it the same step gives the same bits.
+    /// The tuning choices of the step. A step with the same choices gives the same bits.
     pub fn choices(&self) -> &BTreeMap<String, Choice> {
         &self.choices
     }
@@ -376,13 +376,13 @@ impl<'a> Trainer<'a> {
         self.changing.iter().map(bytes).sum()
     }
 
-    /// The type of a state, of which this rank may hold a part.
+    /// The type of a whole state; this rank may hold a part of it.
     fn whole_type(&self, name: &str) -> &TensorType {
         self.held.whole_type(name, &self.state.buffers[name].ty)
     }
 
-    /// What steps have changed, and the next one depends on beside the model: states by name. Of
-    /// several ranks, rank 0 has it; all call this at the same time.
+    /// The states that steps have changed and that the next step needs, by name. With several ranks
+    /// all call this at the same time, and rank 0 gets the result.
     ///
     /// # Errors
     /// When the device cannot give it, or another rank has failed.

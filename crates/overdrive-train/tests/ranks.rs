@@ -67,7 +67,7 @@ impl Observer for Watch {
 
 type Outcome = Result<(Fitted, Watch), TrainError>;
 
-/// What a run has beside its task.
+/// Settings of a run in addition to its task.
 #[derive(Copy, Clone, Default)]
 struct Beside<'a> {
     resume: Option<&'a Checkpoint>,
@@ -166,7 +166,7 @@ fn so_they_do_of_text_in_bf16_with_several_batches_a_step() {
     }
 }
 
-/// A scale is that of the whole batch, of which each rank has a part.
+/// A scale is that of the whole batch, although each rank has only a part.
 #[test]
 fn ranks_find_the_scales_of_fp8_that_one_finds() {
     let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };

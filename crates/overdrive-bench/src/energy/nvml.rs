@@ -1,5 +1,5 @@
 //! A GPU as NVIDIA's management library sees it: energy, power, clock, and why the clock is low.
-//! The library is loaded when asked for; without it there is an error that says what is missing.
+//! The library is loaded on demand. If it is missing, an error says so.
 //!
 //! Nothing here changes a setting of the card.
 

@@ -112,7 +112,7 @@ pub(super) fn malformed(path: &Path, format: Format, reason: impl ToString) -> I
     ImportError::Malformed { path: path.to_owned(), format, reason: reason.to_string() }
 }
 
-/// A configuration of which only the back end is known.
+/// A configuration with only the back end known.
 pub(super) fn configuration(backend: impl Into<String>) -> Configuration {
     let backend = backend.into();
     Configuration {

@@ -51,7 +51,7 @@ impl fmt::Display for Format {
 /// The outermost keys, without the memory that their values would take.
 type Keys = BTreeMap<String, IgnoredAny>;
 
-/// Reports of the older suite are small; what is larger is not asked for keys of keys.
+/// Reports of the older suite are small. Nested keys of larger files are not searched.
 const NESTED_MAX_BYTES: usize = 16 << 20;
 
 impl Format {

@@ -150,7 +150,7 @@ struct Benchmark {
     mean_time_ms: f64,
 }
 
-/// Milliseconds; of which back end the file does not say.
+/// Milliseconds. The file does not name the back end.
 #[derive(Deserialize)]
 struct Overhead {
     compilation_time: Option<f64>,

@@ -30,7 +30,7 @@ pub enum Inconsistency {
     Contradiction {
         /// The case's id, or what else was timed.
         case: String,
-        /// What contradicts what.
+        /// The two contradicting statements.
         why: String,
     },
     /// A record or ladder names a case that is not there.

@@ -1,4 +1,4 @@
-//! What no machine like the one recorded can exceed, whoever reports it.
+//! Checks figures against physical limits of the recorded machine, whichever program reported them.
 //!
 //! The bounds are generous. For a processor they are the widest units of its instruction set, at a
 //! clock that no product reaches. For a device, they are what is recorded of it. An algorithm may

@@ -1,5 +1,4 @@
-//! Edits of a real session, each of which contradicts something that was not edited; and files of
-//! version 1.
+//! Edits of a real session, each contradicting something that was not edited; and version 1 files.
 
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ const APART: f64 = 5.0;
 /// reading clocks, and to asking another process that keeps its own time.
 const INSIDE: f64 = 0.2;
 
-/// What a series says of its own samples in several ways.
+/// Checks redundant statements of a series about its own samples.
 pub(super) fn check(series: &Series) -> Result<(), String> {
     let conditions = &series.conditions;
     let on_device = series.samples.iter().all(|sample| sample.device_ns.is_some());

@@ -10,7 +10,7 @@ const DATA: (&str, &str) = ("<script type=\"application/json\" id=\"results\">",
 /// The results that a page holds, checked as a file of JSON is.
 ///
 /// # Errors
-/// When there are none, or what stands there is not results.
+/// When the page has no results, or they cannot be read.
 pub fn results_of_page(page: &str) -> Result<Vec<Results>, JsonError> {
     let inside = page
         .split_once(DATA.0)

@@ -16,7 +16,7 @@ pub struct Sensitivity {
     width: usize,
 }
 
-/// A row holds its size in its own right from so many independent values on.
+/// Independent values from which a row's own size is reliable.
 const TELLING_ROW: f64 = 16.0;
 /// Values that the mean of a row is worth beside those of its column.
 const PRIOR: f64 = 16.0;

@@ -63,8 +63,8 @@ impl Medians {
                 medians.cumulative.push(sum);
             }
         };
-        // Of n draws, the one at `middle` has rank r or less when more than `middle` draws do: a
-        // binomial tail.
+        // The draw at `middle`, of n sorted draws, has rank r or less when more than `middle` draws
+        // do: a binomial tail.
         let middle = (n - 1) / 2;
         let at_most: Vec<f64> =
             (0..n).map(|rank| binomial_tail(n, middle + 1, (rank + 1) as f64 / n as f64)).collect();

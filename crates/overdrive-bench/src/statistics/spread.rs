@@ -85,8 +85,8 @@ impl Sorted {
         }
     }
 
-    /// The mean of what lies within the 1.5-range fences. It answers another question than the mean
-    /// does, and is never printed without its full name.
+    /// The mean of the values within the 1.5-range fences. It answers another question than the
+    /// mean does, and is never printed without its full name.
     pub fn tukey_trimmed_mean(&self) -> f64 {
         let kept: Vec<f64> =
             self.values().iter().copied().filter(|&v| self.fence(v).is_none()).collect();

@@ -31,8 +31,8 @@ impl fmt::Display for Side {
     }
 }
 
-/// What the processes of a block said, in the order in which they ran; fewer than six after an
-/// interruption.
+/// Observations of the processes of a block, in the order in which they ran. There are fewer than
+/// six after an interruption.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// Side and observations of each process.
@@ -40,8 +40,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// What each process said of `case`, in order, with its side; a process without a figure is
-    /// left out.
+    /// The observation of `case` by each process, in order, with its side. A process without a
+    /// figure is left out.
     pub fn observed<'b>(&'b self, case: &str) -> impl Iterator<Item = (Side, &'b Observed)> {
         self.runs
             .iter()

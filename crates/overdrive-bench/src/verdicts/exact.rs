@@ -55,7 +55,7 @@ impl Exact {
     }
 }
 
-/// What makes a name clear.
+/// The reason and the remedy for an unclear name.
 pub const UNCLEAR: &str = "its name does not say which way is better: end it in a unit such \
                                   as `_bytes`, `_ms`, `_per_s` or `_percent` (docs/regression.md \
                                   lists them)";

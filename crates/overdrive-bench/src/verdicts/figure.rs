@@ -81,7 +81,7 @@ pub struct Figure {
     pub name: String,
     /// The verdict.
     pub verdict: Verdict,
-    /// How the current stands to the baseline.
+    /// Change of the current side against the baseline.
     pub change: Estimate,
     /// p of the sequential signed-rank test after Holm's correction over all figures of the
     /// session.

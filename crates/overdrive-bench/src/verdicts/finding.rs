@@ -27,7 +27,7 @@ pub struct Flagged {
     pub change: Estimate,
 }
 
-/// What is said of one case.
+/// The verdict on one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CaseVerdict {
     /// Its id.
@@ -36,7 +36,7 @@ pub struct CaseVerdict {
     pub finding: Finding,
 }
 
-/// What can be said of a case.
+/// The outcome for a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
@@ -70,13 +70,13 @@ pub struct Compared {
     /// Ratio of device cycles, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<Estimate>,
-    /// Why the verdict is what it is, and what to know beside it.
+    /// Reasons for the verdict, and notes on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
 impl Compared {
-    /// The median of times, or what comes first where there is none.
+    /// The median of times, or else the first figure.
     pub fn headline(&self) -> Option<&Figure> {
         self.figures.first()
     }
@@ -104,7 +104,7 @@ impl CaseVerdict {
         }
     }
 
-    /// What to know beside the verdict, in sentences.
+    /// Notes on the verdict, in sentences.
     pub fn reasons(&self) -> Vec<String> {
         match &self.finding {
             Finding::Compared(compared) => {

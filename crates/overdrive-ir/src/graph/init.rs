@@ -72,8 +72,8 @@ impl Init {
         }
     }
 
-    /// Elements `part * PART` up to the next part of a random state, so that several threads can
-    /// draw one state. It is the same part of what [`tensor`](Self::tensor) gives.
+    /// Elements from `part * PART` to the next part of a random state, so that several threads can
+    /// draw one state. They are equal to those of [`tensor`](Self::tensor).
     ///
     /// # Panics
     /// Where the state is not random.
@@ -95,7 +95,7 @@ impl Init {
     }
 }
 
-/// Zeros, of which models hold thousands of millions, are never written element by element.
+/// Zeros are never written element by element, since models hold billions of them.
 fn constant(c: f64, ty: &TensorType) -> Tensor {
     let one = Tensor::from_f64(ty.dtype, [1usize], &[c]);
     if one.bytes().iter().all(|&byte| byte == 0) {

@@ -70,7 +70,7 @@ impl<'b> Expr<'b> {
     }
 
     /// The same with score and mask functions (`score_region`, `mask_region`), which read
-    /// `captures`. Where `attention` drops weights, the seed stands before these.
+    /// `captures`. If `attention` drops weights, the seed is the first of the captures.
     pub fn attention_with(
         self,
         [k, v]: [Expr<'b>; 2],
@@ -290,7 +290,7 @@ impl Attention {
         dropout.factor(seed.ints()[0] as u64, ((b * heads + h) * queries + i) * keys + j)
     }
 
-    /// Weights `[B, H, Tq, Tk]`, or their cotangents, of which some are dropped.
+    /// Applies dropout, if any, to weights `[B, H, Tq, Tk]` or to their cotangents.
     pub(super) fn dropped<'b>(&self, weights: Expr<'b>, seed: Option<&Expr<'b>>) -> Expr<'b> {
         match (self.dropout, seed) {
             (Some(dropout), Some(&seed)) => weights.builder().op1(dropout, &[weights, seed]),
@@ -452,7 +452,7 @@ impl Op for Attention {
             .node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec())
             .into_iter();
         let mut cotangents: Vec<Option<Expr<'b>>> = grads.by_ref().take(3).map(Some).collect();
-        // Of the seed there is none.
+        // The seed has no cotangent.
         cotangents.extend(
             g.inputs[3..]
                 .iter()
@@ -510,8 +510,8 @@ impl Op for Attention {
         vec![
             plain(Attention::FULL, "S"),
             plain(Attention::CAUSAL, "T"),
-            // Grouped queries; decoding (few queries, aligned with the last keys); more queries
-            // than keys, of which the first see nothing.
+            // Grouped queries. Decoding: few queries, aligned with the last keys. More queries than
+            // keys: the first queries see nothing.
             fixed(Attention::CAUSAL, [[2, 6, 7, 8], [2, 2, 7, 8], [2, 2, 7, 5]]),
             fixed(Attention::CAUSAL, [[1, 4, 2, 8], [1, 4, 9, 8], [1, 4, 9, 8]]),
             fixed(Attention::CAUSAL, [[1, 2, 5, 4], [1, 1, 3, 4], [1, 1, 3, 4]]),

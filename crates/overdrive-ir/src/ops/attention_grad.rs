@@ -30,9 +30,9 @@ pub struct AttentionGrad {
 /// A score function with its derivatives, as kernels compute them: all are scalars.
 #[derive(Clone, Debug)]
 pub struct Slopes {
-    /// From the inputs of the score function: the score, and its derivative to the score that it
-    /// was given. For each of `reads`, its derivative to what was read and the index `[rank]` of
-    /// that, which is to be clamped.
+    /// From the inputs of the score function: the score, and its derivative with respect to the
+    /// given score. For each of `reads`: the derivative with respect to the element read, and the
+    /// index `[rank]` of that element, not yet clamped.
     pub region: Graph,
     /// Which capture is read, one for each read of a capture of floats.
     pub reads: Vec<usize>,

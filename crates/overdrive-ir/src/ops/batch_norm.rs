@@ -49,7 +49,7 @@ fn batch_axes(rank: usize) -> Vec<usize> {
     (0..rank).filter(|&axis| axis != 1).collect()
 }
 
-/// 1 / the number of elements per channel, of which an empty batch has "one".
+/// 1 / the number of elements per channel. An empty batch counts as one element.
 fn reciprocal_count(x: Expr<'_>) -> f64 {
     1.0 / batch_axes(x.rank()).iter().map(|&axis| x.size(axis)).product::<usize>().max(1) as f64
 }

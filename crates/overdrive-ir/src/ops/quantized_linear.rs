@@ -33,7 +33,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What stands beside the codes of the weights.
+/// Scales that accompany the codes of the weights.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightScales {
@@ -64,7 +64,7 @@ pub enum Activations {
 /// A linear layer with quantized weights.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct QuantizedLinear {
-    /// What stands beside the codes of the weights.
+    /// Scales that accompany the codes of the weights.
     pub weights: WeightScales,
     /// What x is in the product.
     pub activations: Activations,
@@ -190,7 +190,7 @@ impl QuantizedLinear {
         n.tensor_scale.map_or(w, |scale| w * scale.convert(w.dtype()))
     }
 
-    /// How rows of x become numbers, where that depends on them.
+    /// How rows of x become codes, if they do.
     fn rows(&self, block: usize) -> Option<QuantizeRows> {
         match self.activations {
             Activations::Float | Activations::Static(_) => None,

@@ -1,4 +1,4 @@
-//! Plans as text, for snapshots and for people who ask what will run.
+//! Plans as text, for snapshots and for people who want to know what will run.
 //!
 //! A step is one line: what it does, from which slots to which, with FLOPs and bytes. Scalar
 //! programs follow as expressions over the indices `i0 i1 ...`. In these, `acc` is the sum of the

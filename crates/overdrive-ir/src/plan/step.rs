@@ -116,7 +116,7 @@ pub enum StepKind {
 pub enum Bond {
     /// They are small, and read one operand or each other at the same element.
     Small,
-    /// Each adds its product to what the one before it gives.
+    /// Each product is added to the result of the one before it.
     Sum,
     /// They are alike, and none has to do with another.
     Alike,

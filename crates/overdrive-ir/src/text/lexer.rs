@@ -14,7 +14,7 @@ pub struct ParseError {
     pub column: usize,
     /// What would have been right there.
     pub expected: String,
-    /// What stands there.
+    /// The text that was found there.
     pub found: String,
 }
 

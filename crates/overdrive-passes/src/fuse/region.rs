@@ -15,7 +15,7 @@ pub(crate) struct Cut {
     pub(crate) region: Graph,
     /// What it reads, in region-input order.
     pub(crate) inputs: Vec<Value>,
-    /// What it gives, in region-output order.
+    /// The values that it computes for others, in the order of region outputs.
     pub(crate) outputs: Vec<Value>,
 }
 

@@ -13,7 +13,7 @@ impl Planner<'_> {
         let ahead = self.is_fixed(call.kernel.slot) && self.plan.mode != Mode::Eager;
         let kernel = ahead.then(|| self.target.kernel(&Call::Convolution(call)).ok()).flatten();
         let Some((name, bytes)) = kernel.and_then(|kernel| kernel.packed) else { return };
-        // What the packed form may depend on: everything but what becomes of the sums.
+        // The packed form may depend on everything but the epilogue.
         let ConvolutionCall { input, kernel, window, groups, accumulate, epilogue, .. } = &*call;
         let (ty, extents) = (&input.ty, &epilogue.0.extents);
         let strides = &input.strides;
@@ -37,7 +37,7 @@ impl Planner<'_> {
         call.kernel.slot = slot;
     }
 
-    /// Where a convolution keeps what it folds of parts of space.
+    /// The slot of a convolution for its partial folds of space.
     pub(super) fn parts_of_a_fold(&mut self, call: &ConvolutionCall) -> Option<SlotId> {
         let program = &call.epilogue.0;
         let fold = program.instrs.iter().position(|instr| matches!(instr, Instr::Reduce(_)))?;

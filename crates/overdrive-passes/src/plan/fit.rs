@@ -8,7 +8,7 @@ use overdrive_ir::plan::{Limited, Plan, Space};
 use overdrive_ir::{Graph, MemorySpace, Mode, Target, Tuning};
 use std::collections::BTreeSet;
 
-/// A plan within its limit, and what the passes were told to make it.
+/// A plan within its limit, and the tuning that made it.
 pub(super) struct Fitted {
     pub(super) plan: Plan,
     pub(super) tuning: Tuning,

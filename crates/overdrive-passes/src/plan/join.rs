@@ -10,8 +10,8 @@
 //!
 //! Invariant: no step of a launch reads what another of them writes, or shares a byte that another
 //! writes. The steps may thus run in any order and at once. The exception is a step that follows
-//! another: its launch sees to the order for what the one hands to the other. Copies that start
-//! between steps are no obstacle where they have nothing to do with them.
+//! another. Its launch keeps the order for values that one passes to the other. Copies that start
+//! between steps are no obstacle if they share no slots with them.
 
 use super::place;
 use overdrive_ir::plan::{Bond, Note, Plan, SlotId, SlotPlace, Space, Step, StepKind};
@@ -82,7 +82,7 @@ fn unite(plan: &mut Plan, bond: Bond, members: &[usize]) {
     head.reads.sort_unstable();
     head.reads.dedup();
     if bond != Bond::Alike {
-        // What the one hands to the other is not read from memory.
+        // Values passed within the launch are not read from memory.
         head.reads.retain(|slot| {
             !steps.iter().any(|step| step.writes.contains(slot)) || steps[0].reads.contains(slot)
         });

@@ -7,7 +7,7 @@ use crate::histogram_value;
 use overdrive_ir::{BlockFormat, DType, Granularity, Mismatch};
 use serde::{Deserialize, Serialize};
 
-/// How a range follows from what was seen.
+/// How a range follows from the observed values.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RangeRule {

@@ -103,7 +103,8 @@ impl LayerColumns<'_> {
         end.min(self.factor.nrows())
     }
 
-    /// The same for some columns of a row; what it does to the columns behind is left in `errors`.
+    /// The same for some columns of a row. Their errors, which later columns must compensate, are
+    /// left in `errors`.
     fn round_part(&self, row: &mut [f64], grids: &mut [Grid], (from, errors): (usize, &mut [f64])) {
         let to = from + errors.len();
         for column in from..to {

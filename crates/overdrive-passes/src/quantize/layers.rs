@@ -105,7 +105,7 @@ struct Reader {
     kind: LayerKind,
     order: KAxis,
     parts: Vec<LayerPart>,
-    /// What lies between the state and the products.
+    /// Views between the state and the products.
     views: BTreeSet<Value>,
 }
 

@@ -153,7 +153,7 @@ fn encoded(prepared: &Prepared, float: &Graph, factor: &Tensor) -> Encoded {
 /// A step in the graph.
 #[derive(Copy, Clone)]
 struct StepSize<'b> {
-    /// As it is stored: what codes are made with.
+    /// In the stored format, which codes are computed with.
     stored: Expr<'b>,
     /// The same number in f32, whose gradient reaches the factor.
     learnt: Expr<'b>,

@@ -27,7 +27,7 @@ pub(crate) fn factor_of_inverse(mut h: Vec<f64>, k: usize) -> Option<Vec<f64>> {
 }
 
 /// The same in place, by halves. With `H = [A B; Bᵀ C]`, `U₂` of C and `S = B U₂ᵀ`, the other parts
-/// are `U₁` of `A - S Sᵀ` and `-U₁ S U₂`. What lies below the diagonal is not read.
+/// are `U₁` of `A - S Sᵀ` and `-U₁ S U₂`. Elements below the diagonal are not read.
 fn invert(mut h: ArrayViewMut2<'_, f64>) -> Option<()> {
     let k = h.nrows();
     if k <= LEAF {

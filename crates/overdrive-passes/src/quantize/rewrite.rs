@@ -282,7 +282,7 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
     (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// What stands for a product of a layer, of which there is a `T`.
+/// Builds the replacement of a product of a layer, from the `T` of that layer.
 type BuildProduct<'a, T> = dyn for<'b> Fn(&T, LayerProduct<'b, '_>) -> Expr<'b> + 'a;
 
 /// The graph with what `build` makes of these layers in place of the old ones.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct Scheme {
     /// Of its weights, as `[N, K]` with K summed over.
     pub weights: BlockFormat,
-    /// Of what it multiplies them with.
+    /// How the other operand of the product is coded.
     pub activations: Activations,
     /// How its weights find their codes.
     #[serde(default)]
@@ -53,11 +53,11 @@ pub enum Additions {
 pub struct Quantization {
     /// Of every layer that `layers` does not name.
     pub scheme: Scheme,
-    /// How the range of static activations follows from what was seen.
+    /// How the range of static activations follows from the observed values.
     pub range: RangeRule,
     /// Schemes of single layers by name; `None` leaves the layer as it is.
     pub layers: BTreeMap<String, Option<Scheme>>,
-    /// What may stand beside codes.
+    /// Whether states may be added that the float graph lacks.
     #[serde(default)]
     pub additions: Additions,
 }

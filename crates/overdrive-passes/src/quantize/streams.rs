@@ -1,5 +1,5 @@
-//! Where factors of activations can go without a node of their own: into the norm, or the layer,
-//! that makes the activations.
+//! Folds factors of activations into the norm or layer that computes the activations, so that they
+//! need no node of their own.
 //!
 //! Layers that read one value share its factors, so that the value is made smaller once. Sources:
 //! SmoothQuant folds into norms (arXiv:2211.10438, section 4). AWQ also folds into the other half
@@ -18,7 +18,7 @@ pub(super) struct SharedInput<'l> {
     pub(super) maker: Option<Maker<'l>>,
 }
 
-/// What makes a value and can make it smaller.
+/// The producer of a value that can scale it.
 pub(super) enum Maker<'l> {
     /// Scale and shift of a norm: states of one element a channel.
     Norm(Vec<String>),
@@ -39,7 +39,7 @@ pub(super) fn streams<'l>(graph: &Graph, found: &'l [Layer]) -> Vec<SharedInput<
     }
     let stream = |(x, layers): (Value, Vec<&'l Layer>)| {
         let read: usize = layers.iter().map(|layer| layer.parts.len()).sum();
-        // What somebody else reads too must stay as large as it is.
+        // A value with other readers must not be scaled.
         let alone = uses[x.0 as usize] == read;
         let maker = alone.then(|| maker(graph, (&uses, found), x)).flatten();
         SharedInput { layers, maker }

@@ -1,5 +1,4 @@
-//! From the weights that values are multiplied with back to the scores: what stands around a
-//! softmax.
+//! Traces attention weights back to their scores, through the softmax and the ops around it.
 //!
 //! Exporters guard rows that see no key, and training drops weights. A model with sinks (gpt-oss)
 //! joins a column of logits to the scores and cuts its weights off again. Its eager attention also

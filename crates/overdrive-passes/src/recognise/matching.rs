@@ -87,7 +87,7 @@ struct Matching<'g> {
     graph: &'g Graph,
     /// Value of the graph for each value of the pattern.
     map: HashMap<Value, Value>,
-    /// Scalar constants of the pattern and what stands in their place.
+    /// Scalar constants of the pattern, and the numbers found in their place.
     differing: Vec<(f64, f64)>,
 }
 

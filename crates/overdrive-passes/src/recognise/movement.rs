@@ -12,7 +12,7 @@ use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 pub(super) enum DimFactor {
     /// Part of the source, by its place there.
     Source(usize),
-    /// The same elements so many times.
+    /// The same elements, repeated this many times.
     Repeat(usize),
 }
 
@@ -183,8 +183,8 @@ fn sizes(shape: &Shape) -> Option<Vec<usize>> {
     shape.0.iter().map(|dim| dim.size()).collect()
 }
 
-/// Where the elements of a value come from, past movements and products with a number; the value
-/// itself where no parts are moved whole. `None` without elements.
+/// The source of a value's elements, traced through movements and products with a number. It is the
+/// value itself if parts are not moved as a whole. `None` without elements.
 pub(super) fn trace(graph: &Graph, value: Value) -> Option<Moved> {
     let (mut chain, mut source, mut factor) = (Vec::new(), value, 1.0);
     while let Some(node) = graph.producer(source) {

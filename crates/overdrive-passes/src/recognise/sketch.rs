@@ -57,7 +57,7 @@ struct Sketching<'g> {
 
 impl<'g> Sketching<'g> {
     fn value(&mut self, s: Value, t: Value) -> bool {
-        // How much of what depends on nothing is folded is a matter of its size.
+        // Values that depend on no input may or may not be folded, depending on their size.
         if self.sketch.is_free(s) {
             return self.scene.is_free(t);
         }

@@ -35,7 +35,7 @@ pub(crate) struct Relation {
     /// Sets of operands in which the node is linear: where they are partial sums and the others are
     /// not, the result is one.
     pub(crate) linear: Vec<Vec<usize>>,
-    /// Of a composite, how each result is folded from those of parts, if it is.
+    /// For a composite: how each result is folded from results of parts, if it is.
     pub(crate) folds: Vec<Option<Reducer>>,
 }
 
@@ -235,8 +235,8 @@ fn untouched(r: &mut Relation, [whole, slice]: &[&TensorType; 2], operands: &[(u
     }
 }
 
-/// Pairs of dimensions of which equal parts hold the same elements: the outermost ones of each
-/// group of dimensions with equal products.
+/// Pairs of dimensions whose equal parts hold the same elements. They are the outermost ones of
+/// each group of dimensions with equal products.
 fn outermost(from: &[usize], to: &[usize]) -> Vec<(usize, usize)> {
     let mut pairs = vec![];
     if from.contains(&0) {

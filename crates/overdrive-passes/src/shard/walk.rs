@@ -47,7 +47,8 @@ struct NodeCall<'a, 'b> {
 }
 
 impl<'b> Ranks<'b, '_> {
-    /// Values of `graph`, of which `known` has inputs and states, annotated by `shardings`.
+    /// Computes the values of `graph`, annotated by `shardings`. `known` has those of inputs and
+    /// states.
     pub(super) fn graph(
         &mut self,
         graph: &Graph,
@@ -324,7 +325,7 @@ impl NodeCall<'_, '_> {
         to
     }
 
-    /// How a result lies.
+    /// The sharding of a result.
     fn result(&self, mesh: &Mesh, choices: &[AxisChoice], result: usize) -> Sharding {
         let mut to = Sharding::whole(self.results[result].rank());
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {

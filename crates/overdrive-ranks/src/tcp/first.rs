@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 /// How long others are waited for that are to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// How long a connection may take to say who it is.
+/// Time limit for a new connection to send its greeting.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// How often the port is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Somebody at the port, and what they said.
+/// A new connection and its greeting.
 type Visitor = (TcpStream, Greeting);
 
 /// Waits for all other ranks, and gives their streams in their order.
@@ -158,7 +158,7 @@ impl First {
     }
 }
 
-/// Takes part for one rank; gives where to leave what is sent to it.
+/// Takes part for one rank. Returns the sender of frames to that rank.
 fn serve(member: Arc<Member>, stream: TcpStream) -> Sender<Vec<u8>> {
     let stream = Arc::new(stream);
     let (outbox, to_send) = channel::<Vec<u8>>();

@@ -32,7 +32,7 @@ pub(super) struct Other {
     inbox: Arc<Inbox>,
 }
 
-/// What rank 0 has said.
+/// Messages from rank 0.
 #[derive(Debug)]
 struct Inbox {
     said: Mutex<Said>,

@@ -9,7 +9,7 @@ use overdrive_ir::Tensor;
 pub struct Batch {
     /// Inputs, `[B, ...]`: f32 features or i32 token ids.
     pub x: Tensor,
-    /// Of texts of several lengths: i32 `[B, T]`, 1 for tokens and 0 for what fills a row up.
+    /// For texts of several lengths: i32 `[B, T]`, 1 for tokens and 0 for padding.
     pub mask: Option<Tensor>,
     /// What each should give: i32 `[B]` classes or `[B, T]` next tokens, or f32 `[B]` quantities.
     pub labels: Tensor,

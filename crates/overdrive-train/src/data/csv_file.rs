@@ -159,7 +159,7 @@ impl<'r> Table<'r> {
         Ok(())
     }
 
-    /// What labels have to be, where that is known before they are read.
+    /// The kind of target that labels must have, if it is known before they are read.
     fn asked(&self) -> Option<Target> {
         let of = |like: &TableColumns| match like.is_quantity {
             true => Target::Quantity,
@@ -232,7 +232,7 @@ fn check_names(at: &str, names: &[String]) -> Result<(), TrainError> {
     }
 }
 
-/// The column of labels: the one that was asked for, that of the model, or the last.
+/// The column of labels: the requested one, that of the model, or the last.
 fn label(
     at: &str,
     names: Option<&[String]>,

@@ -38,7 +38,7 @@ impl Samples {
         Self::with(place, features, Targets::Classes { of: labels, count: largest as usize + 1 })
     }
 
-    /// The same with targets of any kind, which are what they have to be.
+    /// The same with targets of any kind. The caller has checked them.
     ///
     /// # Errors
     /// When there are none, counts differ, or a feature is not finite.

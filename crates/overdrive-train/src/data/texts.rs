@@ -24,7 +24,7 @@ const LABEL: &str = "label";
 /// A text with its label as it is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Line {
-    /// Where it stands, from 1.
+    /// Its line, from 1.
     number: u64,
     text: String,
     label: String,
@@ -96,7 +96,7 @@ impl Texts {
         self.lines.is_empty()
     }
 
-    /// The same in tokens, and labels as what they mean.
+    /// The same in tokens, with labels as targets.
     ///
     /// # Errors
     /// With the line, when a label is no class of the model or no number, or the tokenizer has no
@@ -259,7 +259,7 @@ fn quantity(at: &str, label: &str) -> Result<f32, TrainError> {
     })
 }
 
-/// What stands at this place instead of a text or a label.
+/// The error for a missing text or label at this place.
 fn missing(at: &str, name: &str) -> TrainError {
     let remedy = "fill the gap, or leave the line out";
     TrainError::invalid(format!("{at}, `{name}`"), "a value", "nothing", remedy)
