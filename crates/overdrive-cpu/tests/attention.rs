@@ -120,7 +120,7 @@ fn is_kernel(kind: &StepKind, name: &str) -> bool {
     matches!(&call.op, KernelOp::Composite(op, _) if op.name() == name)
 }
 
-/// Documents of 100 keys, of which a query sees its own.
+/// Documents of 100 keys; a query sees only its own document.
 fn documents() -> Graph {
     mask_region(&[], |[_, _, q, k], _| {
         let [q, k] = [q, k].map(|i| i.binary(Binary::Div, i.constant(100.0)));

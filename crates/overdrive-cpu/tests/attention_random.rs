@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::{Gradients, Tolerance, derivative};
 
-/// What hides keys beside `Attention::mask`.
+/// Masks in addition to `Attention::mask`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hides {
     Nothing,

@@ -86,7 +86,7 @@ pub fn compile(source: &KernelSource, architecture: Architecture) -> Result<Vec<
 /// As `compile`, by way of the cache.
 ///
 /// # Errors
-/// As `compile`; the cache has none.
+/// Those of `compile`. The cache adds none.
 pub fn compile_cached(
     source: &KernelSource,
     architecture: Architecture,

@@ -39,7 +39,7 @@ impl Addresses {
         self.workspace = address;
     }
 
-    /// The same with scratch that begins so many bytes later.
+    /// The same with scratch that begins `offset` bytes later.
     pub(crate) fn with_workspace(&self, offset: usize) -> Self {
         Self { workspace: self.workspace + offset as u64, ..self.clone() }
     }

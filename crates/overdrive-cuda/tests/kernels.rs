@@ -256,7 +256,7 @@ fn attention_with_dropped_weights() {
             }
         }
     }
-    // Beside functions, which read what lies behind the seed.
+    // Together with functions, whose captures come after the seed.
     let lengths = Array::from_f64(DType::I32, &[2], vec![290.0, 0.0]);
     let captures = [lengths.ty()];
     let mask = mask_region(&captures, |[b, _, _, k], captures| {

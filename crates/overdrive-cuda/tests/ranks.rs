@@ -101,7 +101,7 @@ fn numbers(dtype: DType, rank: usize) -> Tensor {
     Array::build(dtype, &SIZES, value).to_tensor()
 }
 
-/// Fails unless all ranks have exactly what the CPU gives, in these modes.
+/// Fails unless all ranks have exactly the CPU's results in these modes.
 fn is_exact(graph: &Graph, dtype: DType, modes: &[Mode]) {
     let inputs: Vec<Vec<Tensor>> = (0..RANKS).map(|rank| vec![numbers(dtype, rank)]).collect();
     let expected = by_cpus(graph, &inputs);

@@ -64,7 +64,8 @@ impl HostMemory {
             "an engine on the host was given memory of a device"
         );
         (self.stamp, self.fingerprint) = (new_stamp(), None);
-        // SAFETY: as in `bytes`, and `self` is borrowed alone.
+        // SAFETY: the lines are initialised, plain bytes, at least `len` of them, and `self` is
+        // borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 

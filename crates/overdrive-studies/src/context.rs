@@ -1,4 +1,4 @@
-//! What a study is given, by who needs what.
+//! `Context`: everything that a study is given, grouped by use.
 //!
 //! [`Parties`] take part, [`Sampling`] says how they are timed, and [`Probes`] measure memory and
 //! other quantities. The [`Journal`] is the run as its user sees it.
@@ -32,7 +32,7 @@ pub struct Context<'a> {
     pub tuning: &'a RefCell<Tuning>,
     /// How to sample, and when to stop.
     pub sampling: Sampling<'a>,
-    /// What is counted beside time.
+    /// Memory, energy and other quantities in addition to time.
     pub probes: Probes<'a>,
     /// The run as its user sees it.
     pub journal: Journal<'a>,

@@ -1,13 +1,13 @@
 //! A folder in Hugging Face's format, or a GGUF file, as a model. The fields of config.json give
 //! the architecture; weights are found by name.
 //!
-//! This is where what `formats` reads meets what `models` builds. The graphs name their states as
-//! the files do, and every difference is an error that lists it. States that are renamed or left
-//! out by a rule are in `notes`. Weights stay as they are stored. As a graph is loaded, 16-bit ones
-//! become f32, so that what is measured in f32 is f32 throughout. A decoder that runs in their
-//! format keeps them. A folder that `quantize` wrote has codes in place of some weights. Invariant:
-//! a model that was read has every weight, each of the type that its graph declares, or of a
-//! narrower float type.
+//! This connects the files that `formats` reads with the graphs that `models` builds. The graphs
+//! name their states as the files do, and every difference is an error that lists it. States that
+//! are renamed or left out by a rule are in `notes`. Weights stay as they are stored. When a graph
+//! is loaded, 16-bit weights become f32, so that measurements in f32 are f32 throughout. A decoder
+//! that runs in their format keeps them. A folder that `quantize` wrote has codes in place of some
+//! weights. Invariant: a model that was read has every weight, each of the type that its graph
+//! declares, or of a narrower float type.
 
 mod adapter;
 mod architecture;
@@ -52,7 +52,7 @@ use std::path::{Path, PathBuf};
 pub struct Pretrained {
     /// Its name in results: that of the folder.
     pub name: String,
-    /// Where it lies, unless it is a file by itself.
+    /// Its folder, unless it is a single file.
     folder: Option<PathBuf>,
     /// What its config.json says, or would say.
     described: Config,

@@ -182,7 +182,7 @@ fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<ReadyEnt
     compiled.collect()
 }
 
-/// Adds to a latency what stands beside it: work, shares of ceilings, memory, copies, energy.
+/// Adds further figures to a latency: work, shares of ceilings, memory, copies, energy.
 fn complete(
     context: &Context<'_>,
     (entry, oracle): (&Entry<'_>, &Oracle<'_>),

@@ -1,5 +1,4 @@
-//! A model before its dimensions are bound: what a name, a folder or a file gives, whoever reads
-//! it.
+//! A model before its dimensions are bound, as read from a name, a folder or a file.
 
 use crate::Workload;
 use overdrive_bench::work::Items;

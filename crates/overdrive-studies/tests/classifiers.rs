@@ -64,7 +64,7 @@ impl Slow<'_> {
         x.iter().enumerate().map(scaled).collect()
     }
 
-    /// A block of which these are the names: of q, k, v and what joins, both norms, both layers.
+    /// A block with these names: q, k, v and output projection, both norms, both layers.
     fn block(&self, h: &Rows, mask: &[i128], prefix: &str, names: [&str; 8]) -> Rows {
         let name = |i: usize| format!("{prefix}.{}", names[i]);
         let [q, k, v] =

@@ -1,4 +1,4 @@
-//! Several sequences decoded together give what each gives alone.
+//! Several sequences decoded together give the same as each alone.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

@@ -108,8 +108,8 @@ impl<T: Element> MacroKernel<'_, T> {
         for first in (0..cols).step_by(panel.width) {
             let lines = (cols - first).min(panel.width);
             let at = buffers.b.wrapping_add(self.kernel.block_bytes(panel, first, depth));
-            // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and
-            // a block of `nc` and `kc`.
+            // SAFETY: the buffers hold the columns of a panel and a block of `nc` and `kc`. Any
+            // bytes are valid numbers.
             unsafe {
                 if as_it_is && lines == panel.width {
                     let to = std::slice::from_raw_parts_mut(at.cast::<T>(), lines * depth);

@@ -10,7 +10,7 @@ use super::simd::Simd;
 /// The most rows that go this way.
 pub(super) const MOST_ROWS: usize = 8;
 
-/// How B lies in memory, and so the order in which it is read.
+/// Layout of B in memory, and so the order in which it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SkinnyOrder {
     /// Columns side by side: C is a sum of outer products, a few rows of B at a time.

@@ -24,7 +24,7 @@ pub(super) enum PointerTarget {
     Cell(u32),
     /// A block of lanes.
     Unit(u32),
-    /// Where walk `0` of the nest stands.
+    /// The current position of this walk of the nest.
     Walk(u32),
     /// Values kept for the row: the cache's number. It moves through the row's lanes.
     Cache(u32),

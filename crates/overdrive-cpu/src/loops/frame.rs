@@ -155,7 +155,7 @@ impl<'a> Frame<'a> {
     /// Executes one row: lanes `lanes` at position `index` of the outer loops.
     ///
     /// # Safety
-    /// As for [`open`](Self::open); no other task writes what this row writes.
+    /// As for [`open`](Self::open). No other task writes the elements of this row.
     pub(super) unsafe fn row(&mut self, index: &[usize], lanes: Range<usize>) {
         for at in 0..self.nest.walks.len() {
             let walk = &self.nest.walks[at];

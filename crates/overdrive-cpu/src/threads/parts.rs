@@ -98,7 +98,7 @@ mod tests {
     use super::super::Scratch;
     use super::*;
 
-    /// Writes so many bytes of the second of three parts, of which it has 70.
+    /// Writes `bytes` bytes of the second of three parts, which has 70.
     fn write(bytes: usize) {
         let parts = ScratchParts::new([("left", 3), ("right", 70), ("sums", 0)]);
         let mut scratch = Scratch::default();

@@ -44,7 +44,7 @@ pub(super) struct Sampling {
     batch: Option<Batch>,
 }
 
-/// What taking a sample needs beside the session.
+/// Resources for taking a sample, in addition to the session.
 struct Tools {
     device: Arc<Device>,
     gate: Gate,

@@ -92,7 +92,7 @@ pub(super) fn sums(call: &GemmCall) -> DType {
     }
 }
 
-/// The offset of element 0 and the strides of row and column, of which one is the contracted one.
+/// The strides of row and column; one of the two is the contracted dimension.
 pub(super) fn strides(view: &MatrixView) -> [i64; 2] {
     [view.row_stride, view.col_stride]
 }

@@ -54,8 +54,8 @@ struct CompiledCastTranspose {
     operands: [ViewStart; 2],
     /// Codes, transposed codes, largest magnitude.
     results: [Option<ViewStart>; 3],
-    /// Where blocks meet for the largest magnitude, if it is wanted; each launch leaves it as it
-    /// was.
+    /// Counter by which blocks combine the largest magnitude, if that is a result. Each launch
+    /// resets it at its end.
     counter: Option<DeviceBytes>,
     at: Matrices,
 }

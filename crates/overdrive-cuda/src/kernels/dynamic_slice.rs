@@ -38,7 +38,7 @@ enum Moving {
     To,
 }
 
-/// A copied block, one side of which starts where `starts` say.
+/// A copied block; `starts` give the beginning of one side.
 #[derive(Debug)]
 struct CompiledSlice {
     starts: Starts,

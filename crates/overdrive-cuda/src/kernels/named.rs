@@ -31,9 +31,9 @@ const KERNELS: &[NamedKernel] = &[
 pub(crate) struct NamedKernel {
     /// The op's name.
     pub(crate) op: &'static str,
-    /// The one architecture that it is for, where it is not for all.
+    /// The only architecture that it is for; `None` means all.
     pub(crate) only: Option<Architecture>,
-    /// Why it does not compute these regions of the op, of which there is at least one.
+    /// Why it does not compute these regions of the op. There is at least one region.
     pub(crate) declines_regions: fn(&[Graph]) -> Option<Decline>,
     /// Whether it hands its result to an epilogue.
     pub(crate) takes_epilogue: bool,

@@ -207,7 +207,7 @@ impl From<RankError> for Error {
 }
 
 impl Drop for NcclGroup {
-    /// Where all is well, what others may still need of this rank is sent before.
+    /// If nothing failed, data that other ranks may still need is sent first.
     fn drop(&mut self) {
         let mut handle = self.handle();
         let is_well = !handle.0.is_null()

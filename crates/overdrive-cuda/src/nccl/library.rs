@@ -151,7 +151,7 @@ impl Library {
         })
     }
 
-    /// What the library says of a result, and of what led to it.
+    /// The library's text for a result, and its last error.
     pub(super) fn words(&self, result: c_int, comm: Comm) -> String {
         // SAFETY: both give texts that the library owns, of any result and communicator.
         let [what, why] = unsafe {

@@ -1,4 +1,4 @@
-//! Which cases a run takes, what it has of an earlier one, and who hears of it.
+//! `Journal`: the cases of a run, results of an earlier run, and reports of progress.
 
 use overdrive_bench::case::Case;
 use overdrive_bench::failure::FailureKind;

@@ -47,7 +47,7 @@ pub struct Decoded<'a> {
     pub model: &'a Pretrained,
     /// Modes of codes.
     pub modes: &'a [&'static str],
-    /// What makes them: asked only where the study takes its cases.
+    /// Builds them; called only if the study takes their cases.
     pub coded: &'a MakeCoded<'a>,
 }
 

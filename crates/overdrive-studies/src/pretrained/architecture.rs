@@ -78,7 +78,7 @@ impl Architecture {
                 config.wrong("model_type", &format!("one of {known}"), &format!("`{found}`"));
             return Err(error);
         };
-        // Rows of attention that were removed, of which no weights are left.
+        // Attention heads that were removed, so that their weights are missing.
         if config.section(&["pruned_heads"])?.is_some_and(|heads| !heads.is_empty()) {
             return Err(config.wrong("pruned_heads", "none", "some"));
         }
@@ -115,7 +115,7 @@ impl Architecture {
         }
     }
 
-    /// What is known of it beside its graph.
+    /// Facts about it that its graph does not say.
     pub(crate) fn facts(&self) -> Facts {
         match self {
             Self::Gpt2(gpt2) => gpt2::facts(gpt2),
@@ -128,7 +128,7 @@ impl Architecture {
         }
     }
 
-    /// What it is given and what it gives.
+    /// Kind of its inputs and outputs.
     pub fn task(&self) -> ModelTask {
         self.facts().task
     }

@@ -17,7 +17,7 @@ const NO_END: u32 = 2;
 /// Texts of a call unless the user says otherwise.
 const DEFAULT_TEXTS: usize = 4;
 
-/// What the fields of a tower mean where they are absent.
+/// Defaults of the fields of a tower.
 struct Defaults {
     width: usize,
     hidden: usize,

@@ -27,7 +27,7 @@ pub struct Coding {
     pub mode: String,
     /// Their formats by name.
     pub layers: BTreeMap<String, Scheme>,
-    /// How it came about, for who reads the file.
+    /// How the coding was made, for readers of the file.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub recipe: Value,
 }

@@ -253,7 +253,7 @@ const IDLE_STARTS: [&str; 2] = ["_", "summary_"];
 const IDLE_ENDS: [&str; 7] =
     ["dropout", "_dropout_prob", "_pdrop", "drop", "_token_id", "_token_index", "layerdrop"];
 
-/// What to say of fields that were not asked for and may mean something.
+/// A note on fields that nobody read and that may matter.
 pub(super) fn note_on_unknown(config: &Config) -> Option<String> {
     let is_idle = |name: &str| {
         let own = name.rsplit('.').next().unwrap_or(name);

@@ -27,7 +27,7 @@ pub enum Problem {
     Quantity,
 }
 
-/// What stands behind the family in the names of classifiers of text.
+/// End of the class names of text classifiers, after the family.
 const CLASSIFIER: &str = "ForSequenceClassification";
 
 /// Names that a note lists at most.

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Fitted {
     /// Under the names of the states of the graph, and with what no rule knows.
     pub(super) tensors: Tensors,
-    /// What stood before such a name in the files, or stands before it here alone: the name of the
-    /// state, that in the files.
+    /// States whose names here and in the files differ by a prefix: name of the state, name in the
+    /// files.
     pub(super) renamed: BTreeMap<String, String>,
     /// What is known to be no part of the graph, under its own names.
     pub(super) left_out: Tensors,
@@ -66,7 +66,7 @@ pub(super) fn fit(
     Fitted { tensors: fitted, renamed, left_out }
 }
 
-/// What compressed-tensors writes behind the name of a weight, where a graph has no state of that
+/// Suffixes that compressed-tensors adds to the name of a weight, if a graph has no state of that
 /// name.
 const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 

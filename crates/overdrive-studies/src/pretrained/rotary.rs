@@ -41,8 +41,8 @@ pub(super) fn rotary(
     turned(config, scaling, (base.unwrap_or(outside), part), positions)
 }
 
-/// The rotations of blocks with all tokens in sight and of those with a window, each of which has
-/// fields of its own.
+/// The rotations of blocks with full attention and of those with a window. Each kind has its own
+/// fields.
 pub(super) fn rotary_by_kind(
     config: &Config,
     positions: Positions,

@@ -22,7 +22,7 @@ impl Footprint {
         Self { codes: 0, scales: 0, unquantized: state_bytes(graph), replaced: 0 }
     }
 
-    /// Of what `quantize` made.
+    /// The footprint of a result of `quantize`.
     pub fn of(quantized: &Quantized) -> Self {
         let sum =
             |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();

@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 /// Values that parts of a model give each other, by name.
 type Known = BTreeMap<String, Tensor>;
 
-/// What [`apply`] makes, block by block; `done` is told after each, with how many there are.
+/// The same as [`apply`], block by block. `done` is called after each block, with the number of all
+/// blocks.
 ///
 /// # Errors
 /// As [`apply`].
@@ -64,7 +65,7 @@ pub fn apply_in_parts(
             ..template.clone()
         };
         let next = apply(backend, &of_part, (preparation, &quantization), &seen)?;
-        // Nobody reads what the last part gives.
+        // Nobody reads the outputs of the last part.
         if index + 1 < parts.len() {
             for (known, given) in known.iter_mut().zip(outputs(backend, &next.graph, &seen)?) {
                 known.extend(part.outputs().iter().map(|port| port.name.clone()).zip(given));

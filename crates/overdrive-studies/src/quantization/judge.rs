@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// What graphs are judged on.
 enum HeldOut {
     Labelled(Arc<dyn Split>),
-    /// Batches and what the float model makes of them.
+    /// Batches, and the float model's outputs for them.
     Outputs(Vec<Vec<Tensor>>, Vec<Vec<Tensor>>),
 }
 
@@ -66,8 +66,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// The same on `count` of its samples, by what changes most smoothly: the loss where there are
-    /// labels.
+    /// The same on `count` of its samples, by the smoothest metric: the loss if there are labels.
     #[must_use]
     pub fn screening(&self, count: u64) -> Self {
         let (metric, held_out) = match &self.held_out {

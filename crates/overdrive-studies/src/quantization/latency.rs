@@ -62,8 +62,9 @@ pub fn latency_of_blocks(
 }
 
 /// The times of bound graphs, in their order, and then those of rivals, each on the inputs that
-/// `draw` gives for a seed. A graph's outputs are compared with those of a run of its own, which
-/// they must equal but for rounding. How near they are to the float model is judged elsewhere.
+/// `draw` gives for a seed. A graph's outputs are compared with those of a separate run of the same
+/// graph, and must be equal up to rounding. How near they are to the float model is judged
+/// elsewhere.
 ///
 /// # Errors
 /// When the back end cannot compile or run one of them.

@@ -11,7 +11,7 @@ use overdrive_bench::outcome::Outcome;
 use overdrive_bench::subject::Subject;
 use overdrive_ir::{DType, Tensor};
 
-/// What rivals are asked to do.
+/// The task given to rivals.
 pub struct Question<'a, 'q> {
     /// The mode of ours.
     pub mode: &'q str,
@@ -31,7 +31,7 @@ pub struct Question<'a, 'q> {
 pub struct Rival<'a> {
     /// Framework, its mode, how it runs and the number format of activations.
     pub name: String,
-    /// How near its outputs are to those of our float model.
+    /// Agreement of its outputs with those of our float model.
     pub agreement: Option<Agreement>,
     ready: Result<peers::Timed<'a>, Failure>,
 }
@@ -123,7 +123,7 @@ impl<'a> Rival<'a> {
         self.ready.as_mut().ok().map(|ready| ready as &mut dyn Subject)
     }
 
-    /// What the session saw of it, which is asked for only where it took part.
+    /// Its result in the session. `seen` is called only if it took part.
     pub(super) fn timed(&self, seen: impl FnOnce() -> Outcome) -> Timed {
         match &self.ready {
             Ok(ready) => {

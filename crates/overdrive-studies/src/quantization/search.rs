@@ -1,10 +1,10 @@
 //! Mixed precision: which layer takes which mode, so that nothing else is smaller, as near and as
 //! fast.
 //!
-//! Layers step from f32 through ever smaller forms. The next step is always the one that costs
-//! least for each byte that it saves, by what the scan of single layers saw. The scan only orders
-//! the steps. Models along this path, and every mode on all layers, are made, judged and timed as
-//! wholes. The front is taken from these.
+//! Layers step from f32 through ever smaller forms. The next step is always the one with the least
+//! loss per saved byte, by the scan of single layers. The scan only orders the steps. Models along
+//! this path, and every mode on all layers, are built, judged and timed as a whole. The front is
+//! taken from these.
 
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};

@@ -1,5 +1,5 @@
-//! The subjects that are judged and timed side by side: the float model, and what each mode makes
-//! of it.
+//! The subjects that are judged and timed side by side: the float model, and its quantization in
+//! each mode.
 
 use super::figures::{self, Quantities};
 use super::judge::bound;
@@ -25,7 +25,7 @@ pub(super) struct Subject {
     likeness: Quantities,
 }
 
-/// What one trained model gives.
+/// The results for one trained model.
 pub(super) struct Judged {
     scores: Scores,
     trained_as_long: Option<Scores>,

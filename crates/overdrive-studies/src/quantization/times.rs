@@ -8,7 +8,7 @@ pub struct Timed {
     pub outcome: Outcome,
     /// Bytes that stay on the device between calls: states, and what was packed of them.
     pub resident_bytes: u64,
-    /// The same with what a call takes for itself: its arena and the scratch of libraries.
+    /// The same including the memory of a call: its arena and the scratch of libraries.
     pub peak_bytes: u64,
 }
 

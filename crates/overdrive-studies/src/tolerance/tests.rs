@@ -61,7 +61,7 @@ fn kinds() -> [QuantizedLinear; 3] {
     ]
 }
 
-/// What the processor makes of `graph` in f32.
+/// Outputs of `graph` on the processor in f32.
 pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
     let mut session =
         backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();

@@ -17,7 +17,7 @@ const OWN: usize = 8;
 /// That of slopes.
 const SLOPES: u32 = 7;
 
-/// Where a block of scores lies in its attention: batch, head, first query, first key.
+/// Position of a block of scores: batch, head, first query, first key.
 pub(super) type Position = [i32; 4];
 
 /// The form of blocks.
@@ -276,7 +276,7 @@ impl<'a> Translator<'a> {
             .map_err(|unsupported| Unsupported::new(unsupported.reason))
     }
 
-    /// The element of a capture at an index, each part of which is clamped to its dimension.
+    /// The element of a capture at an index. Each part of the index is clamped to its dimension.
     fn read(
         &mut self,
         capture: &View,

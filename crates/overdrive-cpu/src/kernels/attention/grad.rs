@@ -246,8 +246,8 @@ where
         }
     }
 
-    /// The log-sum-exp and delta of the queries of a group; those of the last stand for what is
-    /// missing.
+    /// The log-sum-exp and delta of the queries of a group. Missing queries get those of the last
+    /// one.
     unsafe fn numbers(
         &self,
         [b, h]: [usize; 2],
@@ -286,7 +286,7 @@ where
             // SAFETY: the sums of a group are channel by query, and the part has room for them.
             unsafe { transpose(lines, buffers.turned) };
             for (row, query) in (first..(first + group).min(queries.end)).enumerate() {
-                // SAFETY: as above; the results have the query.
+                // SAFETY: the part has room for the rows, and the results have the query.
                 unsafe {
                     let row =
                         std::slice::from_raw_parts_mut(buffers.turned.add(row * depth), depth);

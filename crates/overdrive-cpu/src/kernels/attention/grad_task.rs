@@ -46,10 +46,11 @@ pub(super) struct Wanted {
 /// The parts of a worker's scratch.
 #[derive(Debug)]
 pub(super) struct AttentionGradScratch<'a, A> {
-    /// Of a group: q and dout as the right operands of scores and of slopes, and as those of the
-    /// gradients of k and v.
+    /// For a group: q and dout, packed as right operands of scores and slopes, and again as those
+    /// of the gradients of k and v.
     group: [*mut u8; 4],
-    /// Of each block of a tile: k and v as left operands, and k as that of the gradient of q.
+    /// For each block of a tile: k and v, packed as left operands, and k packed as that of the
+    /// gradient of q.
     tile: [*mut u8; 3],
     /// Scores and slopes, keys by queries; and the slopes of a score function.
     scores: *mut A,
@@ -74,7 +75,7 @@ pub(super) struct AttentionGradScratch<'a, A> {
     _placed: PlacedParts<'a, 22>,
 }
 
-/// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
+/// Extent of a block: its number in the tile, its keys, the keys that its queries see, and its
 /// queries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyBlock {
@@ -200,7 +201,7 @@ where
         std::array::from_fn(|i| buffers.tile[i].wrapping_add(number * bytes[i]))
     }
 
-    /// Adds what a block gives to the gradients `[dq, dk, dv]` of its queries and keys.
+    /// Adds the contribution of a block to the gradients `[dq, dk, dv]` of its queries and keys.
     ///
     /// # Safety
     /// The block and its group are packed, and its rows of numbers are filled. The gradients have
@@ -333,7 +334,8 @@ where
                 kernel.pack_b_block(lines, buffers.packed_slopes);
                 buffers.packed_slopes.cast_const()
             };
-            // Panel by panel, because panels are as long as the block, of which a prefix is seen.
+            // Panel by panel, because panels are as long as the block, but only a prefix of it is
+            // seen.
             for channel in (0..self.depth).step_by(rows) {
                 let product = BlockProduct {
                     a: columns.add(kernel.a_bytes(channel, keys)),

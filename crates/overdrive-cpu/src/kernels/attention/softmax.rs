@@ -86,8 +86,8 @@ pub(super) struct Running<A> {
     pub(super) sum: *mut A,
     /// What the last update multiplied earlier powers by.
     pub(super) shrink: *mut A,
-    /// What scores are multiplied by to become powers of two: e^x costs a multiplication more than
-    /// 2^x, and the scale's is there anyway.
+    /// Factor that turns scores into exponents of 2. e^x costs a multiplication more than 2^x, and
+    /// the scale is multiplied anyway.
     pub(super) factor: A,
 }
 
@@ -99,8 +99,8 @@ pub(super) struct Passes {
     pub(super) update: LaneEntry,
     /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
     pub(super) scale: LaneEntry,
-    /// The same, where the maximum is that of the scores themselves: differences are multiplied,
-    /// so that the largest negative numbers do not overflow.
+    /// The same as `update`, with the maximum of the unscaled scores. Differences are multiplied,
+    /// so that the lowest numbers do not overflow.
     pub(super) update_unscaled: LaneEntry,
     /// Makes each of `n` scores at `dst` the one at `src[1]` where the byte at `src[0]` is 0.
     pub(super) hide: LaneEntry,

@@ -79,7 +79,7 @@ pub(super) struct AttentionScratch<'a, A> {
     out: *mut A,
     /// A panel's, query by channel.
     rows: *mut A,
-    /// Of a panel's scores, whether each is visible, and what the functions need.
+    /// For the scores of a panel: whether each is visible, and scratch of the functions.
     visible: *mut u8,
     functions: *mut u8,
     /// What the weights of a panel are multiplied by where some are dropped.
@@ -276,8 +276,8 @@ where
                 dropping.apply(scores, kept);
             }
             let b = self.probabilities(buffers, seen);
-            // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is
-            // seen.
+            // Panel by panel of Vᵀ, because panels are as long as the block, but only a prefix of
+            // it is seen.
             let rows = self.kernel.tile()[0];
             for channel in (0..self.values).step_by(rows) {
                 self.kernel.multiply_block(BlockProduct {
@@ -355,8 +355,8 @@ where
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
 
-    /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile, until
-    /// the next is asked for.
+    /// Results of [`run`](Self::run) for the panel that begins at query `panel` of the tile. They
+    /// are valid until the next call.
     ///
     /// # Safety
     /// The buffers are as `run` left them.

@@ -167,7 +167,7 @@ impl<T: Format> Convolution<T> {
         })
     }
 
-    /// Spans of whole panels, as even as can be, of which there are `pieces` where the work allows.
+    /// Cuts the work into about `pieces` spans of whole panels, as even as possible.
     fn cutting(&self, pieces: usize) -> Cutting {
         let width = self.kernel.tile()[1];
         let [plane, line] = self.stage.plane_and_line();

@@ -296,7 +296,8 @@ impl Stage {
         }
     }
 
-    /// Where the planes of row `row` begin in a stage `from` that begins with those of row `first`.
+    /// Address of the planes of row `row` in the stage `from`, which begins with the planes of row
+    /// `first`.
     pub(super) fn planes_from(
         &self,
         from: *const u8,

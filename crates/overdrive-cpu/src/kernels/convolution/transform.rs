@@ -55,7 +55,7 @@ unsafe fn pairs(from: *const f32) -> __m512 {
     }
 }
 
-/// The elements of the windows of 16 tiles of two, of which there are four.
+/// The four elements of each window, for 16 tiles of two.
 #[inline(always)]
 unsafe fn twos(from: *const f32) -> [__m512; 5] {
     // SAFETY: the windows of 16 tiles can be read from `from` on, 35 numbers, where AVX-512 is.

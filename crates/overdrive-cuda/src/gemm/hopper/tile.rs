@@ -87,14 +87,14 @@ impl HopperTile {
     pub(in crate::gemm) fn span(&self, columns: usize) -> Option<usize> {
         let span = columns / self.columns;
         let alone = self.cluster == 1 && self.schedule == Schedule::Cooperative;
-        // Elements of a row stay in registers, of which twice as many are not there.
+        // Elements of a row stay in registers, which are too few for twice as many elements.
         let held = self.rows == 64 * self.consumers && (8..=128).contains(&self.columns);
         (alone && held && columns == span * self.columns && (1..=MOST_BLOCKS).contains(&span))
             .then_some(span)
     }
 
-    /// How many tiles of operands are in flight beside so many bytes; `None` where not even three
-    /// fit.
+    /// Tiles of operands in flight, if `beside` bytes of shared memory are taken. `None` if fewer
+    /// than three fit.
     pub(super) fn stages(&self, beside: usize) -> Option<usize> {
         let stages = (SHARED_BYTES - SLACK - beside) / self.stage_bytes();
         (stages >= 3).then_some(stages.min(16))

@@ -29,7 +29,7 @@ struct CaptureRows {
     i32 bits;
 };
 
-// What terms of a capture are multiplied by: a power of two, for the largest to have so many bits.
+// The factor on terms of a capture: a power of two, so that the largest term has `bits` bits.
 __device__ __forceinline__ f32 unit(u32 largest, i32 bits) {
     return __uint_as_float((u32)(min(127, bits + 126 - (i32)(largest >> 23)) + 127) << 23);
 }
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(128)
                                u32* largest, const __grid_constant__ AttentionShape s,
                                const __grid_constant__ CaptureRows rows CAPTURES) {
     after_previous();
-    // As bits, of which those of NaN are the largest.
+    // Compared as bits; those of NaN are the largest.
     u32 most[CAPTURED_TENSORS] = {};
     auto take = [&](int read, f32 term, i64) {
         u32& own = most[capture_of(read)];

@@ -12,7 +12,7 @@ __device__ __forceinline__ Sum kept(u64 seed, u64 place) {
     return random_bits(seed, SITE, place) >= REACH ? (Sum)STAYS : Sum(0);
 }
 
-// Multiplies the weights at a place and the next, of which the first has an even key.
+// Multiplies the weights at a place and the next. The first has an even key.
 __device__ __forceinline__ void keep(f32& first, f32& second, u64 seed, u64 place) {
     if constexpr (EVEN) {
         const uint4 words = philox_block(seed, SITE, place >> 2);

@@ -89,8 +89,8 @@ __device__ __forceinline__ i32 blocks_of(const AttentionShape& s) {
     return (s.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
 }
 
-// A part of what a tile of keys of a head has to do: so many steps over blocks of queries. They
-// begin at one of query head `h` and go from block `last` to `begin` of each head. Negative steps:
+// A part of the work of a tile of keys of a head: `steps` steps over blocks of queries. They begin
+// at `block` of query head `h` and go from block `last` to `begin` of each head. Negative steps:
 // there are no more tasks.
 struct Task {
     i32 b, head, tile, key, part, last, begin, h, block, steps;
@@ -365,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // (channels) `8 j + column` and the next.
         const i32 column = lane % 4 * 2;
         [[maybe_unused]] const f32 factor = (f32)s.factor, scale = factor * LOG2E;
-        // Where a lane's line of four transposed matrices of 8 x 8 dscores goes.
+        // Address of a lane's line of four transposed matrices of 8 x 8 dscores.
         const u32 own_dscore = dscore_place + warpgroup * QUERY_BOX +
                                (lane / 16 * 8 + lane % 8) * 128 +
                                (((thread / 32 * 2 + lane / 8 % 2) ^ lane % 8) << 4);
@@ -455,8 +455,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     const i32 first = place.block * BLOCK_QUERIES;
                     [[maybe_unused]] const i32 b = t.b;
                     [[maybe_unused]] i32 first_key = own_key;
-                    // What a function makes of the keys alone, kept over all blocks of queries,
-                    // would take registers that are not there.
+                    // Stops the compiler from keeping values that depend on keys alone over all
+                    // blocks of queries. There are no registers for them.
                     asm volatile("" : "+r"(first_key));
 #ifdef SLOPES
                     // Weights go to their products as they are; what becomes dscores is multiplied
@@ -472,8 +472,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             const Scored result = scored(scores[i + e] * factor, b, place.h,
                                                          query + e, first_key + at CAPTURED);
                             const f32 less = e ? shift.y : shift.x;
-                            // Of queries past the end nothing is, whatever the function makes of
-                            // them.
+                            // Queries past the end count for nothing, whatever the function returns
+                            // for them.
                             bool shown = at < inside && less < infinity(0.0f);
 #ifdef CAUSAL
                             shown &= at <= query + e + ahead;
@@ -556,8 +556,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     fence_shared();
                     __syncwarp();
                     await_turn();
-                    // The first step of a task multiplies what is there, and drops it: around a
-                    // branch the compiler would run all products one by one.
+                    // The first step of a task multiplies stale dscores and drops the result. With
+                    // a branch here the compiler would serialise all products.
                     f32 dqs[SUM_QUERIES / 2];
                     issue_sum(dqs, n - 1);
                     issue_by_row(dks, dscores, descriptor(by_row(QUERY_BOX), queries));

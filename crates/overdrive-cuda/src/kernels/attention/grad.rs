@@ -92,9 +92,9 @@ struct GradTile {
 }
 
 impl GradTile {
-    /// By registers: both sums of keys, scores, dweights and what is rounded of them fit just so,
-    /// beside one function. Two functions, or dropout, take more, and most where each weight is
-    /// drawn alone (`draw`).
+    /// Chosen by registers. Both sums of keys, scores, dweights and their rounded copies just fit,
+    /// together with one function. Two functions, or dropout, take more. Dropout that draws each
+    /// weight alone takes most (`draw`).
     fn of(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Self {
         let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
         let drops = op.attention.dropout.is_some();

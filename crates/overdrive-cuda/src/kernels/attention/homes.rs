@@ -1,5 +1,5 @@
-//! Where the gradient's kernels read operands and write results: where the plan has them, or in the
-//! scratch, which copies fill before and empty after.
+//! Where the gradient's kernels read operands and write results: in their slots, or in scratch.
+//! Copies fill the scratch before the kernels and empty it after them.
 
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::View;

@@ -29,7 +29,7 @@ struct Barriers {
     i32 task[PLACES];
 };
 
-// What blocks take tasks by: the next one, and the blocks that found none.
+// Counts tasks: the next one to take, and the blocks that found none.
 struct Counter {
     u32 taken, done;
 };

@@ -137,7 +137,7 @@ struct CompiledHopperAttention {
     /// q, k, v and the output.
     places: [ViewStart; 4],
     lse: Option<ViewStart>,
-    /// What the blocks of a launch take tasks by; each launch leaves it as it was.
+    /// Counter by which the blocks of a launch take tasks. Each launch resets it at its end.
     counter: DeviceBytes,
     shape: AttentionShape,
     captures: Vec<SlotId>,
