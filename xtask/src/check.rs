@@ -30,7 +30,7 @@ const TAIL: usize = 40;
 #[derive(Default)]
 struct Report {
     tally: Tally,
-    /// Absent where it passed; otherwise what it said, already printed once.
+    /// Absent if it passed; otherwise its output, already printed once.
     failure: Option<String>,
     /// What was left out, and why.
     note: Option<&'static str>,

@@ -67,8 +67,7 @@ impl Workspace {
         command
     }
 
-    /// The text that `program` with `args` prints; its failure is an error that carries what it
-    /// said.
+    /// The output of `program` with `args`. If it fails, the error has its output.
     pub(crate) fn output(&self, program: &str, args: &[&str]) -> Result<String> {
         let run = self
             .command(program)

@@ -36,7 +36,7 @@ impl Claim {
         // The lock may lie in a folder that was made.
         self.lock = None;
         for folder in self.made.drain(..).rev() {
-            // Refused where it holds something, which is what is wanted.
+            // The system refuses this if the folder is not empty, as intended.
             let _ = fs::remove_dir(folder);
         }
     }

@@ -1,4 +1,5 @@
-//! The faults of a file or a place: what was expected, what is there, where, and what to type next.
+//! Errors about a file or a place. Each says what was expected, what was found, where, and what to
+//! type next.
 
 use std::path::{Path, PathBuf};
 
@@ -87,7 +88,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The disk, or a limit on the size of files, has no room for the output.
@@ -124,7 +125,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What is there.
+        /// What was found.
         what: String,
     },
     /// Files that are not ours are in the way.
@@ -149,7 +150,7 @@ pub enum FileError {
         /// The other process, as far as it is known.
         pid: String,
     },
-    /// What was made could not take its place, and is kept beside it.
+    /// The output could not take its place, and is kept next to it.
     #[error("{reason}. The work is kept: it is in `{}`", kept.display())]
     Kept {
         /// Why.

@@ -8,7 +8,7 @@ use crate::{FileError, MANIFEST};
 use std::fs;
 
 impl Place {
-    /// Errs unless what is there may give way to the output.
+    /// Errs unless the output may replace what is at its place.
     pub(crate) fn check_occupant(&self) -> Result<(), FileError> {
         let Ok(there) = fs::metadata(&self.target) else { return Ok(()) };
         match self.kind {

@@ -9,8 +9,8 @@ use std::path::Path;
 /// Reads the manifest again so often when the folder was replaced between two files.
 const ATTEMPTS: usize = 4;
 
-/// The bytes of these files, each with the most bytes that it may have, all by one writer. Where
-/// the folder has a manifest, the bytes are what the manifest says.
+/// The bytes of these files, all from one writer. Each is given with the most bytes that it may
+/// have. If the folder has a manifest, the bytes match it.
 ///
 /// # Errors
 /// When one cannot be read or is not as it was written.

@@ -1,8 +1,8 @@
 //! `Engine`: a program of somebody else's that runs models, how it is found on this machine, and
 //! how it becomes a [`Backend`].
 //!
-//! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with
-//! what to install.
+//! Invariant: finding an engine compiles nothing and changes nothing. An error about a missing part
+//! says what to install.
 
 use overdrive_ir::{Backend, Description, Graph, Mode, WithoutKernels};
 use std::collections::BTreeMap;
@@ -23,12 +23,12 @@ pub trait Engine: Sync {
     /// Looks for it.
     ///
     /// # Errors
-    /// With what to install, where this machine lacks it.
+    /// If this machine lacks the engine; the error says what to install.
     fn find(&self, places: &Places) -> Result<FoundEngine, Missing>;
     /// Makes it ready for models.
     ///
     /// # Errors
-    /// As `find`, and what the engine says where it refuses to start.
+    /// Those of `find`, and the engine's own error if it refuses to start.
     fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing>;
 }
 
@@ -56,7 +56,7 @@ pub struct FoundEngine {
 pub struct Missing {
     /// Its name.
     pub engine: String,
-    /// What was looked for where, or what it says.
+    /// What was looked for and where, or the engine's own error.
     pub reason: String,
     /// What to install or to do.
     pub remedy: String,

@@ -45,7 +45,7 @@ pub(crate) trait EngineModel: Send {
         inputs: &[&HostMemory],
         outputs: &mut [&mut HostMemory],
     ) -> Result<(), BackendError>;
-    /// What the engine's own allocator says, where it has one.
+    /// Figures of the engine's own allocator, if it has one.
     fn memory(&self) -> Option<MemoryReport> {
         None
     }

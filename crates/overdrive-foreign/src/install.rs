@@ -74,8 +74,8 @@ pub struct Installed {
 /// there. They come from `wheel`, or else from the wheel that pip fetches.
 ///
 /// # Errors
-/// For another package, with those that there are; what pip says; where the wheel is damaged; what
-/// the system refuses.
+/// For an unknown package (the error lists the known ones), a failure of pip, a damaged wheel, or a
+/// refusal of the system.
 pub fn install(
     package: &str,
     wheel: Option<&Path>,

@@ -55,7 +55,7 @@ impl Provider {
         }
     }
 
-    /// What is there and does not start.
+    /// The error for an engine that is present and does not start.
     fn refused(self, reason: String) -> Missing {
         match self {
             // It is silent about a device that it does not take: this is what its library names.

@@ -29,7 +29,7 @@ pub enum FormatError {
         place: String,
         /// What the format asks for.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
         /// How to mend it.
         remedy: String,

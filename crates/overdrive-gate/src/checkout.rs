@@ -64,7 +64,7 @@ pub enum CheckoutError {
     System {
         /// What was tried.
         what: String,
-        /// What the system said.
+        /// The system's error.
         message: String,
     },
 }
@@ -319,7 +319,7 @@ fn git(folder: &Path, arguments: &[&str]) -> Result<String, String> {
     output(folder, "git", arguments)
 }
 
-/// What a program prints, or what it complains of.
+/// The output of a program, or its error text.
 fn output(folder: &Path, program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = program::find(program)
         .and_then(|program| Command::new(program).args(arguments).current_dir(folder).output())

@@ -73,7 +73,7 @@ pub struct Programs {
     pub stop: Stop,
     /// When the session began.
     pub started: Instant,
-    /// What built the two programs, once their results have told.
+    /// The toolchains of the two programs, once their results name them.
     pub toolchains: [Option<Toolchain>; 2],
 }
 
@@ -112,8 +112,8 @@ impl Processes for Programs {
             Ended::Exited(status) => status,
         };
         if !matches!(invocation, Invocation::Shell(_)) {
-            // The binary writes a folder, of which the results are kept and the rest can be drawn
-            // again.
+            // The binary writes a folder. Its results are kept; the rest can be drawn again from
+            // them.
             let _ = fs::rename(out.join("results.json"), &file);
             let _ = fs::remove_dir_all(&out);
         }

@@ -1,10 +1,10 @@
 //! Results side by side: of one machine, whether one side is faster; of two machines, figures that
 //! are never judged.
 //!
-//! The interval of a session speaks for that session: identical programs differ from session to
-//! session by more than it says. One session a side therefore gives no verdict. Of several, the
-//! interval is over sessions, and then a word may stand beside the ratio. Whether a program became
-//! slower is what [the gate](crate) is for.
+//! The interval of a session is about that session only: identical programs differ from session to
+//! session by more than it shows. So one session a side gives no verdict. With several, the
+//! interval is over sessions, and the ratio may get a verdict. To find out whether a program became
+//! slower, use [the gate](crate).
 
 use serde::Serialize;
 
@@ -200,7 +200,7 @@ impl Comparison<'_> {
         self.rows.iter().any(|row| row.sides.iter().all(|side| !side.is_empty()))
     }
 
-    /// What kind of comparison it is, said above the figures.
+    /// The kind of comparison, as a line above the figures.
     pub fn headline(&self) -> String {
         if !self.imported.is_empty() {
             return format!(

@@ -55,7 +55,7 @@ pub fn derive(verdicts: Verdicts) -> Verdicts {
     Verdicts { control, cases, ..verdicts }
 }
 
-/// Whether what is said follows from the evidence, up to the last digits of another machine's
+/// Checks that the verdicts follow from the evidence, up to the last digits of another machine's
 /// logarithms.
 ///
 /// # Errors

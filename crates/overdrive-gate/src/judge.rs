@@ -22,7 +22,7 @@ use overdrive_bench::verdicts::{
 /// A clock this far below the median clock of the case's processes is low.
 const LOW_CLOCK: f64 = 0.95;
 
-/// What is said of every case, worst first.
+/// The verdict on every case, worst first.
 pub fn judge(evidence: &Evidence) -> Vec<CaseVerdict> {
     let course = if evidence.settled { Course::Open } else { Course::Over };
     let mut verdicts = judged(evidence, course);

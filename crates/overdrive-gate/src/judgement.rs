@@ -8,7 +8,8 @@ use overdrive_bench::verdicts::{Estimate, Verdict};
 use super::metric::{Metric, Scale, TAIL_LIMIT};
 use super::sequential::{ALPHA, Seen, decides_at};
 
-/// How many standard errors a true effect lies beyond a limit that it passes four times in five.
+/// Standard errors by which a true effect exceeds a limit that its estimate passes four times in
+/// five.
 const POWER: f64 = 0.841_621;
 
 /// What was seen of a figure, as a change on the scale that readers know.
@@ -23,7 +24,7 @@ pub(super) fn estimate(seen: &Seen, scale: Scale) -> Estimate {
     }
 }
 
-/// What stands against a verdict of a change, whatever its statistics.
+/// A reason against the verdict of a change, whatever its statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Objection {
     /// Too many processes ran under a low clock.

@@ -7,8 +7,8 @@ use overdrive_bench::verdicts::{MEAN, P95, P99};
 
 /// A ratio beyond this, either way, is a regression or an improvement; within it is the same.
 pub const LIMIT: f64 = 1.05;
-/// Mean and tails scatter more than the median that stands beside them: a session may pass while
-/// their interval lies within this.
+/// Limit for the interval of mean and tails, up to which a session may pass. They scatter more than
+/// the median.
 pub const TAIL_LIMIT: f64 = 1.25;
 /// What a size, a loss or a perplexity that is the same in every process may grow by.
 const EXACT_GROWTH: f64 = 0.01;
@@ -29,7 +29,7 @@ pub enum Better {
 pub enum Scale {
     /// By their ratio.
     Ratio,
-    /// By their difference, of which this much is allowed: accuracies and similarities.
+    /// By their difference, for accuracies and similarities. This much is allowed.
     Difference(f64),
 }
 

@@ -12,7 +12,7 @@ use super::signed_rank::{SignedRank, reach};
 pub const ALPHA: f64 = 0.01;
 /// Blocks of the first look: of ten, 1,024 patterns of signs are as likely.
 pub const FIRST_LOOK: usize = 10;
-/// Beyond so many blocks nothing is gained: the noise of another hour is not that of this one.
+/// More blocks than this gain nothing, since noise changes from hour to hour.
 pub const MOST_BLOCKS: usize = 1000;
 
 /// A look at the first blocks of a session.

@@ -54,7 +54,7 @@ impl Stack {
         x
     }
 
-    /// Attention of what the first gives over what the second gives, each `[B, T, D]`.
+    /// Attention of the first input (queries) over the second (keys and values), each `[B, T, D]`.
     pub(crate) fn attention<'b>(
         &self,
         [x, other]: [Expr<'b>; 2],

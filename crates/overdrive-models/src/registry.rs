@@ -16,7 +16,7 @@ pub struct BuiltInModel {
     pub dimensions: &'static [(&'static str, usize)],
     /// What its integer inputs index: ids are below this. `None` where inputs are real numbers.
     pub vocabulary: Option<usize>,
-    /// What it is for, in the sense of what its figures show.
+    /// Its purpose: what its figures show.
     pub notes: &'static str,
 }
 
@@ -130,7 +130,7 @@ pub const MODELS: &[BuiltInModel] = &[
 #[error("unknown model `{name}`: expected one of \
          {known}{}", nearest.map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
 pub struct UnknownModel {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
     /// Every name there is.
     pub known: String,

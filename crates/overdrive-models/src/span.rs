@@ -148,8 +148,8 @@ impl<'b> Sequence<'b> {
         x.transpose(&[0, 2, 1, 3]).reshape(self.shape(&[heads * depth]))
     }
 
-    /// Causal attention of q `[batch, H, T, D]` over the tokens so far, of which k and v
-    /// `[batch, Hkv, T, D]` are the last.
+    /// Causal attention of q `[batch, H, T, D]` over the tokens so far. k and v
+    /// `[batch, Hkv, T, D]` are those of the last T tokens.
     pub(crate) fn attend(
         &self,
         layer: usize,
@@ -182,7 +182,7 @@ impl<'b> Sequence<'b> {
             .map(|(name, new)| keep(&format!("cache.{layer}.{name}"), new, places, caches))
     }
 
-    /// The rows of h `[batch, T, D]` of which logits are wanted: all, or `[1, D]`, or `[S, D]`.
+    /// The rows of h `[batch, T, D]` that logits are computed for: all, or `[1, D]`, or `[S, D]`.
     pub(crate) fn wanted(&self, h: Expr<'b>, width: usize) -> Expr<'b> {
         match (self.span, self.position) {
             (Span::Prefill { .. }, Some(position)) => {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What asked for the end.
+/// The signal that requested the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// Ctrl-C, SIGINT.
@@ -50,7 +50,7 @@ impl Stop {
         self.signal().is_some()
     }
 
-    /// What asked for it.
+    /// The signal that requested it.
     pub fn signal(&self) -> Option<Signal> {
         match self.0.asked.load(Ordering::Relaxed) {
             0 => None,

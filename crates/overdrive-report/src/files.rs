@@ -28,7 +28,7 @@ pub(super) struct File<'r> {
     /// What its machine is called.
     pub(super) machine: String,
     pub(super) judged: JudgedResults<'r>,
-    /// What to take for what.
+    /// The recommended configurations.
     pub(super) decision: Decision,
     /// What follows from it in words.
     pub(super) findings: Vec<Finding>,

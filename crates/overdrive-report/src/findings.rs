@@ -32,8 +32,8 @@ use overdrive_bench::results::Results;
 /// Findings that a report shows at once; the others are a drawer away.
 const IN_SIGHT: usize = 5;
 
-/// Topics by how much a reader would miss them. The cards of a report say who is best, so that what
-/// speaks against a figure comes first.
+/// Topics in order of importance to a reader. The cards of a report name the winners, so doubts
+/// about figures come first here.
 const ALARM: [Topic; 11] = [
     Topic::Regressed,
     Topic::QualityLost,

@@ -87,7 +87,7 @@ impl<'r> JudgedResults<'r> {
         self.by_id.get(id).map(|&at| &self.rows[at])
     }
 
-    /// What the variant of a row is, where the run recorded it.
+    /// The description of a row's variant, if the run recorded it.
     pub(super) fn variant(&self, row: &JudgedRow<'_>) -> Option<&'r Variant> {
         let name = row.record.case.configuration.variant.as_ref()?;
         self.results.variants.iter().find(|variant| variant.name == *name)

@@ -1,4 +1,4 @@
-//! The first screen: how many cases ran, what was gained, and where all that was measured.
+//! The first screen: how many cases ran, the gains, and the machine of the measurements.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One study: its table, its side tables, and what must be said beside them.
+//! One study: its table, its side tables, and its notes.
 
 use std::collections::BTreeMap;
 

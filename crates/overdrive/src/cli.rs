@@ -1,6 +1,5 @@
-//! The command line: names and values only; what they do stands in `commands/`.
-//! Long because the flags of every command stand in one place, where one word for one thing is
-//! easiest to keep.
+//! The command line: names and values only; `commands/` has their work. Long because the flags of
+//! every command are in one place, where one word for one thing is easiest to keep.
 
 mod examples;
 mod explain;
@@ -70,7 +69,7 @@ pub(crate) enum Command {
     /// The model for other engines
     #[command(after_help = examples::EXPORT)]
     Export(Export),
-    /// How a model becomes a plan: what each pass changed, steps, memory, and what was declined
+    /// How a model becomes a plan: changes by each pass, steps, memory, and declined optimizations
     #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),
     /// Where the time goes: operators by self time, and a trace
@@ -79,7 +78,7 @@ pub(crate) enum Command {
     /// Continues a text: decoding with a cache of keys and values
     #[command(after_help = examples::GENERATE)]
     Generate(Generate),
-    /// A model from data, with what it scores on samples that it has not seen
+    /// Trains a model on data, and scores it on samples that it has not seen
     #[command(after_help = examples::TRAIN)]
     Train(Train),
     /// The form of a model to deploy on this machine, with the evidence
@@ -125,7 +124,7 @@ pub(crate) struct Run {
     /// decoding
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Of --model, what calibrates and judges, as of `quantize`: `digits`, `text` or a file
+    /// For --model: data that calibrates and judges, as for `quantize`: `digits`, `text` or a file
     #[arg(long, value_name = "DATA", requires = "model")]
     pub data: Option<String>,
     /// Of --model, the size of a named dimension [default: the model's; the batch of an .onnx file
@@ -427,8 +426,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub top_p: f64,
     /// Number format of weights, keys, values and operands of products: f32, bf16, f16. Sums, norms
-    /// and logits stay f32 [default: the folder's where the device multiplies it as it lies, or
-    /// else f32]
+    /// and logits stay f32 [default: the folder's format if the device multiplies it directly, else
+    /// f32]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<Precision>,
     /// Execution mode [default: graph on a GPU, or else compile]

@@ -63,7 +63,7 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
     }
 }
 
-/// Where a rank runs among those of its machine, and how it reaches the others.
+/// A rank's number on its machine, and its connection to the others.
 pub(crate) struct OfRank {
     /// The GPU that it takes, if it is not told another.
     pub local_rank: usize,

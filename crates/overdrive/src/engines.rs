@@ -1,4 +1,4 @@
-//! From `--backends` to what takes part in a comparison: our own devices, and engines beside them.
+//! Turns `--backends` into the parties of a comparison: our own devices, and other engines.
 
 use crate::cli::Machine;
 use crate::devices::{self, Opened};

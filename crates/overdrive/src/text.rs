@@ -114,7 +114,7 @@ impl<'a> TextStream<'a> {
     pub(crate) fn push(&mut self, id: u32) -> String {
         self.ids.push(id);
         let text = self.tokenizer.decode(&self.ids).unwrap_or_default();
-        // A character of which bytes are missing.
+        // A character with missing bytes.
         if text.ends_with('\u{FFFD}') { String::new() } else { self.rest_of(&text) }
     }
 

@@ -153,7 +153,7 @@ fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
     assert!(extra <= 0.2, "{extra}");
 }
 
-/// Whatever a policy drops, every output is bit for bit what it was.
+/// Whatever a policy drops, every output keeps its bits.
 #[test]
 fn rematerializing_changes_no_result() {
     let step = training_step("digits-mlp", 2);

@@ -23,7 +23,7 @@ const TARGET_FOLDER: &str = "CARGO_TARGET_DIR";
 /// The binaries of integration tests, by package and target.
 pub(super) struct Built {
     binaries: BTreeMap<(String, String), Binary>,
-    /// What the compiler said: warnings.
+    /// Warnings of the compiler.
     pub(super) said: String,
     /// Where tests that lack something here say so.
     skips: PathBuf,
@@ -61,8 +61,8 @@ impl Ran {
 }
 
 impl Built {
-    /// Builds every integration test of these names in `copy`, a copy of `workspace`, beside what
-    /// was built of that.
+    /// Builds every integration test of these names in `copy`, a copy of `workspace`, next to the
+    /// builds of `workspace`.
     pub(super) fn new(
         workspace: &Workspace,
         copy: &Workspace,

@@ -154,7 +154,7 @@ impl<'t> Module<'t> {
         }
     }
 
-    /// Reads what stands behind `use`, below the names before it.
+    /// Reads the tree after `use`; `before` has the path so far.
     fn import(&mut self, tokens: &[&str], before: &[String], is_public: bool) {
         let open = tokens.iter().position(|token| *token == "{").unwrap_or(tokens.len());
         let (head, group) = tokens.split_at(open);

@@ -20,8 +20,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library that the user named, or that was installed, or that of a Python package; else
-    /// what was looked for.
+    /// Loads the library that the user named, else the installed one, else that of a Python
+    /// package. The error says what was looked for.
     pub(super) fn load(places: &Places) -> Result<&'static Self, String> {
         // The binding knows one library a process, which is never unloaded.
         static LOADED: Mutex<Option<&'static Library>> = Mutex::new(None);
@@ -47,8 +47,8 @@ impl Library {
         let builder = ort::init_from(&path).map_err(|e| e.to_string())?;
         let environment = builder.with_name("overdrive").with_telemetry(false).build();
         let environment = environment.map_err(|e| format!("{}: {e}", path.display()))?;
-        // Errors come back to the caller; what it prints beside them would stand in the middle of a
-        // table.
+        // Errors are returned to the caller. Messages that the library prints itself would end up
+        // in the middle of a table.
         environment.set_log_level(LogLevel::Fatal);
         Ok(Self { path, version, environment })
     }

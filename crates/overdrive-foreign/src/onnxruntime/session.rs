@@ -86,7 +86,7 @@ impl Sessions {
         Ok(builder)
     }
 
-    /// The options with the provider in them, or what it says where it cannot start.
+    /// The options with the provider added, or its error if it cannot start.
     fn with_provider(
         &self,
         builder: SessionBuilder,

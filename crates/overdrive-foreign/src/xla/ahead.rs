@@ -3,7 +3,7 @@
 //!
 //! XLA sees parameters as arguments, since they may change between calls, and would cast weights to
 //! bf16 in every call. Our own back ends do it ahead (`Step::prepare`). Invariant: the two graphs
-//! one after the other mean what the one meant.
+//! in sequence compute the same as the original.
 
 use overdrive_ir::{Builder, Graph, GraphError, NodeId, Origin, Prim, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -10,7 +10,7 @@ use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 
-/// How the name of a weight ends of which two in four are kept.
+/// Suffix of a 2:4 sparse weight's name.
 pub(super) const COMPRESSED: &str = ".compressed";
 
 /// What compressed-tensors calls integers that are packed into i32.

@@ -1,5 +1,5 @@
-//! A JSON object of such a folder, field by field: every fault names file, field, what was expected
-//! and what is there.
+//! A JSON object of such a folder, read field by field. Every error names the file, the field, the
+//! expected and the found value.
 //!
 //! There is no serde struct per architecture. One field has had several names over the years, and a
 //! message such as "missing field" at line 1 helps nobody. Invariant: a count that is returned is

@@ -132,8 +132,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of ids, without special tokens. A character of which a byte is missing is
-    /// `\u{FFFD}`.
+    /// The text of ids, without special tokens. A character with a missing byte becomes `\u{FFFD}`.
     ///
     /// # Errors
     /// When the tokenizer does not know an id, in its words.

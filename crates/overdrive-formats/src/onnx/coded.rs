@@ -42,7 +42,7 @@ pub(super) enum Summed {
 }
 
 impl<'b> Coded<'b> {
-    /// Codes of which nothing is known yet but that they are to be numbers of `dtype`.
+    /// Codes without scale or zero point yet, which will become numbers of `dtype`.
     pub(super) fn bare(codes: ItemValue<'b>, shape: Vec<usize>, dtype: DType) -> Self {
         let (counts, kept) = (vec![1; shape.len()], shape.clone());
         Self { codes, scale: None, zero: None, shape, counts, kept, dtype }

@@ -12,15 +12,14 @@ use overdrive_ir::{Builder, Graph, eval};
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
 const LIMIT: usize = 1024;
 
-/// What is folded of what is known.
+/// Which known values are folded.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Folding {
     /// All that is small.
     #[default]
     Small,
-    /// Of that numbers and lists: what depends on two coordinates stays in the graph, as it does at
-    /// sizes at which it is not small. A model that is read at several sizes is then the same
-    /// graph.
+    /// Only known numbers and lists. Tensors of two dimensions stay in the graph, since at larger
+    /// sizes they are not small. So a model that is read at several sizes gives the same graph.
     Lists,
 }
 

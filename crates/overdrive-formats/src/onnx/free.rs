@@ -386,7 +386,7 @@ fn shapes_of_reshapes(nodes: &[NodeProto]) -> HashSet<&str> {
         .collect()
 }
 
-/// A shape of which one extent alone depends on the sizes: Reshape finds that one out itself.
+/// A shape with a single extent that depends on the sizes. Reshape infers that one itself.
 fn shape(tensors: &[Tensor]) -> Option<Vec<i64>> {
     let lists: Vec<Vec<i128>> = tensors.iter().map(Tensor::to_ints).collect();
     let extent = |at: usize| {

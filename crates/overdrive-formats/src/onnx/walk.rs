@@ -302,8 +302,8 @@ impl<'m, 'b> Walk<'m, 'b> {
     }
 }
 
-/// The node with references to the function's attributes replaced by what the call gives, in
-/// sub-graphs too.
+/// The node with references to the function's attributes replaced by the values of the call, also
+/// in sub-graphs.
 fn substitute(node: &NodeProto, attributes: &[AttributeProto]) -> NodeProto {
     let mut node = node.clone();
     node.attribute =

@@ -254,7 +254,7 @@ impl<'a> PickleMachine<'a> {
         })
     }
 
-    /// Puts what stands above into a list or a dict.
+    /// Moves the top items of the stack into the list or dict below them.
     fn fill(&mut self, instruction: u8) -> Result<(), FormatError> {
         let items = match instruction {
             b'a' => vec![self.pop()?],

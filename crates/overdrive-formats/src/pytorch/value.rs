@@ -5,7 +5,7 @@ use overdrive_ir::DType;
 /// Index of a value.
 pub(super) type Id = usize;
 
-/// What a pickle makes.
+/// A value that a pickle builds.
 #[derive(Clone, Debug)]
 pub(super) enum PickleValue {
     None,

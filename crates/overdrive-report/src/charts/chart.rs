@@ -1,4 +1,4 @@
-//! A chart before it is drawn: an ECharts option as plain JSON, and what must be said beside it.
+//! A chart before it is drawn: an ECharts option as plain JSON, with its caption and notes.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ pub struct Chart {
     pub id: String,
     /// What it shows.
     pub title: String,
-    /// How to read it, what was left out.
+    /// How to read it, and what was left out.
     pub caption: String,
     /// The ECharts option. Colours, formats and marks are named as `charts.js` knows them.
     pub option: Value,
@@ -26,7 +26,7 @@ pub struct Chart {
     pub height: u32,
     /// Whether an axis may be switched between linear and logarithmic.
     pub switch: Option<Switch>,
-    /// What the picture says, for who cannot see it.
+    /// The content of the picture in words, for readers who cannot see it.
     pub summary: String,
     /// [Anchors](super::super::anchor()) of the records that are drawn, in order, each once.
     pub records: Vec<String>,

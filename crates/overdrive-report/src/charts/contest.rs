@@ -98,7 +98,7 @@ fn against<'j, 'r>(
     rows.into_iter().map(compared).collect()
 }
 
-/// What the rows are compared with: by its name, where all have one, and by its ink, where it is
+/// Names the baseline of the rows: by its name if all have the same one, and by its ink if it is
 /// drawn.
 fn baseline(rows: &[&JudgedRow<'_>]) -> String {
     let all: BTreeSet<&String> = rows.iter().filter_map(|row| row.over.as_ref()).collect();

@@ -1,5 +1,5 @@
-//! What was followed over a run: loss against step, memory over time. Each curve as it was
-//! recorded, thinned to what a picture can show.
+//! Curves over a run: loss against step, memory over time. Each is drawn as recorded, thinned to
+//! the resolution of a picture.
 
 use std::collections::BTreeSet;
 

@@ -48,7 +48,7 @@ pub(super) enum Stroke {
     Points,
     /// A line without points.
     Bare,
-    /// The same, dashed: what is ideal or a limit.
+    /// The same, dashed: an ideal or a limit.
     Dashed,
 }
 

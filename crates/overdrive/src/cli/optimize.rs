@@ -14,8 +14,8 @@ pub(crate) struct Optimize {
     /// file
     #[arg(required_unless_present = "replay")]
     pub model: Option<String>,
-    /// What calibrates and judges, as of `quantize`: `digits`, `text` or a file [default: `text`
-    /// where the model has a tokenizer, else random inputs]
+    /// Data that calibrates and judges, as for `quantize`: `digits`, `text` or a file [default:
+    /// `text` where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     /// What to reduce: `latency` (time of a call), `throughput` (time of a call of 32 samples),
@@ -26,19 +26,19 @@ pub(crate) struct Optimize {
     /// [default: 0.5 points, 1 %, 0.005; 1 % of the float mse]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
-    /// How sure a PASS is to be: with this probability nothing that loses more than --max-loss is
-    /// taken
+    /// Confidence of a PASS: with this probability no form that loses more than --max-loss is
+    /// chosen
     #[arg(long, value_name = "P", default_value_t = 0.999, value_parser = confidence)]
     pub confidence: f64,
-    /// What judges [default: as of `quantize`]
+    /// Metric that judges [default: as for `quantize`]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
     /// How much is tried: `quick` (methods without a search, the same for all layers), `normal`
     /// (methods without training, and mixes), `high` (every method, even if another is better)
     #[arg(long, default_value = "normal", value_name = "EFFORT")]
     pub effort: EffortName,
-    /// Minutes after which nothing new is tried; what is left is judged then [default: 3, 10 and 60
-    /// by effort]
+    /// Minutes after which nothing new is tried; the candidates so far are then judged [default: 3,
+    /// 10 and 60 by effort]
     #[arg(long, value_name = "N", value_parser = tolerance)]
     pub minutes: Option<f64>,
     /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the

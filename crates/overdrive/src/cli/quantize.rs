@@ -69,8 +69,8 @@ pub(crate) struct Quantize {
     #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"],
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub group: Option<u32>,
-    /// Of a model in Hugging Face's format, quantizes the output layer too; where it shares the
-    /// embedding, a copy
+    /// For a model in Hugging Face's format: quantizes the output layer too. If it shares the
+    /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
     /// Batches that calibrate; of inputs without labels as many judge

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 /// Arguments of `train`.
 #[derive(Args, Debug)]
 pub(crate) struct Train {
-    /// A built-in model; or, to train it further, a folder of `train`, a folder in Hugging Face's
-    /// format or a .gguf file [default: one sized to --data]
+    /// A built-in model; or, to train it further, a folder (also in Hugging Face's format) or a
+    /// .gguf file [default: one sized to --data]
     pub model: Option<String>,
     /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text.
     /// For a classifier in Hugging Face's format: .csv or .jsonl with `text` (or `sentence`) and
@@ -26,8 +26,8 @@ pub(crate) struct Train {
     /// labelled texts, its name [default: label]
     #[arg(long, value_name = "NAME|INDEX")]
     pub label: Option<String>,
-    /// For a .csv file: whether that column has classes or a quantity (regression) [default: a
-    /// quantity if all are numbers, some with a fraction; else classes]
+    /// For a .csv file: whether targets are classes or a quantity (regression) [default: a quantity
+    /// if all are numbers, some with a fraction; else classes]
     #[arg(long, value_name = "KIND")]
     pub target: Option<TargetName>,
     /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
@@ -87,8 +87,8 @@ pub(crate) struct Train {
     /// built with the feature `mpi`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nproc: Option<u32>,
-    /// With several ranks: what they share out beside the batch. Each then holds a part of it,
-    /// which saves memory
+    /// With several ranks: what is sharded over them in addition to the batch. Each rank then holds
+    /// a part of it, which saves memory
     #[arg(long, value_name = "WHAT")]
     pub shard: Option<ShardName>,
     /// With several ranks: seconds after which a rank that others wait for is taken for hung

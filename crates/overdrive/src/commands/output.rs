@@ -179,8 +179,7 @@ pub(crate) fn write_results(place: &Place, results: &Results) -> Result<(), File
     place.put(RESULTS, to_json(results).as_bytes())
 }
 
-/// Says what was measured: in ten lines with the one that the command ends with, behind `-v` in
-/// full.
+/// Prints the results: in ten lines, including the last line of the command, or with `-v` in full.
 pub(crate) fn tell(results: &Results) -> Result<(), Failure> {
     if volume() == Volume::Verbose {
         say!("{}", terminal(results, width()))?;

@@ -21,7 +21,7 @@ pub(super) struct TextsSource<'a> {
 #[derive(Copy, Clone)]
 pub(super) enum Length {
     Exactly(usize),
-    /// Those of the longest text, or so many where it has more.
+    /// Those of the longest text, up to this many.
     AtMost(usize),
 }
 

@@ -58,7 +58,7 @@ fn collectives(mesh: &Mesh) -> Vec<(Graph, DType)> {
     all
 }
 
-/// What each collective gives a rank.
+/// The results of each collective on a rank.
 fn results(rank: &Arc<dyn Communicator>) -> Result<Vec<Tensor>, BackendError> {
     let backend = CpuBackend::new(Some(1))?.on(Arc::clone(rank));
     let mut all = vec![];

@@ -280,7 +280,7 @@ fn a_model_of_the_user_is_not_written_over() {
     };
     again("").ends(0, &[]);
     again("").ends(2, &["small", "--force"]);
-    // What was written here may be written again, where the user says so.
+    // Files written here may be overwritten if the user says so.
     again("--force").ends(0, &[]);
     let listed = fs::read_to_string(folder.path("small/overdrive-files.json")).unwrap();
     assert!(listed.contains("in Hugging Face's format"), "{listed}");

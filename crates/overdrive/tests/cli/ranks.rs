@@ -164,7 +164,7 @@ fn ranks_that_a_launcher_starts_join_by_themselves() {
     other.ends(0, &[]);
     assert_eq!((other.stdout.as_str(), other.stderr.as_str()), ("", ""), "rank 0 speaks for all");
     same(&states(&folder, "one"), &states(&folder, "model"));
-    // What the launcher says and what the command line says differ.
+    // The launcher and the command line disagree.
     let line = format!("{TRAIN} --nproc 4 -o other");
     let words: Vec<&str> = line.split(' ').collect();
     let variables =

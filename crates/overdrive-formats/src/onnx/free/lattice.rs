@@ -125,7 +125,7 @@ struct Grid {
     sizes: Vec<usize>,
     strides: Vec<usize>,
     free: Vec<usize>,
-    /// Elements of which all coordinates along free axes are 0.
+    /// Elements whose coordinates along free axes are all 0.
     places: Vec<usize>,
     values: Vec<f64>,
     /// What tells elements apart: their bits, or exact integers.
@@ -165,7 +165,7 @@ impl Grid {
         at - moved
     }
 
-    /// Whole numbers of which one over each is an element.
+    /// Whole numbers whose reciprocals are the elements.
     fn inverses(&self) -> Option<Vec<i128>> {
         let whole = |x: &f64| {
             let n = (1.0 / x).round();

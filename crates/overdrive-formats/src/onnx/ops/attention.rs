@@ -75,7 +75,7 @@ impl<'b> WrittenOut<'b> {
         if let Some(visible) = self.visible {
             biased = spread(visible)?.select(biased, hidden);
         }
-        // The softmax with 0 for rows of which every score is -∞.
+        // The softmax, with 0 for rows whose scores are all -∞.
         let largest = biased.reduce_keep(Reducer::Max, &[3]);
         let blind = largest.compare(Compare::Eq, hidden);
         let shifted = (biased - blind.select(largest.constant(0.0), largest)).exp();

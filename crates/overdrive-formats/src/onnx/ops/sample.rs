@@ -5,7 +5,7 @@ use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};
 use overdrive_ir::{Binary, Compare, DType, Expr, Shape, Unary};
 
-/// What lies beyond the borders.
+/// Values beyond the borders.
 #[derive(Copy, Clone, PartialEq)]
 enum Beyond {
     Zeros,

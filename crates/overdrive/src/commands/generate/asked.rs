@@ -20,7 +20,7 @@ pub(super) struct Generation<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) opened: Opened,
     pub(super) mode: Mode,
-    /// Of weights, keys and values; none for a model whose graph has formats of its own.
+    /// Format of weights, keys and values; `None` for a model whose graph has formats of its own.
     pub(super) format: Option<DType>,
     pub(super) sampling: Sampling,
 }

@@ -1,5 +1,5 @@
-//! decision.json: what was asked, of which model and data, all that was measured, and what was
-//! decided. It repeats the decision, and goes on with an interrupted search.
+//! decision.json: the request, the model and the data, all measurements, and the decision. With it
+//! the decision can be repeated, and an interrupted search continues.
 
 use crate::commands::quantize::{Samples, Subject};
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ pub(super) struct Evidence {
     pub(super) revision: Revision,
     /// As it was typed.
     pub(super) command: String,
-    /// What was asked.
+    /// The request.
     pub(super) asked: Asked,
     /// Of which model, data and machine.
     pub(super) about: About,

@@ -21,8 +21,8 @@ const SCREENED: usize = 15;
 /// Forms that stay made: the one at hand and the finalists.
 const KEPT: usize = 4;
 
-/// Until when new forms are tried. What is timed must leave time to be judged, and what is judged
-/// must leave time for mixes.
+/// Until when new forms are tried. Timing must leave time for judging, and judging must leave time
+/// for mixes.
 #[derive(Copy, Clone)]
 pub(super) struct Budget {
     begun: Instant,

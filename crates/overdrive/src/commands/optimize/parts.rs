@@ -1,4 +1,5 @@
-//! What each layer costs alone: its time by shape, and what the model loses by it.
+//! The cost of each layer alone: its time by shape, and the loss of the model if only that layer is
+//! quantized.
 
 use super::machine::{OwnMachine, Stage};
 use overdrive::bench::failure::Failure as Unable;

@@ -228,7 +228,7 @@ fn beside(taken: &Tried, other: &Tried) -> Option<String> {
     ))
 }
 
-/// What a form lost where it was judged, with the flips.
+/// The loss of a judged form, with the flips.
 fn lost(asked: &Asked, judged: &Judgement) -> String {
     let (metric, unit) = (asked.metric.name(), asked.metric.unit_of_loss());
     let [value, low, high] = judged.lost;
@@ -353,7 +353,7 @@ fn sensitive(evidence: &Evidence) -> Option<Section> {
     Some(Section { title: "Layers that are sensitive", lines, table: Some(table) })
 }
 
-/// Of what, where, and how to repeat it.
+/// The model and data, the machine, and how to repeat the run.
 fn about(evidence: &Evidence, decision: &Decision) -> Vec<String> {
     let (about, asked) = (&evidence.about, &evidence.asked);
     let threads = match about.threads {

@@ -1,4 +1,4 @@
-//! What was chosen, and the calls that every way to choose it makes.
+//! The chosen quantization, and helpers for every way to choose one.
 
 use crate::cli::Quantize;
 use crate::failure::Failure;

@@ -2,7 +2,7 @@
 //!
 //! A file is read for given sizes, so that its quantized graph is of those sizes too. At other
 //! sizes the layers are declared anew and begin as the states of the same names. Invariant: the
-//! file that was written is read back, and computes what was judged but for rounding.
+//! written file is read back, and computes the same as the judged model, up to rounding.
 
 use super::chosen::{Chosen, harness};
 use super::subject::Subject;

@@ -22,7 +22,7 @@ pub(in crate::commands) struct Asked<'a> {
     pub seed: u64,
 }
 
-/// What calibrates, what chooses, what judges and what is timed.
+/// Samples that calibrate, choose and judge, and inputs for timing.
 pub(in crate::commands) struct Samples<'a> {
     /// Batches of inputs that calibration sees.
     pub seen: Vec<Vec<Tensor>>,
@@ -72,7 +72,7 @@ pub(super) fn judged_by_labels<'a>(
     of_parts(asked, (backend, template), parts, (metric, "test samples"), Arc::clone)
 }
 
-/// Calibrates on what trains and judges by the rest, of which `judged` says which samples.
+/// Calibrates on the training samples, and judges by those of the rest that `judged` names.
 pub(super) fn of_parts<'a>(
     asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),

@@ -72,7 +72,7 @@ pub(super) fn in_float(
     Ok(stays)
 }
 
-/// What a published model takes, of which these layers stay in float.
+/// The quantization of a published model. The layers in `stays` stay in float.
 pub(super) fn meant(stays: &[String], mut quantization: Quantization) -> Quantization {
     quantization.layers.extend(stays.iter().map(|layer| (layer.clone(), None)));
     quantization

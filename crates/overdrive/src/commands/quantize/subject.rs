@@ -49,7 +49,7 @@ impl Subject {
         Ok(Self { model, template, sizes: BTreeMap::new(), stays })
     }
 
-    /// What it was published as, where it was.
+    /// The published model that it is, if it is one.
     pub(in crate::commands) fn published(&self) -> Option<&Pretrained> {
         match &self.model {
             Model::Pretrained(model) => Some(model),

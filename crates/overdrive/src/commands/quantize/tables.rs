@@ -24,7 +24,7 @@ fn drawn(table: &Table) -> String {
     terminal_table(table, width())
 }
 
-/// Where the bytes are, before and after; at the end those that were written, and as what.
+/// Bytes by part, before and after. The last row is the written bytes and their kind.
 pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &str)) -> String {
     let before: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     let share = |part: u64, whole: u64| format!("{:.3}", part as f64 / whole.max(1) as f64);
@@ -165,7 +165,7 @@ pub(super) fn times(timed: &[Timed]) -> String {
     drawn(&table)
 }
 
-/// The same of each distinct block, and what the whole takes by it.
+/// The same for each distinct block, and the estimate for the whole model.
 pub(super) fn blocks(blocks: &[BlockTimes]) -> String {
     let mut table = table(["latency of a block", "count", "float", "quantized", "share"], 1);
     let mut row = |name: &str, count: usize, times: [Option<Estimate>; 2]| {

@@ -38,7 +38,7 @@ pub(super) enum Found {
 /// Share of a device's memory that models may take together while they are timed.
 const SHARE: u64 = 3;
 
-/// Whether models are timed whole: their weights stay beside what is packed of them.
+/// Whether models can be timed whole: their weights and the packed copies must fit.
 pub(in crate::commands) fn fit_together(backend: &dyn Backend, graphs: &[&Graph]) -> bool {
     let states = |graph: &Graph| -> u64 {
         graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
