@@ -1,8 +1,8 @@
 //! Energy of many calls, in a pass of its own: counters of the processor ([`Rapl`]) or of a GPU
 //! ([`Gpu`]), where the machine can tell. Absent means absent; nothing is estimated.
 //!
-//! A figure always stands beside the power of the idle machine, measured in the same run by the
-//! same counter. The reader chooses what to subtract.
+//! Every figure comes with the power of the idle machine, measured in the same run by the same
+//! counter. The reader chooses what to subtract.
 
 mod nvml;
 mod rapl;

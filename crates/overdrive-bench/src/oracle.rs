@@ -26,7 +26,7 @@ pub type Expected = Rc<Vec<Vec<f64>>>;
 /// What the reference gave: the numbers that are compared, and the types that the outputs had.
 type ReferenceOutputs = (Expected, Rc<Vec<TensorType>>);
 
-/// How far right answers lie from one another, of the output where that is most.
+/// How far correct answers differ from each other, for the output with the largest difference.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spread {
     /// Largest difference of an element.
@@ -204,8 +204,8 @@ impl<'a> Oracle<'a> {
         Ok(Some(found))
     }
 
-    /// How far answers of `seed` lie apart that differ by perturbations of this size; nothing,
-    /// where the workload rounds to no codes.
+    /// How far answers of `seed` with perturbations of this size differ from each other. Zero if
+    /// the workload rounds to no codes.
     ///
     /// # Errors
     /// The reference's own failure.

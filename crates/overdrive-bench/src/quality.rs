@@ -1,7 +1,7 @@
 //! Measures of quality that a study may record among its exact quantities, and how they are read.
-//! Beside `top1_percent` stand `top1_percent.low` and `.high` (its interval) and `.n` (over how
-//! many items or seeds). Where it was compared with the baseline sample by sample, so do `.change`,
-//! `.change.low` and `.change.high`. They say more than two intervals.
+//! `top1_percent` comes with `top1_percent.low` and `.high` (its interval) and `.n` (number of
+//! items or seeds). If it was compared with the baseline sample by sample, `.change`, `.change.low`
+//! and `.change.high` are there too. They say more than two intervals.
 //!
 //! A difference between two models is one only where an interval excludes 0: the paired one, or two
 //! that lie apart.

@@ -21,7 +21,7 @@ pub struct Reported {
     pub tool: String,
     /// What it kept.
     pub kept: Kept,
-    /// How many calls or samples are behind the figures; absent where it does not tell.
+    /// Number of calls or samples behind the figures; absent if the tool does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Mean time per call.
@@ -29,8 +29,8 @@ pub struct Reported {
     /// Median time per call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub median_ns: Option<f64>,
-    /// Standard deviation of the times per call, taken for that of a population where the tool does
-    /// not say.
+    /// Standard deviation of the times per call. It is taken for that of a population unless the
+    /// tool says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_deviation_ns: Option<f64>,
     /// Shortest time per call.

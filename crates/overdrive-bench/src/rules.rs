@@ -35,7 +35,7 @@ pub struct Rules {
     pub case_max_ns: u64,
     /// Shortest sample, unless the clock's cost or grain asks for more.
     pub sample_min_ns: u64,
-    /// How long the second method runs, where a ratio needs one.
+    /// Duration of the second method, if a ratio needs one.
     pub sustained_ns: u64,
     /// On how many seeds outputs are compared with the reference.
     pub seeds: u32,

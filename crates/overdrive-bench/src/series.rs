@@ -115,8 +115,7 @@ pub struct Conditions {
     pub timer: Timer,
     /// Which clock the latency is read from.
     pub basis: Basis,
-    /// Steps that a call enqueues on the device, where it keeps its own time: what launching may
-    /// cost.
+    /// Steps that a call enqueues on a device with its own clock. They bound the cost of launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launches_per_call: Option<u64>,
     /// Calls in each sample, chosen so that the clock's own cost and grain vanish.
@@ -127,8 +126,8 @@ pub struct Conditions {
     pub settling: Settling,
     /// Why sampling ended.
     pub stopped: Stopped,
-    /// How often the system took a CPU away from this process while the session sampled, rivals
-    /// included; absent where it does not tell.
+    /// Involuntary context switches of this process while the session sampled, rivals included.
+    /// Absent if the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
     /// The session as a whole; absent in files of schema version 1, whose samples cannot be held

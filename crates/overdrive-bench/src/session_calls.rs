@@ -48,7 +48,7 @@ pub struct Calls<'a> {
     oracle: &'a Oracle<'a>,
     tolerance: Tolerance,
     sets: Vec<(u64, Vec<Tensor>)>,
-    /// The same sets where the device has them already; none where they are written from the host.
+    /// The same sets on the device; empty if they are written from the host before each call.
     placed: Vec<Vec<Buffer>>,
     current: usize,
     inputs: Vec<Buffer>,

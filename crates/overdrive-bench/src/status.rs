@@ -1,4 +1,4 @@
-//! The status gate: what the samples themselves say against being believed.
+//! The status gate: reasons in the samples themselves not to believe a figure.
 //!
 //! A blocking status keeps the record out of every ratio; a warning is printed beside the figure.
 //! One slow sample extends the series, and blocks only where the other samples do not decide. The

@@ -131,8 +131,7 @@ fn documents() -> Graph {
 
 #[test]
 fn blocks_that_a_mask_function_hides_leave_no_trace() {
-    // Panels whose first block of keys is hidden, or their last; those of the last queries see
-    // none.
+    // Panels whose first or last block of keys is hidden. Those of the last queries see no key.
     let b = Builder::new("documents");
     let inputs = [[1, 2, 330, 4], [1, 1, 290, 4], [1, 1, 290, 3]];
     let inputs: Vec<Array> = (1..).zip(&inputs).map(|(i, s)| random(DType::F32, s, i)).collect();

@@ -39,10 +39,10 @@ pub fn is_folder_of(contents: &str, folder: &Path) -> bool {
         .is_ok_and(|found| found.is_some_and(|manifest| manifest.contents == contents))
 }
 
-/// Brings back a folder that a writer, killed between two renames, left under another name.
+/// Recovers a folder that a writer, killed between two renames, left under another name.
 pub fn recovered(folder: &Path) {
-    // One that is still being written is not lost, and what cannot be brought back is told when it
-    // is opened.
+    // A folder that is still being written is not lost. One that cannot be recovered is reported
+    // when it is opened.
     if is_lost(folder)
         && let Ok(_lock) = Lock::take(&beside(folder, "lock"))
     {

@@ -86,7 +86,7 @@ pub struct OpenRequest<'a> {
     pub original: Option<&'a OriginalFile>,
 }
 
-/// A user's ONNX file, and what we read from it: an engine that is asked for this very graph gets
+/// A user's ONNX file, and the graph that we read from it. An engine that runs this very graph gets
 /// the file itself.
 #[derive(Debug, Clone)]
 pub struct OriginalFile {

@@ -58,7 +58,7 @@ impl Provider {
     /// The error for an engine that is present and does not start.
     fn refused(self, reason: String) -> Missing {
         match self {
-            // It is silent about a device that it does not take: this is what its library names.
+            // It reports nothing about a device that it does not support; its library names these.
             Self::TensorRtRtx => Missing {
                 engine: self.name().to_owned(),
                 reason,

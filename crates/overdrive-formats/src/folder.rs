@@ -2,8 +2,8 @@
 //! states).
 //!
 //! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says
-//! in its words what they are. This is what training and quantization leave and what every command
-//! takes as a model. The states of the graph begin as the file says. Nobody who runs the graph
+//! in its words what they are. Training and quantization write such folders, and every command
+//! takes one as a model. The states of the graph begin as the file says. Nobody who runs the graph
 //! therefore needs to know where its weights came from. Invariant: a folder that was written to a
 //! [`Place`](overdrive_files::Place) of [`ModelFolder::CONTENTS`] is read back bit for bit, or its
 //! damage is told.

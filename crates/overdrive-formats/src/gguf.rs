@@ -27,7 +27,7 @@ pub struct Gguf {
     pub config: Config,
     /// Under the names that checkpoints have. Codes are decoded to f32.
     pub weights: FolderWeights,
-    /// The tokenizer, where it is of a kind that is known here.
+    /// The tokenizer, if its kind is known here.
     pub tokenizer: Option<Tokenizer>,
     /// What was converted or left out, in sentences.
     pub notes: Vec<String>,

@@ -2,7 +2,7 @@
 //! gate's own and built with one toolchain. The programs are kept under `target/regress` by commit,
 //! so that the next session need not build them again.
 //!
-//! The revisions take turns in one worktree. Cargo then builds anew only what differs. Paths inside
+//! The revisions take turns in one worktree. Cargo then rebuilds only the differences. Paths inside
 //! the binaries, which move code about in memory, are then the same. The user's own working tree is
 //! never touched.
 

@@ -95,7 +95,7 @@ impl Gain {
         Ok(Self { ratio: (old - new).exp(), interval, sessions, is_screening })
     }
 
-    /// The ratio with what may be said of it.
+    /// The ratio with its verdict, if one is allowed.
     fn sentence(&self) -> String {
         let Some([low, high]) = self.interval else {
             let of =

@@ -118,7 +118,7 @@ impl BlockFormat {
         let largest = || values.iter().fold(0.0f64, |a, x| a.max(x.abs()));
         let levels = self.element.max_value() * DType::F8E4M3.max_value();
         let narrow = |x: f64| DType::F32.round(x, Overflow::Saturate);
-        // The reciprocal of an f32, which is what files of the ecosystem hold.
+        // The reciprocal of an f32, since files of other programs store that f32.
         (self.scale == ScaleFormat::F8e4m3).then(|| {
             narrow(1.0 / narrow((levels / largest()).min(f64::from(1.0 / f32::MIN_POSITIVE))))
         })

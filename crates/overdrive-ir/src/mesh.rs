@@ -1,4 +1,4 @@
-//! `Mesh`: ranks as a grid of named axes, and how a value lies on it (docs/decisions/0009).
+//! `Mesh`: ranks as a grid of named axes, and the sharding of values over it (docs/decisions/0009).
 //!
 //! Invariant: ranks are numbered in row-major order, the last axis fastest, in a mesh and in each
 //! of its groups.

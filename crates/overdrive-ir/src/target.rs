@@ -12,7 +12,7 @@ pub trait Target: Send + Sync {
     /// Plain data about it.
     fn description(&self) -> &Description;
 
-    /// How the device runs a call by a kernel of its own.
+    /// How the device runs a call with a kernel of its own.
     ///
     /// # Errors
     /// Why it does not. A composite is then expanded, and a chain stays apart; products and
@@ -67,8 +67,8 @@ pub struct Kernel {
     /// Whether it hands its result to an epilogue, as a contraction does.
     pub takes_epilogue: bool,
     /// How weights that never change are packed ahead of time: the name for
-    /// [`Layout::Packed`](crate::plan::Layout::Packed) and the bytes, of one matrix for a whole
-    /// batch.
+    /// [`Layout::Packed`](crate::plan::Layout::Packed), and the bytes. A matrix that a whole batch
+    /// shares is packed once.
     pub packed: Option<(&'static str, usize)>,
     /// Whether a convolution reads such an input, and stores its output, well with channels
     /// innermost.
@@ -104,8 +104,7 @@ pub struct Description {
     pub device: String,
     /// Memory that one plan may use, in bytes: [`Space(0)`](crate::plan::Space).
     pub memory_bytes: u64,
-    /// Further memory spaces, from `Space(1)` on; none where the device computes on all the memory
-    /// that there is.
+    /// Further memory spaces, from `Space(1)` on; empty if the device computes on all memory.
     pub spaces: Vec<MemorySpace>,
     /// Names of ops with a kernel of their own, for people to read; passes ask [`Target::kernel`].
     pub kernels: Vec<&'static str>,

@@ -40,7 +40,7 @@ pub struct Llama {
     pub eps: f64,
     /// How queries and keys are turned.
     pub rotary: Rotary,
-    /// How they are turned in blocks with a window, where it is another way.
+    /// Rotation in blocks with a window, if it differs.
     pub window_rotary: Option<Rotary>,
     /// Blocks that turn no queries and keys.
     pub unturned: Vec<usize>,

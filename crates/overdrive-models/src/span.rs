@@ -55,7 +55,7 @@ pub enum Span {
 /// What becomes of the scores of queries and keys.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct ScoreOptions {
-    /// How many tokens a query sees, its own included; all before it where none is given.
+    /// Number of tokens that a query sees, including its own; `None` means all before it.
     pub(crate) window: Option<usize>,
     /// Factor; `1 / √D` where none is given.
     pub(crate) scale: Option<f64>,

@@ -4,7 +4,7 @@ use crate::gate::Gate;
 use overdrive_studies::quantization::Metric;
 use serde::{Deserialize, Serialize};
 
-/// What is to become less.
+/// The quantity to reduce.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
@@ -40,7 +40,7 @@ pub enum Effort {
 /// The request to a search.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Asked {
-    /// What is to become less.
+    /// The quantity to reduce.
     pub target: Target,
     /// What judges.
     pub metric: Metric,

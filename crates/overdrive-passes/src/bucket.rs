@@ -1,9 +1,9 @@
 //! Bucket: collectives start as soon as their operand is ready and end where their result is read.
 //! Small ones of one kind and group are merged into one step.
 //!
-//! The graph reduces gradients where the optimizer needs them, behind the whole backward. Starting
-//! each early lets a device that has a stream for collectives hide them behind the rest of the
-//! backward. A transport has a cost for each collective, so hundreds of small ones become a few
+//! The graph reduces gradients where the optimizer needs them, after the whole backward pass. A
+//! device with a stream for collectives can hide them behind the rest of the backward pass, if each
+//! starts early. A transport has a cost for each collective, so hundreds of small ones become a few
 //! larger ones. PyTorch's DistributedDataParallel does the same (Li et al., 2020, section 3.2.3). A
 //! bucket copies nothing: it is one step with several operands and results. Invariants: steps that
 //! touch the same bytes keep their order. Plans of all ranks have the same collectives in the same
@@ -16,7 +16,7 @@ use overdrive_ir::{Channel, Description, Prim, Reducer};
 /// the bandwidth.
 pub(crate) const BUCKET_BYTES: usize = 25 << 20;
 
-/// The stream of collectives, beside those of copies.
+/// The stream of collectives; copies have streams of their own.
 const STREAM: u16 = 3;
 
 /// Orders and gathers the collectives of a plan.

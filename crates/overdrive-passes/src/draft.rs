@@ -1,4 +1,4 @@
-//! A plan on its way through the passes, and what each of them is and changes.
+//! A plan on its way through the passes, and the description and changes of each pass.
 
 use crate::plan::PlanError;
 use crate::rematerialize::Rematerialize;

@@ -4,7 +4,7 @@
 //! gradients (`overdrive_ir::ops::float8_linear`). Weights are rounded from their f32, so that
 //! their gradients are in f32. Activations come in the format of all other contractions.
 //!
-//! Scales are current or [delayed](crate::delayed): then they are states, which the step makes new
+//! Scales are current or [delayed](crate::delayed). Delayed ones are states, which the step updates
 //! by [`DelayedScales`](crate::DelayedScales).
 //!
 //! A layer stays as it is in two cases:

@@ -1,5 +1,5 @@
-//! Whether the samples of a batch are computed apart from each other, so that some of them stand
-//! for all.
+//! Decides whether the samples of a batch are computed independently, so that some of them can
+//! represent all.
 //!
 //! Follows the rows of the inputs through the primitives of a graph. Invariant: a yes is a proof; a
 //! graph that mixes rows where this analysis cannot see that it does not is a no.
@@ -85,7 +85,7 @@ impl NodeRows<'_> {
         self.with_rows(operands).map(|follows| vec![follows; count])
     }
 
-    /// Which axes of a result that no row reaches have equal entries, where that is known.
+    /// The axes along which a result that depends on no row has equal entries, if that is known.
     fn without_rows(&self, operands: &[Follows]) -> Option<Vec<bool>> {
         let equal: Vec<&Vec<bool>> = operands
             .iter()

@@ -1,10 +1,10 @@
 //! `observe` adds outputs that show what flows into contractions. `Evidence` is what a driver
 //! gathers from them.
 //!
-//! Calibration has three parts that know nothing of each other. This pass says what to look at. A
-//! driver runs the graph on data and adds up the outputs of each call. Passes that quantize read
-//! the sums. Invariant: the outputs and updates of the model stay as they were, and evidence of two
-//! batches is that of both together.
+//! Calibration has three parts that know nothing of each other. This pass chooses the values to
+//! observe. A driver runs the graph on data and adds up the outputs of each call. Passes that
+//! quantize read the sums. Invariant: the outputs and updates of the model stay as they were, and
+//! evidence of two batches is that of both together.
 
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::{

@@ -214,7 +214,7 @@ struct SegmentBuilder<'a, 'b> {
 }
 
 impl<'b> SegmentBuilder<'_, 'b> {
-    /// A value here; what depends on no input is made when it is asked for.
+    /// A value of this segment. Values that depend on no input are built on demand.
     fn value(&mut self, value: Value) -> Expr<'b> {
         if let Some(known) = self.map.get(&value) {
             return *known;

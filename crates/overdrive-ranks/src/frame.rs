@@ -1,4 +1,4 @@
-//! `Frame`: what ranks tell each other, as bytes, over TCP and over MPI.
+//! `Frame`: messages of ranks to each other, as bytes, over TCP and over MPI.
 //!
 //! A frame is four letters that say it is one of ours, its kind, the length of its content and the
 //! content. Numbers are little-endian. Invariant: whatever arrives is a frame or an error, and no

@@ -1,8 +1,8 @@
 //! `Launch`: what a launcher says of the processes that it started, in their environment.
 //!
-//! torchrun's variables count before those of Open MPI, and these before Slurm's: the one launcher
-//! is often started by the other. Invariant: what is missing or contradicts itself is an error that
-//! names the variable, never a guess.
+//! The variables of torchrun take precedence over those of Open MPI, and these over Slurm's, since
+//! the latter often start the former. Invariant: what is missing or contradicts itself is an error
+//! that names the variable, never a guess.
 
 use crate::slurm::{first_host, port_of};
 use std::fmt;

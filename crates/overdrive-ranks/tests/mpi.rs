@@ -139,7 +139,7 @@ fn mesh(size: usize) -> Mesh {
     }
 }
 
-/// Shows bytes along an axis, and gives what all have shown.
+/// Shows bytes along an axis, and returns the bytes of all members.
 fn shown(rank: &dyn Communicator, axis: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RankError> {
     let along = rank.mesh().along(&axis.into());
     let group = rank.mesh().group_of(rank.rank(), &along);

@@ -71,7 +71,7 @@ fn start(size: usize, act: impl Fn(usize) -> String) -> Vec<Rank> {
     (0..size).map(|rank| Rank::start(&launch(rank), &act(rank))).collect()
 }
 
-/// Shows bytes to a group, and gives what all have shown.
+/// Shows bytes to a group, and returns the bytes of all members.
 fn shown(
     rank: &Arc<dyn Communicator>,
     axis: &str,

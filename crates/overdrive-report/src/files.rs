@@ -22,8 +22,8 @@ pub struct Report<'r> {
 
 /// One results file in it.
 pub(super) struct File<'r> {
-    /// Before every anchor and name of a chart: empty for the first file, so that its links are
-    /// those of a report of its own.
+    /// Prefix of every anchor and chart name. Empty for the first file, so that its links are those
+    /// of a separate report.
     pub(super) prefix: String,
     /// What its machine is called.
     pub(super) machine: String,

@@ -1,5 +1,5 @@
-//! Findings: the records in words. They say which back end, mode and precision to take for what,
-//! and what not to believe.
+//! Findings: the records in words. They recommend back end, mode and precision for each purpose,
+//! and say what not to believe.
 //!
 //! A finding is derived by a rule and names the records that it rests on. Tests hold every rule to
 //! one invariant: these records alone give the same sentence, and without any one of them it

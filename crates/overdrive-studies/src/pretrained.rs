@@ -67,7 +67,7 @@ pub struct Pretrained {
     pub weights: Tensors,
     /// Which of its layers have codes, where `quantize` wrote it.
     pub coding: Option<Coding>,
-    /// Names of tensors in the files, where they are not those of their states.
+    /// Names of tensors in the files, if they differ from those of their states.
     renamed: BTreeMap<String, String>,
     /// Tensors that are no part of the graph.
     left_out: Tensors,
@@ -157,7 +157,7 @@ impl Pretrained {
         })
     }
 
-    /// The same with a head of its own, where that shares the table of tokens.
+    /// The same with separate weights for the head, if it shares those of the embedding.
     #[must_use]
     pub fn untied(mut self) -> Self {
         let facts = self.architecture.facts();
@@ -171,7 +171,8 @@ impl Pretrained {
         self
     }
 
-    /// The same with these weights in place of its own, each rounded to the type of the one before.
+    /// The same with these weights in place of its own, each rounded to the type of the weight that
+    /// it replaces.
     #[must_use]
     pub fn retrained(mut self, weights: &Tensors) -> Self {
         for (name, before) in &mut self.weights {

@@ -158,7 +158,7 @@ fn slow(name: &str, weights: &Tensors, ids: &[i128], mask: &[i128]) -> Vec<f64> 
         _ => (1e-12, "transformer.layer", DISTILBERT),
     };
     let slow = Slow { weights, eps };
-    // RoBERTa counts its tokens from 2 on, and puts what fills up (id 1) at 1.
+    // RoBERTa counts positions of tokens from 2 on, and puts padding (id 1) at position 1.
     let mut count = 1;
     let place = |(at, &id): (usize, &i128)| match (family, id) {
         ("roberta", 1) => (1, 1),

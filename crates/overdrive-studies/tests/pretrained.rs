@@ -1,5 +1,5 @@
-//! Folders in Hugging Face's format against what `transformers` makes of them, and every way in
-//! which one can be wrong.
+//! Folders in Hugging Face's format against the results of `transformers`, and every way in which
+//! one can be wrong.
 //!
 //! The folders in `pretrained/` are tiny random models; `peers/tiny_models.py` made them with their
 //! expected outputs.

@@ -81,7 +81,7 @@ impl Writer {
 impl Drop for Writer {
     /// A run that fails leaves its last checkpoint whole.
     fn drop(&mut self) {
-        // The failure that ends the run is what its user is told.
+        // The user is told the failure that ends the run.
         if let Some(writing) = self.writing.take() {
             let _ = writing.join();
         }

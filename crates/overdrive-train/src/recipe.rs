@@ -39,7 +39,7 @@ pub struct Recipe {
     /// Adapters, which alone are trained; without them all parameters are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
-    /// Parameters that are trained beside adapters: those of a classifier's head.
+    /// Parameters that are trained in addition to adapters: those of a classifier's head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside_lora: Vec<String>,
 }

@@ -38,8 +38,8 @@ pub fn tuning_of(model: &str) -> Recipe {
     }
 }
 
-/// How a published language model learns to be quantized: as it is fine-tuned, with the parameters
-/// of the smallest validation loss.
+/// Quantization-aware training of a published language model: as for fine-tuning, with the
+/// parameters of the smallest validation loss.
 pub fn tuning_of_published() -> Recipe {
     let whole = fine_tuning(None);
     Recipe { early_stop: Some(EarlyStop { patience: 4 }), ..whole }
@@ -61,8 +61,8 @@ pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
     }
 }
 
-/// How a published classifier goes on learning: as a language model, from more samples a step,
-/// since each has one label.
+/// Fine-tuning of a published classifier: as for a language model, with more samples a step, since
+/// each has one label.
 pub fn fine_tuning_of_classes(lora: Option<Lora>) -> Recipe {
     Recipe { batch: 16, ..fine_tuning(lora) }
 }

@@ -370,7 +370,7 @@ impl<'a> Trainer<'a> {
         earlier.saturating_mul(batches - 1).saturating_add(self.step.graph.cost().flops)
     }
 
-    /// Bytes of what [`Self::snapshot`] gives.
+    /// Bytes of a [`Self::snapshot`].
     pub fn snapshot_bytes(&self) -> u64 {
         let bytes = |name: &String| self.whole_type(name).bytes() as u64;
         self.changing.iter().map(bytes).sum()

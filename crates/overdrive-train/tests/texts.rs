@@ -1,4 +1,4 @@
-//! Labelled texts: what rows, masks and labels a file of them gives, and quantities as targets.
+//! Labelled texts: rows, masks and labels read from a file, and quantities as targets.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Events of a trace summed by operator, with self times: what an event took less what the events
-//! inside of it took.
+//! Events of a trace summed by operator, with self times: the time of an event less the time of the
+//! events inside of it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Results inside a page of a report, where they stand as JSON in a script element of their own.
+//! Results inside a page of a report, stored as JSON in a script element of their own.
 
 use super::text::{JsonError, from_json};
 use crate::results::Results;

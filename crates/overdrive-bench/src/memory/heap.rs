@@ -1,4 +1,4 @@
-//! An allocator that counts what goes through it.
+//! An allocator that counts the bytes allocated through it.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -18,7 +18,7 @@ pub struct Sensitivity {
 
 /// Independent values from which a row's own size is reliable.
 const TELLING_ROW: f64 = 16.0;
-/// Values that the mean of a row is worth beside those of its column.
+/// Weight of a row's mean against the values of a column, in values.
 const PRIOR: f64 = 16.0;
 /// Times the standard deviation of an element's response: room for the extremes of millions of
 /// elements.

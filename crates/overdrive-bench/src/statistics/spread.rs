@@ -9,8 +9,8 @@ use super::{CONFIDENCE, Interval, Sorted, student_quantile};
 /// have.
 pub(crate) const MAD_TO_SIGMA: f64 = 1.4826;
 
-/// Where a sample lies beyond Tukey's fences: 1.5 (mild) or 3 (severe) interquartile ranges outside
-/// the quartiles.
+/// Which of Tukey's fences a sample is beyond: 1.5 (mild) or 3 (severe) interquartile ranges
+/// outside the quartiles.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -91,8 +91,8 @@ pub struct Figure {
     pub minimum_detectable: f64,
     /// Blocks behind it.
     pub blocks: usize,
-    /// How many blocks in all would decide; absent where it is decided, and where no reasonable
-    /// number would.
+    /// Number of blocks that would decide. Absent if it is decided, or if no reasonable number
+    /// would decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks_to_decide: Option<usize>,
     /// Median over the baseline's processes.

@@ -130,7 +130,7 @@ impl CaseVerdict {
         }
     }
 
-    /// The same without what may differ in a last digit that is part of a text.
+    /// The same without sentences, whose last digits may differ between machines.
     pub fn without_sentences(&self) -> Self {
         let mut bare = self.clone();
         if let Finding::Compared(compared) = &mut bare.finding {

@@ -1,5 +1,5 @@
-//! Where the operands of a block lie: in panels that were packed before, in panels packed or made
-//! now, or in place. Also which addresses the micro-kernel prefetches.
+//! Finds the operands of a block: in panels packed before, in panels packed or made now, or in
+//! place. Also chooses the addresses that the micro-kernel prefetches.
 #![allow(unsafe_code)] // Raw pointers into operands and scratch.
 
 use super::columns::Columns;

@@ -120,7 +120,7 @@ impl<'a, T: Element> Packed<'a, T> {
 /// The right operand.
 #[derive(Debug, Clone, Copy)]
 pub enum Rhs<'a, T: Element> {
-    /// As it lies in memory.
+    /// In its own layout.
     Strided(View<'a, T>),
     /// Packed before.
     Packed(Packed<'a, T>),

@@ -1,6 +1,6 @@
 //! Skinny GEMMs, of a few rows such as decoding makes. Each element of B is used `m` times at most,
-//! so that packing B would cost more than the product. B streams past once, in the order that it
-//! lies in memory. The bound is how fast memory delivers it.
+//! so that packing B would cost more than the product. B streams past once, in memory order. The
+//! bound is memory bandwidth.
 #![allow(unsafe_code)] // Raw pointers; `Skinny` says what they point to.
 
 use std::ops::{AddAssign, Mul};

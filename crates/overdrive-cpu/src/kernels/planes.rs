@@ -34,7 +34,7 @@ struct PhasePositions {
 }
 
 impl PhasePositions {
-    /// Which positions of a phase, `positions` from `first` on, the input has.
+    /// The positions of a phase that are inside the input, among `positions` from `first` on.
     fn of(axis: &WindowAxis, phase: usize, first: usize, positions: usize) -> Self {
         let WindowDimension { stride, pad_low, input_dilation, .. } = axis.dimension;
         let start = (first * stride + phase) as i64 - pad_low;

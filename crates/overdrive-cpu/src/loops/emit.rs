@@ -108,7 +108,7 @@ fn prefetch(code: &mut Code, target: EmitTarget<'_>) {
     }
 }
 
-/// Which list an operation goes to, and on how many lanes it works.
+/// The list that an operation is added to, and its number of lanes.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum Width {
     One,

@@ -1,4 +1,4 @@
-//! Products of one left operand beside each other: each is launched on a stream of its own.
+//! Products of one left operand in parallel: each is launched on a stream of its own.
 //!
 //! Query, key and value of a model in f32 are three products of cuBLASLt. Each has a quarter of the
 //! tiles that fill a large GPU. Events fork the streams and join them, which a capture turns into

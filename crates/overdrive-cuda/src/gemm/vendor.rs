@@ -1,8 +1,8 @@
 //! cuBLASLt: products whose matrices have contiguous rows or columns, stored plainly, with a bias,
 //! added to a matrix, or of fp8 with scales.
 //!
-//! cuBLASLt thinks in columns; a row-major result is asked for as its transpose. Its ReLU drops NaN
-//! and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
+//! cuBLASLt is column-major, so a row-major result is requested as its transpose. Its ReLU drops
+//! NaN and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
 //! cuBLASLt does not support is `None`, never another computation.
 //!
 //! Long because each property of a call becomes an attribute of one descriptor, in one order.

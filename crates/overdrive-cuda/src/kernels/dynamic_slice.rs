@@ -102,7 +102,8 @@ impl Launch for CompiledSlice {
         let [from, to, starts] = self.places.map(|place| place.of(addresses));
         let mut launch = stream.launch_builder(&self.function);
         launch.arg(&from).arg(&to).arg(&starts).arg(&self.starts).arg(&self.nest);
-        // SAFETY: the parameters are those of the kernel; a clamped block lies inside of the whole.
+        // SAFETY: the parameters are those of the kernel, and a clamped block is inside of the
+        // whole.
         unsafe { launch.launch(self.config)? };
         Ok(())
     }

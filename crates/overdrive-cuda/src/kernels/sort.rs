@@ -1,4 +1,4 @@
-//! `sort`: values and where they came from, along one axis, stable (`sort.cu` says how).
+//! `sort`: sorted values and their original positions, along one axis, stable (`sort.cu` says how).
 
 use std::sync::Arc;
 

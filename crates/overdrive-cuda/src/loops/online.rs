@@ -1,5 +1,5 @@
-//! Sums of exponentials that are folded beside the maximum they are shifted by: `sum exp(x - max
-//! x)` in one walk.
+//! Sums of exponentials, folded together with the maximum that they are shifted by:
+//! `sum exp(x - max x)` in one pass.
 //!
 //! The largest element so far is enough, if the sum is rescaled when a larger one comes. Source:
 //! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867. If

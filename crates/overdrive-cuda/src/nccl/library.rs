@@ -116,8 +116,8 @@ impl Library {
     fn load() -> Option<Self> {
         for (name, value) in DEFAULTS {
             if std::env::var_os(name).is_none() {
-                // SAFETY: this happens once, before the library that reads it is there; what
-                // Rust's own threads read of the environment is guarded.
+                // SAFETY: this happens once, before the library that reads the variable is loaded.
+                // Rust's own reads of the environment hold a lock.
                 unsafe { std::env::set_var(name, value) };
             }
         }

@@ -38,7 +38,7 @@ impl Ranks {
         self.communicator.as_ref()
     }
 
-    /// Meets the groups of a plan, in its order, which is that of all ranks.
+    /// Joins the groups of a plan. The order of the plan is the same on all ranks.
     ///
     /// # Errors
     /// Without NCCL, and when another rank fails meanwhile.

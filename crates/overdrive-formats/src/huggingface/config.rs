@@ -112,8 +112,8 @@ impl Config {
         value.ok_or_else(|| self.wrong(&names.join(" or "), expected, "no such field"))
     }
 
-    /// A whole number of at least 1, under the first of these names that is there; none where the
-    /// field is absent.
+    /// A whole number of at least 1, under the first of these names that exists; `None` if none
+    /// exists.
     ///
     /// # Errors
     /// When it is something else, or larger than any dimension may be.

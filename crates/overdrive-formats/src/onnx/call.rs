@@ -195,7 +195,7 @@ impl<'a, 'b> Call<'a, 'b> {
         self.node.attribute.iter().map(|a| a.name()).find(|name| !asked.contains(name))
     }
 
-    /// Takes over what another call of the same node asked for.
+    /// Takes over the requests of another call of the same node.
     pub(super) fn accept(&self, other: &Call<'_, '_>) {
         self.asked.borrow_mut().extend(other.asked.borrow().iter());
     }

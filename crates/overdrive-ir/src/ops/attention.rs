@@ -129,8 +129,8 @@ pub fn find_mask(regions: &[Graph]) -> Option<&Graph> {
     regions.iter().find(|region| region.ty(region.outputs()[0].value).dtype == DType::Bool)
 }
 
-/// Errs unless `regions` are at most one score and one mask function that take what attention gives
-/// them.
+/// Errs unless `regions` are at most one score and one mask function with the parameters that
+/// attention passes.
 fn check_regions(
     regions: &[Graph],
     captures: &[TensorType],

@@ -122,8 +122,8 @@ fn derivatives(score: &Graph) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// Cotangents of the first input of `scores` and of its captures of floats, from that of its
-/// output; zeros where none arrives.
+/// Cotangents of the first input of `scores` and of its captures of floats, from the cotangent of
+/// its output. Zeros for inputs without a gradient.
 fn cotangents<'b>(
     scores: &Graph,
     (b, map): (&'b Builder, &[Expr<'b>]),

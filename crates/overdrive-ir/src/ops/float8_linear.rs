@@ -41,9 +41,9 @@ const CODES_W: usize = 2;
 const SCALES: [usize; 2] = [3, 4];
 
 impl Float8Linear {
-    /// Which results are the largest magnitudes of x and of w.
+    /// Numbers of the results that are the largest magnitudes of x and w.
     pub const LARGEST: [usize; 2] = [5, 6];
-    /// Which operands are the scales of x, of w and of dy, where they are given.
+    /// Numbers of the operands that are the scales of x, w and dy, for delayed scaling.
     pub const GIVEN: [usize; 3] = [2, 3, 4];
 }
 

@@ -243,8 +243,7 @@ impl QuantizedLinear {
             };
         // Scales stand one after the other: with a bias, the second is a multiply-add.
         if groups == 1 {
-            // Without a batch axis the rows stay where they are, and what follows fuses with the
-            // product.
+            // Without a batch axis the rows stay in place, and later ops fuse with the product.
             let mut sums = product(codes.convert(exact), weights, vec![], (rank - 1, 1));
             if let Some(zero) = n.x_zero {
                 sums = sums - weights.convert(DType::I32).sum(&[1]) * zero.convert(DType::I32);

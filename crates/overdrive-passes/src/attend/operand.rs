@@ -1,4 +1,4 @@
-//! q and k before exporters multiplied them with the root of the scale.
+//! Recovers q and k as they were before exporters multiplied them by the root of the scale.
 //!
 //! Invariant: rounding comes before views again, where the op that makes the value does it.
 

@@ -1,9 +1,9 @@
-//! Copies that are to be: between which slots, and before which steps they start and end.
+//! Planned copies: their slots, and the steps before which they start and end.
 
 use overdrive_ir::Cost;
 use overdrive_ir::plan::{Plan, SlotId, Step, StepKind};
 
-/// Which way a copy goes; each way has a stream, since links carry both at once.
+/// Direction of a copy. Each direction has a stream, since links carry both at once.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     /// To main memory.

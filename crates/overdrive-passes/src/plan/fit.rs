@@ -1,4 +1,4 @@
-//! Fit: the passes, again and again with other policies, until a plan keeps the memory limit.
+//! Fit: repeats the passes with other policies until a plan keeps the memory limit.
 
 use super::error::PlanError;
 use crate::draft::{Draft, Pass};

@@ -1,4 +1,4 @@
-//! Steps that a plan has in a row, as one launch.
+//! Merges consecutive steps of a plan into one launch.
 //!
 //! Each step alone pays for a launch, a first read of far memory and a last wave. One launch can
 //! do, for example:
@@ -159,8 +159,8 @@ fn alike(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize
     })
 }
 
-/// The steps that add to what `first` gives, itself included. What one step hands to another exists
-/// in no other launch.
+/// `first` and the steps that add to its result. Values passed from one step to another exist in no
+/// other launch.
 fn summands(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
     from_afar(plan, (first, FAR), |known, step| {
         let handed = &known[known.len() - 1].writes;

@@ -13,7 +13,7 @@ pub enum LayerKind {
     Convolution,
 }
 
-/// Which axis of a state is K, the one that is summed over.
+/// The axis of a state that is K, which is summed over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KAxis {
     /// `[K, N]`.

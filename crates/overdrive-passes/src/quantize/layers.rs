@@ -188,7 +188,7 @@ fn kind(node: &Node) -> Option<LayerKind> {
     linear.or_else(|| node.op.composite::<Conv2d>().map(|_| LayerKind::Convolution))
 }
 
-/// How a product without a parameter is called: its scope, or the output that it gives.
+/// Name of a product without a parameter: its scope, or the output that it computes.
 fn place(graph: &Graph, node: &Node) -> String {
     let gives = || graph.outputs().iter().find(|port| node.results.contains(&port.value));
     match (&*node.scope, gives()) {

@@ -285,7 +285,7 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
 /// Builds the replacement of a product of a layer, from the `T` of that layer.
 type BuildProduct<'a, T> = dyn for<'b> Fn(&T, LayerProduct<'b, '_>) -> Expr<'b> + 'a;
 
-/// The graph with what `build` makes of these layers in place of the old ones.
+/// The graph with these layers replaced by the results of `build`.
 pub(super) fn rebuild<T>(
     graph: &Graph,
     layers: &[(&Layer, T)],

@@ -1,4 +1,4 @@
-//! What a layer is to become, as data.
+//! The quantized form of each layer, as data.
 
 use crate::{RangeRule, Statistic};
 use overdrive_ir::BlockFormat;

@@ -11,7 +11,7 @@ use overdrive_ir::ops::{LayerNorm, Linear, RmsNorm};
 use overdrive_ir::{Binary, Graph, Init, Node, Operation, Origin, Prim, Tensor, Value};
 use std::collections::BTreeMap;
 
-/// Linear layers that read one value, and what makes it.
+/// Linear layers that read one value, and the producer of the value.
 pub(super) struct SharedInput<'l> {
     pub(super) layers: Vec<&'l Layer>,
     /// What takes the inverse of the factors; `None` where nothing can.

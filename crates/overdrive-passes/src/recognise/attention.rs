@@ -4,9 +4,10 @@
 //! root on q and on k. Heads are moved to the front in several ways, and repeated or not for the
 //! queries that share them. Keys are transposed before the product or by it. Weights may be
 //! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks must
-//! be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see a key. A
-//! softmax of hidden scores alone is not a number, or even, or 0 after a guard; the op gives 0.
-//! Invariant: what is not shown to be attention stays products and a softmax.
+//! be known before the model runs. They must hide nothing, or exactly what `Mask::Causal` hides,
+//! and every query must see a key. A softmax of hidden scores alone is not a number, or even, or 0
+//! after a guard; the op gives 0. Invariant: what is not shown to be attention stays products and a
+//! softmax.
 
 use super::attention_weights::{AttentionWeights, Sink};
 use super::movement::{DimFactor, Moved, Movement, trace};

@@ -1,4 +1,4 @@
-//! Which keys each query sees, where a mask says so before anything runs.
+//! Finds the keys that each query sees, if a mask determines that before anything runs.
 //!
 //! Exporters compute masks from positions: comparisons of index grids, tables of 0 and -∞, products
 //! with the lowest number. All of them are evaluated here. A dimension along which nothing changes

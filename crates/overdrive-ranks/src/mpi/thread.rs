@@ -1,9 +1,9 @@
 //! The thread that makes all MPI calls of a rank, and takes part in exchanges for it.
 //!
-//! Each member of a group sends every other one a frame that says what it is at, then its bytes.
-//! Invariant: the thread waits for nobody longer than the patience, and whoever finds a fault tells
-//! all ranks. When the patience is over, ranks tell each other for whom they wait. So the rank at
-//! the end of the chain is blamed, which tells nothing.
+//! Each member of a group sends every other one a frame that names its exchange, then its bytes.
+//! Invariant: the thread waits for nobody longer than the patience, and a rank that finds a fault
+//! tells all ranks. When the patience is over, ranks tell each other for whom they wait. So the
+//! blame is on the rank at the end of the chain, which answers nothing.
 
 use super::wire::{Flight, Wire};
 use crate::frame::{Frame, share};

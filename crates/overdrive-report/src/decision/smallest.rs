@@ -1,5 +1,4 @@
-//! Which configuration takes least room: its file, or the memory of a call where no file was
-//! written.
+//! The smallest configuration: by its file, or by the memory of a call if no file was written.
 
 use super::super::judged::JudgedRow;
 use super::card::Card;

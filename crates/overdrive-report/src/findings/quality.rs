@@ -14,7 +14,7 @@ use overdrive_bench::quality::{Difference, FAR, Measure, metrics};
 /// The quantity that says how large a model is on disk.
 pub(crate) const FILE_BYTES: &str = "file_bytes";
 
-/// The best by each metric, where it is better than all others; the smallest file; and what lost
+/// The best by each metric, if it is better than all others; the smallest file; and losses of
 /// quality.
 pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = metrics().flat_map(|metric| best(judged, metric)).collect();

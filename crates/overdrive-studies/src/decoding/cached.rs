@@ -2,11 +2,11 @@
 //! next token.
 //!
 //! All of them share one `State` by name: weights, and caches that are updated where they are. The
-//! caches may be of several sequences, which begin and end as they like and take each step
+//! caches may hold several sequences, which begin and end independently and take each step
 //! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all.
-//! The padding of a prompt is never seen: its keys stand behind the last position and are
-//! overwritten one by one. Invariant: no byte of a cache behind a sequence's present position, and
-//! none of another sequence, reaches its logits.
+//! The padding of a prompt is never seen: its keys come after the last position and are overwritten
+//! one by one. Invariant: no byte of a cache after a sequence's present position, and none of
+//! another sequence, affects its logits.
 
 use super::{DecodeError, Decoder};
 use crate::pretrained::Pretrained;

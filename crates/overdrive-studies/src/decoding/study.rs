@@ -1,4 +1,4 @@
-//! The study of decoding: what the next token of a published decoder takes, in each mode of the
+//! The study of decoding: the time of the next token of a published decoder, in each mode of the
 //! device, and on codes.
 //!
 //! A call is one token with a cache of keys and values, at positions that follow each other. Where

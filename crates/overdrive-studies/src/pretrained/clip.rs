@@ -74,7 +74,7 @@ fn stack(tower: &Config, defaults: &Defaults) -> Result<Stack, FormatError> {
     let width = count("hidden_size", defaults.width)?;
     let heads = count("num_attention_heads", defaults.heads)?;
     check_heads(tower, ("num_attention_heads", heads), width)?;
-    // That of the whole decides, not that of a tower.
+    // Read, so that it counts as known; the value of the whole model decides, not that of a tower.
     tower.find_count(&["projection_dim"])?;
     Ok(Stack {
         width,

@@ -1,4 +1,4 @@
-//! Which layers of a folder have codes instead of weights, as its config.json says, and the codes
+//! The layers of a folder that have codes instead of weights, by its config.json, and the codes
 //! themselves.
 //!
 //! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads;

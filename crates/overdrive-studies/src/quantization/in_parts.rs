@@ -1,5 +1,5 @@
-//! A mode block by block: each block sees what the quantized blocks before it give, and only its
-//! weights are on the device.
+//! A mode block by block. Each block is calibrated on the outputs of the quantized blocks before
+//! it, and only its weights are on the device.
 //!
 //! Time grows with the number of blocks, where to run all of the model for each grows with its
 //! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply`], codes apart

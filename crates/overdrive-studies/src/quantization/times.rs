@@ -1,4 +1,4 @@
-//! What a session saw of a graph, and of each of its blocks.
+//! Times of a graph in a session, and of each of its blocks.
 
 use overdrive_bench::outcome::Outcome;
 

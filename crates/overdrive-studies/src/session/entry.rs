@@ -36,7 +36,8 @@ impl<'a> Entry<'a> {
         Self { workload, device, mode, dtype: DType::F32, graph, variant: None, load_ns: None }
     }
 
-    /// The same with values in place of their description, those of `workload` among them.
+    /// The same with drawn values in place of their descriptions, for a `workload` with drawn
+    /// values.
     pub(super) fn valued<'w>(&self, workload: &'w Workload, drawn: &Drawn) -> Entry<'w>
     where
         'a: 'w,

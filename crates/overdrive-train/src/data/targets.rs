@@ -1,4 +1,4 @@
-//! What samples are to give: a class each, or a quantity each.
+//! Targets of samples: a class each, or a quantity each.
 
 use overdrive_ir::{DType, Tensor};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Which keys a query may see before a mask function has its say.
+//! The keys that a query may see before a mask function is applied.
 #![allow(unsafe_code)] // Writes scores in a worker's scratch.
 
 /// Sizes of an attention and its mask.

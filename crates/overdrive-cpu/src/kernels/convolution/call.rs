@@ -83,7 +83,7 @@ impl Cutting {
     }
 }
 
-/// The outputs that are computed together: some pixels, from those of an image on, of some output
+/// The outputs that are computed together: a span of pixels, beginning in an image, in some output
 /// channels of a group.
 pub(super) struct ConvolutionWork<'a> {
     pub(super) image: usize,

@@ -176,7 +176,8 @@ pub(super) struct Tiles {
     /// Lines of tiles, and tiles of a line.
     pub(super) lines: usize,
     pub(super) tiles: usize,
-    /// Elements of a line of the output, of which there are [`OUTPUTS`] for each line of tiles.
+    /// Output, and the elements of one of its lines. There are [`OUTPUTS`] lines for each line of
+    /// tiles.
     pub(super) to: *mut f32,
     pub(super) line: usize,
 }

@@ -1,4 +1,4 @@
-// Which weights stay, drawn where they are needed: Philox of the seed, the site and the weight's
+// Draws which weights are kept, when they are needed: Philox of the seed, the site and the weight's
 // place among [B, H, Tq, Tk], as `dropout` of the IR draws it.
 //
 // Text before this file defines SITE, REACH (least random bits of a weight that stays), STAYS (its

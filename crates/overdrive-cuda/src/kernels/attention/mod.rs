@@ -1,4 +1,4 @@
-//! `attention`, a tile at a time, with any score and mask function and with dropout: beside
+//! `attention`, a tile at a time, with any score and mask function and with dropout. Apart from
 //! operands and results no memory grows with T.
 //!
 //! For 16-bit floats `hopper.cu` uses the tensor cores of Hopper, `tensor.cu` those of every GPU,

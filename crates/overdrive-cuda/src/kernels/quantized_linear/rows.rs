@@ -27,7 +27,7 @@ struct CompiledQuantizedLinear {
     y_step: i64,
     /// `Rows` of `rows.cu`: first elements of the rows of x, then of y.
     at: Vec<i64>,
-    /// How the bulk copy engine finds codes, where the device has one.
+    /// Tensor maps of the codes for the bulk copy engine, if the device has one.
     map: Option<Maps>,
 }
 

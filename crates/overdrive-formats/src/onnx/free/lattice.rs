@@ -27,7 +27,8 @@ enum LatticeRule {
     /// At each place of the axes that are not free `base`, and along a free axis as much more for
     /// each step.
     Rising { base: Vec<Sum>, slopes: Vec<(usize, Vec<Sum>)>, inverse: Inverse },
-    /// `above` where the coordinate of the first axis, less that of the second, is at least `from`.
+    /// `above` if the coordinate of the first axis, less that of the second, is at least `from`;
+    /// otherwise `below`.
     Step { axes: (usize, Option<usize>), from: Sum, above: f64, below: f64 },
 }
 
@@ -62,7 +63,7 @@ impl Lattice {
         Some(Self { dtype, shape, rule })
     }
 
-    /// Writes what computes it; gives its name.
+    /// Writes the nodes that compute it, and returns the name of the result.
     pub(super) fn write(&self, sizes: &mut Sizes) -> Result<String, Unsaid> {
         let rank = self.shape.len();
         let is_free = |axis: &usize| self.shape[*axis].constant().is_none();

@@ -22,7 +22,7 @@ struct SampledAxis {
 }
 
 impl SampledAxis {
-    /// `place` where it is inside, else what mirrors or clamps to it.
+    /// `place` if it is inside the borders, else its reflection or the nearest border.
     fn inside<'b>(&self, place: Expr<'b>) -> Expr<'b> {
         let number = |x: f64| place.constant(x);
         match self.beyond {

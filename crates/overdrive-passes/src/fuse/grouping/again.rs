@@ -189,8 +189,8 @@ impl Search<'_, '_> {
     }
 
     /// Collects the nodes that compute a value and the leaves that they read. It takes the cheaper
-    /// of reading the value itself and computing it from what its node reads. `None` where that is
-    /// too much.
+    /// of two ways: reading the value, or computing it from the operands of its node. `None` where
+    /// that is too much.
     fn walk(
         &self,
         value: Value,
