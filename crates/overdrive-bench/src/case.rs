@@ -10,7 +10,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is computed, whoever computes it.
+/// The computation, independent of who runs it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
     /// The model's or the kernel's name: `transformer`, `matmul`.
@@ -75,7 +75,7 @@ impl Configuration {
         shown.words(threads)
     }
 
-    /// What a label says.
+    /// The parts that a label shows.
     pub fn shown(&self) -> Self {
         match self.backend.starts_with("cuda:") {
             true => Self { device: self.backend.clone(), threads: 0, ..self.clone() },
@@ -90,7 +90,7 @@ impl Configuration {
         }
         let threads = if self.threads == 0 { String::new() } else { threads(self.threads) };
         let variant = self.variant.as_deref().unwrap_or_default();
-        // What an imported file does not tell is empty and takes no room.
+        // Fields that an imported file does not tell are empty and take no room.
         for part in [&self.mode, &self.dtype, &threads, variant] {
             if !part.is_empty() {
                 words += &format!(" {part}");
@@ -142,7 +142,7 @@ impl fmt::Display for Common {
 pub struct Case {
     /// The study that asked for it.
     pub study: String,
-    /// What is computed.
+    /// The computation.
     pub workload: Workload,
     /// How.
     pub configuration: Configuration,

@@ -28,7 +28,7 @@ pub struct Ceiling {
     pub series: Series,
 }
 
-/// What a ceiling limits.
+/// The resource that a ceiling limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingKind {
@@ -100,7 +100,7 @@ impl Ceiling {
         self.amount_per_call as f64 / (self.series.summary.median_ns * 1e-9)
     }
 
-    /// What `work` in `time_ns` reaches of this ceiling.
+    /// The share of this ceiling that `work` in `time_ns` reaches.
     pub fn share(&self, work: &Work, time_ns: f64) -> CeilingShare {
         let amount = match self.kind {
             CeilingKind::Bandwidth => work.bytes,

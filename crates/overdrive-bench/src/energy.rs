@@ -25,7 +25,7 @@ pub const SHORTEST_SPAN_NS: u64 = 2_000_000_000;
 /// Energy of many calls, and the power of the idle machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnergyUse {
-    /// Which counter: `rapl`, `nvml`.
+    /// The counter: `rapl`, `nvml`.
     pub source: String,
     /// Calls made during the span.
     pub calls: u64,

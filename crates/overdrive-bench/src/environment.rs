@@ -46,7 +46,7 @@ pub struct Environment {
     /// Accelerators, as their back ends describe them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Accelerator>,
-    /// What this program was built with.
+    /// The toolchain that built this program.
     pub toolchain: Toolchain,
 }
 
@@ -93,7 +93,7 @@ impl Environment {
         machine
     }
 
-    /// What a reader should know before believing a figure from here.
+    /// Caveats on figures from here.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(governor) =

@@ -1,4 +1,4 @@
-//! What was measured of a case that ran. Every field is absent where nothing was measured, never 0.
+//! The measurement of a case that ran. Every field is absent where nothing was measured, never 0.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::series::{Series, TimedCalls};
 use crate::status::{Exclusion, Status};
 use crate::work::Work;
 
-/// What was measured of a case that ran.
+/// The measurement of a case that ran.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// Steady-state time per call; absent where only exact quantities were measured.
@@ -55,7 +55,7 @@ pub struct Measurement {
     /// Quantities that were followed over the run: a loss over its steps, memory over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curves: Vec<Curve>,
-    /// What the status gate found.
+    /// Findings of the status gate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statuses: Vec<Status>,
 }
@@ -85,7 +85,7 @@ impl Measurement {
         }
     }
 
-    /// What keeps this measurement out of any ratio.
+    /// Statuses that keep this measurement out of any ratio.
     pub fn blocks(&self) -> impl Iterator<Item = &Status> {
         self.statuses.iter().filter(|status| status.kind.exclusion() == Exclusion::Ratio)
     }
@@ -130,7 +130,7 @@ pub struct Throughput {
 /// A quantity that was followed over a run, in the order in which it was seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Curve {
-    /// What was followed, with its unit: `loss`, `memory_bytes`.
+    /// The followed quantity, with its unit: `loss`, `memory_bytes`.
     pub quantity: String,
     /// Along what, with its unit: `step`, `time_ns`.
     pub over: String,
@@ -206,7 +206,7 @@ pub struct CeilingShare {
 /// Proof that outputs agree with a reference of higher precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// What the reference is.
+    /// Description of the reference.
     pub reference: String,
     /// On how many seeds outputs were compared.
     pub seeds: u32,

@@ -13,7 +13,7 @@ use overdrive_ir::backend::MemoryReport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a call was seen to need, by each witness that was there.
+/// Memory that a call needed, by each witness that was there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryUse {
     /// The host's heap, from a counting allocator: ours, or that of the library that was called.
@@ -46,7 +46,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// What the call added.
+    /// Bytes that the call added.
     pub fn added_bytes(&self) -> u64 {
         self.peak_bytes.saturating_sub(self.before_bytes)
     }

@@ -23,7 +23,7 @@ pub use sensitivity::Sensitivity;
 /// Outputs as f64, one vector per output: what is [`compared`] of them.
 pub type Expected = Rc<Vec<Vec<f64>>>;
 
-/// What the reference gave: the numbers that are compared, and the types that the outputs had.
+/// Outputs of the reference: the compared numbers, and the types of the outputs.
 type ReferenceOutputs = (Expected, Rc<Vec<TensorType>>);
 
 /// How far correct answers differ from each other, for the output with the largest difference.
@@ -40,7 +40,7 @@ pub struct Spread {
 pub struct Perturbation {
     /// Largest relative change.
     pub relative: f64,
-    /// Which of many such changes.
+    /// The number of the change, of many such changes.
     pub twin: u64,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Oracle<'a> {
         self.rows.as_deref()
     }
 
-    /// What outputs are compared with.
+    /// The reference of the outputs.
     pub fn name(&self) -> &str {
         &self.name
     }

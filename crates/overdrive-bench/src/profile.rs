@@ -38,7 +38,7 @@ pub struct Profile {
     pub steps: Vec<ProfiledStep>,
     /// Bytes of the arena that live when a call ends: its results.
     pub end_live_bytes: u64,
-    /// What the session holds.
+    /// Memory of the session.
     pub memory: MemoryReport,
 }
 

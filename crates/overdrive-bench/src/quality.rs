@@ -19,7 +19,7 @@ pub struct Measure {
     pub title: &'static str,
     /// The title where there is room for a word.
     pub word: &'static str,
-    /// Which way is better.
+    /// The better direction.
     pub better: Better,
     /// Whether it is likeness to the baseline, which therefore has none.
     pub is_likeness: bool,
@@ -28,7 +28,7 @@ pub struct Measure {
     decimals: usize,
 }
 
-/// Which way is better.
+/// The better direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// Accuracies and likeness.
@@ -142,7 +142,7 @@ impl Measure {
         }
     }
 
-    /// What the interval of a change says.
+    /// The difference that the interval of a change shows.
     pub fn excludes_zero(&self, (low, high): (f64, f64)) -> Difference {
         let (low, high) = (self.sign() * low, self.sign() * high);
         match (low.min(high), low.max(high)) {
@@ -190,7 +190,7 @@ impl Measure {
         format!("{word}: {} to {}", self.figure(before), self.figure(now))
     }
 
-    /// What the measurement says of it, if anything.
+    /// The reading of this measure in a measurement, if it has one.
     pub fn read(&self, measurement: &Measurement) -> Option<Reading> {
         let part = |suffix: &str| {
             measurement.quantities.get(&format!("{}{suffix}", self.quantity)).copied()

@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 /// The result of one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// What was measured, how.
+    /// The case.
     pub case: Case,
     /// The [`Case::id`] of the record to compare this one with. `None` for a baseline, and for a
     /// record without one.

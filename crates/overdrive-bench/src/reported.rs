@@ -19,7 +19,7 @@ use crate::status::{self, Status};
 pub struct Reported {
     /// The tool: `criterion.rs`, `nvbench`.
     pub tool: String,
-    /// What it kept.
+    /// The figures that it kept.
     pub kept: Kept,
     /// Number of calls or samples behind the figures; absent if the tool does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]

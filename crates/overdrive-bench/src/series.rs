@@ -87,7 +87,7 @@ pub enum Depth {
     Screening,
 }
 
-/// Which clock the latency of a series is read from.
+/// The clock that the latency of a series is read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -113,7 +113,7 @@ pub struct Conditions {
     pub depth: Depth,
     /// The host clock and what reading it costs.
     pub timer: Timer,
-    /// Which clock the latency is read from.
+    /// The clock that the latency is read from.
     pub basis: Basis,
     /// Steps that a call enqueues on a device with its own clock. They bound the cost of launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,7 +60,7 @@ pub struct Calls<'a> {
 pub struct CallTarget<'a> {
     /// Where it runs.
     pub backend: &'a dyn Backend,
-    /// What runs.
+    /// The session that runs.
     pub session: &'a mut dyn Session,
     /// Its state.
     pub state: &'a mut State,

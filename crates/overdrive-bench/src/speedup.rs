@@ -90,7 +90,7 @@ pub enum Reason {
         side: Role,
         /// The tool.
         tool: String,
-        /// What it kept of its samples.
+        /// The samples that it kept.
         kept: Kept,
     },
     /// Outputs of one of the two were never compared with a reference.
@@ -116,7 +116,7 @@ pub enum Reason {
     /// Cold caches against warm ones.
     #[error("{side} found its data in the cache and the other did not")]
     DifferentCaches {
-        /// Which was warm.
+        /// The side that was warm.
         side: Role,
     },
     /// Too few samples for an interval.
@@ -136,7 +136,7 @@ pub enum Reason {
     /// A ladder of fewer than two steps, or gains that do not start where the ladder does.
     #[error("{why}")]
     NoLadder {
-        /// What is wrong with the steps.
+        /// The fault of the steps.
         why: String,
     },
 }
@@ -144,9 +144,9 @@ pub enum Reason {
 /// One side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// What is compared with.
+    /// The side to compare with.
     Baseline,
-    /// What is compared.
+    /// The compared side.
     Variant,
 }
 
@@ -271,7 +271,7 @@ impl Speedup {
             return Err(reasons);
         };
         if ratio.interval.contains(1.0) {
-            // What the settled samples do not decide, a cold one cannot.
+            // A cold sample cannot decide what the settled samples do not.
             let cold = [(Role::Baseline, old_cold), (Role::Variant, new_cold)].into_iter();
             reasons.extend(
                 cold.filter_map(|(side, cold)| Some(Reason::Blocked { side, status: cold? })),

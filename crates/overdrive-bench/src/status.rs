@@ -36,9 +36,9 @@ pub const VARIATION: f64 = 0.50;
 pub const SCATTERED: f64 = 0.25;
 /// Share of samples under a throttled clock beyond which a series is `throttled`.
 pub const THROTTLED_SHARE: f64 = 0.20;
-/// What one launch may cost the host, generously: some 5 us on a quiet machine.
+/// Generous cost of a launch on the host; it is some 5 us on a quiet machine.
 pub const LAUNCH_NS: f64 = 20_000.0;
-/// What waiting for the device may cost the host beyond the launches.
+/// Cost of waiting for the device on the host, beyond the launches.
 pub const SYNCHRONISATION_NS: f64 = 50_000.0;
 
 /// One finding about a measurement.
@@ -82,7 +82,7 @@ pub enum StatusKind {
     NotCompressed,
 }
 
-/// What a status does.
+/// The effect of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusion {
     /// It keeps the record out of every ratio.
@@ -191,7 +191,7 @@ fn grain(series: &Series) -> f64 {
     series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64
 }
 
-/// What times say in the order taken, whoever took them. Those behind a cold first sample are
+/// Statuses of times in the order taken, whoever took them. Those behind a cold first sample are
 /// judged without it.
 pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
     let cold = cold_first_sample(times, grain);
@@ -233,7 +233,7 @@ fn is_far(excess: f64, sigma: f64, median: f64) -> bool {
 /// One sample of `n` that holds `share` of their sum, or brings their coefficient of `variation`
 /// near its ceiling.
 pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> {
-    // Of one or two samples, one always holds half.
+    // With one or two samples, one always holds half of the time.
     if n < 3 {
         return None;
     }

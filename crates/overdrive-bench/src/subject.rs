@@ -35,7 +35,7 @@ pub trait Subject {
     /// Whatever kept the comparison from being made.
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure>;
 
-    /// What outputs are compared with, for the results.
+    /// The reference of the outputs, for the results.
     fn reference(&self) -> &str {
         "given by the caller"
     }

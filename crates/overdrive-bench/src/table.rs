@@ -35,7 +35,7 @@ pub enum Align {
     Right,
 }
 
-/// What a cell shows of something that is not known. Never a number.
+/// The text of a cell for an unknown value. Never a number.
 pub const UNKNOWN: &str = "—";
 
 impl Table {

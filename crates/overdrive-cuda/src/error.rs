@@ -59,7 +59,7 @@ pub enum Error {
     /// NCCL failed.
     #[error("NCCL, at {call}: {message}")]
     Nccl {
-        /// What was called.
+        /// The function that was called.
         call: &'static str,
         /// NCCL's words.
         message: String,

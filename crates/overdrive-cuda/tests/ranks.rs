@@ -60,7 +60,7 @@ fn on_gpu(rank: Arc<dyn Communicator>) -> Result<CudaBackend, BackendError> {
     Ok(opened.on(rank))
 }
 
-/// What all ranks give on GPUs.
+/// Results of all ranks on GPUs.
 fn by_gpus(graph: &Graph, mode: Mode, inputs: &[Vec<Tensor>]) -> Vec<Outputs> {
     run(&mesh(), PATIENCE, |rank| {
         let own = &inputs[rank.rank()];
@@ -68,7 +68,7 @@ fn by_gpus(graph: &Graph, mode: Mode, inputs: &[Vec<Tensor>]) -> Vec<Outputs> {
     })
 }
 
-/// What all ranks give on the CPU.
+/// Results of all ranks on the CPU.
 fn by_cpus(graph: &Graph, inputs: &[Vec<Tensor>]) -> Vec<Outputs> {
     run(&mesh(), PATIENCE, |rank| {
         let own = &inputs[rank.rank()];

@@ -11,7 +11,7 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Its reason.
         source: std::io::Error,
@@ -23,7 +23,7 @@ pub enum FileError {
         path: PathBuf,
         /// What it is.
         found: &'static str,
-        /// What to do.
+        /// What to do next.
         remedy: &'static str,
     },
     /// More bytes than such a file ever has.
@@ -78,7 +78,7 @@ pub enum FileError {
     NoManifest {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         found: String,
     },
     /// The system refused to write.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub trait Engine: Sync {
     /// Its name on the command line and in reports, and that of its back end.
     fn name(&self) -> &'static str;
-    /// What it is, in a line.
+    /// A description in one line.
     fn about(&self) -> &'static str;
     /// Where it runs models.
     fn runs_on(&self) -> EngineDevice;

@@ -20,7 +20,7 @@ use crate::{FormatError, Tensors, file as whole};
 use bytes::Bytes;
 use std::path::Path;
 
-/// What a file holds, in the words of Hugging Face's format.
+/// The content of a file, in the terms of Hugging Face's format.
 #[derive(Debug)]
 pub struct Gguf {
     /// As a config.json says it.
@@ -29,7 +29,7 @@ pub struct Gguf {
     pub weights: FolderWeights,
     /// The tokenizer, if its kind is known here.
     pub tokenizer: Option<Tokenizer>,
-    /// What was converted or left out, in sentences.
+    /// Notes on converted or omitted parts, in sentences.
     pub notes: Vec<String>,
 }
 

@@ -330,7 +330,7 @@ fn must_not_panic(bytes: Vec<u8>) {
     }
 }
 
-/// What becomes of a file on its way.
+/// Damage to a file on its way.
 #[derive(Clone, Debug)]
 enum Damage {
     Byte(prop::sample::Index, u8),

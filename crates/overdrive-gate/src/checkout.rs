@@ -62,7 +62,7 @@ pub enum CheckoutError {
     /// git or the disk.
     #[error("{what}: {message}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: String,
         /// The system's error.
         message: String,
@@ -113,7 +113,7 @@ impl Repository {
     /// # Errors
     /// When it means none.
     pub fn commit(&self, name: &str) -> Result<Commit, CheckoutError> {
-        // What begins with a dash would be an option to git.
+        // A name that begins with a dash would be an option to git.
         let hash = git(
             &self.root,
             &[
@@ -184,7 +184,7 @@ impl Repository {
         commits.iter().map(binary).collect()
     }
 
-    /// What builds both sides: the toolchain that is active in the repository.
+    /// The toolchain that builds both sides: the one that is active in the repository.
     fn toolchain(&self) -> Toolchain {
         let active = output(&self.root, "rustup", &["show", "active-toolchain"]).ok();
         let name = std::env::var("RUSTUP_TOOLCHAIN").ok();
@@ -222,7 +222,7 @@ struct Worktree<'r> {
 struct BuildTarget<'a> {
     /// cargo's folder, which sessions share.
     cache: &'a Path,
-    /// What is to appear.
+    /// The binary that must appear.
     binary: &'a Path,
     stop: &'a Stop,
 }

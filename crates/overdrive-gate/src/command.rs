@@ -29,7 +29,7 @@ pub enum Invocation {
     Arguments {
         /// The binary.
         binary: PathBuf,
-        /// What it is to measure.
+        /// The measured work.
         arguments: Vec<String>,
     },
     /// Overdrive's binary on studies, in screenings.
@@ -41,7 +41,7 @@ pub enum Invocation {
     },
 }
 
-/// What a process of this program runs, for a reader.
+/// Describes the command of a process to a reader.
 impl std::fmt::Display for Invocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -61,9 +61,9 @@ impl std::fmt::Display for Invocation {
 
 /// Runs the two programs and reads what they wrote.
 pub struct Programs {
-    /// What is compared with.
+    /// The side to compare with.
     pub baseline: Invocation,
-    /// What is judged.
+    /// The judged side.
     pub current: Invocation,
     /// Where raw results stay, and logs of processes that failed.
     pub folder: PathBuf,

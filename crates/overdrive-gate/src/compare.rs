@@ -26,7 +26,7 @@ pub const FEWEST_SESSIONS: usize = 3;
 pub struct Comparison<'r> {
     /// In what the machines differ; empty if, by all that is recorded, they are one.
     pub differences: Vec<String>,
-    /// What to know of the sessions before believing a ratio.
+    /// Caveats on the sessions.
     pub notes: Vec<String>,
     /// Where each session was imported from that another program measured.
     pub imported: Vec<String>,
@@ -186,7 +186,7 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
 #[derive(Debug, Serialize)]
 struct ComparisonJson<'c> {
     case: &'c str,
-    /// Of each session, first side and second.
+    /// Medians of each session, for the first side and the second.
     median_ns: [Vec<f64>; 2],
     gain: Option<&'c Gain>,
     no_claim: Option<String>,

@@ -12,7 +12,7 @@ use super::sequential::{ALPHA, Seen, decides_at};
 /// five.
 const POWER: f64 = 0.841_621;
 
-/// What was seen of a figure, as a change on the scale that readers know.
+/// The observed change of a figure, on the scale that readers know.
 pub(super) fn estimate(seen: &Seen, scale: Scale) -> Estimate {
     match scale {
         Scale::Ratio => {
@@ -93,7 +93,7 @@ mod tests {
     use crate::metric::{LIMIT, metric};
     use overdrive_bench::verdicts::{MEAN, MEDIAN};
 
-    /// What is seen of blocks with this ratio in the centre, whose interval reaches so far either
+    /// The observation of blocks with this ratio in the centre, and an interval of `half` either
     /// way.
     fn seen(ratio: f64, half: f64) -> Seen {
         let centre = ratio.ln();

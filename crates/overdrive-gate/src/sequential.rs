@@ -66,7 +66,7 @@ impl Look {
     }
 }
 
-/// What the blocks of one figure say at a look.
+/// The statistics of one figure's blocks at a look.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     /// The estimate, on the scale of the comparison.

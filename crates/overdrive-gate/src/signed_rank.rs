@@ -65,7 +65,7 @@ pub(crate) struct SignedRank {
 }
 
 impl SignedRank {
-    /// Of at least one value, all finite.
+    /// The test of at least one value, all finite.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;

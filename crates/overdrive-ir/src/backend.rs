@@ -28,7 +28,7 @@ pub enum BackendError {
         op: String,
         /// Scope of the node.
         scope: String,
-        /// What is missing and how to get around it.
+        /// The missing part, and a way around it.
         reason: String,
     },
     /// The plan does not fit in memory.
@@ -38,17 +38,17 @@ pub enum BackendError {
         needed: u64,
         /// Bytes that there are.
         available: u64,
-        /// What would make it fit.
+        /// A change that would make it fit.
         remedy: String,
     },
     /// A buffer of the wrong type was passed, or a state is missing.
     #[error("{what}: expected {expected}, found {found}")]
     Mismatch {
-        /// Which argument.
+        /// The argument.
         what: String,
-        /// What the graph declares.
+        /// The type that the graph declares.
         expected: String,
-        /// What was passed.
+        /// The type that was passed.
         found: String,
     },
     /// The device reported an error, in its own words.
@@ -174,11 +174,11 @@ pub struct Protocol {
     pub cache: CacheState,
 }
 
-/// What the caches hold when a sample starts.
+/// The content of the caches when a sample starts.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Whatever the call before left.
+    /// As the call before left them.
     Warm,
     /// Evicted.
     Cold,
@@ -263,7 +263,7 @@ pub enum Heap {
     Library,
 }
 
-/// What a call is passed.
+/// The arguments of a call.
 pub struct Arguments<'a> {
     /// Holds every state of the graph.
     pub state: &'a mut State,
@@ -282,7 +282,7 @@ impl Arguments<'_> {
 
 /// A compiled graph: code and plan, for any number of sessions.
 pub trait Executable: Send + Sync {
-    /// What a call will do.
+    /// The plan of a call.
     fn plan(&self) -> &Plan;
     /// Time of `compile` that went into writing the graph down in the format of another program, in
     /// ns. It is paid once like the rest, but is not that program's own.
@@ -343,7 +343,7 @@ pub trait Session: Send {
 pub trait Backend: Send + Sync {
     /// `cpu`, `cuda:0`, `onnxruntime`, ...
     fn name(&self) -> &str;
-    /// What the device can do, for passes.
+    /// The abilities of the device, for passes.
     fn target(&self) -> &dyn Target;
     /// Plain data about the device.
     fn description(&self) -> &Description {

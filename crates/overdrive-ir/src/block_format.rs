@@ -10,7 +10,7 @@ use crate::ops::quantize::code;
 use crate::{DType, Mismatch, Overflow, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// What shares a scale in a matrix `[N, K]`.
+/// The elements that share a scale in a matrix `[N, K]`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
@@ -57,7 +57,7 @@ pub enum Symmetry {
 pub struct BlockFormat {
     /// The type of the codes.
     pub element: DType,
-    /// What shares a scale.
+    /// The elements that share a scale.
     pub block: Granularity,
     /// The type of the scales. With `F8e4m3` the matrix has an f32 scale besides, by which its
     /// largest magnitude gets the largest scale.
@@ -82,7 +82,7 @@ pub struct Encoded {
 /// Scale and zero point of a block, as stored.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Grid {
-    /// What codes are multiplied by, the tensor's scale included.
+    /// The factor on codes, including the tensor's scale.
     pub scale: f64,
     /// The code of 0.
     pub zero: f64,

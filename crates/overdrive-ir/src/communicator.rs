@@ -20,7 +20,7 @@ pub enum RankError {
     Gone {
         /// The rank.
         rank: usize,
-        /// What the others were at.
+        /// The exchange that the others were at.
         what: String,
     },
     /// A rank lives, but does not come.
@@ -31,7 +31,7 @@ pub enum RankError {
     Late {
         /// The rank.
         rank: usize,
-        /// What it is waited for at.
+        /// The exchange that waits for it.
         what: String,
         /// How long it was waited for.
         seconds: u64,
@@ -46,9 +46,9 @@ pub enum RankError {
         rank: usize,
         /// The rank that it was compared with.
         other: usize,
-        /// What the other rank has.
+        /// The value of the other rank.
         expected: String,
-        /// What this one has.
+        /// The value found here.
         found: String,
     },
     /// The way to a rank is broken, in the words of the transport.
@@ -61,12 +61,12 @@ pub enum RankError {
     },
 }
 
-/// What one rank shows the others.
+/// The bytes that one rank shows the others.
 #[derive(Copy, Clone, Debug)]
 pub struct Exchange<'a> {
     /// The ranks that take part, in their order; the caller's is among them.
     pub group: &'a [usize],
-    /// What it is for, the same on all of them.
+    /// Its purpose, the same on all of them.
     pub what: &'a str,
     /// The caller's bytes.
     pub bytes: &'a [u8],

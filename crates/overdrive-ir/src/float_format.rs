@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the largest exponent field of a float format encodes.
+/// The meaning of the largest exponent field of a float format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Specials {
     /// IEEE 754: infinities and NaNs.
@@ -19,7 +19,7 @@ pub enum Specials {
     Scale,
 }
 
-/// What an encoder does with a finite value beyond the largest representable one.
+/// How an encoder treats a finite value beyond the largest representable one.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {

@@ -41,7 +41,7 @@ pub enum Origin {
 /// One application of an operation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Node {
-    /// What is applied.
+    /// The op that is applied.
     pub op: Operation,
     /// To which values; captures of regions come last.
     pub operands: Vec<Value>,
@@ -69,9 +69,9 @@ pub struct StateDecl {
     pub name: String,
     /// The value at the start of a call.
     pub value: Value,
-    /// What it is before the first call.
+    /// Its value before the first call.
     pub init: Init,
-    /// What replaces it at the end of a call.
+    /// The value that replaces it at the end of a call.
     pub update: Option<Value>,
 }
 
@@ -100,9 +100,9 @@ pub struct GraphError {
     pub op: String,
     /// Scope of the node.
     pub scope: String,
-    /// What the op needs.
+    /// What the op expects.
     pub expected: String,
-    /// What it got.
+    /// What was found.
     pub found: String,
     /// How to mend it.
     pub remedy: String,

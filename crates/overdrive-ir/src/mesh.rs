@@ -37,9 +37,9 @@ pub struct Mesh {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a mesh: expected {expected}, found `{found}`; write it like `data=4,tensor=2`")]
 pub struct BadMesh {
-    /// What the text should say.
+    /// The expected text.
     pub expected: String,
-    /// What it says.
+    /// The text found.
     pub found: String,
 }
 

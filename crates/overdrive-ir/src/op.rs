@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// A user's mistake as an op sees it; the builder adds op and scope.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
-    /// What the op needs.
+    /// What the op expects.
     pub expected: String,
-    /// What it got.
+    /// What was found.
     pub found: String,
     /// How to mend it.
     pub remedy: String,
@@ -252,7 +252,7 @@ impl PartialEq for OpRef {
     }
 }
 
-/// What a node applies.
+/// The operation of a node.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Operation {
     /// One of the closed set.

@@ -52,7 +52,7 @@ pub enum Note {
     },
     /// A fusion that was considered and refused.
     Declined {
-        /// What was considered.
+        /// The considered optimization.
         what: String,
         /// Scope it stood in.
         scope: String,
@@ -66,7 +66,7 @@ pub enum Note {
         op: String,
         /// Scope it stands in.
         scope: String,
-        /// What that saves.
+        /// The saving.
         reason: String,
     },
     /// A value that waits outside of main memory until it is needed, to fit a memory limit.
@@ -87,7 +87,7 @@ pub enum Note {
     },
 }
 
-/// What a memory limit made of a plan; seconds are estimates ([`Plan::seconds`]).
+/// How a memory limit changed a plan; seconds are estimates ([`Plan::seconds`]).
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Limited {
     /// Bytes of main memory that the plan would take without the limit.
@@ -127,7 +127,7 @@ pub struct Plan {
     pub live_bytes: usize,
     /// If a memory limit changed the plan, what that costs.
     pub limited: Option<Limited>,
-    /// What was expanded, declined, computed again, moved, cast, and why.
+    /// Notes on what was expanded, declined, recomputed, moved or cast, and why.
     pub notes: Vec<Note>,
 }
 
@@ -168,7 +168,7 @@ impl Plan {
     }
 
     /// Bytes of a memory space that a call takes: the arenas there, and the states, inputs, outputs
-    /// and constants that lie there. What the driver and libraries take themselves is not in it.
+    /// and constants that lie there. It does not include memory of the driver and libraries.
     pub fn peak_bytes(&self, space: Space) -> u64 {
         let constants =
             self.slots.iter().filter(|slot| matches!(slot.place, SlotPlace::Constant(_)));

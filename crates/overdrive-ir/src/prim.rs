@@ -192,17 +192,17 @@ pub enum Prim {
     },
     /// Elementwise, one operand.
     Unary {
-        /// Which function.
+        /// The function.
         kind: Unary,
     },
     /// Elementwise, two operands of equal type.
     Binary {
-        /// Which function.
+        /// The function.
         kind: Binary,
     },
     /// Elementwise comparison of equal types, giving bool.
     Compare {
-        /// Which relation.
+        /// The relation.
         kind: Compare,
     },
     /// `(bool, T, T) -> T`, elementwise.
@@ -211,7 +211,7 @@ pub enum Prim {
     Convert {
         /// The new type.
         to: DType,
-        /// What happens to values out of range.
+        /// The treatment of values out of range.
         overflow: Overflow,
     },
     /// Reinterprets bits; the element width must stay.

@@ -140,7 +140,7 @@ impl Description {
 /// Memory beside the main one: steps do not compute on it, copies go there and back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpace {
-    /// What people call it: `pinned host`.
+    /// Its name for people: `pinned host`.
     pub name: &'static str,
     /// Bytes that one plan may use.
     pub bytes: u64,

@@ -92,7 +92,7 @@ impl Kin {
     }
 }
 
-/// What checkpoints call the parts of a block, slashes between modules.
+/// Names of a block's parts in checkpoints, with slashes between modules.
 struct Names {
     /// Of the blocks.
     path: &'static str,

@@ -27,7 +27,7 @@ pub struct Stack {
     pub qkv_bias: [Bias; 3],
 }
 
-/// What checkpoints call the parts of a block, slashes between modules.
+/// Names of a block's parts in checkpoints, with slashes between modules.
 pub(crate) struct Names {
     /// The norms before attention and before the feed-forward layer.
     pub(crate) norms: [&'static str; 2],

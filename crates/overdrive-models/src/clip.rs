@@ -26,7 +26,7 @@ pub struct Clip {
     pub text: Stack,
     /// Where a text ends.
     pub end: End,
-    /// What images are cut into.
+    /// The patches that images are cut into.
     pub patches: Patches,
     /// The blocks that see images.
     pub vision: Stack,

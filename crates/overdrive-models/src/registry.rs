@@ -8,13 +8,14 @@ use overdrive_ir::{Graph, GraphError};
 pub struct BuiltInModel {
     /// Its name on the command line and in results.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub summary: &'static str,
     /// Builds the forward graph: input `x`, output `y`, named dimension `batch`.
     pub build: fn() -> Result<Graph, GraphError>,
     /// Size of each named dimension unless the user says otherwise.
     pub dimensions: &'static [(&'static str, usize)],
-    /// What its integer inputs index: ids are below this. `None` where inputs are real numbers.
+    /// Number of ids that its integer inputs index; all ids are below it. `None` where inputs are
+    /// real numbers.
     pub vocabulary: Option<usize>,
     /// Its purpose: what its figures show.
     pub notes: &'static str,

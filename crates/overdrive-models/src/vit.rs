@@ -15,7 +15,7 @@ use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, TensorType};
 /// Sizes of a vision transformer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Vit {
-    /// What images are cut into.
+    /// The patches that images are cut into.
     pub patches: Patches,
     /// The blocks.
     pub stack: Stack,

@@ -1,4 +1,4 @@
-//! What the user wants.
+//! The user's request.
 
 use crate::gate::Gate;
 use overdrive_studies::quantization::Metric;
@@ -42,7 +42,7 @@ pub enum Effort {
 pub struct Asked {
     /// The quantity to reduce.
     pub target: Target,
-    /// What judges.
+    /// The metric that judges.
     pub metric: Metric,
     /// Largest loss allowed, in the unit of the metric.
     pub limit: f64,
@@ -58,12 +58,12 @@ pub(crate) const FINALISTS: usize = 3;
 const SCREENING_ERROR: f64 = 0.025;
 
 impl Asked {
-    /// What decides at the end.
+    /// The gate that decides at the end.
     pub fn gate(&self) -> Gate {
         Gate { limit: self.limit, error: self.error, forms: FINALISTS }
     }
 
-    /// What is looked at on the way.
+    /// The gate for candidates during the search.
     pub(crate) fn screen(&self) -> Gate {
         Gate { limit: self.limit, error: SCREENING_ERROR, forms: 1 }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Fewer paired differences than this have no interval that could be believed.
 const FEWEST: usize = 8;
 
-/// What a limit of loss made of a form.
+/// The verdict on a form under a limit of loss.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
@@ -40,7 +40,7 @@ impl Verdict {
 pub struct Judgement {
     /// The verdict.
     pub verdict: Verdict,
-    /// What was lost, in the metric's unit of loss; the ends are one-sided each.
+    /// The loss, in the metric's unit of loss; each end is one-sided.
     pub lost: [f64; 3],
     /// Samples that judged.
     pub samples: usize,

@@ -1,4 +1,4 @@
-//! Which of two forms is better in the target, and whether that is beyond doubt.
+//! Compares two forms in the target: which is better, and whether that is certain.
 
 use crate::asked::Target;
 use crate::decision::Tried;

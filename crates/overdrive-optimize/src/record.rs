@@ -9,7 +9,7 @@ use overdrive_studies::quantization::Scores;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was measured.
+/// All measurements.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     /// The modes that could be tried.
@@ -70,12 +70,12 @@ impl<'a> Asking<'a> {
         Self { record, machine: Some(machine), keep }
     }
 
-    /// Of a record alone.
+    /// Answers from a record alone.
     pub fn again(record: Record, keep: &'a mut dyn FnMut(&Record)) -> Self {
         Self { record, machine: None, keep }
     }
 
-    /// What is known.
+    /// The record so far.
     pub fn record(&self) -> &Record {
         &self.record
     }

@@ -371,7 +371,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// What a search that was stopped knows: it takes nothing that was not judged.
+    /// The result of an interrupted search: it takes nothing that was not judged.
     fn best_so_far(&self) -> (Outcome, Option<Form>) {
         let kept = (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept);
         let best = kept.min_by(|&a, &b| {

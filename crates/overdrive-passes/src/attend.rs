@@ -71,7 +71,7 @@ struct AttentionProducts {
     interior: Vec<Value>,
 }
 
-/// What a score is made of.
+/// The parts of a score.
 enum ScoreExpr {
     /// The scaled product of a query and a key.
     Product,

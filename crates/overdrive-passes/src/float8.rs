@@ -44,7 +44,7 @@ pub enum Scaling {
 }
 
 impl Float8 {
-    /// What a recipe of these is called.
+    /// The name of such a recipe.
     pub fn title(&self) -> &'static str {
         match (self.formats.gradient == self.formats.forward, self.scaling) {
             (false, Scaling::Delayed) => "fp8",

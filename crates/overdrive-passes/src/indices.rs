@@ -44,7 +44,7 @@ struct Lookup {
 pub struct OutOfRange {
     /// The input.
     pub input: String,
-    /// What takes the index.
+    /// The op that takes the index.
     pub op: String,
     place: String,
     /// How many there are.

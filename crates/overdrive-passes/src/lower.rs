@@ -50,7 +50,7 @@ pub(crate) fn folds_space(region: &Graph) -> bool {
         _ => true,
     };
     let convolution = matches!(core.op.prim(), Some(Prim::Convolution(_)));
-    // Of no pixels nothing would be handed on.
+    // Without pixels there would be no result to hand on.
     convolution && rank > 2 && !space.contains(&0) && region.nodes().iter().all(whole)
 }
 

@@ -14,14 +14,14 @@ use overdrive_ir::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is gathered of the left operand of a contraction.
+/// Statistics that are gathered of the left operand of a contraction.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistic {
     /// Smallest and largest element: `[2]`.
     Range,
-    /// Largest magnitude at each index of the contracted axis: `[K]`. What SmoothQuant and AWQ
-    /// scale by.
+    /// Largest magnitude at each index of the contracted axis: `[K]`. Magnitudes that SmoothQuant
+    /// and AWQ scale by.
     ChannelMagnitude,
     /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ
     /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel;

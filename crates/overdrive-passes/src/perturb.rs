@@ -108,7 +108,7 @@ fn rounds(node: &Node) -> bool {
         }
         Prim::Reduce { reducer, .. } | Prim::ReduceWindow { reducer, .. } => is_sum(reducer),
         Prim::Scatter { reducer, .. } => reducer.as_ref().is_some_and(is_sum),
-        // What is looked up is a state too large to perturb whole.
+        // A lookup reads a state that is too large to perturb whole.
         Prim::DotGeneral(_) | Prim::Convolution(_) | Prim::Gather { .. } => true,
         _ => false,
     }

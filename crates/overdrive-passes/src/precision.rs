@@ -134,7 +134,7 @@ pub fn keep_sums(graph: &Graph) -> Result<Graph, GraphError> {
             *out = *accumulate;
         }
         match op.prim() {
-            // What is wide already is not widened.
+            // A value that is wide already is not widened.
             Some(Prim::Convert { to, .. }) if place.operands[0].dtype() == *to => {
                 Ok(place.operands.clone())
             }
@@ -186,7 +186,7 @@ pub(crate) fn leads_to_a_contraction(graph: &Graph) -> Vec<bool> {
     leads
 }
 
-/// Which operands of a contraction are to be lowered; `None` for everything else.
+/// The operands of a contraction that are lowered; `None` for everything else.
 fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>> {
     let types = graph.types(&node.operands);
     if !contracts(&node.op, &types, &node.regions) {

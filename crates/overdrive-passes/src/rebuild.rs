@@ -17,7 +17,7 @@ pub(crate) struct NodeToCopy<'b, 'a> {
 }
 
 impl<'b> NodeToCopy<'b, '_> {
-    /// What an earlier live value of the old graph has become.
+    /// The new value of an earlier live value of the old graph.
     pub(crate) fn get(&self, value: Value) -> Expr<'b> {
         self.map[value.0 as usize].expect("live values are copied in order")
     }

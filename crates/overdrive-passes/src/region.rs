@@ -14,7 +14,7 @@ use overdrive_ir::{Array, Builder, DType, Graph, Node, Operation, Prim, TensorTy
 /// Elements of an intermediate value of a region, at most.
 const MOST: usize = 256;
 
-/// What a region's value is.
+/// The form of a region's value.
 #[derive(Clone)]
 enum RegionValue {
     /// All of a captured tensor.
@@ -26,7 +26,7 @@ enum RegionValue {
 /// A read of a capture: which, and the index along each of its dimensions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CaptureRead {
-    /// Which capture.
+    /// The number of the capture.
     pub capture: usize,
     /// The index along each of its dimensions.
     pub index: Vec<At>,
@@ -107,7 +107,7 @@ fn unsupported(node: &Node) -> String {
 }
 
 impl Translator<'_> {
-    /// What the region's outputs are.
+    /// The outputs of the region.
     fn region(
         &mut self,
         region: &Graph,

@@ -13,7 +13,7 @@ use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
 use std::collections::{BTreeSet, HashMap};
 
-/// What to keep between the forward and the backward part.
+/// The values to keep between the forward and the backward part.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rematerialize {

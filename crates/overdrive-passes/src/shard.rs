@@ -28,7 +28,7 @@ pub enum ShardError {
          use a mesh whose `{axis}` is one of {divisors}, or leave that dimension whole"
     )]
     Undivided {
-        /// What is annotated.
+        /// The annotated value.
         value: String,
         /// The dimension.
         dim: usize,
@@ -44,11 +44,11 @@ pub enum ShardError {
     /// The annotation is none for this value or mesh.
     #[error("{value}: expected {expected}, found {found}; {remedy}")]
     Annotation {
-        /// What is annotated.
+        /// The annotated value.
         value: String,
-        /// What an annotation has.
+        /// The expected form of an annotation.
         expected: String,
-        /// What this one has.
+        /// The form found.
         found: String,
         /// How to mend it.
         remedy: String,
@@ -69,11 +69,11 @@ pub struct Sharded {
     pub graph: Graph,
     /// The mesh it was made for.
     pub mesh: Mesh,
-    /// Of each input.
+    /// The sharding of each input.
     pub inputs: Vec<Sharding>,
-    /// Of each output; never partial.
+    /// The sharding of each output; never partial.
     pub outputs: Vec<Sharding>,
-    /// Of each state.
+    /// The sharding of each state.
     pub states: Vec<Sharding>,
     /// Which ops were expanded, which values were gathered, and why.
     pub notes: Vec<Note>,

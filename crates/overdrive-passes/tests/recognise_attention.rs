@@ -35,7 +35,7 @@ enum Keys {
     FromRows,
 }
 
-/// What is done to the scores.
+/// Operations on the scores.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Masked {
     Nothing,
@@ -321,9 +321,9 @@ fn batches_of_one_dimension_are_found() {
 struct Sinks {
     /// The maximum of each row is taken off first, as gpt-oss does.
     shifted: bool,
-    /// Of the weights, dropped before or after the column of sinks is cut off.
+    /// Dropout of weights, before or after the column of sinks is cut off.
     dropped: Option<bool>,
-    /// Of the keys, the first one that is kept.
+    /// The first key that is kept.
     first: usize,
     /// Whether a sink differs from query to query.
     of_queries: bool,

@@ -38,7 +38,7 @@ impl Running {
     /// When the system does not let us.
     pub fn kill(&mut self) -> io::Result<()> {
         signal(self.child.id(), Force::Killed);
-        // Of systems without process groups.
+        // For systems without process groups.
         let _ = self.child.kill();
         self.child.wait().map(drop)
     }

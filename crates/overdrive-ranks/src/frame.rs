@@ -16,7 +16,7 @@ const HEAD: usize = MARK.len() + 1 + 8;
 /// Most bytes of what a stranger may send.
 pub(crate) const MODEST: u64 = 1 << 16;
 
-/// What a process says first.
+/// The first message of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Greeting {
     /// Tells runs apart.
@@ -175,7 +175,7 @@ fn put(to: &mut Vec<u8>, text: &str) {
     to.extend(text.as_bytes());
 }
 
-/// What is left of a content.
+/// The unread rest of a content.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

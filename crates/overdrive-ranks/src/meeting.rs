@@ -27,7 +27,7 @@ pub struct Member {
     meeting: Arc<Meeting>,
 }
 
-/// What is known of all ranks.
+/// The known state of all ranks.
 #[derive(Debug)]
 struct Book {
     rooms: BTreeMap<Vec<usize>, Room>,
@@ -37,7 +37,7 @@ struct Book {
     fault: Option<RankError>,
 }
 
-/// What a rank is doing.
+/// The state of a rank.
 #[derive(Clone, PartialEq, Debug)]
 enum Presence {
     /// Something of its own.
@@ -165,7 +165,7 @@ impl Book {
         matches!(self.ranks[rank], Presence::Left | Presence::Failed)
     }
 
-    /// Whose end it is that a group waits for in vain.
+    /// A rank that has ended and that a group still waits for.
     fn absent(&self, group: &[usize]) -> Option<usize> {
         let absent = self.rooms[group].missing().find(|&rank| self.has_ended(rank));
         absent.map(|rank| self.failed.unwrap_or(rank))

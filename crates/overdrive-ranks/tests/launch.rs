@@ -1,4 +1,4 @@
-//! What launchers say in the environment, and how they contradict themselves.
+//! The variables of launchers, and their contradictions.
 
 #![allow(clippy::unwrap_used)]
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// What each rank is to do, in their order; no variable of a launcher.
+/// Tasks of the ranks, in their order. It is no variable of a launcher.
 const ACTS: &str = "OVERDRIVE_TEST_ACTS";
 
 /// Begins the lines that are not the test harness's.

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a rank is to do; no variable of a launcher.
+/// The task of a rank. It is no variable of a launcher.
 const ACT: &str = "OVERDRIVE_TEST_ACT";
 
 /// Begins the lines that are not the test harness's.
@@ -177,7 +177,7 @@ fn all_see_what_each_shows_and_leave_in_any_order() {
     }
 }
 
-/// What all but one rank say once that one has ended in the middle, killed or by itself.
+/// Errors of the other ranks, after one has ended early, killed or by itself.
 fn without(gone: usize, act: &str) {
     let acts = |rank| match rank {
         r if r == gone => format!("{act} {PATIENT}"),

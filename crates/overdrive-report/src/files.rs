@@ -25,12 +25,12 @@ pub(super) struct File<'r> {
     /// Prefix of every anchor and chart name. Empty for the first file, so that its links are those
     /// of a separate report.
     pub(super) prefix: String,
-    /// What its machine is called.
+    /// The name of its machine.
     pub(super) machine: String,
     pub(super) judged: JudgedResults<'r>,
     /// The recommended configurations.
     pub(super) decision: Decision,
-    /// What follows from it in words.
+    /// Its findings.
     pub(super) findings: Vec<Finding>,
     /// The charts that the page opens with: the model on every engine, ladders, accuracy against
     /// cost.

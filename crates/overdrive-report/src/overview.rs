@@ -127,7 +127,7 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// What a reader should know before believing a figure, each a sentence.
+/// Caveats on the figures, each a sentence.
 pub(super) fn warnings(results: &Results) -> Vec<String> {
     let of_machine =
         if results.imported.is_some() { Vec::new() } else { results.environment.warnings() };

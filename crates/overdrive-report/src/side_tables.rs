@@ -11,7 +11,7 @@ use overdrive_bench::table::{Align, Table, cell};
 /// The caption of what is paid once.
 pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
 
-/// What the variants are, each once.
+/// Descriptions of the variants, each once.
 pub(super) fn variants(
     judged: &JudgedResults<'_>,
     compared: &[&JudgedRow<'_>],
@@ -27,7 +27,7 @@ pub(super) fn variants(
     (!table.rows.is_empty()).then_some(Captioned { caption, table })
 }
 
-/// What is paid once, and after how many calls it is paid back.
+/// Costs that are paid once, and the number of calls after which they are paid back.
 pub(super) fn overhead(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[

@@ -186,7 +186,7 @@ fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> 
     lines
 }
 
-/// What speaks against the figures, shortest words: two lines at most.
+/// Doubts about the figures, in short: two lines at most.
 fn caveats(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Vec<String> {
     let mut parts = Vec::new();
     if decision.screening.is_some() {

@@ -54,7 +54,7 @@ impl<'a> Context<'a> {
         self.journal.add(results, records);
     }
 
-    /// What an interrupted run left of these cases, if it left all.
+    /// Records of these cases from an interrupted run, if it has all of them.
     pub(crate) fn taken_earlier(&self, cases: &[Case]) -> Option<Vec<Record>> {
         self.journal.taken_earlier(cases, self.sampling.seed)
     }

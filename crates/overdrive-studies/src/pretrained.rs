@@ -54,18 +54,18 @@ pub struct Pretrained {
     pub name: String,
     /// Its folder, unless it is a single file.
     folder: Option<PathBuf>,
-    /// What its config.json says, or would say.
+    /// Its config.json, or the one that it would have.
     described: Config,
     /// Its graphs.
     pub architecture: Architecture,
     /// Its config.json, where the graph is all that it describes and no more: not of a sentence
     /// encoder, which pools.
     pub config: Option<Value>,
-    /// What its outputs mean, of a classifier of text.
+    /// The meaning of its outputs, for a classifier of text.
     pub labels: Option<Labels>,
     /// Its weights by the names of states, 16-bit ones as they are stored.
     pub weights: Tensors,
-    /// Which of its layers have codes, where `quantize` wrote it.
+    /// The layers that have codes, if `quantize` wrote it.
     pub coding: Option<Coding>,
     /// Names of tensors in the files, if they differ from those of their states.
     renamed: BTreeMap<String, String>,
@@ -75,7 +75,7 @@ pub struct Pretrained {
     pub tokenizer: Option<Tokenizer>,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
-    /// What was converted, renamed or left out, in sentences.
+    /// Notes on converted, renamed or omitted parts, in sentences.
     pub notes: Vec<String>,
 }
 

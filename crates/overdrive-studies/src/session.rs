@@ -193,7 +193,7 @@ fn complete(
     measurement.statuses.extend(impossible(entry, &work, measurement));
     measurement.ceiling_shares = shares(&context.probes.ceilings, entry, &work, measurement);
     measurement.work = Some(work);
-    // What cannot be seen is absent; the case ran all the same.
+    // Quantities that cannot be measured are absent; the case ran all the same.
     if let Some(Ok(Resources { memory, copies, energy })) =
         ready.map(|ready| resources(context, (entry, oracle), ready))
     {

@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 /// seconds on two threads.
 const SAMPLED_FLOPS: u64 = 100_000_000_000;
 
-/// What is computed, whoever computes it.
+/// The computation, independent of who runs it.
 pub struct Workload {
     /// Name and sizes.
     pub key: case::Workload,
     /// The bound graph in f32.
     pub graph: Graph,
-    /// What a call handles, for a throughput.
+    /// The items that a call handles, for a throughput.
     pub items: Option<Items>,
     /// Integer inputs are drawn below this.
     pub vocabulary: usize,
@@ -156,7 +156,7 @@ impl Workload {
         Self { bounds, ..self }
     }
 
-    /// What random inputs are, in words: `x normal, ids below 1000`.
+    /// Describes random inputs: `x normal, ids below 1000`.
     pub fn drawn(&self) -> String {
         let of = |port: &Port| {
             let name = &port.name;

@@ -1,4 +1,4 @@
-//! What can go wrong between a data set and a trained model.
+//! Errors between a data set and a trained model.
 
 use overdrive_files::FileError;
 use overdrive_formats::{FormatError, ParametersError};
@@ -15,7 +15,7 @@ pub enum TrainError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Its reason.
         source: std::io::Error,
@@ -28,7 +28,7 @@ pub enum TrainError {
     Invalid {
         /// A file and the place in it, or the request.
         place: String,
-        /// What is needed.
+        /// What was expected.
         expected: String,
         /// What was found.
         found: String,

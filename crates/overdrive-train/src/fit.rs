@@ -27,9 +27,9 @@ pub struct Fit<'a> {
     pub model: &'a Graph,
     /// How.
     pub recipe: &'a Recipe,
-    /// What it learns from.
+    /// The training samples.
     pub train: &'a dyn Split,
-    /// What it is judged by on the way.
+    /// The validation samples.
     pub validation: &'a dyn Split,
     /// Where an earlier run of the same model, recipe and data stopped.
     pub resume: Option<&'a Checkpoint>,
@@ -124,7 +124,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let forward = learner(run.model, recipe, recipe.batch)?;
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
-    // What was chosen when the run began: its bits depend on it.
+    // The choices made when the run began; its bits depend on them.
     let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
     let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
     let target = run.train.target();
@@ -192,7 +192,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
         if run.checkpoint.is_some() && (looks || early || !goes_on) {
-            // What ranks share out, all of them bring.
+            // All ranks bring their parts of sharded states.
             let state = trainer.snapshot()?;
             if let Some(path) = checkpoint {
                 let best = best.clone();
@@ -229,7 +229,7 @@ fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<Strin
     Ok(hex(hash))
 }
 
-/// What all ranks must have the same of, a line each.
+/// Properties that all ranks must share, a line each.
 fn trained_by_all(
     run: &Fit<'_>,
     (forward, initial): (&Graph, &Tensors),

@@ -27,7 +27,7 @@ impl Ranks<'_> {
         self.0.map_or(1, |communicator| communicator.mesh().size(&DATA.into()))
     }
 
-    /// Which of them is this rank's.
+    /// The position of this rank.
     fn position(self) -> usize {
         self.0.map_or(0, |c| c.mesh().position(c.rank(), &DATA.into()))
     }
@@ -89,7 +89,7 @@ impl Ranks<'_> {
         Ok(if self.0.is_some() { all } else { goes_on })
     }
 
-    /// What rank 0 has.
+    /// The bytes of rank 0.
     pub(crate) fn of_first(self, what: &str, mine: Vec<u8>) -> Result<Vec<u8>, TrainError> {
         let mut first = vec![];
         self.share(what, &mine, |rank, bytes| {
@@ -100,7 +100,7 @@ impl Ranks<'_> {
         Ok(if self.0.is_some() { first } else { mine })
     }
 
-    /// What all ranks judged of their parts, in the order of parts.
+    /// The evaluations of all ranks, in the order of their parts.
     pub(crate) fn joined(self, own: Evaluation) -> Result<Evaluation, TrainError> {
         if self.0.is_none() {
             return Ok(own);

@@ -33,7 +33,7 @@ pub struct Recipe {
     pub evaluate_every: u64,
     /// When to stop early.
     pub early_stop: Option<EarlyStop>,
-    /// What becomes of samples before they are learnt from.
+    /// Augmentation of samples before training.
     #[serde(default)]
     pub augmentation: Augmentation,
     /// Adapters, which alone are trained; without them all parameters are.

@@ -60,7 +60,7 @@ fn check_formats(graph: &Graph) -> Result<(), TrainError> {
     }
 }
 
-/// What the graph of one batch does with its gradients.
+/// The use of gradients in the graph of one batch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Adds them to the sums of earlier batches.

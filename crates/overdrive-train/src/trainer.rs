@@ -17,7 +17,7 @@ use overdrive_ir::{
 use overdrive_passes::draw;
 use std::collections::BTreeMap;
 
-/// What one update did.
+/// The report of one update.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StepReport {
     /// Number of the step, from 0.
@@ -219,7 +219,8 @@ impl<'a> Trainer<'a> {
         let mut compiled = |graph: Graph| {
             if recipe.steps >= STEPS_WORTH_TUNING {
                 backend.tune(&graph, backend.description().fastest_mode(), &mut tuning)?;
-                // What every rank computes for itself has the same bits only by the same kernels.
+                // Values that every rank computes for itself have the same bits only by the same
+                // kernels.
                 let own = serde_json::to_vec(&tuning.choices).expect("choices are plain data");
                 let first = ranks.of_first("the choices of kernels", own)?;
                 tuning.choices = serde_json::from_slice(&first).expect("choices, as written");
@@ -350,7 +351,7 @@ impl<'a> Trainer<'a> {
         self.step.plan()
     }
 
-    /// What the plans of a step hold; batches that are accumulated share its states.
+    /// Memory of the plans of a step; batches that are accumulated share its states.
     pub fn memory(&self) -> MemoryReport {
         let mut memory = self.step.memory();
         if let Some(other) = self.accumulate.as_ref().map(Compiled::memory) {

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Longer than any test waits.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a run learns from.
+/// The data and the model of a run.
 struct Task {
     model: Graph,
     parts: Parts,
@@ -190,7 +190,7 @@ fn ranks_find_the_scales_of_fp8_that_one_finds() {
     assert_eq!(alone, states(2));
 }
 
-/// What a rank holds when the optimizer's states are shared out.
+/// The states that a rank holds when those of the optimizer are sharded.
 #[test]
 fn ranks_that_share_out_the_optimizer_learn_the_same() {
     let recipes = [

@@ -25,7 +25,7 @@ use values::{library, named_size, probability, tolerance};
 #[derive(Parser, Debug)]
 #[command(name = "overdrive", version, arg_required_else_help = true)]
 pub(crate) struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
     /// How much is said, the same in every command.
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     /// Completions for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
-        /// Which shell
+        /// Shell to complete for
         shell: clap_complete::Shell,
     },
 }
@@ -127,8 +127,7 @@ pub(crate) struct Run {
     /// For --model: data that calibrates and judges, as for `quantize`: `digits`, `text` or a file
     #[arg(long, value_name = "DATA", requires = "model")]
     pub data: Option<String>,
-    /// Of --model, the size of a named dimension [default: the model's; the batch of an .onnx file
-    /// 8]
+    /// For --model: size of a named dimension [default: the model's; the batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size, requires = "model")]
     pub shapes: Vec<(String, usize)>,
     /// Screening within three minutes, without verdicts
@@ -152,7 +151,7 @@ pub(crate) struct Run {
     /// Folder of the report [default: reports/<date-time>]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Machine and seed.
@@ -171,7 +170,7 @@ pub(crate) struct Report {
     /// Folder of the report [default: that of the first results]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
 }
@@ -223,7 +222,7 @@ pub(crate) struct Bench {
     /// Folder for results.json and report.md
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Results as JSON on standard output
@@ -268,7 +267,7 @@ pub(crate) struct Regress {
     /// 60, or ten blocks of six processes if those take longer]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub budget: Option<u64>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Longest life of one process, in seconds
@@ -325,7 +324,7 @@ pub(crate) struct Eval {
     /// Where to write the outputs, .npz or .safetensors
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Expected outputs; exits 4 where ours disagree
@@ -362,7 +361,7 @@ pub(crate) struct Export {
     /// The file of StableHLO text to write, for XLA
     #[arg(long, value_name = "FILE")]
     pub stablehlo: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Size of a named dimension [default: free in a file of ONNX, else the model's]
@@ -376,7 +375,7 @@ pub(crate) struct Export {
 /// Arguments of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Profile {
-    /// What is profiled.
+    /// The profiled graph.
     #[command(flatten)]
     pub subject: SubjectArguments,
     /// Calls to sum over
@@ -386,7 +385,7 @@ pub(crate) struct Profile {
     /// Chrome trace, for Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// The table as JSON on standard output

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::case::{Ending, Entry, evaluate, reason};
 
-/// What became of it.
+/// Its outcome.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exported {
     /// The checker accepts it, ONNX Runtime's outputs are the expected ones, and so are ours from

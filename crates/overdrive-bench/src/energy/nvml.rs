@@ -18,7 +18,7 @@ use crate::series::Flag;
 /// Windows.
 const LIBRARIES: [&str; 3] = ["libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"];
 
-/// Which GPU.
+/// The GPU to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// By position in PCI order, which is not CUDA's order where `CUDA_VISIBLE_DEVICES` is set.

@@ -28,7 +28,7 @@ impl Rapl {
     /// The machine's counters.
     ///
     /// # Errors
-    /// What is missing: the counters themselves, or the right to read them.
+    /// If the counters are missing, or the right to read them.
     pub fn open() -> Result<Self, Failure> {
         Self::open_in(Path::new(FOLDER))
     }

@@ -1,8 +1,7 @@
 //! criterion.rs: the files below `target/criterion` and the messages of `cargo criterion`.
 //!
 //! A sample is a number of iterations and the time that they took together; in criterion's linear
-//! mode the number grows from sample to sample. What is kept here is each sample's time per
-//! iteration.
+//! mode the number grows from sample to sample. Each sample is kept as its time per iteration.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -107,7 +107,7 @@ impl<'p> Draft<'p> {
     }
 }
 
-/// What is wrong with a file of a known format.
+/// The error for a damaged file of a known format.
 pub(super) fn malformed(path: &Path, format: Format, reason: impl ToString) -> ImportError {
     ImportError::Malformed { path: path.to_owned(), format, reason: reason.to_string() }
 }
@@ -125,7 +125,7 @@ pub(super) fn configuration(backend: impl Into<String>) -> Configuration {
     }
 }
 
-/// What a tool reports, or why it cannot be true.
+/// The reported figures, or why they cannot be true.
 pub(super) fn outcome(reported: Reported) -> Outcome {
     reported.check().map(|()| Measurement::reported(reported)).into()
 }

@@ -35,7 +35,7 @@ pub enum ImportError {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// Its content.
         found: String,
     },
     /// Of a known kind, and damaged.
@@ -43,9 +43,9 @@ pub enum ImportError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it looks like.
+        /// The recognised format.
         format: Format,
-        /// What is wrong, with line and column where there is one.
+        /// The fault, with line and column if there is one.
         reason: String,
     },
     /// Of a known kind, without a figure.
@@ -53,9 +53,9 @@ pub enum ImportError {
     Empty {
         /// The file or folder.
         path: PathBuf,
-        /// What it is.
+        /// Its format.
         format: Format,
-        /// What was looked for.
+        /// The figures that were looked for.
         missing: &'static str,
     },
     /// A page, refused.

@@ -1,5 +1,4 @@
-//! Which program wrote a file, judged by its outermost keys alone: names of files are anybody's
-//! choice.
+//! Recognises the program that wrote a file, by its outermost keys alone. File names mean nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -116,7 +115,7 @@ fn nested(text: &str) -> Option<Format> {
     }
 }
 
-/// What is in a text of an unknown format.
+/// Describes a text of an unknown format.
 pub(super) fn describe(text: &str) -> String {
     const SHOWN: usize = 8;
     if text.trim().is_empty() {

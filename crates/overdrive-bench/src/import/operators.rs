@@ -16,7 +16,7 @@ pub(super) struct Event {
     pub(super) duration_us: f64,
 }
 
-/// What events are summed by.
+/// The key that events are summed by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) device: String,

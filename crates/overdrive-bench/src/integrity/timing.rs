@@ -68,7 +68,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// What the first two indices say; a single sample says nothing.
+    /// Derived from the first two indices; a single sample tells nothing.
     pub(super) fn of(samples: &[Sample]) -> Option<Self> {
         let [first, second, ..] = samples else { return None };
         let sum = u64::from(first.index) + u64::from(second.index) + 1;

@@ -80,7 +80,7 @@ impl CountingAllocator {
         }
     }
 
-    /// What has been counted. Other threads may allocate between the three readings.
+    /// The counts so far. Other threads may allocate between the three readings.
     pub fn count(&self) -> HeapCount {
         HeapCount {
             live_bytes: self.live_bytes.load(Ordering::Relaxed),

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::observation::{Observations, Observed};
 
-/// What a process of a block is.
+/// The role of a process of a block.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// What is compared with: A.
+    /// The side to compare with: A.
     Baseline,
-    /// What is judged: B.
+    /// The judged side: B.
     Current,
     /// The baseline once more, judged as if it were the current: whatever it shows is false.
     Control,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digits::decimals;
 
-/// What the blocks of a case say.
+/// The verdict that the blocks of a case support.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -38,7 +38,7 @@ impl fmt::Display for Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimate {
-    /// Worse over better: over 1, the current is worse. Of times, current over baseline.
+    /// Worse over better: over 1, the current is worse. For times it is current over baseline.
     Ratio {
         /// The estimate.
         value: f64,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::exact::Exact;
 use super::figure::{Estimate, Figure, Verdict};
 
-/// What the baseline against itself showed.
+/// The result of comparing the baseline with itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Control {
     /// Complete blocks behind its intervals; 0 where they were too few for one.
@@ -32,7 +32,7 @@ pub struct Flagged {
 pub struct CaseVerdict {
     /// Its id.
     pub case: String,
-    /// What was found.
+    /// The finding.
     pub finding: Finding,
 }
 
@@ -64,7 +64,7 @@ pub struct Compared {
     /// Figures that every process of a side says alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exact: Vec<Exact>,
-    /// What one side reports and the other does not, in sentences.
+    /// Figures that one side reports and the other does not, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     /// Ratio of device cycles, where they were counted.
@@ -122,7 +122,7 @@ impl CaseVerdict {
         }
     }
 
-    /// What was compared, if both sides ran it.
+    /// The comparison, if both sides ran the case.
     pub fn compared(&self) -> Option<&Compared> {
         match &self.finding {
             Finding::Compared(compared) => Some(compared),

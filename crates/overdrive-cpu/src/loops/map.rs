@@ -15,7 +15,7 @@ use super::isa::{Ahead, Isa, LaneEntry, LaneKernel, Operands};
 use super::lane::{Class, Integer, Lane, Real};
 use super::math;
 
-/// Which operands are one number for all lanes: bit `i` for operand `i`.
+/// The operands that are one number for all lanes: bit `i` for operand `i`.
 pub(super) type Uniform = u8;
 
 /// A function of one lane.

@@ -15,8 +15,8 @@ use overdrive_ir::plan::SlotPlace;
 use overdrive_ir::{Arguments, Mode, SlotId};
 use std::collections::BTreeMap;
 
-/// What a caller passed: addresses and sizes of its buffers in device memory. Those of the host are
-/// in no cache that a flush empties.
+/// Addresses and sizes of the caller's buffers in device memory. Those of the host are in no cache
+/// that a flush empties.
 pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
     let states = call.state.buffers.values().chain(call.state.weights.values());
     let buffers = call.inputs.iter().chain(&*call.outputs).chain(states);

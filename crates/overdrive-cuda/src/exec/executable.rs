@@ -27,7 +27,7 @@ pub(crate) struct CudaExecutable {
     tuning: Tuning,
     /// Names of inputs and outputs that users see.
     names: [Vec<String>; 2],
-    /// What the first session has its steps from, which are dear to compile.
+    /// Compiled steps for the first session, since compiling is slow.
     compiled: Mutex<Option<Vec<CompiledStep>>>,
     /// Addresses of the constants, and of nothing else.
     addresses: Addresses,
@@ -117,7 +117,7 @@ fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
     }
 }
 
-/// What calls of an executable work in.
+/// The memory that calls of an executable work in.
 pub(super) struct CudaSession {
     executable: Arc<CudaExecutable>,
     pub(super) device: Arc<Device>,
@@ -193,7 +193,7 @@ impl CudaSession {
         Ok(session)
     }
 
-    /// What outlives calls: results of prepare steps, and constants.
+    /// Memory that outlives calls: results of prepare steps, and constants.
     pub(super) fn kept(&self) -> impl Iterator<Item = &DeviceBytes> {
         self.executable.constants.iter().chain([&*self.derived])
     }

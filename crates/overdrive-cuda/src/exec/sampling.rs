@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Calls shorter than this are captured several times.
 const SHORT_NS: f64 = 50e3;
 
-/// What the captured calls last together, at least.
+/// Shortest total time of the captured calls.
 const SPAN_NS: f64 = 200e3;
 
 /// Captured calls, at most.
@@ -35,7 +35,7 @@ const MOST_CALLS: usize = 256;
 /// Calls that the first estimate is the fastest of.
 const TRIALS: usize = 3;
 
-/// What an executable keeps for its samples.
+/// Data that an executable keeps for its samples.
 #[derive(Default)]
 pub(super) struct Sampling {
     tools: Option<Tools>,

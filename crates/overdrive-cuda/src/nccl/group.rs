@@ -146,7 +146,7 @@ impl NcclGroup {
         Ok(())
     }
 
-    /// What NCCL says of the communicator.
+    /// NCCL's state of the communicator.
     fn state(&self, handle: &Handle) -> c_int {
         let mut state = SUCCESS;
         // SAFETY: the communicator lives, and the pointer is to an integer that outlives the call.

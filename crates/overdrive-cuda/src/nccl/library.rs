@@ -92,7 +92,7 @@ pub(super) struct Library {
     _library: std::mem::ManuallyDrop<libloading::Library>,
 }
 
-/// What NCCL does not do unless the user says otherwise, and why.
+/// Features of NCCL that are off unless the user says otherwise, and why.
 const DEFAULTS: [(&str, &str); 2] = [
     // Multicast in NVLink switches: what a process leaves behind there outlives it.
     ("NCCL_NVLS_ENABLE", "0"),

@@ -311,7 +311,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// What an absent flag means.
+/// The meaning of an absent flag.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Otherwise {

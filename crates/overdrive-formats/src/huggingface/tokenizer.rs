@@ -31,7 +31,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// What a tokenizer is tried on.
+/// The text that a tokenizer is tried on.
 const TRIAL: &str = "A text, 1 of 2.";
 
 impl Tokenizer {

@@ -32,7 +32,7 @@ pub(super) struct Coded<'b> {
     pub(super) dtype: DType,
 }
 
-/// Which axis of a matrix a product sums over.
+/// The axis of a matrix that a product sums over.
 #[derive(Copy, Clone, PartialEq)]
 pub(super) enum Summed {
     /// `[K, N]`
@@ -136,11 +136,11 @@ impl<'b> Coded<'b> {
     }
 }
 
-/// What is known of codes.
+/// The known parameters of codes.
 pub(super) enum Parameter<'b> {
-    /// What is taken off first.
+    /// Zero point, which is subtracted first.
     Zero(ItemValue<'b>),
-    /// What multiplies last.
+    /// Scale, which multiplies last.
     Scale(ItemValue<'b>),
 }
 

@@ -32,7 +32,7 @@ const PAIRS: [[usize; 2]; 4] = [[3, 8], [4, 11], [5, 12], [7, 18]];
 /// Sizes of the witness, where the usual ones are among those above or are not known.
 const WITNESS: [usize; 4] = [13, 17, 19, 23];
 
-/// Which dimensions of a model are free.
+/// The free dimensions of a model.
 #[derive(Clone, Debug)]
 pub struct Free {
     names: Vec<String>,
@@ -103,7 +103,7 @@ impl Free {
     }
 }
 
-/// What is known of the models that are made one.
+/// Data about the models that are merged into one.
 struct Merge<'a> {
     path: &'a Path,
     free: &'a Free,

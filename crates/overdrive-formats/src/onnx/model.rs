@@ -28,14 +28,14 @@ pub struct Model {
     proto: ModelProto,
 }
 
-/// What a graph is bound to before it is read.
+/// Sizes and values that a graph is bound to before it is read.
 #[derive(Debug, Default, Clone)]
 pub struct Binding {
     /// Sizes of named dimensions.
     pub sizes: BTreeMap<String, usize>,
     /// Inputs that are constants from here on: those whose values decide shapes.
     pub values: Tensors,
-    /// What is computed while the model is read.
+    /// The values that are computed while the model is read.
     pub folding: Folding,
 }
 

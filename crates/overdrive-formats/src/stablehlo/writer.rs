@@ -56,7 +56,7 @@ impl Writer {
         self.text.push('\n');
     }
 
-    /// What was written.
+    /// The written text.
     pub(super) fn finish(self) -> String {
         self.text
     }

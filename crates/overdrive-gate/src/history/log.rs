@@ -34,7 +34,7 @@ pub enum HistoryError {
         path: PathBuf,
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }

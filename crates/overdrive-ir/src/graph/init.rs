@@ -4,8 +4,8 @@ use crate::eval::philox;
 use crate::{Shape, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// What a state is before the first call. Random values depend on the seed, the state's name and
-/// the element's index only, never on the order of declaration.
+/// The value of a state before the first call. Random values depend on the seed, the state's name
+/// and the element's index only, never on the order of declaration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {

@@ -28,7 +28,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Which keys a query may see, before a mask region has its say.
+/// The keys that a query may see, before a mask region is applied.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mask {
@@ -43,9 +43,9 @@ pub enum Mask {
 pub struct Attention {
     /// Factor of the scores; `1 / √D` where none is given.
     pub scale: Option<f64>,
-    /// Which keys a query may see.
+    /// The keys that a query may see.
     pub mask: Mask,
-    /// Which weights are dropped after the softmax.
+    /// Dropout of weights after the softmax.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<Dropout>,
 }
@@ -278,7 +278,7 @@ impl Attention {
         Some(find_score(given.0).map_or(product, score))
     }
 
-    /// What the weight of a pair is multiplied by: 1 where nothing is dropped, by the definition.
+    /// Factor on the weight of a pair, by the definition; 1 without dropout.
     pub(super) fn kept(
         &self,
         [q, k]: [&Array; 2],

@@ -34,7 +34,7 @@ pub struct Slopes {
     /// given score. For each of `reads`: the derivative with respect to the element read, and the
     /// index `[rank]` of that element, not yet clamped.
     pub region: Graph,
-    /// Which capture is read, one for each read of a capture of floats.
+    /// The number of the capture that is read, for each read of a capture of floats.
     pub reads: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Slopes {
     /// Those of a score function.
     ///
     /// # Errors
-    /// What it does with a captured tensor of floats other than to read elements of it.
+    /// If it does anything with a captured tensor of floats except reading its elements.
     pub fn of(score: &Graph) -> Result<Self, Mismatch> {
         let reads = reads(score)?;
         let b = Builder::new("slopes");

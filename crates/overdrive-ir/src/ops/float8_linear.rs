@@ -205,7 +205,7 @@ impl Op for Float8Linear {
         };
         vec![
             sample(DType::F8E5M2).normal(["B", "T", "K"]).normal(["K", "N"]),
-            // Of x, the first scale clips a third. That of dy is for the gradient.
+            // The first scale clips a third of x. That of dy is for the gradient.
             sample(DType::F8E5M2)
                 .normal(["M", "K"])
                 .normal(["K", "N"])

@@ -46,7 +46,7 @@ pub enum WeightScales {
     TwoLevel,
 }
 
-/// What x is in the product.
+/// The form of x in the product.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activations {
@@ -66,7 +66,7 @@ pub enum Activations {
 pub struct QuantizedLinear {
     /// Scales that accompany the codes of the weights.
     pub weights: WeightScales,
-    /// What x is in the product.
+    /// The form of x in the product.
     pub activations: Activations,
 }
 

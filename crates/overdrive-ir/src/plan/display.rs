@@ -82,7 +82,7 @@ impl Plan {
     }
 
     fn print_step(&self, step: &Step, f: &mut Formatter<'_>) -> fmt::Result {
-        // Of a copy both ends are of interest, wherever they are.
+        // For a copy, both ends are shown, wherever they are.
         let is_copy = matches!(step.kind, StepKind::CopyStart);
         let prepare = if step.prepare { "prepare " } else { "" };
         write!(f, "  {prepare}{} {}", kind(&step.kind), step.name)?;
@@ -118,7 +118,7 @@ impl Plan {
     }
 }
 
-/// What a step does.
+/// Prints the work of a step.
 fn print_work(kind: &StepKind, f: &mut Formatter<'_>) -> fmt::Result {
     match kind {
         StepKind::Loop(program) => program.fmt(f),

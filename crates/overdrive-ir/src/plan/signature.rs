@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that steps reach by an address, and that tells when it was written.
 pub trait Addressed: Memory {
-    /// What a step needs to reach the bytes.
+    /// The address type that a step reaches bytes by.
     type Address: Copy;
     /// Where the bytes are.
     fn address(&self) -> Self::Address;

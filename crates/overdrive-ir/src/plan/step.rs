@@ -8,7 +8,7 @@ use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 /// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
-    /// What to do.
+    /// The work of the step.
     pub kind: StepKind,
     /// Slots read.
     pub reads: Vec<SlotId>,
@@ -106,8 +106,8 @@ pub enum StepKind {
     /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node.
     /// Named in the notes, never silent.
     Host(KernelCall),
-    /// Steps that one launch does, as if in this order, and what holds them together. What one
-    /// hands to another, and nobody else reads, need not be in memory.
+    /// Steps that one launch does, as if in this order, and what holds them together. Values passed
+    /// from one step to another, with no other reader, need not be in memory.
     Joined(Bond, Vec<Step>),
 }
 
@@ -204,7 +204,7 @@ pub struct GemmCall {
     pub accumulate: DType,
     /// Permitted shortcuts.
     pub precision: Precision,
-    /// What happens to each sum.
+    /// The work on each sum.
     pub epilogue: Epilogue,
 }
 
@@ -261,7 +261,7 @@ pub struct ConvolutionCall {
     pub groups: usize,
     /// Type that partial sums have.
     pub accumulate: DType,
-    /// What happens to each sum.
+    /// The work on each sum.
     pub epilogue: Epilogue,
     /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of
     /// the fold's type, as many parts as `Kernel::parts` says. The last of the step's writes.

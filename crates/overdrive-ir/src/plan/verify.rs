@@ -104,7 +104,7 @@ impl Plan {
                 }
                 found.writers.push(index);
             }
-            // What was updated in place is gone.
+            // A value that was updated in place is gone.
             replaced.extend(step.aliases.iter().map(|(old, _)| *old));
         }
         let results = self.outputs.iter().chain(self.updates.iter().map(|(_, _, new)| new));

@@ -92,7 +92,7 @@ fn candidate(plan: &Plan, update: usize) -> Option<OffloadCandidate> {
     })
 }
 
-/// Joins states of steps in a row. What a group holds longer than its members did must fit.
+/// Joins states of steps in a row. Memory that a group holds longer than its members must fit.
 fn grouped(moved: Vec<OffloadCandidate>, ledger: &mut Ledger) -> Vec<StateGroup> {
     let mut groups: Vec<StateGroup> = Vec::new();
     for state in moved {

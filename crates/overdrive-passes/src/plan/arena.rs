@@ -124,7 +124,7 @@ fn order_streams(plan: &mut Plan) {
         if matches!(plan.steps[at].kind, StepKind::CopyDone | StepKind::CollectiveDone { .. }) {
             let start = plan.steps[..at].iter().rev().find(|step| starts(step, &plan.steps[at]));
             let start = start.expect("what ends has started");
-            // What starts on the stream of work has ended by then.
+            // Work on the main stream has ended by then.
             let awaited = start.records.filter(|_| start.stream != 0);
             plan.steps[at].waits.extend(awaited);
         }

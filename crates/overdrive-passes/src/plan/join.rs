@@ -94,7 +94,7 @@ fn unite(plan: &mut Plan, bond: Bond, members: &[usize]) {
     head.kind = StepKind::Joined(bond, steps);
 }
 
-/// What several steps are called as one.
+/// The name of several steps as one.
 fn name(bond: Bond, steps: &[Step]) -> String {
     let several = |steps: &[Step]| match steps {
         [one] => one.name.clone(),

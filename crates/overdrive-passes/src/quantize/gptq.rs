@@ -58,7 +58,7 @@ pub(super) fn gptq(
     format.assemble(&values, &grids, shape, tensor_scale)
 }
 
-/// What the rows of a layer have in common.
+/// Data that the rows of a layer share.
 struct LayerColumns<'a> {
     format: &'a BlockFormat,
     factor: ArrayView2<'a, f64>,

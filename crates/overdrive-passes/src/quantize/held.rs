@@ -39,7 +39,7 @@ impl KAxis {
 pub struct Held {
     /// Extents of the state.
     pub sizes: Vec<usize>,
-    /// Which of them is K.
+    /// The axis that is K.
     pub order: KAxis,
 }
 

@@ -27,7 +27,7 @@ pub struct Quantized {
     pub simplified: Vec<Skipped>,
 }
 
-/// What became of a layer.
+/// The outcome for a layer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuantizedLayer {
     /// Its name.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Formats of a layer.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Scheme {
-    /// Of its weights, as `[N, K]` with K summed over.
+    /// Format of its weights, as `[N, K]` with K summed over.
     pub weights: BlockFormat,
     /// How the other operand of the product is coded.
     pub activations: Activations,
@@ -48,10 +48,10 @@ pub enum Additions {
     None,
 }
 
-/// What each layer becomes and how.
+/// The scheme of each layer, and its details.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quantization {
-    /// Of every layer that `layers` does not name.
+    /// The scheme of every layer that `layers` does not name.
     pub scheme: Scheme,
     /// How the range of static activations follows from the observed values.
     pub range: RangeRule,
@@ -103,7 +103,7 @@ impl Quantization {
         self.layers.values().flatten().chain([&self.scheme])
     }
 
-    /// What a calibration run must gather for it.
+    /// The statistics that a calibration run must gather for it.
     pub fn statistics(&self) -> Vec<Statistic> {
         let schemes = || self.schemes();
         let mut statistics = Vec::new();

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Linear layers that read one value, and the producer of the value.
 pub(super) struct SharedInput<'l> {
     pub(super) layers: Vec<&'l Layer>,
-    /// What takes the inverse of the factors; `None` where nothing can.
+    /// The producer that takes the inverse of the factors; `None` where nothing can.
     pub(super) maker: Option<Maker<'l>>,
 }
 

@@ -27,7 +27,7 @@ struct FoundAttention {
     /// Where weights are dropped.
     seed: Option<Value>,
     sink: Option<Sink>,
-    /// Of the product that it replaces.
+    /// Shape of the product that it replaces.
     shape: Shape,
     /// Values that are not needed once it is there.
     interior: Vec<Value>,
@@ -86,7 +86,7 @@ fn all(graph: &Graph) -> HashMap<Value, FoundAttention> {
     }
 }
 
-/// What `node` computes, if that is attention.
+/// The attention that `node` computes, if it is one.
 fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<FoundAttention> {
     let weighted = product(node)?;
     let (batch, mut interior) = (weighted.batch.len(), vec![]);
@@ -165,7 +165,7 @@ struct FoundScores<'g> {
     masks: Vec<(Effect, Value)>,
 }
 
-/// What scores are made of, from the softmax back to the product.
+/// Traces scores from the softmax back to the product.
 fn scores<'g>(
     graph: &'g Graph,
     mut value: Value,
@@ -181,7 +181,7 @@ fn scores<'g>(
         }
         let lowest = hides_from(graph.ty(value).dtype);
         let hides = |v: Value| number(graph, v).is_some_and(|n| n <= lowest);
-        // What is multiplied after a mask was multiplied with it.
+        // A factor would be applied after a mask was multiplied in.
         let unscaled = factor == 1.0;
         value = match (node.op.prim()?, &node.operands[..]) {
             (Prim::DotGeneral(_), _) => return Some(FoundScores { product: node, factor, masks }),
@@ -219,7 +219,7 @@ fn leads_to_product(graph: &Graph, value: Value) -> bool {
     false
 }
 
-/// Which axis comes last.
+/// The axis that comes last.
 enum Last {
     Contracted(usize),
     Free(usize),

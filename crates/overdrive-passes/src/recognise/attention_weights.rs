@@ -10,7 +10,7 @@ use super::number::number;
 use overdrive_ir::ops::{Dropout, Softmax};
 use overdrive_ir::{Binary, Compare, Graph, Node, Prim, Reducer, Value};
 
-/// What weights are made of.
+/// The parts of attention weights.
 pub(super) struct AttentionWeights {
     /// Before the softmax, without a column of sinks.
     pub(super) scores: Value,

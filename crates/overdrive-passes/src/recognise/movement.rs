@@ -29,7 +29,7 @@ pub(super) struct Movement {
 pub(super) struct Moved {
     pub(super) source: Value,
     pub(super) movement: Movement,
-    /// What the elements are multiplied with on the way.
+    /// Factor on the elements on the way.
     pub(super) factor: f64,
 }
 

@@ -11,7 +11,7 @@ use overdrive_ir::{Graph, Node, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
 
-/// What an operation is, its shapes left aside. Cheap, which names are not: that of a constant
+/// The kind of an operation, apart from its shapes. Cheap, which names are not: that of a constant
 /// holds its elements.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum OpKind {

@@ -25,7 +25,7 @@ struct Spread {
     array: Array,
 }
 
-/// Which keys the queries see.
+/// The keys that the queries see.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Sight {
     /// All of them.
@@ -34,7 +34,7 @@ pub(super) enum Sight {
     Causal,
 }
 
-/// What a mask does to scores.
+/// The effect of a mask on scores.
 #[derive(Copy, Clone)]
 pub(super) enum Effect {
     /// Added to them: 0, or so low that the sum hides.

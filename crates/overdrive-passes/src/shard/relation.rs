@@ -10,7 +10,7 @@ use overdrive_ir::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// What a rank that has a part of a factor computes.
+/// The result of a rank that has a part of a factor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FactorKind {
     /// Its part of the results.
@@ -26,7 +26,7 @@ pub(crate) enum FactorKind {
 /// The factors of a node. A dimension without one must be whole on every rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Relation {
-    /// What parts of each factor give.
+    /// The kind of each factor.
     pub(crate) factors: Vec<FactorKind>,
     /// Factor of each dimension of each operand.
     pub(crate) operands: Vec<Vec<Option<usize>>>,

@@ -17,7 +17,7 @@ use overdrive_ir::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What an axis of the mesh does for a node.
+/// The use of a mesh axis for a node.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum AxisChoice {
     /// Nothing: all its ranks compute the same.
@@ -123,7 +123,7 @@ impl<'b> Ranks<'b, '_> {
         expansion.outputs().iter().map(|port| known[&port.value].clone()).collect()
     }
 
-    /// What each axis of the mesh does, in the mesh's order.
+    /// The use of each mesh axis, in the mesh's order.
     fn choices(&self, call: &NodeCall<'_, 'b>) -> Vec<AxisChoice> {
         let mut choices: Vec<AxisChoice> = vec![];
         for (axis, ranks) in &self.mesh.axes {

@@ -32,13 +32,13 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// How long to wait for the rank that failed to end first, so that its exit code is mpirun's.
 pub(super) const ENDING: Duration = Duration::from_secs(3);
 
-/// What the thread is to do.
+/// An order to the thread.
 pub(super) enum Order {
     Share { group: Vec<usize>, what: String, bytes: Vec<u8> },
     Leave,
 }
 
-/// What a rank knows of faults.
+/// Faults that a rank knows of.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Why the ranks cannot go on.
@@ -57,7 +57,7 @@ impl Known {
     }
 }
 
-/// What all members of a group have shown.
+/// The bytes that all members of a group have shown.
 pub(super) type Shown = Result<Vec<Vec<u8>>, RankError>;
 
 /// An exchange that a rank is at.

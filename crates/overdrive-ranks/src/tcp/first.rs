@@ -92,7 +92,7 @@ pub(super) fn gather(
     Err(fault)
 }
 
-/// What a visitor says first.
+/// The first message on a new connection.
 fn greeting(stream: &TcpStream) -> io::Result<Greeting> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;

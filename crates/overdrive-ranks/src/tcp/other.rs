@@ -48,7 +48,7 @@ struct Said {
     is_over: bool,
     /// When the last bytes came.
     heard: Instant,
-    /// What this rank waits for.
+    /// The exchange that this rank waits for.
     at: Option<String>,
 }
 

@@ -12,7 +12,7 @@ use crate::quality;
 use overdrive_bench::digits;
 use overdrive_bench::quality::{ACCURACIES, Difference, LOSSES, Measure, Reading};
 
-/// What is paid for quality.
+/// The cost that is paid for quality.
 struct Cost {
     /// In the title: `size`.
     name: &'static str,

@@ -16,7 +16,7 @@ pub(super) const MOST_ROWS: usize = 48;
 pub struct Chart {
     /// Its name, unique in a report: that of its file and of its place in the page.
     pub id: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// How to read it, and what was left out.
     pub caption: String,

@@ -1,4 +1,4 @@
-//! Which model is most accurate, which file is smallest, and which model lost quality.
+//! The most accurate model, the smallest file, and models that lost quality.
 //!
 //! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes
 //! 0.

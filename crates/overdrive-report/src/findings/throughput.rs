@@ -1,4 +1,4 @@
-//! Which size and configuration handle most per second.
+//! The size and the configuration with the highest throughput.
 
 use std::collections::BTreeSet;
 

@@ -41,7 +41,7 @@ pub type MakeCoded<'a> = dyn Fn(&str) -> Option<Pretrained> + 'a;
 /// device.
 #[derive(Copy, Clone)]
 pub struct Decoded<'a> {
-    /// What is timed, for its name.
+    /// The timed workload, for its name.
     pub workload: &'a Workload,
     /// The model.
     pub model: &'a Pretrained,

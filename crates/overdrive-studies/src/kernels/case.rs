@@ -1,4 +1,4 @@
-//! What the cases of a processor and of an accelerator share.
+//! Code that the cases of a processor and of an accelerator share.
 
 use super::graphs::{copy, transformer_matmuls};
 use crate::{Context, Entry, Workload, measure};

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// What the program says of itself first.
+/// The first message of the program, about itself.
 #[derive(Debug, Clone, Deserialize)]
 struct Description {
     version: String,
@@ -46,7 +46,7 @@ struct Pipe {
     from: BufReader<ChildStdout>,
 }
 
-/// What a program says of a workload.
+/// The answer of a program about a workload.
 #[derive(Debug, Deserialize)]
 pub(crate) struct KnownWorkload {
     known: bool,

@@ -69,7 +69,8 @@ const KNOWN: [(&str, ReadArchitecture); 22] = [
 type ReadArchitecture = fn(&Config, &str, &Path) -> Result<Architecture, FormatError>;
 
 impl Architecture {
-    /// What config.json describes; `folder` is where sentence encoders say how they pool.
+    /// The architecture that config.json describes; `folder` is where sentence encoders say how
+    /// they pool.
     pub(crate) fn read(config: &Config, folder: &Path) -> Result<Self, FormatError> {
         let found = config.text(&["model_type"])?;
         let Some((name, read)) = KNOWN.iter().find(|(name, _)| *name == found) else {
@@ -158,7 +159,7 @@ impl Architecture {
         }
     }
 
-    /// What fills the rows of a batch up behind shorter texts. The mask hides it.
+    /// The padding token after shorter texts of a batch. The mask hides it.
     pub fn filling(&self) -> u32 {
         match self {
             Self::Bert(Bert { kin: Kin::Roberta { filling, .. }, .. }) => *filling,
@@ -182,7 +183,7 @@ impl Architecture {
         }
     }
 
-    /// What a user should know of how this runs; `config` is what it was read from.
+    /// Notes for a user on how this runs; `config` is what it was read from.
     ///
     /// # Errors
     /// When a file about inputs is damaged.

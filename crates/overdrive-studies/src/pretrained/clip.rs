@@ -110,7 +110,7 @@ pub(super) fn facts(clip: &Clip) -> Facts {
     }
 }
 
-/// What a user should know of its inputs.
+/// Notes for a user on its inputs.
 pub(super) fn notes(clip: &Clip, folder: &Path) -> Result<Vec<String>, FormatError> {
     let end = match clip.end {
         End::Token(id) => format!("the first token {id}"),

@@ -40,7 +40,7 @@ impl Coding {
         Self { mode: mode.to_owned(), layers: layers.collect(), recipe }
     }
 
-    /// What config.json says, if it says anything.
+    /// The coding in config.json, if it has one.
     pub(super) fn read(config: &Config) -> Result<Option<Self>, FormatError> {
         let json = config.to_json();
         let of_others = json.get("quantization_config").filter(|found| !found.is_null());

@@ -33,7 +33,7 @@ const DEFAULT_TOKENS: usize = 128;
 impl NamedExtent {
     pub(super) const BATCH: Self = Self { name: "batch", size: 1, most: None };
 
-    /// Of sequences of at most `context` tokens.
+    /// For sequences of at most `context` tokens.
     pub(super) fn tokens(context: usize) -> Self {
         Self { name: "tokens", size: context.min(DEFAULT_TOKENS), most: Some(context) }
     }

@@ -160,7 +160,7 @@ pub(super) fn facts(llama: &Llama, context: usize) -> Facts {
     Facts { tied: llama.tied, ..Facts::decoder(llama.vocabulary, context) }
 }
 
-/// What a user should know of how it runs.
+/// Notes for a user on how it runs.
 pub(super) fn notes(llama: &Llama, context: usize, config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     let windows: Vec<usize> = llama.windows.iter().copied().flatten().collect();
@@ -328,5 +328,5 @@ const DEFAULT_FULL_LAYERS: usize = 28;
 /// Tokens of a window where a file does not say.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// Of Gemma 3, every so manieth block sees all tokens.
+/// For Gemma 3: every `DEFAULT_PATTERN`-th block sees all tokens.
 const DEFAULT_PATTERN: usize = 6;

@@ -17,7 +17,7 @@ pub(super) struct Fitted {
     /// States whose names here and in the files differ by a prefix: name of the state, name in the
     /// files.
     pub(super) renamed: BTreeMap<String, String>,
-    /// What is known to be no part of the graph, under its own names.
+    /// Tensors known to be no part of the graph, under their own names.
     pub(super) left_out: Tensors,
 }
 
@@ -73,7 +73,7 @@ const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 /// Names that a tensor's state may have, the likeliest first.
 fn candidates(facts: &Facts, name: &str) -> Vec<String> {
     let prefix = facts.prefix;
-    // What TensorFlow called scale and shift of a norm.
+    // TensorFlow's names of scale and shift of a norm.
     let newer = match (name.strip_suffix(".gamma"), name.strip_suffix(".beta")) {
         (Some(stem), _) => format!("{stem}.weight"),
         (_, Some(stem)) => format!("{stem}.bias"),

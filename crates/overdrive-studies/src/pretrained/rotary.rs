@@ -10,7 +10,7 @@ use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_models::Rotary;
 use std::f64::consts::TAU;
 
-/// What the rest of a config says of positions.
+/// Facts about positions from the rest of a config.
 #[derive(Copy, Clone)]
 pub(super) struct Positions {
     /// Width of a head.

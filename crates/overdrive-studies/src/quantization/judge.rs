@@ -13,7 +13,7 @@ use overdrive_train::data::{Split, Subset, Target};
 use overdrive_train::{Evaluation, Judged, TrainError};
 use std::sync::Arc;
 
-/// What graphs are judged on.
+/// The samples that graphs are judged on.
 enum HeldOut {
     Labelled(Arc<dyn Split>),
     /// Batches, and the float model's outputs for them.
@@ -26,7 +26,7 @@ pub struct Judge<'a> {
     pub backend: &'a dyn Backend,
     /// The float model, whose dimensions graphs are bound to.
     pub template: &'a Template,
-    /// What scores mean.
+    /// The metric of the scores.
     pub metric: Metric,
     held_out: HeldOut,
 }

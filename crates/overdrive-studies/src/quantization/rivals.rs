@@ -21,7 +21,7 @@ pub struct Question<'a, 'q> {
     pub layers: &'q [String],
     /// Inputs of timed calls by seed.
     pub draw: &'a dyn Fn(u64) -> Vec<Tensor>,
-    /// Of the first of them.
+    /// Seed of the first of them.
     pub seed: u64,
     /// Batches on which outputs are compared, and what the float model gave.
     pub compared: (&'q [Vec<Tensor>], &'q [Vec<Tensor>]),
@@ -36,8 +36,8 @@ pub struct Rival<'a> {
     ready: Result<peers::Timed<'a>, Failure>,
 }
 
-/// The float model and the modes nearest to ours of every framework. What a framework lacks is a
-/// rival that says so. `see` is told how many are made, and of how many.
+/// The float model and the modes nearest to ours of every framework. A mode that a framework lacks
+/// is a rival that says so. `see` is told how many are made, and of how many.
 pub fn rivals<'a>(
     peers: &'a [Peer],
     question: &Question<'a, '_>,
@@ -118,7 +118,7 @@ impl<'a> Rival<'a> {
         self.ready.as_ref().ok().and_then(|ready| ready.weight_bytes)
     }
 
-    /// What is timed, if it could be made ready.
+    /// The timed subject, if it could be prepared.
     pub(super) fn subject(&mut self) -> Option<&mut dyn Subject> {
         self.ready.as_mut().ok().map(|ready| ready as &mut dyn Subject)
     }

@@ -21,13 +21,13 @@ pub type Assignment = BTreeMap<String, &'static str>;
 /// A model that was made, judged and timed.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Which layer has which mode; empty for the float model.
+    /// The mode of each layer; empty for the float model.
     pub assignment: Assignment,
-    /// What was made; `None` for the float model.
+    /// The quantized model; `None` for the float model.
     pub made: Option<Quantized>,
     /// How, to keep beside the weights.
     pub quantization: Option<Quantization>,
-    /// What it lost, paired over the judge's samples.
+    /// Its loss, paired over the judge's samples.
     pub lost: Estimate,
     /// Bytes of all states.
     pub bytes: u64,
@@ -37,7 +37,7 @@ pub struct Candidate {
     pub on_front: bool,
 }
 
-/// What a search is given.
+/// The input of a search.
 #[derive(Copy, Clone)]
 pub struct Search<'a> {
     /// Modes that layers may take, with what each means for this model.

@@ -15,11 +15,11 @@ pub(super) struct Subject {
     pub(super) mode: Option<&'static QuantizationMode>,
     /// A score for each sample of each trained model so far.
     pub(super) scores: Vec<Scores>,
-    /// Of a mode that learns: the scores of the float models that were trained as long.
+    /// For a mode that learns: the scores of the float models that were trained as long.
     trained_as_long: Vec<Scores>,
     /// Bits that a byte of text takes, where labels are text.
     bits_per_byte: Option<f64>,
-    /// Of the first trained model: the graph that is timed and weighed.
+    /// For the first trained model: the graph that is timed and weighed.
     pub(super) first: Option<Graph>,
     footprint: Option<Footprint>,
     likeness: Quantities,

@@ -40,9 +40,9 @@ pub struct Task {
     pub fold: usize,
     /// Calibration sees these training samples, in batches of the template's own size.
     pub seen: Vec<Vec<Tensor>>,
-    /// What judges.
+    /// The judge.
     pub held_out: Arc<dyn Split>,
-    /// What it learnt from, and may learn from further.
+    /// The samples that it learnt from, also for further training.
     parts: Parts,
     seed: u64,
     /// The model after further training without quantization, to compare with modes that learn.

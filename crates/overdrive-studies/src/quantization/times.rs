@@ -2,7 +2,7 @@
 
 use overdrive_bench::outcome::Outcome;
 
-/// What the session saw of a graph.
+/// Results of a session for a graph.
 pub struct Timed {
     /// Its latency, or why there is none.
     pub outcome: Outcome,
@@ -12,7 +12,7 @@ pub struct Timed {
     pub peak_bytes: u64,
 }
 
-/// What a block takes in each graph.
+/// Times of a block in each graph.
 pub struct BlockTimes {
     /// Its name in the first graph.
     pub name: String,

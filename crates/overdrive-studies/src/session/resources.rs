@@ -91,7 +91,7 @@ fn copies(
         for (buffer, tensor) in inputs.iter_mut().zip(tensors) {
             backend.write(buffer, tensor)?;
         }
-        // What is enqueued has arrived once this has been there and back.
+        // Enqueued copies have arrived once this round trip is done.
         backend.write(&mut last, &word)?;
         backend.download(&last)?;
         let arrived = clock.now_ns();

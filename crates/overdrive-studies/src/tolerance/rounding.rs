@@ -20,7 +20,7 @@ fn bf16(x: f64) -> f64 {
     DType::BF16.round(x, overdrive_ir::Overflow::Ieee)
 }
 
-/// What is wrong with an attention kernel.
+/// Faults of an attention kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,

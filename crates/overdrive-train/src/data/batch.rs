@@ -18,7 +18,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What a model is given, by the names of its inputs, in their order.
+    /// The inputs of a model by name, in their order.
     pub fn inputs(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         [("x", &self.x)].into_iter().chain(self.mask.as_ref().map(|mask| ("mask", mask)))
     }
@@ -29,7 +29,7 @@ pub trait Split: Send + Sync {
     /// Number of samples.
     fn len(&self) -> u64;
 
-    /// What the labels of its batches are.
+    /// The kind of the labels of its batches.
     fn target(&self) -> Target {
         Target::Classes
     }

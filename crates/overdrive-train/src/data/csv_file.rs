@@ -12,7 +12,7 @@ use overdrive_formats::TableColumns;
 use overdrive_ir::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a line must be.
+/// The form of a line.
 const LINES: &str = "a line is numbers with commas between, and a label";
 
 /// Reads samples from CSV text; `place` is what errors call it.
@@ -115,7 +115,7 @@ impl<'r> Table<'r> {
         names.filter(|(column, _)| *column != self.label).map(|(_, name)| name.clone()).collect()
     }
 
-    /// What errors call a field.
+    /// The name of a field in errors.
     fn field(&self, at: &str, column: usize) -> String {
         match &self.names {
             Some(names) => format!("{at}, column `{}`", names[column]),

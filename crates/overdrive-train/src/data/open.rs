@@ -103,7 +103,7 @@ impl Dataset {
         Ok(Self::Text(Arc::new(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?)))
     }
 
-    /// What the columns mean, of a table.
+    /// The meaning of the columns, for a table.
     pub fn columns(&self) -> Option<&TableColumns> {
         match self {
             Self::Samples(samples) => samples.columns(),

@@ -37,7 +37,7 @@ pub struct Texts {
     lines: Vec<Line>,
 }
 
-/// What labels mean to a model.
+/// The meaning of labels to a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Meaning<'a> {
     /// A class by its name, or by its number among these names.
@@ -157,7 +157,7 @@ impl Encoded {
         self.0.rows.iter().filter(|row| row.len() > tokens).count()
     }
 
-    /// What each text is to give.
+    /// The target of each text.
     pub fn targets(&self) -> &Targets {
         &self.0.targets
     }

@@ -32,7 +32,7 @@ pub(crate) struct SubjectArguments {
 /// Arguments of `explain`.
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// What is explained.
+    /// The explained graph.
     #[command(flatten)]
     pub subject: SubjectArguments,
     /// Most memory of the device that the plan may take, states included: `512MiB`, `4GiB`, or

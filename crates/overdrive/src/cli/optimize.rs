@@ -49,7 +49,7 @@ pub(crate) struct Optimize {
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub batches: u32,
-    /// Of a model in Hugging Face's format, the output layer may be changed too
+    /// For a model in Hugging Face's format: the output layer may be changed too
     #[arg(long)]
     pub head: bool,
     /// Folder of the model and of its evidence: model/, decision.json, report.md
@@ -63,7 +63,7 @@ pub(crate) struct Optimize {
     /// again too, and must have the same bytes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "model"])]
     pub replay: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Machine and seed.

@@ -31,7 +31,7 @@ pub(crate) struct Quantize {
         required_unless_present = "sensitivity"
     )]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
@@ -45,8 +45,8 @@ pub(crate) struct Quantize {
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// What judges [default: top1 of classes, mse (mean squared error) of quantities, perplexity of
-    /// text, cosine to the float outputs of inputs alone]
+    /// Metric that judges [default: top1 of classes, mse (mean squared error) of quantities,
+    /// perplexity of text, cosine to the float outputs of inputs alone]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
     /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 -

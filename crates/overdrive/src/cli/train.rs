@@ -30,7 +30,7 @@ pub(crate) struct Train {
     /// if all are numbers, some with a fraction; else classes]
     #[arg(long, value_name = "KIND")]
     pub target: Option<TargetName>,
-    /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
+    /// For text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
     /// byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) struct Train {
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Continues from the checkpoint that an interrupted run of the same command left beside the
@@ -69,7 +69,7 @@ pub(crate) struct Train {
     /// weights
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
-    /// Of a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
+    /// For a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: Option<u32>,
     /// Trains low-rank adapters beside the linear layers of attention and feed-forward layers.
@@ -77,7 +77,7 @@ pub(crate) struct Train {
     /// twice RANK]
     #[arg(long, value_name = "RANK[,ALPHA]", value_parser = lora)]
     pub lora: Option<Lora>,
-    /// Of a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads
+    /// For a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads
     /// them
     #[arg(long, requires = "lora")]
     pub adapter: bool,
@@ -104,7 +104,7 @@ pub(crate) struct Train {
     pub machine: Machine,
 }
 
-/// What a column of targets has.
+/// The kind of a column of targets.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetName {
     /// A class for each row: cross entropy
@@ -122,7 +122,7 @@ impl From<TargetName> for Target {
     }
 }
 
-/// What ranks share out.
+/// What is sharded over ranks.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShardName {
     /// The optimizer's states (ZeRO-1)

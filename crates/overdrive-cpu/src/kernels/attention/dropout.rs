@@ -107,7 +107,7 @@ struct Drawn<A> {
     step: u64,
     /// A weight stays where its bits reach it.
     threshold: u32,
-    /// Of a weight that stays.
+    /// Factor on a weight that is kept.
     factor: A,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct ScoreBlockShape {
     pub(super) extents: [usize; 4],
 }
 
-/// Which of the keys of a block are visible.
+/// The visible keys of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Visible {
     All,

@@ -89,7 +89,7 @@ struct CompiledAttentionGrad<T: Element> {
     sharing: usize,
 }
 
-/// What a task computes.
+/// The work of a task.
 #[derive(Clone, Debug)]
 struct AttentionGradWork {
     batch: usize,

@@ -26,7 +26,7 @@ pub(super) struct AttentionGradShape<T: Element> {
     pub(super) depth: usize,
     /// Channels of v.
     pub(super) values: usize,
-    /// What scores are multiplied by to become powers of two.
+    /// Factor that turns scores into exponents of 2.
     pub(super) factor: f64,
     /// Queries of a group, a multiple of the kernel's columns.
     pub(super) group: usize,
@@ -36,7 +36,7 @@ pub(super) struct AttentionGradShape<T: Element> {
     pub(super) blocks: usize,
 }
 
-/// Which gradients a task sums up.
+/// The gradients that a task sums up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) queries: bool,
@@ -66,11 +66,11 @@ pub(super) struct AttentionGradScratch<'a, A> {
     /// Sums of dk and dv, key by channel.
     pub(super) dk: *mut A,
     pub(super) dv: *mut A,
-    /// Of a group, query by channel.
+    /// For a group, query by channel.
     pub(super) turned: *mut A,
     visible: *mut u8,
     functions: *mut u8,
-    /// What weights are multiplied by where some are dropped.
+    /// Factors on weights, if some are dropped.
     kept: *mut A,
     _placed: PlacedParts<'a, 22>,
 }

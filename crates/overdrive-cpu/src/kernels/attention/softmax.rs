@@ -78,13 +78,13 @@ macro_rules! score {
 score!(f32, math::exp2_normal::<I>, fma);
 score!(f64, f64::exp2, fma64);
 
-/// What is known of each query of a panel so far; arrays of `W`.
+/// The running state of each query of a panel; arrays of `W`.
 pub(super) struct Running<A> {
     /// The largest score, times `factor`.
     pub(super) max: *mut A,
     /// Sum of two to the power of the scores, times `factor`, less the largest.
     pub(super) sum: *mut A,
-    /// What the last update multiplied earlier powers by.
+    /// Factor that the last update applied to earlier sums.
     pub(super) shrink: *mut A,
     /// Factor that turns scores into exponents of 2. e^x costs a multiplication more than 2^x, and
     /// the scale is multiplied anyway.
@@ -167,7 +167,7 @@ impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Update<A, W, S
         let factor = running.factor;
         let larger = |a: A, b: A| if a > b { a } else { b };
         let scaled = |score: A| if SCALED { score.mul(factor) } else { score };
-        // What a score less a shift is as a power of two.
+        // A score less a shift, as a power of two.
         let power = |score: A, shift: A| {
             if SCALED { score.mul_sub::<I>(factor, shift) } else { score.sub(shift).mul(factor) }
         };

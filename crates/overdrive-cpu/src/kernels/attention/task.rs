@@ -68,7 +68,7 @@ pub(super) struct AttentionScratch<'a, A> {
     q: *mut u8,
     k: *mut u8,
     v: *mut u8,
-    /// Of a panel, keys by queries.
+    /// For a panel, keys by queries.
     scores: *mut A,
     /// Probabilities in the format of operands, and packed.
     rounded: *mut u8,
@@ -82,12 +82,12 @@ pub(super) struct AttentionScratch<'a, A> {
     /// For the scores of a panel: whether each is visible, and scratch of the functions.
     visible: *mut u8,
     functions: *mut u8,
-    /// What the weights of a panel are multiplied by where some are dropped.
+    /// Factors on the weights of a panel, if some are dropped.
     kept: *mut A,
     _placed: PlacedParts<'a, 12>,
 }
 
-/// What a task leaves in scratch: per panel the output, query by channel, and the running state.
+/// Results of a task in scratch: per panel the output, query by channel, and the running state.
 pub(super) struct Finished<A> {
     pub(super) out: *mut A,
     pub(super) max: *const A,

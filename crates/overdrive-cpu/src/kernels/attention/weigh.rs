@@ -19,7 +19,7 @@ pub(super) struct Weighed<A> {
     pub(super) shift: *const A,
     /// For each query what its slopes are lowered by.
     pub(super) delta: *const A,
-    /// What scores, or their differences to the shift, are multiplied by to become powers of two.
+    /// Factor that turns scores, or their differences to the shift, into exponents of 2.
     pub(super) factor: A,
     pub(super) stride: usize,
     /// A multiple of `W`.

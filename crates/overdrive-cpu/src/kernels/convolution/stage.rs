@@ -39,7 +39,7 @@ pub(super) struct Channels {
 #[derive(Clone, Copy, Debug)]
 struct Tap {
     line: usize,
-    /// Which of the remainders, and how many columns of it.
+    /// The remainder, and its number of columns.
     phase: usize,
     shift: usize,
 }

@@ -7,7 +7,7 @@
 
 #define SEED seed_of[SEED_AT]
 
-// What the weight at a place is multiplied by.
+// Factor on the weight at a place.
 __device__ __forceinline__ Sum kept(u64 seed, u64 place) {
     return random_bits(seed, SITE, place) >= REACH ? (Sum)STAYS : Sum(0);
 }

@@ -542,7 +542,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             dscores[2 * j + r] = pair(scores[at] * x, scores[at + 1] * y);
                         }
                     }
-                    // Of the other warpgroup; its place for this step's is free then as well.
+                    // The dscores of the other warpgroup; its place for those of this step is then
+                    // free too.
                     if (n != begin) barrier_wait(dscores_full + 8 * (stage ^ 1), (n - 1) / 2 % 2);
 #pragma unroll
                     for (int j = 0; j < BLOCK_QUERIES / 16; j++) {
@@ -649,7 +650,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP)
     const i64 b = matrix / heads, h = matrix % heads;
     if (blockIdx.x == 0 && threadIdx.x == 0) *counters = 0;
     if (thread == 0) counters[1 + blockIdx.x * CONSUMERS + own] = 0;
-    // Of a block that sees no key there are no sums.
+    // A block that sees no key has no sums.
     const bool is_seen = s.seen(min(first + BLOCK_QUERIES, s.queries) - 1) > 0;
     const float4* from =
         (const float4*)(sums + ((i64)blockIdx.x * CONSUMERS + own) * SUM) + thread;

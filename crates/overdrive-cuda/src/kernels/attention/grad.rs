@@ -82,7 +82,7 @@ fn declines_regions(regions: &[Graph]) -> Option<Decline> {
     )))
 }
 
-/// What a task works on at a time.
+/// The tile that a task works on at a time.
 #[derive(Clone, Copy, Debug)]
 struct GradTile {
     /// Channels of q and k, and of v.
@@ -234,7 +234,7 @@ struct CompiledAttentionGrad {
     rows: [ViewStart; 2],
     /// Offsets into the scratch: sums of dq, parts of dk and dv.
     sums: [usize; 2],
-    /// What tasks are taken by, and how many tiles each block of sums has; a launch leaves them 0.
+    /// Counters of taken tasks, and of the tiles in each block of sums. Each launch zeroes them.
     counters: DeviceBytes,
     shape: AttentionShape,
     grad: Grad,

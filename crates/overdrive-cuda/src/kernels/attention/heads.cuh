@@ -1,5 +1,5 @@
-// What Hopper's kernels of attention and of its gradients share: boxes of heads, rings of stages,
-// rounding.
+// Code that Hopper's kernels of attention and of its gradients share: boxes of heads, rings of
+// stages, rounding.
 
 #include "hopper.cuh"
 

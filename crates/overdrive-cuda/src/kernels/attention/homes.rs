@@ -9,7 +9,7 @@ use crate::kernels::nest::ViewStart;
 use crate::kernels::transfer::Transfer;
 use crate::launch::{Addresses, Refusal, Site};
 
-/// What the scratch of a step is aligned to.
+/// Alignment of the scratch of a step, in bytes.
 const ALIGNMENT: usize = 256;
 
 /// Where the kernels read an operand or write a result.

@@ -40,7 +40,7 @@ const MANY: usize = 2048;
 /// Size of `Counter` of `hopper.cu`.
 const COUNTER_BYTES: usize = 8;
 
-/// What is done to scores and weights, by the registers that it takes.
+/// Operations on scores and weights, by the registers that they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     Plain,
@@ -50,7 +50,7 @@ pub(super) enum Does {
     Dropout,
 }
 
-/// What a block of the grid works on at a time.
+/// The tile that a block of the grid works on at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttentionTile {
     /// Keys of a block.
@@ -111,7 +111,7 @@ impl AttentionTile {
         SLACK + self.places * self.queries() * d.max(values) + STAGES * self.keys * (d + values)
     }
 
-    /// What the kernel's text begins with.
+    /// The beginning of the kernel's text.
     pub(super) fn text(self, dtype: DType, values: usize) -> String {
         let Self { keys, consumers, places } = self;
         format!(

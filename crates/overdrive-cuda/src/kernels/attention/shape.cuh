@@ -1,5 +1,5 @@
-// What the kernels of attention share: the shape (`AttentionShape` in call.rs), pairs of 16-bit
-// floats, and scores by the printed functions.
+// Code that the kernels of attention share: the shape (`AttentionShape` in call.rs), pairs of
+// 16-bit floats, and scores by the printed functions.
 //
 // Text before this file defines `Element`, `Sum`, D (channels of q and k) and DV (channels of v).
 // It defines CAPTURES (parameters of the captured tensors, after a comma) and CAPTURED (their

@@ -129,7 +129,7 @@ struct Grid {
     /// Elements whose coordinates along free axes are all 0.
     places: Vec<usize>,
     values: Vec<f64>,
-    /// What tells elements apart: their bits, or exact integers.
+    /// Keys that distinguish elements: their bits, or exact integers.
     codes: Vec<i128>,
     /// The elements again, where all are whole numbers.
     integers: Option<Vec<i128>>,

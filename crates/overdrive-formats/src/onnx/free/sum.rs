@@ -57,7 +57,7 @@ impl Sum {
             .then_some(set.trailing_zeros() as usize)
     }
 
-    /// What the product of a set of dimensions is multiplied by.
+    /// The factor of the product of a set of dimensions.
     pub(super) fn factor(&self, set: usize) -> i64 {
         self.factors[set]
     }

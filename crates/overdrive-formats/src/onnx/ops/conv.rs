@@ -145,7 +145,7 @@ pub(super) fn conv_transpose<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         let (low, high) = match target {
             None if auto == "VALID" => (0, 0),
             None => (pads[d], pads[n + d]),
-            // What is missing is added at the end.
+            // Missing elements are added at the end.
             Some(target) if target > whole => (0, whole - target),
             Some(target) => {
                 let less = (whole - target) / 2;

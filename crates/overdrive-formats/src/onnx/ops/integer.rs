@@ -9,7 +9,7 @@ use overdrive_ir::{Codes, DType, Expr, Tensor};
 /// Codes, and their zero point where it is not known to be 0.
 pub(super) type Offset<'b> = (Expr<'b>, Option<Expr<'b>>);
 
-/// Which dimension of a matrix has a zero point for each element.
+/// The dimension of a matrix that has a zero point for each element.
 #[derive(Copy, Clone)]
 pub(super) enum ZeroPointAxis {
     /// The last but one, of a left operand.

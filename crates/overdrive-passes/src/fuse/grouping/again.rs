@@ -162,9 +162,9 @@ struct Search<'s, 'g> {
     group: usize,
     /// The value that is no longer stored.
     value: Value,
-    /// What the group stores.
+    /// Values that the group stores.
     stored: &'s [Value],
-    /// What each reader reads now.
+    /// Values that each reader reads now.
     known: &'s BTreeMap<usize, BTreeSet<Value>>,
 }
 
