@@ -86,7 +86,7 @@ pub(crate) fn check(workspace: &Workspace, targets: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the archives of every target share.
+/// Data that the archives of every target share.
 struct Maker<'a> {
     workspace: &'a Workspace,
     host: String,

@@ -146,7 +146,7 @@ fn run_all(built: &Built, patch: &Patch) -> Result<Ran> {
     Ok(all)
 }
 
-/// What to say of a patch whose tests did not pass.
+/// The message for a patch whose tests did not pass.
 fn failure(patch: &Patch, ran: &Ran) -> Option<String> {
     (!ran.success).then(|| {
         format!(

@@ -22,7 +22,7 @@ pub struct Ceiling {
     pub amount_per_call: u64,
     /// Worker threads.
     pub threads: u32,
-    /// Which of the candidates was the fastest: `ordinary stores`, `non-temporal stores`.
+    /// The fastest candidate: `ordinary stores`, `non-temporal stores`.
     pub method: String,
     /// The samples behind it.
     pub series: Series,

@@ -242,7 +242,7 @@ impl Speedup {
             (false, _) => [old_series, new_series].map(Cow::Borrowed),
         };
         if crosses_clocks {
-            // What blocks by the clock of the record itself is among the reasons already.
+            // Statuses that block by the clock of the record itself are among the reasons already.
             for (series, side) in alike.iter().zip([Role::Baseline, Role::Variant]) {
                 let blocks = gate(series)
                     .into_iter()
@@ -368,7 +368,7 @@ impl fmt::Display for Speedup {
     }
 }
 
-/// What one side has to show, its shortcomings added to `reasons`.
+/// The evidence of one side; its shortcomings are added to `reasons`.
 fn evidence<'r>(
     record: &'r Record,
     side: Role,

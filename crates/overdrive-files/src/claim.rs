@@ -54,7 +54,7 @@ pub fn give_up_places() {
     mem::forget(held);
 }
 
-/// What a panic of another thread left is as good as any: paths and a file.
+/// Data left by a panic of another thread is still valid: paths and a file.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

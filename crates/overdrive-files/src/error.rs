@@ -21,7 +21,7 @@ pub enum FileError {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// A description of it.
         found: &'static str,
         /// What to do next.
         remedy: &'static str,
@@ -114,7 +114,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What it is.
+        /// A description of it.
         reason: String,
     },
     /// Earlier results, or an input, are in the way.

@@ -1,4 +1,4 @@
-//! What is at a place already, and whether it may be replaced.
+//! Existing files at a place, and whether they may be replaced.
 
 use crate::contents::{Contents, PlaceKind};
 use crate::leaf::leaves;

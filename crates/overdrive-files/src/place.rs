@@ -31,7 +31,7 @@ pub struct PlaceRequest<'a> {
     pub option: &'static str,
     /// What may happen to existing files.
     pub existing: Existing,
-    /// What the command reads: not to be replaced by mistake.
+    /// The files that the command reads, so that they are not replaced by mistake.
     pub inputs: &'a [&'a Path],
 }
 

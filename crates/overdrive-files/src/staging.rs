@@ -44,7 +44,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next writer.
+        // Files that cannot be removed now are removed by the next writer.
         let _ = clear(&self.0);
     }
 }

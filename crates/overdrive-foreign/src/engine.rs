@@ -71,14 +71,14 @@ pub struct Places {
     pub installed: Option<PathBuf>,
 }
 
-/// What an engine is opened for.
+/// A request to open an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenRequest<'a> {
     /// Our own description of the device: its name, its memory, and what nothing on it can exceed.
     pub device: &'a Description,
     /// Threads on the host that it may use.
     pub threads: usize,
-    /// Which GPU, of an engine that runs on one.
+    /// Number of the GPU, for an engine that runs on one.
     pub ordinal: usize,
     /// Where to look for it.
     pub places: &'a Places,

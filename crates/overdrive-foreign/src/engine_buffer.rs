@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(device.copies(), before);
         assert_eq!(download(&buffer), Ok(second));
         assert_ne!(of(&buffer).unwrap().fingerprint(), hash);
-        // What nobody has written is all ones there too.
+        // Unwritten bytes are all ones there too.
         let mut fresh = output(&TensorType::new(DType::F32, [2]));
         of_mut(&mut fresh).unwrap().on_mut(&device).unwrap();
         assert!(download(&fresh).unwrap().to_f64().iter().all(|x| x.is_nan()));

@@ -61,7 +61,7 @@ const SUMS: &str = "SHA256SUMS";
 /// No library is larger; a wheel that says so is damaged or means harm.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// What was installed.
+/// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// Where.

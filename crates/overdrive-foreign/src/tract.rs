@@ -97,7 +97,7 @@ fn plan(
     mode: Mode,
     threads: usize,
 ) -> TractResult<Arc<TypedRunnableModel>> {
-    // What a file says of values between its ends names dimensions that have sizes here.
+    // Types of intermediate values in a file name dimensions that have sizes here.
     let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
     let mut model = match handed {
         OnnxModel::File(file) => onnx.model_for_path(&file.path)?,

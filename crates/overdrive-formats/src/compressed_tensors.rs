@@ -140,7 +140,7 @@ pub fn restored<'s>(
                 relabelled(&packed, ty.clone())
             }
             StateForm::Exponent(held) | StateForm::Bytes(held) | StateForm::Single(held) => {
-                // Of another type it is a difference like any other.
+                // A tensor of another type is a difference like any other.
                 match file.remove(name) {
                     Some(tensor) if *tensor.ty() == held => relabelled(&tensor, ty.clone()),
                     other => {
@@ -165,8 +165,7 @@ pub fn restored<'s>(
     Ok(states)
 }
 
-/// What the bytes of a file stand for: the types of states whose elements no reader would guess, by
-/// name.
+/// The types of states whose elements no reader would guess from the file, by name.
 pub(crate) fn described(states: &Tensors) -> BTreeMap<String, String> {
     let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), StateForm::Bytes(_));
     let bytes = states.iter().filter(|(name, tensor)| is_bytes(name, tensor.ty()));

@@ -297,8 +297,8 @@ pub trait Executable: Send + Sync {
     fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError>;
 }
 
-/// The memory that calls of an executable work in. What is prepared from weights is shared by the
-/// sessions that share these.
+/// The memory that calls of an executable work in. Data prepared from weights is shared by the
+/// sessions that share the weights.
 pub trait Session: Send {
     /// The plan of a call. Beside the executable's plan it notes what calls so far have shown.
     fn plan(&self) -> &Plan;

@@ -250,7 +250,7 @@ pub struct BlockIndex {
 }
 
 impl BlockIndex {
-    /// Of a matrix of `shape` in `counts` blocks.
+    /// The grid of a matrix of `shape` in `counts` blocks.
     pub fn new(shape: [usize; 2], counts: [usize; 2]) -> Self {
         let block = [0, 1].map(|axis| shape[axis].checked_div(counts[axis]).unwrap_or(1).max(1));
         Self { columns: shape[1], counts, block }

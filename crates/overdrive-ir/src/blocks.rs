@@ -26,7 +26,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Of a tensor with extents `sizes` and a scale with extents `counts`.
+    /// The blocks of a tensor with extents `sizes` and a scale with extents `counts`.
     pub(crate) fn new(sizes: &[usize], counts: &[usize]) -> Self {
         Self { sizes: sizes.to_vec(), counts: counts.to_vec() }
     }

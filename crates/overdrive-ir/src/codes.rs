@@ -30,7 +30,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Of both sides of a product of these ranks: batch axes first, then the free ones of both.
+    /// Placements of both sides of a product of these ranks: batch axes first, then the free ones
+    /// of both.
     pub fn of_dot(
         ranks: [usize; 2],
         batch: &[(usize, usize)],
@@ -148,8 +149,8 @@ impl<'b> Codes<'b> {
         corrected
     }
 
-    /// The convolution of self `[N, C, ...]`, whose zero point is one number, with weights `[O,
-    /// C/groups, ...]`, in i32. What the window adds around self is the number 0.
+    /// The convolution of self `[N, C, ...]`, whose zero point is one number, with weights
+    /// `[O, C/groups, ...]`, in i32. Padding around self stands for the number 0.
     pub fn convolve(self, weights: Codes<'b>, geometry: &Convolution) -> Expr<'b> {
         let (x, w) = (self.signed(), weights.signed());
         let b = x.codes.builder();

@@ -40,9 +40,9 @@ pub enum Call<'a> {
     Lying {
         /// Its geometry.
         convolution: &'a Convolution,
-        /// Of input, kernel and output.
+        /// Types of input, kernel and output.
         types: [&'a TensorType; 3],
-        /// Of the input.
+        /// Strides of the input.
         strides: &'a [i64],
     },
     /// Convolutions, each the only reader of the one before, as one step.
@@ -174,7 +174,7 @@ impl Target for WithoutKernels {
 
 /// A device for which a function says how it runs a call: another one with changes, or none at all.
 pub struct Described<F> {
-    /// What it is.
+    /// The description of the device.
     pub description: Description,
     /// How it runs a call.
     pub answer: F,

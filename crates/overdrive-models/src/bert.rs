@@ -24,7 +24,7 @@ pub struct Bert {
     pub vocabulary: usize,
     /// Rows of the table of positions.
     pub positions: usize,
-    /// Which of the models made like BERT it is.
+    /// The BERT-like model that it is.
     pub kin: Kin,
     /// D.
     pub width: usize,
@@ -38,7 +38,7 @@ pub struct Bert {
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
-    /// What is done with the last hidden state.
+    /// Pooling of the last hidden state.
     pub pooling: Pooling,
     /// Whether a pooled vector is scaled to length 1.
     pub normalised: bool,
@@ -94,7 +94,7 @@ impl Kin {
 
 /// Names of a block's parts in checkpoints, with slashes between modules.
 struct Names {
-    /// Of the blocks.
+    /// Path of the blocks.
     path: &'static str,
     /// Queries, keys, values, and what joins the heads.
     attention: [&'static str; 4],

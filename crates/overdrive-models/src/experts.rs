@@ -27,9 +27,9 @@ pub struct Experts {
 /// Names of a mixture's parts in checkpoints.
 #[derive(PartialEq, Debug)]
 pub struct ExpertNames {
-    /// Of the whole.
+    /// Scope of the whole.
     pub(crate) scope: &'static str,
-    /// Of an expert's gate, its other widening, and its narrowing.
+    /// Names of an expert's gate, up projection and down projection.
     pub(crate) layers: [&'static str; 3],
 }
 

@@ -61,11 +61,11 @@ pub struct Llama {
     pub output_bias: Bias,
     /// RMS norms over queries and keys.
     pub qk_norm: QkNorm,
-    /// What is added to the weights of norms.
+    /// Number added to the weights of norms.
     pub norm_offset: f64,
     /// Where the norms of a half block stand.
     pub norms: Norms,
-    /// Of the gate.
+    /// Activation of the gate.
     pub activation: Activation,
     /// Biases of the feed-forward layers.
     pub ffn_bias: Bias,

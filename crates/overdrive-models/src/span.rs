@@ -28,7 +28,7 @@ impl Caches {
     }
 }
 
-/// What a decoder's graph computes.
+/// The part of a sequence that a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Span {
     /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing
@@ -52,7 +52,7 @@ pub enum Span {
     },
 }
 
-/// What becomes of the scores of queries and keys.
+/// Options for the scores of queries and keys.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct ScoreOptions {
     /// Number of tokens that a query sees, including its own; `None` means all before it.

@@ -126,7 +126,7 @@ fn gather(plan: &mut Plan, most: usize) {
     plan.steps.retain(|_| !gone.next().expect("one for each step"));
 }
 
-/// What a collective does with blocks, where several of it can be one, and its channel.
+/// The kind of a collective of which several can be merged, and its channel.
 fn kind(step: &Step) -> Option<(BucketKind, &Channel)> {
     let StepKind::CollectiveStart { prim } = &step.kind else { return None };
     match prim {

@@ -57,8 +57,8 @@ impl Region {
     /// The program of a region that reads `captures`.
     ///
     /// # Errors
-    /// What a region contains that no scalar program computes, or a capture of elements that share
-    /// bytes.
+    /// If a region contains something that no scalar program computes, or a capture has elements
+    /// that share bytes.
     pub fn new(region: &Graph, captures: &[View]) -> Result<Self, String> {
         if let Some(packed) = captures.iter().map(|view| view.ty.dtype).find(|d| d.bits() < 8) {
             return Err(format!(

@@ -210,8 +210,8 @@ fn ranks_that_share_out_the_optimizer_learn_the_same() {
                 close("loss", &watched.losses, &watch.losses, 1e-5);
             }
             let held = |watch: &Watch| watch.states.expect("a run has a plan");
-            // Of parameters, two moments and, with several batches, the sum of gradients, the first
-            // alone is whole on every rank.
+            // Only parameters are whole on every rank; the two moments, and the sum of gradients of
+            // several batches, are sharded.
             let (whole, part) = (held(&watched), held(&all[0].1));
             let tensors = if task.recipe.accumulate > 1 { 4 } else { 3 };
             let expected = whole / tensors + whole * (tensors - 1) / tensors / ranks as u64;

@@ -9,7 +9,7 @@ use std::fmt;
 pub(crate) struct Failure {
     /// The message to the user.
     pub message: String,
-    /// What the process ends with.
+    /// The exit code of the process.
     pub exit: Exit,
 }
 

@@ -1,4 +1,4 @@
-//! What a memory limit made of a plan, in a sentence.
+//! How a memory limit changed a plan, in a sentence.
 
 use overdrive::bench::digits;
 use overdrive::ir::Plan;

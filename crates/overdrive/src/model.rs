@@ -51,7 +51,7 @@ impl Model {
         }
     }
 
-    /// What it is called in results.
+    /// Its name in results.
     pub(crate) fn name(&self) -> Result<String, Failure> {
         match self {
             Self::Onnx(model) => Ok(model.name()),

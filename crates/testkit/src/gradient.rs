@@ -19,7 +19,7 @@ const STEP: f64 = 1e-6;
 pub struct Gradients {
     graph: Graph,
     point: Vec<Array>,
-    /// Of each output; `None` for integers.
+    /// The cotangent of each output; `None` for integers.
     cotangents: Vec<Option<Array>>,
     /// Number of the input, and its gradient.
     pub grads: Vec<(usize, Array)>,

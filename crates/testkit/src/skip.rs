@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// What a test may need of a machine.
+/// Requirements of a test on a machine.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Needs {
     /// A GPU with its driver.

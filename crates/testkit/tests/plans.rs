@@ -33,7 +33,7 @@ fn device() -> impl Target {
     Described { description, answer }
 }
 
-/// What it has kernels for.
+/// The ops that it has kernels for.
 const KERNELS: [&str; 7] =
     ["attention", "attention_grad", "gather", "scatter", "sort", "dynamic_slice", "reduce_window"];
 

@@ -1,4 +1,4 @@
-//! What becomes of a model that was read and written again: `onnx.checker`, ONNX Runtime, and our
+//! The outcome for a model that was read and written again: `onnx.checker`, ONNX Runtime, and our
 //! own reading of it.
 
 use std::io::{BufRead, BufReader, Write};

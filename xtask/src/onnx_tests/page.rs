@@ -12,7 +12,7 @@ pub(crate) struct Case {
     /// Whether ONNX Runtime passes it.
     pub(crate) runtime: bool,
     pub(crate) ending: Ending,
-    /// What became of it written again, if it passes.
+    /// The outcome when written again, if it passes.
     pub(crate) exported: Option<Exported>,
 }
 

@@ -118,7 +118,7 @@ impl Built {
     }
 }
 
-/// What the compiler says, of a message of cargo's that carries it.
+/// The compiler's text, from a message of cargo.
 fn rendered(message: &str) -> Option<String> {
     let message: Value = serde_json::from_str(message).ok()?;
     let said = &message["message"];

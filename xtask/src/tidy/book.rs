@@ -40,7 +40,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with a link, if anything is. That its file exists is the rule `architecture`.
+/// The fault of a link, if it has one. That its file exists is the rule `architecture`.
 fn wrong(tree: &Tree, page: &File, target: &str) -> Option<String> {
     let (path, part) = target.split_once('#').unwrap_or((target, ""));
     if path.contains(':') {

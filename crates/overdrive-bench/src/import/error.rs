@@ -38,7 +38,7 @@ pub enum ImportError {
         /// Its content.
         found: String,
     },
-    /// Of a known kind, and damaged.
+    /// Damaged, in a known format.
     #[error("`{}` looks like {format}, but cannot be read as such: {reason}", path.display())]
     Malformed {
         /// The file.
@@ -48,7 +48,7 @@ pub enum ImportError {
         /// The fault, with line and column if there is one.
         reason: String,
     },
-    /// Of a known kind, without a figure.
+    /// Without a figure, in a known format.
     #[error("`{}` is {format} without a figure: {missing}", path.display())]
     Empty {
         /// The file or folder.

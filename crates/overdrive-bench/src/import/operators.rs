@@ -40,7 +40,7 @@ pub(super) fn operators(events: Vec<Event>) -> BTreeMap<Key, Operator> {
     }
     let mut operators: BTreeMap<Key, Operator> = BTreeMap::new();
     for mut events in tracks.into_values() {
-        // Of two that start together the longer one is outside.
+        // If two start together, the longer one is outside.
         events.sort_by(|a, b| {
             a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us))
         });

@@ -72,8 +72,8 @@ impl Captured {
         stream.begin_capture(MODE).map_err(|e| failed(e.into()))?;
         let enqueued = enqueue();
         // SAFETY: the stream is being captured; the graph is ours, and is destroyed once the other
-        // one knows it. What is under way of the other one keeps its old parameters, says the
-        // driver's manual.
+        // one knows it. By the driver's manual, launches of the other graph that are under way keep
+        // their old parameters.
         unsafe {
             let ended = result::stream::end_capture(stream.cu_stream());
             enqueued?;

@@ -67,7 +67,7 @@ impl Library {
     }
 }
 
-/// What the library calls its version.
+/// The version of the library in its own words.
 fn version(path: &Path) -> Result<String, String> {
     let refused = |e: libloading::Error| format!("{}: {e}", path.display());
     // SAFETY: its initialisers run, as they would for whoever links it.

@@ -13,7 +13,7 @@ use ort::device::Device;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// What the provider calls itself.
+/// The provider's own name.
 const NAME: &str = "NvTensorRTRTXExecutionProvider";
 /// Name of its library, without what a system puts around it.
 const STEM: &str = "onnxruntime_providers_nv_tensorrt_rtx";

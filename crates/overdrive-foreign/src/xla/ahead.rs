@@ -28,7 +28,7 @@ pub(super) fn split(graph: &Graph) -> Result<Option<Split>, GraphError> {
     for node in graph.nodes() {
         let bytes =
             |values: &[Value]| graph.types(values).iter().map(|ty| ty.bytes()).sum::<usize>();
-        // What grows is cheaper to make than to read.
+        // A value that grows is cheaper to compute than to read.
         let shrinks = bytes(&node.results) <= bytes(&node.operands);
         let is_drawn = matches!(node.op.prim(), Some(Prim::RandomBits { .. }));
         if !node.operands.is_empty()

@@ -13,7 +13,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// What follows the fields that we know: more than any header has added.
+/// Words after the fields that we know: more than any header has added.
 const SPARE_WORDS: usize = 48;
 
 /// A block of arguments, or a structure that one points to.
@@ -160,7 +160,7 @@ pub(super) struct KnownNumber {
     pub(super) is_set: bool,
 }
 
-/// What a device tells of its memory, after the bytes in use.
+/// Memory statistics of a device, after the bytes in use.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct MemoryStats {

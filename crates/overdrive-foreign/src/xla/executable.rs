@@ -19,7 +19,7 @@ use overdrive_ir::{
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What parameters alone decide.
+/// Values that depend on parameters alone.
 struct Ahead {
     program: Program,
     /// States, by their place among those of the plan.
@@ -111,7 +111,7 @@ impl XlaExecutable {
     }
 }
 
-/// What calls of an executable are checked against; XLA keeps the arena to itself.
+/// Data that calls of an executable are checked against; XLA keeps the arena to itself.
 struct XlaSession {
     executable: Arc<XlaExecutable>,
     signature: Signature,

@@ -23,8 +23,7 @@ pub(super) struct Coded<'b> {
     pub(super) zero: Option<ItemValue<'b>>,
     /// The shape of the codes.
     pub(super) shape: Vec<usize>,
-    /// Of scale and zero: how many there are along each axis, each for as many numbers as the
-    /// others.
+    /// Extents of scale and zero along each axis. Each element is for equally many numbers.
     pub(super) counts: Vec<usize>,
     /// Of the numbers: the first of `shape` along each axis. The rest fills up the last block.
     pub(super) kept: Vec<usize>,

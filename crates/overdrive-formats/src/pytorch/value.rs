@@ -44,7 +44,7 @@ pub(super) struct Storage {
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) storage: Storage,
-    /// Of the first element.
+    /// Offset of the first element.
     pub(super) offset: usize,
     pub(super) sizes: Vec<usize>,
     /// In elements.

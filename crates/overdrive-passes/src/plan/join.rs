@@ -136,7 +136,7 @@ fn small(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize
     if all().all(|step| matches!(step.kind, StepKind::Loop(_))) {
         return vec![first];
     }
-    // What one step hands to another exists in no other launch.
+    // Values passed from one step to another exist in no other launch.
     let takes = |step: &Step, slot: &SlotId| match &step.kind {
         StepKind::Gemm(call) => call.lhs.slot == *slot,
         StepKind::Kernel(call) => call.operands.get(1).is_some_and(|view| view.slot == *slot),

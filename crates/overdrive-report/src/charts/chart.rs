@@ -48,7 +48,7 @@ pub enum Switch {
     Y,
 }
 
-/// What a chart may draw of one study.
+/// The data of one study for charts.
 pub(super) struct Study<'a> {
     pub(super) name: &'a str,
     /// By workload, baselines first.

@@ -9,7 +9,7 @@ use super::plane::{INKS, Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke}
 use crate::judged::JudgedRow;
 use overdrive_bench::measurement::Curve;
 
-/// What the curves that have a chart are of.
+/// A kind of curve that has a chart.
 struct CurveKind {
     quantity: &'static str,
     over: &'static str,

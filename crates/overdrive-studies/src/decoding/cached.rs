@@ -147,7 +147,7 @@ impl<'a> CachedDecoder<'a> {
             }
         }
         let ids: Vec<usize> = tokens.iter().map(|token| token.unwrap_or(0) as usize).collect();
-        // What pauses writes where its next token will: nobody looks there before.
+        // A paused sequence writes to the place of its next token, which nobody reads before that.
         let positions: Vec<usize> = self.seen.iter().map(|&seen| seen.min(capacity - 1)).collect();
         let logits = self.call(Span::Step { caches: self.caches }, &[&ids, &positions])?;
         for (seen, _) in self.seen.iter_mut().zip(tokens).filter(|(_, token)| token.is_some()) {

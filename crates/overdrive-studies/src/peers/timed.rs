@@ -81,7 +81,7 @@ impl<'a> Timed<'a> {
     /// Makes a workload ready.
     ///
     /// # Errors
-    /// What the peer says.
+    /// The peer's error.
     pub(crate) fn open(
         peer: &'a Peer,
         held_to: HeldTo<'a>,

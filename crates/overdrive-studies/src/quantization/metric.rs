@@ -60,7 +60,7 @@ impl Metric {
         }
     }
 
-    /// What an evaluation on labelled samples says, sample by sample; a cosine is of outputs, not
+    /// Scores of an evaluation on labelled samples, sample by sample; a cosine is of outputs, not
     /// of labels.
     pub fn scores(self, fold: usize, evaluation: &Evaluation) -> Scores {
         let positions = evaluation.positions.max(1) as f64;

@@ -133,8 +133,7 @@ impl Model {
     }
 
     /// `overdrive quantize` in a mode such as `int8-dynamic`, calibrated on these batches of
-    /// inputs, or on random ones where there are none. What it lost is judged by comparing the two
-    /// models.
+    /// inputs, or on random ones where there are none. Compare the two models to judge the loss.
     ///
     /// # Errors
     /// When no mode has this name, the mode learns from labels, or no layer can take it.

@@ -128,7 +128,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
 /// A model at given sizes.
 struct ReadModel {
     workload: Workload,
-    /// What reading its file took.
+    /// Time to read its file.
     load_ns: Option<u64>,
     /// Its file, for engines that read it themselves.
     original: Option<OriginalFile>,

@@ -176,7 +176,7 @@ fn finish(
     Ok(exit(decision.outcome))
 }
 
-/// What a script hears of it.
+/// The exit code for a script.
 fn exit(outcome: Outcome) -> Exit {
     match outcome {
         Outcome::Taken => Exit::Fine,

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let earlier =
         arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_deref().or(arguments.resume.as_deref());
-    // What is resumed is meant to be replaced.
+    // A resumed run replaces its own files.
     let existing =
         if arguments.resume.is_some() { Existing::Replace } else { arguments.replacing.into() };
     let place = output::place_or_new(folder, existing, (&results, output::REPORT))?;
@@ -209,7 +209,7 @@ fn variants(results: &Results, arguments: &Run) -> Vec<Variant> {
     of_results.map(described).collect()
 }
 
-/// What is run.
+/// The work of a run.
 enum Job<'a> {
     /// Studies of built-in models.
     Studies(Vec<&'static dyn Study>),

@@ -365,7 +365,7 @@ fn a_mode_that_learns_goes_on_from_the_weights_with_text() {
         let config = config(&folder, "small");
         assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
         assert_eq!(config["overdrive"]["mode"], "qat-int4");
-        // What has no codes keeps the type of the folder.
+        // Weights without codes keep the type of the folder.
         let (states, norm) = (
             states(&folder, "small"),
             if name == "llama" { "model.norm" } else { "transformer.ln_f" },

@@ -6,7 +6,7 @@ use overdrive::formats::{self, Tensors};
 use std::fs;
 use std::net::TcpListener;
 
-/// What the tests train; the folder and more options follow.
+/// The training command of the tests; the folder and more options follow.
 const TRAIN: &str = "train digits-mlp --data digits --device cpu --batch 24 --threads 1";
 
 fn states(folder: &Folder, model: &str) -> Tensors {

@@ -226,7 +226,7 @@ struct Grad {
 struct CompiledAttentionGrad {
     kernel: Entry,
     round: Entry,
-    /// Of all homes but the last.
+    /// Tensor maps of all homes but the last.
     maps: Maps,
     /// q, dout, k, v, dk, dv, dq.
     homes: [Home; 7],

@@ -26,9 +26,9 @@ pub(super) fn print_scored(
     ))
 }
 
-/// What the reads of captures add to their gradients: `slopes` gives the score, and of each read
-/// its slope and place. `bases` has where the sums of a capture begin, for those whose gradient is
-/// wanted.
+/// The terms that reads of captures add to their gradients: `slopes` gives the score, and of each
+/// read its slope and place. `bases` has where the sums of a capture begin, for those whose
+/// gradient is wanted.
 pub(super) fn print_reads(
     slopes: &Slopes,
     (captures, bases): (&[View], &[Option<usize>]),

@@ -13,7 +13,7 @@ use overdrive::studies::decoding::{CachedDecoder, DecodeError, Sampling};
 use overdrive::studies::pretrained::Pretrained;
 use serde_json::{Value, json};
 
-/// What both ways need.
+/// Data that both ways need.
 pub(super) struct Generation<'a> {
     pub(super) arguments: &'a Generate,
     pub(super) model: &'a Model,

@@ -26,17 +26,17 @@ pub(super) struct Evidence {
     pub(super) command: String,
     /// The request.
     pub(super) asked: Asked,
-    /// Of which model, data and machine.
+    /// The model, data and machine.
     pub(super) about: About,
     /// All that was measured.
     pub(super) record: Record,
-    /// What was decided; `null` before the end.
+    /// The decision; `null` before the end.
     pub(super) decision: Value,
     /// Digest of all files of the model that was written.
     pub(super) artefact: Option<String>,
 }
 
-/// What a record is of. Two searches of one have one record.
+/// The subject of a record. Two searches of one have one record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct About {
     /// As the user named it.

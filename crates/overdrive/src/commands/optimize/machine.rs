@@ -110,7 +110,7 @@ impl OwnMachine<'_> {
         Ok(Chosen { name: form.said(), quantization, made, trained_as_long: None })
     }
 
-    /// What each layer of a mix becomes.
+    /// The quantization of each layer of a mix.
     fn mixed(&self, form: &Form) -> Result<Quantization, Halt> {
         let found = layers(&self.subject.template.graph);
         let (found, _) = found.map_err(|error| Halt::Declined(error.to_string()))?;

@@ -75,7 +75,7 @@ fn facts(graph: &Graph, found: &[Layer]) -> Vec<LayerFacts> {
     all
 }
 
-/// What the model loses by each group in each mode, and the bytes of it.
+/// Loss of the model and bytes, for each group in each mode.
 fn lost(
     machine: &OwnMachine<'_>,
     parts: &mut Parts,

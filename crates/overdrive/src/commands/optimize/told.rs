@@ -122,7 +122,7 @@ pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section>
     all
 }
 
-/// What was decided, in sentences.
+/// The decision, in sentences.
 pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
     let (limit, unit) = (asked.limit, asked.metric.unit_of_loss());
     let name = |form: &Option<Form>| form.as_ref().map_or(String::new(), Form::said);
@@ -193,7 +193,7 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
     lines
 }
 
-/// What a form gains, against the float model.
+/// The gains of a form over the float model.
 fn gains(tried: &Tried, decision: &Decision) -> String {
     let mut parts = Vec::new();
     if let (Some([value, low, high]), Some(ns)) = (tried.time, tried.time_ns) {

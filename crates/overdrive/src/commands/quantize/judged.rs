@@ -9,7 +9,7 @@ use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
 use overdrive::train::data::{Parts, Split, Target};
 use std::sync::Arc;
 
-/// What the user says of them.
+/// The user's settings for samples.
 #[derive(Copy, Clone)]
 pub(in crate::commands) struct Asked<'a> {
     /// `--data`.
@@ -37,11 +37,11 @@ pub(in crate::commands) struct Samples<'a> {
     pub draw: Box<dyn Fn(u64) -> Vec<Tensor> + 'a>,
     /// Where they are from, in words.
     pub source: &'static str,
-    /// What a mode that learns learns from; `None` without labels.
+    /// Data for a mode that learns; `None` without labels.
     pub parts: Option<Parts>,
 }
 
-/// What judges samples of these labels, unless the user asks for something else that can.
+/// The metric for samples with these labels, unless the user asks for another that fits.
 fn metric(asked: Option<MetricName>, test: &Arc<dyn Split>) -> Result<Metric, Failure> {
     let text = test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
     match (asked, test.target()) {

@@ -58,7 +58,7 @@ pub(super) fn likeness(agreement: &Agreement) -> String {
     format!("{}\nover {} rows", drawn(&table), agreement.samples)
 }
 
-/// What is compared sample by sample.
+/// The figures that are compared sample by sample.
 pub(super) struct Judged<'a> {
     /// The float model as it was given.
     pub(super) given: &'a [Scores],
@@ -101,7 +101,7 @@ pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> Stri
     format!("{}\nover {samples} {source}", drawn(&table))
 }
 
-/// What each layer costs alone, dearest first.
+/// The loss by each layer alone, largest first.
 pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> String {
     let mut table = table(["layer", "mode", "lost", "95 %", "bytes", "of"], 2);
     let mut rows: Vec<&Sensitivity> = scanned.iter().collect();

@@ -29,7 +29,7 @@ pub(super) fn slowdown_of(timed: &[Timed]) -> Option<Slowdown> {
     slowdown(median(&float.outcome), median(&quantized.outcome))
 }
 
-/// What a session of both models saw.
+/// Results of a session of both models.
 pub(super) enum Found {
     Whole(Vec<Timed>),
     Blocks(Vec<BlockTimes>),
@@ -53,7 +53,7 @@ pub(super) fn slowdown_of_blocks(blocks: &[BlockTimes]) -> Option<Slowdown> {
     slowdown(sum_of_blocks(blocks, 0), sum_of_blocks(blocks, 1))
 }
 
-/// What all blocks take in one of the graphs.
+/// Time of all blocks in one of the graphs.
 pub(super) fn sum_of_blocks(blocks: &[BlockTimes], graph: usize) -> Option<Estimate> {
     let mut sum = Estimate { value: 0.0, low: 0.0, high: 0.0 };
     for block in blocks {

@@ -26,7 +26,7 @@ const TRAINING: &str = "training.json";
 /// A task whose model has learnt.
 pub(super) struct Learnt {
     pub(super) task: TrainingRun,
-    /// What was trained: all parameters, or adapters.
+    /// The trained tensors: all parameters, or adapters.
     trained: Tensors,
     model: LearntForm,
 }
@@ -181,7 +181,7 @@ pub(super) fn score(
     evaluate(backend, &forward, &states, task.parts.test.as_ref()).map_err(failure)
 }
 
-/// What the folder says of how the model came about.
+/// The provenance of the model, for its folder.
 fn provenance(
     arguments: &Train,
     task: &TrainingRun,

@@ -181,7 +181,7 @@ fn start(launch: &Launch, stop: &Stop) -> Result<Rank, Failure> {
 /// All that can be read, as text.
 fn whole(mut from: impl Read) -> String {
     let mut bytes = vec![];
-    // What came before a failure to read counts too.
+    // Bytes read before a failure count too.
     let _ = from.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }

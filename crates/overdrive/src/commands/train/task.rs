@@ -31,7 +31,7 @@ pub(super) struct TrainingRun {
 }
 
 impl TrainingRun {
-    /// What the command line asks for.
+    /// The run that the command line requests.
     pub(super) fn open(arguments: &Train) -> Result<Self, Failure> {
         let Some(name) = &arguments.model else { return Self::ours(arguments, None) };
         let found = model::load_to_train(name)?;
