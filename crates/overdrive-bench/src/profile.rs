@@ -27,7 +27,7 @@ const WARMUP_CALLS: u32 = 3;
 pub struct Profile {
     /// Name of what ran.
     pub name: String,
-    /// How it ran.
+    /// The mode that it ran in.
     pub mode: Mode,
     /// Calls that were profiled.
     pub calls: u32,

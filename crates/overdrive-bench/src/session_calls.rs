@@ -58,7 +58,7 @@ pub struct Calls<'a> {
 
 /// What [`Calls`] are made of.
 pub struct CallTarget<'a> {
-    /// Where it runs.
+    /// The back end that it runs on.
     pub backend: &'a dyn Backend,
     /// The session that runs.
     pub session: &'a mut dyn Session,

@@ -22,7 +22,7 @@ pub struct Table {
 pub struct Column {
     /// Words above the column.
     pub title: Cow<'static, str>,
-    /// Where its cells stand.
+    /// Alignment of its cells.
     pub align: Align,
 }
 

@@ -18,7 +18,7 @@ pub struct Work {
 /// The items that a call handles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Items {
-    /// How many in each call.
+    /// Number in each call.
     pub per_call: u64,
     /// Their name in the plural: `samples`, `tokens`.
     pub name: String,

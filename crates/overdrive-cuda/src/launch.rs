@@ -11,7 +11,7 @@ use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step};
 use overdrive_ir::{Mode, Tuning};
 use std::sync::Arc;
 
-/// Where each slot of a plan is in device memory during a call.
+/// Address of each slot of a plan in device memory during a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Addresses {
     slots: Vec<CUdeviceptr>,
@@ -77,7 +77,7 @@ pub struct Site<'a> {
     pub plan: &'a Plan,
     /// The step.
     pub step: &'a Step,
-    /// Where it will run.
+    /// The device that it will run on.
     pub device: &'a Arc<Device>,
     /// Remembered choices.
     pub tuning: &'a Tuning,

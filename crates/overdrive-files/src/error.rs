@@ -155,7 +155,7 @@ pub enum FileError {
     Kept {
         /// Why.
         reason: Box<FileError>,
-        /// Where it is.
+        /// Its path.
         kept: PathBuf,
     },
 }

@@ -47,7 +47,8 @@ impl Place {
         if there.is_empty() { Ok(()) } else { self.exists(&format!("holds {}", contents.name)) }
     }
 
-    /// Where a folder is written file by file: the things that lie under the names of those files.
+    /// For a folder that is written file by file: checks what exists under the names of those
+    /// files.
     fn check_files(&self, contents: Contents) -> Result<(), FileError> {
         let manifest = self.manifest_of(contents)?;
         let there = leaves(&self.target, &contents.writes)?;

@@ -158,7 +158,7 @@ impl Place {
         Ok(())
     }
 
-    /// Where a file that is put into the folder is written first.
+    /// The temporary path of a file that is put into the folder.
     pub(crate) fn draft(&self) -> PathBuf {
         self.target.join(".overdrive.part")
     }

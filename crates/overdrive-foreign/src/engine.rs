@@ -14,7 +14,7 @@ pub trait Engine: Sync {
     fn name(&self) -> &'static str;
     /// A description in one line.
     fn about(&self) -> &'static str;
-    /// Where it runs models.
+    /// The device that it runs models on.
     fn runs_on(&self) -> EngineDevice;
     /// The modes that mean something of its own there.
     fn modes(&self) -> &'static [Mode] {
@@ -32,7 +32,7 @@ pub trait Engine: Sync {
     fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing>;
 }
 
-/// Where an engine runs models.
+/// The device that an engine runs models on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineDevice {
     /// The host's processor.
@@ -62,7 +62,7 @@ pub struct Missing {
     pub remedy: String,
 }
 
-/// Where libraries are looked for besides the places that Python packages have.
+/// Places to search for libraries, besides those of Python packages.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     /// Libraries that the user named, by engine: what is named is taken or the engine is missing.
@@ -80,7 +80,7 @@ pub struct OpenRequest<'a> {
     pub threads: usize,
     /// Number of the GPU, for an engine that runs on one.
     pub ordinal: usize,
-    /// Where to look for it.
+    /// Places to search for it.
     pub places: &'a Places,
     /// The file that the model came from, for engines that read such files themselves.
     pub original: Option<&'a OriginalFile>,

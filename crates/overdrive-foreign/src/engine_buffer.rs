@@ -32,8 +32,8 @@ pub(crate) struct HostMemory {
     stamp: u64,
     /// A hash of the bytes, where they came from a tensor.
     fingerprint: Option<u64>,
-    /// Where they are since a call wanted them on a device. Weights, which engines make constants
-    /// of, never get there.
+    /// Their allocation on a device, once a call has put them there. Weights, which engines make
+    /// constants of, never get there.
     allocation: OnceLock<Box<dyn Allocation>>,
 }
 

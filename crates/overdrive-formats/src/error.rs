@@ -25,13 +25,13 @@ pub enum FormatError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Where in it: a tensor's name or a part of the format.
+        /// The place in it: a tensor's name or a part of the format.
         place: String,
         /// What the format expects.
         expected: String,
         /// What was found.
         found: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
     /// A model uses ops that have no importer.

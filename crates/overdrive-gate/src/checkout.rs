@@ -218,7 +218,7 @@ struct Worktree<'r> {
     path: PathBuf,
 }
 
-/// Where a build takes place.
+/// The folders of a build.
 struct BuildTarget<'a> {
     /// cargo's folder, which sessions share.
     cache: &'a Path,

@@ -134,7 +134,7 @@ impl Processes for Programs {
     }
 }
 
-/// Where a process may leave its results.
+/// The places for results of a process.
 struct Places<'a> {
     file: &'a Path,
     out: &'a Path,

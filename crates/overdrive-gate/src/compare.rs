@@ -28,7 +28,7 @@ pub struct Comparison<'r> {
     pub differences: Vec<String>,
     /// Caveats on the sessions.
     pub notes: Vec<String>,
-    /// Where each session was imported from that another program measured.
+    /// The source of each session that another program measured.
     pub imported: Vec<String>,
     /// Every case of either, in the order of the first and then of the second.
     pub rows: Vec<ComparedCase<'r>>,

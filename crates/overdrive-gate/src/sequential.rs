@@ -18,7 +18,7 @@ pub const MOST_BLOCKS: usize = 1000;
 /// A look at the first blocks of a session.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Look {
-    /// How many.
+    /// The number of elements.
     pub(super) blocks: usize,
     /// The share of the level that it spends.
     share: f64,

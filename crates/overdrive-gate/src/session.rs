@@ -45,7 +45,7 @@ pub trait Progress {
     fn block(&self, step: &SessionProgress);
 }
 
-/// Where a session is.
+/// The progress of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionProgress {
     /// Blocks that have ended.

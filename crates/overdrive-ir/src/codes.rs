@@ -20,7 +20,7 @@ pub struct Codes<'b> {
     pub zero: Option<Expr<'b>>,
 }
 
-/// Where the axes of one side of a product stand in its result.
+/// Positions of the axes of one side of a product in its result.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// Axes in the order of the result, those that are summed over last.

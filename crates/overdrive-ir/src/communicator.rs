@@ -33,7 +33,7 @@ pub enum RankError {
         rank: usize,
         /// The exchange that waits for it.
         what: String,
-        /// How long it was waited for.
+        /// Seconds that ranks waited for it.
         seconds: u64,
     },
     /// Two ranks do not do the same.
@@ -93,7 +93,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
         read: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), RankError>;
 
-    /// How long a rank is waited for before it is taken for hung.
+    /// Time to wait for a rank before it counts as hung.
     fn patience(&self) -> Duration;
 
     /// Errs once a rank is known to have failed: for those who wait for a device meanwhile.

@@ -27,7 +27,7 @@ pub struct Value(pub u32);
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct NodeId(pub u32);
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
     /// Input number `0`.
@@ -49,7 +49,7 @@ pub struct Node {
     pub results: Vec<Value>,
     /// Sub-graphs, whose inputs the operation defines.
     pub regions: Vec<Graph>,
-    /// Where in the model it was written: `block3/attention`.
+    /// The place in the model where it was written: `block3/attention`.
     pub scope: Arc<str>,
 }
 
@@ -104,7 +104,7 @@ pub struct GraphError {
     pub expected: String,
     /// What was found.
     pub found: String,
-    /// How to mend it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -161,7 +161,7 @@ impl Graph {
         values.iter().map(|&v| self.ty(v).clone()).collect()
     }
 
-    /// Where a value comes from.
+    /// The origin of a value.
     pub fn origin(&self, value: Value) -> Origin {
         self.values[value.0 as usize].origin
     }

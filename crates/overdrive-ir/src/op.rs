@@ -21,7 +21,7 @@ pub struct Mismatch {
     pub expected: String,
     /// What was found.
     pub found: String,
-    /// How to mend it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -112,7 +112,7 @@ impl std::iter::Sum for Cost {
 /// the loss.
 #[derive(Debug)]
 pub struct Gradient<'b, 'a> {
-    /// Where to build.
+    /// The builder to build with.
     pub builder: &'b Builder,
     /// Operands of the node.
     pub inputs: &'a [Expr<'b>],

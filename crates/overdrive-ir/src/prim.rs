@@ -267,14 +267,14 @@ pub enum Prim {
     },
     /// Folds axes away. Sums of types below f32 accumulate in f32.
     Reduce {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// Strictly increasing.
         axes: Vec<usize>,
     },
     /// Folds a sliding window.
     ReduceWindow {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// One per dimension.
         windows: Vec<Window>,
@@ -326,7 +326,7 @@ pub enum Prim {
     /// `(carried..., captures...)`, regions `condition` and `body` from both; `carried` values are
     /// the results.
     While {
-        /// How many operands are carried.
+        /// Number of operands that are carried.
         carried: usize,
         /// Upper bound of trips; needed where differentiated.
         max_trips: Option<usize>,
@@ -338,7 +338,7 @@ pub enum Prim {
     },
     /// Sum (or other fold) over ranks.
     AllReduce {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// Who takes part.
         channel: Channel,
@@ -352,7 +352,7 @@ pub enum Prim {
     },
     /// Folds over ranks and keeps this rank's part of an axis.
     ReduceScatter {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// The axis.
         axis: usize,

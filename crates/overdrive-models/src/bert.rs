@@ -34,7 +34,7 @@ pub struct Bert {
     pub heads: usize,
     /// Width of the feed-forward layer.
     pub hidden: usize,
-    /// How the activation is computed.
+    /// The form of the activation.
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,

@@ -24,7 +24,7 @@ pub struct Clip {
     pub context: usize,
     /// The blocks that read texts.
     pub text: Stack,
-    /// Where a text ends.
+    /// The end of a text.
     pub end: End,
     /// The patches that images are cut into.
     pub patches: Patches,

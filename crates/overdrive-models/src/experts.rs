@@ -20,7 +20,7 @@ pub struct Experts {
     pub hidden: usize,
     /// Blocks that have one plain feed-forward layer instead.
     pub plain_blocks: Vec<usize>,
-    /// How checkpoints name them.
+    /// Their names in checkpoints.
     pub names: &'static ExpertNames,
 }
 

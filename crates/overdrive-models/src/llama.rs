@@ -38,7 +38,7 @@ pub struct Llama {
     pub hidden: usize,
     /// ε of the norms.
     pub eps: f64,
-    /// How queries and keys are turned.
+    /// The rotation of queries and keys.
     pub rotary: Rotary,
     /// Rotation in blocks with a window, if it differs.
     pub window_rotary: Option<Rotary>,
@@ -63,7 +63,7 @@ pub struct Llama {
     pub qk_norm: QkNorm,
     /// Number added to the weights of norms.
     pub norm_offset: f64,
-    /// Where the norms of a half block stand.
+    /// The position of a half block's norms.
     pub norms: Norms,
     /// Activation of the gate.
     pub activation: Activation,
@@ -89,7 +89,7 @@ pub enum QkNorm {
     Whole,
 }
 
-/// Where the norms of attention and of the feed-forward layer stand.
+/// The position of the norms of attention and of the feed-forward layer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Norms {
     /// Before them.

@@ -28,11 +28,11 @@ pub struct Phi {
     pub key_heads: usize,
     /// Width of the feed-forward layer.
     pub hidden: usize,
-    /// How the activation is computed.
+    /// The form of the activation.
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
-    /// How queries and keys are turned.
+    /// The rotation of queries and keys.
     pub rotary: Rotary,
     /// Layer norms over each head of queries and keys.
     pub qk_norm: bool,

@@ -47,7 +47,7 @@ pub enum Span {
     /// One more token of each sequence: x `[S, 1]` to y `[S, V]`. They stand at `position`, a
     /// scalar for one sequence and else `[S]`.
     Step {
-        /// Where the tokens before are.
+        /// The caches of earlier tokens.
         caches: Caches,
     },
 }
@@ -79,7 +79,7 @@ pub(crate) struct Sequence<'b> {
     pub(crate) positions: Expr<'b>,
     /// i64; of a whole sequence there is none.
     position: Option<Expr<'b>>,
-    /// Where new keys and values go in the caches; all layers share it.
+    /// Positions of new keys and values in the caches; all layers share them.
     places: Option<Places<'b>>,
 }
 

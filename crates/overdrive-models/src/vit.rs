@@ -82,7 +82,7 @@ impl Vit {
 }
 
 impl Patches {
-    /// How many there are.
+    /// The number of them.
     pub fn count(&self) -> usize {
         (self.image[0] / self.size[0]) * (self.image[1] / self.size[1])
     }

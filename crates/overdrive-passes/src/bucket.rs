@@ -73,7 +73,7 @@ fn end_late(steps: &mut [Step], behind: &[SlotId]) {
 struct Bucket {
     /// Where they start, in the order of the plan.
     starts: Vec<usize>,
-    /// Where they end.
+    /// The steps where they end.
     ends: Vec<usize>,
     bytes: usize,
 }

@@ -27,12 +27,12 @@ pub struct Float8 {
     /// Formats by role.
     #[serde(flatten)]
     pub formats: Float8Linear,
-    /// Where scales come from; recipes that do not say it are older than the choice.
+    /// The source of scales. Older recipes lack this field.
     #[serde(default)]
     pub scaling: Scaling,
 }
 
-/// Where the scales of tensors come from.
+/// The source of the scales of tensors.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scaling {

@@ -47,7 +47,7 @@ pub struct OutOfRange {
     /// The op that takes the index.
     pub op: String,
     place: String,
-    /// How many there are.
+    /// The number of them.
     pub size: usize,
     /// The value, and which element it is.
     pub found: String,

@@ -133,7 +133,7 @@ impl<'b> ScaledCodes<'b> {
     }
 }
 
-/// How two sides meet.
+/// The operation that joins two sides.
 enum Meeting {
     Dot { batch: Vec<(usize, usize)>, contract: Vec<(usize, usize)> },
     Convolution(Convolution),

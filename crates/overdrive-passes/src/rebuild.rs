@@ -7,7 +7,7 @@ use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, Tens
 
 /// A node about to be copied.
 pub(crate) struct NodeToCopy<'b, 'a> {
-    /// Where to build.
+    /// The builder to build with.
     pub(crate) builder: &'b Builder,
     /// The node in the old graph.
     pub(crate) node: &'a Node,

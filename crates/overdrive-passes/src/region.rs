@@ -47,7 +47,7 @@ pub enum At {
 pub struct Region {
     /// The instructions; a load reads the slot of a capture.
     pub program: Program,
-    /// Where in its capture each load reads.
+    /// The element of its capture that each load reads.
     pub reads: HashMap<Register, CaptureRead>,
     /// The elements of each output: the score, or whether the key is visible, first.
     pub outputs: Vec<Vec<Register>>,

@@ -30,9 +30,9 @@ pub fn segments(graph: &Graph, ends: &[NodeId]) -> Result<Vec<Graph>, GraphError
     starts.zip(&bounds).map(|(start, &end)| part(graph, &lives, [start, end])).collect()
 }
 
-/// Where to cut a graph so that each part but the last reads at least `bytes` bytes of states. Each
-/// end is the last node of a numbered block that reads a state. A graph that updates a state has no
-/// ends.
+/// The places to cut a graph, so that each part but the last reads at least `bytes` bytes of
+/// states. Each end is the last node of a numbered block that reads a state. A graph that updates a
+/// state has no ends.
 pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
     if graph.states().iter().any(|state| state.update.is_some()) {
         return vec![];

@@ -50,7 +50,7 @@ pub enum ShardError {
         expected: String,
         /// The form found.
         found: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
     /// The graph is ill-formed.
@@ -147,7 +147,7 @@ impl Sharded {
         Tensor::from_bytes(ty, found).expect("parts are all of the whole")
     }
 
-    /// Where a rank's part of these sizes starts in the whole.
+    /// The start of a rank's part of these sizes in the whole.
     fn start(&self, local: &[usize], sharding: &Sharding, rank: usize) -> Vec<usize> {
         let position =
             |axis: &Option<Axis>| axis.as_ref().map_or(0, |axis| self.mesh.position(rank, axis));

@@ -24,7 +24,7 @@ enum Scale {
     Nowhere,
 }
 
-/// How the keys come to the product.
+/// The form of the keys in the product.
 #[derive(Copy, Clone, Debug)]
 enum Keys {
     Direct,

@@ -32,7 +32,7 @@ pub enum TrainError {
         expected: String,
         /// What was found.
         found: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
     /// A NaN or an infinity ended the training. The parameters are those before the step.

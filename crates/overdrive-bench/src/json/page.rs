@@ -3,7 +3,7 @@
 use super::text::{JsonError, from_json};
 use crate::results::Results;
 
-/// Where the data begins and ends. Nothing in between can look like the end: whoever writes a page
+/// The marks around the data. Nothing in between can look like the end: whoever writes a page
 /// leaves no `<` there.
 const DATA: (&str, &str) = ("<script type=\"application/json\" id=\"results\">", "</script>");
 

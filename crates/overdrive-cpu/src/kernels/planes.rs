@@ -174,7 +174,7 @@ impl Planes {
         (last + 1).next_multiple_of(LANES)
     }
 
-    /// How far from the first staged element each tap sees its first value.
+    /// Offset of the first value of each tap from the first staged element.
     pub(super) fn offsets(&self, span: PlaneBand, to: &mut [usize]) {
         let phase = span.planes * self.plane(span.lines);
         for (to, &[number, line, within]) in to.iter_mut().zip(&self.taps) {

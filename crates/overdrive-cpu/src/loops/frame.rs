@@ -102,17 +102,17 @@ impl<'a> Frame<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.placed.starts[part].cast(), len) }
     }
 
-    /// Where each place points.
+    /// The address of each place.
     fn table(&mut self) -> &mut [*mut u8] {
         self.part(0, self.code.places.len())
     }
 
-    /// Where each walk is at the origin of the space.
+    /// The address of each walk at the origin of the space.
     fn starts(&mut self) -> &mut [*mut u8] {
         self.part(1, self.nest.walks.len())
     }
 
-    /// Where each walk is at the first lane of the row.
+    /// The address of each walk at the first lane of the row.
     fn rows(&mut self) -> &mut [*mut u8] {
         self.part(2, self.nest.walks.len())
     }

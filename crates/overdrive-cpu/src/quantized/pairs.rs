@@ -22,7 +22,7 @@ pub(super) const WIDTH: usize = 32;
 /// The most groups of a column that a call has room for.
 pub(super) const MOST_GROUPS: usize = 64;
 
-/// Where a code is scaled.
+/// The place where codes are scaled.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Scaled {
     /// It is multiplied by its scale, without the factor of all.

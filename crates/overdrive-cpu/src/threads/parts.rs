@@ -57,7 +57,7 @@ const fn room(bytes: usize) -> usize {
 /// Parts in their places, for as long as a task works with them.
 #[derive(Debug)]
 pub(crate) struct PlacedParts<'a, const N: usize> {
-    /// Where each part begins.
+    /// Address of each part.
     pub(crate) starts: [*mut u8; N],
     parts: ScratchParts<N>,
     memory: PhantomData<&'a mut [u8]>,

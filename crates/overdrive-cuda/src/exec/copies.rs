@@ -30,7 +30,7 @@ pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
 
 /// Buffers of a call's own.
 pub(super) struct Copies {
-    /// Where each slot is among them.
+    /// The address of each slot among them.
     pub(super) addresses: Addresses,
     /// Keeps them.
     _blocks: Vec<SpaceBytes>,

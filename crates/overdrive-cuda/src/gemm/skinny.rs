@@ -110,7 +110,7 @@ impl Cut {
     }
 }
 
-/// Where a block has the rows of x from.
+/// The source of a block's rows of x.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum RowsSource {
     /// Another step made them.

@@ -18,7 +18,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 /// The kernel and what it includes.
 const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("dynamic_slice.cu"));
 
-/// Where a block may start; `Starts` of `dynamic_slice.cu`.
+/// The possible starts of a block; `Starts` of `dynamic_slice.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Starts {

@@ -38,7 +38,7 @@ pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> b
 pub(super) struct Ahead<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a RowShape,
-    /// How many rows.
+    /// Number of rows.
     pub(super) rows: usize,
 }
 

@@ -85,7 +85,7 @@ fn version(path: &Path) -> Result<String, String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// Where the library is.
+/// The path of the library.
 fn locate(places: &Places) -> Result<PathBuf, String> {
     if let Some(named) = places.named("onnxruntime") {
         return match named.is_dir() {

@@ -188,7 +188,7 @@ struct SessionModel {
     /// Options that calls are captured under, by the addresses of their inputs and outputs. A
     /// captured graph always uses these addresses. None where calls are not captured.
     captures: Option<HashMap<Vec<usize>, RunOptions>>,
-    /// Where the provider works.
+    /// The memory that the provider works in.
     arena: Option<MemoryInfo>,
     name: String,
 }

@@ -16,7 +16,7 @@ pub(super) type Outcome<'b> = Result<Vec<ItemValue<'b>>, Fault>;
 
 /// One node.
 pub(super) struct Call<'a, 'b> {
-    /// Where to build.
+    /// The builder to build with.
     pub(super) b: &'b Builder,
     pub(super) node: &'a NodeProto,
     /// Version of the op's domain.

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-/// Where a model's tensors are.
+/// The files of a model's tensors.
 #[derive(Debug)]
 pub(super) struct ExternalData {
     path: PathBuf,

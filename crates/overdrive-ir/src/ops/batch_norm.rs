@@ -10,7 +10,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Where mean and variance come from.
+/// The source of mean and variance.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistics {
@@ -25,7 +25,7 @@ pub enum Statistics {
 pub struct BatchNorm {
     /// ε, added to the variance.
     pub eps: f64,
-    /// Where mean and variance come from.
+    /// The source of mean and variance.
     pub statistics: Statistics,
 }
 

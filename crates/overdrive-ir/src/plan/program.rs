@@ -91,7 +91,7 @@ pub struct Store {
 pub struct Program {
     /// Extents, outermost first; the last `reduced` of them are folded.
     pub extents: Vec<usize>,
-    /// How many trailing dimensions are reduced.
+    /// Number of trailing dimensions that are reduced.
     pub reduced: usize,
     /// SSA instructions.
     pub instrs: Vec<Instr>,

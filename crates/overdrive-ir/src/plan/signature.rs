@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait Addressed: Memory {
     /// The address type that a step reaches bytes by.
     type Address: Copy;
-    /// Where the bytes are.
+    /// The address of the bytes.
     fn address(&self) -> Self::Address;
     /// Equal at two times exactly when nothing was written between them; unique in the process.
     fn stamp(&self) -> u64;

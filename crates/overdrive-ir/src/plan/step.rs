@@ -263,8 +263,8 @@ pub struct ConvolutionCall {
     pub accumulate: DType,
     /// The work on each sum.
     pub epilogue: Epilogue,
-    /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of
-    /// the fold's type, as many parts as `Kernel::parts` says. The last of the step's writes.
+    /// The slot for partial folds of an epilogue that folds over space: `[N, parts, O]` of the
+    /// fold's type, as many parts as `Kernel::parts` says. The last of the step's writes.
     pub workspace: Option<SlotId>,
 }
 

@@ -41,7 +41,7 @@ pub enum PlanError {
     CopiedState {
         /// The state.
         state: String,
-        /// Where it is updated.
+        /// The scope of its update.
         scope: String,
         /// The step that reads the old value.
         reader: String,

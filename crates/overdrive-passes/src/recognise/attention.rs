@@ -24,7 +24,7 @@ struct FoundAttention {
     attention: Attention,
     /// q, k, v as `[B, H, T, D]`.
     operands: [(Value, Movement); 3],
-    /// Where weights are dropped.
+    /// The seed, if weights are dropped.
     seed: Option<Value>,
     sink: Option<Sink>,
     /// Shape of the product that it replaces.

@@ -305,7 +305,7 @@ impl NodeCall<'_, '_> {
         self.node.op.infer(&types).is_ok_and(|inferred| inferred == results)
     }
 
-    /// How an operand must lie.
+    /// The sharding that an operand must have.
     fn operand(&self, mesh: &Mesh, choices: &[AxisChoice], operand: usize) -> Sharding {
         let mut to = Sharding::whole(self.types[operand].rank());
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {

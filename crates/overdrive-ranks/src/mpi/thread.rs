@@ -26,7 +26,7 @@ const SPIN: Duration = Duration::from_millis(20);
 /// Between two looks after that.
 const REST: Duration = Duration::from_micros(100);
 
-/// How long ranks have to say for whom they wait.
+/// Time for ranks to say for whom they wait.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// How long to wait for the rank that failed to end first, so that its exit code is mpirun's.
@@ -65,7 +65,7 @@ pub(super) type Shown = Result<Vec<Vec<u8>>, RankError>;
 struct At {
     group: Vec<usize>,
     what: String,
-    /// How many bytes it shows.
+    /// Number of bytes that it shows.
     count: usize,
 }
 

@@ -15,13 +15,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long others are waited for that are to end.
+/// Time to wait for others to end.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// Time limit for a new connection to send its greeting.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// How often the port is looked at.
+/// Time between two looks at the port.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A new connection and its greeting.

@@ -1,4 +1,4 @@
-//! Where the bytes of a model are.
+//! Bytes of a model by part.
 
 use overdrive_ir::Graph;
 use overdrive_passes::Quantized;

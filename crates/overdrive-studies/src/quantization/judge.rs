@@ -22,7 +22,7 @@ enum HeldOut {
 
 /// A metric with its samples.
 pub struct Judge<'a> {
-    /// Where graphs run.
+    /// The back end that graphs run on.
     pub backend: &'a dyn Backend,
     /// The float model, whose dimensions graphs are bound to.
     pub template: &'a Template,

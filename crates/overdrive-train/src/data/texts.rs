@@ -86,7 +86,7 @@ impl Texts {
         }
     }
 
-    /// How many there are.
+    /// The number of them.
     pub fn len(&self) -> usize {
         self.lines.len()
     }

@@ -96,7 +96,7 @@ pub(super) struct ConvolutionWork<'a> {
     pub(super) stride: usize,
 }
 
-/// Where pixels lie.
+/// The positions of pixels.
 #[derive(Clone, Copy)]
 pub(super) enum Pixels<'a> {
     /// Neighbours in one image.

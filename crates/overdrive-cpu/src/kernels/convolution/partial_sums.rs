@@ -33,7 +33,7 @@ pub(super) struct Fold {
     last: OnceLock<CompiledLoop>,
 }
 
-/// Where parts lie: `[N, most, outputs]`.
+/// The layout of parts: `[N, most, outputs]`.
 #[derive(Clone, Copy)]
 struct PartialSums {
     slot: SlotId,

@@ -28,7 +28,7 @@ const ZEROS: usize = 64;
 /// Columns of a vector of units of four bytes.
 const LANES: usize = 16;
 
-/// Where the columns of a vector are found.
+/// The source of a vector's columns.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
     /// One after the other from a place on, which lies before the run where only later ones are

@@ -134,7 +134,7 @@ pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points)
 /// A row of the right matrix in its panels.
 #[derive(Clone, Copy)]
 pub(super) struct PanelRow {
-    /// Where the row begins in the first panel.
+    /// Address of the row in the first panel.
     pub(super) to: *mut f32,
     /// Elements from a panel to the next, and of a panel's row, a multiple of [`LANES`].
     pub(super) panel: usize,

@@ -12,9 +12,9 @@ use crate::launch::{Addresses, Refusal, Site};
 /// Alignment of the scratch of a step, in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Where the kernels read an operand or write a result.
+/// The place where the kernels read an operand or write a result.
 pub(super) enum Home {
-    /// Where the plan has it.
+    /// In its slot of the plan.
     There(ViewStart),
     /// A dense copy so many bytes into the scratch.
     Scratch(usize),
@@ -67,7 +67,7 @@ impl Staging {
         Ok((Home::Scratch(offset), dense))
     }
 
-    /// Where a result of the type of `like` is written.
+    /// The place of a result of the type of `like`.
     pub(super) fn result(
         &mut self,
         site: &Site<'_>,
@@ -86,7 +86,7 @@ impl Staging {
         Ok((Home::Scratch(offset), dense))
     }
 
-    /// Where a result is written that the kernels have dense.
+    /// The place of a result that the kernels write densely.
     pub(super) fn dense_result(&mut self, site: &Site<'_>, view: &View) -> Result<Home, Refusal> {
         let dense = View::row_major(view.slot, view.ty.clone());
         if dense.strides == view.strides {
