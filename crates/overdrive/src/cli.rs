@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// How much is said, the same in every command.
+    /// Verbosity, the same in every command.
     #[command(flatten)]
     pub said: Said,
 }
@@ -36,10 +36,10 @@ pub(crate) struct Arguments {
 /// `-q` and `-v`.
 #[derive(Args, Debug, Clone, Copy)]
 pub(crate) struct Said {
-    /// Says only the result, or where it lies, and errors
+    /// Prints only the result, or its path, and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Says everything: all tables of `run`, `bench` and `report`
+    /// Prints everything: all tables of `run`, `bench` and `report`
     #[arg(short, long, global = true)]
     pub verbose: bool,
 }
@@ -93,7 +93,7 @@ pub(crate) enum Command {
     /// Whether one revision, or one program, is slower than another
     #[command(after_help = examples::REGRESS)]
     Regress(Regress),
-    /// Results of two sides beside each other
+    /// Results of two sides, side by side
     #[command(after_help = examples::COMPARE)]
     Compare(Compare),
     /// Results over time, and where they changed
@@ -164,7 +164,7 @@ pub(crate) struct Run {
 pub(crate) struct Report {
     /// results.json, a report.html that holds them, the folder of either, or results of
     /// criterion.rs, nvbench, PyTorch's profiler or the older suite. Verdicts of a gate.json of
-    /// `regress` stand beside the results of the same cases
+    /// `regress` are shown with the results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
@@ -192,8 +192,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
         default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
-    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of
-    /// engines compile]
+    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile; for
+    /// other engines compile]
     #[arg(long, value_delimiter = ',', value_name = "MODES")]
     pub modes: Option<Vec<ModeName>>,
     /// Number formats of contractions: f32, bf16, f16
@@ -251,7 +251,7 @@ pub(crate) struct Regress {
     /// Studies to compare [default: all, which takes hours]
     #[arg(long, value_name = "STUDY", value_delimiter = ',', requires = "baseline")]
     pub study: Vec<String>,
-    /// What each revision runs instead of studies: `bench mlp --modes compile --trials 20`
+    /// Command of each revision instead of studies: `bench mlp --modes compile --trials 20`
     #[arg(long, value_name = "ARGS", conflicts_with = "study", requires = "baseline")]
     pub measure: Option<String>,
     /// Clone of Overdrive's repository
@@ -285,7 +285,7 @@ pub(crate) struct Compare {
     /// Results to compare with: whatever `report` takes, or the folder of a report; several
     /// sessions with commas between them
     pub first: PathBuf,
-    /// Results to compare, likewise; three sessions a side give a verdict
+    /// Results to compare, in the same forms; three sessions a side give a verdict
     pub second: PathBuf,
     /// As JSON
     #[arg(long)]

@@ -57,7 +57,7 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
         DeviceChoice::Cuda(ordinal) => cuda(ordinal),
         DeviceChoice::Auto if gpus() == 0 => cpu(machine),
         DeviceChoice::Auto => cuda(0).or_else(|failure| {
-            note!("note: the GPU is left alone and the CPU used: {failure}");
+            note!("note: using the CPU instead of the GPU: {failure}");
             cpu(machine)
         }),
     }

@@ -41,11 +41,11 @@ pub(crate) struct Optimize {
     /// 10 and 60 by effort]
     #[arg(long, value_name = "N", value_parser = tolerance)]
     pub minutes: Option<f64>,
-    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
+    /// Size of a named dimension for calibration, judging and timing [default: the model's; the
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// Batches that calibrate; of inputs without labels as many choose and judge
+    /// Batches that calibrate; for inputs without labels, as many choose and judge
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub batches: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Optimize {
     /// Folder of the model and of its evidence: model/, decision.json, report.md
     #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
     pub out: Option<PathBuf>,
-    /// Goes on with an interrupted search: what decision.json in the folder of -o holds is not
+    /// Continues an interrupted search: figures in decision.json in the folder of -o are not
     /// measured again
     #[arg(long)]
     pub resume: bool,

@@ -11,9 +11,9 @@ pub(crate) struct Quantize {
     /// A built-in model, the folder of one, a folder in Hugging Face's format, a .gguf or an .onnx
     /// file
     pub model: String,
-    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
-    /// wrong name lists them all. For --search and --sensitivity those that layers may take, with
-    /// commas [default there: int8-dynamic,int4-gptq]
+    /// Mode: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
+    /// wrong name lists them all. For --search and --sensitivity: the modes that layers may take,
+    /// with commas [default there: int8-dynamic,int4-gptq]
     #[arg(
         long = "mode",
         value_name = "MODE",
@@ -41,7 +41,7 @@ pub(crate) struct Quantize {
     /// inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
+    /// Size of a named dimension for calibration, judging and timing [default: the model's; the
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
@@ -49,8 +49,8 @@ pub(crate) struct Quantize {
     /// perplexity of text, cosine to the float outputs of inputs alone]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
-    /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 -
-    /// cosine, or what the mse grows by
+    /// Largest loss: points of top1, percent of perplexity, 1 - cosine, or increase of mse. If
+    /// more is lost, writes nothing and exits 4
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
     /// Mixes modes: scans every layer alone and prints the front of loss, bytes and latency. Writes
@@ -73,7 +73,7 @@ pub(crate) struct Quantize {
     /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
-    /// Batches that calibrate; of inputs without labels as many judge
+    /// Batches that calibrate; for inputs without labels, as many judge
     #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batches: u32,

@@ -140,9 +140,7 @@ fn kept(error: &FileError, results: &Results) -> Failure {
     }
     // No disk takes them, but whoever reads the standard output may.
     match say!("{json}") {
-        Ok(()) => {
-            Failure::harness(format!("{error}. The results stand on the standard output, as JSON"))
-        }
+        Ok(()) => Failure::harness(format!("{error}. The results are on standard output, as JSON")),
         Err(_) => {
             Failure::harness(format!("{error}. Nothing else takes the results: they are lost"))
         }
