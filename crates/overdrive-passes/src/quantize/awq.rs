@@ -2,12 +2,12 @@
 //! the activations as much.
 //!
 //! The factors are `f_k = (mean |x_k|²)^(α/2)`, scaled so that the geometric mean of the smallest
-//! and the largest is 1. α is chosen from a grid, so that the rounded layer has the least error on
-//! the calibration data. Then each group of a row is clipped at a share of its largest weight. That
-//! share is chosen the same way, from a grid down to a half. The few clipped weights lose less than
-//! the finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G of the
-//! calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ", arXiv:2306.00978,
-//! with its published program: the grids, the normalisation, the clipping.
+//! and the largest is 1. The α is chosen from a grid, so that the rounded layer has the least error
+//! on the calibration data. Then each group of a row is clipped at a share of its largest weight.
+//! That share is chosen the same way, from a grid down to a half. The few clipped weights lose less
+//! than the finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G of
+//! the calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ",
+//! arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};
