@@ -140,7 +140,7 @@ impl fmt::Display for Common {
 /// The key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Case {
-    /// The study that asked for it.
+    /// The study that it belongs to.
     pub study: String,
     /// The computation.
     pub workload: Workload,

@@ -33,7 +33,7 @@ pub struct EnergyUse {
     pub span_ns: u64,
     /// Energy of the span, idle power included.
     pub energy_joules: f64,
-    /// Power of the machine when nothing was asked of it.
+    /// Power of the idle machine.
     pub idle_watts: f64,
 }
 
@@ -67,7 +67,7 @@ impl EnergyProbe {
     /// [`std::thread::sleep`]) is all that this process does.
     ///
     /// # Errors
-    /// When the counter cannot be read, or stands still: then it would call every call free.
+    /// When the counter cannot be read or does not advance, since every call would then seem free.
     pub fn at_rest(
         mut meter: Box<dyn Meter>,
         clock: &dyn Clock,

@@ -48,7 +48,7 @@ pub struct Reported {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
-    /// Mean and the like.
+    /// Mean and similar figures.
     Summary,
     /// Every sample.
     Samples,

@@ -93,7 +93,7 @@ pub enum Depth {
 pub enum Basis {
     /// End-to-end time on the host.
     Host,
-    /// Time on the device, launch cost kept outside; the host's time stands beside it.
+    /// Time on the device without launch cost; the host's time is recorded too.
     Device,
 }
 

@@ -90,7 +90,7 @@ pub enum Exclusion {
     /// It extends the series, and keeps the record out of a ratio that the other samples do not
     /// decide.
     Undecided,
-    /// It is printed beside the figure.
+    /// It is printed next to the figure.
     Nothing,
 }
 
@@ -281,7 +281,7 @@ fn middle_half(relative_interquartile_range: f64) -> Option<Status> {
     Some(Status::new(kind, format!("interquartile range {percent:.0} % of the median")))
 }
 
-/// A few slow samples beside a quiet bulk.
+/// A few slow samples among many quiet ones.
 fn variable(sorted: &Sorted) -> Option<Status> {
     let variation = sorted.coefficient_of_variation();
     (variation > VARIATION).then(|| {

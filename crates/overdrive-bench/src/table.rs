@@ -26,7 +26,7 @@ pub struct Column {
     pub align: Align,
 }
 
-/// Numbers stand on the right, words on the left.
+/// Numbers are aligned right, words left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Words.

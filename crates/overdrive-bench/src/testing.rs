@@ -22,7 +22,7 @@ use crate::results::{Results, SCHEMA_VERSION};
 use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Stopped, TimedCalls};
 use crate::subject::Subject;
 
-/// A clock that stands still until it is advanced.
+/// A clock that advances only on request.
 #[derive(Debug, Clone, Default)]
 pub struct SyntheticClock(Arc<AtomicU64>);
 

@@ -106,7 +106,7 @@ pub enum FileError {
         /// Bytes that there are.
         found: u64,
     },
-    /// The place is of no use for the output, whatever stands in it.
+    /// The place cannot be used for the output, whatever is in it.
     #[error("cannot write to `{}`: it {reason}; name another \
              place{}", path.display(), with(option))]
     Unfit {

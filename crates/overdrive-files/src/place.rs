@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Whether an output may take the place of an earlier one.
+/// Whether an output may replace an earlier one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Existing {
     /// Anything that exists at the place is an error.

@@ -6,7 +6,7 @@
 //! evaluation, prefill and decoding share it. Invariant: `run` never changes its inputs, and a
 //! state that is replaced keeps its address.
 //!
-//! Long because the types of one contract stand together.
+//! Long because the types of one contract are kept together.
 
 use crate::plan::{Space, Step};
 use crate::{Description, Graph, Mode, Plan, RankError, Target, Tensor, TensorType, Tuning};

@@ -2,7 +2,7 @@
 //! i32.
 //!
 //! Devices multiply i8 by i8. Codes of other types are moved into i8 together with their zero
-//! point. The part of zero points in a sum of products is taken off afterwards:
+//! point. The part of zero points in a sum of products is subtracted afterwards:
 //! `Σ (a - za)(b - zb) = Σ a b - zb (A - K za) - za B`. A and B are the sums of the codes
 //! themselves over K products. Where B is of weights, it is known before the model runs. Source:
 //! Jacob et al., arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and
@@ -157,7 +157,7 @@ impl<'b> Codes<'b> {
         let mut conv = Convolution { accumulate: DType::I32, out: DType::I32, ..geometry.clone() };
         let mut codes = x.codes;
         if let Some(zero) = x.zero {
-            // Around codes stands the code of zero, not the code 0.
+            // Codes are padded with the code of zero, not with the code 0.
             let fill = zero.convert(DType::I8).reshape(Shape::default());
             let around = conv.window.iter().map(|d| Pad {
                 low: d.pad_low,

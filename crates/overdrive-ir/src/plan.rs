@@ -64,7 +64,7 @@ pub enum Note {
     Recomputed {
         /// Name of the op that computes it.
         op: String,
-        /// Scope it stands in.
+        /// Its scope.
         scope: String,
         /// The saving.
         reason: String,

@@ -23,7 +23,8 @@ pub trait Target: Send + Sync {
 /// Work that a device may have a kernel for.
 #[derive(Copy, Clone, Debug)]
 pub enum Call<'a> {
-    /// An op on operands of these types; loops, contractions and data movement are not asked for.
+    /// An op on operands of these types. Every device has loops, contractions and data movement, so
+    /// they are never queried.
     Op {
         /// The op.
         op: &'a Operation,
@@ -47,7 +48,7 @@ pub enum Call<'a> {
     },
     /// Convolutions, each the only reader of the one before, as one step.
     Chain(&'a [ConvolutionCall]),
-    /// Steps as one launch. They are asked for one by one: without the last, they were taken.
+    /// Steps as one launch. They are queried one by one: the steps without the last were accepted.
     Joined(Bond, &'a [&'a Step]),
     /// Whether one launch should do such steps: declined where timing has shown that they are
     /// faster apart.
@@ -137,7 +138,7 @@ impl Description {
     }
 }
 
-/// Memory beside the main one: steps do not compute on it, copies go there and back.
+/// Memory in addition to main memory. Steps do not compute on it; copies go there and back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpace {
     /// Its name for people: `pinned host`.

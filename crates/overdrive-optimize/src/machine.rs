@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Why there is no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Halt {
-    /// This form cannot be had, for this reason; the search goes on without it.
+    /// This form is impossible, for this reason; the search continues without it.
     Declined(String),
     /// The time to explore is over: what is known so far is judged.
     OutOfTime,
@@ -72,7 +72,7 @@ pub struct Parts {
     pub bytes: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// Makes, times and judges forms. All calls are deterministic but for times.
+/// Makes, times and judges forms. All calls are deterministic except for times.
 pub trait Machine {
     /// The modes that may be tried, cheapest method first within a format.
     fn rungs(&mut self) -> Vec<Rung>;

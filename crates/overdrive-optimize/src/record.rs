@@ -1,7 +1,7 @@
 //! Everything that was measured, and who asks for more.
 //!
-//! Invariant: a decision is a function of the record alone. So a search that was interrupted goes
-//! on from it, and a decision is repeated from it, bit for bit, without a machine.
+//! Invariant: a decision is a function of the record alone. So an interrupted search continues from
+//! it, and a decision can be repeated from it, bit for bit, without a machine.
 
 use crate::machine::{Care, Halt, Machine, Part, Parts, Session};
 use crate::{Form, Rung};

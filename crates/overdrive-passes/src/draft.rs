@@ -50,7 +50,7 @@ pub struct PassChange {
 
 /// A plan on its way through the list.
 pub(crate) struct Draft<'a> {
-    /// The graph that was asked for.
+    /// The requested graph.
     pub asked: &'a Graph,
     /// The graph as far as it is rewritten.
     pub graph: Cow<'a, Graph>,

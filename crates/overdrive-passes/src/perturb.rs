@@ -1,5 +1,5 @@
 //! `perturb` adds the effect of rounding to a graph. Every value that a number format rounds gets a
-//! random relative error. The shares are drawn anew for each set of seeds.
+//! random relative error. The shares are drawn again for each set of seeds.
 //!
 //! The distance between the results shows how far rounding may carry them, through this graph and
 //! for these inputs. An op that holds a contraction stays whole. Its operands and its result are

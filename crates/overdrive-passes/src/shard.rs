@@ -1,9 +1,9 @@
 //! `shard`: the graph of one rank of a mesh, from the whole graph and a few shardings.
 //!
 //! Shardings of inputs, states and any other value are annotations. The rest follows from what each
-//! node does to each dimension. Collectives stand where two of them disagree (docs/decisions/0009).
-//! All ranks run the same graph. Differentiate first, shard second. Tests run all ranks in lockstep
-//! and compare them with the whole graph.
+//! node does to each dimension. Collectives are inserted where two of them disagree
+//! (docs/decisions/0009). All ranks run the same graph. Differentiate first, shard second. Tests
+//! run all ranks in lockstep and compare them with the whole graph.
 
 mod layout;
 mod parts;

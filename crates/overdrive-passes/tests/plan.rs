@@ -429,7 +429,7 @@ fn kernels_of_convolutions_that_never_change_are_packed_once() {
         (packed, reads.collect::<Vec<_>>())
     };
     assert_eq!(packs(&planned(false, Mode::Compile)), (1, vec![1152; 2]));
-    // Nothing is prepared where nothing stays, or where each call stands alone.
+    // Nothing is prepared if nothing stays constant, or if each call is independent.
     assert_eq!(packs(&planned(true, Mode::Compile)), (0, vec![576; 2]));
     assert_eq!(packs(&planned(false, Mode::Eager)), (0, vec![576; 2]));
 }

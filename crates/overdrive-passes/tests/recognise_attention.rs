@@ -319,7 +319,7 @@ fn batches_of_one_dimension_are_found() {
 /// How the weights of attention with sinks are written.
 #[derive(Copy, Clone, Debug)]
 struct Sinks {
-    /// The maximum of each row is taken off first, as gpt-oss does.
+    /// The maximum of each row is subtracted first, as in gpt-oss.
     shifted: bool,
     /// Dropout of weights, before or after the column of sinks is cut off.
     dropped: Option<bool>,

@@ -1,5 +1,7 @@
-//! The command line: names and values only; `commands/` has their work. Long because the flags of
-//! every command are in one place, where one word for one thing is easiest to keep.
+//! The command line: names and values only; `commands/` has their work.
+//!
+//! Long because the flags of every command are in one place, where one word for one thing is
+//! easiest to keep.
 
 mod examples;
 mod explain;

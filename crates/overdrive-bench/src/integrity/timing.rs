@@ -84,7 +84,7 @@ impl Turns {
     }
 }
 
-/// Every sample stands at the place of its round, so that none was left out, added or doubled.
+/// Every sample is at the position of its round, so that none was left out, added or duplicated.
 fn alternation(samples: &[Sample]) -> Result<(), String> {
     if samples.len() < 2 {
         return Ok(());

@@ -17,7 +17,7 @@ pub fn compared_rows(ty: &TensorType) -> Option<Vec<usize>> {
     let width = ty.sizes().last().copied().filter(|width| *width > 0)?;
     let rows = ty.elements() / width;
     let count = (COMPARED / width).max(2);
-    // Rows that share a byte cannot be told apart.
+    // Rows that share a byte cannot be separated.
     if rows <= count || ty.elements() <= COMPARED || !(ty.dtype.bits() * width).is_multiple_of(8) {
         return None;
     }

@@ -4,8 +4,8 @@
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted(Vec<f64>);
 
-/// A two-sided interval and the confidence that it really has, which for order statistics is not
-/// exactly the one asked for.
+/// A two-sided interval and its actual confidence. For order statistics this is not exactly the
+/// requested one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// Lower end, in the unit of the samples.

@@ -139,7 +139,7 @@ impl CaseVerdict {
         bare
     }
 
-    /// Whether nothing stands against it.
+    /// Whether there is no objection to it.
     pub fn is_quiet(&self) -> bool {
         matches!(self.word().as_str(), "SAME" | "IMPROVED")
     }

@@ -119,7 +119,7 @@ pub(super) struct Code {
     pub accumulator: usize,
 }
 
-/// Bytes of registers that a first-level cache holds beside the operands that stream by.
+/// Bytes of registers that fit in a first-level cache together with the streaming operands.
 pub(super) const REGISTER_BYTES: usize = 24 << 10;
 /// Limits of a block, in lanes.
 pub(super) const MAX_BLOCK: usize = 1024;

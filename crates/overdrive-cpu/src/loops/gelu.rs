@@ -125,7 +125,7 @@ impl Expression {
         if a == x { Some(b) } else { (b == x).then_some(a) }
     }
 
-    /// The operand of a node beside the f32 nearest to a number.
+    /// The other operand of a node whose one operand is the f32 nearest to a number.
     fn with_constant(&self, at: Reg, kind: Binary, number: f64) -> Option<Reg> {
         let (a, b) = self.operands_of(at, kind)?;
         let is_number =

@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Graphs kept at the same time; the one that waited longest is given new addresses then.
 const KEPT: usize = 8;
 
-/// Other threads may do as they like meanwhile.
+/// Other threads may do anything in the meantime.
 const MODE: sys::CUstreamCaptureMode =
     sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 

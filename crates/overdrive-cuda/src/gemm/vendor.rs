@@ -400,8 +400,8 @@ impl Launch for Vendor {
         let [a_layout, b_layout, c_layout, d_layout] = &self.layouts;
         for call in &self.calls {
             let [a, b, c, d] = call.map(|base| base.address(addresses) as *mut c_void);
-            // SAFETY: descriptors and handle live as long as `self`. The plan's matrices lie inside
-            // their slots, and the workspace has the size that was asked for.
+            // SAFETY: descriptors and handle live as long as `self`. The plan's matrices are inside
+            // their slots, and the workspace has the requested size.
             unsafe {
                 result::matmul(
                     self.library.raw(),

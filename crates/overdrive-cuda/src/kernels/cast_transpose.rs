@@ -81,7 +81,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel {
     ..NamedKernel::new("cast_transpose", Compile::Composite(compile), Sources::All(sources))
 };
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let [bf16, f32, e4m3, e5m2] = [DType::BF16, DType::F32, DType::F8E4M3, DType::F8E5M2];
     vec![

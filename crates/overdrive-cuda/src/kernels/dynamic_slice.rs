@@ -133,7 +133,7 @@ pub(super) const UPDATE: NamedKernel = NamedKernel::new(
     Sources::All(Vec::new),
 );
 
-/// Sources that stand for all others; a slice and an update share their text.
+/// Representative specialisations of all sources; a slice and an update share their text.
 fn sources() -> Vec<KernelSource> {
     let of = |(bytes, position, outward): (&str, &str, &str)| {
         let defines = [("BYTES", bytes), ("POSITION", position), ("OUTWARD", outward)];

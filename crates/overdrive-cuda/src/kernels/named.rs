@@ -88,7 +88,7 @@ pub(crate) type PrintedCall = Result<Vec<SourceByArchitecture>, Refusal>;
 /// The sources of a kernel, for compilation where there is no GPU.
 #[derive(Copy, Clone)]
 pub(crate) enum Sources {
-    /// Specialisations that stand for all others, one of each way through it.
+    /// Representative specialisations, one of each way through the kernel.
     All(fn() -> Vec<KernelSource>),
     /// Those of a call, whose text depends on its shapes and regions.
     Of(fn(&KernelCall, &OpRef, &[Graph]) -> PrintedCall),
@@ -153,8 +153,8 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     }
 }
 
-/// Sources without a device, for compilation where there is no GPU. They are specialisations that
-/// stand for all others of a kernel, at least one of each way through it.
+/// Sources without a device, for compilation where there is no GPU. They are representative
+/// specialisations of a kernel, at least one of each way through it.
 pub fn sources() -> Vec<KernelSource> {
     let of_kernel = |kernel: &NamedKernel| match kernel.sources {
         Sources::All(sources) => sources(),

@@ -84,7 +84,7 @@ fn resident(points: &Points<'_>, threads: usize) -> usize {
     };
     let most = points.stages.passes.iter().map(of_pass).max().unwrap_or(0);
     let all = threads * (most + OTHER_REGISTERS);
-    // A few registers too many are computed again; half of the threads would be dearer.
+    // A few registers too many are recomputed; half of the threads would cost more.
     ((REGISTERS + all / 2) / all).clamp(1, MOST_RESIDENT)
 }
 

@@ -22,7 +22,7 @@ pub struct Config {
     /// Names of the objects around it, with a dot behind each.
     place: String,
     fields: Map<String, Value>,
-    /// Names of the fields that were asked for, with their places; one set for a file.
+    /// Names of the fields that were read, with their places; one set for a file.
     asked: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -271,8 +271,8 @@ impl Config {
         self.fields.is_empty()
     }
 
-    /// Fields that say something and that nobody asked for, with their places. `null`, false, 0 and
-    /// what is empty say nothing.
+    /// Fields with a value that nobody read, with their places. `null`, false, 0 and what is empty
+    /// say nothing.
     pub fn unasked(&self) -> Vec<String> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = Vec::new();

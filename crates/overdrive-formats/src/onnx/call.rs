@@ -189,7 +189,7 @@ impl<'a, 'b> Call<'a, 'b> {
         self.asked.borrow_mut().extend(names);
     }
 
-    /// The first attribute that nobody asked for.
+    /// The first attribute that nobody read.
     pub(super) fn unread(&self) -> Option<&'a str> {
         let asked = self.asked.borrow();
         self.node.attribute.iter().map(|a| a.name()).find(|name| !asked.contains(name))

@@ -12,7 +12,7 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Builder, DType, Expr, Pad};
 
-/// Numbers and what they are made of.
+/// Numbers and their codes.
 #[derive(Clone, Debug)]
 pub(super) struct Coded<'b> {
     /// Codes in the order of the numbers.

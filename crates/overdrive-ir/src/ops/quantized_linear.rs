@@ -241,7 +241,7 @@ impl QuantizedLinear {
                 };
                 x.builder().op1(crate::Prim::DotGeneral(dot), &[x, w])
             };
-        // Scales stand one after the other: with a bias, the second is a multiply-add.
+        // Scales are applied one after the other: with a bias, the second is a multiply-add.
         if groups == 1 {
             // Without a batch axis the rows stay in place, and later ops fuse with the product.
             let mut sums = product(codes.convert(exact), weights, vec![], (rank - 1, 1));
@@ -275,7 +275,7 @@ impl QuantizedLinear {
     fn float_product<'b>((codes, scale): (Expr<'b>, Expr<'b>), n: &Named<Expr<'b>>) -> Expr<'b> {
         let wide = n.x.dtype().accumulation();
         let last = codes.rank() - 1;
-        // Scales of whole rows stand outside the sum, so that the product is of the codes
+        // Scales of whole rows are applied outside the sum, so that the product is of the codes
         // themselves.
         let whole_rows = n.scale.size(1) == 1;
         if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype()

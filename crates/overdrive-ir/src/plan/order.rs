@@ -1,9 +1,9 @@
 //! `PartialOrder`: which steps have surely ended when another begins.
 //!
 //! Steps of one stream run in the order of the plan. A step begins after those whose events it
-//! waits for. A call begins when the one before it has ended. Nothing else orders steps, however
-//! they stand in the plan. Kept as vector clocks: for each step, how many steps of each stream it
-//! comes after. Invariant: it only orders earlier steps before later ones.
+//! waits for. A call begins when the one before it has ended. Nothing else orders steps, not even
+//! their positions in the plan. Kept as vector clocks: for each step, how many steps of each stream
+//! it comes after. Invariant: it only orders earlier steps before later ones.
 
 use super::{Plan, SlotId, SlotPlace};
 use std::collections::HashMap;

@@ -21,7 +21,7 @@ pub struct Step {
     pub stream: u16,
     /// Events of steps on other streams that end before this one begins.
     pub waits: Vec<u32>,
-    /// Event that other streams learn of its end by. Placing the plan numbers events anew.
+    /// Event that other streams learn of its end by. Placing the plan renumbers events.
     pub records: Option<u32>,
     /// Runs once, and again only when one of its reads (states, constants) changes.
     pub prepare: bool,

@@ -93,7 +93,7 @@ fn live_bytes(steps: usize, placed: &[PlacedBuffer<'_>]) -> Vec<usize> {
     live
 }
 
-/// Numbers the events anew. A copy, or a collective on a stream of its own, begins once the work
+/// Renumbers the events. A copy, or a collective on a stream of its own, begins once the work
 /// before it in the plan has ended. The work after its end waits for it. The places of start and
 /// end in the plan thus decide what a slot holds, and when its bytes may serve another.
 fn order_streams(plan: &mut Plan) {

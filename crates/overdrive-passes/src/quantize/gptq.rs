@@ -71,7 +71,7 @@ struct LayerColumns<'a> {
 }
 
 impl LayerColumns<'_> {
-    /// Puts codes in the place of these rows, and their grids beside them.
+    /// Replaces these rows by codes, and fills in their grids.
     fn round(&self, tile: &mut [f64], grids: &mut [Grid]) {
         let k = self.factor.nrows();
         let rows = tile.len() / k;

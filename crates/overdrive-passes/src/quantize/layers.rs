@@ -43,7 +43,7 @@ pub struct LayerPart {
     pub rows: Range<usize>,
 }
 
-/// A layer that stays as it is.
+/// A layer that is left unchanged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Skipped {
     /// Its name, or the scope of its node.

@@ -36,7 +36,7 @@ const SMALLEST: f32 = f32::MIN_POSITIVE;
 pub struct Learning {
     /// To train: the float model's interface, weights and states, with a factor a step besides.
     pub graph: Graph,
-    /// Layers that stay as they are, and why.
+    /// Layers that are left unchanged, and why.
     pub skipped: Vec<Skipped>,
     float: Graph,
     layers: Vec<Prepared>,

@@ -1,7 +1,7 @@
 //! Attention as exporters leave it: `softmax(q kᵀ scale + mask) v`, whose scores exist as a whole.
 //!
-//! Exporters differ in ways that do not matter here. The factor stands on the scores, on q, or its
-//! root on q and on k. Heads are moved to the front in several ways, and repeated or not for the
+//! Exporters differ in ways that do not matter here. The factor is applied to the scores, to q, or
+//! its root to q and k. Heads are moved to the front in several ways, and repeated or not for the
 //! queries that share them. Keys are transposed before the product or by it. Weights may be
 //! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks must
 //! be known before the model runs. They must hide nothing, or exactly what `Mask::Causal` hides,

@@ -1,6 +1,6 @@
 //! Matches a pattern against the nodes before a value. Operations and connections must agree. Sums
-//! and products may have any order and association. Inputs of the pattern stand for any value of
-//! their type.
+//! and products may have any order and association. Inputs of the pattern match any value of their
+//! type.
 
 use super::pattern::{OpPattern, Patterns};
 use super::scene::Scene;

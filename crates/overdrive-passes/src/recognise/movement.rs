@@ -3,7 +3,7 @@
 //! Each exporter reorders heads in its own way. Two chains that put the elements in the same places
 //! are the same movement here. The dimensions of the source are split into parts where a reshape
 //! asks for it. Every dimension of the result is a list of parts, outermost first. Invariant: every
-//! part of the source stands in the result exactly once.
+//! part of the source is in the result exactly once.
 
 use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 

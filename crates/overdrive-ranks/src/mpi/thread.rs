@@ -259,7 +259,7 @@ impl Talk {
         self.known.fault.get_or_init(|| fault).clone()
     }
 
-    /// Waits until all ranks are done, then ends MPI. MPI stays as it is where one does not come.
+    /// Waits until all ranks are done, then ends MPI. MPI is left as it is if one does not come.
     fn leave(mut self) {
         self.tell(&Frame::Leave);
         self.has_left[self.rank] = true;

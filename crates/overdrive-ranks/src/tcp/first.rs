@@ -219,7 +219,7 @@ fn tell(meeting: &Meeting, outboxes: &[Sender<Vec<u8>>]) {
         let failed = news.failed.filter(|_| known.failed.is_none()).map(Frame::Failed);
         for frame in fault.into_iter().chain(failed) {
             for outbox in outboxes {
-                // Who has gone is told nothing.
+                // Ranks that have gone are told nothing.
                 let _ = outbox.send(frame.to_bytes());
             }
         }

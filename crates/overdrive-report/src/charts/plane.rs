@@ -57,7 +57,7 @@ pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) interval: Option<(f64, f64)>,
-    /// Written beside it.
+    /// The text next to it.
     pub(super) label: Option<String>,
     /// For who points at it.
     pub(super) tip: String,

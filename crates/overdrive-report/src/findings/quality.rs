@@ -40,7 +40,7 @@ fn best(judged: &JudgedResults<'_>, metric: &Measure) -> Vec<Finding> {
     sentences(Topic::Quality, &format!("the best {} has", metric.title), wins.collect())
 }
 
-/// The smallest file, with its quality beside it.
+/// The smallest file, with its quality.
 fn smallest<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
     let bytes = |row: &JudgedRow<'_>| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY);
     let winner = least(&candidates, bytes);

@@ -27,7 +27,7 @@ pub(super) struct ScoreBlockShape {
     pub(super) rows: usize,
     /// Lanes from a key to the next; a lane is a query.
     pub(super) stride: usize,
-    /// B, H, Tq and Tk of the attention. Lanes beyond Tq stand for the last query.
+    /// B, H, Tq and Tk of the attention. Lanes beyond Tq repeat the last query.
     pub(super) extents: [usize; 4],
 }
 

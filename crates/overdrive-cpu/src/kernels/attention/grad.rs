@@ -321,7 +321,7 @@ unsafe fn store_scaled<T: Narrow>(
 }
 
 /// # Safety
-/// There are so many elements.
+/// `from` has `len` elements.
 unsafe fn zero<A>(from: *mut A, len: usize) {
     // SAFETY: as the caller promised; zeros are numbers.
     unsafe { from.write_bytes(0, len) }

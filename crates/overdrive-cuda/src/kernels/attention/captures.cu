@@ -7,7 +7,7 @@
 // Scores and dweights are two of the five products of the gradient.
 //
 // Terms of reads whose index is the same for all pairs of a head are summed in registers first.
-// Memory beside operands and results is 64 bits for each element of a capture.
+// Memory in addition to operands and results is 64 bits for each element of a capture.
 //
 // Text before gives KEYS, READS with `slopes`, `capture_of` and `is_shared`, and CAPTURED_TENSORS.
 

@@ -1,10 +1,10 @@
 //! Gradients of attention on Hopper's tensor cores: the forms that have a kernel, its tile, and the
 //! launches.
 //!
-//! Invariants: memory beside operands and results grows with T, never with T²; every launch gives
-//! the same bits.
+//! Invariants: memory in addition to operands and results grows with T, never with T². Every launch
+//! gives the same bits.
 //!
-//! Long because the launches of one gradient stand together.
+//! Long because the launches of one gradient are kept together.
 
 use std::ffi::c_void;
 use std::sync::Arc;

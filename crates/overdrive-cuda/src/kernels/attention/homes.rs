@@ -36,7 +36,7 @@ pub(super) struct HomeCopy {
     pub(super) offset: usize,
 }
 
-/// Scratch and copies of views that TMA cannot copy, and results that nobody asked for.
+/// Scratch for copies of views that TMA cannot copy, and for results that are not requested.
 #[derive(Default)]
 pub(super) struct Staging {
     pub(super) bytes: usize,

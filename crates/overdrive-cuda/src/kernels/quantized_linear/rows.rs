@@ -85,7 +85,7 @@ pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
     ..NamedKernel::new("quantized_linear", Compile::Composite(compile), Sources::All(sources))
 };
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let plain = |x, codes, scale, group: usize| Wanted {
         x,

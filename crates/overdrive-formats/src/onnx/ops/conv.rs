@@ -109,7 +109,7 @@ pub(super) fn convolve_codes<'b>(
     Ok(y)
 }
 
-/// i32 sums of codes, zero points taken off.
+/// i32 sums of codes, without zero points.
 pub(super) fn conv_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(convolve_codes(c, [(c.x(0)?, c.maybe(2)?), (c.x(1)?, c.maybe(3)?)])?)
 }

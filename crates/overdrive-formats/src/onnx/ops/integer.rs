@@ -94,7 +94,7 @@ pub(super) fn matmul_codes<'b>(x: Offset<'b>, y: Offset<'b>) -> Result<Expr<'b>,
     Ok(sums.reshape(shape))
 }
 
-/// i32 sums of 8-bit products, zero points taken off.
+/// i32 sums of 8-bit products, without zero points.
 pub(super) fn mat_mul_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(matmul_codes((c.x(0)?, c.maybe(2)?), (c.x(1)?, c.maybe(3)?))?)
 }
