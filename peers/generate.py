@@ -6,8 +6,8 @@ transformers; downloads nothing.
     python3 peers/generate.py time FOLDER --prompt TEXT --max-tokens N --threads N --repeats N
 
 `time` prints a line of JSON for each repeat: time to the first token, and tokens per second after
-it, greedy, f32, with the library's own `generate` and its cache. End tokens are ignored, so that
-every repeat makes as many tokens.
+it. Decoding is greedy in f32, with the library's own `generate` and its cache. End tokens are
+ignored, so that every repeat makes as many tokens.
 """
 
 import argparse

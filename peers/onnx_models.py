@@ -325,7 +325,7 @@ def quantized(out, binary, name, mode):
     )
     given = read(folder / "expected.safetensors")
     expected = [given[port.name] for port in session.get_outputs()]
-    # Where activations have codes, a last bit decides to which of two codes a tie rounds. A code
+    # If activations are quantized, a last bit decides to which code a tie rounds. A code
     # is a whole step, and all values after it move. Our own modes differ by up to 0.05 (8-bit
     # integers) and 0.13 (fp8) standard deviations of the trained transformer's outputs.
     steps = {

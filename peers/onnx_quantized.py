@@ -176,8 +176,8 @@ def finish(out, case, source, x, quantize):
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": x})
-    # Where activations have codes, a last bit decides to which of two codes a tie rounds, and later
-    # layers carry the difference on. In the encoder ONNX Runtime's fused kernels are up to 2.1
+    # If activations are quantized, a last bit decides to which code a tie rounds. Later layers
+    # carry the difference on. In the encoder ONNX Runtime's fused kernels are up to 2.1
     # steps (of the largest output over 127) from its nodes one by one. ONNX Runtime also multiplies
     # blocked weights that come as QDQ with activations in codes.
     steps = 0 if "bits" in case and "qdq" not in case else 5 if case.startswith("encoder") else 2

@@ -1,7 +1,7 @@
 """OpenVINO on the same work as Overdrive, in the process that `overdrive_peer` describes.
 
-Overdrive hands over its graph as an ONNX file and its inputs as safetensors, so this file only
-compiles a file for the processor and reads the clock.
+Overdrive hands over its graph as an ONNX file and its inputs as safetensors. So this program only
+compiles the file for the processor and reads the clock.
 
 Mode: `compile`; OpenVINO compiles whole graphs. Hints: latency, one stream, as many threads as
 Overdrive has. The format of a request is OpenVINO's inference precision. f32 stays f32, although

@@ -36,7 +36,7 @@ def state_dict():
         scalar=torch.tensor(2.5),
         empty=torch.zeros(0, 3),
     )
-    # What `Module.state_dict` leaves beside the items.
+    # Metadata that `Module.state_dict` adds to the items.
     state._metadata = collections.OrderedDict([("", {"version": 1})])
     return state
 

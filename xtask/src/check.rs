@@ -26,13 +26,13 @@ pub(crate) enum Extent {
 /// The end of the first failure's output, in lines, that the summary shows again.
 const TAIL: usize = 40;
 
-/// What a step leaves behind.
+/// The report of a step.
 #[derive(Default)]
 struct Report {
     tally: Tally,
-    /// Absent where it passed; otherwise what it said, already printed once.
+    /// Absent if it passed; otherwise its output, already printed once.
     failure: Option<String>,
-    /// What was left out, and why.
+    /// Omitted work, and why.
     note: Option<&'static str>,
 }
 

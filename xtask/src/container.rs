@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 const RUNTIMES: [&str; 2] = ["docker", "podman"];
 const IMAGE: &str = "overdrive-check";
 
-/// What the image is asked, and a word of its answer.
+/// Commands to try in the image, and a word of the expected output.
 const TRIALS: [(&[&str], &str); 3] = [
     (&["info"], "processor"),
     (&["bench", "digits-mlp", "--trials", "5", "--backends", "cpu"], "compile"),

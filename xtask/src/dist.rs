@@ -1,6 +1,6 @@
-//! `cargo xtask dist`: what people install who do not build. Archives with the stripped program,
-//! completions and licences, wheels where maturin is there, and the SHA-256 sums of both, in
-//! `dist/`.
+//! `cargo xtask dist`: builds packages for people who do not compile. `dist/` gets archives
+//! (stripped program, completions, licences), wheels if maturin is installed, and the SHA-256 sums
+//! of both.
 //!
 //! Invariant: a target that cannot be served is named with what is missing and how to get it. The
 //! others are made all the same, and the command fails. Nothing that was not made is listed.
@@ -86,7 +86,7 @@ pub(crate) fn check(workspace: &Workspace, targets: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the archives of every target share.
+/// Data that the archives of every target share.
 struct Maker<'a> {
     workspace: &'a Workspace,
     host: String,

@@ -55,7 +55,7 @@ fn stale<'a>(
     generated: &'a [Generated],
 ) -> impl Iterator<Item = &'a Generated> {
     generated.iter().filter(|file| {
-        // A file that cannot be read is stale: `write` then names what stands in its way.
+        // A file that cannot be read is stale: `write` then names the obstacle.
         fs::read_to_string(workspace.root().join(file.path)).ok() != Some((file.produce)())
     })
 }

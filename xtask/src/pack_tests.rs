@@ -9,10 +9,10 @@ use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::process::Command;
 
-/// Where the archive goes, from the root of the workspace.
+/// Path of the archive, relative to the root of the workspace.
 const ARCHIVE: &str = "target/tests.tar.zst";
 
-/// Builds and packs; `packages` limits what is packed, none means all.
+/// Builds and packs the tests of `packages`; none means all.
 pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     if workspace.output("cargo", &["nextest", "--version"]).is_err() {
         bail!(

@@ -23,7 +23,7 @@ use patch::{Patch, Wrong};
 
 /// Where the patches are, from the root of the checkout.
 const FOLDER: &str = "xtask/patches";
-/// Where the copy stands. It is kept between runs, so that only what changed is built again.
+/// Path of the copy. It is kept between runs, so that only what changed is built again.
 const COPY: &str = "target/patches";
 /// The page whose answers are proved, and how a question begins there.
 const PAGE: &str = "ARCHITECTURE.md";
@@ -146,7 +146,7 @@ fn run_all(built: &Built, patch: &Patch) -> Result<Ran> {
     Ok(all)
 }
 
-/// What to say of a patch whose tests did not pass.
+/// The message for a patch whose tests did not pass.
 fn failure(patch: &Patch, ran: &Ran) -> Option<String> {
     (!ran.success).then(|| {
         format!(

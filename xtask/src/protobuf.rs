@@ -16,7 +16,7 @@ pub(crate) fn onnx() -> String {
     let folder = std::env::temp_dir().join(format!("overdrive-proto-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary folder is writable");
     let text = generate(&folder);
-    // What is left behind in a temporary folder hurts nobody.
+    // Files left in a temporary folder do no harm.
     let _ = fs::remove_dir_all(&folder);
     text
 }

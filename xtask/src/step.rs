@@ -43,8 +43,8 @@ fn libtest(line: &str) -> Option<Tally> {
     Some(Tally { passed: count_before(counts, "passed")?, failed: count_before(counts, "failed")? })
 }
 
-/// `Summary [  3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. What ran
-/// and did not pass has failed.
+/// `Summary [ 3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. A test
+/// that ran and did not pass has failed.
 fn nextest(line: &str) -> Option<Tally> {
     let counts = line.trim().strip_prefix("Summary [")?.split_once(']')?.1;
     // A cancelled run prints `7/12 tests run`: those that ran come first.
@@ -61,7 +61,7 @@ fn count_before(counts: &str, word: &str) -> Option<u64> {
     words[at.checked_sub(1)?].parse().ok()
 }
 
-/// What a command printed, line by line, and whether it succeeded.
+/// The output of a command, line by line, and whether it succeeded.
 pub(crate) struct Finished {
     pub(crate) lines: Vec<String>,
     pub(crate) success: bool,

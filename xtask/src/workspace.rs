@@ -1,7 +1,7 @@
 //! The checkout that xtask works on: where it is, which files it has, which packages.
 //!
-//! Files are those that git tracks or would track, so that build output and scratch files never
-//! count and a new file counts before it is committed.
+//! Files are those that git tracks or would track. So build output and scratch files never count,
+//! and a new file counts before it is committed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,8 +77,7 @@ impl Workspace {
         command
     }
 
-    /// The text that `program` with `args` prints; its failure is an error that carries what it
-    /// said.
+    /// The output of `program` with `args`. If it fails, the error has its output.
     pub(crate) fn output(&self, program: &str, args: &[&str]) -> Result<String> {
         let run = self
             .command(program)

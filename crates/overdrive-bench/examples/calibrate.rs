@@ -1,6 +1,6 @@
-//! How often twins are told apart, and how often nothing can be said, for several lengths of the
-//! shortest sample: the figures behind the limits in docs/measurement.md. Prints a Markdown table;
-//! takes half a minute.
+//! Compares identical subjects ("twins") at several lengths of the shortest sample. Counts how
+//! often they are told apart, and how often nothing can be said. The limits in docs/measurement.md
+//! rest on these figures. Prints a Markdown table; takes half a minute.
 //!
 //! `cargo run --release -p overdrive-bench --example calibrate`
 

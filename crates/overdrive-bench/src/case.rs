@@ -10,7 +10,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is computed, whoever computes it.
+/// The computation, independent of who runs it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
     /// The model's or the kernel's name: `transformer`, `matmul`.
@@ -61,9 +61,9 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// As readers see it: a GPU of this machine is `cuda:0`, since its name stands once with the
-    /// environment, and the host's thread is no choice of anybody. What is said once for all
-    /// takes no room.
+    /// The label that readers see. A GPU of this machine is `cuda:0`, since its name stands once
+    /// with the environment. The host's thread is left out, since nobody chose it. So is whatever
+    /// all cases have in common.
     pub fn label(&self, common: &Common) -> String {
         let mut shown = self.shown();
         if common.threads == Some(shown.threads) {
@@ -75,7 +75,7 @@ impl Configuration {
         shown.words(threads)
     }
 
-    /// What a label says.
+    /// The parts that a label shows.
     pub fn shown(&self) -> Self {
         match self.backend.starts_with("cuda:") {
             true => Self { device: self.backend.clone(), threads: 0, ..self.clone() },
@@ -90,7 +90,7 @@ impl Configuration {
         }
         let threads = if self.threads == 0 { String::new() } else { threads(self.threads) };
         let variant = self.variant.as_deref().unwrap_or_default();
-        // What an imported file does not tell is empty and takes no room.
+        // Fields that an imported file does not tell are empty and take no room.
         for part in [&self.mode, &self.dtype, &threads, variant] {
             if !part.is_empty() {
                 words += &format!(" {part}");
@@ -140,9 +140,9 @@ impl fmt::Display for Common {
 /// The key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Case {
-    /// The study that asked for it.
+    /// The study that it belongs to.
     pub study: String,
-    /// What is computed.
+    /// The computation.
     pub workload: Workload,
     /// How.
     pub configuration: Configuration,

@@ -16,19 +16,19 @@ use crate::work::Work;
 pub struct Ceiling {
     /// Its name, unique in a run: `stream 256 MiB t2`, `matmul f32 t2`.
     pub name: String,
-    /// Of what.
+    /// The resource that it limits.
     pub kind: CeilingKind,
     /// Bytes or FLOPs in one call.
     pub amount_per_call: u64,
     /// Worker threads.
     pub threads: u32,
-    /// Which of the candidates was the fastest: `ordinary stores`, `non-temporal stores`.
+    /// The fastest candidate: `ordinary stores`, `non-temporal stores`.
     pub method: String,
     /// The samples behind it.
     pub series: Series,
 }
 
-/// What a ceiling limits.
+/// The resource that a ceiling limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CeilingKind {
@@ -38,7 +38,7 @@ pub enum CeilingKind {
     Compute,
 }
 
-/// What is asked of the candidates for a ceiling.
+/// The work that candidates for a ceiling are measured on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// See [`Ceiling::name`].
@@ -100,7 +100,7 @@ impl Ceiling {
         self.amount_per_call as f64 / (self.series.summary.median_ns * 1e-9)
     }
 
-    /// What `work` in `time_ns` reaches of this ceiling.
+    /// The share of this ceiling that `work` in `time_ns` reaches.
     pub fn share(&self, work: &Work, time_ns: f64) -> CeilingShare {
         let amount = match self.kind {
             CeilingKind::Bandwidth => work.bytes,

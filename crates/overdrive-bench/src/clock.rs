@@ -62,7 +62,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// What a clock can resolve and what reading it costs.
+/// Resolution of a clock, and the cost of reading it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Timer {
     /// The clock's name.

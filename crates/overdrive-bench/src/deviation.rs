@@ -17,8 +17,8 @@ pub struct Tolerance {
     pub rtol: f64,
     /// Absolute part, in the unit of the output.
     pub atol: f64,
-    /// Of the root of the mean square, in the unit of the output; infinite where elements alone are
-    /// held.
+    /// Limit on the root mean square of the error, in the unit of the output; infinite if only
+    /// elements are judged.
     pub rms: f64,
     /// The largest relative error of a rounding, where each element is held to its own
     /// [`Sensitivity`](crate::oracle::Sensitivity); `rtol` is then without meaning.
@@ -26,13 +26,14 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// Of each element alone.
+    /// Judges each element alone.
     pub fn of_elements(rtol: f64, atol: f64) -> Self {
         Self { rtol, atol, rms: f64::INFINITY, rounding: None }
     }
 
-    /// Of each element by its own [`Sensitivity`](crate::oracle::Sensitivity), where the largest
-    /// relative error of a rounding is `rounding`; `floor` is what any may be off by.
+    /// Judges each element by its own [`Sensitivity`](crate::oracle::Sensitivity). `rounding` is
+    /// the largest relative error of a rounding, `floor` the absolute error that every element may
+    /// have.
     pub fn of_rounding(rounding: f64, floor: f64) -> Self {
         Self { rounding: Some(rounding), ..Self::of_elements(0.0, floor) }
     }

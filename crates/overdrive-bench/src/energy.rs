@@ -1,8 +1,8 @@
 //! Energy of many calls, in a pass of its own: counters of the processor ([`Rapl`]) or of a GPU
 //! ([`Gpu`]), where the machine can tell. Absent means absent; nothing is estimated.
 //!
-//! A figure always stands beside the power of the idle machine, measured in the same run by the
-//! same counter. The reader chooses what to subtract.
+//! Every figure comes with the power of the idle machine, measured in the same run by the same
+//! counter. The reader chooses what to subtract.
 
 mod nvml;
 mod rapl;
@@ -22,10 +22,10 @@ use crate::failure::Failure;
 /// of a GPU about every 0.1 s, and the package does other things too.
 pub const SHORTEST_SPAN_NS: u64 = 2_000_000_000;
 
-/// Energy of many calls, beside what the idle machine takes.
+/// Energy of many calls, and the power of the idle machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EnergyUse {
-    /// Which counter: `rapl`, `nvml`.
+    /// The counter: `rapl`, `nvml`.
     pub source: String,
     /// Calls made during the span.
     pub calls: u64,
@@ -33,7 +33,7 @@ pub struct EnergyUse {
     pub span_ns: u64,
     /// Energy of the span, idle power included.
     pub energy_joules: f64,
-    /// Power of the machine when nothing was asked of it.
+    /// Power of the idle machine.
     pub idle_watts: f64,
 }
 
@@ -67,7 +67,7 @@ impl EnergyProbe {
     /// [`std::thread::sleep`]) is all that this process does.
     ///
     /// # Errors
-    /// When the counter cannot be read, or stands still: then it would call every call free.
+    /// When the counter cannot be read or does not advance, since every call would then seem free.
     pub fn at_rest(
         mut meter: Box<dyn Meter>,
         clock: &dyn Clock,

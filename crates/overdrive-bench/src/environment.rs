@@ -1,8 +1,8 @@
 //! Where figures were measured, recorded so that they can be doubted: processor, clocks, load,
 //! limits, toolchain.
 //!
-//! Everything comes from files of the system below a root; what is not there is absent, on Linux in
-//! a container as on another system. Names of hosts and users are never read.
+//! Everything is read from system files below a root. Missing files leave fields empty, in a Linux
+//! container as on another system. Names of hosts and users are never read.
 
 mod context_switches;
 mod cpu;
@@ -46,7 +46,7 @@ pub struct Environment {
     /// Accelerators, as their back ends describe them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Accelerator>,
-    /// What this program was built with.
+    /// The toolchain that built this program.
     pub toolchain: Toolchain,
 }
 
@@ -82,7 +82,7 @@ impl Environment {
         }
     }
 
-    /// A machine of which nothing is known, for results that another program wrote.
+    /// An unknown machine, for results that another program wrote.
     pub fn unrecorded() -> Self {
         let unknown = || "not recorded".to_owned();
         let mut machine = Self::probe_in(Path::new("/nonexistent"));
@@ -93,7 +93,7 @@ impl Environment {
         machine
     }
 
-    /// What a reader should know before believing a figure from here.
+    /// Caveats on figures from here.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(governor) =

@@ -6,7 +6,7 @@ use overdrive_process::Signal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Exit {
-    /// Everything asked for was done.
+    /// All requested work was done.
     Fine = 0,
     /// Something became slower, larger or less accurate.
     Regression = 1,

@@ -31,7 +31,7 @@ pub enum FailureKind {
     Timeout,
     /// It ran and its outputs disagree with the reference: no time is reported.
     Incorrect,
-    /// It was not tried: a stop was asked for, or what it depends on failed.
+    /// It was not tried, because the run was interrupted or something that it depends on failed.
     Skipped,
 }
 

@@ -28,7 +28,7 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// Of the machine that results are from.
+    /// The key of the machine that results are from.
     pub fn of(environment: &Environment) -> Self {
         let device = |device: &crate::environment::Accelerator| {
             let driver = device.properties.iter().find(|(name, _)| name.contains("driver"));

@@ -11,7 +11,7 @@ use crate::subject::Function;
 /// calls of a sample.
 ///
 /// # Errors
-/// When the clock stands still.
+/// When the clock does not advance.
 pub fn overhead(runner: &Runner<'_>) -> Result<Series, Failure> {
     let outcome = runner.measure(&mut Function::new(|_| (), |_| Ok(None)));
     match outcome.failure() {

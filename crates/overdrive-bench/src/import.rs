@@ -1,5 +1,5 @@
-//! Result files of other programs as [`Results`], told apart by what is in them and judged by our
-//! gate.
+//! Reads result files of other programs as [`Results`]. Formats are recognised by content, and our
+//! gate judges the figures.
 //!
 //! A fact that a foreign file does not tell stays absent: no sample is made up from a mean, and no
 //! machine from a name. A time of zero is a failure. Nothing that was measured elsewhere can take

@@ -1,5 +1,5 @@
-//! Whether a results file agrees with itself: what is derived is derived again, and what is
-//! recorded twice is compared.
+//! Checks that a results file agrees with itself. Derived figures are derived again, and facts that
+//! are recorded twice are compared.
 //!
 //! The evidence is tamper-evident by consistency, not by cryptography. Whoever edits one number of
 //! a measurement must edit every other number that follows from it. The same holds for numbers that

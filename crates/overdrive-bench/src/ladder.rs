@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::record::Record;
 use crate::speedup::{NoClaim, Reason, Speedup};
 
-/// Which records are the steps of a ladder.
+/// The records that are the steps of a ladder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LadderKey {
-    /// What it climbs: `transformer, eager f32 to the fastest`.
+    /// The ladder's subject: `transformer, eager f32 to the fastest`.
     pub title: String,
     /// The steps from the slowest on.
     pub rungs: Vec<Rung>,

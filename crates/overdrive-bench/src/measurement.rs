@@ -1,4 +1,4 @@
-//! What was measured of a case that ran. Every field is absent where nothing was measured, never 0.
+//! The measurement of a case that ran. Every field is absent where nothing was measured, never 0.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use crate::series::{Series, TimedCalls};
 use crate::status::{Exclusion, Status};
 use crate::work::Work;
 
-/// What was measured of a case that ran.
+/// The measurement of a case that ran.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// Steady-state time per call; absent where only exact quantities were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Series>,
-    /// What another tool reported of this case, where it was not measured here.
+    /// Figures that another tool reported, if the case was not measured here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
-    /// Calls made back to back over a long span, taken where a ratio looked too good: their mean is
-    /// a second method beside the median of samples.
+    /// Calls made back to back over a long span, measured if a ratio looked too good. Their mean
+    /// checks the median of the samples by a second method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sustained: Option<TimedCalls>,
-    /// What is paid once, never part of the latency.
+    /// Costs that are paid once, never part of the latency.
     #[serde(default, skip_serializing_if = "Overhead::is_empty")]
     pub overhead: Overhead,
     /// The work in one call.
@@ -39,8 +39,8 @@ pub struct Measurement {
     /// Peaks of memory, from a pass that was not timed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
-    /// What it takes to bring inputs to a device and outputs back, which is no part of the latency;
-    /// absent where the device is the host.
+    /// Time to copy inputs to the device and outputs back, which is no part of the latency. Absent
+    /// if the device is the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<Copies>,
     /// Energy, where the machine can tell.
@@ -55,7 +55,7 @@ pub struct Measurement {
     /// Quantities that were followed over the run: a loss over its steps, memory over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub curves: Vec<Curve>,
-    /// What the status gate found.
+    /// Findings of the status gate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statuses: Vec<Status>,
 }
@@ -85,7 +85,7 @@ impl Measurement {
         }
     }
 
-    /// What keeps this measurement out of any ratio.
+    /// Statuses that keep this measurement out of any ratio.
     pub fn blocks(&self) -> impl Iterator<Item = &Status> {
         self.statuses.iter().filter(|status| status.kind.exclusion() == Exclusion::Ratio)
     }
@@ -130,7 +130,7 @@ pub struct Throughput {
 /// A quantity that was followed over a run, in the order in which it was seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Curve {
-    /// What was followed, with its unit: `loss`, `memory_bytes`.
+    /// The followed quantity, with its unit: `loss`, `memory_bytes`.
     pub quantity: String,
     /// Along what, with its unit: `step`, `time_ns`.
     pub over: String,
@@ -206,7 +206,7 @@ pub struct CeilingShare {
 /// Proof that outputs agree with a reference of higher precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// What the reference is.
+    /// Description of the reference.
     pub reference: String,
     /// On how many seeds outputs were compared.
     pub seeds: u32,

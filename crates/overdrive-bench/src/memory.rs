@@ -13,7 +13,7 @@ use overdrive_ir::backend::MemoryReport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a call was seen to need, by each witness that was there.
+/// Memory that a call needed, by each witness that was there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryUse {
     /// The host's heap, from a counting allocator: ours, or that of the library that was called.
@@ -36,7 +36,7 @@ pub struct MemoryUse {
     pub planned_arena_bytes: Option<u64>,
 }
 
-/// A high-water mark and what it stands on.
+/// A high-water mark, and the bytes in use before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peak {
     /// Resident before the call: the model, its state, the program.
@@ -46,7 +46,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// What the call added.
+    /// Bytes that the call added.
     pub fn added_bytes(&self) -> u64 {
         self.peak_bytes.saturating_sub(self.before_bytes)
     }
@@ -69,8 +69,8 @@ impl MemoryUse {
         Self { heap: None, allocations: None, ..self }
     }
 
-    /// Adds the memory that an executable reports for its device. It is the high-water mark of the
-    /// arena or the pool in its last call, on top of what it keeps there between calls.
+    /// Adds the memory that an executable reports for its device. That is the high-water mark of
+    /// the arena or the pool in its last call, on top of the bytes kept between calls.
     #[must_use]
     pub fn with_device(self, report: &MemoryReport) -> Self {
         let before_bytes = report.state_bytes + report.persistent_bytes;

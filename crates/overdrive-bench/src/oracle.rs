@@ -23,10 +23,10 @@ pub use sensitivity::Sensitivity;
 /// Outputs as f64, one vector per output: what is [`compared`] of them.
 pub type Expected = Rc<Vec<Vec<f64>>>;
 
-/// What the reference gave: the numbers that are compared, and the types that the outputs had.
+/// Outputs of the reference: the compared numbers, and the types of the outputs.
 type ReferenceOutputs = (Expected, Rc<Vec<TensorType>>);
 
-/// How far right answers lie from one another, of the output where that is most.
+/// How far correct answers differ from each other, for the output with the largest difference.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spread {
     /// Largest difference of an element.
@@ -40,7 +40,7 @@ pub struct Spread {
 pub struct Perturbation {
     /// Largest relative change.
     pub relative: f64,
-    /// Which of many such changes.
+    /// The number of the change, of many such changes.
     pub twin: u64,
 }
 
@@ -98,9 +98,9 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The reference of a workload that rounds to codes. A value that lies between two codes goes
-    /// to either, so that answers which are equally right differ by more than rounding. `twin`
-    /// evaluates what a perturbation makes of it.
+    /// The reference of a workload that rounds to codes. A value between two codes may round to
+    /// either, so equally right answers differ by more than rounding. `twin` evaluates a perturbed
+    /// workload.
     #[must_use]
     pub fn with_twins(
         self,
@@ -125,7 +125,8 @@ impl<'a> Oracle<'a> {
         Self { part: Box::new(part), rows: Some(rows), ..self }
     }
 
-    /// The outputs are of these types, where the reference gives only what is [`compared`] of them.
+    /// Sets the types of the outputs, if the reference gives only the part of them that is
+    /// [`compared`].
     #[must_use]
     pub fn of_types(self, types: Vec<TensorType>) -> Self {
         Self { types: Some(Rc::new(types)), ..self }
@@ -136,7 +137,7 @@ impl<'a> Oracle<'a> {
         self.rows.as_deref()
     }
 
-    /// What outputs are compared with.
+    /// The reference of the outputs.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -203,8 +204,8 @@ impl<'a> Oracle<'a> {
         Ok(Some(found))
     }
 
-    /// How far answers of `seed` lie apart that differ by perturbations of this size; nothing,
-    /// where the workload rounds to no codes.
+    /// How far answers of `seed` with perturbations of this size differ from each other. Zero if
+    /// the workload rounds to no codes.
     ///
     /// # Errors
     /// The reference's own failure.
@@ -226,7 +227,7 @@ impl<'a> Oracle<'a> {
         Ok(spread)
     }
 
-    /// How far `outputs` are from what the inputs of `seed` should give, at worst.
+    /// The largest deviation of `outputs` from the reference on the inputs of `seed`.
     ///
     /// # Errors
     /// The reference's own failure; another number or size of outputs.
@@ -258,8 +259,8 @@ impl<'a> Oracle<'a> {
     /// As `compare_part`, of outputs as numbers.
     ///
     /// # Errors
-    /// As `compare`. Where the reference itself is not finite nothing can be judged, which is no
-    /// fault of an output.
+    /// As `compare`. If the reference itself is not finite, nothing can be judged. That is no fault
+    /// of an output.
     pub fn compare_values(
         &self,
         seed: u64,

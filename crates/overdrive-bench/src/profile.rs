@@ -27,7 +27,7 @@ const WARMUP_CALLS: u32 = 3;
 pub struct Profile {
     /// Name of what ran.
     pub name: String,
-    /// How it ran.
+    /// The mode that it ran in.
     pub mode: Mode,
     /// Calls that were profiled.
     pub calls: u32,
@@ -38,7 +38,7 @@ pub struct Profile {
     pub steps: Vec<ProfiledStep>,
     /// Bytes of the arena that live when a call ends: its results.
     pub end_live_bytes: u64,
-    /// What the session holds.
+    /// Memory of the session.
     pub memory: MemoryReport,
 }
 

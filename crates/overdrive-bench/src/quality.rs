@@ -1,7 +1,7 @@
 //! Measures of quality that a study may record among its exact quantities, and how they are read.
-//! Beside `top1_percent` stand `top1_percent.low` and `.high` (its interval) and `.n` (over how
-//! many items or seeds). Where it was compared with the baseline sample by sample, so do `.change`,
-//! `.change.low` and `.change.high`. They say more than two intervals.
+//! `top1_percent` comes with `top1_percent.low` and `.high` (its interval) and `.n` (number of
+//! items or seeds). If it was compared with the baseline sample by sample, `.change`, `.change.low`
+//! and `.change.high` are there too. They say more than two intervals.
 //!
 //! A difference between two models is one only where an interval excludes 0: the paired one, or two
 //! that lie apart.
@@ -19,7 +19,7 @@ pub struct Measure {
     pub title: &'static str,
     /// The title where there is room for a word.
     pub word: &'static str,
-    /// Which way is better.
+    /// The better direction.
     pub better: Better,
     /// Whether it is likeness to the baseline, which therefore has none.
     pub is_likeness: bool,
@@ -28,7 +28,7 @@ pub struct Measure {
     decimals: usize,
 }
 
-/// Which way is better.
+/// The better direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// Accuracies and likeness.
@@ -106,7 +106,7 @@ pub struct Reading {
 /// A drop beyond this share of the baseline's quality is told even where no interval is known.
 const LARGE: f64 = 0.10;
 
-/// Said of a drop of which no interval is known.
+/// The note on a drop without a known interval.
 pub const FAR: &str = ", far beyond chance unless the samples were few";
 
 /// How the quality of a model differs from that of another.
@@ -142,7 +142,7 @@ impl Measure {
         }
     }
 
-    /// What the interval of a change says.
+    /// The difference that the interval of a change shows.
     pub fn excludes_zero(&self, (low, high): (f64, f64)) -> Difference {
         let (low, high) = (self.sign() * low, self.sign() * high);
         match (low.min(high), low.max(high)) {
@@ -190,7 +190,7 @@ impl Measure {
         format!("{word}: {} to {}", self.figure(before), self.figure(now))
     }
 
-    /// What the measurement says of it, if anything.
+    /// The reading of this measure in a measurement, if it has one.
     pub fn read(&self, measurement: &Measurement) -> Option<Reading> {
         let part = |suffix: &str| {
             measurement.quantities.get(&format!("{}{suffix}", self.quantity)).copied()

@@ -9,10 +9,10 @@ use crate::outcome::Outcome;
 /// The result of one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// What was measured, how.
+    /// The case.
     pub case: Case,
-    /// The [`Case::id`] of the record that this one is to be compared with; `None` for a baseline
-    /// and for what stands alone.
+    /// The [`Case::id`] of the record to compare this one with. `None` for a baseline, and for a
+    /// record without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
     /// Seed of inputs, parameters and resampling.

@@ -1,8 +1,8 @@
 //! The figures of another tool for a case: a summary, or samples that were not taken under our
 //! protocol.
 //!
-//! They go through the same gate as our own samples, as far as what was kept allows. They never go
-//! into a ratio: nobody compared the outputs with a reference, and a summary cannot give an
+//! They go through the same gate as our own samples, as far as the kept figures allow. They never
+//! go into a ratio: nobody compared the outputs with a reference, and a summary cannot give an
 //! interval. Samples are never made up from a mean and a deviation.
 
 use std::fmt;
@@ -19,9 +19,9 @@ use crate::status::{self, Status};
 pub struct Reported {
     /// The tool: `criterion.rs`, `nvbench`.
     pub tool: String,
-    /// What it kept.
+    /// The figures that it kept.
     pub kept: Kept,
-    /// How many calls or samples are behind the figures; absent where it does not tell.
+    /// Number of calls or samples behind the figures; absent if the tool does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Mean time per call.
@@ -29,8 +29,8 @@ pub struct Reported {
     /// Median time per call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub median_ns: Option<f64>,
-    /// Standard deviation of the times per call, taken for that of a population where the tool does
-    /// not say.
+    /// Standard deviation of the times per call. It is taken for that of a population unless the
+    /// tool says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_deviation_ns: Option<f64>,
     /// Shortest time per call.
@@ -44,11 +44,11 @@ pub struct Reported {
     pub samples_ns: Vec<f64>,
 }
 
-/// What a tool kept of what it timed.
+/// What a tool kept of its timings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
-    /// Mean and the like.
+    /// Mean and similar figures.
     Summary,
     /// Every sample.
     Samples,

@@ -26,15 +26,16 @@ pub const OLDEST_VERSION: u32 = 1;
 pub struct Results {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
-    /// Where these results come from, if another program measured them. What it does not tell
-    /// (time, machine, revision, seed) is then empty or zero, and a report says "not recorded".
+    /// Where these results come from, if another program measured them. Fields that it does not
+    /// tell (time, machine, revision, seed) are then empty or zero, and a report says "not
+    /// recorded".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<String>,
     /// When the run began, in seconds since 1970 UTC.
     pub started_unix_s: u64,
     /// The command that was run.
     pub command: String,
-    /// What was measured: Overdrive itself, at this revision.
+    /// The measured program: Overdrive itself, at this revision.
     pub revision: Revision,
     /// Where. Host and user names are left out.
     pub environment: Environment,
@@ -47,14 +48,14 @@ pub struct Results {
     pub ceilings: Vec<Ceiling>,
     /// Every case, in the order in which it was run.
     pub records: Vec<Record>,
-    /// Which records are the steps of a cumulative ladder.
+    /// The records that are the steps of a cumulative ladder.
     pub ladders: Vec<LadderKey>,
-    /// What a study could not do on this machine, and why, by study.
+    /// Work that a study could not do on this machine, with the reason, by study.
     pub notes: Vec<Note>,
-    /// What the variants of the cases are, each once.
+    /// Descriptions of the variants of the cases, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<Variant>,
-    /// What the regression gate said of these cases, where a report was given its verdicts.
+    /// Verdicts of the regression gate on these cases, if a report was given them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub regression: Option<Verdicts>,
 }
@@ -118,9 +119,9 @@ impl Results {
         names
     }
 
-    /// What the run means for a script: wrong outputs before failures, failures before success.
-    /// Unsupported and skipped cases are no failures, unless nothing else was left: a run that
-    /// measured nothing has not passed.
+    /// The exit code of the run. Wrong outputs take precedence over failures, failures over
+    /// success. Unsupported and skipped cases are no failures, unless nothing else was left: a run
+    /// that measured nothing has not passed.
     pub fn exit(&self) -> Exit {
         let failed = |kinds: &[FailureKind]| {
             self.records

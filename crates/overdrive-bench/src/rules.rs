@@ -17,7 +17,7 @@ const SAMPLE_MIN_NS: u64 = 300_000;
 /// The limits that a [`Runner`](crate::runner::Runner) obeys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// What may be said of the result.
+    /// Which claims the result allows.
     pub depth: Depth,
     /// Fewest warm-up calls after the first call.
     pub warmup_min_calls: usize,
@@ -35,7 +35,7 @@ pub struct Rules {
     pub case_max_ns: u64,
     /// Shortest sample, unless the clock's cost or grain asks for more.
     pub sample_min_ns: u64,
-    /// How long the second method runs, where a ratio needs one.
+    /// Duration of the second method, if a ratio needs one.
     pub sustained_ns: u64,
     /// On how many seeds outputs are compared with the reference.
     pub seeds: u32,

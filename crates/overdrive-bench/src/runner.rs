@@ -1,11 +1,11 @@
 //! Takes samples of one subject, or of several in alternation, by the rules of the protocol.
 //!
 //! Order of a case: first call (a metric of its own), comparison with the reference, warm-up,
-//! samples, a second method where a ratio looks too good. Several subjects go through it as one
-//! session, with the same warm-up and the same number of samples. They alternate A B B A, so that
-//! drift of the machine falls on all alike. Time is read from the injected clock alone. A subject
-//! that errs, panics, is wrong or takes too long leaves the session with its reason; the others go
-//! on.
+//! samples. If a ratio looks too good, a second method follows. Several subjects go through it as
+//! one session, with the same warm-up and the same number of samples. They alternate A B B A, so
+//! that drift of the machine falls on all alike. Time is read from the injected clock alone. A
+//! subject that errs, panics, is wrong or takes too long leaves the session with its reason; the
+//! others go on.
 
 mod lane;
 mod setting;

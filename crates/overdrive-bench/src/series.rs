@@ -55,8 +55,8 @@ pub enum Flag {
     PowerCap,
     /// Caches were to be cold and could not be made so.
     Warm,
-    /// The device timed its span after emptying its caches; the host's span is of calls back to
-    /// back, as those are timed that have the host's clock alone.
+    /// The device timed its span after emptying its caches. The host timed calls back to back, as
+    /// for subjects that have no other clock.
     HostBackToBack,
 }
 
@@ -77,7 +77,7 @@ impl Flag {
     }
 }
 
-/// How much was measured, which decides what may be said.
+/// How much was measured, and so which claims are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
@@ -87,13 +87,13 @@ pub enum Depth {
     Screening,
 }
 
-/// Which clock the latency of a series is read from.
+/// The clock that the latency of a series is read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// End-to-end time on the host.
     Host,
-    /// Time on the device, launch cost kept outside; the host's time stands beside it.
+    /// Time on the device without launch cost; the host's time is recorded too.
     Device,
 }
 
@@ -113,10 +113,9 @@ pub struct Conditions {
     pub depth: Depth,
     /// The host clock and what reading it costs.
     pub timer: Timer,
-    /// Which clock the latency is read from.
+    /// The clock that the latency is read from.
     pub basis: Basis,
-    /// Steps that a call enqueues on the device, where it keeps its own time: what launching may
-    /// cost.
+    /// Steps that a call enqueues on a device with its own clock. They bound the cost of launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launches_per_call: Option<u64>,
     /// Calls in each sample, chosen so that the clock's own cost and grain vanish.
@@ -127,8 +126,8 @@ pub struct Conditions {
     pub settling: Settling,
     /// Why sampling ended.
     pub stopped: Stopped,
-    /// How often the system took a CPU away from this process while the session sampled, rivals
-    /// included; absent where it does not tell.
+    /// Involuntary context switches of this process while the session sampled, rivals included.
+    /// Absent if the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub involuntary_switches: Option<u64>,
     /// The session as a whole; absent in files of schema version 1, whose samples cannot be held
@@ -137,8 +136,8 @@ pub struct Conditions {
     pub session: Option<Session>,
 }
 
-/// The session that a series was taken in. It repeats what the samples say, so that an edit of
-/// either is seen.
+/// The session that a series was taken in. It repeats information of the samples, so that an edit
+/// of either is detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Session {
     /// Reading of the host's clock when sampling began: the same in every series of a session.
@@ -149,8 +148,8 @@ pub struct Session {
     pub subjects: u32,
     /// Rounds in which each of them was sampled once.
     pub rounds: u32,
-    /// Calls that this subject had made by then: the first one, those of the warm-up and of the
-    /// samples, and one before each sample where a rival ran in between.
+    /// Calls that this subject had made by then: the first one, the warm-up, the samples. If a
+    /// rival ran in between, one more before each sample.
     pub calls: u64,
 }
 
@@ -207,8 +206,8 @@ impl Series {
     /// Labels and summarises `samples`.
     ///
     /// # Errors
-    /// When there are none, when one has no time on the chosen clock, or a time of zero: such a
-    /// series has no latency, and saying 0 would be a claim.
+    /// When there are no samples, or one has no time or a time of 0 on the chosen clock. Such a
+    /// series has no latency, and 0 would be a false claim.
     pub fn new(conditions: Conditions, mut samples: Vec<Sample>) -> Result<Self, Failure> {
         let times = times_per_call(&conditions, &samples)?;
         let sorted = Sorted::new(&times).ok_or_else(|| Failure::failed("no sample was taken"))?;
@@ -231,8 +230,8 @@ impl Series {
         Sorted::new(&self.times_ns()).expect("a series is only built from at least one sample")
     }
 
-    /// The same samples by the host's clock, for a comparison with what has no other; `None` where
-    /// the host's spans were not taken as those of a rival are.
+    /// The same samples by the host's clock, for a comparison with a subject that has no other
+    /// clock. `None` if the host's spans were not taken in the same way as the rival's.
     pub(crate) fn on_the_host(&self) -> Option<Cow<'_, Self>> {
         if self.conditions.basis == Basis::Host {
             return Some(Cow::Borrowed(self));

@@ -38,9 +38,9 @@ enum HostSpan {
     BackToBack,
 }
 
-/// Calls of one session whose results do not depend on the calls before: inference, or a step
-/// whose state is put back. Inputs keep their buffers and get new values before each sample, so
-/// that what a call finds in the caches is what a pipeline would leave there.
+/// Calls of one session whose results do not depend on the calls before: inference, or a step whose
+/// state is put back. Inputs keep their buffers and get new values before each sample. So a call
+/// finds the caches as a pipeline would leave them.
 pub struct Calls<'a> {
     backend: &'a dyn Backend,
     session: &'a mut dyn Session,
@@ -48,7 +48,7 @@ pub struct Calls<'a> {
     oracle: &'a Oracle<'a>,
     tolerance: Tolerance,
     sets: Vec<(u64, Vec<Tensor>)>,
-    /// The same sets where the device has them already; none where they are written from the host.
+    /// The same sets on the device; empty if they are written from the host before each call.
     placed: Vec<Vec<Buffer>>,
     current: usize,
     inputs: Vec<Buffer>,
@@ -58,9 +58,9 @@ pub struct Calls<'a> {
 
 /// What [`Calls`] are made of.
 pub struct CallTarget<'a> {
-    /// Where it runs.
+    /// The back end that it runs on.
     pub backend: &'a dyn Backend,
-    /// What runs.
+    /// The session that runs.
     pub session: &'a mut dyn Session,
     /// Its state.
     pub state: &'a mut State,

@@ -90,7 +90,7 @@ pub enum Reason {
         side: Role,
         /// The tool.
         tool: String,
-        /// What it kept of its samples.
+        /// The samples that it kept.
         kept: Kept,
     },
     /// Outputs of one of the two were never compared with a reference.
@@ -116,7 +116,7 @@ pub enum Reason {
     /// Cold caches against warm ones.
     #[error("{side} found its data in the cache and the other did not")]
     DifferentCaches {
-        /// Which was warm.
+        /// The side that was warm.
         side: Role,
     },
     /// Too few samples for an interval.
@@ -130,13 +130,13 @@ pub enum Reason {
     Suspect {
         /// The ratio of medians.
         ratio: f64,
-        /// What the second method said.
+        /// The result of the second method.
         second: String,
     },
     /// A ladder of fewer than two steps, or gains that do not start where the ladder does.
     #[error("{why}")]
     NoLadder {
-        /// What is wrong with the steps.
+        /// The fault of the steps.
         why: String,
     },
 }
@@ -144,9 +144,9 @@ pub enum Reason {
 /// One side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// What is compared with.
+    /// The side to compare with.
     Baseline,
-    /// What is compared.
+    /// The compared side.
     Variant,
 }
 
@@ -242,7 +242,7 @@ impl Speedup {
             (false, _) => [old_series, new_series].map(Cow::Borrowed),
         };
         if crosses_clocks {
-            // What blocks by the clock of the record itself is among the reasons already.
+            // Statuses that block by the clock of the record itself are among the reasons already.
             for (series, side) in alike.iter().zip([Role::Baseline, Role::Variant]) {
                 let blocks = gate(series)
                     .into_iter()
@@ -271,7 +271,7 @@ impl Speedup {
             return Err(reasons);
         };
         if ratio.interval.contains(1.0) {
-            // What the settled samples do not decide, a cold one cannot.
+            // A cold sample cannot decide what the settled samples do not.
             let cold = [(Role::Baseline, old_cold), (Role::Variant, new_cold)].into_iter();
             reasons.extend(
                 cold.filter_map(|(side, cold)| Some(Reason::Blocked { side, status: cold? })),
@@ -316,8 +316,8 @@ impl Speedup {
         Interval { low: self.low, high: self.high, confidence: crate::statistics::CONFIDENCE }
     }
 
-    /// Medians of baseline and variant by the host's clock, in nanoseconds per call, where the
-    /// ratio is of these because one of the two has no device's clock.
+    /// Medians of baseline and variant by the host's clock, in nanoseconds per call. `Some` if the
+    /// ratio is of these, because one of the two has no device clock.
     pub fn host_medians_ns(&self) -> Option<[f64; 2]> {
         self.host_medians_ns
     }
@@ -345,9 +345,9 @@ impl Speedup {
         self.depth == Depth::Screening
     }
 
-    /// The ratio and its interval alone, `1.93x [1.90, 1.96]`, with the two times that it is of
-    /// where these are not the latencies of the records: `2.39x [2.36, 2.40] by the host's clock,
-    /// 39.6 us over 16.6 us`.
+    /// The ratio and its interval alone: `1.93x [1.90, 1.96]`. If its two times are not the
+    /// latencies of the records, they follow:
+    /// `2.39x [2.36, 2.40] by the host's clock, 39.6 us over 16.6 us`.
     pub fn figure(&self) -> String {
         let digits = decimals(Some(self.interval().half_width()));
         let ratio =
@@ -368,7 +368,7 @@ impl fmt::Display for Speedup {
     }
 }
 
-/// What one side has to show, its shortcomings added to `reasons`.
+/// The evidence of one side; its shortcomings are added to `reasons`.
 fn evidence<'r>(
     record: &'r Record,
     side: Role,

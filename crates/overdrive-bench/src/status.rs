@@ -1,4 +1,4 @@
-//! The status gate: what the samples themselves say against being believed.
+//! The status gate: reasons in the samples themselves not to believe a figure.
 //!
 //! A blocking status keeps the record out of every ratio; a warning is printed beside the figure.
 //! One slow sample extends the series, and blocks only where the other samples do not decide. The
@@ -36,9 +36,9 @@ pub const VARIATION: f64 = 0.50;
 pub const SCATTERED: f64 = 0.25;
 /// Share of samples under a throttled clock beyond which a series is `throttled`.
 pub const THROTTLED_SHARE: f64 = 0.20;
-/// What one launch may cost the host, generously: some 5 us on a quiet machine.
+/// Generous cost of a launch on the host; it is some 5 us on a quiet machine.
 pub const LAUNCH_NS: f64 = 20_000.0;
-/// What waiting for the device may cost the host beyond the launches.
+/// Cost of waiting for the device on the host, beyond the launches.
 pub const SYNCHRONISATION_NS: f64 = 50_000.0;
 
 /// One finding about a measurement.
@@ -82,7 +82,7 @@ pub enum StatusKind {
     NotCompressed,
 }
 
-/// What a status does.
+/// The effect of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusion {
     /// It keeps the record out of every ratio.
@@ -90,7 +90,7 @@ pub enum Exclusion {
     /// It extends the series, and keeps the record out of a ratio that the other samples do not
     /// decide.
     Undecided,
-    /// It is printed beside the figure.
+    /// It is printed next to the figure.
     Nothing,
 }
 
@@ -191,7 +191,7 @@ fn grain(series: &Series) -> f64 {
     series.conditions.timer.tick_ns as f64 / series.conditions.calls_per_sample as f64
 }
 
-/// What times say in the order taken, whoever took them. Those behind a cold first sample are
+/// Statuses of times in the order taken, whoever took them. Those behind a cold first sample are
 /// judged without it.
 pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
     let cold = cold_first_sample(times, grain);
@@ -201,7 +201,7 @@ pub(crate) fn of_times(times: &[f64], grain: f64) -> Vec<Status> {
         (sorted.max() / settled.iter().sum::<f64>(), sorted.coefficient_of_variation());
     let dominated = dominated(settled.len(), share, variation);
     let spread = match &dominated {
-        // Its variation is that of the one sample, which is told already.
+        // Its variation is that of the one sample, which is reported already.
         Some(_) => middle_half(sorted.relative_interquartile_range()),
         None => middle_half(sorted.relative_interquartile_range()).or_else(|| variable(&sorted)),
     };
@@ -233,7 +233,7 @@ fn is_far(excess: f64, sigma: f64, median: f64) -> bool {
 /// One sample of `n` that holds `share` of their sum, or brings their coefficient of `variation`
 /// near its ceiling.
 pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> {
-    // Of one or two samples, one always holds half.
+    // With one or two samples, one always holds half of the time.
     if n < 3 {
         return None;
     }
@@ -281,7 +281,7 @@ fn middle_half(relative_interquartile_range: f64) -> Option<Status> {
     Some(Status::new(kind, format!("interquartile range {percent:.0} % of the median")))
 }
 
-/// A few slow samples beside a quiet bulk.
+/// A few slow samples among many quiet ones.
 fn variable(sorted: &Sorted) -> Option<Status> {
     let variation = sorted.coefficient_of_variation();
     (variation > VARIATION).then(|| {
@@ -321,9 +321,9 @@ fn warm(series: &Series) -> Option<Status> {
     })
 }
 
-/// Two clocks that tell different stories: the device was done in less than half of the time that
-/// the host waited. Launches explain a gap of some microseconds each; beyond that, work ran where
-/// the device's events did not see it, on a stream of its own.
+/// The two clocks disagree: the device was done in less than half of the time that the host waited.
+/// Launches explain a gap of some microseconds each. A larger gap means that work ran on another
+/// stream, where the device's events did not see it.
 fn clocks_disagree(series: &Series) -> Option<Status> {
     if series.conditions.basis != Basis::Device {
         return None;

@@ -15,7 +15,7 @@ pub trait Subject {
     /// differ from call to call; a subject may rotate through a pool by `index`.
     ///
     /// # Errors
-    /// Whatever keeps the calls from being made.
+    /// Anything that prevents the calls.
     fn prepare(&mut self, calls: Range<u64>) -> Result<(), Failure> {
         let _ = calls;
         Ok(())
@@ -24,7 +24,7 @@ pub trait Subject {
     /// One call, to its completion. `index` counts the calls since the beginning.
     ///
     /// # Errors
-    /// Whatever kept the call from completing.
+    /// Anything that prevented the call from completing.
     fn call(&mut self, index: u64) -> Result<(), Failure>;
 
     /// Runs on inputs drawn from `seed` and compares the output with a reference of higher
@@ -32,16 +32,15 @@ pub trait Subject {
     /// after. `None` says that there is no reference, and then nothing may be claimed.
     ///
     /// # Errors
-    /// Whatever kept the comparison from being made.
+    /// Anything that prevented the comparison.
     fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure>;
 
-    /// What outputs are compared with, for the results.
+    /// The reference of the outputs, for the results.
     fn reference(&self) -> &str {
         "given by the caller"
     }
 
-    /// Steps of a call, each of which a device with a clock of its own is told to begin; `None`
-    /// where none is known.
+    /// Launches of a call on a device with its own clock; `None` if unknown.
     fn launches_per_call(&self) -> Option<u64> {
         None
     }
@@ -50,7 +49,7 @@ pub trait Subject {
     /// `None` where the subject does not keep it.
     ///
     /// # Errors
-    /// Whatever kept the comparison from being made.
+    /// Anything that prevented the comparison.
     fn verify_last(&mut self) -> Result<Option<Deviation>, Failure> {
         Ok(None)
     }
@@ -87,7 +86,7 @@ pub struct Reading {
     pub device_ns: Option<u64>,
     /// Device cycles during the span.
     pub cycles: Option<u64>,
-    /// What the device reported meanwhile.
+    /// What the device reported during the sample.
     pub flags: Vec<Flag>,
 }
 

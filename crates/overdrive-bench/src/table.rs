@@ -22,11 +22,11 @@ pub struct Table {
 pub struct Column {
     /// Words above the column.
     pub title: Cow<'static, str>,
-    /// Where its cells stand.
+    /// Alignment of its cells.
     pub align: Align,
 }
 
-/// Numbers stand on the right, words on the left.
+/// Numbers are aligned right, words left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -35,7 +35,7 @@ pub enum Align {
     Right,
 }
 
-/// What a cell shows of something that is not known. Never a number.
+/// The text of a cell for an unknown value. Never a number.
 pub const UNKNOWN: &str = "—";
 
 impl Table {

@@ -1,5 +1,5 @@
 //! Synthetic clocks, subjects, samples and results, for the tests of this crate and of those that
-//! read its records: time passes only where a test says so.
+//! read its records. Time passes only when a test says so.
 
 mod example;
 
@@ -22,7 +22,7 @@ use crate::results::{Results, SCHEMA_VERSION};
 use crate::series::{Basis, Conditions, Depth, Sample, Series, Settling, Stopped, TimedCalls};
 use crate::subject::Subject;
 
-/// A clock that stands still until it is advanced.
+/// A clock that advances only on request.
 #[derive(Debug, Clone, Default)]
 pub struct SyntheticClock(Arc<AtomicU64>);
 

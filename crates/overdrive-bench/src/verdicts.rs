@@ -30,7 +30,7 @@ use crate::statistics::Sorted;
 /// Version of the verdicts' schema. Raised whenever a field changes its meaning or disappears.
 pub const GATE_VERSION: u32 = 2;
 
-/// Everything that a session of the gate says. What is said of cases and of the control follows
+/// Everything that a session of the gate reports. The verdicts on cases and on the control follow
 /// from the evidence alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "Overdrive regression verdicts")]
@@ -43,9 +43,9 @@ pub struct Verdicts {
     pub command: String,
     /// Seed of the session.
     pub seed: u64,
-    /// What is compared with.
+    /// The side to compare with.
     pub baseline: Program,
-    /// What is judged.
+    /// The judged side.
     pub current: Program,
     /// Where.
     pub environment: Environment,
@@ -53,10 +53,10 @@ pub struct Verdicts {
     pub control: Control,
     /// Every case that either side named, worst first.
     pub cases: Vec<CaseVerdict>,
-    /// What all of that was computed from: every figure of every process, in the order in which
-    /// they ran.
+    /// The data that all of it was computed from: every figure of every process, in the order in
+    /// which they ran.
     pub evidence: Evidence,
-    /// What a reader should know before believing it.
+    /// Caveats, for readers to know before they believe it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -69,7 +69,7 @@ pub struct Program {
     /// The commit that it was built from, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// What is run in each process.
+    /// The command that is run in each process.
     pub command: String,
 }
 
@@ -86,8 +86,9 @@ impl Verdicts {
         !self.control.flagged.is_empty()
     }
 
-    /// What the session means for a script: wrong outputs before regressions, those before failures
-    /// and what is missing, those before doubt. A session that compared nothing has not passed.
+    /// The exit code of the session. Wrong outputs take precedence over regressions, regressions
+    /// over failures and missing cases, and these over doubt. A session that compared nothing has
+    /// not passed.
     pub fn exit(&self) -> Exit {
         let any = |is: &dyn Fn(&Finding) -> bool| self.cases.iter().any(|case| is(&case.finding));
         let compared = |is: &dyn Fn(&Compared) -> bool| {

@@ -10,15 +10,15 @@ pub struct Work {
     pub flops: u64,
     /// Compulsory traffic: every input read once, every output written once.
     pub bytes: u64,
-    /// What a call handles, for a throughput.
+    /// The items that a call handles, for a throughput.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
 }
 
-/// What a call handles.
+/// The items that a call handles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Items {
-    /// How many in each call.
+    /// Number in each call.
     pub per_call: u64,
     /// Their name in the plural: `samples`, `tokens`.
     pub name: String,

@@ -240,7 +240,7 @@ fn a_file_that_ends_too_early_is_an_error() {
     }
 }
 
-/// Whatever was read can be written, read again and reported.
+/// Everything that was read can be written, read again and reported.
 fn is_sound(text: &str) {
     if let Ok(results) = parse(text, Path::new("mutated.json")) {
         assert_eq!(from_json(&to_json(&results)).unwrap(), results);

@@ -1,8 +1,8 @@
-//! Attention of 12 heads of 64 channels in f32, and its gradients: GFLOP/s of the products that a
-//! mask leaves; those of a second of a processor, which other programs disturb less (Linux), and
-//! their share of what multiply-adds reach, measured here. `plain` is causal and full, `window` a
-//! mask function, `bias` a score function. With `expanded`, each beside its expansion, in one
-//! process, alternating: medians, and means of processors' seconds.
+//! Attention of 12 heads of 64 channels in f32, and its gradients. Prints GFLOP/s, counting only
+//! products that the mask leaves. Also prints GFLOP per second of processor time, which other
+//! programs disturb less (Linux), and its share of the multiply-add peak measured here. `plain` is
+//! causal and full, `window` a mask function, `bias` a score function. `expanded` compares each
+//! with its expansion, alternating in one process: medians, and means of processor seconds.
 //!
 //! `cargo bench -p overdrive-cpu --bench attention [-- THREADS] [plain|window|bias] [expanded]
 //! [T...]`

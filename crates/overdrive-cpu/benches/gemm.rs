@@ -236,7 +236,7 @@ fn peak_gflops() -> f64 {
     let flops = 2 * 12 * if wide { 16 } else { 8 } * STEPS;
     let time = |_| {
         let start = Instant::now();
-        // SAFETY: registers alone are touched; the crates beside us need AVX2, so that it is there.
+        // SAFETY: only registers are touched. AVX2 is there, since the compared crates need it.
         unsafe {
             if wide {
                 run!("zmm30", "zmm31",

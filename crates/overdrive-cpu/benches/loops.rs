@@ -206,7 +206,7 @@ fn gelu_epilogue() {
     let mut scratch = vec![0u128; epilogue.scratch_bytes() / 16 + 8];
     let offset = scratch.as_ptr().align_offset(64) * 16;
     let len = epilogue.scratch_bytes();
-    // SAFETY: the vector is this much longer than asked for.
+    // SAFETY: the vector was allocated with this many extra elements.
     let scratch = unsafe {
         std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<u8>().add(offset), len)
     };

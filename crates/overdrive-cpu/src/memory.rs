@@ -66,7 +66,7 @@ impl AlignedBytes {
         Ok(Self { start, layout, len })
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -76,7 +76,7 @@ impl AlignedBytes {
         self.len == 0
     }
 
-    /// Where they start. Who writes through it answers for having them alone.
+    /// Address of the first byte. Who writes through it answers for having them alone.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }

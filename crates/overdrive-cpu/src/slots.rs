@@ -33,7 +33,7 @@ impl SlotTable {
         self.0[slot.0 as usize] = start;
     }
 
-    /// Where a slot lies.
+    /// Address of a slot.
     pub fn get(&self, slot: SlotId) -> *mut u8 {
         self.0[slot.0 as usize]
     }

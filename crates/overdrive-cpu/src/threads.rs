@@ -2,8 +2,8 @@
 //!
 //! A run is an atomic counter that the workers draw task indices from until none is left. The
 //! caller is worker 0. So a pool of one spawns nothing and runs inline, and no pool ever has more
-//! busy threads than it was asked for. Idle workers spin for some tens of microseconds, which
-//! covers the gap between two steps of a model, and then sleep.
+//! busy threads than requested. Idle workers spin for some tens of microseconds, which covers the
+//! gap between two steps of a model, and then sleep.
 //!
 //! A run never waits for a worker that has not come. Workers *join* an open run. When the counter
 //! is exhausted, the caller *closes* the run and waits only for the workers inside. On a machine

@@ -1,5 +1,5 @@
-//! Attention over more keys than a block holds, under scales that turn the order of the scores
-//! around, with score and mask functions, and with weights dropped; and its gradients.
+//! Attention and its gradients over more keys than a block holds. Cases: scales that reverse the
+//! order of the scores, score and mask functions, dropped weights.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -120,7 +120,7 @@ fn is_kernel(kind: &StepKind, name: &str) -> bool {
     matches!(&call.op, KernelOp::Composite(op, _) if op.name() == name)
 }
 
-/// Documents of 100 keys, of which a query sees its own.
+/// Documents of 100 keys; a query sees only its own document.
 fn documents() -> Graph {
     mask_region(&[], |[_, _, q, k], _| {
         let [q, k] = [q, k].map(|i| i.binary(Binary::Div, i.constant(100.0)));
@@ -131,8 +131,7 @@ fn documents() -> Graph {
 
 #[test]
 fn blocks_that_a_mask_function_hides_leave_no_trace() {
-    // Panels whose first block of keys is hidden, or their last; those of the last queries see
-    // none.
+    // Panels whose first or last block of keys is hidden. Those of the last queries see no key.
     let b = Builder::new("documents");
     let inputs = [[1, 2, 330, 4], [1, 1, 290, 4], [1, 1, 290, 3]];
     let inputs: Vec<Array> = (1..).zip(&inputs).map(|(i, s)| random(DType::F32, s, i)).collect();

@@ -1,5 +1,6 @@
-//! Random attentions, forward and gradients, against the f64 definition: masks, grouped heads,
-//! sinks, dropped weights, score functions and odd lengths at once, and the same bits every time.
+//! Random attentions, forward and gradients, against the f64 definition. They combine masks,
+//! grouped heads, sinks, dropped weights, score functions and odd lengths. Every run must give the
+//! same bits.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 use support::{Session, agrees, random};
 use testkit::{Gradients, Tolerance, derivative};
 
-/// What hides keys beside `Attention::mask`.
+/// Masks in addition to `Attention::mask`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hides {
     Nothing,

@@ -38,7 +38,7 @@ struct Layer {
 enum Then {
     Relu,
     Gelu,
-    /// An image that is added, of which a band reads the same lines as it stores.
+    /// A residual image that is added. A band reads the same lines of it as it stores.
     Residual,
 }
 

@@ -218,6 +218,6 @@ fn a_mean_over_space_stores_no_image() {
     let image = 4 * 2 * 16 * 20 * 20;
     let (folds, loops, largest) = steps(&case);
     assert!((folds, loops) == (1, 0) && largest < image / 4, "{folds} {loops} {largest}");
-    // Where somebody else reads the image it is there, and folded all the same.
+    // If the image has another reader, it is stored as well as folded.
     assert_eq!(steps(&Case { stored: true, ..case }), (1, 0, image));
 }

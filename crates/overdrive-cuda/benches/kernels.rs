@@ -126,7 +126,7 @@ fn variants() -> Vec<Graph> {
             };
             document(q).compare(overdrive_ir::Compare::Eq, document(k))
         });
-        // The number of results of the gradient, of which more than three are of captures.
+        // The number of results of the gradient. Those after the third are of captures.
         let variants = [
             ("plain", None, vec![], 3),
             ("soft-cap", Some(capped), vec![], 3),

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::thread;
 
-/// Whose plans stand for all others: one of each kind, forward.
+/// Models whose plans represent all others: one of each kind, forward.
 const MODELS: [&str; 4] = ["mlp", "conv", "transformer", "text-transformer"];
 /// Multiprocessors of the machine that plans are made for; an H200.
 const MULTIPROCESSORS: u32 = 132;

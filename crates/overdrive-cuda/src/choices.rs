@@ -32,7 +32,8 @@ pub struct Remembered {
 }
 
 impl Choices {
-    /// The user's, beside the cache of kernels; none where no place for it is known.
+    /// The user's choices, in a folder next to the cache of kernels; `None` if no place for it is
+    /// known.
     pub fn of_user() -> Option<Self> {
         Some(Self { cache: Cache::of_user_for("choices")? })
     }

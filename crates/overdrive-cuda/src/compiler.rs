@@ -86,7 +86,7 @@ pub fn compile(source: &KernelSource, architecture: Architecture) -> Result<Vec<
 /// As `compile`, by way of the cache.
 ///
 /// # Errors
-/// As `compile`; the cache has none.
+/// Those of `compile`. The cache adds none.
 pub fn compile_cached(
     source: &KernelSource,
     architecture: Architecture,
@@ -185,7 +185,7 @@ unsafe fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, Error> {
     // SAFETY: the caller's program was compiled.
     unsafe { sys::nvrtcGetCUBINSize(program, &mut size).result()? };
     let mut code = vec![0u8; size];
-    // SAFETY: the program was compiled, and the buffer has the size that it was asked for.
+    // SAFETY: the program was compiled, and the buffer has the size that the library reported.
     unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()).result()? };
     Ok(code)
 }

@@ -142,7 +142,7 @@ impl Device {
     /// The function `entry` of a source, compiled and loaded at its first use.
     ///
     /// # Errors
-    /// As `compile`, and what the driver says to the binary.
+    /// Those of `compile`, and the driver's when it loads the binary.
     pub fn function(&self, source: &KernelSource, entry: &str) -> Result<CudaFunction, Error> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if !modules.contains_key(source) {

@@ -53,7 +53,7 @@ impl Entry {
     /// `entry` of a source on a device.
     ///
     /// # Errors
-    /// As `Device::function`, and what the driver says to so much shared memory.
+    /// Those of `Device::function`, and the driver's if it refuses that much shared memory.
     pub(crate) fn new(
         device: &Device,
         (source, entry): (&KernelSource, &str),
@@ -72,8 +72,8 @@ impl Entry {
     /// Enqueues it.
     ///
     /// # Safety
-    /// `parameters` point to values of the types that the kernel takes, in order, and what these
-    /// point to is there.
+    /// `parameters` point to values of the kernel's parameter types, in order. Addresses among the
+    /// values point to valid memory.
     pub(crate) unsafe fn launch(
         &self,
         stream: &Arc<CudaStream>,

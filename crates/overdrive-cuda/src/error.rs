@@ -28,7 +28,7 @@ pub enum Error {
     /// There is no GPU of this number.
     #[error("no GPU {ordinal}: this machine has {found}; use one of those, or `--device cpu`")]
     NoSuchDevice {
-        /// The number that was asked for.
+        /// The requested number.
         ordinal: usize,
         /// The GPUs that there are.
         found: String,
@@ -36,7 +36,7 @@ pub enum Error {
     /// The device has not as much memory left.
     #[error("{needed} bytes of device memory were asked for, {available} are free")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         needed: u64,
         /// Bytes free.
         available: u64,
@@ -44,7 +44,7 @@ pub enum Error {
     /// The host has not as much memory left that may be pinned.
     #[error("{needed} bytes of pinned host memory were asked for and refused")]
     PinnedMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         needed: u64,
     },
     /// The driver refused.
@@ -59,7 +59,7 @@ pub enum Error {
     /// NCCL failed.
     #[error("NCCL, at {call}: {message}")]
     Nccl {
-        /// What was called.
+        /// The function that was called.
         call: &'static str,
         /// NCCL's words.
         message: String,
@@ -120,7 +120,7 @@ fn is_sticky(code: CUresult) -> bool {
 }
 
 impl Error {
-    /// The same for users of the back end. The failed step stands before CUDA's words.
+    /// The same for users of the back end. The failed step comes before CUDA's words.
     pub fn during(self, step: impl Into<String>) -> BackendError {
         match self {
             Self::OutOfMemory { needed, available } => BackendError::OutOfMemory {

@@ -75,7 +75,7 @@ pub(crate) fn compile(
 /// Times the launch against its steps one by one; `None` where there is nothing to choose.
 ///
 /// # Errors
-/// As `compile`, and what CUDA says while candidates run.
+/// Those of `compile`, and of CUDA while candidates run.
 pub(crate) fn tune(
     site: &Site<'_>,
     bond: Bond,

@@ -11,7 +11,7 @@ use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step};
 use overdrive_ir::{Mode, Tuning};
 use std::sync::Arc;
 
-/// Where each slot of a plan is in device memory during a call.
+/// Address of each slot of a plan in device memory during a call.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Addresses {
     slots: Vec<CUdeviceptr>,
@@ -39,7 +39,7 @@ impl Addresses {
         self.workspace = address;
     }
 
-    /// The same with scratch that begins so many bytes later.
+    /// The same with scratch that begins `offset` bytes later.
     pub(crate) fn with_workspace(&self, offset: usize) -> Self {
         Self { workspace: self.workspace + offset as u64, ..self.clone() }
     }
@@ -77,7 +77,7 @@ pub struct Site<'a> {
     pub plan: &'a Plan,
     /// The step.
     pub step: &'a Step,
-    /// Where it will run.
+    /// The device that it will run on.
     pub device: &'a Arc<Device>,
     /// Remembered choices.
     pub tuning: &'a Tuning,

@@ -43,7 +43,7 @@ impl Library {
         }
     }
 
-    /// How to get it.
+    /// How to install it.
     pub fn remedy(self) -> &'static str {
         if cfg!(all(target_env = "musl", target_feature = "crt-static")) {
             return "this program is linked statically and loads no libraries; take the archive \

@@ -58,7 +58,7 @@ impl DeviceBytes {
         self.address
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -191,7 +191,7 @@ impl SpaceBytes {
         }
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::Device(bytes) => bytes.len(),

@@ -48,7 +48,7 @@ impl PinnedBytes {
         self.start as CUdeviceptr
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
     }

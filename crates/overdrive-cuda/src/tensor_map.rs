@@ -1,7 +1,7 @@
 //! Tensor maps: how the bulk copy engine (TMA) finds boxes in a matrix.
 //!
-//! A map holds an address, and the host encodes it. Invariant: a map is encoded anew only when its
-//! address is.
+//! A map holds an address, and the host encodes it. Invariant: a map is encoded again only if its
+//! address changes.
 
 use crate::Error;
 use cudarc::driver::sys::{

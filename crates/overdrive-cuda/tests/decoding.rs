@@ -79,8 +79,8 @@ fn gathered(graph: &Graph) -> (Plan, Vec<Vec<Step>>) {
     (plan, together)
 }
 
-/// The launches: norm, query, key and value; rotations and caches; attention; the product added
-/// after it; norm, gate and the product that it gates; the product added last.
+/// The six launches: norm with query, key and value; rotations and caches; attention; its output
+/// projection. Then norm, gate and the gated product; the last product.
 #[test]
 fn a_layer_is_six_launches() {
     let (plan, _) = gathered(&step(DType::BF16));

@@ -105,7 +105,7 @@ impl Case {
                 b.output("before", before);
                 before.gelu(Approximation::Tanh)
             }
-            // The gradient that the op hands back through a GELU.
+            // The gradient of the op through a GELU.
             "slope" => {
                 let x = b.input("before", sum.ty()).convert(DType::F32);
                 let cubic =

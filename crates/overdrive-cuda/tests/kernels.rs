@@ -256,7 +256,7 @@ fn attention_with_dropped_weights() {
             }
         }
     }
-    // Beside functions, which read what lies behind the seed.
+    // Together with functions, whose captures come after the seed.
     let lengths = Array::from_f64(DType::I32, &[2], vec![290.0, 0.0]);
     let captures = [lengths.ty()];
     let mask = mask_region(&captures, |[b, _, _, k], captures| {
@@ -407,7 +407,7 @@ fn gradients_of_attention_with_dropped_weights() {
     let inputs = [gradient_inputs(DType::BF16, shape), vec![seed, slopes]].concat();
     check("dropout beside a score function", &inputs, |b, x| {
         let mut results = gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]));
-        // What it is a sum of is rounded to 16 bits.
+        // Its terms are rounded to 16 bits.
         results[3] = results[3].convert(DType::BF16);
         results
     });

@@ -292,7 +292,7 @@ fn a_layer_on_codes_with_delayed_scales() {
         let graph = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
         let number =
             |value: f64| Array::from(&Array::from_f64(DType::F32, &[], vec![value]).to_tensor());
-        // Of x and dy the largest tenth saturates.
+        // The largest tenth of x and dy saturates.
         let inputs = [
             normal(DType::BF16, &[256, 128], 1),
             normal(DType::F32, &[128, 64], 2),

@@ -129,8 +129,8 @@ fn pruned_layers_multiply_what_stays_where_that_gains_and_the_plan_says_so() {
     };
     let few = plan(16, &h200());
     assert!(sparse(&few) && !few.to_string().contains("unpack"), "{few}");
-    // Neither the dense weight nor another copy of the compressed one is ever there: bf16 values,
-    // made of the f32 ones.
+    // Neither the dense weight nor another copy of the compressed one ever exists: only bf16
+    // values, converted from the f32 ones.
     assert_eq!(few.persistent_bytes, [128 / 2 * 4096 * 2], "{few}");
     let a100 =
         Properties { name: "NVIDIA A100".to_owned(), architecture: Architecture::Sm80, ..h200() };

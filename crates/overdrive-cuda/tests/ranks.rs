@@ -60,7 +60,7 @@ fn on_gpu(rank: Arc<dyn Communicator>) -> Result<CudaBackend, BackendError> {
     Ok(opened.on(rank))
 }
 
-/// What all ranks give on GPUs.
+/// Results of all ranks on GPUs.
 fn by_gpus(graph: &Graph, mode: Mode, inputs: &[Vec<Tensor>]) -> Vec<Outputs> {
     run(&mesh(), PATIENCE, |rank| {
         let own = &inputs[rank.rank()];
@@ -68,7 +68,7 @@ fn by_gpus(graph: &Graph, mode: Mode, inputs: &[Vec<Tensor>]) -> Vec<Outputs> {
     })
 }
 
-/// What all ranks give on the CPU.
+/// Results of all ranks on the CPU.
 fn by_cpus(graph: &Graph, inputs: &[Vec<Tensor>]) -> Vec<Outputs> {
     run(&mesh(), PATIENCE, |rank| {
         let own = &inputs[rank.rank()];
@@ -101,7 +101,7 @@ fn numbers(dtype: DType, rank: usize) -> Tensor {
     Array::build(dtype, &SIZES, value).to_tensor()
 }
 
-/// Fails unless all ranks have exactly what the CPU gives, in these modes.
+/// Fails unless all ranks have exactly the CPU's results in these modes.
 fn is_exact(graph: &Graph, dtype: DType, modes: &[Mode]) {
     let inputs: Vec<Vec<Tensor>> = (0..RANKS).map(|rank| vec![numbers(dtype, rank)]).collect();
     let expected = by_cpus(graph, &inputs);

@@ -24,8 +24,7 @@ fn normal(dtype: DType, shape: &[usize], site: u64) -> Array {
     Array::from(&Array::from_f64(dtype, shape, values).to_tensor())
 }
 
-/// Places of two of each four, with now and then a group that has more bits, of which the first two
-/// count.
+/// Places of two of each four. Some groups have more bits; the first two count.
 fn mask(n: usize, k: usize) -> Array {
     const GROUPS: [u8; 8] = [0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100, 0b1110, 0b1111];
     let groups: Vec<u8> = philox::uniforms(5, 9)

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a file must be to be the one that was written.
+/// Size and hash of a file as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Checksum {
     /// Its size.

@@ -36,7 +36,7 @@ impl Claim {
         // The lock may lie in a folder that was made.
         self.lock = None;
         for folder in self.made.drain(..).rev() {
-            // Refused where it holds something, which is what is wanted.
+            // The system refuses this if the folder is not empty, as intended.
             let _ = fs::remove_dir(folder);
         }
     }
@@ -54,7 +54,7 @@ pub fn give_up_places() {
     mem::forget(held);
 }
 
-/// What a panic of another thread left is as good as any: paths and a file.
+/// Data left by a panic of another thread is still valid: paths and a file.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! What a folder or a file of ours is.
+//! `Contents`: the description of our folders and files.
 
 use std::path::Path;
 
 /// The name of the manifest in its folder.
 pub const MANIFEST: &str = "overdrive-files.json";
 
-/// What a folder of ours is.
+/// The description of a folder of ours.
 #[derive(Copy, Clone, Debug)]
 pub struct Contents {
     /// In the manifest and in messages: `a model`.

@@ -1,4 +1,5 @@
-//! The faults of a file or a place: what was expected, what is there, where, and what to type next.
+//! Errors about a file or a place. Each says what was expected, what was found, where, and what to
+//! type next.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Its reason.
         source: std::io::Error,
@@ -20,9 +21,9 @@ pub enum FileError {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// A description of it.
         found: &'static str,
-        /// What to do.
+        /// What to do next.
         remedy: &'static str,
     },
     /// More bytes than such a file ever has.
@@ -77,7 +78,7 @@ pub enum FileError {
     NoManifest {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         found: String,
     },
     /// The system refused to write.
@@ -87,7 +88,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The disk, or a limit on the size of files, has no room for the output.
@@ -105,7 +106,7 @@ pub enum FileError {
         /// Bytes that there are.
         found: u64,
     },
-    /// The place is of no use for the output, whatever stands in it.
+    /// The place cannot be used for the output, whatever is in it.
     #[error("cannot write to `{}`: it {reason}; name another \
              place{}", path.display(), with(option))]
     Unfit {
@@ -113,7 +114,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What it is.
+        /// A description of it.
         reason: String,
     },
     /// Earlier results, or an input, are in the way.
@@ -124,7 +125,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What is there.
+        /// What was found.
         what: String,
     },
     /// Files that are not ours are in the way.
@@ -149,12 +150,12 @@ pub enum FileError {
         /// The other process, as far as it is known.
         pid: String,
     },
-    /// What was made could not take its place, and is kept beside it.
+    /// The output could not take its place, and is kept next to it.
     #[error("{reason}. The work is kept: it is in `{}`", kept.display())]
     Kept {
         /// Why.
         reason: Box<FileError>,
-        /// Where it is.
+        /// Its path.
         kept: PathBuf,
     },
 }

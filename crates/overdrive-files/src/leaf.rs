@@ -1,4 +1,4 @@
-//! What lies in a folder, file by file.
+//! The entries of a folder, file by file.
 
 use crate::FileError;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the manifest of a folder says while files appear in it.
+//! The manifest of a folder while files appear in it.
 
 use crate::checksum::Checksum;
 use crate::contents::Contents;
@@ -12,8 +12,8 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Of a folder with this manifest. Files that will be written are without a checksum until they
-    /// are.
+    /// The ledger of a folder with this manifest. Files that will be written are without a checksum
+    /// until they are.
     pub(crate) fn new(found: Option<Manifest>, contents: Contents) -> Self {
         let written = found.unwrap_or_else(|| Manifest::new(contents.name));
         let mut manifest = written.clone();

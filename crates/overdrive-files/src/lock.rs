@@ -21,7 +21,7 @@ pub(crate) enum NoLock {
 }
 
 impl Lock {
-    /// Takes the lock of which `path` is the file; one that a dead process left is taken over.
+    /// Takes the lock whose file is `path`. A lock that a dead process left is taken over.
     pub(crate) fn take(path: &Path) -> Result<Self, NoLock> {
         loop {
             let file = options().open(path).map_err(NoLock::Refused)?;

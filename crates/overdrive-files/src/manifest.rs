@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     overdrive_files: u32,
-    /// What the folder is: a model, results.
+    /// The kind of the folder: a model, results.
     pub(crate) contents: String,
     /// By path in the folder, with `/`. A name that ends with `/` is a folder that is ours with all
     /// in it. A file without a checksum was being written when the program ended.

@@ -1,4 +1,4 @@
-//! What is at a place already, and whether it may be replaced.
+//! Existing files at a place, and whether they may be replaced.
 
 use crate::contents::{Contents, PlaceKind};
 use crate::leaf::leaves;
@@ -8,7 +8,7 @@ use crate::{FileError, MANIFEST};
 use std::fs;
 
 impl Place {
-    /// Errs unless what is there may give way to the output.
+    /// Errs unless the output may replace what is at its place.
     pub(crate) fn check_occupant(&self) -> Result<(), FileError> {
         let Ok(there) = fs::metadata(&self.target) else { return Ok(()) };
         match self.kind {
@@ -47,7 +47,8 @@ impl Place {
         if there.is_empty() { Ok(()) } else { self.exists(&format!("holds {}", contents.name)) }
     }
 
-    /// Where a folder is written file by file: the things that lie under the names of those files.
+    /// For a folder that is written file by file: checks what exists under the names of those
+    /// files.
     fn check_files(&self, contents: Contents) -> Result<(), FileError> {
         let manifest = self.manifest_of(contents)?;
         let there = leaves(&self.target, &contents.writes)?;

@@ -65,7 +65,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     let room = usize::try_from(size).ok().and_then(|size| bytes.try_reserve_exact(size).ok());
     room.ok_or(FileError::NoMemory { path: path.to_owned(), bytes: size })?;
-    // The file may grow meanwhile.
+    // The file may grow in the meantime.
     let read = file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(cannot())?;
     if read as u64 > most { Err(too_large()) } else { Ok(bytes) }
 }

@@ -13,25 +13,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Whether an output may take the place of an earlier one.
+/// Whether an output may replace an earlier one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Existing {
-    /// What is there is an error.
+    /// Anything that exists at the place is an error.
     Keep,
-    /// What is there is replaced, where it is ours.
+    /// What exists at the place is replaced, if we wrote it.
     Replace,
 }
 
-/// What a user asked for.
+/// A user's request for a place.
 #[derive(Copy, Clone, Debug)]
 pub struct PlaceRequest<'a> {
     /// The place.
     pub path: &'a Path,
     /// The option that named it, for messages; empty where none did.
     pub option: &'static str,
-    /// What may happen to what is there.
+    /// What may happen to existing files.
     pub existing: Existing,
-    /// What the command reads: not to be replaced by mistake.
+    /// The files that the command reads, so that they are not replaced by mistake.
     pub inputs: &'a [&'a Path],
 }
 
@@ -158,7 +158,7 @@ impl Place {
         Ok(())
     }
 
-    /// Where a file that is put into the folder is written first.
+    /// The temporary path of a file that is put into the folder.
     pub(crate) fn draft(&self) -> PathBuf {
         self.target.join(".overdrive.part")
     }
@@ -171,8 +171,8 @@ impl Place {
     /// that succeeded, it takes its place, a folder with a manifest of all that is in it.
     ///
     /// # Errors
-    /// What `write` errs with, or the system; nothing is then changed. Where the place was taken
-    /// meanwhile, the output is kept beside it.
+    /// The error of `write` or of the system; nothing is then changed. If the place was taken in
+    /// the meantime, the output is kept next to it.
     pub fn fill<T, E: From<FileError>>(
         self,
         write: impl FnOnce(&Path) -> Result<T, E>,

@@ -36,8 +36,8 @@ impl Place {
         Ok(self.shown.join(name))
     }
 
-    /// Ends the writing: the manifest gets the checksums, and what an earlier command of this kind
-    /// left and this one did not write again goes.
+    /// Ends the writing. The manifest gets the checksums. Files of an earlier command of this kind
+    /// that were not written again are removed.
     ///
     /// # Errors
     /// When the system refuses.

@@ -1,5 +1,4 @@
-//! Room on the disk, asked for before the work: whoever trains for a day wants to know first that
-//! nothing can be kept.
+//! Checks free disk space before the work, so that a day of training is not lost for lack of it.
 
 use crate::FileError;
 use std::path::Path;

@@ -9,8 +9,8 @@ use std::path::Path;
 /// Reads the manifest again so often when the folder was replaced between two files.
 const ATTEMPTS: usize = 4;
 
-/// The bytes of these files, each with the most bytes that it may have, all by one writer. Where
-/// the folder has a manifest, the bytes are what the manifest says.
+/// The bytes of these files, all from one writer. Each is given with the most bytes that it may
+/// have. If the folder has a manifest, the bytes match it.
 ///
 /// # Errors
 /// When one cannot be read or is not as it was written.
@@ -39,10 +39,10 @@ pub fn is_folder_of(contents: &str, folder: &Path) -> bool {
         .is_ok_and(|found| found.is_some_and(|manifest| manifest.contents == contents))
 }
 
-/// Brings back a folder that a writer, killed between two renames, left under another name.
+/// Recovers a folder that a writer, killed between two renames, left under another name.
 pub fn recovered(folder: &Path) {
-    // One that is still being written is not lost, and what cannot be brought back is told when it
-    // is opened.
+    // A folder that is still being written is not lost. One that cannot be recovered is reported
+    // when it is opened.
     if is_lost(folder)
         && let Ok(_lock) = Lock::take(&beside(folder, "lock"))
     {

@@ -1,12 +1,12 @@
-//! Where an output is made, beside its place, and how it gets there.
+//! Staging: an output is written next to its place, and then moved there.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// `.name.overdrive-suffix` beside `name`: a rename is atomic only within one file system, and
-/// `.name.old` may be the user's. Under the lock of a place nobody else uses these names. They
-/// therefore need no id of a process, and the next writer finds what a killed one left.
+/// `.name.old` may be the user's. Under the lock of a place nobody else uses these names. So they
+/// need no process id, and the next writer finds what a killed one left.
 pub(crate) fn beside(target: &Path, suffix: &str) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.overdrive-{suffix}"))
@@ -44,7 +44,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next writer.
+        // Files that cannot be removed now are removed by the next writer.
         let _ = clear(&self.0);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) trait DeviceAllocator: Send + Sync {
 
 /// A piece of a device's memory, freed with its owner.
 pub(crate) trait Allocation: Send + Sync {
-    /// Where it starts; the host may not look there.
+    /// Its address; the host may not read there.
     fn address(&self) -> *mut u8;
     /// Copies as many bytes as it has to it.
     fn fill_from(&mut self, bytes: &[u8]) -> Result<(), BackendError>;

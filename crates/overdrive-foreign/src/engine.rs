@@ -1,8 +1,8 @@
 //! `Engine`: a program of somebody else's that runs models, how it is found on this machine, and
 //! how it becomes a [`Backend`].
 //!
-//! Invariant: finding an engine compiles nothing and changes nothing; what is missing is said with
-//! what to install.
+//! Invariant: finding an engine compiles nothing and changes nothing. An error about a missing part
+//! says what to install.
 
 use overdrive_ir::{Backend, Description, Graph, Mode, WithoutKernels};
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 pub trait Engine: Sync {
     /// Its name on the command line and in reports, and that of its back end.
     fn name(&self) -> &'static str;
-    /// What it is, in a line.
+    /// A description in one line.
     fn about(&self) -> &'static str;
-    /// Where it runs models.
+    /// The device that it runs models on.
     fn runs_on(&self) -> EngineDevice;
     /// The modes that mean something of its own there.
     fn modes(&self) -> &'static [Mode] {
@@ -23,16 +23,16 @@ pub trait Engine: Sync {
     /// Looks for it.
     ///
     /// # Errors
-    /// With what to install, where this machine lacks it.
+    /// If this machine lacks the engine; the error says what to install.
     fn find(&self, places: &Places) -> Result<FoundEngine, Missing>;
     /// Makes it ready for models.
     ///
     /// # Errors
-    /// As `find`, and what the engine says where it refuses to start.
+    /// Those of `find`, and the engine's own error if it refuses to start.
     fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Backend>, Missing>;
 }
 
-/// Where an engine runs models.
+/// The device that an engine runs models on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineDevice {
     /// The host's processor.
@@ -56,13 +56,13 @@ pub struct FoundEngine {
 pub struct Missing {
     /// Its name.
     pub engine: String,
-    /// What was looked for where, or what it says.
+    /// What was looked for and where, or the engine's own error.
     pub reason: String,
     /// What to install or to do.
     pub remedy: String,
 }
 
-/// Where libraries are looked for besides the places that Python packages have.
+/// Places to search for libraries, besides those of Python packages.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
     /// Libraries that the user named, by engine: what is named is taken or the engine is missing.
@@ -71,22 +71,22 @@ pub struct Places {
     pub installed: Option<PathBuf>,
 }
 
-/// What an engine is opened for.
+/// A request to open an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenRequest<'a> {
     /// Our own description of the device: its name, its memory, and what nothing on it can exceed.
     pub device: &'a Description,
     /// Threads on the host that it may use.
     pub threads: usize,
-    /// Which GPU, of an engine that runs on one.
+    /// Number of the GPU, for an engine that runs on one.
     pub ordinal: usize,
-    /// Where to look for it.
+    /// Places to search for it.
     pub places: &'a Places,
     /// The file that the model came from, for engines that read such files themselves.
     pub original: Option<&'a OriginalFile>,
 }
 
-/// A user's ONNX file, and what we read from it: an engine that is asked for this very graph gets
+/// A user's ONNX file, and the graph that we read from it. An engine that runs this very graph gets
 /// the file itself.
 #[derive(Debug, Clone)]
 pub struct OriginalFile {

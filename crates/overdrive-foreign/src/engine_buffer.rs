@@ -32,8 +32,8 @@ pub(crate) struct HostMemory {
     stamp: u64,
     /// A hash of the bytes, where they came from a tensor.
     fingerprint: Option<u64>,
-    /// Where they are since a call wanted them on a device. Weights, which engines make constants
-    /// of, never get there.
+    /// Their allocation on a device, once a call has put them there. Weights, which engines make
+    /// constants of, never get there.
     allocation: OnceLock<Box<dyn Allocation>>,
 }
 
@@ -64,7 +64,8 @@ impl HostMemory {
             "an engine on the host was given memory of a device"
         );
         (self.stamp, self.fingerprint) = (new_stamp(), None);
-        // SAFETY: as in `bytes`, and `self` is borrowed alone.
+        // SAFETY: the lines are initialised, plain bytes, at least `len` of them, and `self` is
+        // borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(device.copies(), before);
         assert_eq!(download(&buffer), Ok(second));
         assert_ne!(of(&buffer).unwrap().fingerprint(), hash);
-        // What nobody has written is all ones there too.
+        // Unwritten bytes are all ones there too.
         let mut fresh = output(&TensorType::new(DType::F32, [2]));
         of_mut(&mut fresh).unwrap().on_mut(&device).unwrap();
         assert!(download(&fresh).unwrap().to_f64().iter().all(|x| x.is_nan()));

@@ -23,7 +23,7 @@ use std::time::Instant;
 pub(crate) trait HostEngine: Send + Sync {
     /// Its name.
     fn name(&self) -> &str;
-    /// What it runs on.
+    /// The target that it runs on.
     fn target(&self) -> &WithoutKernels;
     /// Makes a graph ready, on so many threads; every state is `Init::Value`.
     fn prepare(&self, graph: &Graph, mode: Mode, threads: usize) -> Result<Prepared, BackendError>;
@@ -31,7 +31,7 @@ pub(crate) trait HostEngine: Send + Sync {
 
 /// A graph that is ready.
 pub(crate) struct Prepared {
-    /// What is called.
+    /// The model that is called.
     pub(crate) model: Box<dyn EngineModel>,
     /// Time that writing the graph down for the engine took.
     pub(crate) translation_ns: u64,
@@ -45,7 +45,7 @@ pub(crate) trait EngineModel: Send {
         inputs: &[&HostMemory],
         outputs: &mut [&mut HostMemory],
     ) -> Result<(), BackendError>;
-    /// What the engine's own allocator says, where it has one.
+    /// Figures of the engine's own allocator, if it has one.
     fn memory(&self) -> Option<MemoryReport> {
         None
     }

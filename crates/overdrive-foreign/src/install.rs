@@ -61,7 +61,7 @@ const SUMS: &str = "SHA256SUMS";
 /// No library is larger; a wheel that says so is damaged or means harm.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// What was installed.
+/// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// Where.
@@ -70,12 +70,12 @@ pub struct Installed {
     pub checksums: BTreeMap<String, String>,
 }
 
-/// Unpacks the libraries of a package from `wheel`, or from the one that pip fetches, into its
-/// engine's folder in `root`; what was there before is replaced.
+/// Unpacks the libraries of a package into its engine's folder in `root`, and replaces what was
+/// there. They come from `wheel`, or else from the wheel that pip fetches.
 ///
 /// # Errors
-/// For another package, with those that there are; what pip says; where the wheel is damaged; what
-/// the system refuses.
+/// For an unknown package (the error lists the known ones), a failure of pip, a damaged wheel, or a
+/// refusal of the system.
 pub fn install(
     package: &str,
     wheel: Option<&Path>,

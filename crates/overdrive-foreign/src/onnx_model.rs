@@ -36,5 +36,5 @@ pub(crate) fn of<'a>(
     Ok((OnnxModel::Written(bytes), start.elapsed().as_nanos() as u64))
 }
 
-/// What protobuf's readers allow.
+/// Limit of protobuf's readers.
 const MOST_BYTES: usize = i32::MAX as usize;

@@ -55,10 +55,10 @@ impl Provider {
         }
     }
 
-    /// What is there and does not start.
+    /// The error for an engine that is present and does not start.
     fn refused(self, reason: String) -> Missing {
         match self {
-            // It is silent about a device that it does not take: this is what its library names.
+            // It reports nothing about a device that it does not support; its library names these.
             Self::TensorRtRtx => Missing {
                 engine: self.name().to_owned(),
                 reason,

@@ -1,5 +1,5 @@
-//! Where Python packages lie, since vendors ship their libraries in them: the folders of the
-//! interpreter `python3`, or of the one that the variable `PYTHON` names.
+//! Finds the folders of Python packages, since vendors ship their libraries in them. They are those
+//! of `python3`, or of the interpreter that the variable `PYTHON` names.
 
 use overdrive_process::python::{interpreter, isolated};
 use std::path::PathBuf;

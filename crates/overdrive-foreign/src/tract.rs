@@ -1,8 +1,8 @@
 //! tract (MIT or Apache-2.0), an inference engine written in Rust: part of this program where it is
 //! built with it.
 //!
-//! Modes: `eager` is the model as it was read, `jit` with redundant nodes taken out (its
-//! "decluttered" form), `compile` the optimised form that tract's documentation says to run.
+//! Modes: `eager` is the model as it was read. `jit` has redundant nodes removed (tract's
+//! "decluttered" form). `compile` is the optimised form that tract's documentation says to run.
 //! Products run on as many threads as ours.
 #![allow(unsafe_code)] // Its tensors are made from bytes.
 
@@ -97,7 +97,7 @@ fn plan(
     mode: Mode,
     threads: usize,
 ) -> TractResult<Arc<TypedRunnableModel>> {
-    // What a file says of values between its ends names dimensions that have sizes here.
+    // Types of intermediate values in a file name dimensions that have sizes here.
     let onnx = tract_onnx::onnx().with_ignore_value_info(true).with_ignore_output_shapes(true);
     let mut model = match handed {
         OnnxModel::File(file) => onnx.model_for_path(&file.path)?,

@@ -42,11 +42,11 @@ const SCALE: &str = "_scale";
 const TENSOR_SCALE: &str = "_tensor_scale";
 const GLOBAL_SCALE: &str = "_global_scale";
 const INPUTS: [&str; 2] = [".input_scale", ".input_zero_point"];
-/// How the mask ends that stands beside a compressed weight.
+/// Suffix of the mask of a compressed weight.
 const BITMASK: &str = ".bitmask";
 const SPARSE_SHAPE: &str = ".shape";
 
-/// What makes a signed code of four bits unsigned.
+/// Offset that makes a signed code of four bits unsigned.
 const OFFSET_OF_FOUR: u8 = 1 << 3;
 /// And one of eight.
 const OFFSET_OF_EIGHT: u8 = 1 << 7;
@@ -105,7 +105,8 @@ pub fn restored<'s>(
             continue;
         }
         if file.get(name).is_some_and(|tensor| tensor.ty() == ty) {
-            // What a file has as it is needs no layout; 2:4 values bring their shape with them.
+            // States that a file stores unchanged need no layout. 2:4 weights come with a tensor of
+            // their shape.
             if let StateForm::Sparse(base) = form(name, ty) {
                 let half = ty.sizes()[1];
                 take(
@@ -139,7 +140,7 @@ pub fn restored<'s>(
                 relabelled(&packed, ty.clone())
             }
             StateForm::Exponent(held) | StateForm::Bytes(held) | StateForm::Single(held) => {
-                // Of another type it is a difference like any other.
+                // A tensor of another type is a difference like any other.
                 match file.remove(name) {
                     Some(tensor) if *tensor.ty() == held => relabelled(&tensor, ty.clone()),
                     other => {
@@ -164,8 +165,7 @@ pub fn restored<'s>(
     Ok(states)
 }
 
-/// What the bytes of a file stand for: the types of states whose elements no reader would guess, by
-/// name.
+/// The types of states whose elements no reader would guess from the file, by name.
 pub(crate) fn described(states: &Tensors) -> BTreeMap<String, String> {
     let is_bytes = |name: &str, ty: &TensorType| matches!(form(name, ty), StateForm::Bytes(_));
     let bytes = states.iter().filter(|(name, tensor)| is_bytes(name, tensor.ty()));
@@ -278,7 +278,7 @@ fn check_places(path: &Path, name: &str, mask: &Tensor, k: usize) -> Result<(), 
         .remedy("write the model again"))
 }
 
-/// Errs where a scale is not finite: what it scales would be lost, and silently so where codes are
+/// Errs if a scale is not finite. Its values would be lost, and without notice if codes are
 /// clamped.
 fn check_scales(path: &Path, states: &Tensors) -> Result<(), FormatError> {
     let scales =

@@ -1,4 +1,4 @@
-//! What can be wrong with a file.
+//! Errors about a file.
 
 use overdrive_files::FileError;
 use std::fmt::Display;
@@ -12,7 +12,7 @@ pub enum FormatError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Its reason.
         source: std::io::Error,
@@ -25,13 +25,13 @@ pub enum FormatError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Where in it: a tensor's name or a part of the format.
+        /// The place in it: a tensor's name or a part of the format.
         place: String,
-        /// What the format asks for.
+        /// What the format expects.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
     /// A model uses ops that have no importer.

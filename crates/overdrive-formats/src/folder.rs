@@ -2,8 +2,8 @@
 //! states).
 //!
 //! Quantized states are named and packed as compressed-tensors does, and `quantization_config` says
-//! in its words what they are. This is what training and quantization leave and what every command
-//! takes as a model. The states of the graph begin as the file says. Nobody who runs the graph
+//! in its words what they are. Training and quantization write such folders, and every command
+//! takes one as a model. The states of the graph begin as the file says. Nobody who runs the graph
 //! therefore needs to know where its weights came from. Invariant: a folder that was written to a
 //! [`Place`](overdrive_files::Place) of [`ModelFolder::CONTENTS`] is read back bit for bit, or its
 //! damage is told.
@@ -20,8 +20,8 @@ use std::path::Path;
 /// Version of the layout. Raised whenever older programs could misread it.
 const FOLDER_VERSION: u32 = 1;
 
-/// Files that such a folder may have: its own, the model as one file for other engines, and of the
-/// versions before there were manifests its results.
+/// Files that such a folder may have: its own, and the model as one file for other engines. Older
+/// versions, without manifests, also left their results there.
 const KNOWN: [&str; 5] = [CONFIG, GRAPH, STATES, "model.onnx", "results.json"];
 
 const CONFIG: &str = "config.json";
@@ -31,23 +31,23 @@ const STATES: &str = "model.safetensors";
 /// A model with what a command must know to run it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ModelFolder {
-    /// What it is.
+    /// A description of it.
     pub config: ModelConfig,
     /// The graph, whose states begin as the weights.
     pub graph: Graph,
 }
 
-/// What a graph does not say about a model.
+/// Facts about a model that its graph does not tell.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ModelConfig {
     /// Its name in reports.
     pub name: String,
     /// Size of each named dimension unless the user says otherwise.
     pub dimensions: BTreeMap<String, usize>,
-    /// What integer inputs index: ids are below this.
+    /// Number of ids that integer inputs index; all ids are below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
-    /// What the columns mean of the table that it learnt from.
+    /// The meaning of the columns, if it learnt from a table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<TableColumns>,
     /// How it came about (data, precision, quantization), by whoever wrote it.
@@ -55,7 +55,7 @@ pub struct ModelConfig {
     pub recipe: BTreeMap<String, serde_json::Value>,
 }
 
-/// What the columns of a table mean to a model that learnt from it.
+/// The meaning of a table's columns to a model that learnt from it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TableColumns {
     /// Names of the features in their order; empty where the table has none.
@@ -78,13 +78,13 @@ struct ConfigFile {
     overdrive_model: u32,
     #[serde(flatten)]
     config: ModelConfig,
-    /// What the graph says of its quantized layers, for the ecosystem.
+    /// Description of the graph's quantized layers, for other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quantization_config: Option<serde_json::Value>,
 }
 
 impl ModelFolder {
-    /// What the manifest of such a folder says, and which folders without one are such.
+    /// The manifest of such a folder, and how to recognise folders without one.
     pub const CONTENTS: Contents = Contents {
         name: "a model",
         writes: |name| KNOWN.contains(&name),

@@ -1,10 +1,10 @@
 //! GGUF, one file with a model's sizes, weights and tokenizer: read as what it was made from, a
 //! model in Hugging Face's format.
 //!
-//! Blocks of codes are decoded as ggml defines them. ggml stores some tensors in another layout:
-//! rotary pairs of Llama, norms of Gemma, matrices of GPT-2. They are brought back, so that one
-//! graph serves both formats. Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>;
-//! names and layouts are those that `convert_hf_to_gguf.py` of llama.cpp writes.
+//! Blocks of codes are decoded as ggml defines them. Some tensors are stored in another layout
+//! there: rotary pairs of Llama, norms of Gemma, matrices of GPT-2. They are converted back, so
+//! that one graph serves both formats. Source: docs/gguf.md of <https://github.com/ggml-org/ggml>.
+//! Names and layouts are those that `convert_hf_to_gguf.py` of llama.cpp writes.
 
 mod config;
 mod ggml_types;
@@ -20,16 +20,16 @@ use crate::{FormatError, Tensors, file as whole};
 use bytes::Bytes;
 use std::path::Path;
 
-/// What a file holds, in the words of Hugging Face's format.
+/// The content of a file, in the terms of Hugging Face's format.
 #[derive(Debug)]
 pub struct Gguf {
     /// As a config.json says it.
     pub config: Config,
     /// Under the names that checkpoints have. Codes are decoded to f32.
     pub weights: FolderWeights,
-    /// The tokenizer, where it is of a kind that is known here.
+    /// The tokenizer, if its kind is known here.
     pub tokenizer: Option<Tokenizer>,
-    /// What was converted or left out, in sentences.
+    /// Notes on converted or omitted parts, in sentences.
     pub notes: Vec<String>,
 }
 

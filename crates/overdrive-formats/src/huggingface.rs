@@ -2,8 +2,8 @@
 //! shards too), `tokenizer.json`.
 //!
 //! Each part is read by itself and says what is wrong with it by file and field. The code that
-//! builds graphs decides which architecture makes what of the fields. Nothing is downloaded.
-//! Invariant: no name in a file leads out of its folder.
+//! builds graphs interprets the fields for each architecture. Nothing is downloaded. Invariant: no
+//! name in a file leads out of its folder.
 
 mod config;
 mod folder_weights;

@@ -31,7 +31,7 @@ const DTYPES: [(DType, &str); 13] = [
     (DType::Bool, "b1"),
 ];
 
-/// What the header says.
+/// The content of the header.
 #[derive(Debug, PartialEq)]
 struct Header {
     descr: String,

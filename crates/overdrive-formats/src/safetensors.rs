@@ -116,7 +116,7 @@ pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
     write_described(path, tensors, BTreeMap::new())
 }
 
-/// The same with a file's metadata: what readers are told that types and shapes do not say.
+/// The same with metadata of the file, for facts that types and shapes do not tell.
 pub(crate) fn write_described(
     path: &Path,
     tensors: &Tensors,

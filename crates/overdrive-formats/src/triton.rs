@@ -38,7 +38,7 @@ const QUEUE_DELAY_MICROSECONDS: u32 = 100;
 /// The configuration of a model.
 const CONFIG: &str = "config.pbtxt";
 
-/// What the manifest of a repository says, and which folders without one are repositories of ours.
+/// The manifest of a repository, and how to recognise repositories of ours without one.
 pub const CONTENTS: Contents = Contents {
     name: "a model repository",
     writes: |name| match name.split('/').collect::<Vec<_>>()[..] {

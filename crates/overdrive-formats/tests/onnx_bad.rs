@@ -219,8 +219,8 @@ fn shapes_that_cannot_be_are_errors_in_little_memory() {
     }
 }
 
-/// Exporters name dimensions `s77`: the message says which axis of which input that is, and what to
-/// type.
+/// Exporters name dimensions `s77`. So the message says which axis of which input it is, and what
+/// to type.
 #[test]
 fn dimensions_without_a_size_are_named_with_their_places() {
     let named = |name: &str| bytes(1, &bytes(2, name.as_bytes()));
@@ -330,7 +330,7 @@ fn must_not_panic(bytes: Vec<u8>) {
     }
 }
 
-/// What becomes of a file on its way.
+/// Damage to a file on its way.
 #[derive(Clone, Debug)]
 enum Damage {
     Byte(prop::sample::Index, u8),

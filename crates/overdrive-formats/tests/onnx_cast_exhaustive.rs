@@ -38,7 +38,7 @@ fn nearest(codes: &[(f64, u8)], x: f64) -> f64 {
     codes.iter().min_by(by).unwrap().0
 }
 
-/// What the specification makes of `x`.
+/// The cast of `x` by the specification.
 fn specified(codes: &[(f64, u8)], dtype: DType, saturates: bool, x: f64) -> f64 {
     let most = dtype.max_value();
     // The step above the largest number, at whose middle rounding leaves the range.

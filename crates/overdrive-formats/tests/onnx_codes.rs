@@ -351,7 +351,7 @@ fn softmax_of_codes_is_that_of_their_numbers() {
     }
 }
 
-/// What does not fit is an error that says so, not a panic.
+/// Codes that do not fit are an error that says so, not a panic.
 #[test]
 fn codes_that_do_not_fit_are_errors() {
     let scale = || floats("scale", &[2], &[0.5, 0.25]);

@@ -140,7 +140,7 @@ fn pickles_that_do_not_hold_together_are_errors() {
     ] {
         refused(archive(pickle, b""), &[words]);
     }
-    // A million tuples in one another, of which the walk or the end would overflow the stack.
+    // A million nested tuples. A recursive walk or drop would overflow the stack.
     let deep = [b"\x80\x02)".as_slice(), &vec![0x85; 1 << 20], b"."].concat();
     refused(archive(&deep, b""), &["no dict"]);
     // A list that holds itself.

@@ -1,5 +1,5 @@
-//! StableHLO text: snapshots of small graphs, and what XLA cannot say. That the text means what it
-//! should is checked where a plugin runs it (`overdrive-foreign/tests/xla.rs`).
+//! StableHLO text: snapshots of small graphs, and what XLA cannot say. The meaning of the text is
+//! tested by running it in a plugin (`overdrive-foreign/tests/xla.rs`).
 
 use overdrive_formats::{FormatError, stablehlo};
 use overdrive_ir::ops::OPS;

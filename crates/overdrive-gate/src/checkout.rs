@@ -2,7 +2,7 @@
 //! gate's own and built with one toolchain. The programs are kept under `target/regress` by commit,
 //! so that the next session need not build them again.
 //!
-//! The revisions take turns in one worktree. Cargo then builds anew only what differs. Paths inside
+//! The revisions take turns in one worktree. Cargo then rebuilds only the differences. Paths inside
 //! the binaries, which move code about in memory, are then the same. The user's own working tree is
 //! never touched.
 
@@ -62,9 +62,9 @@ pub enum CheckoutError {
     /// git or the disk.
     #[error("{what}: {message}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: String,
-        /// What the system said.
+        /// The system's error.
         message: String,
     },
 }
@@ -113,7 +113,7 @@ impl Repository {
     /// # Errors
     /// When it means none.
     pub fn commit(&self, name: &str) -> Result<Commit, CheckoutError> {
-        // What begins with a dash would be an option to git.
+        // A name that begins with a dash would be an option to git.
         let hash = git(
             &self.root,
             &[
@@ -184,7 +184,7 @@ impl Repository {
         commits.iter().map(binary).collect()
     }
 
-    /// What builds both sides: the toolchain that is active in the repository.
+    /// The toolchain that builds both sides: the one that is active in the repository.
     fn toolchain(&self) -> Toolchain {
         let active = output(&self.root, "rustup", &["show", "active-toolchain"]).ok();
         let name = std::env::var("RUSTUP_TOOLCHAIN").ok();
@@ -218,11 +218,11 @@ struct Worktree<'r> {
     path: PathBuf,
 }
 
-/// Where a build takes place.
+/// The folders of a build.
 struct BuildTarget<'a> {
     /// cargo's folder, which sessions share.
     cache: &'a Path,
-    /// What is to appear.
+    /// The binary that must appear.
     binary: &'a Path,
     stop: &'a Stop,
 }
@@ -319,7 +319,7 @@ fn git(folder: &Path, arguments: &[&str]) -> Result<String, String> {
     output(folder, "git", arguments)
 }
 
-/// What a program prints, or what it complains of.
+/// The output of a program, or its error text.
 fn output(folder: &Path, program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = program::find(program)
         .and_then(|program| Command::new(program).args(arguments).current_dir(folder).output())

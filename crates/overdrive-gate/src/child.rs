@@ -1,4 +1,4 @@
-//! A child process with a limit of time, whose output goes to a file: nothing of it is lost, and it
+//! A child process with a time limit. Its output goes to a file, so that nothing is lost and it
 //! cannot block on a full pipe.
 
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use overdrive_process::{Running, Stop};
 
-/// How often a child is asked whether it has ended, at most and at least. Asking takes a core for a
-/// moment, and a block of quick processes should not wait for the asking.
+/// Shortest and longest time between two checks whether a child has ended. Asking takes a core for
+/// a moment, and a block of quick processes should not wait for the asking.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
 /// A child is asked again after this share of the time that it has run.
 const POLL_SHARE: u32 = 20;
-/// How long a child may take to end by itself after a stop, which it was told of.
+/// Time for a child to end by itself after it was told to stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// How much of a child's output is quoted.
 const TAIL_LINES: usize = 15;
@@ -25,7 +25,7 @@ pub(super) enum Ended {
     Exited(ExitStatus),
     /// It passed its limit and was killed.
     TimedOut,
-    /// A stop was asked for.
+    /// Interrupted.
     Stopped,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A user's command is given to the shell with two variables: `OVERDRIVE_RESULTS`, the file that it
 //! writes, and `OVERDRIVE_SEED`. Its raw results stay in the session's folder. Nothing but the
-//! command tells a process on which side it is: names of files are as long, since the size of an
-//! environment moves code and stack about.
+//! command tells a process on which side it is. File names of both sides are equally long, since
+//! the size of the environment moves code and stack.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +29,7 @@ pub enum Invocation {
     Arguments {
         /// The binary.
         binary: PathBuf,
-        /// What it is to measure.
+        /// The measured work.
         arguments: Vec<String>,
     },
     /// Overdrive's binary on studies, in screenings.
@@ -41,7 +41,7 @@ pub enum Invocation {
     },
 }
 
-/// What a process of this program runs, for a reader.
+/// Describes the command of a process to a reader.
 impl std::fmt::Display for Invocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -61,9 +61,9 @@ impl std::fmt::Display for Invocation {
 
 /// Runs the two programs and reads what they wrote.
 pub struct Programs {
-    /// What is compared with.
+    /// The side to compare with.
     pub baseline: Invocation,
-    /// What is judged.
+    /// The judged side.
     pub current: Invocation,
     /// Where raw results stay, and logs of processes that failed.
     pub folder: PathBuf,
@@ -73,7 +73,7 @@ pub struct Programs {
     pub stop: Stop,
     /// When the session began.
     pub started: Instant,
-    /// What built the two programs, once their results have told.
+    /// The toolchains of the two programs, once their results name them.
     pub toolchains: [Option<Toolchain>; 2],
 }
 
@@ -112,8 +112,8 @@ impl Processes for Programs {
             Ended::Exited(status) => status,
         };
         if !matches!(invocation, Invocation::Shell(_)) {
-            // The binary writes a folder, of which the results are kept and the rest can be drawn
-            // again.
+            // The binary writes a folder. Its results are kept; the rest can be drawn again from
+            // them.
             let _ = fs::rename(out.join("results.json"), &file);
             let _ = fs::remove_dir_all(&out);
         }
@@ -134,7 +134,7 @@ impl Processes for Programs {
     }
 }
 
-/// Where a process may leave its results.
+/// The places for results of a process.
 struct Places<'a> {
     file: &'a Path,
     out: &'a Path,

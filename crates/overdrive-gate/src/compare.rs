@@ -1,10 +1,10 @@
 //! Results side by side: of one machine, whether one side is faster; of two machines, figures that
 //! are never judged.
 //!
-//! The interval of a session speaks for that session: identical programs differ from session to
-//! session by more than it says. One session a side therefore gives no verdict. Of several, the
-//! interval is over sessions, and then a word may stand beside the ratio. Whether a program became
-//! slower is what [the gate](crate) is for.
+//! The interval of a session is about that session only: identical programs differ from session to
+//! session by more than it shows. So one session a side gives no verdict. With several, the
+//! interval is over sessions, and the ratio may get a verdict. To find out whether a program became
+//! slower, use [the gate](crate).
 
 use serde::Serialize;
 
@@ -26,9 +26,9 @@ pub const FEWEST_SESSIONS: usize = 3;
 pub struct Comparison<'r> {
     /// In what the machines differ; empty if, by all that is recorded, they are one.
     pub differences: Vec<String>,
-    /// What to know of the sessions before believing a ratio.
+    /// Caveats on the sessions.
     pub notes: Vec<String>,
-    /// Where each session was imported from that another program measured.
+    /// The source of each session that another program measured.
     pub imported: Vec<String>,
     /// Every case of either, in the order of the first and then of the second.
     pub rows: Vec<ComparedCase<'r>>,
@@ -95,7 +95,7 @@ impl Gain {
         Ok(Self { ratio: (old - new).exp(), interval, sessions, is_screening })
     }
 
-    /// The ratio with what may be said of it.
+    /// The ratio with its verdict, if one is allowed.
     fn sentence(&self) -> String {
         let Some([low, high]) = self.interval else {
             let of =
@@ -186,7 +186,7 @@ pub fn compare<'r>(first: &'r [Results], second: &'r [Results]) -> Comparison<'r
 #[derive(Debug, Serialize)]
 struct ComparisonJson<'c> {
     case: &'c str,
-    /// Of each session, first side and second.
+    /// Medians of each session, for the first side and the second.
     median_ns: [Vec<f64>; 2],
     gain: Option<&'c Gain>,
     no_claim: Option<String>,
@@ -200,7 +200,7 @@ impl Comparison<'_> {
         self.rows.iter().any(|row| row.sides.iter().all(|side| !side.is_empty()))
     }
 
-    /// What kind of comparison it is, said above the figures.
+    /// The kind of comparison, as a line above the figures.
     pub fn headline(&self) -> String {
         if !self.imported.is_empty() {
             return format!(

@@ -32,7 +32,7 @@ pub enum VerdictsError {
 /// Reads verdicts, and refuses those that do not follow from their evidence.
 ///
 /// # Errors
-/// What is wrong, with line and column where there is one.
+/// The fault, with line and column if there is one.
 pub fn from_json(text: &str) -> Result<Verdicts, VerdictsError> {
     /// Other versions may differ in everything else.
     #[derive(Deserialize)]
@@ -55,11 +55,11 @@ pub fn derive(verdicts: Verdicts) -> Verdicts {
     Verdicts { control, cases, ..verdicts }
 }
 
-/// Whether what is said follows from the evidence, up to the last digits of another machine's
+/// Checks that the verdicts follow from the evidence, up to the last digits of another machine's
 /// logarithms.
 ///
 /// # Errors
-/// What does not follow.
+/// The verdict that does not follow.
 pub fn check(verdicts: &Verdicts) -> Result<(), VerdictsError> {
     let derived = derive(verdicts.clone());
     for (said, found) in verdicts.cases.iter().zip(&derived.cases) {

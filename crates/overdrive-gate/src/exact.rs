@@ -11,7 +11,7 @@ pub(super) fn judged(name: &str, metric: &Metric, [baseline, current]: [f64; 2])
         Scale::Ratio => metric.exact_share * baseline.abs(),
         Scale::Difference(allowed) => allowed,
     };
-    // What is not a number is within nothing.
+    // A NaN is within nothing.
     let is_number = current.is_finite() && baseline.is_finite();
     let grew = !is_number || current > baseline + allowed;
     let fell = !is_number || current < baseline - allowed;

@@ -1,5 +1,5 @@
-//! From the evidence of a session to what is said of each case: pure functions, so that verdicts
-//! can be derived again from what is stored.
+//! Derives the verdict on each case from the evidence of a session. All functions are pure, so that
+//! verdicts can be derived again from what is stored.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use overdrive_bench::verdicts::{
 /// A clock this far below the median clock of the case's processes is low.
 const LOW_CLOCK: f64 = 0.95;
 
-/// What is said of every case, worst first.
+/// The verdict on every case, worst first.
 pub fn judge(evidence: &Evidence) -> Vec<CaseVerdict> {
     let course = if evidence.settled { Course::Open } else { Course::Over };
     let mut verdicts = judged(evidence, course);

@@ -8,10 +8,11 @@ use overdrive_bench::verdicts::{Estimate, Verdict};
 use super::metric::{Metric, Scale, TAIL_LIMIT};
 use super::sequential::{ALPHA, Seen, decides_at};
 
-/// How many standard errors a true effect lies beyond a limit that it passes four times in five.
+/// Standard errors by which a true effect exceeds a limit that its estimate passes four times in
+/// five.
 const POWER: f64 = 0.841_621;
 
-/// What was seen of a figure, as a change on the scale that readers know.
+/// The observed change of a figure, on the scale that readers know.
 pub(super) fn estimate(seen: &Seen, scale: Scale) -> Estimate {
     match scale {
         Scale::Ratio => {
@@ -23,7 +24,7 @@ pub(super) fn estimate(seen: &Seen, scale: Scale) -> Estimate {
     }
 }
 
-/// What stands against a verdict of a change, whatever its statistics.
+/// A reason against the verdict of a change, whatever its statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Objection {
     /// Too many processes ran under a low clock.
@@ -68,9 +69,9 @@ pub(super) fn is_bounded_tail(seen: &Seen, metric: &Metric) -> bool {
     metric.is_tail && seen.high <= TAIL_LIMIT.ln()
 }
 
-/// The smallest true change that would have been called a regression four times in five: far enough
-/// from none for the interval, and over the limit by what the estimate scatters. On the scale of
-/// the comparison.
+/// The smallest true change that would have been called a regression four times in five, on the
+/// scale of the comparison. It exceeds the half-width of the interval, or the limit if that is
+/// larger, by the scatter of the estimate.
 pub(super) fn minimum_detectable(seen: &Seen, metric: &Metric) -> f64 {
     let error = seen.deviation / (seen.blocks as f64).sqrt();
     let half = (seen.high - seen.low) / 2.0;
@@ -92,7 +93,7 @@ mod tests {
     use crate::metric::{LIMIT, metric};
     use overdrive_bench::verdicts::{MEAN, MEDIAN};
 
-    /// What is seen of blocks with this ratio in the centre, whose interval reaches so far either
+    /// The observation of blocks with this ratio in the centre, and an interval of `half` either
     /// way.
     fn seen(ratio: f64, half: f64) -> Seen {
         let centre = ratio.ln();

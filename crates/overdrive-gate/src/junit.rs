@@ -25,7 +25,7 @@ pub fn junit(verdicts: &Verdicts) -> String {
     page + "</testsuite>\n"
 }
 
-/// What a verdict is among tests.
+/// A verdict as an outcome of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TestOutcome {
     Passed,

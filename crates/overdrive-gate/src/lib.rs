@@ -8,8 +8,8 @@
 //! a block, the mean of its log ratios. Blocks are added to every case alike until a test that
 //! holds at every look has decided, or time is up. All blocks count.
 //!
-//! - [`read`](mod@read): what one process said, from results or from plain lists of times;
-//!   [`metric`]: what its figures mean.
+//! - [`read`](mod@read): observations of one process, from results or from plain lists of times;
+//!   [`metric`]: the meaning of its figures.
 //! - [`block`], [`session`]: which processes run, in which order; [`Processes`] brings them.
 //! - [`sequential`], [`judge()`]: from blocks to verdicts, pure functions; [`derive()`],
 //!   [`from_json()`]: the verdicts of a session, made and read back.

@@ -1,4 +1,4 @@
-//! What a figure means, read from its name, which ends in its unit: `mean_ns`, `tokens_per_s`,
+//! The meaning of a figure, read from its name, which ends in its unit: `mean_ns`, `tokens_per_s`,
 //! `top1_percent`.
 
 use std::ops::RangeInclusive;
@@ -7,13 +7,13 @@ use overdrive_bench::verdicts::{MEAN, P95, P99};
 
 /// A ratio beyond this, either way, is a regression or an improvement; within it is the same.
 pub const LIMIT: f64 = 1.05;
-/// Mean and tails scatter more than the median that stands beside them: a session may pass while
-/// their interval lies within this.
+/// Limit for the interval of mean and tails, up to which a session may pass. They scatter more than
+/// the median.
 pub const TAIL_LIMIT: f64 = 1.25;
-/// What a size, a loss or a perplexity that is the same in every process may grow by.
+/// Allowed growth of a size, loss or perplexity that is the same in every process.
 const EXACT_GROWTH: f64 = 0.01;
 
-/// Which way is worse.
+/// The better direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// Times, sizes, losses.
@@ -29,14 +29,14 @@ pub enum Better {
 pub enum Scale {
     /// By their ratio.
     Ratio,
-    /// By their difference, of which this much is allowed: accuracies and similarities.
+    /// By their difference, for accuracies and similarities. This much is allowed.
     Difference(f64),
 }
 
 /// How a figure is judged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metric {
-    /// Which way is worse.
+    /// The better direction.
     pub better: Better,
     /// How it is compared.
     pub scale: Scale,
@@ -98,7 +98,7 @@ const HIGHER: &[&str] = &[
     "throughput",
     "tps",
 ];
-/// What a rate is counted by.
+/// Units that a rate is counted in.
 const PER: &[&str] =
     &["ms", "us", "ns", "s", "sec", "second", "min", "minute", "hour", "joule", "watt"];
 /// Ends of names that belong to another figure: its interval, its count.

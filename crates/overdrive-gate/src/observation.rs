@@ -1,4 +1,4 @@
-//! What a process said of a case, read from a measurement.
+//! Reads the observation of a case by a process from a measurement.
 
 use std::collections::BTreeSet;
 

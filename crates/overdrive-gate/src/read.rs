@@ -28,7 +28,7 @@ use overdrive_bench::verdicts::{MEAN, MEDIAN, Observations, Observed, P95, P99};
 /// Fewest times a case of the short form may have: fewer make a poor median.
 const FEWEST_TIMES: usize = 5;
 
-/// What `results` say of each of their cases.
+/// The observations of each case in `results`.
 pub fn observations(results: &Results) -> Observations {
     let observed = |record: &Record| match record.outcome.failure() {
         Some(failure) => Err(failure.clone()),
@@ -53,7 +53,7 @@ pub enum Unreadable {
     Case {
         /// Its name.
         case: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
 }

@@ -25,7 +25,7 @@ pub(super) fn cases(evidence: &Evidence) -> BTreeSet<&str> {
     runs.flat_map(|(_, observations)| observations.keys().map(String::as_str)).collect()
 }
 
-/// What every process that has figures of `case` said of it.
+/// The observations of `case` by every process that has figures of it.
 pub(super) fn observed<'e>(
     evidence: &'e Evidence,
     case: &str,
@@ -69,8 +69,8 @@ pub(super) fn steady(values: &[Vec<f64>; 2], name: &str) -> Option<[f64; 2]> {
     Some([of(&values[0])?, of(&values[1])?])
 }
 
-/// What one side or some processes lack of what the others report of `case`, in sentences. Tails
-/// are judged where there are enough samples for them, and what has no better side is not judged.
+/// Figures of `case` that one side or some processes lack and others report, in sentences. Tails
+/// are judged only with enough samples, and figures without a better direction are not judged.
 pub(super) fn missing(evidence: &Evidence, case: &str) -> Vec<String> {
     let mut processes = [0; 2];
     let mut agreed = [0; 2];

@@ -12,13 +12,13 @@ use super::signed_rank::{SignedRank, reach};
 pub const ALPHA: f64 = 0.01;
 /// Blocks of the first look: of ten, 1,024 patterns of signs are as likely.
 pub const FIRST_LOOK: usize = 10;
-/// Beyond so many blocks nothing is gained: the noise of another hour is not that of this one.
+/// More blocks than this gain nothing, since noise changes from hour to hour.
 pub const MOST_BLOCKS: usize = 1000;
 
 /// A look at the first blocks of a session.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Look {
-    /// How many.
+    /// The number of elements.
     pub(super) blocks: usize,
     /// The share of the level that it spends.
     share: f64,
@@ -66,7 +66,7 @@ impl Look {
     }
 }
 
-/// What the blocks of one figure say at a look.
+/// The statistics of one figure's blocks at a look.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     /// The estimate, on the scale of the comparison.

@@ -30,7 +30,7 @@ pub trait Processes {
     fn elapsed(&self) -> Duration;
 }
 
-/// What a process is asked for.
+/// A request to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessRequest {
     /// Its number in the session.
@@ -45,7 +45,7 @@ pub trait Progress {
     fn block(&self, step: &SessionProgress);
 }
 
-/// Where a session is.
+/// The progress of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionProgress {
     /// Blocks that have ended.
@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
         Self { processes, progress, stop, seed, budget: None, next_process: 0, evidence }
     }
 
-    /// Ends between two processes once `stop` is asked for; what was seen by then is kept.
+    /// Ends between two processes once `stop` is requested. Evidence seen by then is kept.
     #[must_use]
     pub fn with_stop(self, stop: Stop) -> Self {
         Self { stop, ..self }
@@ -125,8 +125,8 @@ impl<'a> Session<'a> {
         elapsed + next > self.budget.unwrap_or(USUAL_BUDGET) || count >= MOST_BLOCKS
     }
 
-    /// Runs the processes of a block. A process without results makes its block incomplete; the
-    /// others still run, so that the order of the session stays what it was.
+    /// Runs the processes of a block. A process without results makes its block incomplete. The
+    /// others still run, so that the order of the session does not change.
     fn block(&mut self) -> Result<(), Failure> {
         let index = self.evidence.blocks.len();
         let seed = self.seed.wrapping_add(index as u64);

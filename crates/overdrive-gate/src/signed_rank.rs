@@ -2,10 +2,10 @@
 //! Lehmann 1963).
 //!
 //! It asks only that, without an effect, each value is as likely to have the other sign. Its
-//! distribution is then known exactly, whatever that of the values: one wild value moves it by a
-//! rank, and two modes do not disturb it. The means of all pairs of values (Walsh) carry all three:
-//! their median is the estimate, and the interval ends at two of them. Ties and zeros count against
-//! a difference.
+//! distribution is then known exactly, whatever that of the values. One wild value moves it by a
+//! rank, and two modes do not disturb it. The test, the estimate and the interval rest on the means
+//! of all pairs of values (Walsh averages). Their median is the estimate, and the interval ends at
+//! two of them. Ties and zeros count against a difference.
 
 use std::sync::LazyLock;
 
@@ -65,7 +65,7 @@ pub(crate) struct SignedRank {
 }
 
 impl SignedRank {
-    /// Of at least one value, all finite.
+    /// The test of at least one value, all finite.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;

@@ -6,7 +6,7 @@
 //! evaluation, prefill and decoding share it. Invariant: `run` never changes its inputs, and a
 //! state that is replaced keeps its address.
 //!
-//! Long because the types of one contract stand together.
+//! Long because the types of one contract are kept together.
 
 use crate::plan::{Space, Step};
 use crate::{Description, Graph, Mode, Plan, RankError, Target, Tensor, TensorType, Tuning};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a back end could not do what was asked. The process can go on after each of them.
+/// Why a back end refused or failed. The process can continue after any of these errors.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BackendError {
     /// The graph needs something that the device lacks.
@@ -28,7 +28,7 @@ pub enum BackendError {
         op: String,
         /// Scope of the node.
         scope: String,
-        /// What is missing and how to get around it.
+        /// The missing part, and a way around it.
         reason: String,
     },
     /// The plan does not fit in memory.
@@ -38,17 +38,17 @@ pub enum BackendError {
         needed: u64,
         /// Bytes that there are.
         available: u64,
-        /// What would make it fit.
+        /// A change that would make it fit.
         remedy: String,
     },
     /// A buffer of the wrong type was passed, or a state is missing.
     #[error("{what}: expected {expected}, found {found}")]
     Mismatch {
-        /// Which argument.
+        /// The argument.
         what: String,
-        /// What the graph declares.
+        /// The type that the graph declares.
         expected: String,
-        /// What was passed.
+        /// The type that was passed.
         found: String,
     },
     /// The device reported an error, in its own words.
@@ -130,7 +130,7 @@ impl State {
     /// at the declared initial values.
     ///
     /// # Errors
-    /// What the device says, where it has no room.
+    /// The device's error, if it has no room.
     pub fn beside(&self, graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
         let mut state = State { weights: Arc::clone(&self.weights), ..State::default() };
         for declared in graph.states().iter().filter(|d| !self.weights.contains_key(&d.name)) {
@@ -174,11 +174,11 @@ pub struct Protocol {
     pub cache: CacheState,
 }
 
-/// What the caches hold when a sample starts.
+/// The content of the caches when a sample starts.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Whatever the call before left.
+    /// As the call before left them.
     Warm,
     /// Evicted.
     Cold,
@@ -259,11 +259,11 @@ pub enum Heap {
     /// The process's own allocator, or a device's.
     #[default]
     Process,
-    /// A library with an allocator of its own, of which only [`Session::memory`] knows.
+    /// The library has its own allocator, whose figures only [`Session::memory`] can give.
     Library,
 }
 
-/// What a call is passed.
+/// The arguments of a call.
 pub struct Arguments<'a> {
     /// Holds every state of the graph.
     pub state: &'a mut State,
@@ -282,7 +282,7 @@ impl Arguments<'_> {
 
 /// A compiled graph: code and plan, for any number of sessions.
 pub trait Executable: Send + Sync {
-    /// What a call will do.
+    /// The plan of a call.
     fn plan(&self) -> &Plan;
     /// Time of `compile` that went into writing the graph down in the format of another program, in
     /// ns. It is paid once like the rest, but is not that program's own.
@@ -293,12 +293,12 @@ pub trait Executable: Send + Sync {
     /// can, and in turn where it cannot.
     ///
     /// # Errors
-    /// `OutOfMemory` where the arena does not fit; what the device says.
+    /// `OutOfMemory` if the arena does not fit; otherwise the device's error.
     fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError>;
 }
 
-/// The memory that calls of an executable work in. What is prepared from weights is shared by the
-/// sessions that share these.
+/// The memory that calls of an executable work in. Data prepared from weights is shared by the
+/// sessions that share the weights.
 pub trait Session: Send {
     /// The plan of a call. Beside the executable's plan it notes what calls so far have shown.
     fn plan(&self) -> &Plan;
@@ -343,7 +343,7 @@ pub trait Session: Send {
 pub trait Backend: Send + Sync {
     /// `cpu`, `cuda:0`, `onnxruntime`, ...
     fn name(&self) -> &str;
-    /// What the device can do, for passes.
+    /// The abilities of the device, for passes.
     fn target(&self) -> &dyn Target;
     /// Plain data about the device.
     fn description(&self) -> &Description {

@@ -10,7 +10,7 @@ use crate::ops::quantize::code;
 use crate::{DType, Mismatch, Overflow, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// What shares a scale in a matrix `[N, K]`.
+/// The elements that share a scale in a matrix `[N, K]`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
@@ -57,7 +57,7 @@ pub enum Symmetry {
 pub struct BlockFormat {
     /// The type of the codes.
     pub element: DType,
-    /// What shares a scale.
+    /// The elements that share a scale.
     pub block: Granularity,
     /// The type of the scales. With `F8e4m3` the matrix has an f32 scale besides, by which its
     /// largest magnitude gets the largest scale.
@@ -82,7 +82,7 @@ pub struct Encoded {
 /// Scale and zero point of a block, as stored.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Grid {
-    /// What codes are multiplied by, the tensor's scale included.
+    /// The factor on codes, including the tensor's scale.
     pub scale: f64,
     /// The code of 0.
     pub zero: f64,
@@ -118,7 +118,7 @@ impl BlockFormat {
         let largest = || values.iter().fold(0.0f64, |a, x| a.max(x.abs()));
         let levels = self.element.max_value() * DType::F8E4M3.max_value();
         let narrow = |x: f64| DType::F32.round(x, Overflow::Saturate);
-        // The reciprocal of an f32, which is what files of the ecosystem hold.
+        // The reciprocal of an f32, since files of other programs store that f32.
         (self.scale == ScaleFormat::F8e4m3).then(|| {
             narrow(1.0 / narrow((levels / largest()).min(f64::from(1.0 / f32::MIN_POSITIVE))))
         })
@@ -250,7 +250,7 @@ pub struct BlockIndex {
 }
 
 impl BlockIndex {
-    /// Of a matrix of `shape` in `counts` blocks.
+    /// The grid of a matrix of `shape` in `counts` blocks.
     pub fn new(shape: [usize; 2], counts: [usize; 2]) -> Self {
         let block = [0, 1].map(|axis| shape[axis].checked_div(counts[axis]).unwrap_or(1).max(1));
         Self { columns: shape[1], counts, block }

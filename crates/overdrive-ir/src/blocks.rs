@@ -19,14 +19,14 @@ pub(crate) fn covers(scale: &Shape, x: &Shape) -> bool {
     scale.rank() == x.rank() && scale.0.iter().zip(&x.0).all(divides)
 }
 
-/// How the extents of a tensor fall into those of its scale.
+/// The extents of a tensor, split into blocks that share an element of its scale.
 pub(crate) struct Blocks {
     sizes: Vec<usize>,
     counts: Vec<usize>,
 }
 
 impl Blocks {
-    /// Of a tensor with extents `sizes` and a scale with extents `counts`.
+    /// The blocks of a tensor with extents `sizes` and a scale with extents `counts`.
     pub(crate) fn new(sizes: &[usize], counts: &[usize]) -> Self {
         Self { sizes: sizes.to_vec(), counts: counts.to_vec() }
     }

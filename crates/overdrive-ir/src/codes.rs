@@ -2,7 +2,7 @@
 //! i32.
 //!
 //! Devices multiply i8 by i8. Codes of other types are moved into i8 together with their zero
-//! point. The part of zero points in a sum of products is taken off afterwards:
+//! point. The part of zero points in a sum of products is subtracted afterwards:
 //! `Σ (a - za)(b - zb) = Σ a b - zb (A - K za) - za B`. A and B are the sums of the codes
 //! themselves over K products. Where B is of weights, it is known before the model runs. Source:
 //! Jacob et al., arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and
@@ -15,22 +15,23 @@ use crate::{Convolution, DType, DotGeneral, Expr, Pad, Precision, Prim, Shape};
 pub struct Codes<'b> {
     /// The codes.
     pub codes: Expr<'b>,
-    /// The code of zero, of the codes' rank: each extent 1 or that of the codes, and 1 along axes
-    /// that are summed over. 0 where it is absent.
+    /// The code of zero; `None` means 0. It has the rank of the codes, and each extent is 1 or that
+    /// of the codes. Along axes that are summed over it is 1.
     pub zero: Option<Expr<'b>>,
 }
 
-/// Where the axes of one side of a product stand in its result.
+/// Positions of the axes of one side of a product in its result.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// Axes in the order of the result, those that are summed over last.
     order: Vec<usize>,
-    /// How many are not summed over, and where they stand in the result.
+    /// Positions in the result of the axes that are not summed over, which come first in `order`.
     places: Vec<usize>,
 }
 
 impl Placement {
-    /// Of both sides of a product of these ranks: batch axes first, then the free ones of both.
+    /// Placements of both sides of a product of these ranks: batch axes first, then the free ones
+    /// of both.
     pub fn of_dot(
         ranks: [usize; 2],
         batch: &[(usize, usize)],
@@ -49,7 +50,8 @@ impl Placement {
         [left, right]
     }
 
-    /// Of a side of this rank that is summed over all axes but its first, which stands at `place`.
+    /// For a side of this rank that is summed over all axes but the first. That one is at `place`
+    /// in the result.
     pub fn of_first(rank: usize, place: usize) -> Self {
         Self { order: (0..rank).collect(), places: vec![place] }
     }
@@ -147,15 +149,15 @@ impl<'b> Codes<'b> {
         corrected
     }
 
-    /// The convolution of self `[N, C, ...]`, whose zero point is one number, with weights `[O,
-    /// C/groups, ...]`, in i32. What the window adds around self is the number 0.
+    /// The convolution of self `[N, C, ...]`, whose zero point is one number, with weights
+    /// `[O, C/groups, ...]`, in i32. Padding around self stands for the number 0.
     pub fn convolve(self, weights: Codes<'b>, geometry: &Convolution) -> Expr<'b> {
         let (x, w) = (self.signed(), weights.signed());
         let b = x.codes.builder();
         let mut conv = Convolution { accumulate: DType::I32, out: DType::I32, ..geometry.clone() };
         let mut codes = x.codes;
         if let Some(zero) = x.zero {
-            // Around codes stands the code of zero, not the code 0.
+            // Codes are padded with the code of zero, not with the code 0.
             let fill = zero.convert(DType::I8).reshape(Shape::default());
             let around = conv.window.iter().map(|d| Pad {
                 low: d.pad_low,

@@ -1,8 +1,8 @@
 //! `Communicator`: one rank's way to the others of a run (docs/decisions/0014).
 //!
-//! A transport does one thing: ranks of a group show each other bytes. What collectives mean is
-//! written once, by those who use it. Invariant: all ranks make the same exchanges in the same
-//! order, and one that does not is named by an error on every rank.
+//! A transport does one thing: ranks of a group show each other bytes. The meaning of collectives
+//! is written once, in the code that uses it. Invariant: all ranks make the same exchanges in the
+//! same order, and one that does not is named by an error on every rank.
 
 use crate::plan::{Plan, StepKind};
 use crate::{BackendError, Mesh};
@@ -20,7 +20,7 @@ pub enum RankError {
     Gone {
         /// The rank.
         rank: usize,
-        /// What the others were at.
+        /// The exchange that the others were at.
         what: String,
     },
     /// A rank lives, but does not come.
@@ -31,9 +31,9 @@ pub enum RankError {
     Late {
         /// The rank.
         rank: usize,
-        /// What it is waited for at.
+        /// The exchange that waits for it.
         what: String,
-        /// How long it was waited for.
+        /// Seconds that ranks waited for it.
         seconds: u64,
     },
     /// Two ranks do not do the same.
@@ -46,9 +46,9 @@ pub enum RankError {
         rank: usize,
         /// The rank that it was compared with.
         other: usize,
-        /// What the other rank has.
+        /// The value of the other rank.
         expected: String,
-        /// What this one has.
+        /// The value found here.
         found: String,
     },
     /// The way to a rank is broken, in the words of the transport.
@@ -61,12 +61,12 @@ pub enum RankError {
     },
 }
 
-/// What one rank shows the others.
+/// The bytes that one rank shows the others.
 #[derive(Copy, Clone, Debug)]
 pub struct Exchange<'a> {
     /// The ranks that take part, in their order; the caller's is among them.
     pub group: &'a [usize],
-    /// What it is for, the same on all of them.
+    /// Its purpose, the same on all of them.
     pub what: &'a str,
     /// The caller's bytes.
     pub bytes: &'a [u8],
@@ -93,7 +93,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
         read: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), RankError>;
 
-    /// How long a rank is waited for before it is taken for hung.
+    /// Time to wait for a rank before it counts as hung.
     fn patience(&self) -> Duration;
 
     /// Errs once a rank is known to have failed: for those who wait for a device meanwhile.

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the largest exponent field of a float format encodes.
+/// The meaning of the largest exponent field of a float format.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Specials {
     /// IEEE 754: infinities and NaNs.
@@ -19,11 +19,12 @@ pub enum Specials {
     Scale,
 }
 
-/// What an encoder does with a finite value beyond the largest representable one.
+/// How an encoder treats a finite value beyond the largest representable one.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overflow {
-    /// To infinity where the format has one, else to NaN, else to the largest finite value.
+    /// To infinity if the format has one, else to NaN if it has that, else to the largest finite
+    /// value.
     #[default]
     Ieee,
     /// To the largest finite value of the same sign.

@@ -27,7 +27,7 @@ pub struct Value(pub u32);
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct NodeId(pub u32);
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
     /// Input number `0`.
@@ -41,7 +41,7 @@ pub enum Origin {
 /// One application of an operation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Node {
-    /// What is applied.
+    /// The op that is applied.
     pub op: Operation,
     /// To which values; captures of regions come last.
     pub operands: Vec<Value>,
@@ -49,7 +49,7 @@ pub struct Node {
     pub results: Vec<Value>,
     /// Sub-graphs, whose inputs the operation defines.
     pub regions: Vec<Graph>,
-    /// Where in the model it was written: `block3/attention`.
+    /// The place in the model where it was written: `block3/attention`.
     pub scope: Arc<str>,
 }
 
@@ -69,9 +69,9 @@ pub struct StateDecl {
     pub name: String,
     /// The value at the start of a call.
     pub value: Value,
-    /// What it is before the first call.
+    /// Its value before the first call.
     pub init: Init,
-    /// What replaces it at the end of a call.
+    /// The value that replaces it at the end of a call.
     pub update: Option<Value>,
 }
 
@@ -100,11 +100,11 @@ pub struct GraphError {
     pub op: String,
     /// Scope of the node.
     pub scope: String,
-    /// What the op needs.
+    /// What the op expects.
     pub expected: String,
-    /// What it got.
+    /// What was found.
     pub found: String,
-    /// How to mend it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -161,7 +161,7 @@ impl Graph {
         values.iter().map(|&v| self.ty(v).clone()).collect()
     }
 
-    /// Where a value comes from.
+    /// The origin of a value.
     pub fn origin(&self, value: Value) -> Origin {
         self.values[value.0 as usize].origin
     }

@@ -1,4 +1,4 @@
-//! `Mesh`: ranks as a grid of named axes, and how a value lies on it (docs/decisions/0009).
+//! `Mesh`: ranks as a grid of named axes, and the sharding of values over it (docs/decisions/0009).
 //!
 //! Invariant: ranks are numbered in row-major order, the last axis fastest, in a mesh and in each
 //! of its groups.
@@ -37,9 +37,9 @@ pub struct Mesh {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a mesh: expected {expected}, found `{found}`; write it like `data=4,tensor=2`")]
 pub struct BadMesh {
-    /// What the text should say.
+    /// The expected text.
     pub expected: String,
-    /// What it says.
+    /// The text found.
     pub found: String,
 }
 
@@ -156,7 +156,7 @@ impl FromStr for Mesh {
     }
 }
 
-/// How a value lies on a mesh. Each axis stands at most once in all.
+/// How a value is distributed over a mesh. Each mesh axis occurs at most once.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Sharding {
     /// The axis that splits each dimension into equal contiguous parts.

@@ -17,11 +17,11 @@ use std::sync::Arc;
 /// A user's mistake as an op sees it; the builder adds op and scope.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
-    /// What the op needs.
+    /// What the op expects.
     pub expected: String,
-    /// What it got.
+    /// What was found.
     pub found: String,
-    /// How to mend it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -112,7 +112,7 @@ impl std::iter::Sum for Cost {
 /// the loss.
 #[derive(Debug)]
 pub struct Gradient<'b, 'a> {
-    /// Where to build.
+    /// The builder to build with.
     pub builder: &'b Builder,
     /// Operands of the node.
     pub inputs: &'a [Expr<'b>],
@@ -151,8 +151,9 @@ pub trait Op:
     fn cost(&self, _operands: &[TensorType], _results: &[TensorType]) -> Option<Cost> {
         None
     }
-    /// How what it gives of parts of its operands becomes a result of the whole, where this result
-    /// is folded from all of them: a largest magnitude by a maximum.
+    /// How results of parts of the operands combine into the result of the whole, if this result is
+    /// a fold over all elements. For example a maximum, for a largest magnitude. `None`: it is no
+    /// such fold.
     fn fold(&self, _result: usize) -> Option<Reducer> {
         None
     }
@@ -191,8 +192,8 @@ impl<T: Op> AnyOp for T {
         self
     }
     fn equals(&self, other: &dyn AnyOp) -> bool {
-        // As they print, which tells every f64 from every other and finds NaN equal to itself: who
-        // compares graphs until nothing changes would never end otherwise.
+        // Compares printed forms, in which every f64 differs from every other and NaN equals
+        // itself. Otherwise a loop that runs until the graph stays equal would never end on NaN.
         other
             .as_any()
             .downcast_ref::<T>()
@@ -238,7 +239,8 @@ impl OpRef {
         self.0.version()
     }
 
-    /// How a result is folded from those of parts of the operands, if it is ([`Op::fold`]).
+    /// How results of parts of the operands combine into this result, if it is a fold
+    /// ([`Op::fold`]).
     pub fn fold(&self, result: usize) -> Option<Reducer> {
         self.0.fold(result)
     }
@@ -250,7 +252,7 @@ impl PartialEq for OpRef {
     }
 }
 
-/// What a node applies.
+/// The operation of a node.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Operation {
     /// One of the closed set.

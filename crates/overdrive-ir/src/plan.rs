@@ -52,7 +52,7 @@ pub enum Note {
     },
     /// A fusion that was considered and refused.
     Declined {
-        /// What was considered.
+        /// The considered optimization.
         what: String,
         /// Scope it stood in.
         scope: String,
@@ -64,9 +64,9 @@ pub enum Note {
     Recomputed {
         /// Name of the op that computes it.
         op: String,
-        /// Scope it stands in.
+        /// Its scope.
         scope: String,
-        /// What that saves.
+        /// The saving.
         reason: String,
     },
     /// A value that waits outside of main memory until it is needed, to fit a memory limit.
@@ -75,7 +75,7 @@ pub enum Note {
         what: String,
         /// Scope of the value, empty for a state.
         scope: String,
-        /// Where it is kept, and what that saves.
+        /// Where it is kept, and how much memory that saves.
         reason: String,
     },
     /// A cast that the device needed.
@@ -87,7 +87,7 @@ pub enum Note {
     },
 }
 
-/// What a memory limit made of a plan; seconds are estimates ([`Plan::seconds`]).
+/// How a memory limit changed a plan; seconds are estimates ([`Plan::seconds`]).
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Limited {
     /// Bytes of main memory that the plan would take without the limit.
@@ -113,8 +113,8 @@ pub struct Plan {
     pub inputs: Vec<SlotId>,
     /// Slot that holds each output at the end.
     pub outputs: Vec<SlotId>,
-    /// For each state that changes: its name, the slot read and the slot that holds the new value
-    /// (the same one where the update happens in place).
+    /// For each state that changes: its name, the slot read, and the slot that holds the new value.
+    /// Both are one slot if the update happens in place.
     pub updates: Vec<(String, SlotId, SlotId)>,
     /// Memory space of each state that does not lie in main memory.
     pub offloaded: BTreeMap<String, Space>,
@@ -125,9 +125,9 @@ pub struct Plan {
     /// The smallest maximum of live bytes in main memory that this order of steps allows: the bound
     /// for its arena.
     pub live_bytes: usize,
-    /// Where a memory limit changed the plan: what that costs.
+    /// If a memory limit changed the plan, what that costs.
     pub limited: Option<Limited>,
-    /// What was expanded, declined, computed again, moved, cast, and why.
+    /// Notes on what was expanded, declined, recomputed, moved or cast, and why.
     pub notes: Vec<Note>,
 }
 
@@ -168,7 +168,7 @@ impl Plan {
     }
 
     /// Bytes of a memory space that a call takes: the arenas there, and the states, inputs, outputs
-    /// and constants that lie there. What the driver and libraries take themselves is not in it.
+    /// and constants that lie there. It does not include memory of the driver and libraries.
     pub fn peak_bytes(&self, space: Space) -> u64 {
         let constants =
             self.slots.iter().filter(|slot| matches!(slot.place, SlotPlace::Constant(_)));

@@ -192,17 +192,17 @@ pub enum Prim {
     },
     /// Elementwise, one operand.
     Unary {
-        /// Which function.
+        /// The function.
         kind: Unary,
     },
     /// Elementwise, two operands of equal type.
     Binary {
-        /// Which function.
+        /// The function.
         kind: Binary,
     },
     /// Elementwise comparison of equal types, giving bool.
     Compare {
-        /// Which relation.
+        /// The relation.
         kind: Compare,
     },
     /// `(bool, T, T) -> T`, elementwise.
@@ -211,7 +211,7 @@ pub enum Prim {
     Convert {
         /// The new type.
         to: DType,
-        /// What happens to values out of range.
+        /// The treatment of values out of range.
         overflow: Overflow,
     },
     /// Reinterprets bits; the element width must stay.
@@ -267,14 +267,14 @@ pub enum Prim {
     },
     /// Folds axes away. Sums of types below f32 accumulate in f32.
     Reduce {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// Strictly increasing.
         axes: Vec<usize>,
     },
     /// Folds a sliding window.
     ReduceWindow {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// One per dimension.
         windows: Vec<Window>,
@@ -326,7 +326,7 @@ pub enum Prim {
     /// `(carried..., captures...)`, regions `condition` and `body` from both; `carried` values are
     /// the results.
     While {
-        /// How many operands are carried.
+        /// Number of operands that are carried.
         carried: usize,
         /// Upper bound of trips; needed where differentiated.
         max_trips: Option<usize>,
@@ -338,7 +338,7 @@ pub enum Prim {
     },
     /// Sum (or other fold) over ranks.
     AllReduce {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// Who takes part.
         channel: Channel,
@@ -352,7 +352,7 @@ pub enum Prim {
     },
     /// Folds over ranks and keeps this rank's part of an axis.
     ReduceScatter {
-        /// How values combine.
+        /// The function that combines values.
         reducer: Reducer,
         /// The axis.
         axis: usize,
@@ -478,8 +478,8 @@ impl Prim {
         )
     }
 
-    /// Where the result is the first operand with another written over a part of it, the index of
-    /// that other one: a back end then writes it where the first lies.
+    /// The index of the operand that is written over a part of the first one, if that is what the
+    /// op does. A back end can then write it in place.
     pub fn written_part(&self) -> Option<usize> {
         match self {
             Prim::DynamicUpdateSlice => Some(1),

@@ -18,7 +18,7 @@ pub enum Fill {
 }
 
 /// One operand of a sample. A float operand is written as f32, which stands for each float type
-/// under test; dimensions may be named, and the harness binds them to several sizes.
+/// under test. Dimensions may be named, and the harness binds them to several sizes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operand {
     /// Its type.

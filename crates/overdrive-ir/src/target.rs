@@ -12,7 +12,7 @@ pub trait Target: Send + Sync {
     /// Plain data about it.
     fn description(&self) -> &Description;
 
-    /// How the device runs a call by a kernel of its own.
+    /// How the device runs a call with a kernel of its own.
     ///
     /// # Errors
     /// Why it does not. A composite is then expanded, and a chain stays apart; products and
@@ -20,10 +20,11 @@ pub trait Target: Send + Sync {
     fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline>;
 }
 
-/// What a device is asked to run.
+/// Work that a device may have a kernel for.
 #[derive(Copy, Clone, Debug)]
 pub enum Call<'a> {
-    /// An op on operands of these types; loops, contractions and data movement are not asked for.
+    /// An op on operands of these types. Every device has loops, contractions and data movement, so
+    /// they are never queried.
     Op {
         /// The op.
         op: &'a Operation,
@@ -36,18 +37,18 @@ pub enum Call<'a> {
     Product(&'a GemmCall),
     /// A convolution.
     Convolution(&'a ConvolutionCall),
-    /// A convolution whose buffers have no place yet, of which the input would lie so.
+    /// A convolution whose buffers have no place yet, with the layout that its input would have.
     Lying {
         /// Its geometry.
         convolution: &'a Convolution,
-        /// Of input, kernel and output.
+        /// Types of input, kernel and output.
         types: [&'a TensorType; 3],
-        /// Of the input.
+        /// Strides of the input.
         strides: &'a [i64],
     },
     /// Convolutions, each the only reader of the one before, as one step.
     Chain(&'a [ConvolutionCall]),
-    /// Steps as one launch. They are asked for one by one: without the last, they were taken.
+    /// Steps as one launch. They are queried one by one: the steps without the last were accepted.
     Joined(Bond, &'a [&'a Step]),
     /// Whether one launch should do such steps: declined where timing has shown that they are
     /// faster apart.
@@ -67,8 +68,8 @@ pub struct Kernel {
     /// Whether it hands its result to an epilogue, as a contraction does.
     pub takes_epilogue: bool,
     /// How weights that never change are packed ahead of time: the name for
-    /// [`Layout::Packed`](crate::plan::Layout::Packed) and the bytes, of one matrix for a whole
-    /// batch.
+    /// [`Layout::Packed`](crate::plan::Layout::Packed), and the bytes. A matrix that a whole batch
+    /// shares is packed once.
     pub packed: Option<(&'static str, usize)>,
     /// Whether a convolution reads such an input, and stores its output, well with channels
     /// innermost.
@@ -104,10 +105,9 @@ pub struct Description {
     pub device: String,
     /// Memory that one plan may use, in bytes: [`Space(0)`](crate::plan::Space).
     pub memory_bytes: u64,
-    /// Further memory spaces, from `Space(1)` on; none where the device computes on all the memory
-    /// that there is.
+    /// Further memory spaces, from `Space(1)` on; empty if the device computes on all memory.
     pub spaces: Vec<MemorySpace>,
-    /// What has a kernel of its own, by name, for people to read; passes ask [`Target::kernel`].
+    /// Names of ops with a kernel of their own, for people to read; passes ask [`Target::kernel`].
     pub kernels: Vec<&'static str>,
     /// Input types that contractions take natively; others are converted and the plan says so.
     pub contraction_dtypes: BTreeSet<DType>,
@@ -126,7 +126,7 @@ pub struct Description {
     pub flops_per_byte: f64,
     /// Bytes that memory moves within the latency of a step: to save fewer gains no time.
     pub bytes_of_latency: u64,
-    /// What no implementation can exceed; empty where the device does not tell.
+    /// Peaks that no implementation can exceed; empty if the device does not report them.
     pub peaks: Peaks,
 }
 
@@ -138,10 +138,10 @@ impl Description {
     }
 }
 
-/// Memory beside the main one: steps do not compute on it, copies go there and back.
+/// Memory in addition to main memory. Steps do not compute on it; copies go there and back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpace {
-    /// What people call it: `pinned host`.
+    /// Its name for people: `pinned host`.
     pub name: &'static str,
     /// Bytes that one plan may use.
     pub bytes: u64,
@@ -175,7 +175,7 @@ impl Target for WithoutKernels {
 
 /// A device for which a function says how it runs a call: another one with changes, or none at all.
 pub struct Described<F> {
-    /// What it is.
+    /// The description of the device.
     pub description: Description,
     /// How it runs a call.
     pub answer: F,

@@ -19,7 +19,7 @@ pub struct Tensor {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{ty} needs {expected} bytes, found {found}")]
 pub struct WrongLength {
-    /// The type asked for.
+    /// The requested type.
     pub ty: TensorType,
     /// Bytes that the type needs.
     pub expected: usize,
@@ -142,7 +142,7 @@ impl Tensor {
     /// The same elements rounded to another type.
     pub fn convert(&self, dtype: DType) -> Self {
         if dtype == DType::F32 && self.ty.dtype.is_float() {
-            // Weights of a model: no numbers of twice the size stand between.
+            // Weights of a model, without an intermediate copy of twice the size.
             let bits = self.ty.dtype.bits();
             let value = |i| value_of(self.ty.dtype, read_bits(&self.bytes, i, bits)) as f32;
             let bytes = match self.ty.dtype {

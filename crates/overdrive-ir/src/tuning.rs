@@ -1,4 +1,4 @@
-//! What was chosen for a device, as data.
+//! Choices made for a device, as data.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

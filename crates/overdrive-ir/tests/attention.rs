@@ -1,6 +1,6 @@
-//! Attention with sinks and dropped weights against the formula, written out pair by pair: a
-//! softmax over the keys and one more column, whose weights are dropped and multiplied with the
-//! values.
+//! Attention with sinks and dropped weights against the formula, written out pair by pair. It is a
+//! softmax over the keys and one more column; some weights are dropped, and the rest are multiplied
+//! by the values.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap.
 
@@ -101,7 +101,7 @@ fn by_formula(case: Case, inputs: &[Array]) -> [Vec<f64>; 2] {
 
 #[test]
 fn sinks_and_dropout_are_what_the_formula_says() {
-    // Grouped heads; fewer keys than queries, the first of which see none; no key at all.
+    // Grouped heads. Fewer keys than queries, so that the first queries see none. No key at all.
     for sizes in [[2, 4, 2, 5, 7], [1, 3, 1, 6, 3], [1, 2, 2, 2, 0]] {
         for choice in 0..16 {
             let has = |bit: usize| choice >> bit & 1 == 1;

@@ -146,8 +146,8 @@ fn copied(done: bool) -> Plan {
 fn copies_run_beside_work_and_what_reads_them_must_wait() {
     let plan = copied(true);
     assert_eq!(plan.verify(), Ok(()));
-    // 60 bytes are a second of the link, and of the memory at the share of its peak that is
-    // reached: the copy hides behind the backward.
+    // 60 bytes take a second of the link, and a second of the memory at its usual share of the
+    // peak. So the copy hides behind the backward pass.
     let device = Description {
         spaces: vec![MemorySpace { name: "other", bytes: 64, bytes_per_second: 60.0 }],
         peaks: Peaks { levels: vec![(1 << 20, 100.0)], ..Peaks::default() },

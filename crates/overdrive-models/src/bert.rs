@@ -24,7 +24,7 @@ pub struct Bert {
     pub vocabulary: usize,
     /// Rows of the table of positions.
     pub positions: usize,
-    /// Which of the models made like BERT it is.
+    /// The BERT-like model that it is.
     pub kin: Kin,
     /// D.
     pub width: usize,
@@ -34,11 +34,11 @@ pub struct Bert {
     pub heads: usize,
     /// Width of the feed-forward layer.
     pub hidden: usize,
-    /// How the activation is computed.
+    /// The form of the activation.
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
-    /// What is done with the last hidden state.
+    /// Pooling of the last hidden state.
     pub pooling: Pooling,
     /// Whether a pooled vector is scaled to length 1.
     pub normalised: bool,
@@ -92,9 +92,9 @@ impl Kin {
     }
 }
 
-/// What checkpoints call the parts of a block, slashes between modules.
+/// Names of a block's parts in checkpoints, with slashes between modules.
 struct Names {
-    /// Of the blocks.
+    /// Path of the blocks.
     path: &'static str,
     /// Queries, keys, values, and what joins the heads.
     attention: [&'static str; 4],

@@ -19,7 +19,7 @@ pub struct Stack {
     pub heads: usize,
     /// Width of the feed-forward layer.
     pub hidden: usize,
-    /// How the activation is computed.
+    /// The form of the activation.
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
@@ -27,7 +27,7 @@ pub struct Stack {
     pub qkv_bias: [Bias; 3],
 }
 
-/// What checkpoints call the parts of a block, slashes between modules.
+/// Names of a block's parts in checkpoints, with slashes between modules.
 pub(crate) struct Names {
     /// The norms before attention and before the feed-forward layer.
     pub(crate) norms: [&'static str; 2],
@@ -54,7 +54,7 @@ impl Stack {
         x
     }
 
-    /// Attention of what the first gives over what the second gives, each `[B, T, D]`.
+    /// Attention of the first input (queries) over the second (keys and values), each `[B, T, D]`.
     pub(crate) fn attention<'b>(
         &self,
         [x, other]: [Expr<'b>; 2],

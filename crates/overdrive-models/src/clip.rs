@@ -2,9 +2,10 @@
 //!
 //! `pixel_values` is images `[batch, C, H, W]`, `input_ids` i32 token ids `[texts, tokens]`.
 //! Outputs: `logits_per_image` `[batch, texts]`, and the vectors of length 1 `image_embeds`
-//! `[batch, P]` and `text_embeds` `[texts, P]`. A text is causal and is read off at its end token,
-//! so that what stands behind that changes nothing and needs no mask. Names and orientation of the
-//! weights are those of Hugging Face's checkpoints. Source: Radford et al., arXiv:2103.00020.
+//! `[batch, P]` and `text_embeds` `[texts, P]`. Text attention is causal, and the vector of a text
+//! is that of its end token. So tokens after it change nothing and need no mask. Names and
+//! orientation of the weights are those of Hugging Face's checkpoints. Source: Radford et al.,
+//! arXiv:2103.00020.
 
 use crate::blocks::{Names, Stack};
 use crate::parameters::{Bias, NORMAL, f32s, projection};
@@ -23,9 +24,9 @@ pub struct Clip {
     pub context: usize,
     /// The blocks that read texts.
     pub text: Stack,
-    /// Where a text ends.
+    /// The end of a text.
     pub end: End,
-    /// What images are cut into.
+    /// The patches that images are cut into.
     pub patches: Patches,
     /// The blocks that see images.
     pub vision: Stack,
@@ -33,8 +34,8 @@ pub struct Clip {
     pub projection: usize,
 }
 
-/// Which token of a text gives its vector: the first such one, or the very first where there is
-/// none.
+/// Which token of a text gives its vector: the first that matches, or the first of all if none
+/// does.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// The one of this id.

@@ -20,16 +20,16 @@ pub struct Experts {
     pub hidden: usize,
     /// Blocks that have one plain feed-forward layer instead.
     pub plain_blocks: Vec<usize>,
-    /// How checkpoints name them.
+    /// Their names in checkpoints.
     pub names: &'static ExpertNames,
 }
 
 /// Names of a mixture's parts in checkpoints.
 #[derive(PartialEq, Debug)]
 pub struct ExpertNames {
-    /// Of the whole.
+    /// Scope of the whole.
     pub(crate) scope: &'static str,
-    /// Of an expert's gate, its other widening, and its narrowing.
+    /// Names of an expert's gate, up projection and down projection.
     pub(crate) layers: [&'static str; 3],
 }
 

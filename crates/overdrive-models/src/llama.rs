@@ -1,16 +1,17 @@
 //! Llama and its kin (Mistral, Mixtral, Qwen2, Qwen3, Phi-3, Gemma, SmolLM3, OLMo 2): rotary
 //! positions, RMS norm, grouped queries, gated feed-forward layers.
 //!
-//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. The
-//! kin differ in fields. Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and
-//! keys. Some blocks of Mistral, Qwen and Gemma see a window only. Phi-3 keeps projections of one
-//! input in one matrix. Gemma scales embeddings, adds 1 to the weights of norms, and from its
-//! second version on caps scores and normalises what a half block adds; OLMo 2 normalises that
-//! alone. Some blocks of SmolLM3 turn nothing. Names and orientation of the weights are those of
-//! Hugging Face's checkpoints (`[out, in]`), so that loading is a check and no mapping. Sources:
-//! Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al., arXiv:2305.13245; SwiGLU:
-//! Shazeer, arXiv:2002.05202. Sliding windows: Jiang et al., "Mistral 7B", arXiv:2310.06825; Abdin
-//! et al., "Phi-3", arXiv:2404.14219; "Gemma 2", arXiv:2408.00118; "Gemma 3", arXiv:2503.19786.
+//! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding.
+//! Related architectures differ in fields. Qwen2 has biases on queries, keys and values, Qwen3
+//! norms on queries and keys. Some blocks of Mistral, Qwen and Gemma see only a window. Phi-3 keeps
+//! projections of one input in one matrix. Gemma scales embeddings and adds 1 to the weights of
+//! norms. From its second version on it caps scores and normalises the output of each half block;
+//! OLMo 2 normalises that alone. Some blocks of SmolLM3 have no rotary embedding. Names and
+//! orientation of the weights are those of Hugging Face's checkpoints (`[out, in]`), so loading
+//! needs no mapping. Sources: Touvron et al., arXiv:2302.13971; grouped queries: Ainslie et al.,
+//! arXiv:2305.13245; SwiGLU: Shazeer, arXiv:2002.05202. Sliding windows: Jiang et al., "Mistral
+//! 7B", arXiv:2310.06825; Abdin et al., "Phi-3", arXiv:2404.14219; "Gemma 2", arXiv:2408.00118;
+//! "Gemma 3", arXiv:2503.19786.
 
 use crate::experts::Experts;
 use crate::parameters::{Activation, Bias, NORMAL, f32s, projection};
@@ -37,9 +38,9 @@ pub struct Llama {
     pub hidden: usize,
     /// ε of the norms.
     pub eps: f64,
-    /// How queries and keys are turned.
+    /// The rotation of queries and keys.
     pub rotary: Rotary,
-    /// How they are turned in blocks with a window, where it is another way.
+    /// Rotation in blocks with a window, if it differs.
     pub window_rotary: Option<Rotary>,
     /// Blocks that turn no queries and keys.
     pub unturned: Vec<usize>,
@@ -60,15 +61,16 @@ pub struct Llama {
     pub output_bias: Bias,
     /// RMS norms over queries and keys.
     pub qk_norm: QkNorm,
-    /// What is added to the weights of norms.
+    /// Number added to the weights of norms.
     pub norm_offset: f64,
-    /// Where the norms of a half block stand.
+    /// The position of a half block's norms.
     pub norms: Norms,
-    /// Of the gate.
+    /// Activation of the gate.
     pub activation: Activation,
     /// Biases of the feed-forward layers.
     pub ffn_bias: Bias,
-    /// Several feed-forward layers of which a few are chosen, without biases and with SiLU.
+    /// Mixture of experts: several feed-forward layers, a few of them chosen per token, without
+    /// biases and with SiLU.
     pub experts: Option<Experts>,
     /// Whether queries, keys and values share one matrix, and both widenings another.
     pub joint: bool,
@@ -76,7 +78,7 @@ pub struct Llama {
     pub tied: bool,
 }
 
-/// What an RMS norm of queries and keys goes over.
+/// The axes of the RMS norm of queries and keys.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum QkNorm {
     /// There is none.
@@ -87,7 +89,7 @@ pub enum QkNorm {
     Whole,
 }
 
-/// Where the norms of attention and of the feed-forward layer stand.
+/// The position of the norms of attention and of the feed-forward layer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Norms {
     /// Before them.

@@ -18,7 +18,7 @@ pub enum Bias {
     Learnt,
 }
 
-/// What stands between two layers.
+/// The function between two layers.
 #[derive(Copy, Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Activation {

@@ -1,5 +1,5 @@
-//! Phi as of its versions 1, 1.5 and 2: blocks whose attention and feed-forward layer read one norm
-//! and are added together, rotation of a part of the channels, biases everywhere.
+//! Phi, versions 1, 1.5 and 2. Attention and feed-forward layer of a block read the same norm, and
+//! their outputs are added. Rotary embedding covers a part of the channels. All layers have biases.
 //!
 //! x is i32 token ids `[batch, T]`, y the logits `[batch, T, V]`; see [`Span`] for decoding. Names
 //! and orientation of the weights are those of Hugging Face's checkpoints (`[out, in]`), so that
@@ -28,11 +28,11 @@ pub struct Phi {
     pub key_heads: usize,
     /// Width of the feed-forward layer.
     pub hidden: usize,
-    /// How the activation is computed.
+    /// The form of the activation.
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
-    /// How queries and keys are turned.
+    /// The rotation of queries and keys.
     pub rotary: Rotary,
     /// Layer norms over each head of queries and keys.
     pub qk_norm: bool,

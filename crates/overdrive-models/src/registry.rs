@@ -8,15 +8,16 @@ use overdrive_ir::{Graph, GraphError};
 pub struct BuiltInModel {
     /// Its name on the command line and in results.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub summary: &'static str,
     /// Builds the forward graph: input `x`, output `y`, named dimension `batch`.
     pub build: fn() -> Result<Graph, GraphError>,
     /// Size of each named dimension unless the user says otherwise.
     pub dimensions: &'static [(&'static str, usize)],
-    /// What its integer inputs index: ids are below this. `None` where inputs are real numbers.
+    /// Number of ids that its integer inputs index; all ids are below it. `None` where inputs are
+    /// real numbers.
     pub vocabulary: Option<usize>,
-    /// What it is for, in the sense of what its figures show.
+    /// Its purpose: what its figures show.
     pub notes: &'static str,
 }
 
@@ -130,7 +131,7 @@ pub const MODELS: &[BuiltInModel] = &[
 #[error("unknown model `{name}`: expected one of \
          {known}{}", nearest.map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
 pub struct UnknownModel {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
     /// Every name there is.
     pub known: String,

@@ -13,7 +13,7 @@ pub struct Rotary {
     /// Angle per position of each pair of channels. The first `2 * frequencies.len()` channels of
     /// a head are turned, the rest stay as they are.
     pub frequencies: Vec<f64>,
-    /// What cosines and sines are multiplied by: 1 but for stretched positions.
+    /// Factor on cosines and sines: 1, except for stretched positions.
     pub gain: f64,
 }
 
@@ -70,7 +70,7 @@ impl Rotary {
 }
 
 /// Turns x `[batch, H, T, D]`. A rotation of all channels is a product with 2x2 matrices. Each
-/// channel is one sum of two terms, which fuses with what stands around it.
+/// channel is one sum of two terms, which fuses with the ops around it.
 pub(crate) fn rotated<'b>(x: Expr<'b>, rotation: Rotation<'b>) -> Expr<'b> {
     match rotation {
         Rotation::All(matrices) if x.is_poison() || matrices.is_poison() => x,

@@ -28,7 +28,7 @@ impl Caches {
     }
 }
 
-/// What a decoder's graph computes.
+/// The part of a sequence that a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Span {
     /// x `[batch, tokens]` to all logits y `[batch, tokens, V]`; both dimensions are names, nothing
@@ -47,15 +47,15 @@ pub enum Span {
     /// One more token of each sequence: x `[S, 1]` to y `[S, V]`. They stand at `position`, a
     /// scalar for one sequence and else `[S]`.
     Step {
-        /// Where the tokens before are.
+        /// The caches of earlier tokens.
         caches: Caches,
     },
 }
 
-/// What becomes of the scores of queries and keys.
+/// Options for the scores of queries and keys.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct ScoreOptions {
-    /// How many tokens a query sees, its own included; all before it where none is given.
+    /// Number of tokens that a query sees, including its own; `None` means all before it.
     pub(crate) window: Option<usize>,
     /// Factor; `1 / √D` where none is given.
     pub(crate) scale: Option<f64>,
@@ -79,7 +79,7 @@ pub(crate) struct Sequence<'b> {
     pub(crate) positions: Expr<'b>,
     /// i64; of a whole sequence there is none.
     position: Option<Expr<'b>>,
-    /// Where new keys and values go in the caches; all layers share it.
+    /// Positions of new keys and values in the caches; all layers share them.
     places: Option<Places<'b>>,
 }
 
@@ -148,8 +148,8 @@ impl<'b> Sequence<'b> {
         x.transpose(&[0, 2, 1, 3]).reshape(self.shape(&[heads * depth]))
     }
 
-    /// Causal attention of q `[batch, H, T, D]` over the tokens so far, of which k and v
-    /// `[batch, Hkv, T, D]` are the last.
+    /// Causal attention of q `[batch, H, T, D]` over the tokens so far. k and v
+    /// `[batch, Hkv, T, D]` are those of the last T tokens.
     pub(crate) fn attend(
         &self,
         layer: usize,
@@ -182,7 +182,7 @@ impl<'b> Sequence<'b> {
             .map(|(name, new)| keep(&format!("cache.{layer}.{name}"), new, places, caches))
     }
 
-    /// The rows of h `[batch, T, D]` of which logits are wanted: all, or `[1, D]`, or `[S, D]`.
+    /// The rows of h `[batch, T, D]` that logits are computed for: all, or `[1, D]`, or `[S, D]`.
     pub(crate) fn wanted(&self, h: Expr<'b>, width: usize) -> Expr<'b> {
         match (self.span, self.position) {
             (Span::Prefill { .. }, Some(position)) => {

@@ -15,7 +15,7 @@ use overdrive_ir::{Builder, DType, Dim, Expr, Graph, GraphError, TensorType};
 /// Sizes of a vision transformer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Vit {
-    /// What images are cut into.
+    /// The patches that images are cut into.
     pub patches: Patches,
     /// The blocks.
     pub stack: Stack,
@@ -82,7 +82,7 @@ impl Vit {
 }
 
 impl Patches {
-    /// How many there are.
+    /// The number of them.
     pub fn count(&self) -> usize {
         (self.image[0] / self.size[0]) * (self.image[1] / self.size[1])
     }

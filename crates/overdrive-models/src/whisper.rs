@@ -1,4 +1,4 @@
-//! Whisper: an encoder of sound and a decoder of text that looks at what the encoder gives.
+//! Whisper: an encoder of sound, and a decoder of text that attends to the encoder's output.
 //!
 //! `input_features` is log-mel spectra `[batch, bins, frames]`, `decoder_input_ids` i32 token ids
 //! `[batch, tokens]`; `logits` is `[batch, tokens, V]`. The number of frames is fixed: twice the
@@ -37,7 +37,7 @@ const NAMES: Names = Names {
     ffn: ["fc1", "fc2"],
 };
 
-/// Of the decoder's attention over what the encoder gives.
+/// Layers of the decoder's attention to the encoder's output.
 const CROSS: [&str; 4] =
     ["encoder_attn/q_proj", "encoder_attn/k_proj", "encoder_attn/v_proj", "encoder_attn/out_proj"];
 

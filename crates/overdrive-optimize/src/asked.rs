@@ -1,10 +1,10 @@
-//! What the user wants.
+//! The user's request.
 
 use crate::gate::Gate;
 use overdrive_studies::quantization::Metric;
 use serde::{Deserialize, Serialize};
 
-/// What is to become less.
+/// The quantity to reduce.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
@@ -37,14 +37,14 @@ pub enum Effort {
     High,
 }
 
-/// What is asked of a search.
+/// The request to a search.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Asked {
-    /// What is to become less.
+    /// The quantity to reduce.
     pub target: Target,
-    /// What judges.
+    /// The metric that judges.
     pub metric: Metric,
-    /// The most that may be lost, in the unit of the metric.
+    /// Largest loss allowed, in the unit of the metric.
     pub limit: f64,
     /// The probability with which a form that loses more may be taken.
     pub error: f64,
@@ -58,12 +58,12 @@ pub(crate) const FINALISTS: usize = 3;
 const SCREENING_ERROR: f64 = 0.025;
 
 impl Asked {
-    /// What decides at the end.
+    /// The gate that decides at the end.
     pub fn gate(&self) -> Gate {
         Gate { limit: self.limit, error: self.error, forms: FINALISTS }
     }
 
-    /// What is looked at on the way.
+    /// The gate for candidates during the search.
     pub(crate) fn screen(&self) -> Gate {
         Gate { limit: self.limit, error: SCREENING_ERROR, forms: 1 }
     }

@@ -1,4 +1,4 @@
-//! What was decided, with the fate of everything that was tried.
+//! The decision, with the outcome for every form that was tried.
 
 use crate::Form;
 use crate::gate::{Judgement, Verdict};
@@ -14,15 +14,15 @@ pub enum Outcome {
     Taken,
     /// Nothing is better than the float model.
     KeepFloat,
-    /// What is better loses more than the limit.
+    /// All better forms lose more than the limit.
     NoneWithin,
-    /// What is better may keep the limit; the samples do not tell.
+    /// A better form may keep the limit; the samples do not decide.
     Undecided,
     /// It ended before anything was judged.
     Unfinished,
 }
 
-/// What became of a form.
+/// The outcome for a form.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "is", content = "why")]
 pub enum Fate {
@@ -53,9 +53,9 @@ pub enum Fate {
 pub struct Tried {
     /// The form.
     pub form: Form,
-    /// What its kernels read; empty of a mix and of the float model.
+    /// Format that its kernels read; empty for a mix and for the float model.
     pub format: String,
-    /// What became of it.
+    /// Its outcome.
     pub fate: Fate,
     /// Its time over that of the float model, with the ends of its 95 % interval.
     pub time: Option<[f64; 3]>,
@@ -65,7 +65,7 @@ pub struct Tried {
     pub peak_bytes: Option<u64>,
     /// Bytes of its parameters.
     pub bytes: Option<u64>,
-    /// What it loses where forms are chosen.
+    /// Its loss on the samples that choose.
     pub chosen_by: Option<Judgement>,
     /// The verdict of the samples that are looked at once.
     pub judged: Option<Judgement>,
@@ -96,7 +96,7 @@ impl Tried {
         self.peak_bytes = session.peak_bytes.get(at).copied();
     }
 
-    /// What it loses, by the better of the two looks at it.
+    /// Its loss, by the more exact of its two judgements.
     pub fn lost(&self) -> Option<f64> {
         self.judged.as_ref().or(self.chosen_by.as_ref()).map(|judged| judged.lost[0])
     }
@@ -121,19 +121,20 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// What is known of a form.
+    /// The figures of a form.
     pub fn of(&self, name: &str) -> Option<&Tried> {
         self.tried.iter().find(|tried| tried.form.name == name)
     }
 
-    /// What is known of the form to deploy.
+    /// The figures of the form to deploy.
     pub fn taken(&self) -> Option<&Tried> {
         self.of(&self.form.as_ref()?.name)
     }
 }
 
-/// Marks what nothing dominates: what was timed, weighed and judged, and for which nothing else is
-/// as fast, as small and as good, and better in one of them. Times whose intervals meet are equal.
+/// Marks the Pareto front of forms whose time, bytes and loss are known. A form is on it unless
+/// another is as fast, as small and as good, and better in one of these. Times whose intervals
+/// overlap are equal.
 pub(crate) fn mark_front(tried: &mut [Tried]) {
     let known: Vec<Option<([f64; 3], u64, f64)>> = tried
         .iter()

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct Form {
     /// The mode that all layers have, or the name of a mix.
     pub name: String,
-    /// Of a mix: the mode of each layer that has one.
+    /// For a mix: the mode of each layer that has one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub layers: BTreeMap<String, String>,
 }
@@ -55,8 +55,8 @@ impl Form {
 pub struct Rung {
     /// Its name.
     pub mode: String,
-    /// What its kernels read. Modes of one format differ in how weights find their codes, and take
-    /// the same time.
+    /// Format that its kernels read. Modes of one format differ in how weights find their codes,
+    /// and take the same time.
     pub format: String,
     /// Whether a layer can have it alone, so that it can be a part of a mix.
     pub mixes: bool,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Fewer paired differences than this have no interval that could be believed.
 const FEWEST: usize = 8;
 
-/// What a limit of loss made of a form.
+/// The verdict on a form under a limit of loss.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
@@ -40,7 +40,7 @@ impl Verdict {
 pub struct Judgement {
     /// The verdict.
     pub verdict: Verdict,
-    /// What was lost, in the metric's unit of loss; the ends are one-sided each.
+    /// The loss, in the metric's unit of loss; each end is one-sided.
     pub lost: [f64; 3],
     /// Samples that judged.
     pub samples: usize,
@@ -102,7 +102,7 @@ impl Gate {
     }
 
     /// Samples with which a form that loses nothing would pass, by the spread between two sets of
-    /// scores: what a user should know before the search.
+    /// scores. A user should know this before the search.
     pub fn samples_to_pass(self, metric: Metric, float: &Scores, found: &Scores) -> Option<u64> {
         let [value, low, high] = interval(metric, (float, found), self.each())?;
         if let Some(flips) = flips(metric, float, found) {
@@ -162,8 +162,8 @@ mod tests {
 
     const GATE: Gate = Gate { limit: 0.5, error: 0.001, forms: 3 };
 
-    /// A float model that is right in nine of ten, and one that loses `points` of it, with as much
-    /// noise between them as 8-bit codes have.
+    /// A float model that is right in nine cases of ten, and one that loses `points` of that. The
+    /// noise between them is that of 8-bit codes.
     fn planted(points: f64, samples: usize, seed: u64) -> [Scores; 2] {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (noise, mut pair) = (0.01, [Vec::new(), Vec::new()]);

@@ -1,4 +1,4 @@
-//! Which form of a model to deploy.
+//! Decides which form of a model to deploy.
 //!
 //! [`search`] times every format on the user's machine before it looks at quality. It mixes modes
 //! by what layers cost, and judges the best once, on samples that nothing else saw. It asks a

@@ -1,4 +1,4 @@
-//! What a search asks of a machine, and what it is told.
+//! `Machine`: measures and judges forms of a model for a search.
 
 use crate::{Form, LayerFacts, Rung};
 use overdrive_studies::quantization::Scores;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Why there is no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Halt {
-    /// This form cannot be had, for this reason; the search goes on without it.
+    /// This form is impossible, for this reason; the search continues without it.
     Declined(String),
     /// The time to explore is over: what is known so far is judged.
     OutOfTime,
@@ -50,7 +50,7 @@ pub struct Session {
     pub peak_bytes: Vec<u64>,
 }
 
-/// What was timed at once.
+/// Forms that were timed in one session.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Block {
     /// How often the model has it.
@@ -59,14 +59,14 @@ pub struct Block {
     pub samples_ns: Vec<Vec<f64>>,
 }
 
-/// What each part of a mix costs alone.
+/// The costs of each part of a mix alone.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Parts {
     /// The layers.
     pub layers: Vec<LayerFacts>,
     /// Median nanoseconds of a layer of each class, by mode; float among them.
     pub times_ns: BTreeMap<String, BTreeMap<String, f64>>,
-    /// What the model loses by a group in a mode, all others in float.
+    /// Loss of the model with one group in a mode and all others in float.
     pub lost: BTreeMap<String, BTreeMap<String, f64>>,
     /// Bytes of a group's weights in a mode.
     pub bytes: BTreeMap<String, BTreeMap<String, u64>>,
@@ -85,7 +85,7 @@ impl Parts {
     }
 }
 
-/// Makes, times and judges forms. All calls are deterministic but for times.
+/// Makes, times and judges forms. All calls are deterministic except for times.
 pub trait Machine {
     /// The modes that may be tried, cheapest method first within a format.
     fn rungs(&mut self) -> Vec<Rung>;
@@ -110,7 +110,7 @@ pub trait Machine {
     /// As [`Self::time`].
     fn bytes(&mut self, form: &Form) -> Result<u64, Halt>;
 
-    /// What each layer costs in these modes.
+    /// The costs of each layer in these modes.
     ///
     /// # Errors
     /// As [`Self::time`].

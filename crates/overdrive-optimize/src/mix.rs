@@ -19,8 +19,9 @@ pub(crate) struct Mixing<'a> {
 }
 
 impl<'a> Mixing<'a> {
-    /// Of parts and of wholes: the float model's time, and of each mode on all layers its name, its
-    /// time and what it loses. Parts are scaled so that they add up to the wholes.
+    /// From figures of single layers (`parts`) and of whole models: the float model's time, and
+    /// name, time and loss of each mode on all layers. Parts are scaled so that they add up to the
+    /// whole.
     pub(crate) fn new(
         parts: &'a Parts,
         modes: &'a [String],
@@ -96,7 +97,7 @@ impl<'a> Mixing<'a> {
             false => bytes.map(|&bytes| bytes as f64),
         };
         let lost = self.lost(group, mode).map(|lost| lost.max(0.0) * factors[1]);
-        // What a layer cannot have, or what nothing is known of, is not taken.
+        // An infinite cost excludes forms that a layer cannot take, or of which nothing is known.
         Choice { cost: cost.unwrap_or(f64::INFINITY), lost: lost.unwrap_or(f64::INFINITY) }
     }
 
@@ -112,7 +113,7 @@ impl<'a> Mixing<'a> {
     }
 }
 
-/// What makes the parts add up to the whole; 1 where the two do not even have one sign.
+/// The factor that makes the parts add up to the whole; 1 if their signs differ.
 fn factor(whole: f64, parts: f64) -> f64 {
     let factor = whole / parts;
     if factor.is_finite() && factor > 0.0 { factor } else { 1.0 }

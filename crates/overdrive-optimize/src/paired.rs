@@ -70,7 +70,7 @@ fn bounds([lost, won]: [f64; 2], count: f64, error: f64) -> [f64; 3] {
     [share, low, high].map(|share| 100.0 * share)
 }
 
-/// How many standard errors below `delta` the loss that was seen lies, were `delta` the true one.
+/// How many standard errors the observed loss is below `delta`, if `delta` is the true loss.
 fn score([lost, won]: [f64; 2], count: f64, delta: f64) -> f64 {
     // The likeliest share of answers that were won, given that difference.
     let a = 2.0 * count;

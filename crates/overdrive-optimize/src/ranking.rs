@@ -1,4 +1,4 @@
-//! Which of two forms is better in the target, and whether that is beyond doubt.
+//! Compares two forms in the target: which is better, and whether that is certain.
 
 use crate::asked::Target;
 use crate::decision::Tried;
@@ -11,7 +11,7 @@ pub(crate) struct Ranking<'a> {
 }
 
 impl Ranking<'_> {
-    /// What the target makes of a form: less is better.
+    /// The cost of a form under the target; less is better.
     pub(crate) fn cost(&self, at: usize) -> Option<f64> {
         let tried = &self.tried[at];
         match self.target {

@@ -1,7 +1,7 @@
 //! Everything that was measured, and who asks for more.
 //!
-//! Invariant: a decision is a function of the record alone. So a search that was interrupted goes
-//! on from it, and a decision is repeated from it, bit for bit, without a machine.
+//! Invariant: a decision is a function of the record alone. So an interrupted search continues from
+//! it, and a decision can be repeated from it, bit for bit, without a machine.
 
 use crate::machine::{Care, Halt, Machine, Part, Parts, Session};
 use crate::{Form, Rung};
@@ -9,7 +9,7 @@ use overdrive_studies::quantization::Scores;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was measured.
+/// All measurements.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     /// The modes that could be tried.
@@ -20,7 +20,7 @@ pub struct Record {
     pub scores: BTreeMap<String, BTreeMap<Part, Kept>>,
     /// Bytes of each form's parameters.
     pub bytes: BTreeMap<String, u64>,
-    /// What was asked of layers, by the modes.
+    /// Figures of single layers, by mode.
     pub parts: BTreeMap<String, Parts>,
     /// The layers of each mix.
     pub mixes: BTreeMap<String, BTreeMap<String, String>>,
@@ -60,7 +60,8 @@ pub struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Of a machine, from what is known already; `keep` is shown the record after every answer.
+    /// Wraps a machine, starting with what is known already. `keep` gets the record after every
+    /// answer.
     pub fn of(
         machine: &'a mut dyn Machine,
         record: Record,
@@ -69,12 +70,12 @@ impl<'a> Asking<'a> {
         Self { record, machine: Some(machine), keep }
     }
 
-    /// Of a record alone.
+    /// Answers from a record alone.
     pub fn again(record: Record, keep: &'a mut dyn FnMut(&Record)) -> Self {
         Self { record, machine: None, keep }
     }
 
-    /// What is known.
+    /// The record so far.
     pub fn record(&self) -> &Record {
         &self.record
     }

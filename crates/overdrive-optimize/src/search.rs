@@ -13,7 +13,7 @@ use overdrive_studies::quantization::Scores;
 
 /// Mixes that are made, at most.
 const MIXES: usize = 4;
-/// What the next mix may lose of what the last one showed to be too much.
+/// Margin on the loss budget of the next mix, after one that lost too much.
 const BACK: f64 = 0.8;
 
 /// Decides which form to deploy.
@@ -46,8 +46,8 @@ impl Search<'_, '_> {
         self.judge()
     }
 
-    /// Times and looks at everything that is worth it. Each of the three stages has a time of its
-    /// own, so that what was timed is judged.
+    /// Times and screens every promising form. Each of the three stages has its own time budget, so
+    /// that forms that were timed are also judged.
     fn explore(&mut self) -> Result<(), Halt> {
         self.begin()?;
         let rungs = self.asking.rungs();
@@ -93,8 +93,8 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Times a format by the first of its modes that can be had, and leaves it out where it is no
-    /// better than the float model.
+    /// Times a format by the first of its modes that runs. Leaves the format out if it is no better
+    /// than the float model.
     fn time_format(&mut self, format: &str) -> Result<(), Halt> {
         for index in self.of_format(format) {
             let form = self.tried[index].form.clone();
@@ -316,8 +316,7 @@ impl Search<'_, '_> {
         })
     }
 
-    /// A session of all that are left, timed with care; where it cannot be had, what is known of
-    /// each stands.
+    /// Times all remaining forms in one long session. If that fails, their earlier times stay.
     fn time_finalists(&mut self, finalists: &[usize]) -> Result<(), Halt> {
         let mut forms = vec![Form::float()];
         forms.extend(finalists.iter().map(|&at| self.tried[at].form.clone()));
@@ -353,7 +352,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// What a search that was stopped knows: it takes nothing that was not judged.
+    /// The result of an interrupted search: it takes nothing that was not judged.
     fn best_so_far(&self) -> (Outcome, Option<Form>) {
         let kept = (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept);
         let best = kept.min_by(|&a, &b| self.ranking().order(a, b));

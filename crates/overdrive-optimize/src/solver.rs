@@ -1,4 +1,4 @@
-//! Which group of layers takes which mode: the exact optimum of a multiple-choice knapsack.
+//! Assigns a mode to each group of layers: the exact optimum of a multiple-choice knapsack.
 //!
 //! Losses are whole numbers of a small unit, rounded up. So the table over all budgets is exact,
 //! and what it picks never breaks the limit by rounding.
@@ -9,9 +9,9 @@ const UNITS: usize = 20_000;
 /// A choice for a group.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub(crate) struct Choice {
-    /// What it is to be least of: nanoseconds or bytes.
+    /// The cost to minimise: nanoseconds or bytes.
     pub cost: f64,
-    /// What the model loses by it.
+    /// The loss of the model by it.
     pub lost: f64,
 }
 

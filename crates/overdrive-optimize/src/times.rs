@@ -1,4 +1,4 @@
-//! What a session says of a form: its time, and its share of the float model's.
+//! Times of a form in a session, absolute and as a share of the float model's.
 
 use crate::machine::Session;
 use overdrive_bench::statistics::{Sorted, ratio_of_medians};

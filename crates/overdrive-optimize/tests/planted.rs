@@ -231,7 +231,7 @@ fn a_better_method_of_a_format_is_found() {
     assert_eq!(decision.of("int8").unwrap().fate, Fate::Beaten("int4-gptq".to_owned()));
 }
 
-/// Of two layers one takes all the loss and the other nearly all the time.
+/// One of two layers has all the loss, the other nearly all the time.
 #[test]
 fn a_mix_gets_the_time_without_the_loss() {
     let mut machine = planted(&[("int4", "int4", 0.4, 50, 2.0), ("int8", "int8", 0.7, 100, 0.0)]);

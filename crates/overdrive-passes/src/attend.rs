@@ -1,11 +1,11 @@
 //! Attend: `softmax(f(q kᵀ)) v` becomes attention with a score function, where the device has a
 //! kernel for it.
 //!
-//! Padding masks are data, so that no pass can know ahead what they hide. All between the product
-//! and the softmax is read as a function of one score. In it, whatever does not come from the
-//! product is a captured tensor, read where it was before it was broadcast. Scores then never exist
-//! as a whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row whose
-//! scores are all -∞, of which the softmax is NaN and attention 0, is either guarded or impossible.
+//! Padding masks are data, so no pass can know what they hide. So everything between the product
+//! and the softmax is read as a function of one score. Operands that do not come from the product
+//! become captured tensors, read in their shape before broadcasting. Scores then never exist as a
+//! whole. Source: Dong et al., "Flex attention", arXiv:2412.05496. Invariant: a row whose scores
+//! are all -∞ is either guarded or impossible, because its softmax is NaN and its attention 0.
 
 mod operand;
 
@@ -71,7 +71,7 @@ struct AttentionProducts {
     interior: Vec<Value>,
 }
 
-/// What a score is made of.
+/// The parts of a score.
 enum ScoreExpr {
     /// The scaled product of a query and a key.
     Product,
@@ -116,7 +116,7 @@ impl AttentionProducts {
 
 /// What `node` computes, if that is attention whose scores are seen by nobody.
 fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<AttentionProducts> {
-    // A sum that is rounded to the type of the operands is what the op gives.
+    // The op itself rounds its sum to the type of the operands.
     let rounded = matches!(root.op.prim(), Some(Prim::Convert { .. }));
     let node = if rounded { graph.producer(root.operands[0])? } else { root };
     let weighted = heads(node)?;
@@ -244,7 +244,7 @@ impl Reader<'_> {
         Some(ScoreExpr::Elementwise(prim.clone(), operands.collect::<Option<_>>()?))
     }
 
-    /// What does not come from the product, where it was before it was broadcast.
+    /// A value that does not come from the product, read in its shape before broadcasting.
     fn read(&mut self, value: Value) -> ScoreExpr {
         if let Some(number) = constant(self.graph, value) {
             return ScoreExpr::Constant(number.clone());

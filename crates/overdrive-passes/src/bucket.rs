@@ -1,13 +1,13 @@
-//! Bucket: collectives start as soon as their operand is there, end where their result is wanted,
-//! and small ones of one kind and group are one step.
+//! Bucket: collectives start as soon as their operand is ready and end where their result is read.
+//! Small ones of one kind and group are merged into one step.
 //!
-//! The graph reduces gradients where the optimizer needs them, behind the whole backward. Starting
-//! each early lets a device that has a stream for collectives hide them behind the rest of the
-//! backward. A transport has a cost for each collective, so that hundreds of small ones become a
-//! few of some size, as in PyTorch's DistributedDataParallel (Li et al., 2020, section 3.2.3). A
-//! bucket copies nothing: it is one step with several operands and results. Invariant: steps that
-//! touch the same bytes keep their order, and ranks, whose plans have the same steps, have the same
-//! collectives in the same order.
+//! The graph reduces gradients where the optimizer needs them, after the whole backward pass. A
+//! device with a stream for collectives can hide them behind the rest of the backward pass, if each
+//! starts early. A transport has a cost for each collective, so hundreds of small ones become a few
+//! larger ones. PyTorch's DistributedDataParallel does the same (Li et al., 2020, section 3.2.3). A
+//! bucket copies nothing: it is one step with several operands and results. Invariants: steps that
+//! touch the same bytes keep their order. Plans of all ranks have the same collectives in the same
+//! order.
 
 use overdrive_ir::plan::{Plan, SlotId, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
@@ -16,7 +16,7 @@ use overdrive_ir::{Channel, Description, Prim, Reducer};
 /// the bandwidth.
 pub(crate) const BUCKET_BYTES: usize = 25 << 20;
 
-/// The stream of collectives, beside those of copies.
+/// The stream of collectives; copies have streams of their own.
 const STREAM: u16 = 3;
 
 /// Orders and gathers the collectives of a plan.
@@ -73,13 +73,13 @@ fn end_late(steps: &mut [Step], behind: &[SlotId]) {
 struct Bucket {
     /// Where they start, in the order of the plan.
     starts: Vec<usize>,
-    /// Where they end.
+    /// The steps where they end.
     ends: Vec<usize>,
     bytes: usize,
 }
 
-/// Makes one step of collectives of a kind that are under way at the same time. The last of them
-/// starts all, the first that is waited for ends all: between its start and its end, no step meets
+/// Merges collectives of a kind that are under way at the same time into one step. It starts where
+/// the last of them started, and ends where the first was waited for. No step in between touches
 /// any of them.
 fn gather(plan: &mut Plan, most: usize) {
     let mut open: Vec<Bucket> = vec![];
@@ -126,7 +126,7 @@ fn gather(plan: &mut Plan, most: usize) {
     plan.steps.retain(|_| !gone.next().expect("one for each step"));
 }
 
-/// What a collective does with blocks, where several of it can be one, and its channel.
+/// The kind of a collective of which several can be merged, and its channel.
 fn kind(step: &Step) -> Option<(BucketKind, &Channel)> {
     let StepKind::CollectiveStart { prim } = &step.kind else { return None };
     match prim {

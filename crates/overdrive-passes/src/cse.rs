@@ -1,4 +1,4 @@
-//! Common subexpression elimination: what is computed twice from the same values is computed once.
+//! Common subexpression elimination: merges nodes that compute the same from the same values.
 //!
 //! Everything in a graph is pure, so equal operations on equal operands are equal. Random draws
 //! carry their site, collectives their channel: two of them are equal only where they are meant to

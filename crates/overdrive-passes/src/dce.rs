@@ -1,8 +1,8 @@
 //! Dead code elimination: drops nodes that no output and no update needs, in regions too.
 //!
-//! Gradient rules build cotangents that nobody asked for, and every pass leaves what it replaced;
-//! this is what removes both. Everything in a graph is pure, collectives included: all ranks run
-//! the same graph and drop the same ones.
+//! Gradient rules build cotangents that nobody needs, and every pass leaves the nodes that it
+//! replaced. This pass removes both. Everything in a graph is pure, collectives included: all ranks
+//! run the same graph and drop the same ones.
 
 use crate::rebuild::{rebuild, regions};
 use overdrive_ir::{Graph, GraphError};

@@ -1,14 +1,12 @@
-//! Delayed scales of layers on codes of fp8: a state for each tensor, made new at the end of a
-//! step.
+//! Delayed scales of layers on codes of fp8: a state for each tensor, updated at the end of a step.
 //!
 //! A scale is a power of two. It is at least twice as large as the tensor of the step before
 //! needed, so that a tensor may double before it saturates. It falls by half once in [`HOLD`]
-//! batches. So what was seen stays in range for as many batches at least. A batch with nothing but
-//! zeros, or what is not finite, says nothing: the scale stays.
+//! batches. So observed values stay in range for at least that many batches. A batch with only
+//! zeros, or with non-finite values, leaves the scale as it is.
 //!
-//! Before the first batch nothing was seen. Scales then are those of magnitudes that trained models
-//! have: [`USUAL_X`], [`USUAL_W`], and of the gradient of a mean over M rows 1/M. The first batch
-//! replaces them.
+//! Before the first batch, scales are those of the usual magnitudes of trained models: [`USUAL_X`],
+//! [`USUAL_W`], and 1/M for the gradient of a mean over M rows. The first batch replaces them.
 //!
 //! Invariant: a scale depends on all of a batch, so that it is the same on every rank.
 
@@ -30,7 +28,8 @@ const MARGIN: f64 = 2.0;
 /// The least scale, 2^-64: a quotient of any magnitude below 2^63 is a number.
 const LEAST: f64 = 1.0 / (1u128 << 64) as f64;
 
-/// The numbers of layers, of which those of one x, or of one w, share its scale.
+/// The scale numbers of layers. Layers with the same x share its scale, and so do layers with the
+/// same w.
 #[derive(Default)]
 pub(crate) struct Numbers {
     layers: usize,
@@ -136,7 +135,7 @@ impl<'g> DelayedScales<'g> {
     }
 }
 
-/// The scale after `old`, of which the part `held` stays at least.
+/// The scale that follows `old`. It is at least the share `held` of `old`.
 fn renewed<'b>(old: Expr<'b>, largest: Expr<'b>, held: Expr<'b>, to: DType) -> Expr<'b> {
     let needed = largest.block_scale(&[], to, ScaleFormat::E8m0Up).convert(DType::F32) * MARGIN;
     let says = |kind, bound: f64| largest.compare(kind, largest.constant(bound));

@@ -1,4 +1,4 @@
-//! `differentiate` turns a graph into one that also gives gradients.
+//! `differentiate` turns a graph into one that also computes gradients.
 //!
 //! The result is an ordinary graph: it can be optimised, run and differentiated again. Training
 //! builds on [`gradients`](overdrive_ir::gradients) directly, because its cotangents come from a

@@ -1,4 +1,4 @@
-//! A plan on its way through the passes, and what each of them is and changes.
+//! A plan on its way through the passes, and the description and changes of each pass.
 
 use crate::plan::PlanError;
 use crate::rematerialize::Rematerialize;
@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Pass {
     /// Its one name.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// Its work, in a sentence.
     pub does: &'static str,
     /// The modes in which it runs.
     pub modes: &'static [Mode],
@@ -26,7 +26,7 @@ impl fmt::Debug for Pass {
     }
 }
 
-/// What there is of a plan between two passes.
+/// The size of a draft between two passes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct DraftSize {
     /// Nodes of the graph.
@@ -35,14 +35,14 @@ pub struct DraftSize {
     pub steps: usize,
 }
 
-/// What one pass changed.
+/// Changes by one pass.
 #[derive(Clone, Debug)]
 pub struct PassChange {
     /// The pass.
     pub pass: &'static Pass,
-    /// What it was given.
+    /// Sizes before it.
     pub before: DraftSize,
-    /// What it made.
+    /// Sizes after it.
     pub after: DraftSize,
     /// The notes that it added: what it expanded, declined, cast.
     pub notes: Vec<Note>,
@@ -50,15 +50,15 @@ pub struct PassChange {
 
 /// A plan on its way through the list.
 pub(crate) struct Draft<'a> {
-    /// The graph that was asked for.
+    /// The requested graph.
     pub asked: &'a Graph,
     /// The graph as far as it is rewritten.
     pub graph: Cow<'a, Graph>,
-    /// What the device can do.
+    /// The abilities of the device.
     pub target: &'a dyn Target,
-    /// What it must fit.
+    /// The limits to keep.
     pub tuning: &'a Tuning,
-    /// What is kept from the forward to the backward.
+    /// The values kept from the forward to the backward part.
     pub policy: Rematerialize,
     /// The notes so far; from `steps` on all of it.
     pub plan: Plan,

@@ -4,7 +4,7 @@
 //! gradients (`overdrive_ir::ops::float8_linear`). Weights are rounded from their f32, so that
 //! their gradients are in f32. Activations come in the format of all other contractions.
 //!
-//! Scales are current or [delayed](crate::delayed): then they are states, which the step makes new
+//! Scales are current or [delayed](crate::delayed). Delayed ones are states, which the step updates
 //! by [`DelayedScales`](crate::DelayedScales).
 //!
 //! A layer stays as it is in two cases:
@@ -27,12 +27,12 @@ pub struct Float8 {
     /// Formats by role.
     #[serde(flatten)]
     pub formats: Float8Linear,
-    /// Where scales come from; recipes that do not say it are older than the choice.
+    /// The source of scales. Older recipes lack this field.
     #[serde(default)]
     pub scaling: Scaling,
 }
 
-/// Where the scales of tensors come from.
+/// The source of the scales of tensors.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scaling {
@@ -44,7 +44,7 @@ pub enum Scaling {
 }
 
 impl Float8 {
-    /// What a recipe of these is called.
+    /// The name of such a recipe.
     pub fn title(&self) -> &'static str {
         match (self.formats.gradient == self.formats.forward, self.scaling) {
             (false, Scaling::Delayed) => "fp8",

@@ -2,8 +2,9 @@
 //!
 //! There are two policies:
 //! - `node_by_node` (modes eager and jit) keeps every op of the model a step of its own. A
-//!   composite becomes one `fused` op where its expansion is one loop nest, or one contraction with
-//!   its epilogue, as a good kernel library would have it. Otherwise it becomes its primitives.
+//!   composite becomes one `fused` op if its expansion is one loop nest, or one contraction with
+//!   its epilogue. A good kernel library would have a kernel for it. Otherwise it becomes its
+//!   primitives.
 //! - `groups` (mode compile) expands everything and merges along producer-consumer edges as long as
 //!   the group still lowers. Nothing but the code that can be generated decides what fuses. Every
 //!   refusal is a note.

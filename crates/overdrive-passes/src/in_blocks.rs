@@ -1,9 +1,9 @@
 //! In blocks: collectives cut and join along the first axis, where parts are whole blocks of bytes.
 //!
 //! Transports move bytes and fold elements; they know no axes. A collective along another axis
-//! becomes one over a new first axis, of one entry for each rank. It stands between transposes,
-//! which fuse with their neighbours or are views. One rank needs no collective. Invariant:
-//! afterwards every collective has more than one rank and axis 0.
+//! becomes one over a new first axis, of one entry for each rank. It is between transposes, which
+//! fuse with their neighbours or are views. One rank needs no collective. Invariant: afterwards
+//! every collective has more than one rank and axis 0.
 
 use overdrive_ir::{Expr, Graph, GraphError, Prim};
 

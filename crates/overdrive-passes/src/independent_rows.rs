@@ -1,5 +1,5 @@
-//! Whether the samples of a batch are computed apart from each other, so that some of them stand
-//! for all.
+//! Decides whether the samples of a batch are computed independently, so that some of them can
+//! represent all.
 //!
 //! Follows the rows of the inputs through the primitives of a graph. Invariant: a yes is a proof; a
 //! graph that mixes rows where this analysis cannot see that it does not is a no.
@@ -7,7 +7,7 @@
 use crate::to_primitives;
 use overdrive_ir::{Graph, Node, Prim, Shape, Value};
 
-/// What is known of a value.
+/// The known facts of a value.
 #[derive(Clone, Debug, PartialEq)]
 enum Follows {
     /// One axis has `rows * inner` entries, row by row; each depends on its own row alone.
@@ -70,7 +70,7 @@ struct NodeRows<'g> {
 }
 
 impl NodeRows<'_> {
-    /// What the results follow; `None` where rows meet.
+    /// The rows that results follow; `None` where rows meet.
     fn results(&self, operands: &[Follows]) -> Option<Vec<Follows>> {
         let unequal =
             |value: &Value| Nothing { equal: vec![false; sizes(self.graph, *value).len()] };
@@ -85,7 +85,7 @@ impl NodeRows<'_> {
         self.with_rows(operands).map(|follows| vec![follows; count])
     }
 
-    /// Which axes of a result that no row reaches have equal entries, where that is known.
+    /// The axes along which a result that depends on no row has equal entries, if that is known.
     fn without_rows(&self, operands: &[Follows]) -> Option<Vec<bool>> {
         let equal: Vec<&Vec<bool>> = operands
             .iter()
@@ -120,7 +120,7 @@ impl NodeRows<'_> {
         }
     }
 
-    /// What the result of an op follows that some row reaches.
+    /// The rows that the result of an op follows, if some operand has rows.
     fn with_rows(&self, operands: &[Follows]) -> Option<Follows> {
         let first = operands.iter().find(|operand| matches!(operand, Rows { .. }))?;
         let &Rows { axis, inner } = first else { return None };

@@ -44,10 +44,10 @@ struct Lookup {
 pub struct OutOfRange {
     /// The input.
     pub input: String,
-    /// What takes the index.
+    /// The op that takes the index.
     pub op: String,
     place: String,
-    /// How many there are.
+    /// The number of them.
     pub size: usize,
     /// The value, and which element it is.
     pub found: String,

@@ -24,7 +24,7 @@ pub fn legalize(
         let reason = reason.reason(&target.description().device);
         notes.push(Note::Expanded { op: node.op.name(), scope: node.scope.to_string(), reason });
         let flat = expansion(node, operands, target);
-        // Says where the primitives came from, so that what they fuse into keeps a name.
+        // The scope names the origin of the primitives, so that fused ops made of them have a name.
         let _scope = b.scope_path(&scope_of(&node.op));
         Some(b.inline(&flat, operands))
     })
@@ -38,10 +38,10 @@ pub fn to_primitives(graph: &Graph) -> Result<Graph, GraphError> {
     legalize(graph, &WithoutKernels::default(), &mut Vec::new())
 }
 
-/// Computes once what kernels would compute several times from the same values, for composites that
-/// were expanded. Layers that share their input share its quantization. The updates of all
-/// parameters share the numbers that depend on the step alone, which would each be a loop. Whatever
-/// else loops compute is left to them: it is cheap where it is needed.
+/// Merges values of expanded composites that kernels would otherwise compute several times. Layers
+/// that share their input share its quantization. The updates of all parameters share the numbers
+/// that depend on the step alone; each would be a loop. Other work inside loops is not merged,
+/// since loops recompute it cheaply.
 pub(crate) fn share(graph: &Graph) -> Result<Graph, GraphError> {
     merge(graph, |graph, node| {
         let is_number = node.results.iter().all(|v| graph.ty(*v).elements() == 1);

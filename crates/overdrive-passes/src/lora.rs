@@ -1,5 +1,5 @@
-//! Low-rank adapters: beside each chosen weight W `[N, K]` stand A `[r, K]` and B `[N, r]`. The
-//! layer computes `x Wᵀ + s (x Aᵀ) Bᵀ` with `s = alpha / r`.
+//! Low-rank adapters: each chosen weight W `[N, K]` gets A `[r, K]` and B `[N, r]`. The layer
+//! computes `x Wᵀ + s (x Aᵀ) Bᵀ` with `s = alpha / r`.
 //!
 //! B begins as zeros, so that the graph begins unchanged. The products stay apart while the
 //! adapters learn. With W + s B A in one product, backward would need the gradient of that sum. It
@@ -31,7 +31,7 @@ const ROUTER: &str = "gate";
 
 impl Lora {
     /// The layers of a model that take adapters: every linear layer of attention and of
-    /// feed-forward layers, which are those in numbered blocks; no head and no router.
+    /// feed-forward layers. These are in numbered blocks. The head and routers take none.
     ///
     /// # Errors
     /// When the graph is damaged, or has no such layer.
@@ -93,7 +93,7 @@ impl Lora {
         for layer in layers {
             let [n, k] = layer.shape;
             let [a_name, b_name] = Self::states(&layer.name);
-            // PEFT's, which is that of PyTorch's linear layers.
+            // The initialisation of PEFT, which is that of PyTorch's linear layers.
             let uniform = Init::Uniform { bound: 1.0 / (k as f64).sqrt(), seed: 0 };
             let down = b.state_named(&a_name, TensorType::new(DType::F32, [self.rank, k]), uniform);
             let up =

@@ -19,8 +19,8 @@ pub(crate) fn contraction(region: &Graph) -> Option<&Node> {
     region.nodes().iter().find(|n| is_contraction(n))
 }
 
-/// True for the primitives that run as GEMM or convolution. Of composites, a region has none but
-/// those whose kernel hands its sums to an epilogue: `fuse` lets no other into one.
+/// True for the primitives that run as GEMM or convolution. Also true for composites: `fuse` lets
+/// only those into a region whose kernel applies an epilogue to its sums.
 pub(crate) fn is_contraction(node: &Node) -> bool {
     node.op.prim().is_none_or(|prim| matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)))
 }
@@ -50,7 +50,7 @@ pub(crate) fn folds_space(region: &Graph) -> bool {
         _ => true,
     };
     let convolution = matches!(core.op.prim(), Some(Prim::Convolution(_)));
-    // Of no pixels nothing would be handed on.
+    // Without pixels there would be no result to hand on.
     convolution && rank > 2 && !space.contains(&0) && region.nodes().iter().all(whole)
 }
 
@@ -86,8 +86,8 @@ impl Space {
         self.kept().iter().chain(&self.reduced).map(|&axis| self.full[axis]).collect()
     }
 
-    /// Where each axis of a result lies in the loop nest: the full shape, or the reduced one with
-    /// or without dimensions of 1.
+    /// Maps each axis of a result to the loop nest. The result has the full shape, or the reduced
+    /// one with or without dimensions of 1.
     fn map_of(&self, ty: &TensorType) -> Option<index::IndexMap> {
         let (sizes, kept) = (ty.sizes(), self.kept());
         let order: Vec<usize> = kept.iter().chain(&self.reduced).copied().collect();

@@ -2,10 +2,11 @@
 //! in i32.
 //!
 //! Models that were quantized elsewhere arrive as QuantizeLinear and DequantizeLinear around float
-//! products (QDQ), and so do our own convolutions of codes. Where a scale and a zero point do not
-//! change along what a product sums, they leave the sum: `Σ (a - za) sa (b - zb) sb = sa sb Σ (a -
-//! za)(b - zb)`, which is `Codes`. On real numbers nothing changes; in f32 it is more exact than
-//! before. Invariant: what became integer, and what could not, is a note that the plan shows.
+//! products (QDQ), and so do our own convolutions of codes. If scale and zero point are constant
+//! along the contracted axes, they leave the sum:
+//! `Σ (a - za) sa (b - zb) sb = sa sb Σ (a - za)(b - zb)`, which is `Codes`. On real numbers
+//! nothing changes; in f32 it is more exact than before. Invariant: what became integer, and what
+//! could not, is a note that the plan shows.
 
 use crate::rebuild::{NodeToCopy, rebuild};
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
@@ -132,7 +133,7 @@ impl<'b> ScaledCodes<'b> {
     }
 }
 
-/// How two sides meet.
+/// The operation that joins two sides.
 enum Meeting {
     Dot { batch: Vec<(usize, usize)>, contract: Vec<(usize, usize)> },
     Convolution(Convolution),
@@ -181,7 +182,8 @@ impl<'b> CodeProduct<'b> {
                     && right.is_whole(contract.iter().map(|pair| pair.1))
             }
             Meeting::Convolution(_) => {
-                // Samples may have scales of their own, but what stands around them is one number.
+                // Samples may have scales of their own, but they share one zero point, which is
+                // also the padding.
                 let zero = left.codes.zero.is_none_or(is_one);
                 zero && left.is_whole(1..left.codes.codes.rank())
                     && right.is_whole(1..right.codes.codes.rank())

@@ -1,10 +1,10 @@
 //! `observe` adds outputs that show what flows into contractions. `Evidence` is what a driver
 //! gathers from them.
 //!
-//! Calibration has three parts that know nothing of each other. This pass says what to look at. A
-//! driver runs the graph on data and adds up the outputs of each call. Passes that quantize read
-//! the sums. Invariant: the outputs and updates of the model stay as they were, and evidence of two
-//! batches is that of both together.
+//! Calibration has three parts that know nothing of each other. This pass chooses the values to
+//! observe. A driver runs the graph on data and adds up the outputs of each call. Passes that
+//! quantize read the sums. Invariant: the outputs and updates of the model stay as they were, and
+//! evidence of two batches is that of both together.
 
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::{
@@ -14,14 +14,14 @@ use overdrive_ir::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is gathered of the left operand of a contraction.
+/// Statistics that are gathered of the left operand of a contraction.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistic {
     /// Smallest and largest element: `[2]`.
     Range,
-    /// Largest magnitude at each index of the contracted axis: `[K]`. What SmoothQuant and AWQ
-    /// scale by.
+    /// Largest magnitude at each index of the contracted axis: `[K]`. Magnitudes that SmoothQuant
+    /// and AWQ scale by.
     ChannelMagnitude,
     /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ
     /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel;

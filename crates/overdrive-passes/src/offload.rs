@@ -9,8 +9,8 @@
 //!
 //! Copies run beside the work, on one stream for each direction. Two things decide how early they
 //! start: the time that they are estimated to take, and the room that the limit leaves. Invariants:
-//! what is computed, and in which order, stays as it is. Without a limit, without other memory, or
-//! where the plan fits, nothing changes.
+//! the computation and its order stay the same. Without a limit, without other memory, or if the
+//! plan fits, nothing changes.
 
 mod copies;
 mod ledger;
@@ -24,8 +24,8 @@ use overdrive_ir::plan::{Plan, Space};
 use overdrive_ir::{Description, Tuning};
 
 /// Plans that are tried, each with less room than the one before, until one fits. The arena of a
-/// plan is a little larger than what lives at once. The last has none, and moves all that it can,
-/// so that what one limit gets down to is found again as a limit.
+/// plan is a little larger than what lives at once. The last plan has no room at all and moves
+/// everything that it can. So the peak that it reaches can itself be given as a limit.
 const TRIES: usize = 5;
 
 /// Moves states and values of a plan whose buffers are not yet placed.

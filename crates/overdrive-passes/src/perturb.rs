@@ -1,5 +1,5 @@
-//! `perturb` adds the effect of rounding to a graph: every value that a number format has to round
-//! is off by a random share of itself. The shares are drawn anew for each set of seeds.
+//! `perturb` adds the effect of rounding to a graph. Every value that a number format rounds gets a
+//! random relative error. The shares are drawn again for each set of seeds.
 //!
 //! The distance between the results shows how far rounding may carry them, through this graph and
 //! for these inputs. An op that holds a contraction stays whole. Its operands and its result are
@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 /// that are alike then have kernels that are alike, which are compiled once.
 const PERTURBATION: &str = "perturbation.seed";
 
-/// States with more elements are weights of contractions, whose other operand is perturbed: drawing
-/// for them too costs more than all else and says the same.
+/// States with more elements are weights of contractions, whose other operand is perturbed.
+/// Perturbing these states too would cost more than all the rest and show the same.
 const LARGE_STATE: usize = 1 << 20;
 
 /// The graph, which computes in f64, with every rounded value off by at most the share `relative`
@@ -108,7 +108,7 @@ fn rounds(node: &Node) -> bool {
         }
         Prim::Reduce { reducer, .. } | Prim::ReduceWindow { reducer, .. } => is_sum(reducer),
         Prim::Scatter { reducer, .. } => reducer.as_ref().is_some_and(is_sum),
-        // What is looked up is a state too large to perturb whole.
+        // A lookup reads a state that is too large to perturb whole.
         Prim::DotGeneral(_) | Prim::Convolution(_) | Prim::Gather { .. } => true,
         _ => false,
     }

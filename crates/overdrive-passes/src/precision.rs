@@ -1,9 +1,9 @@
 //! `precision` puts contractions in a smaller number format and leaves everything else where it is.
 //!
-//! Contractions are where the time goes and where rounding averages out; sums, norms, softmax and
-//! losses keep f32 (Micikevicius et al., "Mixed precision training", arXiv:1710.03740). Which
-//! composites contract is asked of their expansion, never of their names. Nothing is cast in
-//! silence: every rounding is a `convert` node.
+//! Contractions take most of the time, and in them rounding averages out. Sums, norms, softmax and
+//! losses keep f32 (Micikevicius et al., "Mixed precision training", arXiv:1710.03740). Expansions,
+//! never names, say which composites contract. Nothing is cast silently: every rounding is a
+//! `convert` node.
 
 use crate::cse::merge;
 use crate::rebuild::{NodeToCopy, rebuild, regions};
@@ -84,8 +84,8 @@ fn early(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// A conversion of a view as a view of a conversion, and a value that was only widened and is
-/// narrowed again as what it was; `None` for everything else.
+/// Turns a conversion of a view into a view of a conversion. If a value was only widened and is
+/// narrowed again, returns the value before. `None` for everything else.
 fn before_views<'b>(graph: &Graph, place: &NodeToCopy<'b, '_>) -> Option<Expr<'b>> {
     let Prim::Convert { to, overflow } = *place.node.op.prim()? else { return None };
     let viewed = |value: Value| {
@@ -134,7 +134,7 @@ pub fn keep_sums(graph: &Graph) -> Result<Graph, GraphError> {
             *out = *accumulate;
         }
         match op.prim() {
-            // What is wide already is not widened.
+            // A value that is wide already is not widened.
             Some(Prim::Convert { to, .. }) if place.operands[0].dtype() == *to => {
                 Ok(place.operands.clone())
             }
@@ -173,7 +173,7 @@ fn kept_sums(graph: &Graph) -> Vec<bool> {
     kept
 }
 
-/// Of each value, whether a contraction reads it or what comes of it.
+/// For each value, whether a contraction reads it or a value computed from it.
 pub(crate) fn leads_to_a_contraction(graph: &Graph) -> Vec<bool> {
     let mut leads = vec![false; graph.value_count()];
     for node in graph.nodes().iter().rev() {
@@ -186,7 +186,7 @@ pub(crate) fn leads_to_a_contraction(graph: &Graph) -> Vec<bool> {
     leads
 }
 
-/// Which operands of a contraction are to be lowered; `None` for everything else.
+/// The operands of a contraction that are lowered; `None` for everything else.
 fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>> {
     let types = graph.types(&node.operands);
     if !contracts(&node.op, &types, &node.regions) {
@@ -197,9 +197,9 @@ fn lowered_operands(graph: &Graph, node: &Node, low: DType) -> Option<Vec<bool>>
         let all = wide.len() == types.len();
         return all.then(|| vec![true; types.len()]);
     }
-    // A composite may want some operands, such as statistics or captures of its regions, wider than
-    // the rest: the most that its types permit are lowered. Where no result changes with them, it
-    // rounds operands itself: those of fp8 are read as they are.
+    // A composite may need some operands, such as statistics or captures of its regions, wider than
+    // the rest. So as many are lowered as its types permit. If no result type changes with them,
+    // the composite rounds operands itself, as those of fp8 do. Then they stay.
     let present = graph.types(&node.results);
     let mut choices: Vec<u32> = (1..1u32 << wide.len().min(MOST_OPERANDS)).collect();
     choices.sort_by_key(|choice| std::cmp::Reverse(choice.count_ones()));

@@ -7,7 +7,7 @@ use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, Tens
 
 /// A node about to be copied.
 pub(crate) struct NodeToCopy<'b, 'a> {
-    /// Where to build.
+    /// The builder to build with.
     pub(crate) builder: &'b Builder,
     /// The node in the old graph.
     pub(crate) node: &'a Node,
@@ -17,7 +17,7 @@ pub(crate) struct NodeToCopy<'b, 'a> {
 }
 
 impl<'b> NodeToCopy<'b, '_> {
-    /// What an earlier live value of the old graph has become.
+    /// The new value of an earlier live value of the old graph.
     pub(crate) fn get(&self, value: Value) -> Expr<'b> {
         self.map[value.0 as usize].expect("live values are copied in order")
     }

@@ -36,7 +36,7 @@ pub use spellings::{SPELLINGS, Spelling};
 use std::collections::{HashMap, HashSet};
 
 /// The graph with composites in place of what they expand to. Folds and merges on the way, as the
-/// patterns are folded and merged. A graph with named dimensions is left as it is.
+/// patterns are folded and merged. A graph with named dimensions is left unchanged.
 pub fn recognise(graph: &Graph) -> Result<Graph, GraphError> {
     if !graph.is_bound() {
         return Ok(graph.clone());

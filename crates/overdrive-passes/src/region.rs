@@ -14,7 +14,7 @@ use overdrive_ir::{Array, Builder, DType, Graph, Node, Operation, Prim, TensorTy
 /// Elements of an intermediate value of a region, at most.
 const MOST: usize = 256;
 
-/// What a region's value is.
+/// The form of a region's value.
 #[derive(Clone)]
 enum RegionValue {
     /// All of a captured tensor.
@@ -26,7 +26,7 @@ enum RegionValue {
 /// A read of a capture: which, and the index along each of its dimensions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CaptureRead {
-    /// Which capture.
+    /// The number of the capture.
     pub capture: usize,
     /// The index along each of its dimensions.
     pub index: Vec<At>,
@@ -47,7 +47,7 @@ pub enum At {
 pub struct Region {
     /// The instructions; a load reads the slot of a capture.
     pub program: Program,
-    /// Where in its capture each load reads.
+    /// The element of its capture that each load reads.
     pub reads: HashMap<Register, CaptureRead>,
     /// The elements of each output: the score, or whether the key is visible, first.
     pub outputs: Vec<Vec<Register>>,
@@ -57,8 +57,8 @@ impl Region {
     /// The program of a region that reads `captures`.
     ///
     /// # Errors
-    /// What a region contains that no scalar program computes, or a capture of elements that share
-    /// bytes.
+    /// If a region contains something that no scalar program computes, or a capture has elements
+    /// that share bytes.
     pub fn new(region: &Graph, captures: &[View]) -> Result<Self, String> {
         if let Some(packed) = captures.iter().map(|view| view.ty.dtype).find(|d| d.bits() < 8) {
             return Err(format!(
@@ -107,7 +107,7 @@ fn unsupported(node: &Node) -> String {
 }
 
 impl Translator<'_> {
-    /// What the region's outputs are.
+    /// The outputs of the region.
     fn region(
         &mut self,
         region: &Graph,

@@ -2,18 +2,18 @@
 //!
 //! The forward part of a training step is what the loss needs; everything else is backward. A
 //! forward value that the backward part reads is *saved* from one to the other. A policy says which
-//! saved values are dropped; a dropped value is cloned, with what it takes, right before the first
-//! backward node that reads it. After Chen et al., "Training deep nets with sublinear memory cost",
-//! 2016, and, for choosing by bytes per FLOP, Korthikanti et al., "Reducing activation
+//! saved values are dropped. The nodes that compute a dropped value are cloned right before the
+//! first backward node that reads it. Sources: Chen et al., "Training deep nets with sublinear
+//! memory cost", 2016. The choice by bytes per FLOP is of Korthikanti et al., "Reducing activation
 //! recomputation in large transformer models", 2022. Invariant: clones apply the same operations to
-//! the same operands (random draws keep their site), so every result is bit for bit what it was.
-//! Common subexpressions must be merged before this pass, never after.
+//! the same operands (random draws keep their site), so every result keeps its bits. Common
+//! subexpressions must be merged before this pass, never after.
 
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
 use std::collections::{BTreeSet, HashMap};
 
-/// What to keep between the forward and the backward part.
+/// The values to keep between the forward and the backward part.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rematerialize {
@@ -78,7 +78,7 @@ pub fn rematerialize(
         Rematerialize::EveryBlock => step.between_blocks(),
         Rematerialize::Budget { saved_bytes } => step.dearest(saved_bytes),
     };
-    // Ranks meet once: what a collective gave is never asked for again.
+    // Collectives run once; their results are never recomputed.
     let meets = |node: &&Node| node.op.prim().is_some_and(|prim| prim.channel().is_some());
     kept.extend(graph.nodes().iter().filter(meets).flat_map(|node| node.results.clone()));
     for &value in step.saved.difference(&kept) {

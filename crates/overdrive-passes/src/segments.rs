@@ -1,10 +1,10 @@
 //! `segments` cuts a bound graph into parts that run one after the other: what a model larger than
 //! memory is worked on in.
 //!
-//! A part takes values by the names under which earlier parts give them. Values that depend on no
-//! input (tables of positions, a transposed weight) are computed again in every part that needs
-//! them. Weights thus never pass from part to part. Invariant: the parts together give what the
-//! graph gives, and each declares only the states that it reads.
+//! A part takes values by the names of outputs of earlier parts. Values that depend on no input
+//! (tables of positions, a transposed weight) are recomputed in every part that needs them. So
+//! weights never pass from part to part. Invariant: the parts together compute what the graph
+//! computes, and each declares only the states that it reads.
 
 use crate::quantize::block;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Value};
@@ -30,9 +30,9 @@ pub fn segments(graph: &Graph, ends: &[NodeId]) -> Result<Vec<Graph>, GraphError
     starts.zip(&bounds).map(|(start, &end)| part(graph, &lives, [start, end])).collect()
 }
 
-/// Where to cut a graph so that each part but the last reads at least `bytes` bytes of states. Each
-/// end is the last node of a numbered block that reads a state. A graph that updates a state has no
-/// ends.
+/// The places to cut a graph, so that each part but the last reads at least `bytes` bytes of
+/// states. Each end is the last node of a numbered block that reads a state. A graph that updates a
+/// state has no ends.
 pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
     if graph.states().iter().any(|state| state.update.is_some()) {
         return vec![];
@@ -214,7 +214,7 @@ struct SegmentBuilder<'a, 'b> {
 }
 
 impl<'b> SegmentBuilder<'_, 'b> {
-    /// A value here; what depends on no input is made when it is asked for.
+    /// A value of this segment. Values that depend on no input are built on demand.
     fn value(&mut self, value: Value) -> Expr<'b> {
         if let Some(known) = self.map.get(&value) {
             return *known;

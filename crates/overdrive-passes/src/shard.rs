@@ -1,9 +1,9 @@
 //! `shard`: the graph of one rank of a mesh, from the whole graph and a few shardings.
 //!
 //! Shardings of inputs, states and any other value are annotations. The rest follows from what each
-//! node does to each dimension. Collectives stand where two of them disagree (docs/decisions/0009).
-//! All ranks run the same graph. Differentiate first, shard second. The proof is a test: all ranks
-//! in lockstep give what the whole graph gives.
+//! node does to each dimension. Collectives are inserted where two of them disagree
+//! (docs/decisions/0009). All ranks run the same graph. Differentiate first, shard second. Tests
+//! run all ranks in lockstep and compare them with the whole graph.
 
 mod layout;
 mod parts;
@@ -28,7 +28,7 @@ pub enum ShardError {
          use a mesh whose `{axis}` is one of {divisors}, or leave that dimension whole"
     )]
     Undivided {
-        /// What is annotated.
+        /// The annotated value.
         value: String,
         /// The dimension.
         dim: usize,
@@ -44,13 +44,13 @@ pub enum ShardError {
     /// The annotation is none for this value or mesh.
     #[error("{value}: expected {expected}, found {found}; {remedy}")]
     Annotation {
-        /// What is annotated.
+        /// The annotated value.
         value: String,
-        /// What an annotation has.
+        /// The expected form of an annotation.
         expected: String,
-        /// What this one has.
+        /// The form found.
         found: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
     /// The graph is ill-formed.
@@ -61,7 +61,7 @@ pub enum ShardError {
 /// Elements of less than a byte are cut and joined as these, which hold each of them.
 const WHOLE_BYTES: DType = DType::F32;
 
-/// The graph of one rank, and how what crosses its border lies.
+/// The graph of one rank, and the shardings of its inputs, outputs and states.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sharded {
     /// The same on every rank. States that are split and not constant start as NaN: `at_rank` gives
@@ -69,13 +69,13 @@ pub struct Sharded {
     pub graph: Graph,
     /// The mesh it was made for.
     pub mesh: Mesh,
-    /// Of each input.
+    /// The sharding of each input.
     pub inputs: Vec<Sharding>,
-    /// Of each output; never partial.
+    /// The sharding of each output; never partial.
     pub outputs: Vec<Sharding>,
-    /// Of each state.
+    /// The sharding of each state.
     pub states: Vec<Sharding>,
-    /// What was expanded and what was gathered, and why.
+    /// Which ops were expanded, which values were gathered, and why.
     pub notes: Vec<Note>,
 }
 
@@ -147,7 +147,7 @@ impl Sharded {
         Tensor::from_bytes(ty, found).expect("parts are all of the whole")
     }
 
-    /// Where a rank's part of these sizes starts in the whole.
+    /// The start of a rank's part of these sizes in the whole.
     fn start(&self, local: &[usize], sharding: &Sharding, rank: usize) -> Vec<usize> {
         let position =
             |axis: &Option<Axis>| axis.as_ref().map_or(0, |axis| self.mesh.position(rank, axis));

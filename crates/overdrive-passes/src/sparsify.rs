@@ -1,8 +1,9 @@
 //! `sparsify` prunes weights to 2:4: of four consecutive inputs of an output, two weights stay.
 //!
 //! The pattern that sparse tensor cores take. The graph keeps its types; zeros are values, which
-//! `quantize` may round afterwards and [`compress`] stores no more. Which two stay is the method's
-//! choice, one file each. Invariant: a layer that is not pruned is listed with the reason.
+//! `quantize` may round afterwards and [`compress`] stores no more. The method chooses the two that
+//! are kept; each method has a file. Invariant: a layer that is not pruned is listed with the
+//! reason.
 
 mod compress;
 mod group;
@@ -31,7 +32,7 @@ pub enum Pruning {
 }
 
 impl Pruning {
-    /// What a calibration run must gather for it.
+    /// The statistics that a calibration run must gather for it.
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
             Pruning::Magnitude => &[],

@@ -54,7 +54,7 @@ fn is_always_true(mask: &Graph, extents: [usize; 4]) -> bool {
             node.operands.iter().map(|v| ranges.get(v).copied()).collect();
         let dtype = mask.ty(node.results[0]).dtype;
         let range = operands.and_then(|operands| range(prim, &operands));
-        // What wraps around has no range.
+        // A value that wraps around has no range.
         let fits = |n: i64| {
             dtype == DType::Bool
                 || dtype.int_range().is_some_and(|(l, h)| (l..=h).contains(&n.into()))
@@ -81,7 +81,7 @@ fn range(prim: &Prim, operands: &[Range]) -> Option<Range> {
             Binary::Sub => [a.checked_sub(d)?, b.checked_sub(c)?],
             Binary::Max => [a.max(c), b.max(d)],
             Binary::Min => [a.min(c), b.min(d)],
-            // Of truths; of integers only where both are 0 or 1.
+            // For booleans; for integers only if both are 0 or 1.
             Binary::And if [a, c].iter().all(|&n| n >= 0) && b <= 1 && d <= 1 => [a & c, b & d],
             Binary::Or if [a, c].iter().all(|&n| n >= 0) && b <= 1 && d <= 1 => [a | c, b | d],
             _ => return None,

@@ -1,4 +1,4 @@
-//! `bind` reaches every place where a dimension can be named, and names what does not fit.
+//! `bind` reaches every place where a dimension can be named, and its errors name mismatches.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What folding and merging leave of small graphs, written down one by one.
+//! The results of folding and merging on small graphs, written down one by one.
 
 #![allow(clippy::unwrap_used)]
 

@@ -82,7 +82,7 @@ fn found(graph: &Graph, x: &Tensor, dy: &Tensor) -> BTreeMap<String, Vec<f64>> {
     named.into_iter().map(|(name, _)| name).zip(outputs.iter().map(Tensor::to_f64)).collect()
 }
 
-/// What a type can hold, by the definitions of OCP FP8 and MX, positive ones.
+/// The positive numbers of a type, by the definitions of OCP FP8 and MX.
 fn magnitudes(mode: &str) -> Vec<f64> {
     let floats = |exponents: i32, mantissas: i32, bias: i32, last: f64| {
         let value = move |e: i32, m: i32| match e {

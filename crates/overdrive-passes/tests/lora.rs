@@ -1,4 +1,5 @@
-//! Adapters beside weights: a graph begins as what it was, and merged weights mean what it means.
+//! Adapters beside weights. At first they change nothing, and merged weights compute the same as
+//! weights with adapters.
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};

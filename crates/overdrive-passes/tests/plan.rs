@@ -381,7 +381,7 @@ fn convolutions_that_only_the_next_one_reads_are_a_chain_where_the_device_runs_i
     );
     assert_eq!(apart.cost().bytes - all.cost().bytes, 4 * image as u64);
     assert_eq!(apart.cost().flops, all.cost().flops);
-    // As long as the device wants them, and without what somebody else reads.
+    // Chains are as long as the device accepts, and do not cross values with other readers.
     let two = answering(|call| match call {
         Call::Chain(calls) if calls.len() == 2 => Ok(Kernel::default()),
         Call::Chain(_) => Err(Decline::Because("too long".into())),
@@ -429,7 +429,7 @@ fn kernels_of_convolutions_that_never_change_are_packed_once() {
         (packed, reads.collect::<Vec<_>>())
     };
     assert_eq!(packs(&planned(false, Mode::Compile)), (1, vec![1152; 2]));
-    // Nothing is prepared where nothing stays, or where each call stands alone.
+    // Nothing is prepared if nothing stays constant, or if each call is independent.
     assert_eq!(packs(&planned(true, Mode::Compile)), (0, vec![576; 2]));
     assert_eq!(packs(&planned(false, Mode::Eager)), (0, vec![576; 2]));
 }
@@ -460,8 +460,8 @@ fn a_plan_over_the_memory_limit_errs_with_its_size() {
     assert!(error.contains("the limit is 16"), "{error}");
 }
 
-/// The list is what a plan is made by: each pass of the mode once, in order, and together their
-/// notes are those of the plan.
+/// The list is the passes that make the plan: each pass of the mode once, in order. Their notes
+/// together are those of the plan.
 #[test]
 fn an_explained_plan_is_the_plan_with_what_each_pass_of_its_mode_changed() {
     let graph = model("wide", |_, x| x.relu().matmul(x.transpose(&[1, 0])).softmax(1));
@@ -491,8 +491,8 @@ fn an_explained_plan_is_the_plan_with_what_each_pass_of_its_mode_changed() {
     }
 }
 
-/// The derivative of an activation is computed from the activation's input, where it would be
-/// stored for the backward pass alone and that is half as wide.
+/// The derivative of an activation would be stored for the backward pass alone. The activation's
+/// input is half as wide, so the derivative is computed from it again.
 #[test]
 fn a_step_computes_again_what_costs_more_bytes_to_read() {
     let b = Builder::new("trained");

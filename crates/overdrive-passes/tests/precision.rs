@@ -131,7 +131,8 @@ fn layers_share_the_scale_of_what_they_share() {
     // No layer makes its scales new by itself, and each gradient has one of its own.
     assert!(lowered.states().iter().all(|state| state.update.is_none()));
     assert_eq!(DelayedScales::of(&lowered).of_gradients().len(), 3);
-    // All but those of a first batch are of what was seen; then of usual magnitudes.
+    // All scales follow from observed values, except those of the first batch, which assume usual
+    // magnitudes.
     let initial = |name: &str| {
         let state = lowered.states().iter().find(|state| state.name == name).unwrap();
         state.init.tensor(name, lowered.ty(state.value)).to_f64()[0]

@@ -19,8 +19,8 @@ fn results(graph: &Graph, inputs: &[Array]) -> Vec<Array> {
     outputs.into_iter().chain(states.into_values()).collect()
 }
 
-/// Fails unless `after` means what `before` does, with an error of at most that of a sum of
-/// `length` rounded terms.
+/// Fails unless `after` computes the same as `before`, up to the error of a sum of `length` rounded
+/// terms.
 fn same_meaning(name: &str, seed: u64, before: &Graph, after: &Graph, unit: DType) {
     verify(after).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
     let inputs = random_inputs(before, seed);
@@ -193,7 +193,7 @@ fn gradients_are_derivatives_to_second_order() {
             let [coarse, fine] =
                 [1e-4, 1e-5].map(|step| central_difference(&graph, &point, &directions, step));
             let scale = 1.0 + coarse.abs() + value(&graph, &point).abs();
-            // Where two steps disagree the point lies at a kink, and there is no derivative to
+            // If two step sizes disagree, the point is at a kink, and there is no derivative to
             // compare with.
             if (coarse - fine).abs() < 1e-5 * scale {
                 let error = (exact - fine).abs();

@@ -1,5 +1,5 @@
-//! Attention is found however exporters write it, and left alone where a mask is not known to be
-//! what the op has.
+//! Attention is recognised in the forms of all exporters. It is left alone if a mask might differ
+//! from that of the op.
 //!
 //! Long because all ways of writing attention are held to one op.
 
@@ -14,7 +14,7 @@ use overdrive_passes::recognise;
 use proptest::prelude::*;
 use testkit::{Tolerance, compare, random_inputs};
 
-/// Where the factor of the scores stands.
+/// Where the scores are scaled.
 #[derive(Copy, Clone, Debug)]
 enum Scale {
     Scores,
@@ -24,7 +24,7 @@ enum Scale {
     Nowhere,
 }
 
-/// How the keys come to the product.
+/// The form of the keys in the product.
 #[derive(Copy, Clone, Debug)]
 enum Keys {
     Direct,
@@ -35,7 +35,7 @@ enum Keys {
     FromRows,
 }
 
-/// What is done to the scores.
+/// Operations on the scores.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Masked {
     Nothing,
@@ -241,7 +241,7 @@ fn masks_that_are_not_known_are_left_alone() {
         let found = recognise(&graph).unwrap();
         assert_eq!(attentions(&found), [], "{found}");
     };
-    // One that a user gives, of which some row may hide everything.
+    // A mask given by the user, where some row may hide everything.
     kept(changed(|b, s| s + b.input("mask", f32s(&[1, 1, 1, 6])).broadcast_to(&s.shape())));
     kept(changed(|b, s| {
         let mask = b
@@ -319,11 +319,11 @@ fn batches_of_one_dimension_are_found() {
 /// How the weights of attention with sinks are written.
 #[derive(Copy, Clone, Debug)]
 struct Sinks {
-    /// The maximum of each row is taken off first, as gpt-oss does.
+    /// The maximum of each row is subtracted first, as in gpt-oss.
     shifted: bool,
-    /// Of the weights, dropped before or after the column of sinks is cut off.
+    /// Dropout of weights, before or after the column of sinks is cut off.
     dropped: Option<bool>,
-    /// Of the keys, the first one that is kept.
+    /// The first key that is kept.
     first: usize,
     /// Whether a sink differs from query to query.
     of_queries: bool,

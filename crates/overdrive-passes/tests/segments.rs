@@ -1,4 +1,5 @@
-//! A graph in parts gives what the whole gives, and no part has more states than it reads.
+//! A graph in parts computes the same as the whole graph, and no part has states that it does not
+//! read.
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::eval_tensors;
@@ -71,7 +72,7 @@ fn blocks_that_repeat_are_kept_once() {
     let counted: Vec<(&str, usize)> =
         distinct.iter().map(|block| (block.name.as_str(), block.times)).collect();
     assert_eq!(counted, [("h.0", 1), ("h.1", 4), ("h.5", 1)]);
-    // Of graphs that are cut at other places, each is one block.
+    // A graph that is cut at other places is one block.
     let b = Builder::new("other");
     let x = b.input("x", TensorType::new(DType::F32, [2usize, 8]));
     b.output("y", x.unary(Unary::Cos));

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::{Tolerance, compare, meshes, random_graph, random_inputs, random_shardings};
 
-/// Fails unless each rank of the sharded graph has its part of what the whole graph gives.
+/// Fails unless each rank of the sharded graph has its part of the whole graph's results.
 fn agrees(
     graph: &Graph,
     mesh: &Mesh,

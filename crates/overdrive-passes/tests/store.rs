@@ -1,5 +1,5 @@
-//! States in a narrower format: what is moved stays narrow, what is computed is widened, and
-//! results are the same where no rounding was asked for.
+//! States in a narrower format. Movement keeps them narrow, arithmetic widens them, and results are
+//! the same unless rounding was requested.
 
 #![allow(clippy::unwrap_used)]
 

@@ -2,7 +2,7 @@
 //!
 //! - [`Stop`]: the one request to end; every long loop looks at it, and children end with it.
 //! - [`Running`]: a child in a process group of its own, which does not outlive its owner.
-//! - [`program`]: the programs that are started, none of which may lie in the working folder.
+//! - [`program`]: finds the programs to start; none may be in the working folder.
 //! - [`python`]: the interpreter, isolated from the working folder.
 
 mod process_group;

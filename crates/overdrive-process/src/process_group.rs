@@ -3,7 +3,7 @@
 /// How a child is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Force {
-    /// It may keep what it has.
+    /// It is asked to end, and may save its results first.
     Asked,
     /// It is gone.
     Killed,

@@ -1,6 +1,6 @@
-//! Where a program lies. The working folder may hold anything, for example a downloaded model with
-//! a file `pip` beside it. Entries of `PATH` that are empty or relative mean that folder, and are
-//! passed over.
+//! Finds a program by `PATH`. The working folder may hold anything, for example a downloaded model
+//! together with a file `pip`. Entries of `PATH` that are empty or relative mean that folder, and
+//! are skipped.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -38,7 +38,7 @@ impl Running {
     /// When the system does not let us.
     pub fn kill(&mut self) -> io::Result<()> {
         signal(self.child.id(), Force::Killed);
-        // Of systems without process groups.
+        // For systems without process groups.
         let _ = self.child.kill();
         self.child.wait().map(drop)
     }
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn a_request_reaches_children_and_theirs() {
         let stop = Stop::default();
-        // The inner shell says that it is on. The outer one might say so before its child has left
-        // the handler of TERM behind, and the child would lose a signal of that moment.
+        // The inner shell reports that it runs. If the outer one did, its child might still have
+        // the handler of TERM, and would lose a signal of that moment.
         let line = "trap 'echo kept; exit 3' TERM; sh -c 'echo on; exec sleep 600' & wait";
         let (mut running, from) = shell(&stop, line);
         stop.request(Signal::Interrupt);

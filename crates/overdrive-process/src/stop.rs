@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What asked for the end.
+/// The signal that requested the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// Ctrl-C, SIGINT.
@@ -45,12 +45,12 @@ impl Stop {
         self.to_children(Force::Asked);
     }
 
-    /// Whether a stop was asked for.
+    /// Whether a stop was requested.
     pub fn is_requested(&self) -> bool {
         self.signal().is_some()
     }
 
-    /// What asked for it.
+    /// The signal that requested it.
     pub fn signal(&self) -> Option<Signal> {
         match self.0.asked.load(Ordering::Relaxed) {
             0 => None,

@@ -1,4 +1,4 @@
-//! `Frame`: what ranks tell each other, as bytes, over TCP and over MPI.
+//! `Frame`: messages of ranks to each other, as bytes, over TCP and over MPI.
 //!
 //! A frame is four letters that say it is one of ours, its kind, the length of its content and the
 //! content. Numbers are little-endian. Invariant: whatever arrives is a frame or an error, and no
@@ -16,7 +16,7 @@ const HEAD: usize = MARK.len() + 1 + 8;
 /// Most bytes of what a stranger may send.
 pub(crate) const MODEST: u64 = 1 << 16;
 
-/// What a process says first.
+/// The first message of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Greeting {
     /// Tells runs apart.
@@ -175,7 +175,7 @@ fn put(to: &mut Vec<u8>, text: &str) {
     to.extend(text.as_bytes());
 }
 
-/// What is left of a content.
+/// The unread rest of a content.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -294,7 +294,8 @@ mod tests {
             for at in 0..bytes.len() {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 0x80;
-                // It may be another frame; reading it neither panics nor allocates what is said.
+                // The bytes may be another valid frame. Reading them must neither panic nor
+                // allocate the claimed length.
                 let _ = Frame::read(&mut &bytes[..], u64::MAX);
             }
         }

@@ -1,13 +1,13 @@
 //! `Launch`: what a launcher says of the processes that it started, in their environment.
 //!
-//! torchrun's variables count before those of Open MPI, and these before Slurm's: the one launcher
-//! is often started by the other. Invariant: what is missing or contradicts itself is an error that
-//! names the variable, never a guess.
+//! The variables of torchrun take precedence over those of Open MPI, and these over Slurm's, since
+//! the latter often start the former. Invariant: what is missing or contradicts itself is an error
+//! that names the variable, never a guess.
 
 use crate::slurm::{first_host, port_of};
 use std::fmt;
 
-/// What carries the bytes of ranks that are processes.
+/// The transport of bytes between ranks that are processes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Transport {
     /// A star of connections around rank 0.
@@ -48,7 +48,7 @@ pub struct Launch {
     /// Ranks that share the cores of this machine; 1 where the launcher may have bound each rank to
     /// cores of its own.
     pub sharing: usize,
-    /// What carries their bytes.
+    /// The transport of their bytes.
     pub transport: Transport,
     /// Over TCP: the host of rank 0.
     pub host: String,
@@ -62,13 +62,13 @@ pub struct Launch {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("started by {launcher}: expected {expected}, found {found}; {remedy}")]
 pub struct LaunchError {
-    /// Whose variables they are.
+    /// The launcher whose variables they are.
     pub launcher: &'static str,
-    /// What the variables should say.
+    /// The expected values.
     pub expected: String,
-    /// What they say.
+    /// The values found.
     pub found: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 

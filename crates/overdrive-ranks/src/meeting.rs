@@ -1,10 +1,10 @@
 //! `Meeting`: where ranks of one process show each other bytes.
 //!
 //! Each group has a room. A member leaves its bytes in its mailbox there, and waits until all have;
-//! then each reads them all. A mailbox has two sides, which exchanges use in turn: by the time that
-//! a member writes to a side again, all have been at the exchange between, and so have read it.
-//! Invariant: nobody waits for a rank that has failed, or longer than the meeting's patience, and
-//! the first fault is what every rank is told.
+//! then each reads them all. A mailbox has two sides, which exchanges use in turn. Before a member
+//! writes to a side again, all members have entered the exchange in between, so they have read it.
+//! Invariant: nobody waits for a rank that has failed, or longer than the meeting's patience. Every
+//! rank is told the first fault.
 
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub struct Member {
     meeting: Arc<Meeting>,
 }
 
-/// What is known of all ranks.
+/// The known state of all ranks.
 #[derive(Debug)]
 struct Book {
     rooms: BTreeMap<Vec<usize>, Room>,
@@ -37,7 +37,7 @@ struct Book {
     fault: Option<RankError>,
 }
 
-/// What a rank is doing.
+/// The state of a rank.
 #[derive(Clone, PartialEq, Debug)]
 enum Presence {
     /// Something of its own.
@@ -56,7 +56,7 @@ struct Room {
     mailboxes: Arc<[Mailbox]>,
     /// Exchanges that were complete.
     complete: u64,
-    /// What each member is at, where it has come.
+    /// The exchange that each member is at, if it has arrived.
     at: Vec<String>,
     has_come: Vec<bool>,
 }
@@ -105,7 +105,7 @@ impl Meeting {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there is to tell beyond what is `known`; waits for it.
+    /// Waits for news beyond `known`, and returns it.
     pub(crate) fn news(&self, known: &News) -> News {
         let mut book = self.book();
         loop {
@@ -144,7 +144,7 @@ impl Meeting {
     }
 }
 
-/// What ranks are told that are at no exchange.
+/// News for ranks that are at no exchange.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct News {
     /// Why they cannot go on.
@@ -165,7 +165,7 @@ impl Book {
         matches!(self.ranks[rank], Presence::Left | Presence::Failed)
     }
 
-    /// Whose end it is that a group waits for in vain.
+    /// A rank that has ended and that a group still waits for.
     fn absent(&self, group: &[usize]) -> Option<usize> {
         let absent = self.rooms[group].missing().find(|&rank| self.has_ended(rank));
         absent.map(|rank| self.failed.unwrap_or(rank))

@@ -1,4 +1,4 @@
-//! Slurm's way to write things down.
+//! Slurm's notation for lists.
 
 /// The first host of a list of hosts such as `gpu[003-006,9],login1`.
 pub(crate) fn first_host(list: &str) -> Option<String> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Runs `work` on a thread for each rank of a mesh, and gives what each came to, in their order. A
-/// rank that errs or panics has failed: the others hear of it at their next exchange.
+/// Runs `work` on a thread for each rank of a mesh, and returns their results in the order of
+/// ranks. A rank that errs or panics has failed. The others hear of it at their next exchange.
 ///
 /// # Panics
 /// When the work of a rank has, after all have ended.

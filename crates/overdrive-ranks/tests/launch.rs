@@ -1,4 +1,4 @@
-//! What launchers say in the environment, and how they contradict themselves.
+//! The variables of launchers, and their contradictions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -108,7 +108,7 @@ fn open_mpi_on_one_machine_needs_no_address() {
             let expected = "Open MPI: expected the variable MASTER_ADDR, found none";
             assert!(error.contains(expected), "{error}");
         }
-        // MPI knows where the ranks are, and TCP is what remains for the other launchers.
+        // MPI knows where the ranks are; the other launchers use TCP.
         #[cfg(feature = "mpi")]
         Transport::Mpi => {
             assert_eq!(of(&of_several).unwrap().unwrap().transport, Transport::Mpi);

@@ -16,7 +16,7 @@ fn mesh() -> Mesh {
     Mesh::new([("data", 2), ("tensor", 3)])
 }
 
-/// Shows bytes to a group, and gives what all have shown.
+/// Shows bytes to a group, and returns the bytes of all members.
 fn shown(rank: &Rank, axis: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RankError> {
     let along = rank.mesh().along(&axis.into());
     let group = rank.mesh().group_of(rank.rank(), &along);

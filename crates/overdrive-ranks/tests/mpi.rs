@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// What each rank is to do, in their order; no variable of a launcher.
+/// Tasks of the ranks, in their order. It is no variable of a launcher.
 const ACTS: &str = "OVERDRIVE_TEST_ACTS";
 
 /// Begins the lines that are not the test harness's.
@@ -43,7 +43,7 @@ impl Ranks {
         Self { mpirun, from }
     }
 
-    /// What so many ranks say next, in the order of ranks; fewer where they end before.
+    /// The next lines of `count` ranks, in the order of ranks; fewer if ranks end first.
     fn say(&mut self, count: usize) -> Vec<(usize, String)> {
         let mut all = vec![];
         let mut line = String::new();
@@ -68,7 +68,7 @@ impl Ranks {
         }
     }
 
-    /// Whether mpirun ended well, and what it said itself, once all ranks have ended.
+    /// Waits until all ranks have ended. Returns whether mpirun succeeded, and its own output.
     fn end(&mut self) -> (bool, String) {
         let mut said = String::new();
         self.mpirun.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -139,7 +139,7 @@ fn mesh(size: usize) -> Mesh {
     }
 }
 
-/// Shows bytes along an axis, and gives what all have shown.
+/// Shows bytes along an axis, and returns the bytes of all members.
 fn shown(rank: &dyn Communicator, axis: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RankError> {
     let along = rank.mesh().along(&axis.into());
     let group = rank.mesh().group_of(rank.rank(), &along);
@@ -152,8 +152,8 @@ fn shown(rank: &dyn Communicator, axis: &str, bytes: &[u8]) -> Result<Vec<Vec<u8
     Ok(all)
 }
 
-/// What a rank sees in many exchanges: of none, of few, and of more bytes than a message of MPI
-/// has, a different number on each rank.
+/// What a rank sees in many exchanges: of no bytes, of few, and of more than an MPI message holds.
+/// The number differs on each rank.
 fn seen(rank: &dyn Communicator) -> Result<Vec<Vec<Vec<u8>>>, RankError> {
     let me = rank.rank();
     let bytes = |count: usize, turn: usize| -> Vec<u8> {

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a rank is to do; no variable of a launcher.
+/// The task of a rank. It is no variable of a launcher.
 const ACT: &str = "OVERDRIVE_TEST_ACT";
 
 /// Begins the lines that are not the test harness's.
@@ -71,7 +71,7 @@ fn start(size: usize, act: impl Fn(usize) -> String) -> Vec<Rank> {
     (0..size).map(|rank| Rank::start(&launch(rank), &act(rank))).collect()
 }
 
-/// Shows bytes to a group, and gives what all have shown.
+/// Shows bytes to a group, and returns the bytes of all members.
 fn shown(
     rank: &Arc<dyn Communicator>,
     axis: &str,
@@ -118,7 +118,7 @@ fn acts(act: &str, rank: &Arc<dyn Communicator>) -> Result<(), RankError> {
         let first = me / 2 * 2;
         let pair: Vec<Vec<u8>> = (first..first + 2).map(|r| vec![r, turn]).collect();
         assert_eq!(shown(rank, "tensor", &[me, turn])?, pair);
-        // Of different lengths, one of them longer than what a system buffers.
+        // Different lengths, one of them longer than the system's buffers.
         let long = vec![turn; 1 + usize::from(me / 2) * 3_000_000];
         let all = shown(rank, "data", &long)?;
         assert!(all.iter().all(|bytes| bytes.iter().all(|byte| *byte == turn)));
@@ -177,7 +177,7 @@ fn all_see_what_each_shows_and_leave_in_any_order() {
     }
 }
 
-/// What all but one rank say once that one has ended in the middle, killed or by itself.
+/// Errors of the other ranks, after one has ended early, killed or by itself.
 fn without(gone: usize, act: &str) {
     let acts = |rank| match rank {
         r if r == gone => format!("{act} {PATIENT}"),
@@ -285,7 +285,7 @@ fn another_program_at_the_port_is_no_rank_0() {
     let web = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // It must not be gone before what it said was read.
+        // The connection must stay open until its greeting was read.
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     let mut other = Rank::start(&Launch::local(1, 2, port, "test"), &format!("shows {PATIENT}"));

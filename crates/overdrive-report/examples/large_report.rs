@@ -2,8 +2,8 @@
 //! --example large_report -- RESULTS OUT`.
 //!
 //! The example takes the cases of RESULTS, copies them until there are 2,000, and gives each a
-//! hundred of its own samples. It writes the report to the folder OUT and prints what each step
-//! took.
+//! hundred of its own samples. It writes the report to the folder OUT and prints the time of each
+//! step.
 
 use std::collections::BTreeSet;
 use std::error::Error;

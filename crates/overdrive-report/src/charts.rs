@@ -1,9 +1,9 @@
 //! Every picture of a report: which there are, in the order of the page.
 //!
-//! One file builds one chart from records, as an ECharts option in plain JSON, or builds none where
-//! no record has what it draws. `docs/reports.md` says what each of them reads. Two layouts, `bars`
-//! and `plane`, keep them alike; `charts.js` is what an option cannot say, the same for the files
-//! on the disk and for the live page.
+//! Each file builds one chart from records, as an ECharts option in plain JSON. It builds none if
+//! no record has its data. `docs/reports.md` says what each of them reads. Two layouts, `bars` and
+//! `plane`, keep them alike. `charts.js` adds what an option cannot express, for files on disk as
+//! for the live page.
 
 mod accuracy_by_cost;
 mod accuracy_by_mode;
@@ -39,7 +39,7 @@ use chart::Study;
 pub(super) use contest::chart as contest;
 pub(super) use hardware::chart as hardware;
 
-/// What turns an option into a picture, beside ECharts: palette, formats, marks.
+/// Turns an option into a picture, together with ECharts: palette, formats, marks.
 pub(crate) const SCRIPT: &str = include_str!("charts/charts.js");
 /// Apache ECharts, the parts that these charts use; `assets/README.md` says how it is built.
 pub(crate) const ECHARTS: &str = include_str!("../assets/echarts.min.js");

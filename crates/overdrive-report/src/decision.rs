@@ -1,5 +1,5 @@
 //! The facts that a reader decides by: for each workload, the fastest configuration, the smallest
-//! and the most accurate. Each stands with its figure and with what it gives up.
+//! and the most accurate. Each is shown with its figure and with what it gives up.
 //!
 //! A winner is named only where intervals decide and outputs agree, by the rules of
 //! [`leaders`] and [`quality`](super::quality). Exact counts need no interval.
@@ -20,7 +20,7 @@ use super::{leaders, overview};
 use overdrive_bench::table::{Align, Table};
 use question::Question;
 
-/// The cards of every workload of which something was measured.
+/// The cards of every workload with measurements.
 pub(super) struct Decision {
     pub(super) subjects: Vec<WorkloadDecision>,
     /// Said once, where the figures are a screening's.

@@ -2,9 +2,9 @@
 //! that into PNG. No browser, no network, no font of the system: the same option gives the same
 //! picture on every machine.
 //!
-//! It stands beside `report` and not in it because it needs threads. ECharts recurses deeper than
-//! the stack of an ordinary thread allows. Pixels are painted on one thread while the next chart is
-//! drawn on another.
+//! It is not part of `report` because it needs threads. ECharts recurses deeper than the stack of
+//! an ordinary thread allows. Pixels are painted on one thread while the next chart is drawn on
+//! another.
 
 mod engine;
 mod painter;
@@ -38,7 +38,7 @@ pub struct Picture {
 pub struct DrawError {
     /// The chart.
     pub id: String,
-    /// What engine or rasteriser said.
+    /// The error of the engine or the rasteriser.
     pub reason: String,
 }
 

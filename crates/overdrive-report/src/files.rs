@@ -22,15 +22,15 @@ pub struct Report<'r> {
 
 /// One results file in it.
 pub(super) struct File<'r> {
-    /// Before every anchor and name of a chart: empty for the first file, so that its links are
-    /// those of a report of its own.
+    /// Prefix of every anchor and chart name. Empty for the first file, so that its links are those
+    /// of a separate report.
     pub(super) prefix: String,
-    /// What its machine is called.
+    /// The name of its machine.
     pub(super) machine: String,
     pub(super) judged: JudgedResults<'r>,
-    /// What to take for what.
+    /// The recommended configurations.
     pub(super) decision: Decision,
-    /// What follows from it in words.
+    /// Its findings.
     pub(super) findings: Vec<Finding>,
     /// The charts that the page opens with: the model on every engine, ladders, accuracy against
     /// cost.

@@ -1,11 +1,11 @@
-//! Findings: the records in words. They say which back end, mode and precision to take for what,
-//! and what not to believe.
+//! Findings: the records in words. They recommend back end, mode and precision for each purpose,
+//! and say what not to believe.
 //!
-//! A finding is derived by a rule and names the records that it rests on. The invariant, which the
-//! tests hold every rule to: these records alone give the same sentence, and without any one of
-//! them it is not said. Every ratio is a [`Speedup`](overdrive_bench::speedup::Speedup). A
-//! recommendation rests on exact counts, or on figures whose intervals decide and against whose
-//! samples nothing speaks. Energy has no interval and is never recommended.
+//! A finding is derived by a rule and names the records that it rests on. Tests hold every rule to
+//! one invariant: these records alone give the same sentence, and without any one of them it
+//! disappears. Every ratio is a [`Speedup`](overdrive_bench::speedup::Speedup). A recommendation
+//! rests on exact counts, or on figures whose intervals decide and whose samples have no warnings.
+//! Energy has no interval and is never recommended.
 
 mod doubts;
 mod finding;
@@ -32,8 +32,8 @@ use overdrive_bench::results::Results;
 /// Findings that a report shows at once; the others are a drawer away.
 const IN_SIGHT: usize = 5;
 
-/// Topics by how much a reader would miss them. The cards of a report say who is best, so that what
-/// speaks against a figure comes first.
+/// Topics in order of importance to a reader. The cards of a report name the winners, so doubts
+/// about figures come first here.
 const ALARM: [Topic; 11] = [
     Topic::Regressed,
     Topic::QualityLost,

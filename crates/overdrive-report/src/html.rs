@@ -1,9 +1,9 @@
 //! Results as one page that needs nothing but itself. Data, styles, scripts and typeface are
 //! inside, so that it opens from a file, from an archive, in ten years.
 //!
-//! The results stand in it as JSON and can be read back with
-//! [`results_of_page`](overdrive_bench::json::results_of_page). Text from records
-//! is escaped by the template; what stands inside a script element is escaped by `inert`.
+//! It embeds the results as JSON, which [`results_of_page`](overdrive_bench::json::results_of_page)
+//! reads back. Text from records is escaped by the template; content of a script element is escaped
+//! by `inert`.
 
 mod decided;
 mod paper;

@@ -16,7 +16,7 @@ pub(super) struct JudgedResults<'r> {
     /// In the order of the records.
     pub(super) rows: Vec<JudgedRow<'r>>,
     by_id: BTreeMap<String, usize>,
-    /// What no label says, since it holds for all.
+    /// Properties that no label shows, since all share them.
     pub(super) common: Common,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct JudgedRow<'r> {
     pub(super) anchor: String,
     /// Its configuration as readers see it.
     pub(super) label: String,
-    /// What it is to be compared with.
+    /// The record to compare it with.
     pub(super) baseline: Option<&'r Record>,
     /// The label of that.
     pub(super) over: Option<String>,
@@ -87,7 +87,7 @@ impl<'r> JudgedResults<'r> {
         self.by_id.get(id).map(|&at| &self.rows[at])
     }
 
-    /// What the variant of a row is, where the run recorded it.
+    /// The description of a row's variant, if the run recorded it.
     pub(super) fn variant(&self, row: &JudgedRow<'_>) -> Option<&'r Variant> {
         let name = row.record.case.configuration.variant.as_ref()?;
         self.results.variants.iter().find(|variant| variant.name == *name)

@@ -48,7 +48,7 @@ pub(super) fn fastest<'j, 'r>(candidates: &[&'j JudgedRow<'r>]) -> Option<Lead<'
     (alike.len() + 1 < candidates.len()).then_some(Lead { winner, alike })
 }
 
-/// The row that handles most per second, where its interval lies above that of at least one of the
+/// The row with the highest throughput, if its interval is above that of at least one of the
 /// others.
 pub(super) fn busiest<'j, 'r>(candidates: &[&'j JudgedRow<'r>]) -> Option<Lead<'j, 'r>> {
     let winner = *candidates.iter().max_by(|a, b| rate(a).total_cmp(&rate(b)))?;

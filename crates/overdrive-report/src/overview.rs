@@ -1,4 +1,4 @@
-//! The first screen: how many cases ran, what was gained, and where all that was measured.
+//! The first screen: how many cases ran, the gains, and the machine of the measurements.
 
 use std::collections::BTreeMap;
 
@@ -127,7 +127,7 @@ pub(super) fn strip(results: &Results) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// What a reader should know before believing a figure, each a sentence.
+/// Caveats on the figures, each a sentence.
 pub(super) fn warnings(results: &Results) -> Vec<String> {
     let of_machine =
         if results.imported.is_some() { Vec::new() } else { results.environment.warnings() };

@@ -1,4 +1,4 @@
-//! One study: its table, its side tables, and what must be said beside them.
+//! One study: its table, its side tables, and its notes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use overdrive_bench::speedup::Speedup;
 use overdrive_bench::statistics::geometric_mean;
 use overdrive_bench::table::{Align, Table, UNKNOWN, cell};
 
-/// What a report says about one study.
+/// The section of a report on one study.
 pub(super) struct Section {
     pub(super) title: String,
     pub(super) tables: Vec<Captioned>,

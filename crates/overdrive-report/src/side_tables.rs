@@ -11,7 +11,7 @@ use overdrive_bench::table::{Align, Table, cell};
 /// The caption of what is paid once.
 pub(super) const PAID_ONCE: &str = "Paid once, never part of a latency.";
 
-/// What the variants are, each once.
+/// Descriptions of the variants, each once.
 pub(super) fn variants(
     judged: &JudgedResults<'_>,
     compared: &[&JudgedRow<'_>],
@@ -27,7 +27,7 @@ pub(super) fn variants(
     (!table.rows.is_empty()).then_some(Captioned { caption, table })
 }
 
-/// What is paid once, and after how many calls it is paid back.
+/// Costs that are paid once, and the number of calls after which they are paid back.
 pub(super) fn overhead(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -65,8 +65,8 @@ pub(super) fn overhead(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     })
 }
 
-/// After how many calls the variant has saved what it cost more at the start, where it is shown to
-/// be faster.
+/// Number of calls after which the variant has saved its higher cost at the start. `None` unless it
+/// is shown to be faster.
 pub(super) fn pays_back(row: &JudgedRow<'_>) -> Option<u64> {
     row.speedup().filter(|gain| gain.interval().low > 1.0)?;
     break_even(row.baseline?.outcome.measurement()?, row.measurement()?)
@@ -122,7 +122,7 @@ pub(super) fn memory(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     })
 }
 
-/// What a caller on the host pays beside a call.
+/// Costs of a caller on the host in addition to a call.
 pub(super) fn copies(compared: &[&JudgedRow<'_>]) -> Option<Captioned> {
     use Align::{Left, Right};
     let mut table = Table::new(&[

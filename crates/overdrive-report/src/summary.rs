@@ -1,6 +1,6 @@
-//! The summary of a run at its end: ten lines at most, with those of whoever ends it. It gives the
-//! measurements, the winners with their intervals and what they cost, and the caveats. The tables
-//! are a `-v` away.
+//! The summary at the end of a run: ten lines at most, including the last lines of the command. It
+//! gives the measurements, the winners with their intervals and costs, and the caveats. `-v` prints
+//! the tables.
 
 use super::decision::{Card, Decision, WorkloadDecision};
 use super::judged::JudgedResults;
@@ -8,7 +8,7 @@ use super::{decision, findings, overview};
 use overdrive_bench::results::Results;
 use overdrive_bench::table::indented;
 
-/// Lines beside the command that makes the winner; one is left for where the report lies.
+/// Lines in addition to the command that makes the winner. One line is left for the report's path.
 const MOST: usize = 8;
 /// Columns of a card's title.
 const TITLE: usize = 15;
@@ -82,7 +82,7 @@ pub fn result_line(results: &Results) -> String {
     }
 }
 
-/// The answers, and what each gives up as long as there is room for it whole.
+/// The winners. Each is followed by what it gives up, if that fits as a whole.
 fn of_cards(cards: &[Card], width: usize, room: usize) -> Vec<String> {
     let mut blocks: Vec<[Vec<String>; 2]> = cards.iter().map(|card| of_card(card, width)).collect();
     let count = |blocks: &[[Vec<String>; 2]]| blocks.iter().flatten().map(Vec::len).sum::<usize>();
@@ -186,7 +186,7 @@ fn joined(head: &str, parts: impl IntoIterator<Item = String>, width: usize) -> 
     lines
 }
 
-/// What speaks against the figures, shortest words: two lines at most.
+/// Doubts about the figures, in short: two lines at most.
 fn caveats(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Vec<String> {
     let mut parts = Vec::new();
     if decision.screening.is_some() {

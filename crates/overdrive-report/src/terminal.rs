@@ -1,4 +1,4 @@
-//! The results for a terminal in detail: each study's main table and what must be said beside it.
+//! The results for a terminal in detail: each study's main table and notes.
 
 use super::captioned::Captioned;
 use super::findings::Finding;

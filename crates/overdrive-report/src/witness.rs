@@ -6,7 +6,7 @@ use overdrive_bench::memory::{MemoryUse, Peak};
 /// A witness of memory.
 #[derive(Clone, Copy)]
 pub(super) struct Witness {
-    /// What it is called.
+    /// Its name.
     pub(super) name: &'static str,
     /// The bytes that a call added, where it saw them.
     pub(super) bytes: fn(&MemoryUse) -> Option<u64>,
@@ -38,7 +38,7 @@ pub(super) fn witness(rows: &[&JudgedRow<'_>]) -> Option<Witness> {
     WITNESSES.into_iter().filter(|_| !rows.is_empty()).find(sees)
 }
 
-/// What is known of the memory of a row's call.
+/// The known memory of a row's call.
 pub(super) fn memory<'r>(row: &JudgedRow<'r>) -> Option<&'r MemoryUse> {
     row.measurement()?.memory.as_ref()
 }

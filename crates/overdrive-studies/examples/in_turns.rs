@@ -1,6 +1,6 @@
 //! Times a trained model in low precision beside the same model in f32, in one process and in
 //! turns. It gives medians of the ratios round by round, each with its 95 % interval by order
-//! statistics. Whatever another program does to the machine befalls all of a round.
+//! statistics. Disturbances by other programs affect all of a round.
 //!
 //! `cargo run --release -p overdrive-studies --example in_turns -- text-transformer BATCH THREADS
 //! ROUNDS MODE...`

@@ -29,8 +29,8 @@ impl Allowance {
         self.spent_ns.borrow_mut().clear();
     }
 
-    /// Errs, as skipped, where `who` has nothing left. What is begun is finished, so that it may
-    /// take longer than is left.
+    /// Errs, as skipped, where `who` has nothing left. Work that has begun is finished, so it may
+    /// take longer than the rest of the allowance.
     pub(crate) fn check(&self, who: &str) -> Result<(), Failure> {
         let spent = self.spent_ns.borrow().get(who).copied().unwrap_or(0);
         match self.limit_ns {
@@ -49,7 +49,7 @@ impl Allowance {
         *self.spent_ns.borrow_mut().entry(who.to_owned()).or_default() += ns;
     }
 
-    /// Of all of them in this study.
+    /// The time of all of them in this study.
     pub(crate) fn spent_ns(&self) -> u64 {
         self.spent_ns.borrow().values().sum()
     }

@@ -1,7 +1,7 @@
-//! Ceilings of this machine, measured at the start of a run through the same back end as everything
-//! else: a copy for bandwidth, square products for compute. Both are held against the reference on
-//! some of their rows. A product that takes a fifth of a millisecond on an accelerator takes the
-//! host seconds in f64.
+//! Ceilings of this machine: a copy for bandwidth, square products for compute. They are measured
+//! at the start of a run, through the same back end as everything else. Both are held against the
+//! reference on some of their rows. A product that takes a fifth of a millisecond on an accelerator
+//! takes the host seconds in f64.
 
 use crate::kernels::graphs::copy;
 use crate::session::{prepare, ready};
@@ -53,8 +53,8 @@ pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
     found
 }
 
-/// A product of `rows` by a square in the layout that matrix units of 8-bit types want, rows by
-/// rows, and with sums of 32 bits.
+/// A product of `rows` by a square, with sums of 32 bits. For 8-bit types both operands have k
+/// contiguous, as matrix units want it.
 fn product(
     (dtype, precision): (DType, Precision),
     [rows, edge]: [usize; 2],

@@ -1,7 +1,7 @@
-//! What a study is given, by who needs what.
+//! `Context`: everything that a study is given, grouped by use.
 //!
-//! [`Parties`] take part, [`Sampling`] says how they are timed, [`Probes`] count what is beside
-//! time, and the [`Journal`] is the run as its user sees it.
+//! [`Parties`] take part, [`Sampling`] says how they are timed, and [`Probes`] measure memory and
+//! other quantities. The [`Journal`] is the run as its user sees it.
 
 mod journal;
 mod parties;
@@ -32,7 +32,7 @@ pub struct Context<'a> {
     pub tuning: &'a RefCell<Tuning>,
     /// How to sample, and when to stop.
     pub sampling: Sampling<'a>,
-    /// What is counted beside time.
+    /// Memory, energy and other quantities in addition to time.
     pub probes: Probes<'a>,
     /// The run as its user sees it.
     pub journal: Journal<'a>,
@@ -54,7 +54,7 @@ impl<'a> Context<'a> {
         self.journal.add(results, records);
     }
 
-    /// What an interrupted run left of these cases, if it left all.
+    /// Records of these cases from an interrupted run, if it has all of them.
     pub(crate) fn taken_earlier(&self, cases: &[Case]) -> Option<Vec<Record>> {
         self.journal.taken_earlier(cases, self.sampling.seed)
     }
@@ -66,8 +66,8 @@ impl<'a> Context<'a> {
         same
     }
 
-    /// The same, with the other framework in these modes only: a kernel alone is the same in some
-    /// of its modes, and each costs a compilation.
+    /// The same, with the other framework in these modes only. Some of its modes are the same for a
+    /// single kernel, and each costs a compilation.
     pub(crate) fn with_peer_modes(&self, peer_modes: &'a [&'a str]) -> Self {
         let mut same = self.clone();
         same.parties.peer_modes = peer_modes;

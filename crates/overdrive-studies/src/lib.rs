@@ -1,4 +1,4 @@
-//! What we measure: one file per study.
+//! The studies: one file each.
 //!
 //! A study is given the devices it may use and leaves records; it prints nothing and knows no back
 //! end by name. Invariant: every variant of a comparison runs in one session, in alternation, and

@@ -22,8 +22,7 @@ use overdrive_ir::DType;
 use process::KnownWorkload;
 pub(crate) use timed::{Given, HeldTo, Timed, Way};
 
-/// What a peer takes part with in a session: the case and, if the peer could make it ready, the
-/// subject.
+/// An entry of a peer in a session: the case and, if the peer could prepare it, the subject.
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
 
 /// Every way in which a peer can run `workload` in `dtype`. A mode that it cannot run is left out
@@ -80,7 +79,7 @@ pub(crate) fn entrants<'a>(
     entrants
 }
 
-/// What an interrupted run left of the peers of these cases.
+/// Records of the peers of these cases from an interrupted run.
 pub(crate) fn taken_earlier(context: &Context<'_>, cases: &[Case]) -> Vec<Record> {
     let beside = |record: &&Record| {
         let same =

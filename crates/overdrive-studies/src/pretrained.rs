@@ -1,13 +1,13 @@
-//! A folder in Hugging Face's format, or a file of GGUF, as a model: its architecture by the fields
-//! of config.json, its weights by name.
+//! A folder in Hugging Face's format, or a GGUF file, as a model. The fields of config.json give
+//! the architecture; weights are found by name.
 //!
-//! This is where what `formats` reads meets what `models` builds. The graphs name their states as
-//! the files do, and every difference is an error that lists it. States that are renamed or left
-//! out by a rule are in `notes`. Weights stay as they are stored. As a graph is loaded, 16-bit ones
-//! become f32, so that what is measured in f32 is f32 throughout. A decoder that runs in their
-//! format keeps them. A folder that `quantize` wrote has codes in place of some weights. Invariant:
-//! a model that was read has every weight, each of the type that its graph declares, or of a
-//! narrower float type.
+//! This connects the files that `formats` reads with the graphs that `models` builds. The graphs
+//! name their states as the files do, and every difference is an error that lists it. States that
+//! are renamed or left out by a rule are in `notes`. Weights stay as they are stored. When a graph
+//! is loaded, 16-bit weights become f32, so that measurements in f32 are f32 throughout. A decoder
+//! that runs in their format keeps them. A folder that `quantize` wrote has codes in place of some
+//! weights. Invariant: a model that was read has every weight, each of the type that its graph
+//! declares, or of a narrower float type.
 
 mod adapter;
 mod architecture;
@@ -52,22 +52,22 @@ use std::path::{Path, PathBuf};
 pub struct Pretrained {
     /// Its name in results: that of the folder.
     pub name: String,
-    /// Where it lies, unless it is a file by itself.
+    /// Its folder, unless it is a single file.
     folder: Option<PathBuf>,
-    /// What its config.json says, or would say.
+    /// Its config.json, or the one that it would have.
     described: Config,
     /// Its graphs.
     pub architecture: Architecture,
     /// Its config.json, where the graph is all that it describes and no more: not of a sentence
     /// encoder, which pools.
     pub config: Option<Value>,
-    /// What its outputs mean, of a classifier of text.
+    /// The meaning of its outputs, for a classifier of text.
     pub labels: Option<Labels>,
     /// Its weights by the names of states, 16-bit ones as they are stored.
     pub weights: Tensors,
-    /// Which of its layers have codes, where `quantize` wrote it.
+    /// The layers that have codes, if `quantize` wrote it.
     pub coding: Option<Coding>,
-    /// Names of tensors in the files, where they are not those of their states.
+    /// Names of tensors in the files, if they differ from those of their states.
     renamed: BTreeMap<String, String>,
     /// Tensors that are no part of the graph.
     left_out: Tensors,
@@ -75,7 +75,7 @@ pub struct Pretrained {
     pub tokenizer: Option<Tokenizer>,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
-    /// What was converted, renamed or left out, in sentences.
+    /// Notes on converted, renamed or omitted parts, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ impl Pretrained {
         })
     }
 
-    /// The same with a head of its own, where that shares the table of tokens.
+    /// The same with separate weights for the head, if it shares those of the embedding.
     #[must_use]
     pub fn untied(mut self) -> Self {
         let facts = self.architecture.facts();
@@ -171,7 +171,8 @@ impl Pretrained {
         self
     }
 
-    /// The same with these weights in place of its own, each rounded to the type of the one before.
+    /// The same with these weights in place of its own, each rounded to the type of the weight that
+    /// it replaces.
     #[must_use]
     pub fn retrained(mut self, weights: &Tensors) -> Self {
         for (name, before) in &mut self.weights {

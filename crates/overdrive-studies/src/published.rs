@@ -17,7 +17,7 @@ const VOCABULARY: usize = 8192;
 const TOKENS: usize = 128;
 const BATCH: usize = 8;
 
-/// Names, and what a config.json says beside the vocabulary.
+/// Names, and the fields of a config.json except the vocabulary.
 const CONFIGS: [(&str, &str); 3] = [
     (
         "gpt2-6x512",

@@ -19,7 +19,7 @@ use std::rc::Rc;
 const UNKNOWN_FLOPS_PER_SECOND: f64 = 1e12;
 /// Below this many FLOPs the host is done before a device has the kernels.
 const DEVICE_FLOPS: u64 = 100_000_000_000;
-/// The share of a device's memory that a reference may take beside what is measured.
+/// A reference may take one part in this many of a device's memory, besides the measured work.
 const DEVICE_SHARE: u64 = 3;
 /// Bytes of a reference that stay on the host between seeds; what takes more is compiled and
 /// uploaded for each.
@@ -34,7 +34,7 @@ const AGREEMENT: f64 = 1e-9;
 pub(crate) struct Referee<'a> {
     /// The CPU.
     pub(crate) host: &'a dyn Backend,
-    /// What is measured, where it may be asked.
+    /// The measured device, if it may compute references.
     pub(crate) device: Option<&'a dyn Backend>,
     /// Workloads of the session, each with a reference of its own.
     pub(crate) workloads: usize,
@@ -141,7 +141,7 @@ fn agree_on(host: &dyn Backend, device: &dyn Backend, graph: &Graph) -> Result<(
         let (known, found) = (known.to_f64(), found.to_f64());
         let largest = known.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
         let apart = known.iter().zip(&found).map(|(a, b)| (a - b).abs());
-        // A NaN on one side is a disagreement; on both sides it is what the model gives on these
+        // A NaN on one side is a disagreement. On both sides it is the model's result on these
         // inputs.
         let worst = apart.filter(|d| !d.is_nan()).fold(0.0, f64::max);
         let same_nan = known.iter().zip(&found).all(|(a, b)| a.is_nan() == b.is_nan());

@@ -1,5 +1,5 @@
-//! The f64 outputs of a workload, and how far rounding may carry each of them: the graph in f64, as
-//! it is and perturbed ([decision
+//! The f64 outputs of a workload, and how far rounding may move each of them. The graph runs in
+//! f64, as it is and perturbed ([decision
 //! 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)).
 //!
 //! Both have the same states, which are uploaded once for all seeds: compiling and uploading took

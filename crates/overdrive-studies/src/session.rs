@@ -182,7 +182,7 @@ fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<ReadyEnt
     compiled.collect()
 }
 
-/// Adds to a latency what stands beside it: work, shares of ceilings, memory, copies, energy.
+/// Adds further figures to a latency: work, shares of ceilings, memory, copies, energy.
 fn complete(
     context: &Context<'_>,
     (entry, oracle): (&Entry<'_>, &Oracle<'_>),
@@ -193,7 +193,7 @@ fn complete(
     measurement.statuses.extend(impossible(entry, &work, measurement));
     measurement.ceiling_shares = shares(&context.probes.ceilings, entry, &work, measurement);
     measurement.work = Some(work);
-    // What cannot be seen is absent; the case ran all the same.
+    // Quantities that cannot be measured are absent; the case ran all the same.
     if let Some(Ok(Resources { memory, copies, energy })) =
         ready.map(|ready| resources(context, (entry, oracle), ready))
     {

@@ -1,4 +1,4 @@
-//! What a study is.
+//! The trait of a study.
 
 use crate::Context;
 use overdrive_bench::results::Results;

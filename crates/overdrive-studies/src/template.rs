@@ -1,5 +1,4 @@
-//! A model before its dimensions are bound: what a name, a folder or a file gives, whoever reads
-//! it.
+//! A model before its dimensions are bound, as read from a name, a folder or a file.
 
 use crate::Workload;
 use overdrive_bench::work::Items;
@@ -21,9 +20,9 @@ pub struct Template {
     /// The largest size of a named dimension, where the model has one: beyond it a graph would
     /// compute nonsense.
     pub limits: BTreeMap<String, usize>,
-    /// What its integer inputs index: ids are below this.
+    /// Number of ids that its integer inputs index; all ids are below it.
     pub vocabulary: Option<usize>,
-    /// What the columns mean of the table that it learnt from.
+    /// The meaning of the columns, if it learnt from a table.
     pub columns: Option<TableColumns>,
     /// The config.json of a published architecture, see [`Workload::config`].
     pub config: Option<Value>,

@@ -4,12 +4,11 @@
 //! - codes that rounding decides ([decision
 //!   0005](../../../docs/decisions/0005-tolerance-of-codes.md)).
 //!
-//! Where a graph rounds activations to codes, a value between two of them goes to either, and
-//! layers after it turn one step into many. The reference itself shows how far that reaches. It is
-//! evaluated on twins: inputs and parameters that differ by as much as rounding may. The outputs
-//! that are judged must lie as near as those of these twins do, element by element and in the mean.
-//! Invariant: nothing here looks at what is judged, so that no fault of a back end widens its own
-//! tolerance.
+//! If a graph rounds activations to codes, a value between two codes may go to either, and later
+//! layers turn one step into many. The reference itself shows how far that reaches. It is evaluated
+//! on twins: inputs and parameters that differ by as much as rounding may. The judged outputs must
+//! be as near as those of these twins, element by element and in the mean. Invariant: nothing here
+//! looks at the judged outputs, so that no fault of a back end widens its own tolerance.
 
 use overdrive_bench::deviation::Tolerance;
 use overdrive_bench::failure::Failure;
@@ -25,8 +24,8 @@ const OVER_LARGEST: f64 = 2.0;
 /// Times the root of the mean square of a twin's differences.
 const OVER_RMS: f64 = 1.5;
 
-/// What a correct computation of `graph` in `dtype` may differ by from the oracle's outputs, judged
-/// on those of `seed`.
+/// Largest difference allowed between a correct computation of `graph` in `dtype` and the oracle's
+/// outputs, derived from those of `seed`.
 ///
 /// Rounding is random: the error of a contraction of length k is about `unit(dtype) + unit(f32)
 /// sqrt(k)` of the root of what is summed. How such errors add up from op to op the oracle knows

@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 /// seconds on two threads.
 const SAMPLED_FLOPS: u64 = 100_000_000_000;
 
-/// What is computed, whoever computes it.
+/// The computation, independent of who runs it.
 pub struct Workload {
     /// Name and sizes.
     pub key: case::Workload,
     /// The bound graph in f32.
     pub graph: Graph,
-    /// What a call handles, for a throughput.
+    /// The items that a call handles, for a throughput.
     pub items: Option<Items>,
     /// Integer inputs are drawn below this.
     pub vocabulary: usize,
@@ -46,7 +46,7 @@ pub struct Workload {
 pub struct SampledRows {
     /// The workload's graph, for as many rows as are picked.
     graph: Graph,
-    /// How many inputs, from the first on, have those rows.
+    /// Number of inputs that have those rows; they are the first ones.
     inputs: usize,
     picked: Vec<usize>,
 }
@@ -97,8 +97,8 @@ impl Workload {
         self.with_rows((rows, SampledRows::MOST), inputs, build)
     }
 
-    /// The same, compared on some samples of the batch where all of them would take the reference
-    /// long and none depends on another. `build` gives the graph for a batch of a size.
+    /// The same, compared on some samples of the batch if the reference of all would take long and
+    /// samples are independent. `build` gives the graph for a batch of a size.
     ///
     /// # Errors
     /// When that graph is ill-formed.
@@ -148,15 +148,15 @@ impl Workload {
         Self { key, graph, items, bounds, given, config, sampled, probe, ..*self }
     }
 
-    /// The same with indices drawn from all of the range that the graph proves, where nothing says
-    /// what its integer inputs mean.
+    /// The same with indices drawn from the whole range that the graph proves, for integer inputs
+    /// of unknown meaning.
     #[must_use]
     pub fn with_proven_bounds(self) -> Self {
         let bounds = Indices::of(&self.graph).map(|indices| indices.bounds()).unwrap_or_default();
         Self { bounds, ..self }
     }
 
-    /// What random inputs are, in words: `x normal, ids below 1000`.
+    /// Describes random inputs: `x normal, ids below 1000`.
     pub fn drawn(&self) -> String {
         let of = |port: &Port| {
             let name = &port.name;

@@ -64,7 +64,7 @@ impl Slow<'_> {
         x.iter().enumerate().map(scaled).collect()
     }
 
-    /// A block of which these are the names: of q, k, v and what joins, both norms, both layers.
+    /// A block with these names: q, k, v and output projection, both norms, both layers.
     fn block(&self, h: &Rows, mask: &[i128], prefix: &str, names: [&str; 8]) -> Rows {
         let name = |i: usize| format!("{prefix}.{}", names[i]);
         let [q, k, v] =
@@ -158,7 +158,7 @@ fn slow(name: &str, weights: &Tensors, ids: &[i128], mask: &[i128]) -> Vec<f64> 
         _ => (1e-12, "transformer.layer", DISTILBERT),
     };
     let slow = Slow { weights, eps };
-    // RoBERTa counts its tokens from 2 on, and puts what fills up (id 1) at 1.
+    // RoBERTa counts positions of tokens from 2 on, and puts padding (id 1) at position 1.
     let mut count = 1;
     let place = |(at, &id): (usize, &i128)| match (family, id) {
         ("roberta", 1) => (1, 1),

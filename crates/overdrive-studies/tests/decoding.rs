@@ -1,4 +1,4 @@
-//! Several sequences decoded together give what each gives alone.
+//! Several sequences decoded together give the same as each alone.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -42,7 +42,7 @@ fn a_sequence_does_not_see_those_that_are_decoded_beside_it() {
             let error = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(error <= off, "{name} {format}: sequence {which}, step {step}: {error}");
         };
-        // Which sequence is at each place, and how many steps it has taken.
+        // The sequence at each place, and the number of its steps.
         let mut places: [Option<(usize, usize)>; 2] = [None, None];
         let mut waiting = 0..sequences.len();
         loop {

@@ -76,7 +76,7 @@ fn difference(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 /// AdamW's first step is `1e-2 g / (|g| + 1e-4)`, whose slope is at most 100. Gradients of up to 1
-/// are rounded to 1e-7 in f32, so a step of 1e-2 is off by 1e-5 at most; weights by their own
+/// are rounded to 1e-7 in f32, so a step of 1e-2 is off by 1e-5 at most. Weights add their own
 /// rounding.
 #[test]
 fn a_step_of_adamw_is_that_of_pytorch() {

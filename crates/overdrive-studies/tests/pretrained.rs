@@ -1,5 +1,5 @@
-//! Folders in Hugging Face's format against what `transformers` makes of them, and every way in
-//! which one can be wrong.
+//! Folders in Hugging Face's format against the results of `transformers`, and every way in which
+//! one can be wrong.
 //!
 //! The folders in `pretrained/` are tiny random models; `peers/tiny_models.py` made them with their
 //! expected outputs.
@@ -101,7 +101,8 @@ fn files_of_gguf_are_the_models_that_they_were_made_from() {
         let ids = expected.tokenizer.as_ref().unwrap().encode(text).unwrap();
         assert_eq!(found.tokenizer.as_ref().unwrap().encode(text).unwrap(), ids);
     }
-    // A folder with one such file and no config.json is that file, with what stands beside it.
+    // A folder with one such file and no config.json is read as that file, with the other files of
+    // the folder.
     let place = tempfile::tempdir().unwrap();
     fs::copy(folder("../gguf/qwen2.gguf"), place.path().join("q.gguf")).unwrap();
     assert!(Pretrained::is_at(place.path()));
@@ -577,7 +578,7 @@ fn fields_that_are_wrong_are_named_with_what_was_expected() {
     refused(empty.path(), &["config.json"]);
 }
 
-/// What no field of a known name says may still change what a model computes: it is said.
+/// A field of unknown name may still change what a model computes, so a note names it.
 #[test]
 fn fields_that_are_not_known_are_named_in_a_note() {
     let folders = DECODERS.into_iter().chain(ENCODERS).chain(CLASSIFIERS).chain(OTHERS);

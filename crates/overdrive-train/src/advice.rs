@@ -1,4 +1,4 @@
-//! What batch would fit, where the one that was asked for does not.
+//! Finds the batch size that fits, if the requested one does not.
 //!
 //! Plans know their peak before anything runs, so that smaller batches are tried by planning alone.
 

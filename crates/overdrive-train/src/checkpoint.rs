@@ -2,8 +2,8 @@
 //! whole or not at all.
 //!
 //! States stand under `state/`, the best parameters so far under `best/`, counters under
-//! `progress/`. Two entries are JSON: `run` has the recipe and the hash of the training samples,
-//! since nothing else may go on from here, and `choices` how the device computes the step. Which
+//! `progress/`. Two entries are JSON. `run` has the recipe and the hash of the training samples,
+//! since only a run with both may continue. `choices` says how the device computes the step. Which
 //! samples come next follows from the number of steps, so nothing of the data is kept.
 
 use crate::{Recipe, TrainError};
@@ -81,7 +81,7 @@ impl Writer {
 impl Drop for Writer {
     /// A run that fails leaves its last checkpoint whole.
     fn drop(&mut self) {
-        // The failure that ends the run is what its user is told.
+        // The user is told the failure that ends the run.
         if let Some(writing) = self.writing.take() {
             let _ = writing.join();
         }

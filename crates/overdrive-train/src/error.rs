@@ -1,4 +1,4 @@
-//! What can go wrong between a data set and a trained model.
+//! Errors between a data set and a trained model.
 
 use overdrive_files::FileError;
 use overdrive_formats::{FormatError, ParametersError};
@@ -15,7 +15,7 @@ pub enum TrainError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Its reason.
         source: std::io::Error,
@@ -26,13 +26,13 @@ pub enum TrainError {
     /// Data, a recipe or a checkpoint is not what it has to be.
     #[error("{place}: expected {expected}, found {found}; {remedy}")]
     Invalid {
-        /// A file and where in it, or what was asked for.
+        /// A file and the place in it, or the request.
         place: String,
-        /// What is needed.
+        /// What was expected.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
-        /// How to mend it.
+        /// The remedy.
         remedy: String,
     },
     /// A NaN or an infinity ended the training. The parameters are those before the step.

@@ -1,5 +1,5 @@
-//! How good a model is on held-out samples: the loss and the hits of every one, so that two models
-//! can be compared sample by sample.
+//! Evaluates a model on held-out samples. Gives the loss and the hits of every sample, so that two
+//! models can be compared sample by sample.
 //!
 //! Losses are computed in f64 from the model's logits, where the model runs. A number for each
 //! position crosses to the host, instead of one for each class of it. Any graph with input `x` and
@@ -13,7 +13,7 @@ use overdrive_formats::{Differences, ParametersError, Tensors};
 use overdrive_ir::{Backend, Graph, State, Tensor, TensorType, Tuning};
 use std::path::PathBuf;
 
-/// What a model made of each sample of a split, in the split's order.
+/// Results of a model on each sample of a split, in the split's order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Evaluation {
     /// Cross entropy in nats, summed over the sample's positions (1 of a class, T of a window of
@@ -21,7 +21,7 @@ pub struct Evaluation {
     pub losses: Vec<f64>,
     /// Positions whose largest logit is the label's; empty of quantities.
     pub hits: Vec<u32>,
-    /// What each sample should have given, of quantities; else empty.
+    /// The target of each sample, for quantities; else empty.
     pub quantities: Vec<f64>,
     /// Positions of each sample.
     pub positions: usize,
@@ -30,7 +30,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Adds what a judged graph gave for a batch, of which so many samples count.
+    /// Adds the outputs of a judged graph for a batch. Only its first `count` samples count.
     pub fn add(&mut self, (batch, count): (&Batch, usize), outputs: &[Tensor]) {
         self.positions = batch.labels.ty().elements() / batch.x.ty().sizes()[0];
         let sums = |output: &Tensor| -> Vec<f64> {
@@ -45,7 +45,7 @@ impl Evaluation {
         self.text_bytes.extend(batch.text_bytes.iter().take(count));
     }
 
-    /// What its samples were to give.
+    /// The kind of target of its samples.
     pub fn target(&self) -> Target {
         if self.quantities.is_empty() { Target::Classes } else { Target::Quantity }
     }

@@ -27,22 +27,21 @@ pub struct Fit<'a> {
     pub model: &'a Graph,
     /// How.
     pub recipe: &'a Recipe,
-    /// What it learns from.
+    /// The training samples.
     pub train: &'a dyn Split,
-    /// What it is judged by on the way.
+    /// The validation samples.
     pub validation: &'a dyn Split,
     /// Where an earlier run of the same model, recipe and data stopped.
     pub resume: Option<&'a Checkpoint>,
     /// The file of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
-    /// Most bytes of the device's memory that the plan of a step may take, its states included: to
-    /// fit, values are computed again, and moments of the optimizer and values wait in other
-    /// memory.
+    /// Most bytes of device memory that the plan of a step may take, including its states. To fit,
+    /// values are recomputed, and values and optimizer moments are moved to other memory.
     pub memory_limit: Option<u64>,
-    /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
-    /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
+    /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
+    /// model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
     pub ranks: Option<&'a dyn Communicator>,
-    /// What the ranks share out among each other beside the batch. Checkpoints hold all of it.
+    /// What is sharded over the ranks in addition to the batch. Checkpoints hold all of it.
     pub shards: Shards,
 }
 
@@ -102,7 +101,7 @@ pub enum Ending {
     Interrupted,
 }
 
-/// What a run gives.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fitted {
     /// Parameters that were trained: with early stop the best, else the last.
@@ -125,7 +124,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let forward = learner(run.model, recipe, recipe.batch)?;
     let initial = initial_parameters(&forward, recipe.seed);
     let origin = origin(run.train, recipe, &initial)?;
-    // What was chosen when the run began: its bits depend on it.
+    // The choices made when the run began; its bits depend on them.
     let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
     let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
     let target = run.train.target();
@@ -196,7 +195,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
         if run.checkpoint.is_some() && (looks || early || !goes_on) {
-            // What ranks share out, all of them bring.
+            // All ranks bring their parts of sharded states.
             let state = trainer.snapshot()?;
             if let Some(path) = checkpoint {
                 let best = best.clone();
@@ -217,8 +216,8 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     Ok(Fitted { parameters, progress, ending })
 }
 
-/// What a run learns from: the hash of its training samples, and that of the weights that stay what
-/// they are, which no checkpoint holds.
+/// Identifies the origin of a run: the hash of its training samples and of its frozen weights,
+/// which no checkpoint holds.
 fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<String, TrainError> {
     let frozen: Vec<_> = initial.iter().filter(|(name, _)| !recipe.trains(name)).collect();
     if frozen.is_empty() {
@@ -233,7 +232,7 @@ fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<Strin
     Ok(hex(hash))
 }
 
-/// What all ranks must have the same of, a line each.
+/// Properties that all ranks must share, a line each.
 fn trained_by_all(
     run: &Fit<'_>,
     (forward, initial): (&Graph, &Tensors),

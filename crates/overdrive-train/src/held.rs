@@ -13,7 +13,7 @@ use overdrive_ir::{
 use overdrive_passes::Sharded;
 use std::collections::BTreeMap;
 
-/// What ranks share out among each other beside the batch.
+/// What is sharded over the ranks in addition to the batch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Shards {
     /// Nothing: each rank holds every state.
@@ -68,7 +68,7 @@ impl Held {
         Self { split: split.collect(), sharded: Some(sharded) }
     }
 
-    /// The whole type of a state, of which this rank holds a part of its own type.
+    /// The type of a whole state. `own` is the type of the part that this rank holds.
     pub(crate) fn whole_type<'a>(&'a self, name: &str, own: &'a TensorType) -> &'a TensorType {
         self.split.get(name).map_or(own, |(ty, _)| ty)
     }

@@ -11,8 +11,8 @@
 //!   byte follow.
 //! - [`diagnose`]: the first op that made a NaN or an infinity.
 //!
-//! Everything runs on a `&dyn Backend`. Invariant: what step n does follows from the recipe, the
-//! data and n alone, so that a run that was interrupted goes on bit for bit.
+//! Everything runs on a `&dyn Backend`. Invariant: step n depends on the recipe, the data and n
+//! alone. So an interrupted run continues bit for bit.
 
 mod advice;
 mod checkpoint;

@@ -30,9 +30,9 @@ pub fn with_loss(graph: &Graph, target: Target) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// The graph with an input `labels` as in [`with_loss`] and, instead of its outputs, those of the
-/// shape of `labels`: `loss` in f64, the cross entropy or the squared error of each row, and of
-/// classes `hit`, whether the label's logit is the largest (of equal ones, the first).
+/// The graph with an input `labels` as in [`with_loss`], and with outputs of the shape of `labels`
+/// instead of its own. `loss`, in f64, is the cross entropy or the squared error of each row.
+/// `hit`, for classes only, is whether the label's logit is the largest (of equal ones, the first).
 ///
 /// # Errors
 /// Those of [`with_loss`].

@@ -27,7 +27,7 @@ pub enum Optimizer {
     },
 }
 
-/// What every parameter of a step shares.
+/// Values that all parameters of a step share.
 #[derive(Copy, Clone)]
 pub(crate) struct Shared<'b> {
     /// Learning rate, an f32 scalar.

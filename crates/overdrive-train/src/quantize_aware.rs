@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Tuned {
     /// The quantized model.
     pub quantized: Quantized,
-    /// How far training came; nothing was done where no layer can take its scheme.
+    /// Progress of the training. Nothing was trained if no layer can take its scheme.
     pub progress: Progress,
 }
 

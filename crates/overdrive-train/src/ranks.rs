@@ -1,9 +1,9 @@
 //! Data parallel training: each rank learns from its part of every batch and keeps the whole model.
 //!
-//! The step is sharded from that of the whole batch, so that the loss, the norm of gradients and
-//! the update are those of one rank. Everything that decides how a run goes on is shared: a request
-//! to stop, and what each rank judged of the validation samples. Invariant: after each step all
-//! ranks have the same parameters and have taken the same decisions.
+//! The step is sharded from that of the whole batch. So loss, norm of gradients and update are
+//! those of a run on one rank. Everything that decides how a run continues is shared: a request to
+//! stop, and each rank's results on the validation samples. Invariant: after each step all ranks
+//! have the same parameters and have taken the same decisions.
 
 use crate::data::{Batch, Split, Target};
 use crate::held::{self, Held, Shards};
@@ -16,7 +16,8 @@ use std::ops::Range;
 /// The axis along which batches are split.
 const DATA: &str = "data";
 
-/// This rank among those of the run, without a communicator the only one; and what they share out.
+/// This rank among those of the run, and what is sharded over them. Without a communicator it is
+/// the only rank.
 #[derive(Copy, Clone)]
 pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>, pub(crate) Shards);
 
@@ -26,7 +27,7 @@ impl Ranks<'_> {
         self.0.map_or(1, |communicator| communicator.mesh().size(&DATA.into()))
     }
 
-    /// Which of them is this rank's.
+    /// The position of this rank.
     fn position(self) -> usize {
         self.0.map_or(0, |c| c.mesh().position(c.rank(), &DATA.into()))
     }
@@ -42,8 +43,8 @@ impl Ranks<'_> {
         len * position / count..len * (position + 1) / count
     }
 
-    /// The part of a step that this rank computes, and what it holds; the graph is that of the
-    /// whole batch.
+    /// This rank's part of a step, and the states that it holds. `whole` is the step of the whole
+    /// batch.
     pub(crate) fn step(self, whole: Graph) -> Result<(Graph, Held), TrainError> {
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
         let sharded = sharded(&whole, communicator.mesh(), self.1)?;
@@ -78,7 +79,7 @@ impl Ranks<'_> {
         Ok(if self.0.is_some() { all } else { goes_on })
     }
 
-    /// What rank 0 has.
+    /// The bytes of rank 0.
     pub(crate) fn of_first(self, what: &str, mine: Vec<u8>) -> Result<Vec<u8>, TrainError> {
         let mut first = vec![];
         self.share(what, &mine, |rank, bytes| {
@@ -89,7 +90,7 @@ impl Ranks<'_> {
         Ok(if self.0.is_some() { first } else { mine })
     }
 
-    /// What all ranks judged of their parts, in the order of parts.
+    /// The evaluations of all ranks, in the order of their parts.
     pub(crate) fn joined(self, own: Evaluation) -> Result<Evaluation, TrainError> {
         if self.0.is_none() {
             return Ok(own);

@@ -33,18 +33,18 @@ pub struct Recipe {
     pub evaluate_every: u64,
     /// When to stop early.
     pub early_stop: Option<EarlyStop>,
-    /// What becomes of samples before they are learnt from.
+    /// Augmentation of samples before training.
     #[serde(default)]
     pub augmentation: Augmentation,
     /// Adapters, which alone are trained; without them all parameters are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
-    /// Parameters that are trained beside adapters: those of a classifier's head.
+    /// Parameters that are trained in addition to adapters: those of a classifier's head.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside_lora: Vec<String>,
 }
 
-/// What training makes of samples that mean the same when changed so.
+/// Random changes of samples that keep their meaning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Augmentation {

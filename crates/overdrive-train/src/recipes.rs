@@ -1,5 +1,5 @@
-//! The recipes of the models that train here in seconds to minutes, found on validation samples;
-//! any other model starts from the one for language models.
+//! The recipes of the models that train here in seconds to minutes. They were found on validation
+//! samples. Any other model starts from the one for language models.
 
 use crate::{Augmentation, Decay, EarlyStop, Optimizer, Recipe, Schedule};
 use overdrive_passes::Lora;
@@ -38,15 +38,15 @@ pub fn tuning_of(model: &str) -> Recipe {
     }
 }
 
-/// How a published language model learns to be quantized: as it is fine-tuned, with the parameters
-/// of the smallest validation loss.
+/// Quantization-aware training of a published language model: as for fine-tuning, with the
+/// parameters of the smallest validation loss.
 pub fn tuning_of_published() -> Recipe {
     let whole = fine_tuning(None);
     Recipe { early_stop: Some(EarlyStop { patience: 4 }), ..whole }
 }
 
-/// How a published language model goes on learning: a short run at a rate far below that of its
-/// training. The rate is higher where adapters alone learn, since they begin as nothing.
+/// Fine-tuning of a published language model: a short run at a rate far below that of its training.
+/// The rate is higher if only adapters learn, since they start at zero.
 pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
     let steps = 200;
     let peak = if lora.is_some() { 2e-4 } else { 2e-5 };
@@ -61,8 +61,8 @@ pub fn fine_tuning(lora: Option<Lora>) -> Recipe {
     }
 }
 
-/// How a published classifier goes on learning: as a language model, from more samples a step,
-/// since each has one label.
+/// Fine-tuning of a published classifier: as for a language model, with more samples a step, since
+/// each has one label.
 pub fn fine_tuning_of_classes(lora: Option<Lora>) -> Recipe {
     Recipe { batch: 16, ..fine_tuning(lora) }
 }

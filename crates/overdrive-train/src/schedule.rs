@@ -31,7 +31,7 @@ pub struct Schedule {
     pub peak: f64,
     /// Steps over which it rises linearly to the peak.
     pub warmup: u64,
-    /// What happens then.
+    /// The decay after the warm-up.
     pub decay: Decay,
 }
 

@@ -1,9 +1,9 @@
 //! A random order of `0..len` that can be asked for any place of it and is never stored.
 //!
-//! A Feistel network over the smallest even number of bits, its rounds drawn by Philox; what falls
-//! outside is put through again until it falls inside (cycle walking: Black and Rogaway, "Ciphers
-//! with arbitrary finite domains", CT-RSA 2002). A data set of any size is shuffled in no memory,
-//! and a run resumes anywhere.
+//! It is a Feistel network over the smallest even number of bits, with rounds drawn by Philox. A
+//! result outside the range is put through again until it is inside. That is cycle walking (Black
+//! and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). A data set of any size is
+//! shuffled in no memory, and a run resumes anywhere.
 
 use overdrive_ir::eval::philox;
 
@@ -26,7 +26,7 @@ impl Shuffle {
         Self { len, seed, half_bits: bits.div_ceil(2).max(1) }
     }
 
-    /// What stands at `place`, which must be below `len`.
+    /// The index at `place`, which must be below `len`.
     pub fn at(&self, place: u64) -> u64 {
         assert!(place < self.len, "place {place} of {}", self.len);
         let mut value = self.network(place);

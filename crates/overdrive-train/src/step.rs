@@ -60,7 +60,7 @@ fn check_formats(graph: &Graph) -> Result<(), TrainError> {
     }
 }
 
-/// What the graph of one batch does with its gradients.
+/// The use of gradients in the graph of one batch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Adds them to the sums of earlier batches.
@@ -86,7 +86,8 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
         return Err(TrainError::invalid(place, expected, "batch_norm", remedy));
     }
     check_formats(graph)?;
-    // Gradients of what is rounded are rounded likewise: the formats are settled before.
+    // Gradients are rounded to the formats of their values. So formats are settled before gradients
+    // are built.
     let formats = overdrive_passes::Recipe { contractions: recipe.precision };
     let names: Vec<&str> = parameters(graph, recipe).map(|(name, _)| name).collect();
     let graph = match recipe.float8 {
@@ -146,11 +147,11 @@ fn summed<'b>(name: &str, g: Expr<'b>, role: Role) -> Expr<'b> {
     sum
 }
 
-/// Of all gradients. Those of one shape are summed down to vectors, and these added, some at a
-/// time, so that a model of hundreds of parameters has dozens of such sums and not hundreds, one
-/// after another.
+/// The sum of squares of all gradients. Gradients of one shape are summed to vectors, a few at a
+/// time, and the vectors are added. So a model of hundreds of parameters has dozens of such sums,
+/// not hundreds.
 fn sum_of_squares<'b>(trained: &[(&str, Expr<'b>, Expr<'b>)]) -> Option<Expr<'b>> {
-    /// As many as a loop has registers for, where it sums each on the way.
+    /// As many gradients as a loop has registers to sum at once.
     const TOGETHER: usize = 8;
     let mut alike: BTreeMap<Vec<usize>, Vec<Expr<'b>>> = BTreeMap::new();
     for (_, _, g) in trained {

@@ -17,7 +17,7 @@ use overdrive_ir::{
 use overdrive_passes::draw;
 use std::collections::BTreeMap;
 
-/// What one update did.
+/// The report of one update.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct StepReport {
     /// Number of the step, from 0.
@@ -156,8 +156,8 @@ impl Compiled {
     }
 }
 
-/// Timing the candidates of a model takes half a minute, and makes a step a twentieth faster: from
-/// so many steps of some ten milliseconds on it is worth that.
+/// Steps from which timing the candidates of a model pays off. It takes half a minute, and makes a
+/// step of some ten milliseconds a twentieth faster.
 const STEPS_WORTH_TUNING: u64 = 20_000;
 
 /// A model in training.
@@ -179,7 +179,7 @@ pub struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     /// Compiles the step of `graph` (bound to the recipe's batch, with output `loss`) with this
-    /// tuning, in a long run with what is chosen beyond it; parameters start as `initial` says.
+    /// tuning. Long runs also time candidates first. Parameters start as `initial` says.
     ///
     /// # Errors
     /// When the recipe makes no sense, the graph has no loss, or the back end cannot run the step.
@@ -194,8 +194,8 @@ impl<'a> Trainer<'a> {
         Self::of_rank((backend, alone), graph, recipe, initial, tuning)
     }
 
-    /// The same as one rank of several, each of which is given its part of every batch; `graph` and
-    /// the recipe are of the whole batch, and the back end is on the communicator.
+    /// The same as one rank of several. Each gets its part of every batch, while `graph` and the
+    /// recipe are of the whole batch. The back end is on the communicator.
     ///
     /// # Errors
     /// As `new`, and when the ranks do not divide the batch or another rank has failed.
@@ -211,7 +211,7 @@ impl<'a> Trainer<'a> {
         let (step, held) = part(Role::Update)?;
         let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
-        // What is evaluated, and what other batches add to, is read by other plans too.
+        // States that are evaluated, or that other batches add to, are read by other plans too.
         let mut tuning = tuning.clone();
         for other in [graph].into_iter().chain(&accumulate) {
             tuning.shared.extend(other.states().iter().map(|state| state.name.clone()));
@@ -219,7 +219,8 @@ impl<'a> Trainer<'a> {
         let mut compiled = |graph: Graph| {
             if recipe.steps >= STEPS_WORTH_TUNING {
                 backend.tune(&graph, backend.description().fastest_mode(), &mut tuning)?;
-                // What every rank computes for itself has the same bits only by the same kernels.
+                // Values that every rank computes for itself have the same bits only by the same
+                // kernels.
                 let own = serde_json::to_vec(&tuning.choices).expect("choices are plain data");
                 let first = ranks.of_first("the choices of kernels", own)?;
                 tuning.choices = serde_json::from_slice(&first).expect("choices, as written");
@@ -248,7 +249,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// What was chosen for the step: with it the same step gives the same bits.
+    /// The tuning choices of the step. A step with the same choices gives the same bits.
     pub fn choices(&self) -> &BTreeMap<String, Choice> {
         &self.choices
     }
@@ -350,7 +351,7 @@ impl<'a> Trainer<'a> {
         self.step.plan()
     }
 
-    /// What the plans of a step hold; batches that are accumulated share its states.
+    /// Memory of the plans of a step; batches that are accumulated share its states.
     pub fn memory(&self) -> MemoryReport {
         let mut memory = self.step.memory();
         if let Some(other) = self.accumulate.as_ref().map(Compiled::memory) {
@@ -370,19 +371,19 @@ impl<'a> Trainer<'a> {
         earlier.saturating_mul(batches - 1).saturating_add(self.step.graph.cost().flops)
     }
 
-    /// Bytes of what [`Self::snapshot`] gives.
+    /// Bytes of a [`Self::snapshot`].
     pub fn snapshot_bytes(&self) -> u64 {
         let bytes = |name: &String| self.whole_type(name).bytes() as u64;
         self.changing.iter().map(bytes).sum()
     }
 
-    /// The type of a state, of which this rank may hold a part.
+    /// The type of a whole state; this rank may hold a part of it.
     fn whole_type(&self, name: &str) -> &TensorType {
         self.held.whole_type(name, &self.state.buffers[name].ty)
     }
 
-    /// What steps have changed, and the next one depends on beside the model: states by name. Of
-    /// several ranks, rank 0 has it; all call this at the same time.
+    /// The states that steps have changed and that the next step needs, by name. With several ranks
+    /// all call this at the same time, and rank 0 gets the result.
     ///
     /// # Errors
     /// When the device cannot give it, or another rank has failed.

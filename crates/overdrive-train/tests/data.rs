@@ -295,7 +295,7 @@ fn a_table_is_standardised_by_its_training_part_alone() {
         raw.x.to_f32().iter().any(|x| *x > 1000.0),
         "a model that standardises takes what the file holds"
     );
-    // What the model makes of its first input is the first operand of its first product.
+    // The standardised input is the first operand of the model's first product.
     let bound =
         overdrive_passes::bind(&model, &[("batch".to_owned(), parts.train.len() as usize)].into())
             .unwrap();
@@ -408,7 +408,7 @@ fn any_utf8_file_is_a_text() {
 }
 
 proptest! {
-    /// Whatever the bytes, a reader gives samples or an error and never panics.
+    /// For any bytes a reader returns samples or an error, and never panics.
     #[test]
     fn readers_survive_any_bytes(
         bytes in prop::collection::vec(any::<u8>(), 0..200),

@@ -52,7 +52,7 @@ fn backend() -> CpuBackend {
     CpuBackend::new(Some(2)).unwrap()
 }
 
-/// Of two windows a batch, so that the last one is filled up.
+/// A model with two windows a batch, so that the last batch is padded.
 fn model() -> Graph {
     let b = Builder::new("as given");
     let x = b.input("x", TensorType::new(DType::F32, [2, T, V]));
@@ -63,7 +63,7 @@ fn model() -> Graph {
 #[test]
 fn losses_and_hits_are_those_of_the_formulas() {
     let mut windows = windows();
-    // Of equal logits the first is the largest.
+    // The first of equal logits counts as the largest.
     windows.x[..V].copy_from_slice(&[1.0, 2.0, 2.0, 0.0, 2.0]);
     windows.labels[0] = 1;
     windows.x[V..2 * V].copy_from_slice(&[1.0, 2.0, 2.0, 0.0, 2.0]);

@@ -1,5 +1,5 @@
-//! Training on codes of fp8 with delayed scales: it learns, survives what no scale foresaw, goes on
-//! from a checkpoint, and is the same on all ranks.
+//! Training on codes of fp8 with delayed scales. It learns, survives values beyond every earlier
+//! scale, continues from a checkpoint, and is the same on all ranks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ fn scales(snapshot: &Tensors) -> Vec<(&str, f64)> {
     scales.map(|(name, scale)| (name.as_str(), scale.to_f64()[0])).collect()
 }
 
-/// The same samples, x so many times as large.
+/// The same samples with x multiplied by `factor`.
 fn louder(batch: &Batch, factor: f64) -> Batch {
     let values: Vec<f64> = batch.x.to_f64().iter().map(|x| x * factor).collect();
     let x = Tensor::from_f64(batch.x.ty().dtype, batch.x.ty().shape.clone(), &values);
@@ -62,7 +62,7 @@ fn largest(batch: &Batch) -> f64 {
     batch.x.to_f64().iter().fold(0.0, |most, x| most.max(x.abs()))
 }
 
-/// What the scale of e4m3 codes becomes once this is seen: that of twice as much.
+/// The scale of e4m3 codes after this largest magnitude: that of twice the magnitude.
 fn scale_after(largest: f64) -> f64 {
     2.0 * ScaleFormat::E8m0Up.of(largest, DType::F8E4M3)
 }
@@ -99,7 +99,7 @@ fn a_gpt_learns_within_the_rounding_of_codes() {
     let end = |losses: &[f64]| losses[losses.len() - 8..].iter().sum::<f64>() / 8.0;
     let gained = full[0] - end(&full);
     assert!(gained > 1.0, "{full:?}");
-    // Of a block, query, key and value lie beside each other: a path takes four layers.
+    // Query, key and value of a block are parallel, so a path through it passes four layers.
     let bound = lost(5.0 * 4.0) * gained;
     for (name, losses) in [("delayed", delayed), ("current", current)] {
         let off = (end(&losses) - end(&full)).abs();
@@ -120,7 +120,7 @@ fn scales_follow_what_was_seen_and_fall_slowly() {
     };
     let (low, high) = (scale_after(largest(&quiet)), scale_after(9.0 * largest(&quiet)));
     assert!(high > low);
-    // Batch 0 is the first of which anything is known; batches 8, 16, ... may halve.
+    // Batch 0 is the first observed one; batches 8, 16, ... may halve the scale.
     assert_eq!(step(&quiet), low);
     assert_eq!(step(&loud), high);
     for number in 2..32 {

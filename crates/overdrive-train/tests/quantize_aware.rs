@@ -1,5 +1,5 @@
-//! Training with quantized weights: its forward values are those of the quantized model, and it
-//! gains what rounding lost.
+//! Training with quantized weights. Its forward values are those of the quantized model, and it
+//! recovers the loss of rounding.
 
 #![allow(clippy::unwrap_used)]
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Longer than any test waits.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a run learns from.
+/// The data and the model of a run.
 struct Task {
     model: Graph,
     parts: Parts,
@@ -67,7 +67,7 @@ impl Observer for Watch {
 
 type Outcome = Result<(Fitted, Watch), TrainError>;
 
-/// What a run has beside its task.
+/// Settings of a run in addition to its task.
 #[derive(Copy, Clone, Default)]
 struct Beside<'a> {
     resume: Option<&'a Checkpoint>,
@@ -119,8 +119,8 @@ fn same(expected: &Tensors, found: &Tensors, within: f64) {
     }
 }
 
-/// Adam divides by the root of squares: a gradient's last bits move a weight by far less than a
-/// step of `lr`, here 1e-3, but by more than its own last bits.
+/// Adam divides by the root of squares. So the last bits of a gradient move a weight by far less
+/// than a step of `lr`, here 1e-3. They move it by more than its own last bits.
 const ROUNDING: f64 = 2e-5;
 
 #[test]
@@ -166,7 +166,7 @@ fn so_they_do_of_text_in_bf16_with_several_batches_a_step() {
     }
 }
 
-/// A scale is that of the whole batch, of which each rank has a part.
+/// A scale is that of the whole batch, although each rank has only a part.
 #[test]
 fn ranks_find_the_scales_of_fp8_that_one_finds() {
     let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
@@ -190,7 +190,7 @@ fn ranks_find_the_scales_of_fp8_that_one_finds() {
     assert_eq!(alone, states(2));
 }
 
-/// What a rank holds when the optimizer's states are shared out.
+/// The states that a rank holds when those of the optimizer are sharded.
 #[test]
 fn ranks_that_share_out_the_optimizer_learn_the_same() {
     let recipes = [
@@ -210,8 +210,8 @@ fn ranks_that_share_out_the_optimizer_learn_the_same() {
                 close("loss", &watched.losses, &watch.losses, 1e-5);
             }
             let held = |watch: &Watch| watch.states.expect("a run has a plan");
-            // Of parameters, two moments and, with several batches, the sum of gradients, the first
-            // alone is whole on every rank.
+            // Only parameters are whole on every rank; the two moments, and the sum of gradients of
+            // several batches, are sharded.
             let (whole, part) = (held(&watched), held(&all[0].1));
             let tensors = if task.recipe.accumulate > 1 { 4 } else { 3 };
             let expected = whole / tensors + whole * (tensors - 1) / tensors / ranks as u64;

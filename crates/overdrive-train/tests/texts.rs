@@ -1,4 +1,4 @@
-//! Labelled texts: what rows, masks and labels a file of them gives, and quantities as targets.
+//! Labelled texts: rows, masks and labels read from a file, and quantities as targets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -150,7 +150,7 @@ fn quantities_are_judged_in_the_units_of_the_file() {
     let Dataset::Samples(samples) = &data else { panic!("a table is samples") };
     assert_eq!((samples.targets().kind(), samples.targets().len()), (Target::Quantity, 100));
     assert!(data.columns().unwrap().is_quantity);
-    // Standardised: what the model gives at first is about the mean of the labels.
+    // Standardised: the first outputs of the model are near the mean of the labels.
     let bare = table_mlp(1, 1).unwrap();
     let model = data.standardizing(&bare, 0).unwrap();
     let parts = data.parts(&model, 0).unwrap();

@@ -1,5 +1,4 @@
-//! The weights that come with the program are those of the built-in models, and score what is said
-//! of them.
+//! The weights in the program are those of the built-in models, and reach their published scores.
 
 #![allow(clippy::unwrap_used)]
 

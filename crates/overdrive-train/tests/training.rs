@@ -375,7 +375,7 @@ fn codes() -> impl Iterator<Item = Float8> {
     [Scaling::Delayed, Scaling::Current].into_iter().flat_map(of)
 }
 
-/// What layers hand back is rounded as what they hand on is; gradients of weights are sums.
+/// Cotangents of layers are rounded like their values. Gradients of weights are sums in f32.
 #[test]
 fn cotangents_have_the_format_of_their_values_and_gradients_of_weights_are_f32() {
     let model = bind(&model(), &[("batch".to_owned(), 8)].into()).unwrap();

@@ -1,5 +1,6 @@
-//! The command line: names and values only; what they do stands in `commands/`.
-//! Long because the flags of every command stand in one place, where one word for one thing is
+//! The command line: names and values only; `commands/` has their work.
+//!
+//! Long because the flags of every command are in one place, where one word for one thing is
 //! easiest to keep.
 
 mod examples;
@@ -26,10 +27,10 @@ use values::{library, named_size, probability, tolerance};
 #[derive(Parser, Debug)]
 #[command(name = "overdrive", version, arg_required_else_help = true)]
 pub(crate) struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// How much is said, the same in every command.
+    /// Verbosity, the same in every command.
     #[command(flatten)]
     pub said: Said,
 }
@@ -37,10 +38,10 @@ pub(crate) struct Arguments {
 /// `-q` and `-v`.
 #[derive(Args, Debug, Clone, Copy)]
 pub(crate) struct Said {
-    /// Says only the result, or where it lies, and errors
+    /// Prints only the result, or its path, and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Says everything: all tables of `run`, `bench` and `report`
+    /// Prints everything: all tables of `run`, `bench` and `report`
     #[arg(short, long, global = true)]
     pub verbose: bool,
 }
@@ -70,7 +71,7 @@ pub(crate) enum Command {
     /// The model for other engines
     #[command(after_help = examples::EXPORT)]
     Export(Export),
-    /// How a model becomes a plan: what each pass changed, steps, memory, and what was declined
+    /// How a model becomes a plan: changes by each pass, steps, memory, and declined optimizations
     #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),
     /// Where the time goes: operators by self time, and a trace
@@ -79,7 +80,7 @@ pub(crate) enum Command {
     /// Continues a text: decoding with a cache of keys and values
     #[command(after_help = examples::GENERATE)]
     Generate(Generate),
-    /// A model from data, with what it scores on samples that it has not seen
+    /// Trains a model on data, and scores it on samples that it has not seen
     #[command(after_help = examples::TRAIN)]
     Train(Train),
     /// The form of a model to deploy on this machine, with the evidence
@@ -94,7 +95,7 @@ pub(crate) enum Command {
     /// Whether one revision, or one program, is slower than another
     #[command(after_help = examples::REGRESS)]
     Regress(Regress),
-    /// Results of two sides beside each other
+    /// Results of two sides, side by side
     #[command(after_help = examples::COMPARE)]
     Compare(Compare),
     /// Results over time, and where they changed
@@ -109,7 +110,7 @@ pub(crate) enum Command {
     /// Completions for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
-        /// Which shell
+        /// Shell to complete for
         shell: clap_complete::Shell,
     },
 }
@@ -120,16 +121,15 @@ pub(crate) struct Run {
     /// Studies to run [default: all]
     #[arg(value_name = "STUDY")]
     pub studies: Vec<String>,
-    /// Your model instead of the built-in ones: a folder, one in Hugging Face's format, an .onnx or
-    /// .gguf file, or the name of a built-in model. Its studies are compilation, quantization and
+    /// A model to study instead of the built-in ones: a folder, also in Hugging Face's format, an
+    /// .onnx or .gguf file, or a built-in name. Its studies are compilation, quantization and
     /// decoding
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
-    /// Of --model, what calibrates and judges, as of `quantize`: `digits`, `text` or a file
+    /// For --model: data that calibrates and judges, as for `quantize`: `digits`, `text` or a file
     #[arg(long, value_name = "DATA", requires = "model")]
     pub data: Option<String>,
-    /// Of --model, the size of a named dimension [default: the model's; the batch of an .onnx file
-    /// 8]
+    /// For --model: size of a named dimension [default: the model's; the batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size, requires = "model")]
     pub shapes: Vec<(String, usize)>,
     /// Screening within three minutes, without verdicts
@@ -153,7 +153,7 @@ pub(crate) struct Run {
     /// Folder of the report [default: reports/<date-time>]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Machine and seed.
@@ -166,13 +166,13 @@ pub(crate) struct Run {
 pub(crate) struct Report {
     /// results.json, a report.html that holds them, the folder of either, or results of
     /// criterion.rs, nvbench, PyTorch's profiler or the older suite. Verdicts of a gate.json of
-    /// `regress` stand beside the results of the same cases
+    /// `regress` are shown with the results of the same cases
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Folder of the report [default: that of the first results]
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
 }
@@ -182,9 +182,8 @@ pub(crate) struct Report {
 pub(crate) struct Bench {
     /// A built-in model, a folder that holds one, or an .onnx file
     pub model: String,
-    /// Back ends: `cpu`, `cuda:N`, and engines beside them (`overdrive info` lists them); the first
-    /// is what the others are compared with [default: --device, and every engine that is found for
-    /// it]
+    /// Back ends: `cpu`, `cuda:N`, and other engines (`overdrive info` lists them). The others are
+    /// compared with the first [default: --device, and every engine that is found for it]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub backends: Option<Vec<String>>,
     /// Library of an engine, instead of the one that would be found
@@ -195,8 +194,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
         default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
-    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile, and of
-    /// engines compile]
+    /// Execution modes: eager, jit, compile, and on a GPU graph [default: eager,jit,compile; for
+    /// other engines compile]
     #[arg(long, value_delimiter = ',', value_name = "MODES")]
     pub modes: Option<Vec<ModeName>>,
     /// Number formats of contractions: f32, bf16, f16
@@ -225,7 +224,7 @@ pub(crate) struct Bench {
     /// Folder for results.json and report.md
     #[arg(short, long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Results as JSON on standard output
@@ -254,7 +253,7 @@ pub(crate) struct Regress {
     /// Studies to compare [default: all, which takes hours]
     #[arg(long, value_name = "STUDY", value_delimiter = ',', requires = "baseline")]
     pub study: Vec<String>,
-    /// What each revision runs instead of studies: `bench mlp --modes compile --trials 20`
+    /// Command of each revision instead of studies: `bench mlp --modes compile --trials 20`
     #[arg(long, value_name = "ARGS", conflicts_with = "study", requires = "baseline")]
     pub measure: Option<String>,
     /// Clone of Overdrive's repository
@@ -270,7 +269,7 @@ pub(crate) struct Regress {
     /// 60, or ten blocks of six processes if those take longer]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub budget: Option<u64>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Longest life of one process, in seconds
@@ -288,7 +287,7 @@ pub(crate) struct Compare {
     /// Results to compare with: whatever `report` takes, or the folder of a report; several
     /// sessions with commas between them
     pub first: PathBuf,
-    /// Results to compare, likewise; three sessions a side give a verdict
+    /// Results to compare, in the same forms; three sessions a side give a verdict
     pub second: PathBuf,
     /// As JSON
     #[arg(long)]
@@ -327,7 +326,7 @@ pub(crate) struct Eval {
     /// Where to write the outputs, .npz or .safetensors
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Expected outputs; exits 4 where ours disagree
@@ -364,7 +363,7 @@ pub(crate) struct Export {
     /// The file of StableHLO text to write, for XLA
     #[arg(long, value_name = "FILE")]
     pub stablehlo: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Size of a named dimension [default: free in a file of ONNX, else the model's]
@@ -378,7 +377,7 @@ pub(crate) struct Export {
 /// Arguments of `profile`.
 #[derive(Args, Debug)]
 pub(crate) struct Profile {
-    /// What is profiled.
+    /// The profiled graph.
     #[command(flatten)]
     pub subject: SubjectArguments,
     /// Calls to sum over
@@ -388,7 +387,7 @@ pub(crate) struct Profile {
     /// Chrome trace, for Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// The table as JSON on standard output
@@ -428,8 +427,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub top_p: f64,
     /// Number format of weights, keys, values and operands of products: f32, bf16, f16. Sums, norms
-    /// and logits stay f32 [default: the folder's where the device multiplies it as it lies, or
-    /// else f32]
+    /// and logits stay f32 [default: the folder's format if the device multiplies it directly, else
+    /// f32]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<Precision>,
     /// Execution mode [default: graph on a GPU, or else compile]

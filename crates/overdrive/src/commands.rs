@@ -1,4 +1,4 @@
-//! What each command does, one file each.
+//! The work of each command, one file each.
 
 mod bench;
 mod compare;

@@ -17,7 +17,7 @@ pub(crate) struct Opened {
     pub backend: Box<dyn Backend>,
     /// Host threads that it was given.
     pub threads: u32,
-    /// What results say of it, if it is not the processor.
+    /// Its description in results, if it is not the processor.
     pub described: Option<environment::Accelerator>,
 }
 
@@ -57,13 +57,13 @@ pub(crate) fn open(machine: &Machine) -> Result<Opened, Failure> {
         DeviceChoice::Cuda(ordinal) => cuda(ordinal),
         DeviceChoice::Auto if gpus() == 0 => cpu(machine),
         DeviceChoice::Auto => cuda(0).or_else(|failure| {
-            note!("note: the GPU is left alone and the CPU used: {failure}");
+            note!("note: using the CPU instead of the GPU: {failure}");
             cpu(machine)
         }),
     }
 }
 
-/// Where a rank runs among those of its machine, and how it reaches the others.
+/// A rank's number on its machine, and its connection to the others.
 pub(crate) struct OfRank {
     /// The GPU that it takes, if it is not told another.
     pub local_rank: usize,
@@ -139,7 +139,7 @@ fn cuda(ordinal: usize) -> Result<Opened, Failure> {
     Ok(Opened { backend: Box::new(backend), threads: 1, described })
 }
 
-/// What results say of the devices of a run.
+/// Descriptions of a run's devices, for results.
 pub(crate) fn describe_all<'d>(
     environment: &mut Environment,
     opened: impl IntoIterator<Item = &'d Opened>,
@@ -149,8 +149,8 @@ pub(crate) fn describe_all<'d>(
     environment.cpu.instruction_set = machine.isa.set.map(|set| set.name().to_owned());
 }
 
-/// What results say of a GPU. Its UUID stays out: it tells one card from all others, which no
-/// reader needs.
+/// Description of a GPU, for results. Its UUID stays out: it tells one card from all others, which
+/// no reader needs.
 pub(crate) fn describe(backend: &CudaBackend) -> environment::Accelerator {
     let properties = backend.device().properties();
     let version = |library: Library| {

@@ -1,4 +1,4 @@
-//! From `--backends` to what takes part in a comparison: our own devices, and engines beside them.
+//! Turns `--backends` into the parties of a comparison: our own devices, and other engines.
 
 use crate::cli::Machine;
 use crate::devices::{self, Opened};
@@ -116,7 +116,7 @@ impl Contestants {
         self.all.iter().zip(started).filter_map(device).collect()
     }
 
-    /// What a reader should know of each engine: its name and version.
+    /// Name and version of each engine.
     pub(crate) fn described(&self) -> Vec<String> {
         let described = |contestant: &Contestant| match contestant {
             Contestant::Own(_) => None,
@@ -129,7 +129,7 @@ impl Contestants {
     }
 }
 
-/// Whose back end a device is.
+/// The owner of a device's back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
     /// Overdrive's.
@@ -162,7 +162,7 @@ fn found<'a>(own: &Opened, places: &'a Places) -> impl Iterator<Item = Contestan
     ENGINES.iter().filter(there).map(|&engine| Contestant::Engine { engine, is_named: false })
 }
 
-/// What we know of the device that an engine runs on.
+/// Our description of the device that an engine runs on.
 fn device_of<'a>(
     engine: &dyn Engine,
     (cpu, gpu): (&'a Description, Option<&'a Description>),

@@ -7,9 +7,9 @@ use std::fmt;
 /// A message for a person and the exit code for a script.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What is said.
+    /// The message to the user.
     pub message: String,
-    /// What the process ends with.
+    /// The exit code of the process.
     pub exit: Exit,
 }
 
@@ -19,7 +19,7 @@ impl Failure {
         Self { message: message.to_string(), exit: Exit::BadInput }
     }
 
-    /// We could not do what was asked.
+    /// We could not do the requested work.
     pub(crate) fn harness(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), exit: Exit::Harness }
     }

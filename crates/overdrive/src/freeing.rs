@@ -17,7 +17,7 @@ pub(crate) type NamedSize = (String, Option<usize>);
 /// Builds a model at given sizes of all its named dimensions.
 pub(crate) type BuildAtSizes<'b> = &'b dyn Fn(&BTreeMap<String, usize>) -> Result<Graph, Failure>;
 
-/// What was written.
+/// The written file.
 pub(crate) struct Freed {
     /// The file.
     pub(crate) bytes: Vec<u8>,

@@ -1,11 +1,11 @@
-//! What a memory limit made of a plan, in a sentence.
+//! How a memory limit changed a plan, in a sentence.
 
 use overdrive::bench::digits;
 use overdrive::ir::Plan;
 use overdrive::ir::plan::{Note, Space};
 
-/// What it takes, what was done for that, and what it should cost; `None` where the limit changed
-/// nothing.
+/// The memory of the plan, how the limit was met, and the expected cost; `None` if the limit
+/// changed nothing.
 pub(crate) fn told(plan: &Plan) -> Option<String> {
     let limited = plan.limited?;
     let count = |matches: fn(&Note) -> bool| plan.notes.iter().filter(|note| matches(note)).count();

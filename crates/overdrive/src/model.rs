@@ -51,7 +51,7 @@ impl Model {
         }
     }
 
-    /// What it is called in results.
+    /// Its name in results.
     pub(crate) fn name(&self) -> Result<String, Failure> {
         match self {
             Self::Onnx(model) => Ok(model.name()),
@@ -59,8 +59,7 @@ impl Model {
         }
     }
 
-    /// The file of ONNX that it is read from, if it is one: what engines that read such files are
-    /// given.
+    /// The ONNX file that it was read from, if any, for engines that read such files.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::Template(_) | Self::Pretrained(_) => None,
@@ -289,7 +288,7 @@ pub(crate) fn input<'t>(
 /// With which weights a built-in model begins.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum InitialWeights {
-    /// Those that come with the program, where there are some: what a user means by the name.
+    /// The weights in the program, if there are any: users mean these by the name.
     Trained,
     /// Drawn from a seed: what training starts from.
     Drawn,
@@ -310,7 +309,7 @@ pub(crate) fn load_to_train(model: &str) -> Result<Model, Failure> {
 
 fn load_with(model: &str, weights: InitialWeights) -> Result<Model, Failure> {
     let path = Path::new(model);
-    // All that follows in this process is about this model, but for what is read meanwhile.
+    // Messages of this process are about this model from now on, except while another file is read.
     std::mem::forget(files::about(model));
     // One that a killed process left between two names is brought back, and then counts as there.
     files::recovered(path);
@@ -387,7 +386,7 @@ fn is_gguf(path: &Path) -> bool {
 pub(crate) fn read(path: &Path) -> Result<Model, Failure> {
     let config = path.join("config.json");
     if config.exists() {
-        // Whether it may be opened at all is told before what is in it.
+        // Failure to open the file is reported before faults of its content.
         files::open(&config).map_err(Failure::bad_input)?;
     }
     if ModelFolder::is_at(path) {

@@ -17,7 +17,7 @@ pub(crate) static HEAP: CountingAllocator = CountingAllocator::guarded(guard);
 
 /// Ends the process where a request is more than there is, or was refused.
 pub(crate) fn guard(request: HeapRequest) {
-    /// To ask for what there is takes memory too.
+    /// Asking for the free memory allocates too.
     static ASKED: AtomicBool = AtomicBool::new(false);
     let (bytes, available) = match request {
         HeapRequest::Large(bytes) => match available_bytes() {

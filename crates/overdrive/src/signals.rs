@@ -15,7 +15,7 @@ use std::io;
 /// Listens from now on, in a thread that sleeps until a signal comes.
 pub(crate) fn listen(stop: &Stop) {
     if let Err(error) = register(stop.clone()) {
-        note!("note: a signal ends the program at once, for nothing listens: {error}");
+        note!("note: cannot listen for signals, so any will end the program at once: {error}");
     }
 }
 
@@ -82,5 +82,5 @@ fn heard(stop: &Stop, number: i32) {
         note!("interrupted: nothing was written");
         end();
     });
-    note!("interrupted: what is done will be kept; a second signal ends at once");
+    note!("interrupted: finished work will be kept; a second signal ends at once");
 }

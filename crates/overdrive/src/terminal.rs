@@ -1,9 +1,9 @@
 //! The one place that writes to standard output and standard error, and knows how wide they are.
 //!
-//! Standard output is what was asked for. Where its reader went away (`| head`), the command ends
-//! in silence with the code of a program that SIGPIPE ends. Where it cannot be written for another
-//! reason (a full disk), the command has failed. Standard error is what is said beside it. Who does
-//! not read it misses notes, and the work goes on.
+//! Standard output has the requested result. If its reader went away (`| head`), the command ends
+//! silently, with the code of a program that SIGPIPE ends. If it cannot be written for another
+//! reason (a full disk), the command has failed. Standard error has all other messages. If nobody
+//! reads them, notes are lost, and the work goes on.
 
 use crate::failure::Failure;
 use indicatif::ProgressDrawTarget;
@@ -80,7 +80,7 @@ pub(crate) fn write(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritten)
 }
 
-/// Writes to standard output what stands beside a result.
+/// Writes text around a result to standard output, unless the user asked for quiet.
 pub(crate) fn besides(text: fmt::Arguments<'_>) -> Result<(), Failure> {
     if volume() == Volume::Quiet { Ok(()) } else { write(text) }
 }
@@ -90,7 +90,7 @@ pub(crate) fn beside(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The same where memory is what is lacking: the line is written in pieces and never held whole.
+/// The same when memory is short: the line is written in pieces and never held whole.
 pub(crate) fn beside_without_memory(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
@@ -100,7 +100,8 @@ pub(crate) fn line() -> ProgressDrawTarget {
     ProgressDrawTarget::stderr()
 }
 
-/// What clap has to say: help and the version are what was asked for, all else is a mistake.
+/// Prints clap's text. Help and the version are requested results; everything else is a mistake of
+/// the user.
 pub(crate) fn usage(error: &clap::Error) -> Result<Exit, Failure> {
     let printed = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {

@@ -110,15 +110,15 @@ impl<'a> TextStream<'a> {
         Self { tokenizer, ids: prompt.to_vec(), given }
     }
 
-    /// What is certain after one more token.
+    /// The text that is certain after one more token.
     pub(crate) fn push(&mut self, id: u32) -> String {
         self.ids.push(id);
         let text = self.tokenizer.decode(&self.ids).unwrap_or_default();
-        // A character of which bytes are missing.
+        // A character with missing bytes.
         if text.ends_with('\u{FFFD}') { String::new() } else { self.rest_of(&text) }
     }
 
-    /// What was held back.
+    /// The text that was held back.
     pub(crate) fn finish(mut self) -> String {
         let text = self.tokenizer.decode(&self.ids).unwrap_or_default();
         self.rest_of(&text)

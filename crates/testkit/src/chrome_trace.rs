@@ -10,7 +10,7 @@ type Track = (u64, u64);
 /// Rounding of times that were converted to microseconds, in microseconds.
 const SLACK_US: f64 = 1e-3;
 
-/// What is wrong with a trace, if anything is.
+/// The fault of a trace, if it has one.
 ///
 /// # Errors
 /// The first fault, with the event.

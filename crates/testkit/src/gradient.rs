@@ -19,7 +19,7 @@ const STEP: f64 = 1e-6;
 pub struct Gradients {
     graph: Graph,
     point: Vec<Array>,
-    /// Of each output; `None` for integers.
+    /// The cotangent of each output; `None` for integers.
     cotangents: Vec<Option<Array>>,
     /// Number of the input, and its gradient.
     pub grads: Vec<(usize, Array)>,
@@ -98,8 +98,8 @@ impl Gradients {
     }
 }
 
-/// The graph that `graph` and its gradients make, to run on a back end or to differentiate once
-/// more, and the point to do it at.
+/// Returns a graph of `graph` and its gradients, to run on a back end or to differentiate again,
+/// and the inputs for it.
 pub fn derivative(
     graph: &Graph,
     point: &[Array],

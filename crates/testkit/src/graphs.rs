@@ -103,7 +103,7 @@ impl Draw {
         }
     }
 
-    /// What folding removes.
+    /// Nodes that folding removes.
     fn neutral<'b>(&mut self, x: Expr<'b>) -> Expr<'b> {
         match self.below(7) {
             0 => x * 1.0,

@@ -49,7 +49,7 @@ pub fn by_row(slot: u32, extents: &[usize]) -> Access {
 pub struct ProgramBuilder(pub Program);
 
 impl ProgramBuilder {
-    /// Over these extents, the last `reduced` of which are folded.
+    /// A program over these extents; the last `reduced` of them are folded.
     pub fn new(extents: &[usize], reduced: usize) -> Self {
         ProgramBuilder(Program { extents: extents.to_vec(), reduced, ..Program::default() })
     }

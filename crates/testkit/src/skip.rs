@@ -1,5 +1,5 @@
-//! Tests that cannot run here: each says why aloud, is counted by `cargo xtask check`, and fails
-//! where the machine is meant to have what it lacks.
+//! Skips tests that cannot run here. Each prints its reason and is counted by `cargo xtask check`.
+//! It fails if the machine is meant to have what the test needs.
 //!
 //! `OVERDRIVE_REQUIRE` names what must be there (`gpu,nvrtc`): a test that lacks it panics.
 //! `OVERDRIVE_SKIPS` names a file that gets a line for each skip.
@@ -8,14 +8,14 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// What a test may need of a machine.
+/// Requirements of a test on a machine.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Needs {
     /// A GPU with its driver.
     Gpu,
     /// Two GPUs, and NCCL for their collectives.
     TwoGpus,
-    /// A machine without a driver, to see what is said there.
+    /// A machine without a driver, to test the messages there.
     NoDriver,
     /// The compiler of kernels.
     Nvrtc,
@@ -45,7 +45,7 @@ impl Needs {
 /// Skips the calling test: says why, and adds a line to the list of skips. The test returns next.
 ///
 /// # Panics
-/// Where `OVERDRIVE_REQUIRE` names what is missing, and where the list cannot be written.
+/// If `OVERDRIVE_REQUIRE` names the missing part, or the list cannot be written.
 pub fn skip(needs: Needs, reason: impl Display) {
     require(needs, &reason);
     eprintln!("SKIPPED: {reason}");

@@ -8,7 +8,7 @@ use overdrive_ir::{Array, DType};
 /// A bound on `|found - expected|`.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct Tolerance {
-    /// Of the expected element.
+    /// Relative to the expected element.
     pub relative: f64,
     /// In addition, whatever the element.
     pub absolute: f64,

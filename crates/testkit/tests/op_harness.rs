@@ -250,7 +250,7 @@ fn multiplied([a, b]: [&Array; 2], turned: [bool; 2]) -> Vec<f64> {
 
 #[test]
 fn the_gradients_of_fp8_products_are_products_of_fp8_gradients() {
-    // Of x [-3, 3], the scale that is given clips; that of w is far too large.
+    // The given scale of x clips its range [-3, 3]; that of w is far too large.
     let given = [2f64.powi(-8), 2f64.powi(-5), 2f64.powi(-20)];
     for gradient in [DType::F8E4M3, DType::F8E5M2] {
         for given in [None, Some(given)] {
@@ -290,7 +290,8 @@ fn gradients_of_fp8_products(gradient: DType, given: Option<[f64; 3]>) {
         multiplied([&x, &dy], [true, false]),
     ];
     if given.is_some() {
-        // No gradients of the scales of x and w; of that of dy, what a next one comes from.
+        // The scales of x and w have no gradient. The cotangent of dy's scale is the magnitude that
+        // the next scale follows from.
         let rounded = DType::F32.round(most, Overflow::Ieee);
         expected.extend([vec![0.0], vec![0.0], vec![rounded]]);
     }

@@ -33,7 +33,7 @@ fn device() -> impl Target {
     Described { description, answer }
 }
 
-/// What it has kernels for.
+/// The ops that it has kernels for.
 const KERNELS: [&str; 7] =
     ["attention", "attention_grad", "gather", "scatter", "sort", "dynamic_slice", "reduce_window"];
 
@@ -153,7 +153,7 @@ fn rematerializing_gpt_350m_saves_most_of_the_peak_for_a_fifth_of_the_work() {
     assert!(extra <= 0.2, "{extra}");
 }
 
-/// Whatever a policy drops, every output is bit for bit what it was.
+/// Whatever a policy drops, every output keeps its bits.
 #[test]
 fn rematerializing_changes_no_result() {
     let step = training_step("digits-mlp", 2);
@@ -172,8 +172,8 @@ fn rematerializing_changes_no_result() {
     }
 }
 
-/// A limit below the peak is met by computing again as little as it takes; one that nothing meets
-/// is refused with the limit that would do.
+/// A limit below the peak is met by recomputing as little as possible. A limit that cannot be met
+/// is refused, and the error names one that can.
 #[test]
 fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
     let step = training_step("text-transformer", 8);

@@ -34,7 +34,7 @@ fn infer_says_what_eval_gives() {
     }
 }
 
-/// Rounding has the gradient of what it rounds, not that of a staircase.
+/// Rounding passes the gradient through, unlike a staircase function.
 fn rounds(prim: &Prim) -> bool {
     matches!(prim, Prim::Convert { .. })
 }

@@ -1,5 +1,5 @@
-//! The licences of what is inside the program: every crate that is linked in, with its text, since
-//! most of them ask that it goes along.
+//! The licences of every crate that is linked into the program, with their texts, since most of
+//! them require the text to be included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 /// Its name.
 pub(super) const FILE: &str = "SHA256SUMS";
 
-/// Writes the sums of what lies in `folder`, of earlier calls too.
+/// Writes the sums of all packages in `folder`, also those of earlier calls.
 pub(super) fn write(folder: &Path) -> Result<()> {
     let mut named = Vec::new();
     for entry in

@@ -5,7 +5,7 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 
-/// Where everything goes, from the root of the workspace.
+/// Output folder, relative to the root of the workspace.
 pub(super) const FOLDER: &str = "dist";
 
 /// A triple of rustc, and for glibc the oldest version.
@@ -53,7 +53,7 @@ impl Target {
         format!("overdrive-{version}-{}", self.triple)
     }
 
-    /// The tag that a wheel is held to; where there is none, maturin finds out what is true.
+    /// The platform tag that a wheel must have; `None` lets maturin determine it.
     pub(super) fn wheel_platform(&self) -> Option<String> {
         if self.triple.ends_with("-linux-musl") {
             return Some("musllinux_1_2".to_owned());

@@ -1,4 +1,4 @@
-//! What becomes of a model that was read and written again: `onnx.checker`, ONNX Runtime, and our
+//! The outcome for a model that was read and written again: `onnx.checker`, ONNX Runtime, and our
 //! own reading of it.
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::case::{Ending, Entry, evaluate, reason};
 
-/// What became of it.
+/// Its outcome.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exported {
     /// The checker accepts it, ONNX Runtime's outputs are the expected ones, and so are ours from

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::case::Ending;
 use super::exported::Exported;
 
-/// What became of a case.
+/// The outcome of a case.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) kind: String,
     /// Whether ONNX Runtime passes it.
     pub(crate) runtime: bool,
     pub(crate) ending: Ending,
-    /// What became of it written again, if it passes.
+    /// The outcome when written again, if it passes.
     pub(crate) exported: Option<Exported>,
 }
 

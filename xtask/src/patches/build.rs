@@ -20,7 +20,7 @@ use crate::workspace::{TARGET_FOLDER, Workspace};
 /// The binaries of integration tests, by package and target.
 pub(super) struct Built {
     binaries: BTreeMap<(String, String), Binary>,
-    /// What the compiler said: warnings.
+    /// Warnings of the compiler.
     pub(super) said: String,
     /// Where tests that lack something here say so.
     skips: PathBuf,
@@ -58,8 +58,8 @@ impl Ran {
 }
 
 impl Built {
-    /// Builds every integration test of these names in `copy`, a copy of `workspace`, beside what
-    /// was built of that.
+    /// Builds every integration test of these names in `copy`, a copy of `workspace`, next to the
+    /// builds of `workspace`.
     pub(super) fn new(
         workspace: &Workspace,
         copy: &Workspace,
@@ -113,7 +113,7 @@ impl Built {
     }
 }
 
-/// What the compiler says, of a message of cargo's that carries it.
+/// The compiler's text, from a message of cargo.
 fn rendered(message: &str) -> Option<String> {
     let message: Value = serde_json::from_str(message).ok()?;
     let said = &message["message"];

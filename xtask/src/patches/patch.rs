@@ -17,7 +17,7 @@ use std::fmt;
 
 use anyhow::{Context, Result, ensure};
 
-/// What a patch must say, for errors.
+/// The required header of a patch, for errors.
 const HEADER: &str = "`Adds: QUESTION`, `Files: AT_MOST`, `Test: PACKAGE TARGET [FILTER]` once or \
                       more, `Wrong: FILE: FROM => TO` and `Says: TEXT`";
 
@@ -32,11 +32,11 @@ pub(super) struct Patch {
     pub(super) adds: String,
     /// The most files that it may touch, tests included.
     pub(super) at_most: usize,
-    /// What proves it, at least one.
+    /// The tests that prove it, at least one.
     pub(super) tests: Vec<Test>,
     /// How to break it, so that its first test must fail.
     pub(super) wrong: Wrong,
-    /// What that test then prints.
+    /// The text that the test then prints.
     pub(super) says: String,
 }
 

@@ -1,6 +1,5 @@
-//! ARCHITECTURE.md agrees with the workspace: its code map has a row for every crate and no other,
-//! and every path that it or another page mentions exists. A map with a wrong street is worse than
-//! none.
+//! ARCHITECTURE.md agrees with the workspace. Its code map has a row for every crate and no other,
+//! and every path that a page mentions exists. A map with a wrong street is worse than none.
 
 use std::collections::BTreeSet;
 

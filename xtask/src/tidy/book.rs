@@ -1,6 +1,6 @@
-//! The book can be built as it stands. Every page is in its table of contents, links stay within
-//! it, and a link to a part of a page names a heading that is there. A reader who follows a link to
-//! nothing reads no further.
+//! The book can be built as it stands. Every page is in its table of contents, and links stay
+//! within it. A link to a part of a page names a heading that exists. A reader who follows a link
+//! to nothing reads no further.
 
 use super::rule::{Finding, Rule};
 use super::tree::{File, Tree};
@@ -40,7 +40,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with a link, if anything is. That its file exists is the rule `architecture`.
+/// The fault of a link, if it has one. That its file exists is the rule `architecture`.
 fn wrong(tree: &Tree, page: &File, target: &str) -> Option<String> {
     let (path, part) = target.split_once('#').unwrap_or((target, ""));
     if path.contains(':') {

@@ -139,7 +139,7 @@ fn against(tree: &Tree, natural: &[Natural]) -> Vec<Finding> {
     findings
 }
 
-/// The largest sets of files of which each reaches each other.
+/// The largest sets of files that all reach each other.
 fn circles<'t>(edges: &BTreeMap<&'t str, BTreeSet<&'t str>>) -> BTreeSet<BTreeSet<&'t str>> {
     let reached: BTreeMap<&str, BTreeSet<&'t str>> =
         edges.keys().map(|file| (*file, reached(edges, file))).collect();

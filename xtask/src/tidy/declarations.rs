@@ -1,6 +1,6 @@
-//! `lib.rs` and `mod.rs` only declare and document: they are the table of contents of a folder, and
-//! code in them has no name to be found by. Module declarations, imports, lists (`const X: &[..] =
-//! &[..]`) and the macro that writes these from a shorter list are declarations.
+//! `lib.rs` and `mod.rs` only declare and document. They are the table of contents of a folder, and
+//! code in them could not be found by a file name. Module declarations, imports, lists
+//! (`const X: &[..] = &[..]`) and the macro that writes these from a shorter list are declarations.
 
 use syn::spanned::Spanned;
 use syn::{Expr, Item};

@@ -1,5 +1,5 @@
-//! Which files of a crate import which, by their `use` lines and the paths in their code; tests
-//! apart.
+//! Finds which files of a crate import each other, by their `use` lines and the paths in their
+//! code. Tests are left out.
 //!
 //! Names are followed through re-exports to the file that defines them. Tables of contents
 //! (`lib.rs`, `main.rs`, `mod.rs`) are looked through and import nothing themselves.
@@ -154,7 +154,7 @@ impl<'t> Module<'t> {
         }
     }
 
-    /// Reads what stands behind `use`, below the names before it.
+    /// Reads the tree after `use`; `before` has the path so far.
     fn import(&mut self, tokens: &[&str], before: &[String], is_public: bool) {
         let open = tokens.iter().position(|token| *token == "{").unwrap_or(tokens.len());
         let (head, group) = tokens.split_at(open);

@@ -1,5 +1,5 @@
-//! A file or module is named after what it holds. Words that fit anything hide where a thing is,
-//! and a `v2` beside a first version says that two ways of doing one thing live on.
+//! A file or module is named after what it holds. Words that fit anything hide where a thing is. A
+//! `v2` beside a first version means that two ways of doing one thing live on.
 
 use syn::visit::Visit;
 

@@ -47,8 +47,8 @@ fn is(token: &Token, text: &str) -> bool {
     token.text == text
 }
 
-/// Whether a stream is only asked what it is, or is one that a child is given:
-/// `stdout().is_terminal()`, `.stdout(pipe)`.
+/// Whether a stream is only queried, or is a setting of a child process: `stdout().is_terminal()`,
+/// `.stdout(pipe)`.
 fn asks(tokens: &[Token], pair: &[Token]) -> bool {
     let at = tokens.iter().position(|token| std::ptr::eq(token, &pair[0])).unwrap_or(0);
     let before = at.checked_sub(1).is_some_and(|at| is(&tokens[at], "."));

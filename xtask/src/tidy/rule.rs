@@ -1,4 +1,4 @@
-//! What a rule is and what it says.
+//! `Rule` and its findings.
 
 use std::fmt;
 

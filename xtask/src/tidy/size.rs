@@ -1,5 +1,5 @@
-//! A file is short enough to be read in one go: 700 lines at most, and past 400 its module docs say
-//! why it is long.
+//! A file is short enough to be read in one go. It has 700 lines at most, and past 400 its module
+//! docs say why it is long.
 
 use super::rule::{Finding, Rule};
 use super::tree::{File, Tree};

@@ -1,5 +1,5 @@
 //! A GPU as NVIDIA's management library sees it: energy, power, clock, and why the clock is low.
-//! The library is loaded when asked for; without it there is an error that says what is missing.
+//! The library is loaded on demand. If it is missing, an error says so.
 //!
 //! Nothing here changes a setting of the card.
 
@@ -18,7 +18,7 @@ use crate::series::Flag;
 /// Windows.
 const LIBRARIES: [&str; 3] = ["libnvidia-ml.so.1", "libnvidia-ml.so", "nvml.dll"];
 
-/// Which GPU.
+/// The GPU to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// By position in PCI order, which is not CUDA's order where `CUDA_VISIBLE_DEVICES` is set.

@@ -1,5 +1,6 @@
-//! Intel's and AMD's RAPL counters of the processor packages, as Linux shows them under
-//! `/sys/class/powercap`; readable by root on most systems, and absent in most virtual machines.
+//! Intel's and AMD's RAPL energy counters of the processor packages. Linux shows them under
+//! `/sys/class/powercap`. On most systems only root can read them, and most virtual machines lack
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ impl Rapl {
     /// The machine's counters.
     ///
     /// # Errors
-    /// What is missing: the counters themselves, or the right to read them.
+    /// If the counters are missing, or the right to read them.
     pub fn open() -> Result<Self, Failure> {
         Self::open_in(Path::new(FOLDER))
     }

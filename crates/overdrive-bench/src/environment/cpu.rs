@@ -44,7 +44,7 @@ pub struct Cpu {
     /// Instruction sets that matter here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
-    /// What our back end was limited to (`--isa`), where it was.
+    /// Instruction set that our back end was limited to (`--isa`), if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction_set: Option<String>,
 }

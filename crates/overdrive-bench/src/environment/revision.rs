@@ -1,4 +1,4 @@
-//! What was measured: the revision of Overdrive and the toolchain that built it.
+//! The measured program: the revision of Overdrive and the toolchain that built it.
 
 use std::process::Command;
 
@@ -33,7 +33,7 @@ impl Revision {
     }
 }
 
-/// What git prints in the current folder; `None` where there is no git or no repository.
+/// The output of git in the current folder; `None` where there is no git or no repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let mut git = Command::new(overdrive_process::program::find("git").ok()?);
     // The repository may be anybody's, and `status` would run the program that its configuration
@@ -42,7 +42,7 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What built this program.
+/// The toolchain that built this program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Toolchain {
     /// The compiler's version line.

@@ -1,8 +1,7 @@
 //! criterion.rs: the files below `target/criterion` and the messages of `cargo criterion`.
 //!
 //! A sample is a number of iterations and the time that they took together; in criterion's linear
-//! mode the number grows from sample to sample. What is kept here is each sample's time per
-//! iteration.
+//! mode the number grows from sample to sample. Each sample is kept as its time per iteration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,8 +99,8 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The benchmark to which a `sample.json` or `estimates.json` belongs, with what else criterion
-/// wrote beside it; `None` of a file under another name, which stands alone.
+/// The benchmark that a `sample.json` or `estimates.json` belongs to, with the other files of
+/// criterion in its folder. `None` for a file of another name.
 pub(super) fn beside(path: &Path) -> Option<Result<Results, ImportError>> {
     let known =
         path.file_name().is_some_and(|name| name == "sample.json" || name == "estimates.json");

@@ -107,12 +107,12 @@ impl<'p> Draft<'p> {
     }
 }
 
-/// What is wrong with a file of a known format.
+/// The error for a damaged file of a known format.
 pub(super) fn malformed(path: &Path, format: Format, reason: impl ToString) -> ImportError {
     ImportError::Malformed { path: path.to_owned(), format, reason: reason.to_string() }
 }
 
-/// A configuration of which only the back end is known.
+/// A configuration with only the back end known.
 pub(super) fn configuration(backend: impl Into<String>) -> Configuration {
     let backend = backend.into();
     Configuration {
@@ -125,7 +125,7 @@ pub(super) fn configuration(backend: impl Into<String>) -> Configuration {
     }
 }
 
-/// What a tool reports, or why it cannot be true.
+/// The reported figures, or why they cannot be true.
 pub(super) fn outcome(reported: Reported) -> Outcome {
     reported.check().map(|()| Measurement::reported(reported)).into()
 }

@@ -35,27 +35,27 @@ pub enum ImportError {
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// Its content.
         found: String,
     },
-    /// Of a known kind, and damaged.
+    /// Damaged, in a known format.
     #[error("`{}` looks like {format}, but cannot be read as such: {reason}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it looks like.
+        /// The recognised format.
         format: Format,
-        /// What is wrong, with line and column where there is one.
+        /// The fault, with line and column if there is one.
         reason: String,
     },
-    /// Of a known kind, without a figure.
+    /// Without a figure, in a known format.
     #[error("`{}` is {format} without a figure: {missing}", path.display())]
     Empty {
         /// The file or folder.
         path: PathBuf,
-        /// What it is.
+        /// Its format.
         format: Format,
-        /// What was looked for.
+        /// The figures that were looked for.
         missing: &'static str,
     },
     /// A page, refused.

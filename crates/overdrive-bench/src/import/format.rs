@@ -1,5 +1,4 @@
-//! Which program wrote a file, judged by its outermost keys alone: names of files are anybody's
-//! choice.
+//! Recognises the program that wrote a file, by its outermost keys alone. File names mean nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,7 +50,7 @@ impl fmt::Display for Format {
 /// The outermost keys, without the memory that their values would take.
 type Keys = BTreeMap<String, IgnoredAny>;
 
-/// Reports of the older suite are small; what is larger is not asked for keys of keys.
+/// Reports of the older suite are small. Nested keys of larger files are not searched.
 const NESTED_MAX_BYTES: usize = 16 << 20;
 
 impl Format {
@@ -116,7 +115,7 @@ fn nested(text: &str) -> Option<Format> {
     }
 }
 
-/// What is in a text of an unknown format.
+/// Describes a text of an unknown format.
 pub(super) fn describe(text: &str) -> String {
     const SHOWN: usize = 8;
     if text.trim().is_empty() {

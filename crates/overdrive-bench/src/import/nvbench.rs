@@ -1,6 +1,5 @@
 //! `nvbench --json`: a state for each point of a benchmark's axes, with summaries known by their
-//! tags. Values stand there as text. Samples are kept in binary files beside it, which are not
-//! read.
+//! tags. Values are text there. Samples are kept in separate binary files, which are not read.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! The three reports of the suite that came before Overdrive. They hold means, or accuracies and
 //! sizes, of ten runs without a warm-up kept apart; a back end that failed was written as 0.00.
 //!
-//! Its headlines (a fusion of 15.4x, an INT8 model that was larger than its baseline) were one slow
-//! first call among ten, and nobody looked. Our gate looks: mean, deviation and count are enough to
-//! see it.
+//! Its headlines (a fusion of 15.4x, an INT8 model larger than its baseline) came from one slow
+//! first call among ten. Nobody looked. Our gate looks: mean, deviation and count are enough to see
+//! it.
 
 use std::path::Path;
 
@@ -110,8 +110,8 @@ pub(super) fn kernels(text: &str, path: &Path) -> Result<Results, ImportError> {
     draft.finish("there is no group")
 }
 
-/// `fused_linear_gelu` and `baseline_linear_gelu` are two ways to do one work; the case, and that
-/// of the way that it is to be compared with, beside its name in the file.
+/// Returns the case that a name means, and its baseline: a case and its name in the file. For
+/// example `fused_linear_gelu` has the baseline `baseline_linear_gelu`.
 fn kernel_case(draft: &Draft<'_>, group: &str, name: &str) -> (Case, Option<(Case, String)>) {
     let of = |work: &str, variant: &str| {
         let configuration = configuration(variant);
@@ -150,7 +150,7 @@ struct Benchmark {
     mean_time_ms: f64,
 }
 
-/// Milliseconds; of which back end the file does not say.
+/// Milliseconds. The file does not name the back end.
 #[derive(Deserialize)]
 struct Overhead {
     compilation_time: Option<f64>,

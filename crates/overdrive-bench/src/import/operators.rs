@@ -1,5 +1,5 @@
-//! Events of a trace summed by operator, with self times: what an event took less what the events
-//! inside of it took.
+//! Events of a trace summed by operator, with self times: the time of an event less the time of the
+//! events inside of it.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Event {
     pub(super) duration_us: f64,
 }
 
-/// What events are summed by.
+/// The key that events are summed by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) device: String,
@@ -40,7 +40,7 @@ pub(super) fn operators(events: Vec<Event>) -> BTreeMap<Key, Operator> {
     }
     let mut operators: BTreeMap<Key, Operator> = BTreeMap::new();
     for mut events in tracks.into_values() {
-        // Of two that start together the longer one is outside.
+        // If two start together, the longer one is outside.
         events.sort_by(|a, b| {
             a.start_us.total_cmp(&b.start_us).then(b.duration_us.total_cmp(&a.duration_us))
         });

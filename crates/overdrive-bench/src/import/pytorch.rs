@@ -1,9 +1,9 @@
 //! Export of PyTorch's profiler (`prof.export_chrome_trace`): complete events, in microseconds, of
 //! operators on the host and of kernels and copies on the device.
 //!
-//! One record for each operator or kernel and shape of its inputs. Tracing slows what it traces, so
-//! that none of these times is a latency. An operator's time holds that of the operators it calls,
-//! so its self time stands beside it.
+//! One record for each operator or kernel and shape of its inputs. Tracing slows the traced
+//! operators, so none of these times is a latency. An operator's time includes the operators that
+//! it calls, so its self time is recorded too.
 
 use std::collections::BTreeMap;
 use std::path::Path;

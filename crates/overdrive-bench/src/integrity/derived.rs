@@ -1,4 +1,4 @@
-//! What follows from other numbers of the file, followed again.
+//! Derives again all figures that follow from other numbers of the file.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ pub(super) fn check_items(results: &Results) -> Result<(), Inconsistency> {
     Ok(())
 }
 
-/// Whether `product` is that of some of `sizes`; of none of them it is 1.
+/// Whether `product` is the product of some of `sizes`. The product of none is 1.
 fn is_product(sizes: &[u64], product: u64) -> bool {
     match sizes {
         [] => product == 1,

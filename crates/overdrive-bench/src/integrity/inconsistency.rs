@@ -5,7 +5,7 @@ use crate::results::{OLDEST_VERSION, SCHEMA_VERSION};
 /// Said where labels or a summary do not follow from samples.
 pub(super) const SUMMARY: &str = "its summary or its labels do not follow from its samples";
 
-/// What the file contradicts, and where.
+/// A contradiction in a file, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistency {
     /// Written by another version.
@@ -30,13 +30,13 @@ pub enum Inconsistency {
     Contradiction {
         /// The case's id, or what else was timed.
         case: String,
-        /// What contradicts what.
+        /// The two contradicting statements.
         why: String,
     },
     /// A record or ladder names a case that is not there.
     #[error("`{from}` refers to `{case}`, of which there is no record")]
     Missing {
-        /// What refers to it.
+        /// The record that refers to it.
         from: String,
         /// The id referred to.
         case: String,

@@ -1,4 +1,4 @@
-//! What no machine like the one recorded can exceed, whoever reports it.
+//! Checks figures against physical limits of the recorded machine, whichever program reported them.
 //!
 //! The bounds are generous. For a processor they are the widest units of its instruction set, at a
 //! clock that no product reaches. For a device, they are what is recorded of it. An algorithm may
@@ -25,7 +25,8 @@ const MULTIPROCESSOR: (f64, f64) = (65_536.0, 1024.0);
 /// Fewer multiplications than the graph counts, as Winograd's convolutions need.
 const SAVED: f64 = 4.0;
 
-/// What the recorded machine cannot exceed in this case; `None` where too little is recorded.
+/// Limits that the recorded machine cannot exceed in this case; `None` where too little is
+/// recorded.
 fn bounds(environment: &Environment, case: &Case) -> Option<Physics> {
     let configuration = &case.configuration;
     // A back end names its device by its key or by the product's name.

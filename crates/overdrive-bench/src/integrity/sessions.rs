@@ -9,8 +9,7 @@ use crate::record::Record;
 use crate::results::Results;
 use crate::series::Series;
 
-/// What version 1 says of a session: a record and the one that it is compared with alternated in
-/// the same rounds.
+/// Checks sessions of version 1: a record and its baseline alternated in the same rounds.
 fn check_pairs(timed: &[(&Record, &Series)]) -> Result<(), Inconsistency> {
     let by_id: BTreeMap<String, &Series> =
         timed.iter().map(|(record, series)| (record.case.id(), *series)).collect();

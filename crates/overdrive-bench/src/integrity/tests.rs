@@ -1,5 +1,4 @@
-//! Edits of a real session, each of which contradicts something that was not edited; and files of
-//! version 1.
+//! Edits of a real session, each contradicting something that was not edited; and version 1 files.
 
 use serde_json::{Value, json};
 
@@ -109,7 +108,7 @@ fn times_of_another_size_do_not_fit_their_session() {
             from_json(&to_json(&forged(warmed))).is_err(),
             "{factor} / {divisor}, with the warm-up"
         );
-        // Of a file of version 1 the warm-up is the only witness.
+        // In a file of version 1 the warm-up is the only witness.
         refused(&old(&forged(scale)), "warm-up");
     }
 }

@@ -11,7 +11,7 @@ const APART: f64 = 5.0;
 /// reading clocks, and to asking another process that keeps its own time.
 const INSIDE: f64 = 0.2;
 
-/// What a series says of its own samples in several ways.
+/// Checks redundant statements of a series about its own samples.
 pub(super) fn check(series: &Series) -> Result<(), String> {
     let conditions = &series.conditions;
     let on_device = series.samples.iter().all(|sample| sample.device_ns.is_some());
@@ -68,7 +68,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// What the first two indices say; a single sample says nothing.
+    /// Derived from the first two indices; a single sample tells nothing.
     pub(super) fn of(samples: &[Sample]) -> Option<Self> {
         let [first, second, ..] = samples else { return None };
         let sum = u64::from(first.index) + u64::from(second.index) + 1;
@@ -84,7 +84,7 @@ impl Turns {
     }
 }
 
-/// Every sample stands at the place of its round, so that none was left out, added or doubled.
+/// Every sample is at the position of its round, so that none was left out, added or duplicated.
 fn alternation(samples: &[Sample]) -> Result<(), String> {
     if samples.len() < 2 {
         return Ok(());

@@ -1,16 +1,16 @@
-//! Results inside a page of a report, where they stand as JSON in a script element of their own.
+//! Results inside a page of a report, stored as JSON in a script element of their own.
 
 use super::text::{JsonError, from_json};
 use crate::results::Results;
 
-/// Where the data begins and ends. Nothing in between can look like the end: whoever writes a page
+/// The marks around the data. Nothing in between can look like the end: whoever writes a page
 /// leaves no `<` there.
 const DATA: (&str, &str) = ("<script type=\"application/json\" id=\"results\">", "</script>");
 
 /// The results that a page holds, checked as a file of JSON is.
 ///
 /// # Errors
-/// When there are none, or what stands there is not results.
+/// When the page has no results, or they cannot be read.
 pub fn results_of_page(page: &str) -> Result<Vec<Results>, JsonError> {
     let inside = page
         .split_once(DATA.0)

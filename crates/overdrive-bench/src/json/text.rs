@@ -30,7 +30,7 @@ pub fn to_json(results: &Results) -> String {
 /// Statuses of an older version are derived again by the rules of this one.
 ///
 /// # Errors
-/// What is wrong, with line and column where there is one.
+/// The fault, with line and column if there is one.
 pub fn from_json(text: &str) -> Result<Results, JsonError> {
     /// Other versions may differ in everything else.
     #[derive(Deserialize)]

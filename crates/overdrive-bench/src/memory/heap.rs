@@ -1,4 +1,4 @@
-//! An allocator that counts what goes through it.
+//! An allocator that counts the bytes allocated through it.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -27,7 +27,7 @@ pub struct CountingAllocator {
     guard: Option<fn(HeapRequest)>,
 }
 
-/// What a guard of the allocator is told of, in bytes.
+/// Requests that a guard of the allocator sees, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeapRequest {
     /// A request that is large, before the system is asked: it may promise memory that it does not
@@ -37,7 +37,8 @@ pub enum HeapRequest {
     Refused(u64),
 }
 
-/// Requests from here on are worth a look at what the system has, which takes some microseconds.
+/// From this size on, the guard checks the free memory of the system, which takes some
+/// microseconds.
 const LARGE_BYTES: usize = 64 << 20;
 
 /// A reading of a [`CountingAllocator`].
@@ -79,7 +80,7 @@ impl CountingAllocator {
         }
     }
 
-    /// What has been counted. Other threads may allocate between the three readings.
+    /// The counts so far. Other threads may allocate between the three readings.
     pub fn count(&self) -> HeapCount {
         HeapCount {
             live_bytes: self.live_bytes.load(Ordering::Relaxed),

@@ -29,7 +29,7 @@ pub(super) fn reset_high_water_mark() -> Option<u64> {
     None
 }
 
-/// Never asked for where it cannot be reset.
+/// Never used if it cannot be reset.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn high_water_mark_bytes() -> Option<u64> {
     None

@@ -2,8 +2,8 @@
 //! spread over all of it.
 //!
 //! The logits of a batch are 100 million numbers. Comparing them all, each with a scale of its own,
-//! took a minute on the host after milliseconds on the device. A kernel that is wrong is wrong in a
-//! tile, which has more rows than lie between two that are compared.
+//! took a minute on the host after milliseconds on the device. A wrong kernel is wrong in a whole
+//! tile, and a tile has more rows than are skipped between two compared ones.
 
 use overdrive_ir::{Tensor, TensorType, eval::philox};
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ pub fn compared_rows(ty: &TensorType) -> Option<Vec<usize>> {
     let width = ty.sizes().last().copied().filter(|width| *width > 0)?;
     let rows = ty.elements() / width;
     let count = (COMPARED / width).max(2);
-    // Rows that share a byte cannot be told apart.
+    // Rows that share a byte cannot be separated.
     if rows <= count || ty.elements() <= COMPARED || !(ty.dtype.bits() * width).is_multiple_of(8) {
         return None;
     }

@@ -14,8 +14,7 @@ pub fn normal_inputs(graph: &Graph, seed: u64) -> Vec<Tensor> {
         .collect()
 }
 
-/// Elements that are drawn at once; a multiple of what a block of random bits gives and of what a
-/// byte holds.
+/// Elements drawn at once: a multiple of those in a block of random bits, and of those in a byte.
 const DRAWN_AT_ONCE: usize = 1 << 16;
 
 /// Elements after which a large tensor repeats itself: drawing a thousand million numbers took
@@ -37,8 +36,8 @@ fn normal(ty: &TensorType, seed: u64, site: u64) -> Tensor {
         .expect("every element was drawn")
 }
 
-/// The bytes of so many elements of a type, drawn in parts by every thread of this machine. `draw`
-/// gives those from an index on, so many of them. The index is a multiple of thousands.
+/// The bytes of `count` elements of a type, drawn in parts by all threads of this machine. `draw`
+/// takes the first index and the number of elements. The index is a multiple of thousands.
 fn side_by_side(
     (dtype, count): (DType, usize),
     draw: impl Fn(usize, usize) -> Tensor + Sync,

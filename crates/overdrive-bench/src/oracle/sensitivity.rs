@@ -1,8 +1,8 @@
 //! How each element of an output answers to rounding: the scale that errors are measured by.
 //!
-//! An output's rows differ in size, and so do what is summed for its elements: a row of causal
-//! attention is the mean of as many values as keys are seen. One scale for all would judge an
-//! element of a large row by the size of small ones.
+//! Rows of an output differ in size, and their elements sum different numbers of terms. In causal
+//! attention, for example, a row is the mean of as many values as it sees keys. One scale for all
+//! would judge an element of a large row by the size of small ones.
 
 /// Responses of one output: what a random relative error of size 1, made wherever a number is
 /// rounded, comes to there.
@@ -16,9 +16,9 @@ pub struct Sensitivity {
     width: usize,
 }
 
-/// A row holds its size in its own right from so many independent values on.
+/// Independent values from which a row's own size is reliable.
 const TELLING_ROW: f64 = 16.0;
-/// Values that the mean of a row is worth beside those of its column.
+/// Weight of a row's mean against the values of a column, in values.
 const PRIOR: f64 = 16.0;
 /// Times the standard deviation of an element's response: room for the extremes of millions of
 /// elements.
@@ -62,10 +62,10 @@ impl Sensitivity {
         Self { elements, rows, width }
     }
 
-    /// The largest share of what is allowed, over elements and rows. `rounding` is the largest
-    /// relative error of a rounding, `floor` what each element may be off by in any case. Beside
-    /// what its scale allows, an element may be off by four times `rounding` of itself, and a row
-    /// by twice `rounding` of its size (decision 0007).
+    /// The largest error over elements and rows, as a share of what is allowed. `rounding` is the
+    /// largest relative error of a rounding, `floor` the absolute error that every element may
+    /// have. In addition to its scale, an element may be off by `4 rounding` of its value, and a
+    /// row by `2 rounding` of its size (decision 0007).
     ///
     /// A row is held to less than its elements are: wrong by the same small amount everywhere, it
     /// would pass them all.

@@ -17,9 +17,9 @@ pub struct OperatorTable {
     pub calls: u32,
     /// Streams that steps ran on.
     pub streams: usize,
-    /// What shares are shares of: the time of all calls on the host, once for each stream.
+    /// The whole that shares refer to: the time of all calls on the host, once for each stream.
     pub total_ns: f64,
-    /// What no operator accounts for: launches, gaps, waiting, and the profiler's own clocks.
+    /// Time that no operator accounts for: launches, gaps, waiting, and the profiler's own clocks.
     pub unattributed_ns: f64,
     /// By self time, the longest first.
     pub operators: Vec<OperatorRow>,
@@ -50,7 +50,7 @@ impl OperatorTable {
     /// Sums the steps by name.
     pub fn of(profile: &Profile) -> Self {
         let mut rows: BTreeMap<&str, OperatorRow> = BTreeMap::new();
-        // What packs weights did so before these calls, and has no times.
+        // Steps that pack weights ran before these calls, and have no times.
         for step in profile.steps.iter().filter(|step| !step.profile.time_ns.is_empty()) {
             let row = rows.entry(&step.profile.name).or_default();
             let calls = step.profile.time_ns.len();

@@ -53,7 +53,7 @@ fn times(plan: &Plan, spans_ns: [[f64; 2]; 3]) -> Vec<StepProfile> {
     profile.collect()
 }
 
-/// Two calls of 10 us, of which stream 0 works 7 us and stream 2 works 3 us.
+/// Two calls of 10 us. Stream 0 works 7 us of that, stream 2 works 3 us.
 fn profile() -> Profile {
     let plan = plan();
     let steps = times(&plan, [[1_000.0, 3_000.0], [4_500.0, 3_000.0], [4_200.0, 4_000.0]]);

@@ -26,7 +26,7 @@ pub fn chrome_trace(profile: &Profile) -> Value {
         let mut end_us: f64 = start_us;
         for step in &profile.steps {
             let timed = &step.profile;
-            // What packs weights runs only where they changed.
+            // Steps that pack weights run only after the weights have changed.
             let (Some(at_ns), Some(time_ns)) = (timed.start_ns.get(call), timed.time_ns.get(call))
             else {
                 continue;

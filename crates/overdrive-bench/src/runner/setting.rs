@@ -1,4 +1,4 @@
-//! What every subject of a session is measured under.
+//! The conditions that every subject of a session is measured under.
 
 use crate::clock::{Clock, Timer};
 use crate::rules::Rules;

@@ -86,7 +86,7 @@ struct Evaluated {
     keeps_time: bool,
 }
 
-/// Of a call that the host timed after emptying the caches, and of the same by the device's clock.
+/// Times of a call after emptying the caches: by the host's clock, and by the device's.
 const COLD_NS: [f64; 2] = [5e6, 2e6];
 
 impl Session for Evaluated {

@@ -200,8 +200,7 @@ fn a_tenth_is_found_under_the_same_noise() {
     assert!(covered * 100 >= 88 * claims, "{covered} of {claims} intervals hold the true ratio");
 }
 
-/// Of a graph whose copies are too few, which leaves the data of each call in the cache for the
-/// next.
+/// A graph with too few copies leaves the data of each call in the cache for the next.
 #[test]
 fn a_warm_graph_is_not_held_against_a_cold_one() {
     let cold = record("compile", &spans(1_000_000));
@@ -243,7 +242,7 @@ fn clocks_that_differ_meet_on_the_host() {
     let refused = reasons(&device, &engine);
     assert!(matches!(refused[..], [Reason::Blocked { side: Role::Baseline, .. }]), "{refused:?}");
 
-    // What has the host's clock alone is not blamed twice.
+    // A series with the host's clock alone is not blamed twice.
     let scattered: Vec<u64> = (0..20).map(|i| 50_000 * (1 + i % 4)).collect();
     let refused = reasons(&record("compile", &scattered), &device);
     let of_baseline =

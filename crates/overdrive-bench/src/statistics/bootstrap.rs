@@ -17,8 +17,8 @@ pub struct Ratio {
 /// `numerator.median() / denominator.median()`, with the 95 % percentile bootstrap interval from
 /// resampling both sides independently. The same seed gives the same interval.
 ///
-/// `None` if the denominator's median is not positive, or either side has fewer than six samples:
-/// below that not even the medians themselves have an interval.
+/// `None` if the denominator's median is not positive, or either side has fewer than six samples.
+/// With fewer, not even the medians themselves have an interval.
 pub fn ratio_of_medians(numerator: &Sorted, denominator: &Sorted, seed: u64) -> Option<Ratio> {
     if denominator.min() <= 0.0
         || numerator.median_interval().and(denominator.median_interval()).is_none()
@@ -63,8 +63,8 @@ impl Medians {
                 medians.cumulative.push(sum);
             }
         };
-        // Of n draws, the one at `middle` has rank r or less when more than `middle` draws do: a
-        // binomial tail.
+        // The draw at `middle`, of n sorted draws, has rank r or less when more than `middle` draws
+        // do: a binomial tail.
         let middle = (n - 1) / 2;
         let at_most: Vec<f64> =
             (0..n).map(|rank| binomial_tail(n, middle + 1, (rank + 1) as f64 / n as f64)).collect();
@@ -73,9 +73,9 @@ impl Medians {
             (0..n).for_each(|rank| add(values[rank], alone(rank)));
             return medians;
         }
-        // Of an even count the median is the mean of two draws. The lower has rank i or less and
-        // the upper j > i or more when exactly half of the draws are on either side: a product, so
-        // its differences are too.
+        // For an even count the median is the mean of two draws. The lower has rank i or less, and
+        // the upper j > i or more, when half of the draws are on either side. That probability is a
+        // product, so its differences are products too.
         let half = (n / 2) as f64;
         let root = 0.5 * ln_choose(n, n / 2);
         let lower = |rank: usize| (root + half * (rank as f64 / n as f64).ln()).exp();

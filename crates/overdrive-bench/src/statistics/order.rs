@@ -4,8 +4,8 @@
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sorted(Vec<f64>);
 
-/// A two-sided interval and the confidence that it really has, which for order statistics is not
-/// exactly the one asked for.
+/// A two-sided interval and its actual confidence. For order statistics this is not exactly the
+/// requested one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     /// Lower end, in the unit of the samples.
@@ -153,8 +153,8 @@ mod tests {
         assert!(Sorted::new(&[1.0, f64::INFINITY]).is_none());
     }
 
-    /// The promise of the interval, checked where the true median is known and the distribution is
-    /// as skewed as timings are: exponential noise with occasional eightfold spikes.
+    /// Checks the promise of the interval on a distribution whose true median is known. It is as
+    /// skewed as timings are: exponential noise with occasional eightfold spikes.
     #[test]
     fn the_interval_covers_the_true_median_as_often_as_it_says() {
         let mut rng = fastrand::Rng::with_seed(1);

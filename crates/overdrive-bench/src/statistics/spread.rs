@@ -9,8 +9,8 @@ use super::{CONFIDENCE, Interval, Sorted, student_quantile};
 /// have.
 pub(crate) const MAD_TO_SIGMA: f64 = 1.4826;
 
-/// Where a sample lies beyond Tukey's fences: 1.5 (mild) or 3 (severe) interquartile ranges outside
-/// the quartiles.
+/// Which of Tukey's fences a sample is beyond: 1.5 (mild) or 3 (severe) interquartile ranges
+/// outside the quartiles.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -85,8 +85,8 @@ impl Sorted {
         }
     }
 
-    /// The mean of what lies within the 1.5-range fences. It answers another question than the mean
-    /// does, and is never printed without its full name.
+    /// The mean of the values within the 1.5-range fences. It answers another question than the
+    /// mean does, and is never printed without its full name.
     pub fn tukey_trimmed_mean(&self) -> f64 {
         let kept: Vec<f64> =
             self.values().iter().copied().filter(|&v| self.fence(v).is_none()).collect();

@@ -1,4 +1,4 @@
-//! What a report says about one series of times.
+//! The summary of a series of times, as reports show it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

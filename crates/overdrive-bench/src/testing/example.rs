@@ -1,5 +1,5 @@
-//! Results with one of everything, for tests: gains, a slowdown, a failure of each kind that a
-//! table must show, a blocked baseline, a ladder, memory, ceilings.
+//! Results with one of everything, for tests: gains, a slowdown, a blocked baseline, a ladder,
+//! memory and ceilings. Each kind of failure that a table must show is there too.
 #![allow(clippy::unwrap_used)] // For tests alone.
 
 use super::{conditions, record, results, samples};

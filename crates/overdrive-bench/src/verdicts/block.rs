@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use super::observation::{Observations, Observed};
 
-/// What a process of a block is.
+/// The role of a process of a block.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// What is compared with: A.
+    /// The side to compare with: A.
     Baseline,
-    /// What is judged: B.
+    /// The judged side: B.
     Current,
     /// The baseline once more, judged as if it were the current: whatever it shows is false.
     Control,
@@ -31,8 +31,8 @@ impl fmt::Display for Side {
     }
 }
 
-/// What the processes of a block said, in the order in which they ran; fewer than six after an
-/// interruption.
+/// Observations of the processes of a block, in the order in which they ran. There are fewer than
+/// six after an interruption.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// Side and observations of each process.
@@ -40,8 +40,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// What each process said of `case`, in order, with its side; a process without a figure is
-    /// left out.
+    /// The observation of `case` by each process, in order, with its side. A process without a
+    /// figure is left out.
     pub fn observed<'b>(&'b self, case: &str) -> impl Iterator<Item = (Side, &'b Observed)> {
         self.runs
             .iter()

@@ -1,4 +1,4 @@
-//! What a session saw, as data.
+//! The evidence of a session, as data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What became of a quantity.
+/// The outcome for a quantity.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -27,7 +27,7 @@ pub struct Exact {
     pub baseline: f64,
     /// The current's.
     pub current: f64,
-    /// What it may differ by, in its own unit.
+    /// The allowed difference, in its own unit.
     pub allowed: f64,
     /// With what result.
     pub change: ExactChange,
@@ -39,7 +39,7 @@ impl Exact {
         self.change == ExactChange::Worse
     }
 
-    /// What to say of it, if anything.
+    /// A sentence about it, if there is anything to say.
     pub fn sentence(&self) -> Option<String> {
         let Self { name, baseline, current, allowed, change } = self;
         let went = if current < baseline { "fell" } else { "grew" };
@@ -55,7 +55,7 @@ impl Exact {
     }
 }
 
-/// What makes a name clear.
+/// The reason and the remedy for an unclear name.
 pub const UNCLEAR: &str = "its name does not say which way is better: end it in a unit such \
                                   as `_bytes`, `_ms`, `_per_s` or `_percent` (docs/regression.md \
                                   lists them)";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digits::decimals;
 
-/// What the blocks of a case say.
+/// The verdict that the blocks of a case support.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -38,7 +38,7 @@ impl fmt::Display for Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimate {
-    /// Worse over better: over 1, the current is worse. Of times, current over baseline.
+    /// Worse over better: over 1, the current is worse. For times it is current over baseline.
     Ratio {
         /// The estimate.
         value: f64,
@@ -81,7 +81,7 @@ pub struct Figure {
     pub name: String,
     /// The verdict.
     pub verdict: Verdict,
-    /// How the current stands to the baseline.
+    /// Change of the current side against the baseline.
     pub change: Estimate,
     /// p of the sequential signed-rank test after Holm's correction over all figures of the
     /// session.
@@ -91,8 +91,8 @@ pub struct Figure {
     pub minimum_detectable: f64,
     /// Blocks behind it.
     pub blocks: usize,
-    /// How many blocks in all would decide; absent where it is decided, and where no reasonable
-    /// number would.
+    /// Number of blocks that would decide. Absent if it is decided, or if no reasonable number
+    /// would decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks_to_decide: Option<usize>,
     /// Median over the baseline's processes.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::exact::Exact;
 use super::figure::{Estimate, Figure, Verdict};
 
-/// What the baseline against itself showed.
+/// The result of comparing the baseline with itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Control {
     /// Complete blocks behind its intervals; 0 where they were too few for one.
@@ -27,16 +27,16 @@ pub struct Flagged {
     pub change: Estimate,
 }
 
-/// What is said of one case.
+/// The verdict on one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CaseVerdict {
     /// Its id.
     pub case: String,
-    /// What was found.
+    /// The finding.
     pub finding: Finding,
 }
 
-/// What can be said of a case.
+/// The outcome for a case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
@@ -64,19 +64,19 @@ pub struct Compared {
     /// Figures that every process of a side says alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exact: Vec<Exact>,
-    /// What one side reports and the other does not, in sentences.
+    /// Figures that one side reports and the other does not, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     /// Ratio of device cycles, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<Estimate>,
-    /// Why the verdict is what it is, and what to know beside it.
+    /// Reasons for the verdict, and notes on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
 impl Compared {
-    /// The median of times, or what comes first where there is none.
+    /// The median of times, or else the first figure.
     pub fn headline(&self) -> Option<&Figure> {
         self.figures.first()
     }
@@ -104,7 +104,7 @@ impl CaseVerdict {
         }
     }
 
-    /// What to know beside the verdict, in sentences.
+    /// Notes on the verdict, in sentences.
     pub fn reasons(&self) -> Vec<String> {
         match &self.finding {
             Finding::Compared(compared) => {
@@ -122,7 +122,7 @@ impl CaseVerdict {
         }
     }
 
-    /// What was compared, if both sides ran it.
+    /// The comparison, if both sides ran the case.
     pub fn compared(&self) -> Option<&Compared> {
         match &self.finding {
             Finding::Compared(compared) => Some(compared),
@@ -130,7 +130,7 @@ impl CaseVerdict {
         }
     }
 
-    /// The same without what may differ in a last digit that is part of a text.
+    /// The same without sentences, whose last digits may differ between machines.
     pub fn without_sentences(&self) -> Self {
         let mut bare = self.clone();
         if let Finding::Compared(compared) = &mut bare.finding {
@@ -139,7 +139,7 @@ impl CaseVerdict {
         bare
     }
 
-    /// Whether nothing stands against it.
+    /// Whether there is no objection to it.
     pub fn is_quiet(&self) -> bool {
         matches!(self.word().as_str(), "SAME" | "IMPROVED")
     }

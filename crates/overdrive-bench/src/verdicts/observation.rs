@@ -18,10 +18,10 @@ pub const P95: &str = "p95_ns";
 /// The 99th percentile, from 299 samples on.
 pub const P99: &str = "p99_ns";
 
-/// What one process said, by case.
+/// Observations of one process, by case.
 pub type Observations = BTreeMap<String, Result<Observed, Failure>>;
 
-/// What one process said of one case.
+/// The observation of one case by one process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observed {
     /// Every figure by its name, which ends in its unit: times per call, memory, and the case's own

@@ -39,7 +39,7 @@ impl CompiledStep {
         matches!(self, CompiledStep::Own(step) if step.is_reference())
     }
 
-    /// Bytes that the step holds beside what the plan gave it.
+    /// Bytes that the step holds in addition to its slots in the plan.
     pub(super) fn workspace_bytes(&self) -> usize {
         match self {
             CompiledStep::Own(step) => step.workspace_bytes(),

@@ -29,7 +29,7 @@ pub(super) fn compile(plan: &Plan, call: &GemmCall) -> Result<Box<dyn Runnable>,
     })
 }
 
-/// An operand as it lies in a slot.
+/// An operand in its layout in a slot.
 #[derive(Debug)]
 struct Operand {
     slot: SlotId,

@@ -14,7 +14,7 @@ pub(crate) trait Runnable: Send + Sync {
         false
     }
 
-    /// Bytes that the step holds beside what the plan gave it, between calls too.
+    /// Bytes that the step holds in addition to its slots in the plan, also between calls.
     fn workspace_bytes(&self) -> usize {
         0
     }

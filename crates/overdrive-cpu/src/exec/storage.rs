@@ -1,4 +1,4 @@
-//! Where transient slots live: in one arena, or (eager) in blocks taken as the run goes.
+//! Memory of transient slots: one arena, or (eager) blocks allocated during the run.
 //!
 //! Invariant: while a step runs, every arena slot that it reads or writes has its address in the
 //! slot table.

@@ -1,5 +1,4 @@
-//! `Sums`: the use of a product's sums. They are stored as they are or handed to a compiled
-//! epilogue.
+//! `Sums`: the use of a product's sums. They are stored unchanged or passed to a compiled epilogue.
 #![allow(unsafe_code)] // Slices over slots.
 
 use overdrive_ir::Plan;
@@ -14,7 +13,7 @@ use crate::slots::SlotTable;
 /// Where the sums `[batch0, batch1, m, n]` of a product go.
 #[derive(Debug)]
 pub(crate) enum Sums {
-    /// They are stored as they are.
+    /// They are stored unchanged.
     Stored(Access),
     /// They go through an epilogue, and may wait where it puts its results, if that is a place for
     /// them.

@@ -76,10 +76,10 @@ pub trait Epilogue<A>: Sync {
     fn apply(&self, block: AccumulatorBlock<'_, A>, scratch: &mut [u8]);
 }
 
-/// Where the product goes.
+/// Destination of the product.
 #[derive(Debug)]
 pub enum ProductOutput<'a, A> {
-    /// To memory, as it is.
+    /// Stored to memory, unchanged.
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
     Apply([usize; 4], &'a dyn Epilogue<A>),

@@ -10,8 +10,8 @@
 //! Invariants:
 //!
 //! - Sums of f16 and bf16 are f32, sums of i8 are i32.
-//! - Each element of C is summed in an order that depends on the kernel and k alone, so that
-//!   results do not change with the number of threads.
+//! - Each element of C is summed in an order that depends on the kernel and k alone. So results do
+//!   not change with the number of threads.
 //! - A call allocates nothing but scratch, and that once.
 
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Where the operands of a block lie: in panels that were packed before, in panels packed or made
-//! now, or in place. Also which addresses the micro-kernel prefetches.
+//! Finds the operands of a block: in panels packed before, in panels packed or made now, or in
+//! place. Also chooses the addresses that the micro-kernel prefetches.
 #![allow(unsafe_code)] // Raw pointers into operands and scratch.
 
 use super::columns::Columns;
@@ -108,8 +108,8 @@ impl<T: Element> MacroKernel<'_, T> {
         for first in (0..cols).step_by(panel.width) {
             let lines = (cols - first).min(panel.width);
             let at = buffers.b.wrapping_add(self.kernel.block_bytes(panel, first, depth));
-            // SAFETY: the buffers hold the columns of a panel, any bytes of which are numbers, and
-            // a block of `nc` and `kc`.
+            // SAFETY: the buffers hold the columns of a panel and a block of `nc` and `kc`. Any
+            // bytes are valid numbers.
             unsafe {
                 if as_it_is && lines == panel.width {
                     let to = std::slice::from_raw_parts_mut(at.cast::<T>(), lines * depth);

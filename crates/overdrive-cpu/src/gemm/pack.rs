@@ -6,8 +6,8 @@
 //! Past the last line it repeats that line, and the results are never stored. Unlike leftovers in
 //! memory, these values cannot be denormal, which is slow.
 //!
-//! Packing costs a share of the product that shrinks as 1/m and 1/n: at 1024 a slow loop here is 10
-//! % of the whole. Two orders occur in practice: lines side by side and k side by side. They have
+//! Packing's share of the time of a product shrinks as 1/m and 1/n. At 1024 a slow loop here would
+//! be 10 % of the whole. Two orders occur in practice: lines contiguous and k contiguous. They have
 //! paths of their own; any other order goes element by element.
 //!
 //! Long because each order of a matrix and each width of its elements has its own fast path.

@@ -99,7 +99,7 @@ impl<'a, T: Element> Packed<'a, T> {
         self.shape
     }
 
-    /// Where the panels of the block of k that begins at `k0`, from column `col` on, begin.
+    /// Offset of the panels from column `col` on, in the block of k that begins at `k0`.
     fn offset(&self, batch: [usize; 2], k0: usize, col: usize) -> usize {
         let [outer, inner, k, n] = self.shape;
         let index = |axis: usize, len: usize| if len > 1 { batch[axis] } else { 0 };
@@ -120,7 +120,7 @@ impl<'a, T: Element> Packed<'a, T> {
 /// The right operand.
 #[derive(Debug, Clone, Copy)]
 pub enum Rhs<'a, T: Element> {
-    /// As it lies in memory.
+    /// In its own layout.
     Strided(View<'a, T>),
     /// Packed before.
     Packed(Packed<'a, T>),

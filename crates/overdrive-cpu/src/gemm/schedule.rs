@@ -97,13 +97,13 @@ impl Schedule {
             tile[1] = even(tile[1], WAITING_COLS, nr);
         }
         let line = kc * kernel.packed_bytes;
-        // Tiles outrun the memory. So the next block is prefetched meanwhile, strip by strip, and
-        // needs room beside.
+        // Tiles outrun the memory. So the next block is prefetched during that time, strip by
+        // strip, and needs room too.
         let asks = kernel.has_tiles() && traits.packed_b;
         let most = if asks { l2 / 4 / line } else { l2 / 2 / line };
         let nc = even(tile[1], most, nr);
         // All of a tile's A is packed at once, within reason, so that B is packed but once. Sums
-        // that wait in scratch for the next block of k should wait in L2. If B is packed anew for
+        // that wait in scratch for the next block of k should wait in L2. If B is packed again for
         // each block of rows, they get more of L2.
         let sum = size_of::<T::Acc>();
         let waiting = if traits.packed_b { l2 / 2 } else { l2 };

@@ -1,6 +1,6 @@
 //! Skinny GEMMs, of a few rows such as decoding makes. Each element of B is used `m` times at most,
-//! so that packing B would cost more than the product. B streams past once, in the order that it
-//! lies in memory. The bound is how fast memory delivers it.
+//! so that packing B would cost more than the product. B streams past once, in memory order. The
+//! bound is memory bandwidth.
 #![allow(unsafe_code)] // Raw pointers; `Skinny` says what they point to.
 
 use std::ops::{AddAssign, Mul};
@@ -10,7 +10,7 @@ use super::simd::Simd;
 /// The most rows that go this way.
 pub(super) const MOST_ROWS: usize = 8;
 
-/// How B lies in memory, and so the order in which it is read.
+/// Layout of B in memory, and so the order in which it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SkinnyOrder {
     /// Columns side by side: C is a sum of outer products, a few rows of B at a time.

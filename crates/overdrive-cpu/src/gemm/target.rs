@@ -1,4 +1,4 @@
-//! Where sums are kept and who takes them.
+//! Where sums are accumulated, and what they are passed to.
 #![allow(unsafe_code)] // Threads write disjoint parts of one output.
 
 use super::epilogue::{AccumulatorBlock, Epilogue, ProductOutput};

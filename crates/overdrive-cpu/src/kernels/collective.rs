@@ -1,8 +1,7 @@
 //! Collectives: blocks of bytes that ranks show each other, moved or folded.
 //!
-//! Each rank reads the bytes that all of its group show and makes its own result of them.
-//! Invariant: folds go in the order of the group, so that all ranks have the same bits, and have
-//! them again.
+//! Each rank reads the bytes of all ranks of its group and computes its own result. Invariant:
+//! folds follow the order of the group, so that all ranks get the same bits in every run.
 #![allow(unsafe_code)] // Slices over slots.
 
 use super::scalar::{Scalar, for_scalar};

@@ -55,7 +55,7 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
     }
 }
 
-/// How the right operand of a product is packed, where it never changes.
+/// How the right operand of a product is packed, if it never changes.
 fn packing(call: &GemmCall) -> Option<(&'static str, usize)> {
     fn of<T: Element>(call: &GemmCall) -> (&'static str, usize) {
         let kernel = gemm::MicroKernel::<T>::best_packed(call.m);

@@ -6,7 +6,7 @@ use overdrive_ir::{DType, SlotId};
 
 use crate::slots::SlotTable;
 
-/// Where the elements of an operand or a result lie.
+/// The layout of an operand or a result.
 #[derive(Clone, Debug)]
 pub(super) struct Strided {
     slot: SlotId,
@@ -32,7 +32,7 @@ impl Strided {
         self.dtype.bits() / 8
     }
 
-    /// How many elements.
+    /// Number of elements.
     pub(super) fn len(&self) -> usize {
         self.sizes.iter().product()
     }

@@ -34,7 +34,7 @@ struct PhasePositions {
 }
 
 impl PhasePositions {
-    /// Which positions of a phase, `positions` from `first` on, the input has.
+    /// The positions of a phase that are inside the input, among `positions` from `first` on.
     fn of(axis: &WindowAxis, phase: usize, first: usize, positions: usize) -> Self {
         let WindowDimension { stride, pad_low, input_dilation, .. } = axis.dimension;
         let start = (first * stride + phase) as i64 - pad_low;
@@ -174,7 +174,7 @@ impl Planes {
         (last + 1).next_multiple_of(LANES)
     }
 
-    /// How far from the first staged element each tap sees its first value.
+    /// Offset of the first value of each tap from the first staged element.
     pub(super) fn offsets(&self, span: PlaneBand, to: &mut [usize]) {
         let phase = span.planes * self.plane(span.lines);
         for (to, &[number, line, within]) in to.iter_mut().zip(&self.taps) {

@@ -81,7 +81,7 @@ impl<T: Number> Runnable for Quantization<T> {
             for row in task * per_task..((task + 1) * per_task).min(rows) {
                 let at = row * k;
                 // SAFETY: results have a number for each element of x and a scale for each row,
-                // apart from x. Where there are no scales, none is written.
+                // apart from x. If there are no scales, none are written.
                 unsafe {
                     self.quantizer.row(&x[at..at + k], numbers.at(at * width), scales.at(row));
                 }

@@ -119,7 +119,7 @@ impl<T: Scalar> ReduceWindow<T> {
         }
     }
 
-    /// Where a plane begins in a view.
+    /// Address of a plane in a view.
     fn plane(&self, view: &Strided, mut number: usize, slots: &SlotTable) -> *mut T {
         let mut at = 0;
         for &d in self.outer.iter().rev() {

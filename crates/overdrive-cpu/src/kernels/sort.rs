@@ -1,4 +1,4 @@
-//! `sort`: values and where they came from, along one axis.
+//! `sort`: sorted values and their original positions, along one axis.
 //!
 //! A task is one line. Ties are broken by position, which makes an unstable sort (that needs no
 //! buffer) a stable one.

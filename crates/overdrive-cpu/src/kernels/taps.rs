@@ -131,8 +131,8 @@ unsafe fn line<C: Cast, const STEP: usize>(n: usize, from: *const C::From, to: *
     }
 }
 
-/// Pieces of one length, the last of which begins before the one before it ends: lines of images
-/// have no room for tails.
+/// Converts a line in pieces of N elements. The last piece overlaps the one before it, since lines
+/// of images have no room for a tail.
 #[inline(always)]
 unsafe fn pieces<C: Cast, const STEP: usize, const N: usize>(
     n: usize,

@@ -134,7 +134,7 @@ impl Transfer {
     }
 }
 
-/// How many indices that move so many bytes each are a task.
+/// Number of indices in a task, if each index moves `each` bytes.
 fn indices_of_a_part(each: usize) -> usize {
     TASK_BYTES.div_ceil(each.max(1))
 }

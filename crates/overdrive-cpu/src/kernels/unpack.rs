@@ -1,8 +1,8 @@
 //! `convert` of codes of fewer than 8 bits: each code looks its number up.
 //!
-//! Weights come so from files, and products of codes are of bytes. There are at most 2^6 codes, so
-//! that the table is made by the definition of the conversion, once, whatever its types. Invariant:
-//! the same bits as the reference gives.
+//! Weights have this form in files, while products of codes take bytes. There are at most 2^6
+//! codes, so that the table is made by the definition of the conversion, once, whatever its types.
+//! Invariant: the same bits as the reference gives.
 #![allow(unsafe_code)] // Slices over slots; parts of the result are apart.
 
 use overdrive_ir::plan::View;

@@ -33,7 +33,7 @@ pub(crate) struct Affine {
     extents: Vec<usize>,
     store: Access,
     width: usize,
-    /// Which dimension of a tile the coefficients belong to.
+    /// The dimension of a tile that the coefficients belong to.
     along: Along,
     entry: LaneEntry,
 }

@@ -24,7 +24,7 @@ pub(super) enum PointerTarget {
     Cell(u32),
     /// A block of lanes.
     Unit(u32),
-    /// Where walk `0` of the nest stands.
+    /// The current position of this walk of the nest.
     Walk(u32),
     /// Values kept for the row: the cache's number. It moves through the row's lanes.
     Cache(u32),
@@ -119,7 +119,7 @@ pub(super) struct Code {
     pub accumulator: usize,
 }
 
-/// Bytes of registers that a first-level cache holds beside the operands that stream by.
+/// Bytes of registers that fit in a first-level cache together with the streaming operands.
 pub(super) const REGISTER_BYTES: usize = 24 << 10;
 /// Limits of a block, in lanes.
 pub(super) const MAX_BLOCK: usize = 1024;

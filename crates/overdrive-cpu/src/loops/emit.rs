@@ -1,4 +1,4 @@
-//! Emission: which nodes become operations of which list, and in which registers their values are.
+//! Emission: turns nodes into operations of a list, and assigns registers to their values.
 //!
 //! Registers are handed out by liveness within a pass. Values that rows compute keep their register
 //! to the row's end.
@@ -54,7 +54,7 @@ fn emit<I: Isa>(target: EmitTarget<'_>) -> Result<Code, Unsupported> {
     }
     let mut code = emitter.code;
     let unit_bytes = (code.units.max(1) as usize) * lane_bytes;
-    // Where operands come from memory, shorter blocks let it work while registers are worked on.
+    // If operands come from memory, shorter blocks overlap loads with arithmetic better.
     let longest = if target.stores == Stores::Streaming { MAX_BLOCK / 2 } else { MAX_BLOCK };
     code.block = (REGISTER_BYTES / unit_bytes / 64 * 64).clamp(MIN_BLOCK, longest);
     code.accumulator = if nest.lanes == Lanes::Along { reduce::LANES } else { code.block };
@@ -108,7 +108,7 @@ fn prefetch(code: &mut Code, target: EmitTarget<'_>) {
     }
 }
 
-/// Which list an operation goes to, and on how many lanes it works.
+/// The list that an operation is added to, and its number of lanes.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum Width {
     One,

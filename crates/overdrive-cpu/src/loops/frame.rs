@@ -102,17 +102,17 @@ impl<'a> Frame<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.placed.starts[part].cast(), len) }
     }
 
-    /// Where each place points.
+    /// The address of each place.
     fn table(&mut self) -> &mut [*mut u8] {
         self.part(0, self.code.places.len())
     }
 
-    /// Where each walk is at the origin of the space.
+    /// The address of each walk at the origin of the space.
     fn starts(&mut self) -> &mut [*mut u8] {
         self.part(1, self.nest.walks.len())
     }
 
-    /// Where each walk is at the first lane of the row.
+    /// The address of each walk at the first lane of the row.
     fn rows(&mut self) -> &mut [*mut u8] {
         self.part(2, self.nest.walks.len())
     }
@@ -155,7 +155,7 @@ impl<'a> Frame<'a> {
     /// Executes one row: lanes `lanes` at position `index` of the outer loops.
     ///
     /// # Safety
-    /// As for [`open`](Self::open); no other task writes what this row writes.
+    /// As for [`open`](Self::open). No other task writes the elements of this row.
     pub(super) unsafe fn row(&mut self, index: &[usize], lanes: Range<usize>) {
         for at in 0..self.nest.walks.len() {
             let walk = &self.nest.walks[at];

@@ -1,6 +1,6 @@
 //! Kernels of the elementwise instructions: unary, binary, comparison, selection, multiply-add.
 //!
-//! A table maps each function to an entry for the instruction set asked for. Binary and ternary
+//! A table maps each function to an entry for the requested instruction set. Binary and ternary
 //! kernels come in several forms. The form says which operands are one number for all lanes (a
 //! constant, a row's statistic). So nobody writes such a number out into lanes first.
 //!
@@ -15,7 +15,7 @@ use super::isa::{Ahead, Isa, LaneEntry, LaneKernel, Operands};
 use super::lane::{Class, Integer, Lane, Real};
 use super::math;
 
-/// Which operands are one number for all lanes: bit `i` for operand `i`.
+/// The operands that are one number for all lanes: bit `i` for operand `i`.
 pub(super) type Uniform = u8;
 
 /// A function of one lane.

@@ -222,8 +222,9 @@ pub(super) fn logistic<I: Isa>(x: f32) -> f32 {
 /// Beyond this magnitude [`sin`] and [`cos`] lose the argument's quadrant.
 pub(super) const TRIG_LIMIT: f32 = 1.0e6;
 
-/// The remainder of `x` by pi/2, in `[-pi/4, pi/4]`, and the quadrant. In f64, with pi/2 split as
-/// in fdlibm: the first part has 33 bits, so that its products with quadrants below 2^20 are exact.
+/// The remainder of `x` by pi/2, in `[-pi/4, pi/4]`, and the quadrant. Computed in f64, with pi/2
+/// split as in fdlibm. The first part has 33 bits, so that its products with quadrants below 2^20
+/// are exact.
 #[inline(always)]
 fn quadrant(x: f32) -> (f32, u32) {
     let x = f64::from(x);

@@ -4,8 +4,7 @@
 //! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
 //! `p - 1`. Values that depend on its result have stage `p + 1`. Stores of elements belong to the
 //! last pass, so that a result may take the place of an operand. A pass recomputes the values that
-//! it needs from loads, except those that are dear. They are kept in a cache for the row, where it
-//! fits.
+//! it needs from loads, except expensive ones. They are kept in a cache for the row, where it fits.
 
 use overdrive_ir::{Binary, Unary};
 

@@ -7,8 +7,8 @@
 //! - An integer code is the low byte of a sum that has no room for a fraction.
 //! - A division by a scale is a multiplication by its reciprocal, which is exact for powers of two.
 //!
-//! Invariant: the numbers are those of `quantize_rows`, but where a quotient lies within half an
-//! ulp of a tie.
+//! Invariant: the codes are those of `quantize_rows`, except if a quotient is within half an ulp of
+//! a tie.
 #![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
@@ -165,7 +165,7 @@ impl<E: Element> LaneKernel for WholeRows<E> {
 
 /// How the scale of a block follows from its largest magnitude.
 trait ScaleRule {
-    /// Whether rows have a wide scale, of which those of blocks are parts.
+    /// Whether rows have a wide scale, which the scales of blocks are relative to.
     const ROWS: bool;
 
     fn scale(largest: f32, max: f32) -> f32;

@@ -35,8 +35,8 @@ impl<'a> Finish<'a> {
             ("epilogue", wanted),
         ]));
         let [sums, owned, scratch] = placed.starts;
-        // SAFETY: the parts are as long as asked for, apart, initialised, and this task's; any
-        // bytes are numbers.
+        // SAFETY: the parts have the requested lengths, are disjoint, initialised, and this task's.
+        // Any bytes are valid numbers.
         let (own, scratch) = unsafe {
             (
                 std::slice::from_raw_parts_mut(owned.cast(), own),

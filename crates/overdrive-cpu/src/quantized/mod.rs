@@ -1,13 +1,13 @@
 //! Products by weights that are kept as codes: `y = x w^T`, with `w = (code - zero) * scale`, of
 //! f32 activations.
 //!
-//! The bound for a few rows of x is how fast memory delivers the weights. So codes become numbers
-//! in registers (`strips`, `x86`, `decode`; `portable` where no such path is). For many rows they
-//! become numbers on their way into the panels of the f32 product (`columns`, `panels`). Where the
-//! CPU has tiles of bf16, an f32 is the sum of three bf16, and the codes go into the panels of its
-//! product with those (`split`, `pairs`). That is as exact and a third of the work. Codes are read
-//! as they lie, so that a weight is in memory once. Where activations are codes too, they become
-//! that row by row (`activations`), and the product is one of codes.
+//! For a few rows of x, the bandwidth of the weights is the bound. So codes are decoded in
+//! registers (`strips`, `x86`, `decode`; else `portable`). For many rows they are decoded while the
+//! panels of the f32 product are packed (`columns`, `panels`). If the CPU has bf16 tiles, each f32
+//! is split into three bf16 and multiplied by codes packed as bf16 (`split`, `pairs`). That is as
+//! exact and a third of the work. Codes are read in the layout of the model, so that a weight is in
+//! memory once. If activations are quantized too, that happens row by row (`activations`), and the
+//! product is one of codes.
 //!
 //! Invariants: any format of codes and any group goes through `QuantizedMatrix::decode`, which is
 //! the definition in f32. The faster ways agree with it but for the order of sums. Results do not

@@ -41,7 +41,7 @@ impl<'a> PackedNumbers<'a> {
         self.dtype
     }
 
-    /// How many.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
     }

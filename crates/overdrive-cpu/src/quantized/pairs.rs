@@ -22,7 +22,7 @@ pub(super) const WIDTH: usize = 32;
 /// The most groups of a column that a call has room for.
 pub(super) const MOST_GROUPS: usize = 64;
 
-/// Where a code is scaled.
+/// The place where codes are scaled.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Scaled {
     /// It is multiplied by its scale, without the factor of all.
@@ -35,8 +35,8 @@ pub(super) enum Scaled {
 ///
 /// # Safety
 /// - `decode::is_supported` said yes.
-/// - Codes are of a format of `x86::Codes`, and `k` lies in a row of them in whole lanes. Where
-///   they are scaled, it lies in at most [`MOST_GROUPS`] groups.
+/// - Codes have a format of `x86::Codes`, and `k` is a range of whole lanes of a row. If codes are
+///   scaled, the range touches at most [`MOST_GROUPS`] groups.
 /// - `first` is a column, and `to` has [`WIDTH`] numbers for each k.
 pub(super) unsafe fn write(
     weights: &QuantizedMatrix<'_>,

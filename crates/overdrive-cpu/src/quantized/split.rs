@@ -135,8 +135,8 @@ impl<'a> Split<'a> {
             ("epilogue", target.epilogue().scratch_bytes()),
         ]));
         let [a, b, own, kept, scales, of_x, scratch] = placed.starts;
-        // SAFETY: the parts of the scratch are apart and as long as asked for; the result's place
-        // is the task's alone.
+        // SAFETY: the parts of the scratch are disjoint and have the requested lengths. The
+        // result's place is the task's alone.
         unsafe {
             let numbers = |start: *mut u8, len: usize| {
                 std::slice::from_raw_parts_mut(start.cast::<f32>(), len)

@@ -69,7 +69,7 @@ pub(super) trait Codes: Copy {
     /// Codes of a lane.
     const PER_LANE: usize;
 
-    /// Which code of a lane comes out at a turn.
+    /// The code of a lane that is decoded at a turn.
     fn place(turn: usize) -> usize;
 
     unsafe fn new(dtype: DType) -> Self;

@@ -57,7 +57,7 @@ const fn room(bytes: usize) -> usize {
 /// Parts in their places, for as long as a task works with them.
 #[derive(Debug)]
 pub(crate) struct PlacedParts<'a, const N: usize> {
-    /// Where each part begins.
+    /// Address of each part.
     pub(crate) starts: [*mut u8; N],
     parts: ScratchParts<N>,
     memory: PhantomData<&'a mut [u8]>,
@@ -98,7 +98,7 @@ mod tests {
     use super::super::Scratch;
     use super::*;
 
-    /// Writes so many bytes of the second of three parts, of which it has 70.
+    /// Writes `bytes` bytes of the second of three parts, which has 70.
     fn write(bytes: usize) {
         let parts = ScratchParts::new([("left", 3), ("right", 70), ("sums", 0)]);
         let mut scratch = Scratch::default();

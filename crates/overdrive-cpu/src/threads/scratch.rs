@@ -28,8 +28,7 @@ impl Scratch {
         parts.place(self.bytes(parts.bytes()))
     }
 
-    /// `bytes` bytes that start on a 64-byte boundary. Allocates when no earlier call asked for as
-    /// many.
+    /// `bytes` bytes that start on a 64-byte boundary. Allocates if no earlier call needed as many.
     pub fn bytes(&mut self, bytes: usize) -> &mut [u8] {
         let lines = bytes.div_ceil(LINE);
         if self.0.len() < lines {

@@ -15,7 +15,7 @@ const HIDDEN: usize = 16_384;
 const LAYERS: [[usize; 2]; 4] =
     [[WIDTH, 3 * WIDTH], [WIDTH, WIDTH], [WIDTH, HIDDEN], [HIDDEN, WIDTH]];
 
-/// Where scales come from.
+/// The source of scales.
 #[derive(Clone, Copy, PartialEq)]
 enum Scaling {
     /// A step before: they are inputs.

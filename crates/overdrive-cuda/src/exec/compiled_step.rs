@@ -52,7 +52,7 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
     };
     let read = |slot, bytes| Ok(Cow::Owned(download(slot, bytes)?));
     call.run(read, |slot, bytes, store| {
-        // A result may be a part of its slot: what lies around it stays.
+        // A result may be a part of its slot; the bytes around it must stay.
         let mut content = download(slot, bytes)?;
         store(&mut content);
         device.upload(&content, addresses.of(slot))

@@ -1,9 +1,8 @@
 //! Copies of everything that a call touches, so that calls in a row each find cold caches.
 //!
-//! One flush empties the cache before the first of several captured calls, but not before the
-//! second: it would find the weights that the first one read. With buffers of its own each call
-//! reads what nobody read since the flush. Invariant: a copy shares no byte with the original or
-//! with another copy.
+//! A flush empties the cache before the first of several captured calls, but not before the second,
+//! which would find the weights of the first. With buffers of its own each call reads what nobody
+//! read since the flush. Invariant: a copy shares no byte with the original or with another copy.
 
 use super::executable::CudaSession;
 use super::storage::arenas;
@@ -16,8 +15,8 @@ use overdrive_ir::plan::SlotPlace;
 use overdrive_ir::{Arguments, Mode, SlotId};
 use std::collections::BTreeMap;
 
-/// What a caller passed: addresses and sizes of its buffers in device memory. Those of the host are
-/// in no cache that a flush empties.
+/// Addresses and sizes of the caller's buffers in device memory. Those of the host are in no cache
+/// that a flush empties.
 pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
     let states = call.state.buffers.values().chain(call.state.weights.values());
     let buffers = call.inputs.iter().chain(&*call.outputs).chain(states);
@@ -31,7 +30,7 @@ pub(super) fn passed(call: &Arguments<'_>) -> BTreeMap<CUdeviceptr, usize> {
 
 /// Buffers of a call's own.
 pub(super) struct Copies {
-    /// Where each slot is among them.
+    /// The address of each slot among them.
     pub(super) addresses: Addresses,
     /// Keeps them.
     _blocks: Vec<SpaceBytes>,

@@ -27,7 +27,7 @@ pub(crate) struct CudaExecutable {
     tuning: Tuning,
     /// Names of inputs and outputs that users see.
     names: [Vec<String>; 2],
-    /// What the first session has its steps from, which are dear to compile.
+    /// Compiled steps for the first session, since compiling is slow.
     compiled: Mutex<Option<Vec<CompiledStep>>>,
     /// Addresses of the constants, and of nothing else.
     addresses: Addresses,
@@ -117,7 +117,7 @@ fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
     }
 }
 
-/// What calls of an executable work in.
+/// The memory that calls of an executable work in.
 pub(super) struct CudaSession {
     executable: Arc<CudaExecutable>,
     pub(super) device: Arc<Device>,
@@ -193,7 +193,7 @@ impl CudaSession {
         Ok(session)
     }
 
-    /// What outlives calls: results of prepare steps, and constants.
+    /// Memory that outlives calls: results of prepare steps, and constants.
     pub(super) fn kept(&self) -> impl Iterator<Item = &DeviceBytes> {
         self.executable.constants.iter().chain([&*self.derived])
     }
@@ -212,8 +212,8 @@ impl CudaSession {
         }
     }
 
-    /// Collectives that were captured would outlive the group that they belong to when another rank
-    /// fails: such a plan is launched step by step, and says so.
+    /// Captured collectives would outlive their group when another rank fails. So a plan with
+    /// collectives is launched step by step, and says so.
     fn refuse_ranks_in_graphs(&mut self) {
         if self.executable.ranks.is_some() && self.replay.is_some() {
             let reason = "its collectives end with any rank, which a graph cannot wait for";

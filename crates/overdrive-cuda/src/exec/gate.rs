@@ -36,7 +36,7 @@ impl Gate {
         Ok(Self { device: Arc::clone(device), word, passed: 0 })
     }
 
-    /// Closes the gate: what is enqueued from now on waits.
+    /// Closes the gate: work enqueued from now on waits.
     pub(super) fn close(&mut self) -> Result<(), Error> {
         self.passed = self.passed.wrapping_add(1);
         let mut address = 0;

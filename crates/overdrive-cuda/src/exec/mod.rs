@@ -2,11 +2,11 @@
 //! up per call.
 //!
 //! `executable` is the whole; `compiled_step` compiles a step into a `CompiledStep`. `storage`
-//! holds what lives within a call: one arena in each memory space, or (eager) blocks taken as the
-//! call goes. `queues` are the streams beside that of work, and the events between them. `replay`
-//! captures calls as graphs. `sampling` takes timed samples by the device's own clock (`gate`,
-//! `clocks` and `copies` under it). Invariant: a call only enqueues, unless a step runs on the
-//! host, which the plan names.
+//! holds the memory of a call: one arena in each memory space, or (eager) blocks allocated during
+//! the call. `queues` are the further streams besides the work stream, and the events between them.
+//! `replay` captures calls as graphs. `sampling` takes timed samples by the device's own clock
+//! (`gate`, `clocks` and `copies` under it). Invariant: a call only enqueues, unless a step runs on
+//! the host, which the plan names.
 
 mod clocks;
 mod compiled_step;

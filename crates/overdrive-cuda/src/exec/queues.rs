@@ -1,6 +1,6 @@
-//! The streams of a plan beside that of work, and its events.
+//! The streams of a plan besides the work stream, and its events.
 //!
-//! A call begins on all of them once the work stream has come to it. The work stream goes on once
+//! A call begins on all of them once the work stream has come to it. The work stream continues once
 //! all of them are done. So calls follow one another as if there were one stream, and a capture
 //! that begins on the work stream takes in the others. Invariant: an event is recorded in the same
 //! call before anything waits for it.

@@ -1,9 +1,9 @@
 //! Calls captured once as CUDA graphs and replayed.
 //!
-//! A graph holds the addresses that it was captured with, so there is one for each set of buffers
+//! A graph holds the addresses that it was captured with. So there is one for each set of buffers
 //! that a caller passes, up to a few. Callers reuse their buffers, and comparing addresses costs
-//! less than anything else. Beyond that the graph that waited longest is given the new addresses,
-//! which costs less than another graph; decision 0004 has the figures. Invariant: a graph is
+//! less than anything else. When there are too many sets, the least recently used graph is given
+//! the new addresses. That costs less than another graph (decision 0004). Invariant: a graph is
 //! replayed only on exactly the addresses that it was captured with.
 
 use super::executable::CudaSession;
@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Graphs kept at the same time; the one that waited longest is given new addresses then.
 const KEPT: usize = 8;
 
-/// Other threads may do as they like meanwhile.
+/// Other threads may do anything in the meantime.
 const MODE: sys::CUstreamCaptureMode =
     sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
@@ -72,8 +72,8 @@ impl Captured {
         stream.begin_capture(MODE).map_err(|e| failed(e.into()))?;
         let enqueued = enqueue();
         // SAFETY: the stream is being captured; the graph is ours, and is destroyed once the other
-        // one knows it. What is under way of the other one keeps its old parameters, says the
-        // driver's manual.
+        // one knows it. By the driver's manual, launches of the other graph that are under way keep
+        // their old parameters.
         unsafe {
             let ended = result::stream::end_capture(stream.cu_stream());
             enqueued?;

@@ -2,10 +2,10 @@
 //!
 //! A sample has two times. The host's: from the call to its completion, as a caller sees it. The
 //! device's: between two events on the work stream, with a gate before the first so that launches
-//! cost nothing in between. A call shorter than `SHORT_NS` is captured as many times as last
-//! `SPAN_NS` and replayed, since an event has a cost and a grain of its own. `Cold` flushes twice
-//! the L2 before each call, and gives captured calls buffers of their own. Invariant: a sample that
-//! could not be taken cold says `warm`.
+//! cost nothing in between. A call shorter than `SHORT_NS` is captured so many times that they last
+//! `SPAN_NS`, and replayed. The reason is that an event has a cost and a resolution of its own.
+//! `Cold` flushes twice the L2 before each call, and gives captured calls buffers of their own.
+//! Invariant: a sample that could not be taken cold says `warm`.
 
 use super::clocks::Clocks;
 use super::copies::Copies;
@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Calls shorter than this are captured several times.
 const SHORT_NS: f64 = 50e3;
 
-/// What the captured calls last together, at least.
+/// Shortest total time of the captured calls.
 const SPAN_NS: f64 = 200e3;
 
 /// Captured calls, at most.
@@ -35,7 +35,7 @@ const MOST_CALLS: usize = 256;
 /// Calls that the first estimate is the fastest of.
 const TRIALS: usize = 3;
 
-/// What an executable keeps for its samples.
+/// Data that an executable keeps for its samples.
 #[derive(Default)]
 pub(super) struct Sampling {
     tools: Option<Tools>,
@@ -44,7 +44,7 @@ pub(super) struct Sampling {
     batch: Option<Batch>,
 }
 
-/// What taking a sample needs beside the session.
+/// Resources for taking a sample, in addition to the session.
 struct Tools {
     device: Arc<Device>,
     gate: Gate,

@@ -1,5 +1,4 @@
-//! Where transient slots live: in one arena, or (eager) in blocks of the pool taken as the call
-//! goes.
+//! Memory of transient slots: one arena, or (eager) blocks of the pool allocated during the call.
 //!
 //! Invariant: while a step is enqueued, every arena slot that it reads or writes has its address in
 //! the table.

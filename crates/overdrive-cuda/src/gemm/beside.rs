@@ -1,4 +1,4 @@
-//! Products of one left operand beside each other: each is launched on a stream of its own.
+//! Products of one left operand in parallel: each is launched on a stream of its own.
 //!
 //! Query, key and value of a model in f32 are three products of cuBLASLt. Each has a quarter of the
 //! tiles that fill a large GPU. Events fork the streams and join them, which a capture turns into
@@ -29,7 +29,7 @@ pub(super) fn takes(call: &GemmCall) -> bool {
 /// Compiles each product in its own best way.
 ///
 /// # Errors
-/// As `compile` of one, and what the driver says to more streams.
+/// Those of `compile` for one product, and the driver's when it creates streams.
 pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Launch>, Refusal> {
     let compiled =
         calls.iter().map(|call| super::compile(site, call)).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +54,7 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
 /// One of the products.
 struct ConcurrentProduct {
     launch: Box<dyn Launch>,
-    /// Where its scratch begins in that of all.
+    /// Offset of its scratch in the common scratch, in bytes.
     workspace: usize,
     /// Its stream, and the event that says it is done; none of the one on the stream of the call.
     aside: Option<(Arc<CudaStream>, CudaEvent)>,

@@ -65,7 +65,7 @@ impl Bunch {
         Some(Self { lead: Some(lead), tiles })
     }
 
-    /// How it is cut for a device of so many multiprocessors.
+    /// How the bunch is cut for a device with this many multiprocessors.
     fn cut(&self, multiprocessors: u32) -> Option<Cut> {
         let call = &self.tiles[0][0];
         let tiles = self.tiles.iter().map(|calls| skinny::tiles(&calls[0])).sum();

@@ -54,7 +54,7 @@ pub(super) fn renumbered(program: &Program) -> Program {
     program
 }
 
-/// Slots, numbered as they are met.
+/// Slots, numbered in the order of first use.
 #[derive(Default)]
 struct SlotNumbers {
     seen: Vec<SlotId>,

@@ -40,7 +40,7 @@ pub(super) struct Fit {
     pub(super) rhs: Matrix,
 }
 
-/// Where a result lies that TMA can store.
+/// Layout of a result that TMA can store.
 pub(super) struct TmaStore {
     pub(super) base: Base,
     /// Elements from row to row.

@@ -6,8 +6,8 @@
 //! few columns and for everything, with the epilogue in registers. All give right results; `tune`
 //! times them and `Tuning` remembers the fastest.
 //!
-//! Where a candidate cannot apply the epilogue itself, the sums go through workspace and the
-//! epilogue is a loop of its own. The candidate's name says so.
+//! If a candidate cannot apply the epilogue itself, the sums go through workspace, and the epilogue
+//! is a separate loop. The candidate's name says so.
 //!
 //! Some work shares a launch:
 //!

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Extent of the product: large enough to fill any device, small enough to take milliseconds.
 const EXTENT: usize = 8192;
 
-/// Multiplies two random matrices of 8,192 rows and columns and gives the FLOP/s of the best
-/// candidate with its name. f64 and f32 products are of 2,048. `precision` is `Tf32` for the tensor
-/// cores' rate on f32.
+/// Multiplies two random square matrices and returns the FLOP/s and the name of the best candidate.
+/// They have 8,192 rows, or 2,048 for f64 and f32. `precision` is `Tf32` for the tensor cores' rate
+/// on f32.
 ///
 /// # Errors
 /// As `compile`; `Unsupported` for a type that there is nothing to choose for.

@@ -7,7 +7,7 @@ use overdrive_ir::plan::{Access, GemmCall, MatrixView};
 /// Bytes that every slot begins at a multiple of.
 pub(super) const SLOT_ALIGNMENT: u64 = overdrive_ir::Plan::ALIGNMENT as u64;
 
-/// Which index of a matrix moves along memory.
+/// The index of a matrix that is contiguous in memory.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Major {
     /// Neighbours in memory are neighbours in a row.
@@ -92,7 +92,7 @@ pub(super) fn sums(call: &GemmCall) -> DType {
     }
 }
 
-/// The offset of element 0 and the strides of row and column, of which one is the contracted one.
+/// The strides of row and column; one of the two is the contracted dimension.
 pub(super) fn strides(view: &MatrixView) -> [i64; 2] {
     [view.row_stride, view.col_stride]
 }

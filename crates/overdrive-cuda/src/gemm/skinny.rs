@@ -110,7 +110,7 @@ impl Cut {
     }
 }
 
-/// Where a block has the rows of x from.
+/// The source of a block's rows of x.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum RowsSource {
     /// Another step made them.
@@ -240,7 +240,7 @@ const PART: &str = "struct Part {
 };
 ";
 
-/// Which products a block computes, by the number of its tile.
+/// The products that a block computes, by the number of its tile.
 fn bodies(parts: SkinnyWork<'_>) -> String {
     let (mut text, mut id, mut first) = (String::new(), 0, 0);
     for calls in parts.tiles {

@@ -1,5 +1,4 @@
-//! Specialisations that stand for all others of the kernels here, for compilation where there is no
-//! GPU.
+//! Representative specialisations of the kernels here, for compilation without a GPU.
 
 use super::hopper::{self, Fit, HopperWork, TILES};
 use super::{narrow, plain, skinny, sparse_linear, tune};

@@ -25,7 +25,7 @@ pub(super) struct Staged {
 pub(super) struct Halves {
     /// The plan with the slot of the sums.
     pub(super) plan: Plan,
-    /// Stores the sums as they are.
+    /// Stores the sums unchanged.
     pub(super) product: GemmCall,
     /// Reads them and does the rest.
     pub(super) rest: Program,

@@ -1,5 +1,5 @@
-//! Products of which only the sum is wanted, as one launch. Query, key and value hand such a sum
-//! back to the norm before them.
+//! Products whose sum alone is needed, as one launch. An example is the gradient of query, key and
+//! value with respect to the norm before them.
 //!
 //! Apart, each product reads the sum so far and stores it again. Together they are one product,
 //! whose contracted index runs through the operands of one after those of the other. The sum then

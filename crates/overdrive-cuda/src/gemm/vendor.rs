@@ -1,8 +1,8 @@
 //! cuBLASLt: products whose matrices have contiguous rows or columns, stored plainly, with a bias,
 //! added to a matrix, or of fp8 with scales.
 //!
-//! cuBLASLt thinks in columns; a row-major result is asked for as its transpose. Its ReLU drops NaN
-//! and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
+//! cuBLASLt is column-major, so a row-major result is requested as its transpose. Its ReLU drops
+//! NaN and its GELU is the tanh formula alone, so neither is used. Invariant: a descriptor that
 //! cuBLASLt does not support is `None`, never another computation.
 //!
 //! Long because each property of a call becomes an attribute of one descriptor, in one order.
@@ -400,8 +400,8 @@ impl Launch for Vendor {
         let [a_layout, b_layout, c_layout, d_layout] = &self.layouts;
         for call in &self.calls {
             let [a, b, c, d] = call.map(|base| base.address(addresses) as *mut c_void);
-            // SAFETY: descriptors and handle live as long as `self`. The plan's matrices lie inside
-            // their slots, and the workspace has the size that was asked for.
+            // SAFETY: descriptors and handle live as long as `self`. The plan's matrices are inside
+            // their slots, and the workspace has the requested size.
             unsafe {
                 result::matmul(
                     self.library.raw(),

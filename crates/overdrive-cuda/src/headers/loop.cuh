@@ -79,7 +79,7 @@ struct Kept {
 
     __device__ __forceinline__ void recall(T (&x)[V]) const { memcpy(x, bits, sizeof(x)); }
 
-    // As if it were read anew; `zero` is `hidden_zero`.
+    // Adds `zero`, which is `hidden_zero`, so that the compiler treats the values as read again.
     __device__ __forceinline__ void recall(T (&x)[V], u32 zero) {
 #pragma unroll
         for (int i = 0; i < words; ++i) bits[i] += zero;
@@ -287,7 +287,7 @@ __device__ __forceinline__ T fold_lanes(const T (&x)[V]) {
 struct Online {
     f32 max, sum;
 
-    // The shift of a sum. Where the largest element is -infinity, there is none.
+    // The shift of a sum; 0 if the largest element is -infinity.
     __device__ __forceinline__ static f32 shift(f32 max) {
         return max == __uint_as_float(0xff800000u) ? 0.0f : max;
     }

@@ -14,7 +14,7 @@
 
 constexpr int TILE_M = 128, TILE_N = 64, THREADS = 256, PITCH = TILE_M / 4 + 1;
 
-// What the blocks of a launch have found, and how many they are; 0 between launches.
+// Results of the blocks of a launch, and the number of blocks done; 0 between launches.
 struct Counter {
     u32 largest, done;
 };

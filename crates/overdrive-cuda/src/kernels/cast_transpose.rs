@@ -54,8 +54,8 @@ struct CompiledCastTranspose {
     operands: [ViewStart; 2],
     /// Codes, transposed codes, largest magnitude.
     results: [Option<ViewStart>; 3],
-    /// Where blocks meet for the largest magnitude, if it is wanted; each launch leaves it as it
-    /// was.
+    /// Counter by which blocks combine the largest magnitude, if that is a result. Each launch
+    /// resets it at its end.
     counter: Option<DeviceBytes>,
     at: Matrices,
 }
@@ -81,7 +81,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel {
     ..NamedKernel::new("cast_transpose", Compile::Composite(compile), Sources::All(sources))
 };
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let [bf16, f32, e4m3, e5m2] = [DType::BF16, DType::F32, DType::F8E4M3, DType::F8E5M2];
     vec![

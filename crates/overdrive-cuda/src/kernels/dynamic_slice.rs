@@ -18,7 +18,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 /// The kernel and what it includes.
 const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("dynamic_slice.cu"));
 
-/// Where a block may start; `Starts` of `dynamic_slice.cu`.
+/// The possible starts of a block; `Starts` of `dynamic_slice.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Starts {
@@ -38,7 +38,7 @@ enum Moving {
     To,
 }
 
-/// A copied block, one side of which starts where `starts` say.
+/// A copied block; `starts` give the beginning of one side.
 #[derive(Debug)]
 struct CompiledSlice {
     starts: Starts,
@@ -102,7 +102,8 @@ impl Launch for CompiledSlice {
         let [from, to, starts] = self.places.map(|place| place.of(addresses));
         let mut launch = stream.launch_builder(&self.function);
         launch.arg(&from).arg(&to).arg(&starts).arg(&self.starts).arg(&self.nest);
-        // SAFETY: the parameters are those of the kernel; a clamped block lies inside of the whole.
+        // SAFETY: the parameters are those of the kernel, and a clamped block is inside of the
+        // whole.
         unsafe { launch.launch(self.config)? };
         Ok(())
     }
@@ -132,7 +133,7 @@ pub(super) const UPDATE: NamedKernel = NamedKernel::new(
     Sources::All(Vec::new),
 );
 
-/// Sources that stand for all others; a slice and an update share their text.
+/// Representative specialisations of all sources; a slice and an update share their text.
 fn sources() -> Vec<KernelSource> {
     let of = |(bytes, position, outward): (&str, &str, &str)| {
         let defines = [("BYTES", bytes), ("POSITION", position), ("OUTWARD", outward)];

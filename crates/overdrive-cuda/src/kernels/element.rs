@@ -4,7 +4,7 @@ use overdrive_ir::{DType, Reducer};
 
 use crate::launch::Refusal;
 
-/// Elements that stand for all others where kernels are compiled without a GPU, each with a fold.
+/// Representative element types for compilation without a GPU, each with a fold.
 pub(super) const REPRESENTATIVES: [(&str, &str); 7] = [
     ("f64", "Sum"),
     ("f32", "Sum"),

@@ -44,7 +44,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
     Sources::All(sources),
 );
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let of = |(index, (bytes, position)): (&str, (&str, &str))| {
         let defines = [("BYTES", bytes), ("POSITION", position), ("INDEX", index)];

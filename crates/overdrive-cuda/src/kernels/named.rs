@@ -31,9 +31,9 @@ const KERNELS: &[NamedKernel] = &[
 pub(crate) struct NamedKernel {
     /// The op's name.
     pub(crate) op: &'static str,
-    /// The one architecture that it is for, where it is not for all.
+    /// The only architecture that it is for; `None` means all.
     pub(crate) only: Option<Architecture>,
-    /// Why it does not compute these regions of the op, of which there is at least one.
+    /// Why it does not compute these regions of the op. There is at least one region.
     pub(crate) declines_regions: fn(&[Graph]) -> Option<Decline>,
     /// Whether it hands its result to an epilogue.
     pub(crate) takes_epilogue: bool,
@@ -88,7 +88,7 @@ pub(crate) type PrintedCall = Result<Vec<SourceByArchitecture>, Refusal>;
 /// The sources of a kernel, for compilation where there is no GPU.
 #[derive(Copy, Clone)]
 pub(crate) enum Sources {
-    /// Specialisations that stand for all others, one of each way through it.
+    /// Representative specialisations, one of each way through the kernel.
     All(fn() -> Vec<KernelSource>),
     /// Those of a call, whose text depends on its shapes and regions.
     Of(fn(&KernelCall, &OpRef, &[Graph]) -> PrintedCall),
@@ -153,8 +153,8 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     }
 }
 
-/// Sources without a device, for compilation where there is no GPU. They are specialisations that
-/// stand for all others of a kernel, at least one of each way through it.
+/// Sources without a device, for compilation where there is no GPU. They are representative
+/// specialisations of a kernel, at least one of each way through it.
 pub fn sources() -> Vec<KernelSource> {
     let of_kernel = |kernel: &NamedKernel| match kernel.sources {
         Sources::All(sources) => sources(),

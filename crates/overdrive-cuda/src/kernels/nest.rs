@@ -82,7 +82,7 @@ impl<const N: usize> Nest<N> {
     }
 }
 
-/// Where the first element of a view is.
+/// Address of the first element of a view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ViewStart {
     slot: SlotId,

@@ -96,7 +96,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
     Sources::All(sources),
 );
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let of = |(element, fold): (&str, &str)| {
         let defines = vec![("ELEMENT", element.to_owned()), ("FOLD", fold.to_owned())];

@@ -4,9 +4,9 @@
 //
 // 1. `count`: rows of each destination. 2. `allocate`: a run of the list for each destination. 3.
 //    `fill`: rows into the runs, in any order. 4. `order`: each run sorted by row. 5. `fold`: a
-//    thread per element of each window that is hit walks its run. Where the runs lie depends on the
-//    race; what is in each, and its order, does not. -D ELEMENT, INDEX; FOLD: `Sum`, ... or absent
-//    where the last update wins.
+//    thread per element of each window that is hit walks its run. Threads race for the places of
+//    runs; the content and order of each run do not depend on that. -D ELEMENT, INDEX; FOLD: `Sum`,
+//    ... or absent if the last update wins.
 
 // `Destinations` in scatter.rs.
 struct Destinations {

@@ -61,7 +61,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
     Sources::All(sources),
 );
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let of = |defines: &[(&'static str, &str)]| {
         let defines = defines.iter().map(|&(key, value)| (key, value.to_owned()));

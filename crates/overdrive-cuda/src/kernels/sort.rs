@@ -1,4 +1,4 @@
-//! `sort`: values and where they came from, along one axis, stable (`sort.cu` says how).
+//! `sort`: sorted values and their original positions, along one axis, stable (`sort.cu` says how).
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ pub(super) const KERNEL: NamedKernel = NamedKernel::new(
     Sources::All(sources),
 );
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let of = |(element, _): (&str, &str)| {
         let mut defines = vec![("ELEMENT", element.to_owned()), ("CHUNK", CHUNK.to_string())];
@@ -224,7 +224,7 @@ impl Launch for Sort {
             }
             Passes::Many(long) => {
                 let places = [from, values, indices, addresses.workspace()];
-                // SAFETY: the workspace is as large as asked for.
+                // SAFETY: the workspace has the requested size.
                 unsafe { long.run(stream, places, (&self.lines, self.padded)) }
             }
         }

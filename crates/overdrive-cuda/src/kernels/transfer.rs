@@ -27,7 +27,7 @@ pub(super) struct Transfer {
     config: LaunchConfig,
 }
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 pub(super) fn sources() -> Vec<KernelSource> {
     let of = |(bytes, position): (&str, &str)| {
         let defines = vec![("BYTES", bytes.to_owned()), ("POSITION", position.to_owned())];

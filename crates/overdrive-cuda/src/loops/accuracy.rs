@@ -1,8 +1,8 @@
-//! Which values only reach results of at most 16 bits, so that a faster function is accurate
+//! Finds values that reach only results of at most 16 bits, so that a faster function is accurate
 //! enough.
 //!
 //! The fast functions err by less than 2^-17 of their result, a half format rounds by 2^-12 or
-//! more. A value is loose where each of its uses is harmless. A use is harmless if it is rounded to
+//! more. A value is *loose* if each of its uses is harmless. A use is harmless if it is rounded to
 //! such a format, or if it keeps relative errors as they are and is loose itself. A difference may
 //! amplify errors. So a value is not loose if it is added to one that can be negative.
 //!

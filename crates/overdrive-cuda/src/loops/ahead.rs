@@ -1,10 +1,11 @@
-//! Rows that set out for shared memory while the row before them is folded.
+//! Prefetches the next row to shared memory while the current one is folded.
 //!
 //! A row that fills the registers of a multiprocessor leaves no room for a second block. A second
 //! block would read while the first one computes, meets its cluster and writes. Without it memory
-//! would stand still meanwhile. So the bulk copy engine brings the next row to shared memory, which
-//! needs no registers. A block moves that row to its registers when it gets there, and lets the one
-//! after that set out. Invariant: only operands that the kernel does not write are read ahead.
+//! would be idle during that time. So the bulk copy engine copies the next row to shared memory,
+//! which needs no registers. A block loads that row into its registers when its turn comes, and
+//! starts the copy of the one after it. Invariant: only operands that the kernel does not write are
+//! read ahead.
 
 use super::cpp::Text;
 use super::kernel::{PrinterMachine, Use};
@@ -37,7 +38,7 @@ pub(super) fn is_copied_whole(points: &Points<'_>, kept_loads: &[Register]) -> b
 pub(super) struct Ahead<'a> {
     pub(super) points: &'a Points<'a>,
     pub(super) shape: &'a RowShape,
-    /// How many rows.
+    /// Number of rows.
     pub(super) rows: usize,
 }
 

@@ -24,7 +24,7 @@ const COLUMNS_OF_PARTS: usize = 4;
 const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 /// Most blocks that are wanted on a multiprocessor at once.
 const MOST_RESIDENT: usize = 4;
-/// Registers of a multiprocessor, and those of a thread beside its accumulators and loads.
+/// Registers of a multiprocessor, and those of a thread besides its accumulators and loads.
 const REGISTERS: usize = 1 << 16;
 const OTHER_REGISTERS: usize = 24;
 /// Rows that a thread of a part has at least.
@@ -84,7 +84,7 @@ fn resident(points: &Points<'_>, threads: usize) -> usize {
     };
     let most = points.stages.passes.iter().map(of_pass).max().unwrap_or(0);
     let all = threads * (most + OTHER_REGISTERS);
-    // A few registers too many are computed again; half of the threads would be dearer.
+    // A few registers too many are recomputed; half of the threads would cost more.
     ((REGISTERS + all / 2) / all).clamp(1, MOST_RESIDENT)
 }
 

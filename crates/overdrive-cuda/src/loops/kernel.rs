@@ -15,7 +15,7 @@ pub(super) enum Argument {
 }
 
 impl Argument {
-    /// Where it is in a call.
+    /// Its address in a call.
     pub(super) fn address(self, addresses: &Addresses) -> CUdeviceptr {
         match self {
             Argument::Slot(slot) => addresses.of(slot),

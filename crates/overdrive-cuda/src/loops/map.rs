@@ -2,10 +2,10 @@
 //! than 16 bytes.
 //!
 //! The grid has a thread for every group, and blocks take neighbouring groups, so that memory is
-//! walked in its order. A copy then moves 4.24 TB/s on an H200. It moves 3.95 where threads stay
-//! and step through all of it, and 4.04 where they ask for four groups before they store the first.
-//! The loads of a thread come first. So enough bytes are under way to hide the memory's latency
-//! (Little's law: some 25 KB a multiprocessor there).
+//! walked in order. A copy then moves 4.24 TB/s on an H200. A persistent grid moves 3.95, and
+//! threads that load four groups before they store the first move 4.04. The loads of a thread come
+//! first. So enough bytes are in flight to hide the memory's latency (Little's law: some 25 KB a
+//! multiprocessor there).
 
 use super::cpp::Text;
 use super::kernel::KernelLaunch;

@@ -1,10 +1,11 @@
-//! Sums of exponentials that are folded beside the maximum they are shifted by: `sum exp(x - max
-//! x)` in one walk.
+//! Sums of exponentials, folded together with the maximum that they are shifted by:
+//! `sum exp(x - max x)` in one pass.
 //!
-//! The largest element so far will do as long as the sum shrinks when a larger one comes (Milakov
-//! and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867). If nothing else
-//! walks a row, it is then read once and kept nowhere. The threads of any other row meet once
-//! instead of twice. Maximum and sum are one value to fold, `Online` of `loop.cuh`.
+//! The largest element so far is enough, if the sum is rescaled when a larger one comes. Source:
+//! Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867. If
+//! nothing else walks a row, it is then read once and never stored. Otherwise its threads
+//! synchronise once instead of twice. Maximum and sum are folded as one value, `Online` of
+//! `loop.cuh`.
 
 use super::accuracy::shifted_exponential;
 use overdrive_ir::plan::{Instr, Program, Register};

@@ -9,7 +9,7 @@
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{Binary, Compare, DType, Overflow, Reducer, Unary};
 
-/// How the parts of a program are spelled that depend on where it runs.
+/// Spells the parts of a program that depend on where it runs.
 pub trait Spelling {
     /// The element that `register` reads through `access`, of the type of the register.
     fn load(&self, register: Register, access: &Access) -> String;

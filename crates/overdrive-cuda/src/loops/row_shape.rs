@@ -104,7 +104,7 @@ impl RowShape {
             resident: 0,
             ahead,
         };
-        // Rows of which single elements are picked are not walked.
+        // Without passes only single elements of a row are read.
         if !passes.is_empty() {
             shape.cut(rows, machine);
         }

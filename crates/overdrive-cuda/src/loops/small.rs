@@ -1,11 +1,11 @@
-//! Small loops beside each other, and writes at positions that are data, as one launch. They stand
-//! between the products of a decoder's step and its attention.
+//! Merges small independent loops, and writes at positions that are data, into one launch. Such
+//! loops come between the products of a decoder's step and its attention.
 //!
-//! Rotated queries, rotated keys and values are a few thousand numbers each, and their way into the
-//! caches as many more. A launch for each costs far more than the numbers. A write into a state
-//! where it lies (`dynamic_update_slice`) is a loop whose result begins at an offset that comes
-//! from other data. Where it follows the loop that makes the written values, the two are that one
-//! loop with another result. Each unit has blocks of its own. Invariant: no unit reads what another
+//! Rotated queries, rotated keys and values are a few thousand numbers each, and their copy into
+//! the caches is as many more. A launch for each costs far more than the numbers. An in-place write
+//! into a state (`dynamic_update_slice`) is a loop whose result begins at an offset that comes from
+//! other data. If it follows the loop that makes the written values, the two become that one loop
+//! with another result. Each unit has blocks of its own. Invariant: no unit reads what another
 //! writes.
 
 use super::compile::refuse_shared_bytes;

@@ -31,7 +31,7 @@ struct CollectivePart {
     elements: usize,
 }
 
-/// Which collective, with NCCL's numbers of the element type and the fold.
+/// The collective, with NCCL's numbers of the element type and the fold.
 enum NcclCollective {
     AllReduce { dtype: c_int, fold: c_int },
     ReduceScatter { dtype: c_int, fold: c_int },
@@ -114,7 +114,7 @@ fn number(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// NCCL's number of a fold. Of bools, which are 0 or 1, "and" is the least and "or" the greatest.
+/// NCCL's number of a fold. For bools, which are 0 or 1, "and" is the minimum and "or" the maximum.
 fn fold(reducer: Reducer, dtype: DType) -> Option<c_int> {
     Some(match (reducer, dtype == DType::Bool) {
         (Reducer::Sum, false) => 0,

@@ -146,7 +146,7 @@ impl NcclGroup {
         Ok(())
     }
 
-    /// What NCCL says of the communicator.
+    /// NCCL's state of the communicator.
     fn state(&self, handle: &Handle) -> c_int {
         let mut state = SUCCESS;
         // SAFETY: the communicator lives, and the pointer is to an integer that outlives the call.
@@ -207,7 +207,7 @@ impl From<RankError> for Error {
 }
 
 impl Drop for NcclGroup {
-    /// Where all is well, what others may still need of this rank is sent before.
+    /// If nothing failed, data that other ranks may still need is sent first.
     fn drop(&mut self) {
         let mut handle = self.handle();
         let is_well = !handle.0.is_null()

@@ -92,7 +92,7 @@ pub(super) struct Library {
     _library: std::mem::ManuallyDrop<libloading::Library>,
 }
 
-/// What NCCL does not do unless the user says otherwise, and why.
+/// Features of NCCL that are off unless the user says otherwise, and why.
 const DEFAULTS: [(&str, &str); 2] = [
     // Multicast in NVLink switches: what a process leaves behind there outlives it.
     ("NCCL_NVLS_ENABLE", "0"),
@@ -116,8 +116,8 @@ impl Library {
     fn load() -> Option<Self> {
         for (name, value) in DEFAULTS {
             if std::env::var_os(name).is_none() {
-                // SAFETY: this happens once, before the library that reads it is there; what
-                // Rust's own threads read of the environment is guarded.
+                // SAFETY: this happens once, before the library that reads the variable is loaded.
+                // Rust's own reads of the environment hold a lock.
                 unsafe { std::env::set_var(name, value) };
             }
         }
@@ -151,7 +151,7 @@ impl Library {
         })
     }
 
-    /// What the library says of a result, and of what led to it.
+    /// The library's text for a result, and its last error.
     pub(super) fn words(&self, result: c_int, comm: Comm) -> String {
         // SAFETY: both give texts that the library owns, of any result and communicator.
         let [what, why] = unsafe {

@@ -1,4 +1,4 @@
-//! `Ranks`: a device as one rank of several: the groups that it is in, and how it waits for work
+//! `Ranks`: a device as one rank of several. Holds the groups that it is in, and waits for work
 //! that other ranks take part in.
 
 use super::group::{NcclGroup, late};
@@ -38,7 +38,7 @@ impl Ranks {
         self.communicator.as_ref()
     }
 
-    /// Meets the groups of a plan, in its order, which is that of all ranks.
+    /// Joins the groups of a plan. The order of the plan is the same on all ranks.
     ///
     /// # Errors
     /// Without NCCL, and when another rank fails meanwhile.

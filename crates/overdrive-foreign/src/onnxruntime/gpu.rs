@@ -19,7 +19,7 @@ impl Gpu {
     /// GPU `ordinal`.
     ///
     /// # Errors
-    /// What the driver says, and that there is none.
+    /// If there is no driver, or with the driver's own error.
     pub(super) fn open(ordinal: usize) -> Result<Self, String> {
         // SAFETY: it only asks the loader, whose panic would follow otherwise.
         if !unsafe { cudarc::driver::sys::is_culib_present() } {

@@ -20,8 +20,8 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library that the user named, or that was installed, or that of a Python package; else
-    /// what was looked for.
+    /// Loads the library that the user named, else the installed one, else that of a Python
+    /// package. The error says what was looked for.
     pub(super) fn load(places: &Places) -> Result<&'static Self, String> {
         // The binding knows one library a process, which is never unloaded.
         static LOADED: Mutex<Option<&'static Library>> = Mutex::new(None);
@@ -47,8 +47,8 @@ impl Library {
         let builder = ort::init_from(&path).map_err(|e| e.to_string())?;
         let environment = builder.with_name("overdrive").with_telemetry(false).build();
         let environment = environment.map_err(|e| format!("{}: {e}", path.display()))?;
-        // Errors come back to the caller; what it prints beside them would stand in the middle of a
-        // table.
+        // Errors are returned to the caller. Messages that the library prints itself would end up
+        // in the middle of a table.
         environment.set_log_level(LogLevel::Fatal);
         Ok(Self { path, version, environment })
     }
@@ -67,7 +67,7 @@ impl Library {
     }
 }
 
-/// What the library calls its version.
+/// The version of the library in its own words.
 fn version(path: &Path) -> Result<String, String> {
     let refused = |e: libloading::Error| format!("{}: {e}", path.display());
     // SAFETY: its initialisers run, as they would for whoever links it.
@@ -85,7 +85,7 @@ fn version(path: &Path) -> Result<String, String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-/// Where the library is.
+/// The path of the library.
 fn locate(places: &Places) -> Result<PathBuf, String> {
     if let Some(named) = places.named("onnxruntime") {
         return match named.is_dir() {

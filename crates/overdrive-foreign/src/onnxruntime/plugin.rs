@@ -13,11 +13,11 @@ use ort::device::Device;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// What the provider calls itself.
+/// The provider's own name.
 const NAME: &str = "NvTensorRTRTXExecutionProvider";
 /// Name of its library, without what a system puts around it.
 const STEM: &str = "onnxruntime_providers_nv_tensorrt_rtx";
-/// What it links beside the driver, in the order in which they need each other.
+/// Libraries that it links in addition to the driver, in the order of their dependencies.
 const BESIDE: [&str; 3] =
     ["libcudart.so.", "libtensorrt_rtx.so.", "libtensorrt_onnxparser_rtx.so."];
 
@@ -99,7 +99,7 @@ fn beside(folder: &Path, start: &str) -> Option<PathBuf> {
         .max()
 }
 
-/// Makes known to the loader what lies beside the provider.
+/// Loads the libraries in the provider's folder, so that the loader finds them.
 #[cfg(unix)]
 fn preload(provider: &Path) -> Result<(), String> {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};

@@ -65,7 +65,7 @@ impl Sessions {
         self.with_provider(builder, mode, threads)
     }
 
-    /// What does not depend on the provider.
+    /// Settings that do not depend on the provider.
     fn configure(
         &self,
         level: GraphOptimizationLevel,
@@ -86,7 +86,7 @@ impl Sessions {
         Ok(builder)
     }
 
-    /// The options with the provider in them, or what it says where it cannot start.
+    /// The options with the provider added, or its error if it cannot start.
     fn with_provider(
         &self,
         builder: SessionBuilder,
@@ -166,7 +166,7 @@ impl HostEngine for Sessions {
         let arena = match self.provider {
             Provider::Cpu | Provider::OpenVino => MemoryInfo::of_host().ok(),
             Provider::Cuda | Provider::TensorRt => MemoryInfo::of_gpu(self.ordinal).ok(),
-            // What it calls its memory is its own.
+            // It has its own name for its memory.
             Provider::TensorRtRtx => None,
         };
         let captures = (mode == Mode::Graph).then(HashMap::new);
@@ -181,14 +181,14 @@ struct SessionModel {
     session: Session,
     inputs: Vec<BoundValue>,
     outputs: Vec<BoundValue>,
-    /// What the library calls the memory that inputs and outputs are in.
+    /// The library's name of the memory that inputs and outputs are in.
     memory: MemoryInfo,
-    /// Whose memory it is, if not the host's.
+    /// The device whose memory it is, if not the host.
     device: Option<Arc<dyn DeviceAllocator>>,
-    /// What calls are captured under, by the addresses of their inputs and outputs: a captured
-    /// graph uses these whatever it is handed. None where calls are not captured.
+    /// Options that calls are captured under, by the addresses of their inputs and outputs. A
+    /// captured graph always uses these addresses. None where calls are not captured.
     captures: Option<HashMap<Vec<usize>, RunOptions>>,
-    /// Where the provider works.
+    /// The memory that the provider works in.
     arena: Option<MemoryInfo>,
     name: String,
 }

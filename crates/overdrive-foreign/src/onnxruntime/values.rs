@@ -53,7 +53,7 @@ impl Drop for OrtValue {
     }
 }
 
-/// What the library calls a memory.
+/// The library's name of a memory.
 pub(super) struct MemoryInfo(pub(super) *mut sys::OrtMemoryInfo);
 
 // SAFETY: it is never changed after it was made.

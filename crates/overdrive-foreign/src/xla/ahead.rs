@@ -3,7 +3,7 @@
 //!
 //! XLA sees parameters as arguments, since they may change between calls, and would cast weights to
 //! bf16 in every call. Our own back ends do it ahead (`Step::prepare`). Invariant: the two graphs
-//! one after the other mean what the one meant.
+//! in sequence compute the same as the original.
 
 use overdrive_ir::{Builder, Graph, GraphError, NodeId, Origin, Prim, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -28,7 +28,7 @@ pub(super) fn split(graph: &Graph) -> Result<Option<Split>, GraphError> {
     for node in graph.nodes() {
         let bytes =
             |values: &[Value]| graph.types(values).iter().map(|ty| ty.bytes()).sum::<usize>();
-        // What grows is cheaper to make than to read.
+        // A value that grows is cheaper to compute than to read.
         let shrinks = bytes(&node.results) <= bytes(&node.operands);
         let is_drawn = matches!(node.op.prim(), Some(Prim::RandomBits { .. }));
         if !node.operands.is_empty()

@@ -7,13 +7,13 @@
 //!
 //! Plugins check that a block is as large as their own header has it. Every block here is therefore
 //! longer than in any header, and holds zeros past the fields that we know. New fields are
-//! optional, and zero means that they are not used. Invariant: a slot is read only where the
-//! table's size says that it is there.
+//! optional, and zero means that they are not used. Invariant: a slot is read only if it is within
+//! the table's size.
 #![allow(unsafe_code)] // The interface is C.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// What follows the fields that we know: more than any header has added.
+/// Words after the fields that we know: more than any header has added.
 const SPARE_WORDS: usize = 48;
 
 /// A block of arguments, or a structure that one points to.
@@ -36,7 +36,7 @@ impl<T> ApiStruct<T> {
     }
 }
 
-/// What stands before the functions of the table.
+/// The beginning of the table, before its functions.
 #[repr(C)]
 pub(super) struct Header {
     /// Bytes of the table.
@@ -160,7 +160,7 @@ pub(super) struct KnownNumber {
     pub(super) is_set: bool,
 }
 
-/// What a device tells of its memory, after the bytes in use.
+/// Memory statistics of a device, after the bytes in use.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct MemoryStats {

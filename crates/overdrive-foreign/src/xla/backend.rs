@@ -41,8 +41,7 @@ impl XlaBackend {
         Ok(Self { client, target, version })
     }
 
-    /// The same with what is known of the device from elsewhere: its memory, and what nothing on it
-    /// can exceed.
+    /// The same with facts about the device from another source: its memory and its peaks.
     pub(super) fn with_limits(mut self, memory_bytes: u64, peaks: Peaks) -> Self {
         let description = &mut self.target.0;
         description.memory_bytes = description.memory_bytes.min(memory_bytes);

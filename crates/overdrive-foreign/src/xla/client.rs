@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Whether XLA may keep more digits than a conversion leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rounding {
-    /// As XLA likes it best: a value that is shortened and widened again may stay as it was.
+    /// XLA's default: a value that is narrowed and widened again may stay unrounded.
     Loose,
     /// As the graph says.
     Strict,

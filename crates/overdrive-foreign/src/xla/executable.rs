@@ -1,7 +1,7 @@
 //! A graph that XLA compiled: one program, and one for what parameters alone decide.
 //!
-//! Invariant: what was computed ahead is computed again before a call once a parameter that it
-//! depends on has changed.
+//! Invariant: values computed ahead of time are recomputed before a call if a parameter that they
+//! depend on has changed.
 
 use super::ahead::Split;
 use super::api::Object;
@@ -19,7 +19,7 @@ use overdrive_ir::{
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What parameters alone decide.
+/// Values that depend on parameters alone.
 struct Ahead {
     program: Program,
     /// States, by their place among those of the plan.
@@ -34,7 +34,7 @@ struct Ahead {
 pub(super) struct XlaExecutable {
     plan: Plan,
     program: Program,
-    /// One call at a time reads what was computed ahead.
+    /// The values computed ahead of time; one call at a time reads them.
     ahead: Mutex<Option<Ahead>>,
     /// Names of inputs and outputs that users see.
     names: [Vec<String>; 2],
@@ -111,15 +111,15 @@ impl XlaExecutable {
     }
 }
 
-/// What calls of an executable are checked against; XLA keeps the arena to itself.
+/// Data that calls of an executable are checked against; XLA keeps the arena to itself.
 struct XlaSession {
     executable: Arc<XlaExecutable>,
     signature: Signature,
 }
 
 impl XlaSession {
-    /// Checks what the caller passes and brings up to date what parameters decide; gives the
-    /// program's arguments.
+    /// Checks the caller's arguments, and recomputes values ahead of time if parameters changed.
+    /// Returns the program's arguments.
     fn enter(
         &mut self,
         call: Arguments<'_>,
@@ -177,8 +177,7 @@ fn entered(buffer: &mut Buffer) -> &mut XlaMemory {
     buffer.memory.as_any_mut().downcast_mut().expect("`enter` refuses buffers of other back ends")
 }
 
-/// Strict where a module quantizes, for then rounding is what it is about; else as XLA runs
-/// everybody's programs.
+/// Strict if a module quantizes, since its rounding matters; else XLA's default.
 fn rounding(module: &str) -> Rounding {
     let formats = ["f8E4M3FN", "f8E5M2", "f8E8M0FNU", "f4E2M1FN"];
     if formats.iter().any(|format| module.contains(format)) {

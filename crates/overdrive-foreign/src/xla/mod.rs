@@ -1,10 +1,11 @@
 //! XLA through PJRT: our graph as StableHLO text, compiled and run by a plugin, with buffers kept
 //! on the device.
 //!
-//! A plugin is a shared library of one exported function; JAX brings that for NVIDIA's GPUs, and
-//! those for AMD's, Intel's and Google's have the same door. Nothing of XLA is linked. Parameters
-//! stay arguments, so that they may change; what they alone decide is computed ahead. Invariant:
-//! only these files call into the plugin, and its errors keep its own words.
+//! A plugin is a shared library with one exported function. JAX ships the one for NVIDIA's GPUs;
+//! those for AMD's, Intel's and Google's have the same interface. Nothing of XLA is linked.
+//! Parameters stay arguments, so that they may change. Values that depend on them alone are
+//! computed ahead of time. Invariant: only these files call into the plugin, and its errors keep
+//! its own words.
 
 mod ahead;
 mod api;

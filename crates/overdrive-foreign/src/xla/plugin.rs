@@ -26,8 +26,8 @@ unsafe impl Send for Plugin {}
 // SAFETY: a constant table is shared freely, and its functions take calls from several threads.
 unsafe impl Sync for Plugin {}
 
-/// XLA writes tens of lines about its devices and memory to the terminal unless the environment
-/// says otherwise; a user who set the variable has her way.
+/// Stops XLA from writing tens of lines about its devices and memory to the terminal. A variable
+/// that the user has set stays as it is.
 fn log_errors_only() {
     const LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
     if std::env::var_os(LEVEL).is_none() {
@@ -97,7 +97,7 @@ impl Plugin {
     /// The function in a slot; `None` where the plugin is older than it.
     fn function(&self, slot: usize) -> Option<Function> {
         let offset = size_of::<Header>() + slot * size_of::<usize>();
-        // SAFETY: as in `version`.
+        // SAFETY: `open` found the table, which lives as long as the process.
         let size = unsafe { (*self.table).size };
         if offset + size_of::<usize>() > size {
             return None;
@@ -107,7 +107,7 @@ impl Plugin {
         unsafe { self.table.cast::<u8>().add(offset).cast::<Option<Function>>().read() }
     }
 
-    /// Calls a function; gives its arguments back with what it wrote there.
+    /// Calls a function, and returns its arguments with the fields that it wrote.
     ///
     /// # Errors
     /// `Device` with the plugin's words.
@@ -149,7 +149,7 @@ impl Plugin {
     }
 }
 
-/// The same failure under the name of what was tried.
+/// The same failure under the name of the attempted step.
 pub(super) fn renamed(error: BackendError, step: &str) -> BackendError {
     match error {
         BackendError::Device { message, .. } => failed(step, message),

@@ -10,10 +10,10 @@ use overdrive_ir::{DType, Graph, Node, Origin, Prim, Value};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeSet;
 
-/// How the name of a weight ends of which two in four are kept.
+/// Suffix of a 2:4 sparse weight's name.
 pub(super) const COMPRESSED: &str = ".compressed";
 
-/// What compressed-tensors calls integers that are packed into i32.
+/// The name in compressed-tensors of integers that are packed into i32.
 const PACKED_FORMAT: &str = "pack-quantized";
 
 /// Layers that are alike.
@@ -24,7 +24,7 @@ struct ConfigGroup {
     targets: Vec<String>,
 }
 
-/// What a folder calls its layers, and how it holds their weights.
+/// Names of a folder's layers, and the layout of their weights.
 #[derive(Debug)]
 pub struct Words<'a> {
     /// Layers by their names in the graph that the folder holds as `[K, N]`, where ours are `[N,
@@ -36,7 +36,7 @@ pub struct Words<'a> {
 }
 
 impl Words<'static> {
-    /// Of our own folders, which no engine reads: weights are output-major, bytes as they are.
+    /// For our own folders, which no engine reads: weights are output-major, bytes unchanged.
     pub const OWN: Self = Self { input_major: &BTreeSet::new(), packs_bytes: false };
 }
 

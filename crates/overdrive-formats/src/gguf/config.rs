@@ -59,7 +59,7 @@ impl Architecture {
     }
 }
 
-/// How many experts a block has; none where it has one plain layer.
+/// Number of experts of a block; `None` if it has one plain layer.
 pub(super) fn experts(file: &File, architecture: Architecture) -> Result<Option<u64>, FormatError> {
     let keys = Keys { file, prefix: architecture.row().0 };
     Ok(keys.count("expert_count")?.filter(|&count| count > 0))
@@ -163,7 +163,7 @@ pub(super) fn config(file: &File, architecture: Architecture) -> Result<Config, 
     finished(file, fields)
 }
 
-/// What is said beside of texts, and all of it as a config.
+/// Adds the fields about texts, and returns all fields as a config.
 fn finished(file: &File, mut fields: Map<String, Json>) -> Result<Config, FormatError> {
     for (key, field) in [
         ("tokenizer.ggml.eos_token_id", "eos_token_id"),

@@ -46,7 +46,7 @@ pub(super) struct File {
     pub(super) path: PathBuf,
     values: BTreeMap<String, HeaderValue>,
     pub(super) tensors: BTreeMap<String, StoredTensor>,
-    /// Keys that were asked for.
+    /// Keys that were read.
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -93,7 +93,7 @@ impl File {
         self.values.get(key)
     }
 
-    /// Keys about the computation that nobody asked for.
+    /// Keys about the computation that nobody read.
     pub(super) fn unasked(&self) -> Vec<String> {
         let asked = self.asked.borrow();
         let is_idle = |key: &str| {

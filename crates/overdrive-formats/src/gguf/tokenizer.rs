@@ -146,8 +146,8 @@ fn with_model(mut parts: Json, tokens: &[String], merges: Json) -> Json {
     parts
 }
 
-/// The merges that SentencePiece makes without listing them: any two pieces that are a piece
-/// together, those of the highest score first.
+/// The merges that SentencePiece makes without listing them. Any two pieces that form a piece are
+/// merged, the highest score first.
 fn merges(tokens: &[String], scores: &[f64]) -> Vec<[String; 2]> {
     let ids: BTreeMap<&str, usize> =
         tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();

@@ -1,9 +1,9 @@
-//! A JSON object of such a folder, field by field: every fault names file, field, what was expected
-//! and what is there.
+//! A JSON object of such a folder, read field by field. Every error names the file, the field, the
+//! expected and the found value.
 //!
-//! Not a serde struct per architecture: one field has several names over the years, and a message
-//! such as "missing field" at line 1 helps nobody. Invariant: a count that is returned is within
-//! its limit, so that sizes made of a few of them can be multiplied.
+//! There is no serde struct per architecture. One field has had several names over the years, and a
+//! message such as "missing field" at line 1 helps nobody. Invariant: a count that is returned is
+//! within its limit, so that a product of a few counts does not overflow.
 
 use crate::FormatError;
 use overdrive_files::{SETTINGS, read_text};
@@ -22,7 +22,7 @@ pub struct Config {
     /// Names of the objects around it, with a dot behind each.
     place: String,
     fields: Map<String, Value>,
-    /// Names of the fields that were asked for, with their places; one set for a file.
+    /// Names of the fields that were read, with their places; one set for a file.
     asked: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -112,8 +112,8 @@ impl Config {
         value.ok_or_else(|| self.wrong(&names.join(" or "), expected, "no such field"))
     }
 
-    /// A whole number of at least 1, under the first of these names that is there; none where the
-    /// field is absent.
+    /// A whole number of at least 1, under the first of these names that exists; `None` if none
+    /// exists.
     ///
     /// # Errors
     /// When it is something else, or larger than any dimension may be.
@@ -271,8 +271,8 @@ impl Config {
         self.fields.is_empty()
     }
 
-    /// Fields that say something and that nobody asked for, with their places. `null`, false, 0 and
-    /// what is empty say nothing.
+    /// Fields with a value that nobody read, with their places. `null`, false, 0 and what is empty
+    /// say nothing.
     pub fn unasked(&self) -> Vec<String> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut left = Vec::new();
@@ -311,7 +311,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// What an absent flag means.
+/// The meaning of an absent flag.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Otherwise {

@@ -1,8 +1,8 @@
 //! Text to token ids and back: `tokenizer.json`, or plain bytes.
 //!
 //! The `tokenizers` crate does the work, with the regular expressions of a pure Rust crate. It
-//! panics on some files whose parts do not fit each other: every call into it is guarded, and a
-//! file is tried before it is taken. Invariant: the ids that a tokenizer gives are below the
+//! panics on some files whose parts do not fit each other. So every call into it is guarded, and a
+//! file is tried before it is accepted. Invariant: the ids that a tokenizer gives are below the
 //! vocabulary that it was opened for.
 
 mod guard;
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// What a tokenizer is tried on.
+/// The text that a tokenizer is tried on.
 const TRIAL: &str = "A text, 1 of 2.";
 
 impl Tokenizer {
@@ -132,8 +132,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of ids, without special tokens. A character of which a byte is missing is
-    /// `\u{FFFD}`.
+    /// The text of ids, without special tokens. A character with a missing byte becomes `\u{FFFD}`.
     ///
     /// # Errors
     /// When the tokenizer does not know an id, in its words.

@@ -15,8 +15,8 @@ const CONFIG: &str = "config.json";
 const STATES: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What the manifest of such a folder says. Without one it is the user's: what was downloaded is
-/// not replaced.
+/// The manifest of such a folder. Without one it is the user's: what was downloaded is not
+/// replaced.
 pub const CONTENTS: Contents =
     Contents { name: "a model in Hugging Face's format", writes: |_| false, is_ours: |_| false };
 

@@ -16,7 +16,7 @@ pub(super) type Outcome<'b> = Result<Vec<ItemValue<'b>>, Fault>;
 
 /// One node.
 pub(super) struct Call<'a, 'b> {
-    /// Where to build.
+    /// The builder to build with.
     pub(super) b: &'b Builder,
     pub(super) node: &'a NodeProto,
     /// Version of the op's domain.
@@ -189,13 +189,13 @@ impl<'a, 'b> Call<'a, 'b> {
         self.asked.borrow_mut().extend(names);
     }
 
-    /// The first attribute that nobody asked for.
+    /// The first attribute that nobody read.
     pub(super) fn unread(&self) -> Option<&'a str> {
         let asked = self.asked.borrow();
         self.node.attribute.iter().map(|a| a.name()).find(|name| !asked.contains(name))
     }
 
-    /// Takes over what another call of the same node asked for.
+    /// Takes over the requests of another call of the same node.
     pub(super) fn accept(&self, other: &Call<'_, '_>) {
         self.asked.borrow_mut().extend(other.asked.borrow().iter());
     }

@@ -12,7 +12,7 @@ use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{Builder, DType, Expr, Pad};
 
-/// Numbers and what they are made of.
+/// Numbers and their codes.
 #[derive(Clone, Debug)]
 pub(super) struct Coded<'b> {
     /// Codes in the order of the numbers.
@@ -23,8 +23,7 @@ pub(super) struct Coded<'b> {
     pub(super) zero: Option<ItemValue<'b>>,
     /// The shape of the codes.
     pub(super) shape: Vec<usize>,
-    /// Of scale and zero: how many there are along each axis, each for as many numbers as the
-    /// others.
+    /// Extents of scale and zero along each axis. Each element is for equally many numbers.
     pub(super) counts: Vec<usize>,
     /// Of the numbers: the first of `shape` along each axis. The rest fills up the last block.
     pub(super) kept: Vec<usize>,
@@ -32,7 +31,7 @@ pub(super) struct Coded<'b> {
     pub(super) dtype: DType,
 }
 
-/// Which axis of a matrix a product sums over.
+/// The axis of a matrix that a product sums over.
 #[derive(Copy, Clone, PartialEq)]
 pub(super) enum Summed {
     /// `[K, N]`
@@ -42,7 +41,7 @@ pub(super) enum Summed {
 }
 
 impl<'b> Coded<'b> {
-    /// Codes of which nothing is known yet but that they are to be numbers of `dtype`.
+    /// Codes without scale or zero point yet, which will become numbers of `dtype`.
     pub(super) fn bare(codes: ItemValue<'b>, shape: Vec<usize>, dtype: DType) -> Self {
         let (counts, kept) = (vec![1; shape.len()], shape.clone());
         Self { codes, scale: None, zero: None, shape, counts, kept, dtype }
@@ -136,11 +135,11 @@ impl<'b> Coded<'b> {
     }
 }
 
-/// What is known of codes.
+/// The known parameters of codes.
 pub(super) enum Parameter<'b> {
-    /// What is taken off first.
+    /// Zero point, which is subtracted first.
     Zero(ItemValue<'b>),
-    /// What multiplies last.
+    /// Scale, which multiplies last.
     Scale(ItemValue<'b>),
 }
 

@@ -203,7 +203,8 @@ struct Functions {
     names: HashMap<String, String>,
 }
 
-/// Writes the nodes of a graph; what cannot be said is collected, so that the user sees all of it.
+/// Writes the nodes of a graph. Everything that ONNX cannot express is collected, so that the user
+/// sees all of it.
 fn walk(
     graph: &Graph,
     w: &mut Writer,

@@ -4,7 +4,7 @@ use super::item::Sources;
 use crate::FormatError;
 use overdrive_ir::{GraphError, Mismatch};
 
-/// What went wrong in an importer.
+/// A fault in an importer.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The node is not what the op allows, or not what we can express.

@@ -1,7 +1,7 @@
 //! Shape arithmetic: a node whose operands are all known and few is computed while reading.
 //!
-//! The importer builds the node into a graph of its own and the definition evaluates it, so that
-//! folding can never mean something else than the node.
+//! The importer builds the node into a graph of its own, and the op's definition evaluates it. So
+//! folding can never differ from the node.
 
 use super::call::Call;
 use super::fault::Fault;
@@ -12,15 +12,14 @@ use overdrive_ir::{Builder, Graph, eval};
 /// Values of more elements are left to the back end, as the `fold` pass leaves them.
 const LIMIT: usize = 1024;
 
-/// What is folded of what is known.
+/// Which known values are folded.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Folding {
     /// All that is small.
     #[default]
     Small,
-    /// Of that numbers and lists: what depends on two coordinates stays in the graph, as it does at
-    /// sizes at which it is not small. A model that is read at several sizes is then the same
-    /// graph.
+    /// Only known numbers and lists. Tensors of two dimensions stay in the graph, since at larger
+    /// sizes they are not small. So a model that is read at several sizes gives the same graph.
     Lists,
 }
 

@@ -32,7 +32,7 @@ const PAIRS: [[usize; 2]; 4] = [[3, 8], [4, 11], [5, 12], [7, 18]];
 /// Sizes of the witness, where the usual ones are among those above or are not known.
 const WITNESS: [usize; 4] = [13, 17, 19, 23];
 
-/// Which dimensions of a model are free.
+/// The free dimensions of a model.
 #[derive(Clone, Debug)]
 pub struct Free {
     names: Vec<String>,
@@ -44,8 +44,8 @@ impl Free {
     /// combinations.
     pub const MOST: usize = PAIRS.len();
 
-    /// These named dimensions, each with a size that the model is often run at, if one is known:
-    /// what changes only beyond small sizes is found there.
+    /// These named dimensions, each with a size that the model is often run at, if one is known.
+    /// That size shows what changes only beyond small sizes.
     ///
     /// # Panics
     /// For more than [`Free::MOST`] names.
@@ -88,8 +88,9 @@ impl Free {
     /// is what errors call it.
     ///
     /// # Errors
-    /// As `encode`; for a name that is no dimension of an input; with the first node that depends
-    /// on the dimensions in a way that no shape arithmetic says.
+    /// Those of `encode`. Also for a name that is no dimension of an input. Also if shape
+    /// arithmetic cannot express how a node depends on the dimensions; the error names the first
+    /// such node.
     pub fn encode(&self, path: &Path, graphs: &[Graph]) -> Result<Vec<u8>, FormatError> {
         let sizes = self.sizes();
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");
@@ -102,7 +103,7 @@ impl Free {
     }
 }
 
-/// What is known of the models that are made one.
+/// Data about the models that are merged into one.
 struct Merge<'a> {
     path: &'a Path,
     free: &'a Free,
@@ -385,7 +386,7 @@ fn shapes_of_reshapes(nodes: &[NodeProto]) -> HashSet<&str> {
         .collect()
 }
 
-/// A shape of which one extent alone depends on the sizes: Reshape finds that one out itself.
+/// A shape with a single extent that depends on the sizes. Reshape infers that one itself.
 fn shape(tensors: &[Tensor]) -> Option<Vec<i64>> {
     let lists: Vec<Vec<i128>> = tensors.iter().map(Tensor::to_ints).collect();
     let extent = |at: usize| {

@@ -27,7 +27,7 @@ pub(super) enum ItemValue<'b> {
     Known(KnownTensor),
     /// It is computed when the model runs.
     Computed(Expr<'b>),
-    /// It is what codes stand for.
+    /// The numbers that codes stand for.
     Coded(Rc<Coded<'b>>),
     /// Codes of uint4, which has no type here: codes of i4, 8 less.
     Unsigned4(KnownTensor),

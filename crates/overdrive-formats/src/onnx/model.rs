@@ -28,14 +28,14 @@ pub struct Model {
     proto: ModelProto,
 }
 
-/// What a graph is bound to before it is read.
+/// Sizes and values that a graph is bound to before it is read.
 #[derive(Debug, Default, Clone)]
 pub struct Binding {
     /// Sizes of named dimensions.
     pub sizes: BTreeMap<String, usize>,
     /// Inputs that are constants from here on: those whose values decide shapes.
     pub values: Tensors,
-    /// What is computed while the model is read.
+    /// The values that are computed while the model is read.
     pub folding: Folding,
 }
 
@@ -49,8 +49,8 @@ impl Model {
         Self::decode(path, file::bytes(path)?)
     }
 
-    /// A model from the bytes of a file; `path` is what errors call it and what external data lies
-    /// beside.
+    /// A model from the bytes of a file; Errors name it by `path`, and external data is in the
+    /// folder of `path`.
     ///
     /// # Errors
     /// When the bytes are no ONNX model.
@@ -132,8 +132,8 @@ impl Model {
         }
         let unbound = self.unbound(binding)?;
         if !unbound.is_empty() {
-            // Exporters invent names such as `s77`: where each stands is what tells a batch from a
-            // length.
+            // Exporters invent names such as `s77`. Only the positions of a name tell a batch from
+            // a length.
             let places: Vec<String> = unbound
                 .iter()
                 .map(|(name, places)| format!("{name} ({})", places.join(", ")))

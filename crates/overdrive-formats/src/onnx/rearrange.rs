@@ -49,7 +49,7 @@ pub(super) fn turned(tensor: &Tensor, [rows, columns]: [usize; 2]) -> Tensor {
     moved(tensor, [columns, rows], |column, row| Some(row * columns + column))
 }
 
-/// A matrix of this shape with those of its columns that are picked, and zeros where none is.
+/// The picked columns of a matrix of this shape; `None` picks a column of zeros.
 pub(super) fn columns(
     tensor: &Tensor,
     [rows, columns]: [usize; 2],

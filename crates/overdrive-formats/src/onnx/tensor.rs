@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
-/// Where a model's tensors are.
+/// The files of a model's tensors.
 #[derive(Debug)]
 pub(super) struct ExternalData {
     path: PathBuf,
@@ -154,7 +154,7 @@ impl ExternalData {
 /// Codes of uint4 as those of i4 that are 8 less: their highest bit flips.
 fn signed(codes: &Tensor) -> Tensor {
     let mut bytes: Vec<u8> = codes.bytes().iter().map(|pair| pair ^ 0x88).collect();
-    // What comes after the last code stays 0.
+    // Bits after the last code stay 0.
     if codes.ty().elements() % 2 == 1
         && let Some(last) = bytes.last_mut()
     {

@@ -48,8 +48,8 @@ pub fn element_code(dtype: DType) -> Option<i32> {
     theirs(dtype).map(|code| code as i32)
 }
 
-/// The tensor type of a graph input or output; else what to call what it is. A dimension of which
-/// the file knows neither size nor name is what `unknown` calls it.
+/// The tensor type of a graph input or output; for other types the error is a name for them. A
+/// dimension without size or name in the file gets its name from `unknown`.
 pub(super) fn tensor_type(
     info: &ValueInfoProto,
     unknown: impl Fn(usize) -> Dim,

@@ -25,7 +25,7 @@ const MOST_NODES: usize = 200_000;
 /// Calls of functions inside functions, and sub-graphs inside sub-graphs.
 const DEEPEST: usize = 32;
 
-/// What one import shares.
+/// Data that one import shares.
 pub(super) struct Walk<'m, 'b> {
     pub(super) b: &'b Builder,
     path: &'m Path,
@@ -35,7 +35,7 @@ pub(super) struct Walk<'m, 'b> {
     nodes: Cell<usize>,
 }
 
-/// What the nodes of one body share.
+/// Data that the nodes of one body share.
 #[derive(Copy, Clone)]
 pub(super) struct Frame<'f> {
     opsets: &'f HashMap<&'f str, i64>,
@@ -94,7 +94,7 @@ pub(super) fn domain(name: &str) -> &str {
     if name == "ai.onnx" { "" } else { name }
 }
 
-/// What users call a node.
+/// The name of a node for users.
 pub(super) fn label(node: &NodeProto) -> &str {
     let first = || node.output.iter().find(|name| !name.is_empty()).map_or("?", String::as_str);
     if node.name().is_empty() { first() } else { node.name() }
@@ -302,8 +302,8 @@ impl<'m, 'b> Walk<'m, 'b> {
     }
 }
 
-/// The node with references to the function's attributes replaced by what the call gives, in
-/// sub-graphs too.
+/// The node with references to the function's attributes replaced by the values of the call, also
+/// in sub-graphs.
 fn substitute(node: &NodeProto, attributes: &[AttributeProto]) -> NodeProto {
     let mut node = node.clone();
     node.attribute =

@@ -16,7 +16,7 @@ use std::path::Path;
 /// The bytes of storages by key.
 pub(super) type StorageBytes = BTreeMap<String, Bytes>;
 
-/// How many times the bytes of the file all tensors together may have, and bytes beside.
+/// All tensors together may have this many times the bytes of the file, plus `BESIDE` bytes.
 const TIMES: usize = 8;
 const BESIDE: usize = 1 << 20;
 

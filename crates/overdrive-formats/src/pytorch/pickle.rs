@@ -19,7 +19,7 @@ pub(super) const LARGEST_PICKLE: usize = 32 << 20;
 /// Most arguments of a call, dimensions of a tensor, and bytes of the key of a storage.
 const MOST: usize = 64;
 
-/// What was read: values, and which one is the result.
+/// The values read, and the one that is the result.
 #[derive(Debug)]
 pub(super) struct Pickle {
     values: Vec<PickleValue>,
@@ -254,7 +254,7 @@ impl<'a> PickleMachine<'a> {
         })
     }
 
-    /// Puts what stands above into a list or a dict.
+    /// Moves the top items of the stack into the list or dict below them.
     fn fill(&mut self, instruction: u8) -> Result<(), FormatError> {
         let items = match instruction {
             b'a' => vec![self.pop()?],

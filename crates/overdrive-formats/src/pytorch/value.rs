@@ -5,7 +5,7 @@ use overdrive_ir::DType;
 /// Index of a value.
 pub(super) type Id = usize;
 
-/// What a pickle makes.
+/// A value that a pickle builds.
 #[derive(Clone, Debug)]
 pub(super) enum PickleValue {
     None,
@@ -44,7 +44,7 @@ pub(super) struct Storage {
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) storage: Storage,
-    /// Of the first element.
+    /// Offset of the first element.
     pub(super) offset: usize,
     pub(super) sizes: Vec<usize>,
     /// In elements.

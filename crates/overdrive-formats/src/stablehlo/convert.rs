@@ -72,7 +72,7 @@ fn float_to_float(w: &mut Writer, x: &Term, to: DType, overflow: Overflow) -> Te
     w.cast(&inside, to)
 }
 
-/// Bits of the mantissa of √2 in f64: the exponent of what lies above is rounded up.
+/// Bits of the mantissa of √2 in f64. The exponent of larger mantissas is rounded up.
 const ROOT_OF_TWO: i128 = 0x6_A09E_667F_3BCD;
 
 /// To `e8m0`, a power of two: rounds the exponent, where XLA would round the value.

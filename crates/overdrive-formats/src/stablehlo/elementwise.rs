@@ -1,5 +1,5 @@
-//! Elementwise primitives. Where XLA leaves a result open or decides otherwise, it is spelt out:
-//! integer division by zero, and shifts by the width or more, give 0.
+//! Elementwise primitives. Integer division by zero, and shifts by the width or more, give 0. XLA
+//! leaves these results open or differs, so they are written out.
 
 use super::writer::{Term, Writer};
 use overdrive_ir::{Binary, Compare, DType, Unary};

@@ -94,8 +94,7 @@ fn clamped(w: &mut Writer, indices: &Term, axes: &[usize], sizes: &[usize]) -> T
     w.apply("clamp", &[&zero, indices, &last], "", indices.ty.clone())
 }
 
-/// Indices of which those that a later row repeats point nowhere (-1), so that only the last write
-/// is left.
+/// The indices, with -1 for those that a later row repeats, so that only the last write is left.
 fn only_last(w: &mut Writer, indices: &Term, axes: &[usize], sizes: &[usize]) -> Term {
     let outer: Vec<usize> = indices.sizes()[..indices.ty.rank() - 1].to_vec();
     let rows: usize = outer.iter().product();

@@ -6,9 +6,9 @@
 //! order of declaration. Every op stands in MLIR's generic form, which needs one rule for all of
 //! them and has not changed between versions. Composites are written as their expansion.
 //!
-//! Invariant: the text means what the graph means, at the corners too (an index out of range, a
-//! division by zero, a value beyond a format). Otherwise there is an error that lists all that XLA
-//! cannot say.
+//! Invariant: the text means what the graph means. That includes an index out of range, a division
+//! by zero, and a value beyond a format. Otherwise there is an error that lists all that XLA cannot
+//! say.
 
 mod contraction;
 mod control;

@@ -4,9 +4,9 @@
 use super::writer::{Term, Writer};
 use overdrive_ir::{DType, TensorType};
 
-/// What the two multiplied words of the counter are multiplied by, each round.
+/// Factors on the two multiplied words of the counter, each round.
 const FACTORS: [i128; 2] = [0xD251_1F53, 0xCD9E_8D57];
-/// What is added to the two words of the key after each round.
+/// Increments of the two words of the key after each round.
 const STEPS: [i128; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 

@@ -25,7 +25,7 @@ pub(super) struct Writer {
     text: String,
     values: usize,
     depth: usize,
-    /// What could not be said, and why.
+    /// Constructs that StableHLO cannot express, and why.
     pub(super) unsaid: Vec<(String, String)>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Application<'a> {
     /// With its dialect: `stablehlo.add`.
     pub(super) op: &'a str,
     pub(super) operands: &'a [&'a Term],
-    /// As `Writer::region` gives them.
+    /// Regions as written by `Writer::region`.
     pub(super) regions: Vec<String>,
     /// `axis = 0 : i64, other = ...`, or nothing.
     pub(super) attributes: &'a str,
@@ -42,7 +42,8 @@ pub(super) struct Application<'a> {
 }
 
 impl Writer {
-    /// A value that nothing computes: an argument, or what stands for something unsaid.
+    /// A value that no op computes: an argument, or a placeholder for something that cannot be
+    /// expressed.
     pub(super) fn fresh(&mut self, ty: TensorType) -> Term {
         self.values += 1;
         Term { name: format!("%{}", self.values - 1), ty }
@@ -55,7 +56,7 @@ impl Writer {
         self.text.push('\n');
     }
 
-    /// What was written.
+    /// The written text.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -109,7 +110,7 @@ impl Writer {
         self.apply_all(application).remove(0)
     }
 
-    /// A region of one block: `body` gives what it returns from its arguments.
+    /// A region of one block: `body` maps its arguments to its results.
     pub(super) fn region(
         &mut self,
         arguments: &[TensorType],

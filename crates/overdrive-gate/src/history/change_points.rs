@@ -13,7 +13,7 @@ const SHORTEST: usize = 4;
 /// Permutations per split; with the observed one they give p in steps of 1/200.
 const PERMUTATIONS: usize = 199;
 /// A split is a change point at this level. With four points on either side there are 35 different
-/// splits, so that about ten points in all are the fewest that can show a change.
+/// splits. So it takes about ten points to show a change.
 const LEVEL: f64 = 0.01;
 
 /// A place where a series changed.

@@ -31,7 +31,7 @@ pub struct HistoryEntry {
     pub case: String,
     /// The machine.
     pub hardware: Hardware,
-    /// What it is, named with its unit: [`LATENCY`], `file_bytes`, `top1_percent`.
+    /// The metric, named with its unit: [`LATENCY`], `file_bytes`, `top1_percent`.
     pub metric: String,
     /// The figure: the median of times, or an exact quantity.
     pub value: f64,

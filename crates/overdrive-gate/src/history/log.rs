@@ -19,7 +19,7 @@ pub enum HistoryError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         reason: io::Error,
     },
@@ -34,7 +34,7 @@ pub enum HistoryError {
         path: PathBuf,
         /// Its number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
@@ -66,7 +66,7 @@ pub fn read(path: &Path) -> Result<Vec<HistoryEntry>, HistoryError> {
 /// file that does not exist is made.
 ///
 /// # Errors
-/// When what is there is damaged, or the file cannot be written.
+/// If the existing file is damaged, or cannot be written.
 pub fn append(path: &Path, entries: &[HistoryEntry]) -> Result<usize, HistoryError> {
     let known = if path.exists() { read(path)? } else { Vec::new() };
     let new: Vec<&HistoryEntry> = entries

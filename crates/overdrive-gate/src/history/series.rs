@@ -20,7 +20,7 @@ pub struct HistorySeries {
     pub case: String,
     /// The machine.
     pub hardware: Hardware,
-    /// What is shown, with its unit.
+    /// The metric, with its unit.
     pub metric: String,
     /// Figures, oldest first.
     pub points: Vec<Point>,
@@ -33,7 +33,7 @@ pub struct HistorySeries {
 pub struct Point {
     /// When the run began, in seconds since 1970 UTC.
     pub unix_s: u64,
-    /// What ran.
+    /// The commit that ran.
     pub commit: Option<String>,
     /// The figure, in the metric's unit.
     pub value: f64,
@@ -50,7 +50,7 @@ pub struct LevelChange {
     pub before: f64,
     /// Median from here to the next change.
     pub after: f64,
-    /// Of the permutation test.
+    /// The p-value of the permutation test.
     pub p: f64,
     /// Runs behind the two levels, each a session: a change never rests on one.
     pub sessions: [usize; 2],

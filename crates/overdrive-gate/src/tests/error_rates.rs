@@ -70,7 +70,7 @@ fn identical_programs_are_not_called_different() {
     assert!((mean - 1.0).abs() < 0.005, "ratios of identical programs lean to {mean}");
 }
 
-/// What is 15 % slower may be undecided on a noisy machine. It never passes, however fast its first
+/// A slowdown of 15 % may be undecided on a noisy machine. It never passes, however fast its first
 /// blocks looked.
 #[test]
 fn a_real_slowdown_never_passes_under_noise() {

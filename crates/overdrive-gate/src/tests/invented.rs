@@ -1,4 +1,4 @@
-//! Processes on a machine that a test describes: each has an effect of its own, calls have spikes,
+//! Processes on a machine that a test describes. Each has an effect of its own; calls have spikes,
 //! processes have modes, the whole session drifts, clocks drop.
 
 use std::cell::Cell;

@@ -144,7 +144,7 @@ impl Builder {
         self.error.borrow().is_some()
     }
 
-    /// Where the building is now.
+    /// The present position of the builder.
     pub fn mark(&self) -> Mark {
         let graph = self.graph.borrow();
         Mark {

@@ -1,7 +1,7 @@
 //! `Expr`: a `Copy` handle on a value, so that model code reads like the formula.
 //!
 //! Arithmetic broadcasts like NumPy by inserting explicit `broadcast` primitives; the primitives
-//! themselves never broadcast. Builder methods of composites stand in the file of each op.
+//! themselves never broadcast. Builder methods of composites are in the file of each op.
 
 use super::{Builder, Graph, Value};
 use crate::{

@@ -4,8 +4,8 @@ use crate::eval::philox;
 use crate::{Shape, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// What a state is before the first call. Random values depend on the seed, the state's name and
-/// the element's index only, never on the order of declaration.
+/// The value of a state before the first call. Random values depend on the seed, the state's name
+/// and the element's index only, never on the order of declaration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
@@ -29,8 +29,8 @@ pub enum Init {
     },
     /// Exactly this tensor.
     Value(Tensor),
-    /// The numbers of this tensor, which is of a narrower float type: 16-bit weights stay as a file
-    /// has them until somebody asks for a state.
+    /// The numbers of this tensor, which has a narrower float type. So 16-bit weights stay as a
+    /// file has them until somebody asks for a state.
     Widened(Tensor),
 }
 
@@ -72,8 +72,8 @@ impl Init {
         }
     }
 
-    /// Elements `part * PART` up to the next part of a random state, so that several threads can
-    /// draw one state. It is the same part of what [`tensor`](Self::tensor) gives.
+    /// Elements from `part * PART` to the next part of a random state, so that several threads can
+    /// draw one state. They are equal to those of [`tensor`](Self::tensor).
     ///
     /// # Panics
     /// Where the state is not random.
@@ -95,7 +95,7 @@ impl Init {
     }
 }
 
-/// Zeros, of which models hold thousands of millions, are never written element by element.
+/// Zeros are never written element by element, since models hold billions of them.
 fn constant(c: f64, ty: &TensorType) -> Tensor {
     let one = Tensor::from_f64(ty.dtype, [1usize], &[c]);
     if one.bytes().iter().all(|&byte| byte == 0) {

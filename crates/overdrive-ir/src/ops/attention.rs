@@ -10,12 +10,13 @@
 //! of all weights. Its numbers are those that `dropout` draws for weights `[B, H, Tq, Tk]`; the
 //! seed is the operand behind v.
 //!
-//! Regions refine it: a score function `(score, b, h, q, k, captures...) -> score` before masking,
-//! a mask function `(b, h, q, k, captures...) -> bool` (true: visible), indices in i32; they read
-//! captured tensors at computed indices (`Expr::at`). `Mask::Causal` aligns the last query with the
-//! last key. Sources: Vaswani et al., arXiv:1706.03762; grouped queries: Ainslie et al.,
-//! arXiv:2305.13245; log-sum-exp and tiling: Dao et al., arXiv:2205.14135; score and mask
-//! functions: Dong et al., "Flex attention", arXiv:2412.05496.
+//! Regions refine it. A score function `(score, b, h, q, k, captures...) -> score` is applied
+//! before masking. A mask function `(b, h, q, k, captures...) -> bool` says what is visible.
+//! Indices are i32, and regions read captured tensors at computed indices (`Expr::at`).
+//! `Mask::Causal` aligns the last query with the last key. Sources: Vaswani et al.,
+//! arXiv:1706.03762; grouped queries: Ainslie et al., arXiv:2305.13245; log-sum-exp and tiling: Dao
+//! et al., arXiv:2205.14135; score and mask functions: Dong et al., "Flex attention",
+//! arXiv:2412.05496.
 //!
 //! Long because masks, regions, dropout, the f64 meaning and the expansion define one op together.
 
@@ -27,7 +28,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Which keys a query may see, before a mask region has its say.
+/// The keys that a query may see, before a mask region is applied.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mask {
@@ -42,9 +43,9 @@ pub enum Mask {
 pub struct Attention {
     /// Factor of the scores; `1 / √D` where none is given.
     pub scale: Option<f64>,
-    /// Which keys a query may see.
+    /// The keys that a query may see.
     pub mask: Mask,
-    /// Which weights are dropped after the softmax.
+    /// Dropout of weights after the softmax.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<Dropout>,
 }
@@ -69,7 +70,7 @@ impl<'b> Expr<'b> {
     }
 
     /// The same with score and mask functions (`score_region`, `mask_region`), which read
-    /// `captures`. Where `attention` drops weights, the seed stands before these.
+    /// `captures`. If `attention` drops weights, the seed is the first of the captures.
     pub fn attention_with(
         self,
         [k, v]: [Expr<'b>; 2],
@@ -128,8 +129,8 @@ pub fn find_mask(regions: &[Graph]) -> Option<&Graph> {
     regions.iter().find(|region| region.ty(region.outputs()[0].value).dtype == DType::Bool)
 }
 
-/// Errs unless `regions` are at most one score and one mask function that take what attention gives
-/// them.
+/// Errs unless `regions` are at most one score and one mask function with the parameters that
+/// attention passes.
 fn check_regions(
     regions: &[Graph],
     captures: &[TensorType],
@@ -277,7 +278,7 @@ impl Attention {
         Some(find_score(given.0).map_or(product, score))
     }
 
-    /// What the weight of a pair is multiplied by: 1 where nothing is dropped, by the definition.
+    /// Factor on the weight of a pair, by the definition; 1 without dropout.
     pub(super) fn kept(
         &self,
         [q, k]: [&Array; 2],
@@ -289,7 +290,7 @@ impl Attention {
         dropout.factor(seed.ints()[0] as u64, ((b * heads + h) * queries + i) * keys + j)
     }
 
-    /// Weights `[B, H, Tq, Tk]`, or their cotangents, of which some are dropped.
+    /// Applies dropout, if any, to weights `[B, H, Tq, Tk]` or to their cotangents.
     pub(super) fn dropped<'b>(&self, weights: Expr<'b>, seed: Option<&Expr<'b>>) -> Expr<'b> {
         match (self.dropout, seed) {
             (Some(dropout), Some(&seed)) => weights.builder().op1(dropout, &[weights, seed]),
@@ -451,7 +452,7 @@ impl Op for Attention {
             .node(AttentionGrad { attention: *self }, &operands, g.regions.to_vec())
             .into_iter();
         let mut cotangents: Vec<Option<Expr<'b>>> = grads.by_ref().take(3).map(Some).collect();
-        // Of the seed there is none.
+        // The seed has no cotangent.
         cotangents.extend(
             g.inputs[3..]
                 .iter()
@@ -509,13 +510,13 @@ impl Op for Attention {
         vec![
             plain(Attention::FULL, "S"),
             plain(Attention::CAUSAL, "T"),
-            // Grouped queries; decoding (few queries, aligned with the last keys); more queries
-            // than keys, of which the first see nothing.
+            // Grouped queries. Decoding: few queries, aligned with the last keys. More queries than
+            // keys: the first queries see nothing.
             fixed(Attention::CAUSAL, [[2, 6, 7, 8], [2, 2, 7, 8], [2, 2, 7, 5]]),
             fixed(Attention::CAUSAL, [[1, 4, 2, 8], [1, 4, 9, 8], [1, 4, 9, 8]]),
             fixed(Attention::CAUSAL, [[1, 2, 5, 4], [1, 1, 3, 4], [1, 1, 3, 4]]),
-            // Scores of about 240, whose exponentials overflow without the shift, and which lie
-            // close together: where they lie far apart, exponentials magnify the rounding of any
+            // Scores of about 240, whose exponentials overflow without the shift. They are close to
+            // each other: if they were far apart, exponentials would magnify the rounding of any
             // implementation.
             sample(Attention { scale: Some(1.0), ..Attention::FULL })
                 .uniform([1usize, 1, 4, 8], 5.0, 6.0)

@@ -30,11 +30,11 @@ pub struct AttentionGrad {
 /// A score function with its derivatives, as kernels compute them: all are scalars.
 #[derive(Clone, Debug)]
 pub struct Slopes {
-    /// From the inputs of the score function: the score, and its derivative to the score that it
-    /// was given. For each of `reads`, its derivative to what was read and the index `[rank]` of
-    /// that, which is to be clamped.
+    /// From the inputs of the score function: the score, and its derivative with respect to the
+    /// given score. For each of `reads`: the derivative with respect to the element read, and the
+    /// index `[rank]` of that element, not yet clamped.
     pub region: Graph,
-    /// Which capture is read, one for each read of a capture of floats.
+    /// The number of the capture that is read, for each read of a capture of floats.
     pub reads: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Slopes {
     /// Those of a score function.
     ///
     /// # Errors
-    /// What it does with a captured tensor of floats other than to read elements of it.
+    /// If it does anything with a captured tensor of floats except reading its elements.
     pub fn of(score: &Graph) -> Result<Self, Mismatch> {
         let reads = reads(score)?;
         let b = Builder::new("slopes");
@@ -107,8 +107,8 @@ fn inputs_like<'b>(b: &'b Builder, graph: &Graph) -> Vec<Expr<'b>> {
     inputs.map(|port| b.input(&port.name, graph.ty(port.value).clone())).collect()
 }
 
-/// A score function with its derivatives by the definition: the score, its derivative to the score
-/// that it was given, and those to every captured tensor of floats.
+/// A score function with its derivatives by the definition. Its results are the score, then the
+/// derivatives with respect to the given score and to every captured tensor of floats.
 ///
 /// # Errors
 /// When what it does to captured tensors has no gradient.
@@ -122,8 +122,8 @@ fn derivatives(score: &Graph) -> Result<Graph, GraphError> {
     b.finish()
 }
 
-/// Cotangents of the first input of `scores` and of its captures of floats, from that of its
-/// output; zeros where none arrives.
+/// Cotangents of the first input of `scores` and of its captures of floats, from the cotangent of
+/// its output. Zeros for inputs without a gradient.
 fn cotangents<'b>(
     scores: &Graph,
     (b, map): (&'b Builder, &[Expr<'b>]),

@@ -14,7 +14,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A sink beside the keys.
+/// A sink in addition to the keys.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AttentionSink;
 

@@ -22,7 +22,7 @@ pub struct Pool2d {
     pub pad: [[usize; 2]; 2],
 }
 
-/// What the padding of an average counts as.
+/// How padding counts in an average.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding {
@@ -37,7 +37,7 @@ pub enum Padding {
 pub struct AvgPool2d {
     /// Geometry of the windows.
     pub pool: Pool2d,
-    /// What the padding counts as.
+    /// How padding counts.
     pub padding: Padding,
 }
 

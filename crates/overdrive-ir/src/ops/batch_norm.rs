@@ -10,7 +10,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Where mean and variance come from.
+/// The source of mean and variance.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistics {
@@ -25,7 +25,7 @@ pub enum Statistics {
 pub struct BatchNorm {
     /// ε, added to the variance.
     pub eps: f64,
-    /// Where mean and variance come from.
+    /// The source of mean and variance.
     pub statistics: Statistics,
 }
 
@@ -49,7 +49,7 @@ fn batch_axes(rank: usize) -> Vec<usize> {
     (0..rank).filter(|&axis| axis != 1).collect()
 }
 
-/// 1 / the number of elements per channel, of which an empty batch has "one".
+/// 1 / the number of elements per channel. An empty batch counts as one element.
 fn reciprocal_count(x: Expr<'_>) -> f64 {
     1.0 / batch_axes(x.rank()).iter().map(|&axis| x.size(axis)).product::<usize>().max(1) as f64
 }

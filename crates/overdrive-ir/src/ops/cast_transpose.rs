@@ -74,7 +74,7 @@ impl Op for CastTranspose {
         let (x, scale) = (args[0], args[1].reshape([1usize, 1]));
         let codes = x.quantize(scale, None, self.to);
         let magnitude = x.widen().unary(Unary::Abs).reduce(Reducer::Max, &[0, 1]);
-        // Of no elements it is 0, not the identity of the maximum.
+        // Without elements it is 0, not the identity of the maximum.
         vec![codes, codes.transpose(&[1, 0]), magnitude.max(magnitude.constant(0.0))]
     }
 

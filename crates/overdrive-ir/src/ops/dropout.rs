@@ -43,7 +43,7 @@ impl Dropout {
         philox::bits(seed, self.site, index as u64) >= self.threshold()
     }
 
-    /// What element `index` is multiplied by.
+    /// Factor on element `index`.
     pub(super) fn factor(&self, seed: u64, index: usize) -> f64 {
         if self.keeps(seed, index) { 1.0 / (1.0 - self.rate) } else { 0.0 }
     }

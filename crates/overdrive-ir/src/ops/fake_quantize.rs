@@ -55,7 +55,7 @@ fn sum_to<'b>(x: Expr<'b>, shape: &Shape) -> Expr<'b> {
     x.sum(&axes).reshape(shape.clone())
 }
 
-/// What the expansion and the gradient share.
+/// Values that the expansion and the gradient share.
 struct Codes<'b> {
     /// `x / scale`
     quotient: Expr<'b>,

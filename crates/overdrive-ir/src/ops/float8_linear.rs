@@ -10,12 +10,12 @@
 //!   tensor is read once, and its largest magnitude is found on the way. Those of x and w are
 //!   results. That of dy exists only in the gradient: it is the cotangent of the scale of dy.
 //!
-//! The results beside y are for the gradients, and for scales to come: codes of x as `[K, ...]`,
-//! codes of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores read the
-//! contracted index contiguously. In these layouts it is contiguous in all three products. Sources:
-//! Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward, e5m2
-//! gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two). Flax
-//! hands magnitudes out of a gradient likewise, as cotangents that overwrite ("fp8 meta").
+//! The results after y are for the gradients, and for later scales. They are the codes of x as
+//! `[K, ...]`, the codes of w as `[K, N]`, both scales, both largest magnitudes. Some tensor cores
+//! read the contracted index contiguously. In these layouts it is contiguous in all three products.
+//! Sources: Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433 (e4m3 forward,
+//! e5m2 gradients). DeepSeek-V3, arXiv:2412.19437 (e4m3 for both, scales that are powers of two).
+//! Flax also returns magnitudes as cotangents, which overwrite instead of adding up ("fp8 meta").
 
 use super::block_scale::ScaleFormat;
 use super::cast_transpose::largest_magnitude;
@@ -41,15 +41,15 @@ const CODES_W: usize = 2;
 const SCALES: [usize; 2] = [3, 4];
 
 impl Float8Linear {
-    /// Which results are the largest magnitudes of x and of w.
+    /// Numbers of the results that are the largest magnitudes of x and w.
     pub const LARGEST: [usize; 2] = [5, 6];
-    /// Which operands are the scales of x, of w and of dy, where they are given.
+    /// Numbers of the operands that are the scales of x, w and dy, for delayed scaling.
     pub const GIVEN: [usize; 3] = [2, 3, 4];
 }
 
 impl<'b> Expr<'b> {
-    /// The product of self `[..., K]` by `w [K, N]` on codes of fp8, with current scales or with
-    /// these of self, w and the gradient of the product.
+    /// The product of self `[..., K]` by `w [K, N]` on codes of fp8. `scales` are those of self, w
+    /// and the gradient of the product; `None` means current scaling.
     pub fn float8_linear(
         self,
         w: Expr<'b>,
@@ -205,7 +205,7 @@ impl Op for Float8Linear {
         };
         vec![
             sample(DType::F8E5M2).normal(["B", "T", "K"]).normal(["K", "N"]),
-            // Of x, the first scale clips a third. That of dy is for the gradient.
+            // The first scale clips a third of x. That of dy is for the gradient.
             sample(DType::F8E5M2)
                 .normal(["M", "K"])
                 .normal(["K", "N"])

@@ -61,7 +61,7 @@ impl Op for LayerNorm {
     }
 
     /// With `n` the normalised x and `g = dy scale`: `dx = (g - mean g - n mean(g n)) / √(σ² + ε)`.
-    /// The statistics are computed anew: backward reads x in any case.
+    /// The statistics are recomputed, since backward reads x in any case.
     fn grad<'b>(&self, g: &Gradient<'b, '_>) -> Option<Vec<Option<Expr<'b>>>> {
         let Some(dy) = g.cotangents[0] else { return Some(vec![None; 3]) };
         let (dtype, dy, scale) = (dy.dtype(), dy.widen(), g.inputs[1].widen());

@@ -1,8 +1,8 @@
 //! The composites, one file each, and the registry that names them.
 //!
-//! To add an op: write `ops/<op>.rs` and add its line here. The builder method stands in its file;
-//! the reference page, parsing and the op harness follow from the line. Invariant: names are unique
-//! and sorted.
+//! To add an op: write `ops/<op>.rs` and add its line here. The builder method is in its file. The
+//! reference page, parsing and the op harness follow from the line. Invariant: names are unique and
+//! sorted.
 
 use crate::op::OpEntry;
 

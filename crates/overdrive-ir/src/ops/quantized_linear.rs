@@ -33,7 +33,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What stands beside the codes of the weights.
+/// Scales that accompany the codes of the weights.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightScales {
@@ -46,7 +46,7 @@ pub enum WeightScales {
     TwoLevel,
 }
 
-/// What x is in the product.
+/// The form of x in the product.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activations {
@@ -64,9 +64,9 @@ pub enum Activations {
 /// A linear layer with quantized weights.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct QuantizedLinear {
-    /// What stands beside the codes of the weights.
+    /// Scales that accompany the codes of the weights.
     pub weights: WeightScales,
-    /// What x is in the product.
+    /// The form of x in the product.
     pub activations: Activations,
 }
 
@@ -190,7 +190,7 @@ impl QuantizedLinear {
         n.tensor_scale.map_or(w, |scale| w * scale.convert(w.dtype()))
     }
 
-    /// How rows of x become numbers, where that depends on them.
+    /// How rows of x become codes, if they do.
     fn rows(&self, block: usize) -> Option<QuantizeRows> {
         match self.activations {
             Activations::Float | Activations::Static(_) => None,
@@ -241,10 +241,9 @@ impl QuantizedLinear {
                 };
                 x.builder().op1(crate::Prim::DotGeneral(dot), &[x, w])
             };
-        // Scales stand one after the other: with a bias, the second is a multiply-add.
+        // Scales are applied one after the other: with a bias, the second is a multiply-add.
         if groups == 1 {
-            // Without a batch axis the rows stay where they are, and what follows fuses with the
-            // product.
+            // Without a batch axis the rows stay in place, and later ops fuse with the product.
             let mut sums = product(codes.convert(exact), weights, vec![], (rank - 1, 1));
             if let Some(zero) = n.x_zero {
                 sums = sums - weights.convert(DType::I32).sum(&[1]) * zero.convert(DType::I32);
@@ -276,7 +275,7 @@ impl QuantizedLinear {
     fn float_product<'b>((codes, scale): (Expr<'b>, Expr<'b>), n: &Named<Expr<'b>>) -> Expr<'b> {
         let wide = n.x.dtype().accumulation();
         let last = codes.rank() - 1;
-        // Scales of whole rows stand outside the sum, so that the product is of the codes
+        // Scales of whole rows are applied outside the sum, so that the product is of the codes
         // themselves.
         let whole_rows = n.scale.size(1) == 1;
         if whole_rows && wide == DType::F32 && n.zero.is_none() && codes.dtype() == n.codes.dtype()

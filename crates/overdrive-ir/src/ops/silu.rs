@@ -1,8 +1,8 @@
 //! `silu(x)`: `x σ(x)`, with `σ(x) = 1 / (1 + exp(-x))`.
 //!
 //! Source: Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural network function
-//! approximation in reinforcement learning", arXiv:1702.03118; also known as swish (Ramachandran et
-//! al., arXiv:1710.05941).
+//! approximation in reinforcement learning", arXiv:1702.03118. It is also known as swish
+//! (Ramachandran et al., arXiv:1710.05941).
 
 use crate::{
     Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types, Unary,

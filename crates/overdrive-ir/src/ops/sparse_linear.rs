@@ -1,12 +1,12 @@
 //! `sparse_linear(x, values, mask)`: `y = x W^T`, with x `[..., K]` and `W = unpack_24(values,
 //! mask)` `[N, K]`.
 //!
-//! A linear layer by a weight of which two of each four stay. It holds values `[N, K/2]` and a mask
-//! of their places, `u8 [N, ⌈K/8⌉]`, as `unpack_24` has them. Each group has at least two bits set,
-//! because sparse tensor cores have no word for fewer. Whoever stores the mask sees to that, and
-//! whoever reads it from a file checks it. Sparse tensor cores multiply only the values that stay,
-//! half of the products. Bias and activation stand outside. Source: Mishra et al., "Accelerating
-//! sparse deep neural networks", arXiv:2104.08378.
+//! A linear layer whose weight keeps two of each four elements (2:4 sparsity). The weight is values
+//! `[N, K/2]` and a mask of their places, `u8 [N, ⌈K/8⌉]`, as for `unpack_24`. Each group of the
+//! mask has at least two bits set, because sparse tensor cores cannot encode fewer. Code that
+//! stores a mask ensures this, and code that reads one from a file checks it. Sparse tensor cores
+//! multiply only the values that are kept, half of the products. Bias and activation are separate
+//! ops. Source: Mishra et al., "Accelerating sparse deep neural networks", arXiv:2104.08378.
 
 use super::unpack_24::Unpack24;
 use crate::{
@@ -74,7 +74,7 @@ impl Op for SparseLinear {
     }
 
     fn samples() -> Vec<Sample> {
-        // Every pair of places of four, and groups with more than two, of which the first two
+        // Every pair of places of four. Also groups with more than two bits, where the first two
         // count.
         let places = Fill::Values(vec![53.0, 172.0, 102.0, 147.0, 255.0, 198.0]);
         let sample = |x: Shape, n: usize, k: usize| {

@@ -1,12 +1,11 @@
 //! `straight_through(value, path)`: the value of the first, the gradient of the second.
 //!
-//! This is the one place where a gradient is by design not that of its value. Rounding has the
-//! gradient 0 almost everywhere. Code that trains through it therefore sends its gradient along a
-//! path of its own choice. With a path that is constant, the gradient stops. The second operand is
-//! never computed for the result. Its gradient is exactly the one that arrives. Source: Bengio,
-//! Leonard and Courville, "Estimating or propagating gradients through stochastic neurons",
-//! arXiv:1308.3432; as the two functions `gradscale` and `roundpass` of Esser et al.,
-//! arXiv:1902.08153, appendix B.
+//! This is the one op whose gradient is by design not that of its value. Rounding has the gradient
+//! 0 almost everywhere, so code that trains through it chooses another path for the gradient. With
+//! a path that is constant, the gradient stops. The second operand is never computed for the
+//! result. Its gradient is exactly the one that arrives. Source: Bengio, Leonard and Courville,
+//! "Estimating or propagating gradients through stochastic neurons", arXiv:1308.3432. Esser et al.,
+//! arXiv:1902.08153, appendix B, have it as `gradscale` and `roundpass`.
 
 use crate::{Array, Builder, Expr, Gradient, Graph, Mismatch, Op, Sample, TensorType, Types};
 use serde::{Deserialize, Serialize};

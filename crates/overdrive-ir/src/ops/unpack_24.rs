@@ -1,11 +1,11 @@
-//! `unpack_24(values, mask)`: a matrix of which two of four stay: `y[n, k]` is the next of
-//! `values[n, ..]` where bit `k % 8` of `mask[n, k / 8]` is set, else 0.
+//! `unpack_24(values, mask)`: the matrix of a 2:4 sparse weight. `y[n, k]` is the next of
+//! `values[n, ..]` if bit `k % 8` of `mask[n, k / 8]` is set, else 0.
 //!
-//! Values are `[N, K/2]`, and the mask is `u8 [N, ⌈K/8⌉]` with two bits set of each four. Of a
-//! matrix of four-byte numbers 17/32 are left, of one-byte codes 5/8. A group with fewer bits
-//! leaves the rest of its values unread. Sources: NVIDIA A100 Tensor Core GPU Architecture,
-//! "fine-grained structured sparsity", 2020 (2:4); the bits as in the layout `sparse-24-bitmask` of
-//! compressed-tensors, which orders them from the lowest.
+//! Values are `[N, K/2]`, and the mask is `u8 [N, ⌈K/8⌉]` with two bits set of each four. That is
+//! 17/32 of the size of a matrix of four-byte numbers, or 5/8 for one-byte codes. A group with
+//! fewer bits leaves the rest of its values unread. Source: NVIDIA A100 Tensor Core GPU
+//! Architecture, "fine-grained structured sparsity", 2020 (2:4). The bits are laid out, lowest
+//! first, as in `sparse-24-bitmask` of compressed-tensors.
 
 use crate::{
     Array, Binary, Builder, Compare, DType, Dim, Expr, Fill, Graph, Mismatch, Op, Sample, Shape,
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Unpack24;
 
-/// Elements of which two stay.
+/// Elements of a group; two of them are kept.
 const GROUP: usize = 4;
 /// Bits of an element of the mask.
 const BITS: usize = 8;

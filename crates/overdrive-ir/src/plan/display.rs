@@ -1,4 +1,4 @@
-//! Plans as text, for snapshots and for people who ask what will run.
+//! Plans as text, for snapshots and for people who want to know what will run.
 //!
 //! A step is one line: what it does, from which slots to which, with FLOPs and bytes. Scalar
 //! programs follow as expressions over the indices `i0 i1 ...`. In these, `acc` is the sum of the
@@ -82,7 +82,7 @@ impl Plan {
     }
 
     fn print_step(&self, step: &Step, f: &mut Formatter<'_>) -> fmt::Result {
-        // Of a copy both ends are of interest, wherever they are.
+        // For a copy, both ends are shown, wherever they are.
         let is_copy = matches!(step.kind, StepKind::CopyStart);
         let prepare = if step.prepare { "prepare " } else { "" };
         write!(f, "  {prepare}{} {}", kind(&step.kind), step.name)?;
@@ -118,7 +118,7 @@ impl Plan {
     }
 }
 
-/// What a step does.
+/// Prints the work of a step.
 fn print_work(kind: &StepKind, f: &mut Formatter<'_>) -> fmt::Result {
     match kind {
         StepKind::Loop(program) => program.fmt(f),

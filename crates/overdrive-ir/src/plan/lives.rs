@@ -1,4 +1,4 @@
-//! Which slots of the arena live when, for back ends that allocate as they go (eager mode).
+//! Lifetimes of arena slots, for back ends that allocate during a call (eager mode).
 //!
 //! Invariant: two groups that live at the same time share no byte of the arena.
 

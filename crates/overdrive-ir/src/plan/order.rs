@@ -1,9 +1,9 @@
 //! `PartialOrder`: which steps have surely ended when another begins.
 //!
 //! Steps of one stream run in the order of the plan. A step begins after those whose events it
-//! waits for. A call begins when the one before it has ended. Nothing else orders steps, however
-//! they stand in the plan. Kept as vector clocks: for each step, how many steps of each stream it
-//! comes after. Invariant: it only orders earlier steps before later ones.
+//! waits for. A call begins when the one before it has ended. Nothing else orders steps, not even
+//! their positions in the plan. Kept as vector clocks: for each step, how many steps of each stream
+//! it comes after. Invariant: it only orders earlier steps before later ones.
 
 use super::{Plan, SlotId, SlotPlace};
 use std::collections::HashMap;
@@ -119,8 +119,8 @@ impl LiveRange {
 }
 
 impl Plan {
-    /// For each slot the one that stands for all that must share its bytes in an arena: what is
-    /// updated in place there, and its new value.
+    /// For each slot, the representative of all slots that must share its bytes in an arena. A
+    /// value that is updated in place there shares with its new value.
     pub fn sharing(&self) -> Vec<SlotId> {
         let mut stands: Vec<SlotId> = (0..self.slots.len() as u32).map(SlotId).collect();
         let in_arena = |slot: SlotId| matches!(self.slot(slot).place, SlotPlace::Arena { .. });

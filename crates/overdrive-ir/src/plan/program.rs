@@ -1,8 +1,8 @@
 //! `Program`: the scalar expression inside a fused loop or an epilogue, with its iteration space.
 //!
-//! What: an SSA list of scalar instructions evaluated at every point of a rectangular space, whose
-//! last `reduced` dimensions are folded by `Reduce`. Why one type: elementwise chains, softmax,
-//! norms, column sums, GEMM epilogues and attention scores are all this, so each back end writes
+//! A program is an SSA list of scalar instructions, evaluated at every point of a rectangular
+//! space. The last `reduced` dimensions are folded by `Reduce`. Elementwise chains, softmax, norms,
+//! column sums, GEMM epilogues and attention scores are all of this type. So each back end needs
 //! one interpreter or one printer.
 //!
 //! An instruction is *row-level* when it depends on no reduced dimension, else *element-level*.
@@ -91,7 +91,7 @@ pub struct Store {
 pub struct Program {
     /// Extents, outermost first; the last `reduced` of them are folded.
     pub extents: Vec<usize>,
-    /// How many trailing dimensions are reduced.
+    /// Number of trailing dimensions that are reduced.
     pub reduced: usize,
     /// SSA instructions.
     pub instrs: Vec<Instr>,

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that steps reach by an address, and that tells when it was written.
 pub trait Addressed: Memory {
-    /// What a step needs to reach the bytes.
+    /// The address type that a step reaches bytes by.
     type Address: Copy;
-    /// Where the bytes are.
+    /// The address of the bytes.
     fn address(&self) -> Self::Address;
     /// Equal at two times exactly when nothing was written between them; unique in the process.
     fn stamp(&self) -> u64;

@@ -15,7 +15,7 @@ impl Space {
     pub const MAIN: Space = Space(0);
 }
 
-/// How a slot's elements lie in memory.
+/// The layout of a slot's elements in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Layout {
     /// Dense, row-major, bit-packed.
@@ -35,7 +35,7 @@ pub enum Layout {
     },
 }
 
-/// Where a slot's bytes are.
+/// The place of a slot's bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SlotPlace {
     /// The caller's input number `0`.
@@ -69,7 +69,7 @@ pub struct Slot {
     pub ty: TensorType,
     /// Arrangement of its bytes.
     pub layout: Layout,
-    /// Where it lives.
+    /// Its place.
     pub place: SlotPlace,
 }
 

@@ -8,7 +8,7 @@ use crate::{Cost, DType, OpRef, Precision, Prim, TensorType};
 /// One unit of work. `reads` and `writes` are complete, so liveness needs nothing else.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
-    /// What to do.
+    /// The work of the step.
     pub kind: StepKind,
     /// Slots read.
     pub reads: Vec<SlotId>,
@@ -21,7 +21,7 @@ pub struct Step {
     pub stream: u16,
     /// Events of steps on other streams that end before this one begins.
     pub waits: Vec<u32>,
-    /// Event that other streams learn of its end by. Placing the plan numbers events anew.
+    /// Event that other streams learn of its end by. Placing the plan renumbers events.
     pub records: Option<u32>,
     /// Runs once, and again only when one of its reads (states, constants) changes.
     pub prepare: bool,
@@ -106,8 +106,8 @@ pub enum StepKind {
     /// Work on the host in the middle of a device plan: the f64 reference evaluation of one node.
     /// Named in the notes, never silent.
     Host(KernelCall),
-    /// Steps that one launch does, as if in this order, and what holds them together. What one
-    /// hands to another, and nobody else reads, need not be in memory.
+    /// Steps that one launch does, as if in this order, and what holds them together. Values passed
+    /// from one step to another, with no other reader, need not be in memory.
     Joined(Bond, Vec<Step>),
 }
 
@@ -116,7 +116,7 @@ pub enum StepKind {
 pub enum Bond {
     /// They are small, and read one operand or each other at the same element.
     Small,
-    /// Each adds its product to what the one before it gives.
+    /// Each product is added to the result of the one before it.
     Sum,
     /// They are alike, and none has to do with another.
     Alike,
@@ -204,15 +204,15 @@ pub struct GemmCall {
     pub accumulate: DType,
     /// Permitted shortcuts.
     pub precision: Precision,
-    /// What happens to each sum.
+    /// The work on each sum.
     pub epilogue: Epilogue,
 }
 
 /// The work of a contraction on each finished sum: a program over `[batch..., m, n]` without
 /// reduced dimensions that reads `Instr::Accumulator`. Plain storing is the program with one
-/// (possibly converted) store. That of a convolution, over `[N, O, spatial...]`, may fold over all
-/// of space, once, where the device says so (`Description::folds_space`): nothing that varies in
-/// space then depends on the fold.
+/// (possibly converted) store. The epilogue of a convolution is over `[N, O, spatial...]`. It may
+/// fold over all of space, once, if the device allows it (`Description::folds_space`). Nothing that
+/// varies in space then depends on the fold.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Epilogue(pub Program);
 
@@ -261,10 +261,10 @@ pub struct ConvolutionCall {
     pub groups: usize,
     /// Type that partial sums have.
     pub accumulate: DType,
-    /// What happens to each sum.
+    /// The work on each sum.
     pub epilogue: Epilogue,
-    /// Where an epilogue that folds over space keeps the folds of parts of it: `[N, parts, O]` of
-    /// the fold's type, as many parts as `Kernel::parts` says. The last of the step's writes.
+    /// The slot for partial folds of an epilogue that folds over space: `[N, parts, O]` of the
+    /// fold's type, as many parts as `Kernel::parts` says. The last of the step's writes.
     pub workspace: Option<SlotId>,
 }
 
@@ -278,9 +278,9 @@ pub struct KernelCall {
     /// Results in order, of distinct elements; `None` where nobody uses the result. Empty where
     /// there is an epilogue.
     pub results: Vec<Option<View>>,
-    /// What happens to each element of the only result of a product, over `[batch..., m, n]` with
-    /// the columns n of x's rows last, where the kernel takes that over. Operands of such a call
-    /// are dense.
+    /// The work on each element of the only result of a product, if the kernel does that work too.
+    /// It is over `[batch..., m, n]`; n are the columns of the result. Operands of such a call are
+    /// dense.
     pub epilogue: Option<Epilogue>,
     /// Workspace slot, the last of `writes`, if the kernel asked for one.
     pub workspace: Option<SlotId>,

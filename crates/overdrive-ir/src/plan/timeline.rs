@@ -1,7 +1,7 @@
 //! How long a plan takes at least, by its streams, its events and the device's peaks.
 //!
-//! For choosing between plans of one graph: what computing values again costs, against copies that
-//! hide behind work or do not. It is an estimate, never a measurement.
+//! It serves to choose between plans of one graph: recomputing values has a cost, and copies may or
+//! may not hide behind work. It is an estimate, never a measurement.
 
 use super::{Plan, Space, Step, StepKind};
 use crate::{DType, Description};

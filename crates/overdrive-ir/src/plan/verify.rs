@@ -1,8 +1,8 @@
 //! `Plan::verify`: proves that no step of a plan can read or write bytes too early.
 //!
 //! Streams and events alone (`PartialOrder`) decide what a device may do at once, so that a
-//! forgotten wait is found without a device. Everything is looked at by the bytes behind slots: a
-//! state is one thing under all its slots, and so is what is updated in place.
+//! forgotten wait is found without a device. All rules are about the bytes behind slots. A state is
+//! the same bytes under all its slots, and so is a value that is updated in place.
 
 use super::{LiveRange, Plan, SlotId, SlotPlace};
 use crate::plan::PartialOrder;
@@ -50,8 +50,8 @@ impl Plan {
         Ok(())
     }
 
-    /// For each slot the first one of the same bytes: a state is one thing under all its slots, and
-    /// so is what is updated in place.
+    /// For each slot, the first slot of the same bytes. Slots of one state are the same bytes; so
+    /// are a value that is updated in place and its new value.
     pub fn bytes_behind(&self) -> Vec<SlotId> {
         let mut states: HashMap<&str, SlotId> = HashMap::new();
         let of = |(index, shared): (usize, SlotId)| match &self.slots[index].place {
@@ -61,8 +61,8 @@ impl Plan {
         self.sharing().into_iter().enumerate().map(of).collect()
     }
 
-    /// Each read comes after all writes before it in the plan, at least one where the bytes are the
-    /// plan's own, and each write after all uses.
+    /// Each read comes after all writes before it in the plan. There is at least one if the bytes
+    /// are the plan's own. Each write comes after all uses before it.
     fn verify_uses(&self, order: &PartialOrder) -> Result<(), String> {
         let behind = self.bytes_behind();
         let mut uses: HashMap<SlotId, Uses> = HashMap::new();
@@ -104,7 +104,7 @@ impl Plan {
                 }
                 found.writers.push(index);
             }
-            // What was updated in place is gone.
+            // A value that was updated in place is gone.
             replaced.extend(step.aliases.iter().map(|(old, _)| *old));
         }
         let results = self.outputs.iter().chain(self.updates.iter().map(|(_, _, new)| new));

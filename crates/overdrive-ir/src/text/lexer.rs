@@ -12,9 +12,9 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What would have been right there.
+    /// What was expected there.
     pub expected: String,
-    /// What stands there.
+    /// The text that was found there.
     pub found: String,
 }
 
@@ -116,7 +116,7 @@ impl<'t> Cursor<'t> {
         Ok(number)
     }
 
-    /// Takes one JSON value; `what` says what it stands for.
+    /// Takes one JSON value; `what` names it in errors.
     pub(super) fn json<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, ParseError> {
         let mut stream = serde_json::Deserializer::from_str(self.next()).into_iter::<T>();
         match stream.next() {

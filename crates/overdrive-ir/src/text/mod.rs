@@ -15,8 +15,8 @@
 //! The number after `overdrive-ir` is the version of this syntax and of the primitives. A composite
 //! whose meaning has changed since its first version is written `name@2`. Attributes are a JSON
 //! object, strings are JSON strings, and regions follow their node in braces. White space separates
-//! words and means nothing else. Invariant: parsing what was printed gives an equal graph, and
-//! printing that gives the same text.
+//! words and means nothing else. Invariant: parsing a printed graph gives an equal graph, which
+//! prints as the same text.
 
 mod lexer;
 pub mod number;

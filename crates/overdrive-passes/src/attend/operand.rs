@@ -1,4 +1,4 @@
-//! q and k before exporters multiplied them with the root of the scale.
+//! Recovers q and k as they were before exporters multiplied them by the root of the scale.
 //!
 //! Invariant: rounding comes before views again, where the op that makes the value does it.
 
@@ -18,7 +18,7 @@ pub(super) fn constant(graph: &Graph, value: Value) -> Option<&Tensor> {
 /// An operand before it was multiplied with a number, and what else was done to it.
 pub(super) struct Operand {
     base: Value,
-    /// What it was rounded to.
+    /// The type that it was rounded to.
     to: Option<DType>,
     /// Nodes that only move it, the last first.
     views: Vec<Value>,

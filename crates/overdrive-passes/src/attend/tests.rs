@@ -1,4 +1,4 @@
-//! Which forms of masks become attention, and that the same is computed.
+//! Tests which forms of masks become attention, and that results stay the same.
 
 use super::*;
 use overdrive_ir::eval::eval_tensors;

@@ -1,10 +1,10 @@
 //! Greedy grouping along producer-consumer edges (mode compile).
 //!
 //! Nodes are visited in order. Each joins its producers' groups as long as the merged group lowers
-//! to one step and no path leaves the group and comes back. After XLA's and nvFuser's greedy
-//! fusers, with lowering itself as the test of what is possible. Then `beside` merges sums that
-//! collectives read, and `again` has readers compute what would be stored for them alone. Groups run
-//! as soon as what they read is there.
+//! to one step and no path leaves the group and comes back. This follows the greedy fusers of XLA
+//! and nvFuser, with lowering itself as the test of what is possible. Then `beside` merges sums that
+//! collectives read, and `again` makes readers recompute values that would be stored for them alone.
+//! Groups run as soon as their operands are ready.
 
 mod again;
 mod beside;

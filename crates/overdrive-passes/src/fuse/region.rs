@@ -13,9 +13,9 @@ use std::collections::{BTreeSet, HashMap};
 pub(crate) struct Cut {
     /// The group as a graph of its own.
     pub(crate) region: Graph,
-    /// What it reads, in region-input order.
+    /// The values that it reads, in the order of region inputs.
     pub(crate) inputs: Vec<Value>,
-    /// What it gives, in region-output order.
+    /// The values that it computes for others, in the order of region outputs.
     pub(crate) outputs: Vec<Value>,
 }
 

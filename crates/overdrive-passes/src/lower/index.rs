@@ -106,7 +106,7 @@ fn runs(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::
         }
         result.push((first_i..i, first_j..j));
     }
-    // What is left on either side are dimensions of 1.
+    // Only dimensions of 1 are left on either side.
     result.push((i..from.len(), j..to.len()));
     result
 }

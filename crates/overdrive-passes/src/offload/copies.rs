@@ -1,9 +1,9 @@
-//! Copies that are to be: between which slots, and before which steps they start and end.
+//! Planned copies: their slots, and the steps before which they start and end.
 
 use overdrive_ir::Cost;
 use overdrive_ir::plan::{Plan, SlotId, Step, StepKind};
 
-/// Which way a copy goes; each way has a stream, since links carry both at once.
+/// Direction of a copy. Each direction has a stream, since links carry both at once.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     /// To main memory.
@@ -22,7 +22,7 @@ pub(super) struct OffloadCopy {
     pub(super) start: usize,
     /// It has ended before this one.
     pub(super) done: usize,
-    /// What is copied: a state, or the step that computed it.
+    /// The copied value: a state, or the step that computed it.
     pub(super) name: String,
     pub(super) scope: String,
 }
@@ -45,7 +45,7 @@ impl Copies {
     /// Puts them into the plan. Between two steps, what leaves comes first, so that its bytes are
     /// free for what comes.
     pub(super) fn insert(mut self, plan: &mut Plan) {
-        // What one copy waits in line for starts first.
+        // A copy that others wait for starts first.
         self.0.sort_by_key(|copy| (copy.start, copy.done));
         let mut added: Vec<(usize, usize, Step)> = Vec::new();
         for copy in &self.0 {

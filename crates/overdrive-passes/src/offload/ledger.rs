@@ -1,5 +1,5 @@
-//! The use of main memory at each step, and the time at which each step begins. Both are told as
-//! far as that is possible before copies are in the plan.
+//! The use of main memory at each step, and the time at which each step begins. Both are estimates,
+//! made before copies are in the plan.
 
 use overdrive_ir::Description;
 use overdrive_ir::plan::{PartialOrder, Plan, SlotPlace, Space};

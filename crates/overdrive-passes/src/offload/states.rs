@@ -10,8 +10,8 @@ use overdrive_ir::Tuning;
 use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace, Space};
 use std::ops::Range;
 
-/// Updates beside each other share a start and an end until their states have so many bytes: they
-/// may then run as one launch.
+/// Adjacent updates share a start and an end until their states have this many bytes. They may then
+/// run as one launch.
 const TOGETHER_BYTES: u64 = 16 << 20;
 
 /// A state that can wait elsewhere.
@@ -92,7 +92,7 @@ fn candidate(plan: &Plan, update: usize) -> Option<OffloadCandidate> {
     })
 }
 
-/// Joins states of steps in a row. What a group holds longer than its members did must fit.
+/// Joins states of steps in a row. Memory that a group holds longer than its members must fit.
 fn grouped(moved: Vec<OffloadCandidate>, ledger: &mut Ledger) -> Vec<StateGroup> {
     let mut groups: Vec<StateGroup> = Vec::new();
     for state in moved {

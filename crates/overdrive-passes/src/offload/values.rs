@@ -1,9 +1,9 @@
 //! Values that wait outside of main memory between two uses far apart: what the forward hands to
 //! the backward.
 //!
-//! Where a step takes too much, the value that was used longest before goes out first: it is needed
-//! last. Invariant: what comes back is a slot of its own, so that the bytes of the first are free
-//! meanwhile.
+//! If a step needs too much memory, the value that was used longest ago is moved out first, since
+//! it is needed last. Invariant: a value that comes back has a new slot, so that the bytes of the
+//! first slot are free in between.
 
 use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
@@ -22,7 +22,8 @@ struct Gap {
 /// Moves values until every step fits, or none is left that helps.
 pub(super) fn move_out(plan: &mut Plan, (ledger, copies): (&mut Ledger, &mut Copies)) {
     let mut moved: BTreeSet<SlotId> = copies.slots().collect();
-    // When the link is free after what goes out, and what of it is free before what comes in.
+    // When the link is free again after the copies out, and until when it is free before the copies
+    // in.
     let (mut out, mut back) = (0.0f64, f64::INFINITY);
     let uses = uses(plan);
     while let Some((worst, _)) = ledger.worst() {

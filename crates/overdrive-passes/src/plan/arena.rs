@@ -1,11 +1,11 @@
 //! Placing buffers in the arenas of memory spaces: largest first, each at the lowest offset that is
 //! free while it is in use.
 //!
-//! "Greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep neural net
-//! inference", 2020: within a few percent of the live-bytes bound on real models. Two buffers are
-//! apart where every use of the one ends before the other begins, in the partial order of streams
-//! and events, which is settled first. Invariant: buffers that are in use at once never share
-//! bytes, but for what is updated in place.
+//! The algorithm is "greedy by size" of Pisarchyk and Lee, "Efficient memory management for deep
+//! neural net inference", 2020. It is within a few percent of the live-bytes bound on real models.
+//! Two buffers may share bytes if every use of one ends before the other begins. This follows the
+//! partial order of streams and events, which is settled first. Invariant: buffers in use at once
+//! never share bytes, except a value that is updated in place.
 
 use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotPlace, Space, Step, StepKind};
 
@@ -93,9 +93,9 @@ fn live_bytes(steps: usize, placed: &[PlacedBuffer<'_>]) -> Vec<usize> {
     live
 }
 
-/// Numbers the events anew. A copy, or a collective on a stream of its own, begins once the work
-/// before it in the plan has ended, and the work after its end waits for it. The places of start
-/// and end in the plan thus decide what a slot holds, and when its bytes may serve another.
+/// Renumbers the events. A copy, or a collective on a stream of its own, begins once the work
+/// before it in the plan has ended. The work after its end waits for it. The places of start and
+/// end in the plan thus decide what a slot holds, and when its bytes may serve another.
 fn order_streams(plan: &mut Plan) {
     let mut next = 0;
     let mut event = || {
@@ -124,7 +124,7 @@ fn order_streams(plan: &mut Plan) {
         if matches!(plan.steps[at].kind, StepKind::CopyDone | StepKind::CollectiveDone { .. }) {
             let start = plan.steps[..at].iter().rev().find(|step| starts(step, &plan.steps[at]));
             let start = start.expect("what ends has started");
-            // What starts on the stream of work has ended by then.
+            // Work on the main stream has ended by then.
             let awaited = start.records.filter(|_| start.stream != 0);
             plan.steps[at].waits.extend(awaited);
         }

@@ -1,4 +1,4 @@
-//! Chains: convolutions of which each reads what the one before stores, as one step, where the
+//! Chains: merges convolutions into one step, if each reads the result of the one before and the
 //! device runs them band by band.
 //!
 //! A tensor that is handed on then never exists as a whole. It neither goes to memory nor takes

@@ -1,4 +1,4 @@
-//! Steps of collectives: a start and what ends it.
+//! Steps of collectives: a start and an end.
 
 use super::steps::{About, Planner, is_dense};
 use overdrive_ir::plan::{StepKind, View};

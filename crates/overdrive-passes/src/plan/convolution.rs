@@ -1,5 +1,5 @@
-//! The decisions of a plan for convolutions alone: kernels that are packed ahead, activations with
-//! channels innermost, and room for folds of parts of an image.
+//! The decisions of a plan that are for convolutions only. They are packing kernels ahead of time,
+//! storing channels innermost, and reserving room for partial folds of an image.
 
 use super::steps::{About, Planner};
 use crate::lower::contraction;
@@ -13,7 +13,7 @@ impl Planner<'_> {
         let ahead = self.is_fixed(call.kernel.slot) && self.plan.mode != Mode::Eager;
         let kernel = ahead.then(|| self.target.kernel(&Call::Convolution(call)).ok()).flatten();
         let Some((name, bytes)) = kernel.and_then(|kernel| kernel.packed) else { return };
-        // What the packed form may depend on: everything but what becomes of the sums.
+        // The packed form may depend on everything but the epilogue.
         let ConvolutionCall { input, kernel, window, groups, accumulate, epilogue, .. } = &*call;
         let (ty, extents) = (&input.ty, &epilogue.0.extents);
         let strides = &input.strides;
@@ -37,7 +37,7 @@ impl Planner<'_> {
         call.kernel.slot = slot;
     }
 
-    /// Where a convolution keeps what it folds of parts of space.
+    /// The slot of a convolution for its partial folds of space.
     pub(super) fn parts_of_a_fold(&mut self, call: &ConvolutionCall) -> Option<SlotId> {
         let program = &call.epilogue.0;
         let fold = program.instrs.iter().position(|instr| matches!(instr, Instr::Reduce(_)))?;
@@ -47,8 +47,8 @@ impl Planner<'_> {
         Some(self.arena_slot(&TensorType::new(program.dtypes[fold], sizes)))
     }
 
-    /// Where a contraction stores a value: with channels innermost if the contraction is a
-    /// convolution that stores so, and none but convolutions that read so need it.
+    /// The layout in which a contraction stores a value. Channels are innermost if the contraction
+    /// is a convolution that supports it, and all readers are such convolutions too.
     pub(super) fn destination_after(&mut self, value: Value, last: bool) -> View {
         let ty = self.graph.ty(value).clone();
         let internal = last && self.plan.mode != Mode::Eager && !self.results.contains_key(&value);

@@ -41,7 +41,7 @@ pub enum PlanError {
     CopiedState {
         /// The state.
         state: String,
-        /// Where it is updated.
+        /// The scope of its update.
         scope: String,
         /// The step that reads the old value.
         reader: String,
@@ -52,7 +52,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// What a back end says of a graph that it has no plan for.
+    /// The error of a back end for a graph without a plan.
     pub fn refused_by(self, backend: &str, graph: &str) -> BackendError {
         match self {
             Self::OverLimit { needed, least, limit, .. } => BackendError::OutOfMemory {

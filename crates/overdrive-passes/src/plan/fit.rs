@@ -1,4 +1,4 @@
-//! Fit: the passes, again and again with other policies, until a plan keeps the memory limit.
+//! Fit: repeats the passes with other policies until a plan keeps the memory limit.
 
 use super::error::PlanError;
 use crate::draft::{Draft, Pass};
@@ -8,7 +8,7 @@ use overdrive_ir::plan::{Limited, Plan, Space};
 use overdrive_ir::{Graph, MemorySpace, Mode, Target, Tuning};
 use std::collections::BTreeSet;
 
-/// A plan within its limit, and what the passes were told to make it.
+/// A plan within its limit, and the tuning that made it.
 pub(super) struct Fitted {
     pub(super) plan: Plan,
     pub(super) tuning: Tuning,

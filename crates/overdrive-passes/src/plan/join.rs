@@ -1,4 +1,4 @@
-//! Steps that a plan has in a row, as one launch.
+//! Merges consecutive steps of a plan into one launch.
 //!
 //! Each step alone pays for a launch, a first read of far memory and a last wave. One launch can
 //! do, for example:
@@ -10,8 +10,8 @@
 //!
 //! Invariant: no step of a launch reads what another of them writes, or shares a byte that another
 //! writes. The steps may thus run in any order and at once. The exception is a step that follows
-//! another: its launch sees to the order for what the one hands to the other. Copies that start
-//! between steps are no obstacle where they have nothing to do with them.
+//! another. Its launch keeps the order for values that one passes to the other. Copies that start
+//! between steps are no obstacle if they share no slots with them.
 
 use super::place;
 use overdrive_ir::plan::{Bond, Note, Plan, SlotId, SlotPlace, Space, Step, StepKind};
@@ -82,7 +82,7 @@ fn unite(plan: &mut Plan, bond: Bond, members: &[usize]) {
     head.reads.sort_unstable();
     head.reads.dedup();
     if bond != Bond::Alike {
-        // What the one hands to the other is not read from memory.
+        // Values passed within the launch are not read from memory.
         head.reads.retain(|slot| {
             !steps.iter().any(|step| step.writes.contains(slot)) || steps[0].reads.contains(slot)
         });
@@ -94,7 +94,7 @@ fn unite(plan: &mut Plan, bond: Bond, members: &[usize]) {
     head.kind = StepKind::Joined(bond, steps);
 }
 
-/// What several steps are called as one.
+/// The name of several steps as one.
 fn name(bond: Bond, steps: &[Step]) -> String {
     let several = |steps: &[Step]| match steps {
         [one] => one.name.clone(),
@@ -136,7 +136,7 @@ fn small(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize
     if all().all(|step| matches!(step.kind, StepKind::Loop(_))) {
         return vec![first];
     }
-    // What one step hands to another exists in no other launch.
+    // Values passed from one step to another exist in no other launch.
     let takes = |step: &Step, slot: &SlotId| match &step.kind {
         StepKind::Gemm(call) => call.lhs.slot == *slot,
         StepKind::Kernel(call) => call.operands.get(1).is_some_and(|view| view.slot == *slot),
@@ -159,8 +159,8 @@ fn alike(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize
     })
 }
 
-/// The steps that add to what `first` gives, itself included. What one step hands to another exists
-/// in no other launch.
+/// `first` and the steps that add to its result. Values passed from one step to another exist in no
+/// other launch.
 fn summands(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize> {
     from_afar(plan, (first, FAR), |known, step| {
         let handed = &known[known.len() - 1].writes;

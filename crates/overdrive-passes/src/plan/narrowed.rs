@@ -1,9 +1,9 @@
 //! States that are only rounded to a narrower format are rounded first, one after another.
 //!
 //! A training step rounds each weight where its layer needs it: a launch each, all of them short.
-//! In a row they are alike, and a device may do them as one. The rounded value is kept for the
-//! backward pass anyway, so that memory is none the worse for it. Invariant: no step before them
-//! writes what they read.
+//! Placed one after another, a device may merge them into one launch. The rounded value is kept for
+//! the backward pass anyway, so this needs no more memory. Invariant: no step before them writes
+//! what they read.
 
 use overdrive_ir::plan::{Plan, SlotPlace, Step, StepKind};
 

@@ -287,7 +287,7 @@ impl<'g> Planner<'g> {
     }
 }
 
-/// What a step says of itself.
+/// The description of a step.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) name: &'a str,

@@ -2,11 +2,11 @@
 //! the activations as much.
 //!
 //! The factors are `f_k = (mean |x_k|²)^(α/2)`, scaled so that the geometric mean of the smallest
-//! and the largest is 1. The exponent's α is the one of a grid whose rounded layer errs least on
-//! what was seen. Then each group of a row is cut off at a share of its largest weight. This share,
-//! too, is the one of a grid, down to a half, that errs least. The few weights that are cut lose
-//! less than the finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G
-//! of the calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ",
+//! and the largest is 1. The α is chosen from a grid, so that the rounded layer has the least error
+//! on the calibration data. Then each group of a row is clipped at a share of its largest weight.
+//! That share is chosen the same way, from a grid down to a half. The few clipped weights lose less
+//! than the finer step saves the others. The error of a row is `e G eᵀ` with the Gram matrix G of
+//! the calibration rows, so that no sample has to be kept. Source: Lin et al., "AWQ",
 //! arXiv:2306.00978, with its published program: the grids, the normalisation, the clipping.
 
 use super::held::LayerKind;
@@ -137,7 +137,7 @@ fn best(judged: &[(Vec<f64>, usize)], gram: &[f64], format: &BlockFormat) -> Vec
     tried.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are steps").1
 }
 
-/// Cuts each group of scaled rows off where the layer then errs least by what the group sees.
+/// Clips each group of scaled rows where the error of the layer is least on the group's inputs.
 fn clip(rows: &mut [f64], gram: &[f64], factors: &[f64], (format, group): (&BlockFormat, usize)) {
     let k = factors.len();
     for first in (0..k).step_by(group.max(1)) {

@@ -1,4 +1,4 @@
-//! From what was seen of activations to the range that static codes cover.
+//! Chooses the range that static codes cover, from observed activations.
 //!
 //! Sources: percentiles and entropy: Wu et al., "Integer quantization for deep learning inference",
 //! arXiv:2004.09602; entropy: Migacz, "8-bit inference with TensorRT", GTC 2017.
@@ -7,7 +7,7 @@ use crate::histogram_value;
 use overdrive_ir::{BlockFormat, DType, Granularity, Mismatch};
 use serde::{Deserialize, Serialize};
 
-/// How a range follows from what was seen.
+/// How a range follows from the observed values.
 #[derive(Copy, Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RangeRule {

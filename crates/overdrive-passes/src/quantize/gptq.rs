@@ -83,7 +83,7 @@ pub(super) fn gptq(
     format.assemble(&values, &grids, shape, tensor_scale)
 }
 
-/// What the rows of a layer have in common.
+/// Data that the rows of a layer share.
 struct LayerColumns<'a> {
     format: &'a BlockFormat,
     inputs: &'a ColumnInputs,
@@ -98,7 +98,7 @@ struct LayerColumns<'a> {
 }
 
 impl LayerColumns<'_> {
-    /// Puts codes in the place of these rows, and their grids beside them.
+    /// Replaces these rows by codes, and fills in their grids.
     fn round(&self, tile: &mut [f64], grids: &mut [Grid]) {
         let k = self.factor.nrows();
         let rows = tile.len() / k;

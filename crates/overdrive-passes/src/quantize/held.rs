@@ -13,7 +13,7 @@ pub enum LayerKind {
     Convolution,
 }
 
-/// Which axis of a state is K, the one that is summed over.
+/// The axis of a state that is K, which is summed over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KAxis {
     /// `[K, N]`.
@@ -39,7 +39,7 @@ impl KAxis {
 pub struct Held {
     /// Extents of the state.
     pub sizes: Vec<usize>,
-    /// Which of them is K.
+    /// The axis that is K.
     pub order: KAxis,
 }
 

@@ -4,8 +4,8 @@
 //! It solves `min over z of |W - s (Q - z)|_p`, p = 0.7, by half-quadratic splitting. A generalised
 //! soft threshold shrinks the error E towards zero. Then z is the mean of `Q - (W - E) / s`, and
 //! the codes follow z. Zero points are floats, which only weight-only products take. Source: Badri
-//! and Shaji, "Half-quadratic quantization of large machine learning models", Mobius Labs 2023: p,
-//! 20 steps, β of 10 growing by 1.01, the start from the range.
+//! and Shaji, "Half-quadratic quantization of large machine learning models", Mobius Labs 2023.
+//! From there are p, 20 steps, a β of 10 that grows by 1.01, and the start from the range.
 
 use overdrive_ir::{BlockFormat, BlockIndex, DType, Encoded, Overflow, Tensor};
 

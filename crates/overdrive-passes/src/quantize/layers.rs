@@ -43,7 +43,7 @@ pub struct LayerPart {
     pub rows: Range<usize>,
 }
 
-/// A layer that stays as it is.
+/// A layer that is left unchanged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Skipped {
     /// Its name, or the scope of its node.
@@ -105,7 +105,7 @@ struct Reader {
     kind: LayerKind,
     order: KAxis,
     parts: Vec<LayerPart>,
-    /// What lies between the state and the products.
+    /// Views between the state and the products.
     views: BTreeSet<Value>,
 }
 
@@ -188,7 +188,7 @@ fn kind(node: &Node) -> Option<LayerKind> {
     linear.or_else(|| node.op.composite::<Conv2d>().map(|_| LayerKind::Convolution))
 }
 
-/// How a product without a parameter is called: its scope, or the output that it gives.
+/// Name of a product without a parameter: its scope, or the output that it computes.
 fn place(graph: &Graph, node: &Node) -> String {
     let gives = || graph.outputs().iter().find(|port| node.results.contains(&port.value));
     match (&*node.scope, gives()) {

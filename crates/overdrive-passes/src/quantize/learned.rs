@@ -36,7 +36,7 @@ const SMALLEST: f32 = f32::MIN_POSITIVE;
 pub struct Learning {
     /// To train: the float model's interface, weights and states, with a factor a step besides.
     pub graph: Graph,
-    /// Layers that stay as they are, and why.
+    /// Layers that are left unchanged, and why.
     pub skipped: Vec<Skipped>,
     float: Graph,
     layers: Vec<Prepared>,
@@ -153,7 +153,7 @@ fn encoded(prepared: &Prepared, float: &Graph, factor: &Tensor) -> Encoded {
 /// A step in the graph.
 #[derive(Copy, Clone)]
 struct StepSize<'b> {
-    /// As it is stored: what codes are made with.
+    /// In the stored format, which codes are computed with.
     stored: Expr<'b>,
     /// The same number in f32, whose gradient reaches the factor.
     learnt: Expr<'b>,

@@ -1,4 +1,4 @@
-//! Rounding to the steps that err least: where learning of steps begins.
+//! Rounding to the steps with the least error. Learning of steps begins from these.
 
 use super::gptq::best_grid;
 use overdrive_ir::{BlockFormat, BlockIndex, Encoded};

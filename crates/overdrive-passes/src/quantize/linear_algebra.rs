@@ -1,7 +1,7 @@
 //! The one factorisation that GPTQ and SparseGPT need, by products of blocks.
 //!
-//! A layer of K inputs asks for 2/3 K³ multiply-adds: 366 GFLOP at K = 8192, which products of
-//! blocks do at the speed of a GEMM. Invariant: results do not depend on the number of threads.
+//! A layer of K inputs takes 2/3 K³ multiply-adds. That is 366 G at K = 8192, done as products of
+//! blocks at the speed of a GEMM. Invariant: results do not depend on the number of threads.
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, s};
@@ -18,8 +18,8 @@ const WORTH_THREADS: usize = 1 << 24;
 /// An upper triangular `U` with `Uᵀ U = H⁻¹`, row-major, of a symmetric positive definite `H [k,
 /// k]`, which it takes the place of; `None` where H is not positive definite.
 ///
-/// With `H = R Rᵀ`, R upper triangular (Cholesky from the last column on), U is `R⁻¹`: one
-/// factorisation and one triangular inverse instead of two and an inverse.
+/// With `H = R Rᵀ` and R upper triangular (Cholesky from the last column on), U is `R⁻¹`. That is
+/// one factorisation and one triangular inverse, instead of two factorisations and an inverse.
 pub(crate) fn factor_of_inverse(mut h: Vec<f64>, k: usize) -> Option<Vec<f64>> {
     let whole = ArrayViewMut2::from_shape((k, k), &mut h).expect("a square matrix");
     invert(whole)?;
@@ -27,7 +27,7 @@ pub(crate) fn factor_of_inverse(mut h: Vec<f64>, k: usize) -> Option<Vec<f64>> {
 }
 
 /// The same in place, by halves. With `H = [A B; Bᵀ C]`, `U₂` of C and `S = B U₂ᵀ`, the other parts
-/// are `U₁` of `A - S Sᵀ` and `-U₁ S U₂`. What lies below the diagonal is not read.
+/// are `U₁` of `A - S Sᵀ` and `-U₁ S U₂`. Elements below the diagonal are not read.
 fn invert(mut h: ArrayViewMut2<'_, f64>) -> Option<()> {
     let k = h.nrows();
     if k <= LEAF {
@@ -131,8 +131,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// The Gram matrix with its diagonal raised by a hundredth of its mean, so that it can be inverted;
-/// channels that were never seen get 1.
+/// The Gram matrix with a hundredth of its mean diagonal added to the diagonal, so that it can be
+/// inverted. Channels that were never seen get 1.
 pub(crate) fn damped(gram: &[f64], k: usize) -> Vec<f64> {
     let mean = (0..k).map(|i| gram[i * k + i]).sum::<f64>() / k.max(1) as f64;
     let mut h = gram.to_vec();

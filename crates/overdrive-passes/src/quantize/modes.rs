@@ -6,7 +6,7 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{BlockFormat, DType, Granularity};
 
-/// What is done to a graph before its weights are rounded.
+/// The preparation of a graph before its weights are rounded.
 #[derive(Copy, Clone, PartialEq, Debug, Default)]
 pub enum Preparation {
     /// Nothing.
@@ -21,7 +21,7 @@ pub enum Preparation {
 }
 
 impl Preparation {
-    /// What a calibration run must gather for it.
+    /// The statistics that a calibration run must gather for it.
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
             Preparation::None => &[],
@@ -37,13 +37,13 @@ impl Preparation {
 pub struct QuantizationMode {
     /// Its name.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub summary: &'static str,
     weights: BlockFormat,
     activations: Activations,
     rounding: Rounding,
     range: RangeRule,
-    /// What comes first.
+    /// The preparation before rounding.
     pub preparation: Preparation,
 }
 
@@ -71,7 +71,7 @@ impl QuantizationMode {
         Self { preparation, ..self }
     }
 
-    /// What each layer becomes.
+    /// The quantization of each layer.
     pub fn quantization(&self) -> Quantization {
         let quantization = Quantization::new(self.weights, self.activations).rounded(self.rounding);
         Quantization { range: self.range, ..quantization }

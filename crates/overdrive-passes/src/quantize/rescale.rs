@@ -1,9 +1,8 @@
 //! `rescale` moves factors from activations into weights: `x w = (x / f) (f w)`, in a layer's own
 //! input channels.
 //!
-//! What SmoothQuant and AWQ share. The division stands in the graph as a product with a parameter
-//! of `1 / f`, which fuses into whatever made x. Invariant: but for rounding, the graph means what
-//! it meant.
+//! The part that SmoothQuant and AWQ share. The division is a product with a parameter of `1 / f`,
+//! which fuses into the producer of x. Invariant: the graph computes the same, except for rounding.
 
 use super::coded::shared;
 use super::held::LayerKind;

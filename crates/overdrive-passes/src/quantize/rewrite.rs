@@ -28,7 +28,7 @@ pub struct Quantized {
     pub simplified: Vec<Skipped>,
 }
 
-/// What became of a layer.
+/// The outcome for a layer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuantizedLayer {
     /// Its name.
@@ -283,10 +283,10 @@ fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
     (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()
 }
 
-/// What stands for a product of a layer, of which there is a `T`.
+/// Builds the replacement of a product of a layer, from the `T` of that layer.
 type BuildProduct<'a, T> = dyn for<'b> Fn(&T, LayerProduct<'b, '_>) -> Expr<'b> + 'a;
 
-/// The graph with what `build` makes of these layers in place of the old ones.
+/// The graph with these layers replaced by the results of `build`.
 pub(super) fn rebuild<T>(
     graph: &Graph,
     layers: &[(&Layer, T)],

@@ -1,4 +1,4 @@
-//! What a layer is to become, as data.
+//! The quantized form of each layer, as data.
 
 use crate::{RangeRule, Statistic};
 use overdrive_ir::BlockFormat;
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// Formats of a layer.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Scheme {
-    /// Of its weights, as `[N, K]` with K summed over.
+    /// Format of its weights, as `[N, K]` with K summed over.
     pub weights: BlockFormat,
-    /// Of what it multiplies them with.
+    /// How the other operand of the product is coded.
     pub activations: Activations,
     /// How its weights find their codes.
     #[serde(default)]
@@ -48,16 +48,16 @@ pub enum Additions {
     None,
 }
 
-/// What each layer becomes and how.
+/// The scheme of each layer, and its details.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quantization {
-    /// Of every layer that `layers` does not name.
+    /// The scheme of every layer that `layers` does not name.
     pub scheme: Scheme,
-    /// How the range of static activations follows from what was seen.
+    /// How the range of static activations follows from the observed values.
     pub range: RangeRule,
     /// Schemes of single layers by name; `None` leaves the layer as it is.
     pub layers: BTreeMap<String, Option<Scheme>>,
-    /// What may stand beside codes.
+    /// Whether states may be added that the float graph lacks.
     #[serde(default)]
     pub additions: Additions,
 }
@@ -103,7 +103,7 @@ impl Quantization {
         self.layers.values().flatten().chain([&self.scheme])
     }
 
-    /// What a calibration run must gather for it.
+    /// The statistics that a calibration run must gather for it.
     pub fn statistics(&self) -> Vec<Statistic> {
         let schemes = || self.schemes();
         let mut statistics = Vec::new();

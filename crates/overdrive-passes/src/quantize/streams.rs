@@ -1,9 +1,9 @@
-//! Where factors of activations can go without a node of their own: into the norm, or the layer,
-//! that makes the activations.
+//! Folds factors of activations into the norm or layer that computes the activations, so that they
+//! need no node of their own.
 //!
 //! Layers that read one value share its factors, so that the value is made smaller once. Sources:
-//! SmoothQuant folds into norms (arXiv:2211.10438, section 4), AWQ into norms and into the other
-//! half of a gated layer (arXiv:2306.00978, its program).
+//! SmoothQuant folds into norms (arXiv:2211.10438, section 4). AWQ also folds into the other half
+//! of a gated layer (arXiv:2306.00978, its program).
 
 use super::held::LayerKind;
 use super::layers::Layer;
@@ -11,14 +11,14 @@ use overdrive_ir::ops::{LayerNorm, Linear, RmsNorm};
 use overdrive_ir::{Binary, Graph, Init, Node, Operation, Origin, Prim, Tensor, Value};
 use std::collections::BTreeMap;
 
-/// Linear layers that read one value, and what makes it.
+/// Linear layers that read one value, and the producer of the value.
 pub(super) struct SharedInput<'l> {
     pub(super) layers: Vec<&'l Layer>,
-    /// What takes the inverse of the factors; `None` where nothing can.
+    /// The producer that takes the inverse of the factors; `None` where nothing can.
     pub(super) maker: Option<Maker<'l>>,
 }
 
-/// What makes a value and can make it smaller.
+/// The producer of a value that can scale it.
 pub(super) enum Maker<'l> {
     /// Scale and shift of a norm: states of one element a channel.
     Norm(Vec<String>),
@@ -39,7 +39,7 @@ pub(super) fn streams<'l>(graph: &Graph, found: &'l [Layer]) -> Vec<SharedInput<
     }
     let stream = |(x, layers): (Value, Vec<&'l Layer>)| {
         let read: usize = layers.iter().map(|layer| layer.parts.len()).sum();
-        // What somebody else reads too must stay as large as it is.
+        // A value with other readers must not be scaled.
         let alone = uses[x.0 as usize] == read;
         let maker = alone.then(|| maker(graph, (&uses, found), x)).flatten();
         SharedInput { layers, maker }

@@ -1,12 +1,13 @@
 //! Attention as exporters leave it: `softmax(q kᵀ scale + mask) v`, whose scores exist as a whole.
 //!
-//! Exporters differ in ways that do not matter here. The factor stands on the scores, on q, or its
-//! root on q and on k. Heads are moved to the front in several ways, and repeated or not for the
+//! Exporters differ in ways that do not matter here. The factor is applied to the scores, to q, or
+//! its root to q and k. Heads are moved to the front in several ways, and repeated or not for the
 //! queries that share them. Keys are transposed before the product or by it. Weights may be
 //! dropped, and a column of sinks may stand behind the scores (`attention_weights.rs`). Masks must
-//! be known ahead to hide nothing or what `Mask::Causal` hides, and every query must see a key. A
-//! softmax of hidden scores alone is not a number, or even, or 0 after a guard; the op gives 0.
-//! Invariant: what is not shown to be attention stays products and a softmax.
+//! be known before the model runs. They must hide nothing, or exactly what `Mask::Causal` hides,
+//! and every query must see a key. A softmax of hidden scores alone is not a number, or even, or 0
+//! after a guard; the op gives 0. Invariant: what is not shown to be attention stays products and a
+//! softmax.
 
 use super::attention_weights::{AttentionWeights, Sink};
 use super::movement::{DimFactor, Moved, Movement, trace};
@@ -23,10 +24,10 @@ struct FoundAttention {
     attention: Attention,
     /// q, k, v as `[B, H, T, D]`.
     operands: [(Value, Movement); 3],
-    /// Where weights are dropped.
+    /// The seed, if weights are dropped.
     seed: Option<Value>,
     sink: Option<Sink>,
-    /// Of the product that it replaces.
+    /// Shape of the product that it replaces.
     shape: Shape,
     /// Values that are not needed once it is there.
     interior: Vec<Value>,
@@ -85,7 +86,7 @@ fn all(graph: &Graph) -> HashMap<Value, FoundAttention> {
     }
 }
 
-/// What `node` computes, if that is attention.
+/// The attention that `node` computes, if it is one.
 fn find(graph: &Graph, known: &mut KnownValues<'_>, node: &Node) -> Option<FoundAttention> {
     let weighted = product(node)?;
     let (batch, mut interior) = (weighted.batch.len(), vec![]);
@@ -164,7 +165,7 @@ struct FoundScores<'g> {
     masks: Vec<(Effect, Value)>,
 }
 
-/// What scores are made of, from the softmax back to the product.
+/// Traces scores from the softmax back to the product.
 fn scores<'g>(
     graph: &'g Graph,
     mut value: Value,
@@ -180,7 +181,7 @@ fn scores<'g>(
         }
         let lowest = hides_from(graph.ty(value).dtype);
         let hides = |v: Value| number(graph, v).is_some_and(|n| n <= lowest);
-        // What is multiplied after a mask was multiplied with it.
+        // A factor would be applied after a mask was multiplied in.
         let unscaled = factor == 1.0;
         value = match (node.op.prim()?, &node.operands[..]) {
             (Prim::DotGeneral(_), _) => return Some(FoundScores { product: node, factor, masks }),
@@ -218,7 +219,7 @@ fn leads_to_product(graph: &Graph, value: Value) -> bool {
     false
 }
 
-/// Which axis comes last.
+/// The axis that comes last.
 enum Last {
     Contracted(usize),
     Free(usize),

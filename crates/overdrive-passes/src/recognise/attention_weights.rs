@@ -1,5 +1,4 @@
-//! From the weights that values are multiplied with back to the scores: what stands around a
-//! softmax.
+//! Traces attention weights back to their scores, through the softmax and the ops around it.
 //!
 //! Exporters guard rows that see no key, and training drops weights. A model with sinks (gpt-oss)
 //! joins a column of logits to the scores and cuts its weights off again. Its eager attention also
@@ -11,7 +10,7 @@ use super::number::number;
 use overdrive_ir::ops::{Dropout, Softmax};
 use overdrive_ir::{Binary, Compare, Graph, Node, Prim, Reducer, Value};
 
-/// What weights are made of.
+/// The parts of attention weights.
 pub(super) struct AttentionWeights {
     /// Before the softmax, without a column of sinks.
     pub(super) scores: Value,

@@ -3,7 +3,7 @@
 //!
 //! `recognise` brings the graph and its patterns to this form, so that an op needs no pattern for
 //! each exporter. Unlike what `fold` does, results may differ in the last bit. Invariant: no form
-//! here is dearer than what it replaces.
+//! here costs more than the one that it replaces.
 
 use super::number;
 use crate::rebuild::{NodeToCopy, rebuild, regions};

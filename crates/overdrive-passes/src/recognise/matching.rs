@@ -1,6 +1,6 @@
 //! Matches a pattern against the nodes before a value. Operations and connections must agree. Sums
-//! and products may have any order and association. Inputs of the pattern stand for any value of
-//! their type.
+//! and products may have any order and association. Inputs of the pattern match any value of their
+//! type.
 
 use super::pattern::{OpPattern, Patterns};
 use super::scene::Scene;
@@ -87,7 +87,7 @@ struct Matching<'g> {
     graph: &'g Graph,
     /// Value of the graph for each value of the pattern.
     map: HashMap<Value, Value>,
-    /// Scalar constants of the pattern and what stands in their place.
+    /// Scalar constants of the pattern, and the numbers found in their place.
     differing: Vec<(f64, f64)>,
 }
 

@@ -1,9 +1,9 @@
 //! Movement: what a chain of transposes, reshapes and broadcasts does to where elements stand.
 //!
-//! Exporters move heads to and fro in ways of their own; two chains that put the elements in the
-//! same places are the same movement here. The dimensions of the source are split into parts where
-//! a reshape asks for it. Every dimension of the result is a list of parts, outermost first.
-//! Invariant: every part of the source stands in the result exactly once.
+//! Each exporter reorders heads in its own way. Two chains that put the elements in the same places
+//! are the same movement here. The dimensions of the source are split into parts where a reshape
+//! asks for it. Every dimension of the result is a list of parts, outermost first. Invariant: every
+//! part of the source is in the result exactly once.
 
 use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 
@@ -12,7 +12,7 @@ use overdrive_ir::{Expr, Graph, Prim, Shape, Value};
 pub(super) enum DimFactor {
     /// Part of the source, by its place there.
     Source(usize),
-    /// The same elements so many times.
+    /// The same elements, repeated this many times.
     Repeat(usize),
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Movement {
 pub(super) struct Moved {
     pub(super) source: Value,
     pub(super) movement: Movement,
-    /// What the elements are multiplied with on the way.
+    /// Factor on the elements on the way.
     pub(super) factor: f64,
 }
 
@@ -183,8 +183,8 @@ fn sizes(shape: &Shape) -> Option<Vec<usize>> {
     shape.0.iter().map(|dim| dim.size()).collect()
 }
 
-/// Where the elements of a value come from, past movements and products with a number; the value
-/// itself where no parts are moved whole. `None` without elements.
+/// The source of a value's elements, traced through movements and products with a number. It is the
+/// value itself if parts are not moved as a whole. `None` without elements.
 pub(super) fn trace(graph: &Graph, value: Value) -> Option<Moved> {
     let (mut chain, mut source, mut factor) = (Vec::new(), value, 1.0);
     while let Some(node) = graph.producer(source) {

@@ -24,7 +24,7 @@ struct Template {
     spelling: Option<Spelling>,
     /// The pattern at the types of a sample.
     sketch: Rc<Graph>,
-    /// What computes its result.
+    /// The op that computes its result.
     root: OpKind,
 }
 

@@ -1,9 +1,9 @@
 //! Sketches: whether an op could stand before a value, and what its operands would be, movements
 //! and types left aside.
 //!
-//! A pattern is exact at the types of its operands, and there are too many types around a value to
-//! build it at all of them. Its sketch is built once, at the types of a sample: what agrees with it
-//! names the values that the operands could be.
+//! A pattern is exact for the types of its operands. A value has too many candidate types around it
+//! to build the pattern for each. So a sketch is built once, for the types of a sample. A match
+//! with the sketch names the values that the operands could be.
 
 use super::scene::Scene;
 use super::terms::{commutes, leaves, splits};
@@ -11,7 +11,7 @@ use overdrive_ir::{Graph, Node, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
 
-/// What an operation is, its shapes left aside. Cheap, which names are not: that of a constant
+/// The kind of an operation, apart from its shapes. Cheap, which names are not: that of a constant
 /// holds its elements.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum OpKind {
@@ -57,7 +57,7 @@ struct Sketching<'g> {
 
 impl<'g> Sketching<'g> {
     fn value(&mut self, s: Value, t: Value) -> bool {
-        // How much of what depends on nothing is folded is a matter of its size.
+        // Values that depend on no input may or may not be folded, depending on their size.
         if self.sketch.is_free(s) {
             return self.scene.is_free(t);
         }

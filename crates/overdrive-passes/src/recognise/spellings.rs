@@ -1,5 +1,5 @@
-//! How others write ops: the forms that exporters and textbooks use beside our own expansions,
-//! where they differ by more than `recognise/canonical.rs` makes one.
+//! Other ways to write ops: forms of exporters and textbooks that differ from our expansions even
+//! after `recognise/canonical.rs`.
 //!
 //! A test evaluates each of them against the op's definition, so that a wrong one cannot stay.
 

@@ -1,4 +1,4 @@
-//! Sums, products and the like as terms in any order and association.
+//! Sums, products and similar ops as terms in any order and association.
 
 use overdrive_ir::{Binary, Graph, Node, Prim, Value};
 

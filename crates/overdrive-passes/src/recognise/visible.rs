@@ -1,9 +1,10 @@
-//! Which keys each query sees, where a mask says so before anything runs.
+//! Finds the keys that each query sees, if a mask determines that before anything runs.
 //!
 //! Exporters compute masks from positions: comparisons of index grids, tables of 0 and -∞, products
-//! with the lowest number. All of them are evaluated here, a dimension along which nothing changes
-//! having one element, so that a causal mask of any batch is one square. Invariant: what depends on
-//! an input, or is neither 0 nor hides for certain, has no answer.
+//! with the lowest number. All of them are evaluated here. A dimension along which nothing changes
+//! gets one element, so that a causal mask of any batch is one square. Invariant: a mask that
+//! depends on an input has no answer. Neither has one with a number that is not 0 and does not
+//! surely hide.
 
 use overdrive_ir::{Array, DType, Graph, Init, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ struct Spread {
     array: Array,
 }
 
-/// Which keys the queries see.
+/// The keys that the queries see.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Sight {
     /// All of them.
@@ -33,7 +34,7 @@ pub(super) enum Sight {
     Causal,
 }
 
-/// What a mask does to scores.
+/// The effect of a mask on scores.
 #[derive(Copy, Clone)]
 pub(super) enum Effect {
     /// Added to them: 0, or so low that the sum hides.
@@ -166,9 +167,9 @@ fn rounded(array: &Array) -> Array {
     Array::from(&array.to_tensor())
 }
 
-/// What is added to a score of this type hides it where it is as low as this: beside any score that
-/// is seen, the exponential is 0. Masks of -10000, as older models have them, are not: a score may
-/// outweigh them.
+/// A number this low or lower, added to a score of this type, hides it: its exponential is 0 beside
+/// that of any visible score. Masks of -10000, as in older models, do not: a score may outweigh
+/// them.
 pub(super) fn hides_from(dtype: DType) -> f64 {
     if dtype.is_float() {
         dtype.round(f64::MIN, overdrive_ir::Overflow::Saturate) / 2.0

@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub(super) struct Laid<'b> {
     /// Its type in the whole graph.
     pub(super) ty: TensorType,
-    /// How it was computed; where it is free, whole.
+    /// The sharding that it was computed with; whole, if it costs nothing.
     pub(super) sharding: Sharding,
     forms: RefCell<Vec<(Sharding, Expr<'b>)>>,
     free: Option<Free<'b>>,

@@ -3,14 +3,14 @@
 //! A dimension that several operands and results share is a *factor*: split it in all of them, and
 //! each rank computes its part alone. Relations are written for primitives; that of a composite is
 //! derived from its expansion. Source: sharding rules of Shardy,
-//! openxla.org/shardy/sharding_representation. Invariant: no factor stands twice in one operand.
+//! openxla.org/shardy/sharding_representation. Invariant: no factor occurs twice in one operand.
 
 use overdrive_ir::{
     Binary, Graph, Node, Operation, Pad, Prim, Reducer, TensorType, Unary, Value, Window,
 };
 use std::collections::{HashMap, HashSet};
 
-/// What a rank that has a part of a factor computes.
+/// The result of a rank that has a part of a factor.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FactorKind {
     /// Its part of the results.
@@ -26,7 +26,7 @@ pub(crate) enum FactorKind {
 /// The factors of a node. A dimension without one must be whole on every rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Relation {
-    /// What parts of each factor give.
+    /// The kind of each factor.
     pub(crate) factors: Vec<FactorKind>,
     /// Factor of each dimension of each operand.
     pub(crate) operands: Vec<Vec<Option<usize>>>,
@@ -35,7 +35,7 @@ pub(crate) struct Relation {
     /// Sets of operands in which the node is linear: where they are partial sums and the others are
     /// not, the result is one.
     pub(crate) linear: Vec<Vec<usize>>,
-    /// Of a composite, how each result is folded from those of parts, if it is.
+    /// For a composite: how each result is folded from results of parts, if it is.
     pub(crate) folds: Vec<Option<Reducer>>,
 }
 
@@ -235,8 +235,8 @@ fn untouched(r: &mut Relation, [whole, slice]: &[&TensorType; 2], operands: &[(u
     }
 }
 
-/// Pairs of dimensions of which equal parts hold the same elements: the outermost ones of each
-/// group of dimensions with equal products.
+/// Pairs of dimensions whose equal parts hold the same elements. They are the outermost ones of
+/// each group of dimensions with equal products.
 fn outermost(from: &[usize], to: &[usize]) -> Vec<(usize, usize)> {
     let mut pairs = vec![];
     if from.contains(&0) {
@@ -266,8 +266,9 @@ fn outermost(from: &[usize], to: &[usize]) -> Vec<(usize, usize)> {
     }
 }
 
-/// The relation of a composite: dimensions that pass through its expansion and are folded, counted
-/// or moved by nothing in it, but for results that the composite says it folds.
+/// The relation of a composite: the dimensions that pass through its expansion, where no node
+/// folds, counts or moves them. Results that the composite itself declares as folds are the
+/// exception.
 fn derive(
     expansion: &Graph,
     (operands, results): (&[TensorType], &[TensorType]),
@@ -324,8 +325,8 @@ fn derive(
     r
 }
 
-/// Joins the dimensions that a node of an expansion relates, and marks those that must be whole:
-/// all of them where a result that is `needed` is folded from them.
+/// Joins the dimensions that a node of an expansion relates, and marks those that must be whole.
+/// All of them must be if a `needed` result is a fold over them.
 fn through(classes: &mut Classes, (graph, node): (&Graph, &Node), needed: &HashSet<Value>) {
     let (operands, results) = (graph.types(&node.operands), graph.types(&node.results));
     let r = relation(&node.op, &operands, &results, &node.regions);

@@ -17,7 +17,7 @@ use overdrive_ir::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What an axis of the mesh does for a node.
+/// The use of a mesh axis for a node.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum AxisChoice {
     /// Nothing: all its ranks compute the same.
@@ -47,7 +47,8 @@ struct NodeCall<'a, 'b> {
 }
 
 impl<'b> Ranks<'b, '_> {
-    /// Values of `graph`, of which `known` has inputs and states, annotated by `shardings`.
+    /// Computes the values of `graph`, annotated by `shardings`. `known` has those of inputs and
+    /// states.
     pub(super) fn graph(
         &mut self,
         graph: &Graph,
@@ -122,7 +123,7 @@ impl<'b> Ranks<'b, '_> {
         expansion.outputs().iter().map(|port| known[&port.value].clone()).collect()
     }
 
-    /// What each axis of the mesh does, in the mesh's order.
+    /// The use of each mesh axis, in the mesh's order.
     fn choices(&self, call: &NodeCall<'_, 'b>) -> Vec<AxisChoice> {
         let mut choices: Vec<AxisChoice> = vec![];
         for (axis, ranks) in &self.mesh.axes {
@@ -304,7 +305,7 @@ impl NodeCall<'_, '_> {
         self.node.op.infer(&types).is_ok_and(|inferred| inferred == results)
     }
 
-    /// How an operand must lie.
+    /// The sharding that an operand must have.
     fn operand(&self, mesh: &Mesh, choices: &[AxisChoice], operand: usize) -> Sharding {
         let mut to = Sharding::whole(self.types[operand].rank());
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {
@@ -324,7 +325,7 @@ impl NodeCall<'_, '_> {
         to
     }
 
-    /// How a result lies.
+    /// The sharding of a result.
     fn result(&self, mesh: &Mesh, choices: &[AxisChoice], result: usize) -> Sharding {
         let mut to = Sharding::whole(self.results[result].rank());
         for ((axis, _), choice) in mesh.axes.iter().zip(choices) {

@@ -23,7 +23,7 @@ struct CompressedWeight {
 }
 
 /// The model with compressed weights in `pruned` layers, quantized or not. A layer that has no
-/// compressed form stays as it is and is listed with the reason.
+/// compressed form is left unchanged and listed with the reason.
 ///
 /// # Errors
 /// When the graph is damaged.

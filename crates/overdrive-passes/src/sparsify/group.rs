@@ -1,4 +1,4 @@
-//! Groups of four weights, two of which stay.
+//! Groups of four weights; two of each are kept.
 
 /// Weights that are chosen from together.
 pub(super) const GROUP: usize = 4;

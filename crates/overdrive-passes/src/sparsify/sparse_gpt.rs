@@ -1,5 +1,5 @@
-//! SparseGPT: column by column, those two of each four stay whose loss the weights after them make
-//! up for worst, and the error of those that go is made up for.
+//! SparseGPT. Going column by column, it removes those two weights of each four whose loss later
+//! weights can best compensate. Then it compensates for the error in the later weights.
 //!
 //! With `Uᵀ U` the inverse of the damped Hessian, removing weight k costs `(w_k / U[k, k])²` and
 //! changes the weights after it by `-w_k U[k, k..] / U[k, k]`. Source: Frantar and Alistarh,

@@ -74,7 +74,7 @@ fn hangs(own: usize, call: &str, waited: Duration) -> RankError {
 }
 
 impl OfMpi {
-    /// What the thread answers to an order.
+    /// The answer of the thread to an order.
     fn order(&self, order: Order, call: &str) -> Shown {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fault) = self.known.fault.get() {

@@ -1,9 +1,9 @@
 //! The thread that makes all MPI calls of a rank, and takes part in exchanges for it.
 //!
-//! Each member of a group sends every other one a frame that says what it is at, then its bytes.
-//! Invariant: the thread waits for nobody longer than the patience, and whoever finds a fault tells
-//! all ranks. When the patience is over, ranks tell each other for whom they wait. So the rank at
-//! the end of the chain is blamed, which tells nothing.
+//! Each member of a group sends every other one a frame that names its exchange, then its bytes.
+//! Invariant: the thread waits for nobody longer than the patience, and a rank that finds a fault
+//! tells all ranks. When the patience is over, ranks tell each other for whom they wait. So the
+//! blame is on the rank at the end of the chain, which answers nothing.
 
 use super::wire::{Flight, Wire};
 use crate::frame::{Frame, share};
@@ -26,19 +26,19 @@ const SPIN: Duration = Duration::from_millis(20);
 /// Between two looks after that.
 const REST: Duration = Duration::from_micros(100);
 
-/// How long ranks have to say for whom they wait.
+/// Time for ranks to say for whom they wait.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// How long to wait for the rank that failed to end first, so that its exit code is mpirun's.
 pub(super) const ENDING: Duration = Duration::from_secs(3);
 
-/// What the thread is to do.
+/// An order to the thread.
 pub(super) enum Order {
     Share { group: Vec<usize>, what: String, bytes: Vec<u8> },
     Leave,
 }
 
-/// What a rank knows of faults.
+/// Faults that a rank knows of.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Why the ranks cannot go on.
@@ -57,7 +57,7 @@ impl Known {
     }
 }
 
-/// What all members of a group have shown.
+/// The bytes that all members of a group have shown.
 pub(super) type Shown = Result<Vec<Vec<u8>>, RankError>;
 
 /// An exchange that a rank is at.
@@ -65,7 +65,7 @@ pub(super) type Shown = Result<Vec<Vec<u8>>, RankError>;
 struct At {
     group: Vec<usize>,
     what: String,
-    /// How many bytes it shows.
+    /// Number of bytes that it shows.
     count: usize,
 }
 
@@ -259,7 +259,7 @@ impl Talk {
         self.known.fault.get_or_init(|| fault).clone()
     }
 
-    /// Waits until all ranks are done, then ends MPI. MPI stays as it is where one does not come.
+    /// Waits until all ranks are done, then ends MPI. MPI is left as it is if one does not come.
     fn leave(mut self) {
         self.tell(&Frame::Leave);
         self.has_left[self.rank] = true;

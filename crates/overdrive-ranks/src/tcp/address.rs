@@ -1,4 +1,4 @@
-//! Where rank 0 is met.
+//! The address of rank 0.
 
 use crate::Launch;
 use overdrive_ir::RankError;

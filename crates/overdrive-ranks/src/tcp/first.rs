@@ -1,8 +1,9 @@
 //! Rank 0: it listens, and carries what the ranks show each other.
 //!
-//! Each other rank has a member of a meeting here, and three threads: one hears the rank, one takes
-//! part for it, one sends to it. Another tells all of them of a fault. Invariant: rank 0 outlives
-//! what it has to tell. It ends only after the others have, or a few seconds after a fault.
+//! Each other rank has a member of a meeting here, and three threads. One receives from the rank,
+//! one takes part for it, one sends to it. Another thread tells all ranks of a fault. Invariant:
+//! rank 0 outlives what it has to tell. It ends only after the others have, or a few seconds after
+//! a fault.
 
 use crate::frame::{Frame, Greeting, MODEST, shown};
 use crate::meeting::{Meeting, Member, News};
@@ -14,16 +15,16 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long others are waited for that are to end.
+/// Time to wait for others to end.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// How long a connection may take to say who it is.
+/// Time limit for a new connection to send its greeting.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// How often the port is looked at.
+/// Time between two looks at the port.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Somebody at the port, and what they said.
+/// A new connection and its greeting.
 type Visitor = (TcpStream, Greeting);
 
 /// Waits for all other ranks, and gives their streams in their order.
@@ -91,7 +92,7 @@ pub(super) fn gather(
     Err(fault)
 }
 
-/// What a visitor says first.
+/// The first message on a new connection.
 fn greeting(stream: &TcpStream) -> io::Result<Greeting> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
@@ -157,7 +158,7 @@ impl First {
     }
 }
 
-/// Takes part for one rank; gives where to leave what is sent to it.
+/// Takes part for one rank. Returns the sender of frames to that rank.
 fn serve(member: Arc<Member>, stream: TcpStream) -> Sender<Vec<u8>> {
     let stream = Arc::new(stream);
     let (outbox, to_send) = channel::<Vec<u8>>();
@@ -218,7 +219,7 @@ fn tell(meeting: &Meeting, outboxes: &[Sender<Vec<u8>>]) {
         let failed = news.failed.filter(|_| known.failed.is_none()).map(Frame::Failed);
         for frame in fault.into_iter().chain(failed) {
             for outbox in outboxes {
-                // Who has gone is told nothing.
+                // Ranks that have gone are told nothing.
                 let _ = outbox.send(frame.to_bytes());
             }
         }

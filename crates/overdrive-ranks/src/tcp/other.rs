@@ -32,7 +32,7 @@ pub(super) struct Other {
     inbox: Arc<Inbox>,
 }
 
-/// What rank 0 has said.
+/// Messages from rank 0.
 #[derive(Debug)]
 struct Inbox {
     said: Mutex<Said>,
@@ -48,7 +48,7 @@ struct Said {
     is_over: bool,
     /// When the last bytes came.
     heard: Instant,
-    /// What this rank waits for.
+    /// The exchange that this rank waits for.
     at: Option<String>,
 }
 

@@ -1,6 +1,6 @@
-//! Quality against what it costs, bytes on disk or time per call, with the Pareto frontier. Grey is
-//! what an interval shows to be worse than something that costs no more; what costs more and is not
-//! told apart stands between the two.
+//! Quality against what it costs, bytes on disk or time per call, with the Pareto frontier. A point
+//! is grey if its interval shows it to be worse than one that costs no more. A point that costs
+//! more without a clear difference is neither grey nor on the frontier.
 
 use super::chart::{Chart, Study, Switch, WIDTH, anchors};
 use super::figures::{names, tip};
@@ -12,7 +12,7 @@ use crate::quality;
 use overdrive_bench::digits;
 use overdrive_bench::quality::{ACCURACIES, Difference, LOSSES, Measure, Reading};
 
-/// What is paid for quality.
+/// The cost that is paid for quality.
 struct Cost {
     /// In the title: `size`.
     name: &'static str,

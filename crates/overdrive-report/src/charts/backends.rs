@@ -57,7 +57,7 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     }]
 }
 
-/// One slot for a group of which nothing ran, all for one reason.
+/// One slot for a group where nothing ran, all for the same reason.
 fn all_alike(group: &[&JudgedRow<'_>]) -> Option<BarRow> {
     let failure = group[0].record.outcome.failure()?;
     let alike = group.iter().all(|row| row.record.outcome.failure() == Some(failure));

@@ -1,4 +1,4 @@
-//! A chart before it is drawn: an ECharts option as plain JSON, and what must be said beside it.
+//! A chart before it is drawn: an ECharts option as plain JSON, with its caption and notes.
 
 use serde_json::Value;
 
@@ -16,9 +16,9 @@ pub(super) const MOST_ROWS: usize = 48;
 pub struct Chart {
     /// Its name, unique in a report: that of its file and of its place in the page.
     pub id: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// How to read it, what was left out.
+    /// How to read it, and what was left out.
     pub caption: String,
     /// The ECharts option. Colours, formats and marks are named as `charts.js` knows them.
     pub option: Value,
@@ -26,7 +26,7 @@ pub struct Chart {
     pub height: u32,
     /// Whether an axis may be switched between linear and logarithmic.
     pub switch: Option<Switch>,
-    /// What the picture says, for who cannot see it.
+    /// The content of the picture in words, for readers who cannot see it.
     pub summary: String,
     /// [Anchors](super::super::anchor()) of the records that are drawn, in order, each once.
     pub records: Vec<String>,
@@ -48,7 +48,7 @@ pub enum Switch {
     Y,
 }
 
-/// What a chart may draw of one study.
+/// The data of one study for charts.
 pub(super) struct Study<'a> {
     pub(super) name: &'a str,
     /// By workload, baselines first.

@@ -98,7 +98,7 @@ fn against<'j, 'r>(
     rows.into_iter().map(compared).collect()
 }
 
-/// What the rows are compared with: by its name, where all have one, and by its ink, where it is
+/// Names the baseline of the rows: by its name if all have the same one, and by its ink if it is
 /// drawn.
 fn baseline(rows: &[&JudgedRow<'_>]) -> String {
     let all: BTreeSet<&String> = rows.iter().filter_map(|row| row.over.as_ref()).collect();
@@ -120,8 +120,8 @@ fn backend<'j>(row: &'j JudgedRow<'_>) -> (&'j str, &'j str) {
     (&row.record.case.configuration.backend, &row.record.case.configuration.device)
 }
 
-/// Of each back end the row that is soonest among those to be believed; where none is, any that
-/// ran, and else why it did not.
+/// For each back end, its fastest row that can be believed. If there is none, any row that ran;
+/// otherwise the row that says why it did not run.
 fn best_of_each<'j, 'r>(
     judged: &JudgedResults<'r>,
     group: &[&'j JudgedRow<'r>],

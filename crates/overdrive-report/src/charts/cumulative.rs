@@ -13,8 +13,8 @@ pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart
     keys.filter_map(|(index, key)| chart(judged, study, index, key)).collect()
 }
 
-/// The chart of one ladder of this study; none where a step is missing, which the text beside it
-/// says.
+/// The chart of one ladder of this study. `None` if a step is missing; the text of the study says
+/// so.
 fn chart(
     judged: &JudgedResults<'_>,
     study: &Study<'_>,

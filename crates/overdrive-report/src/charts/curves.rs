@@ -1,5 +1,5 @@
-//! What was followed over a run: loss against step, memory over time. Each curve as it was
-//! recorded, thinned to what a picture can show.
+//! Curves over a run: loss against step, memory over time. Each is drawn as recorded, thinned to
+//! the resolution of a picture.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::plane::{INKS, Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke}
 use crate::judged::JudgedRow;
 use overdrive_bench::measurement::Curve;
 
-/// What the curves that have a chart are of.
+/// A kind of curve that has a chart.
 struct CurveKind {
     quantity: &'static str,
     over: &'static str,

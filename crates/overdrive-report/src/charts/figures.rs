@@ -1,5 +1,5 @@
-//! The words beside a mark: what a case is called among its neighbours, its figure with interval
-//! and n, what pops up over it.
+//! The words at a mark: a case's name among its neighbours, its figure with interval and n, and its
+//! tooltip.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub(super) fn names(rows: &[&JudgedRow<'_>]) -> Vec<String> {
     let name = |c: &Configuration| {
         let words: Vec<String> =
             telling.iter().map(|part| part(c)).filter(|text| !text.is_empty()).collect();
-        // Where the others have a variant and this one has none, mode and format name it.
+        // If the others have a variant and this one has none, it is named by mode and format.
         if words.is_empty() { format!("{} {}", c.mode, c.dtype) } else { words.join(" ") }
     };
     all.iter().map(name).collect()

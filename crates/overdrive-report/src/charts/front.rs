@@ -8,9 +8,9 @@ use super::plane::{Plane, PlaneAxis, PlaneLine, PlaneScale, Point, Stroke};
 pub struct FrontPoint {
     /// Its name.
     pub name: String,
-    /// What it costs, as a share of the float model's.
+    /// Its cost, as a share of the float model's.
     pub cost: f64,
-    /// What it loses, with its interval.
+    /// Its loss, with its interval.
     pub lost: [f64; 3],
     /// Whether nothing else is as good in everything.
     pub on_front: bool,

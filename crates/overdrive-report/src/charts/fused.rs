@@ -12,8 +12,8 @@ const SIDES: [(&str, &str); 3] = [("unfused", "fused"), ("expanded", "tiled"), (
 pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart> {
     let pairs: Vec<(&JudgedRow<'_>, &JudgedRow<'_>)> =
         study.rows.iter().filter_map(|row| Some((pair(judged, row)?, *row))).collect();
-    // Modes of whole models are the chart of times per call; this one is about what fusing itself
-    // gives.
+    // The chart of times per call compares modes of whole models; this one shows the gain of fusing
+    // alone.
     let fused = pairs.iter().any(|(_, row)| row.record.case.configuration.variant.is_some());
     if !fused {
         return Vec::new();

@@ -51,8 +51,8 @@ pub(crate) fn chart(files: &[&JudgedResults<'_>], machines: &[String]) -> Option
     })
 }
 
-/// The row without the gain over its baseline on its own machine, which is not what this chart is
-/// about.
+/// The row without the gain over the baseline on its own machine, since this chart compares
+/// machines.
 fn alone(row: &JudgedRow<'_>, machine: String, ink: &'static str) -> BarRow {
     let bare = JudgedRow { gain: None, ..row.clone() };
     if series(row).is_none() {

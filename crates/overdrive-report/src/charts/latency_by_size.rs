@@ -13,7 +13,7 @@ use overdrive_bench::series::Series;
 /// Rows of one family with the size of each.
 pub(super) struct Family<'a> {
     pub(super) name: String,
-    /// What the size is: `T`, `m = n = k`.
+    /// The dimension of the size: `T`, `m = n = k`.
     pub(super) dimension: String,
     pub(super) members: Vec<(f64, &'a JudgedRow<'a>)>,
 }

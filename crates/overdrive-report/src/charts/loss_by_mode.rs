@@ -26,7 +26,7 @@ pub(super) fn paired(change: &Reading) -> String {
     change.interval.map_or(String::new(), |(low, high)| format!(" [{low:+.2}, {high:+.2}]"))
 }
 
-/// What stands behind a figure: its change against the baseline.
+/// The text after a figure: its change against the baseline.
 type ChangeText = fn(&Measure, &JudgedRow<'_>, &Reading) -> Option<String>;
 
 /// Rows of every case of the study that has `metric`, and a slot for each that failed beside one

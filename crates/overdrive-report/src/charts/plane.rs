@@ -48,7 +48,7 @@ pub(super) enum Stroke {
     Points,
     /// A line without points.
     Bare,
-    /// The same, dashed: what is ideal or a limit.
+    /// The same, dashed: an ideal or a limit.
     Dashed,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) interval: Option<(f64, f64)>,
-    /// Written beside it.
+    /// The text next to it.
     pub(super) label: Option<String>,
     /// For who points at it.
     pub(super) tip: String,
@@ -135,8 +135,8 @@ impl Plane {
 }
 
 impl PlaneAxis {
-    /// Where a logarithmic axis is labelled: at the sizes themselves where they are few and double,
-    /// at powers of two for bytes, at round decimal numbers otherwise.
+    /// The labels of a logarithmic axis. They are the values themselves if these are few powers of
+    /// two, powers of two for bytes, otherwise round decimal numbers.
     fn ticks(&self, values: &[f64], (low, high): (f64, f64)) -> Vec<f64> {
         let mut distinct = values.to_vec();
         distinct.sort_by(f64::total_cmp);

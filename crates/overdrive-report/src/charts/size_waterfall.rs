@@ -93,7 +93,7 @@ fn parts(measurement: &Measurement) -> Vec<(&str, f64)> {
     parts
 }
 
-/// A piece that begins where the one before ended: what lies below it is not painted.
+/// A piece that begins where the one before ended. The part below it is not painted.
 fn step(name: &str, below: f64, bytes: f64, ink: &'static str) -> Bar {
     let size = digits::bytes(bytes as u64);
     Bar {

@@ -1,4 +1,4 @@
-//! Which charts there are, that each stands on records, and the rules that every one of them keeps.
+//! Tests which charts there are, that each rests on records, and that each keeps the common rules.
 
 use super::*;
 use crate::Report;

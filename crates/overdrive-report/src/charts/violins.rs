@@ -1,4 +1,4 @@
-//! Where the samples lie: a violin from stored samples, a strip plot where there are fewer than
+//! The distribution of samples: a violin of stored samples, or a strip plot if there are fewer than
 //! twenty.
 //!
 //! The density is a Gaussian kernel estimate with Silverman's bandwidth (1986, eq. 3.31), cut at

@@ -1,5 +1,5 @@
-//! Which configuration is right most often, by an interval; where no quality was measured, how far
-//! outputs lie from the reference.
+//! The most accurate configuration, by an interval. If no quality was measured, by the distance of
+//! outputs from the reference.
 
 use super::super::judged::JudgedRow;
 use super::card::Card;

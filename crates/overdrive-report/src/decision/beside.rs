@@ -25,7 +25,7 @@ pub(super) fn table(
             None => rows.push((row, vec![card.title])),
         }
     }
-    // Of every other engine what is soonest.
+    // The fastest row of every other engine.
     for row in soonest(question) {
         let engine = |row: &JudgedRow<'_>| row.record.case.configuration.backend.clone();
         if rows.iter().all(|(other, _)| engine(other) != engine(row)) {

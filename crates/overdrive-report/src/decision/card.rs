@@ -10,7 +10,7 @@ pub(crate) struct Card {
     pub(crate) winner: Option<String>,
     /// The winner's case: two studies may have a row of one configuration.
     pub(crate) id: Option<String>,
-    /// What the winner is, and the command that makes it.
+    /// A description of the winner, and the command that makes it.
     pub(crate) about: Option<String>,
     pub(crate) made_by: Option<String>,
     /// Its value with its interval, or the short answer where there is no winner.
@@ -54,7 +54,7 @@ impl Card {
         }
     }
 
-    /// With what its winner is, where the run recorded that.
+    /// Adds the description of its winner, if the run recorded one.
     pub(super) fn explained(self, judged: &JudgedResults<'_>) -> Self {
         let row = self.id.as_ref().and_then(|id| judged.find(id));
         match row.and_then(|row| judged.variant(row)).cloned() {

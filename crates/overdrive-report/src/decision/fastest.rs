@@ -1,4 +1,4 @@
-//! Which configuration answers soonest, and what it costs.
+//! The configuration with the lowest latency, and what it costs.
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{Lead, believed};

@@ -23,7 +23,8 @@ pub(super) struct Question<'j, 'r> {
 }
 
 impl Question<'_, '_> {
-    /// `cosine 0.9994`, `54.4 MiB`, `63 ms`: what a row has beside what it won by.
+    /// `cosine 0.9994`, `54.4 MiB`, `63 ms`: further properties of a row, besides the one that it
+    /// won by.
     pub(super) fn has(&self, row: &JudgedRow<'_>) -> Vec<String> {
         let quality = metrics().find_map(|metric| {
             let reading = metric.read(row.measurement()?)?;

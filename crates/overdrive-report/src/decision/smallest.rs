@@ -1,5 +1,4 @@
-//! Which configuration takes least room: its file, or the memory of a call where no file was
-//! written.
+//! The smallest configuration: by its file, or by the memory of a call if no file was written.
 
 use super::super::judged::JudgedRow;
 use super::card::Card;
@@ -63,8 +62,8 @@ pub(super) fn card(question: &Question<'_, '_>) -> Card {
     card.resting_on(&sized)
 }
 
-/// Of rows of one size, the one that is better than every other, by the first quality that all have
-/// and that tells them apart. A single row is the best.
+/// Among rows of one size, the one that is better than every other. They are compared by the first
+/// quality that all have and that tells them apart. A single row is the best.
 fn best<'j, 'r>(rows: &[&'j JudgedRow<'r>]) -> Option<&'j JudgedRow<'r>> {
     let of = |metric: &Measure| {
         let beats = |row: &&&'j JudgedRow<'r>| {

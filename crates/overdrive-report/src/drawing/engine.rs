@@ -4,8 +4,8 @@ use rquickjs::{CatchResultExt, Context, Function, Runtime};
 
 use crate::charts::{Chart, ECHARTS, SCRIPT, WIDTH};
 
-/// What ECharts asks of its surroundings even without a browser. A timer that called back at once
-/// would recurse without end, so none ever fires: a chart without animation needs none.
+/// Globals that ECharts needs even without a browser. A timer that called back at once would
+/// recurse without end, so none ever fires: a chart without animation needs none.
 const SURROUNDINGS: &str = "globalThis.setTimeout = () => 0; globalThis.clearTimeout = () => {};
     globalThis.self = globalThis; globalThis.navigator = { userAgent: '' }; globalThis.console = \
                             { log() {}, warn() {}, error() {} };";

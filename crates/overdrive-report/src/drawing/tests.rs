@@ -1,5 +1,5 @@
-//! The pictures of every chart, kept as they were last looked at, and what makes them files that
-//! others can use.
+//! Compares the pictures of every chart with those last reviewed, and tests that others can use the
+//! files.
 
 use super::*;
 use crate::Report;

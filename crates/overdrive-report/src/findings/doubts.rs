@@ -1,4 +1,4 @@
-//! What the samples say against being believed.
+//! Reasons in the samples not to believe a figure.
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};

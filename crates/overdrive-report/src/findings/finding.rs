@@ -9,7 +9,7 @@ use crate::judged::{JudgedResults, JudgedRow};
 /// A sentence and the records behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// Its topic.
     pub topic: Topic,
     /// The sentence; names of cases stand in backticks.
     pub sentence: String,
@@ -17,7 +17,7 @@ pub struct Finding {
     pub records: Vec<String>,
 }
 
-/// What findings are about, in the order in which a report says them.
+/// Topics of findings, in the order of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
@@ -41,7 +41,7 @@ pub enum Topic {
     LaunchBound,
     /// Samples that speak against being believed.
     Doubt,
-    /// What gave no figure, and why.
+    /// Cases without a figure, and why.
     Stopped,
 }
 

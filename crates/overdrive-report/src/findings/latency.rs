@@ -1,4 +1,4 @@
-//! Which configuration answers soonest.
+//! The configuration with the lowest latency.
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::leaders::{believed, fastest};

@@ -1,4 +1,4 @@
-//! Which configuration needs least memory.
+//! The configuration that needs the least memory.
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::super::witness::{memory, witness};

@@ -1,4 +1,4 @@
-//! Which model is most accurate, which file is smallest, and which model lost quality.
+//! The most accurate model, the smallest file, and models that lost quality.
 //!
 //! One sample of 360 makes nobody the most accurate: a difference counts where an interval excludes
 //! 0.
@@ -14,7 +14,7 @@ use overdrive_bench::quality::{Difference, FAR, Measure, metrics};
 /// The quantity that says how large a model is on disk.
 pub(crate) const FILE_BYTES: &str = "file_bytes";
 
-/// The best by each metric, where it is better than all others; the smallest file; and what lost
+/// The best by each metric, if it is better than all others; the smallest file; and losses of
 /// quality.
 pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = metrics().flat_map(|metric| best(judged, metric)).collect();
@@ -40,7 +40,7 @@ fn best(judged: &JudgedResults<'_>, metric: &Measure) -> Vec<Finding> {
     sentences(Topic::Quality, &format!("the best {} has", metric.title), wins.collect())
 }
 
-/// The smallest file, with its quality beside it.
+/// The smallest file, with its quality.
 fn smallest<'j, 'r>(candidates: Vec<&'j JudgedRow<'r>>) -> Option<Win<'j, 'r>> {
     let bytes = |row: &JudgedRow<'_>| quantity(row, FILE_BYTES).unwrap_or(f64::INFINITY);
     let winner = least(&candidates, bytes);

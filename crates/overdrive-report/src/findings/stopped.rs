@@ -1,4 +1,4 @@
-//! What gave no figure, and why.
+//! Cases without a figure, and why.
 
 use super::super::judged::{JudgedResults, JudgedRow};
 use super::finding::{Finding, Topic};

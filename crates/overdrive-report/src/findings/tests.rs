@@ -315,7 +315,7 @@ fn what_the_gate_found_worse_is_told_where_the_case_is_known() {
     assert!(said(&found, Topic::Regressed)[0].contains("advisory only"));
 }
 
-/// The records that a strategy drew; several may be of one case, of which the first is kept.
+/// The records that a strategy drew. If several are of one case, the first is kept.
 fn distinct(records: Vec<Record>) -> Results {
     let mut found = results();
     for mut record in records {

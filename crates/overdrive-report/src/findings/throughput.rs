@@ -1,4 +1,4 @@
-//! Which size and configuration handle most per second.
+//! The size and the configuration with the highest throughput.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,9 @@ use super::finding::{Finding, Topic};
 use super::grouped::by;
 use super::win::{Win, sentences};
 
-/// The highest rate over all sizes of a workload. With a single size it is the fastest again, which
-/// is said where back ends compete: who asks for throughput should find its winner by that name.
+/// The highest rate over all sizes of a workload. With a single size it is the fastest row again.
+/// It is still reported where back ends compete, so that readers who look for throughput find the
+/// winner.
 pub(super) fn rule(judged: &JudgedResults<'_>) -> Vec<Finding> {
     let groups = by(judged, |row| {
         let (measurement, series) = believed(judged, row)?;

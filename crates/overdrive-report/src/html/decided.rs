@@ -12,9 +12,9 @@ const ROWS: usize = 12;
 
 #[derive(Serialize)]
 pub(super) struct DecisionView {
-    /// Of one model.
+    /// The cards of one model.
     one: Option<SubjectView>,
-    /// Of the other workloads.
+    /// The rows of the other workloads.
     rows: Vec<SubjectView>,
 }
 

@@ -16,7 +16,7 @@ const TEMPLATE: &str = include_str!("paper.html");
 pub struct Part {
     /// Its title.
     pub title: String,
-    /// Sentences; what stands between backticks is code.
+    /// Sentences; text between backticks is code.
     pub lines: Vec<String>,
     /// Charts with the SVG of each.
     pub pictures: Vec<(Chart, String)>,

@@ -306,8 +306,8 @@ pub(super) fn chart_view(chart: &Chart, stills: &Stills) -> ChartView {
     }
 }
 
-/// The picture with the page's colours instead of the light palette's, so that it is dark where the
-/// page is.
+/// The picture with the page's colours instead of the light palette's, so that it is dark on a dark
+/// page.
 pub(super) fn themed(svg: &str) -> String {
     palette()
         .fold(svg.to_owned(), |svg, (name, value)| svg.replace(value, &format!("var(--{name})")))

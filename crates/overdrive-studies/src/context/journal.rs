@@ -1,4 +1,4 @@
-//! Which cases a run takes, what it has of an earlier one, and who hears of it.
+//! `Journal`: the cases of a run, results of an earlier run, and reports of progress.
 
 use overdrive_bench::case::Case;
 use overdrive_bench::failure::FailureKind;
@@ -41,7 +41,7 @@ pub struct Journal<'a> {
 }
 
 impl Journal<'_> {
-    /// Of a run that takes every case, keeps nothing between sessions and tells nobody.
+    /// The journal of a run that takes every case, keeps nothing between sessions and tells nobody.
     pub fn silent(command: impl Into<String>) -> Self {
         let command = command.into();
         Self { command, progress: &Silent, only: &[], earlier: &[], keep: &|_| () }
@@ -71,8 +71,9 @@ impl Journal<'_> {
         }
     }
 
-    /// What an interrupted run of this seed left of these cases, if it left all. A session is taken
-    /// whole or not at all, since its cases alternated. What was skipped then is tried now.
+    /// Records of these cases from an interrupted run with this seed, if it has all of them. A
+    /// session is taken whole or not at all, since its cases alternated. Cases that were skipped
+    /// then are tried now.
     pub(super) fn taken_earlier(&self, cases: &[Case], seed: u64) -> Option<Vec<Record>> {
         let skipped =
             |r: &Record| r.outcome.failure().is_some_and(|f| f.kind == FailureKind::Skipped);

@@ -1,4 +1,4 @@
-//! Who takes part in a session: our devices, and whoever is measured beside them.
+//! `Parties`: our devices, and the engines and frameworks that are measured in the same session.
 
 use crate::Peer;
 use overdrive_ir::Backend;

@@ -1,4 +1,5 @@
-//! What is counted beside time, and held against time.
+//! `Probes`: quantities measured in addition to time, and the ceilings that times are compared
+//! with.
 
 use overdrive_bench::ceilings::Ceiling;
 use overdrive_bench::energy::EnergyProbe;

@@ -19,7 +19,7 @@ pub struct Sampling<'a> {
     /// When the study under way should have ended, on `clock`; a workload that would begin later is
     /// skipped.
     pub deadline_ns: Option<u64>,
-    /// What engines and frameworks may spend beside that.
+    /// Additional time that engines and frameworks may spend.
     pub allowance: &'a Allowance,
     /// Looked at between steps.
     pub stop: Stop,
@@ -53,8 +53,7 @@ impl<'a> Sampling<'a> {
         })
     }
 
-    /// What somebody who is not one of our devices needs to make something ready, at the expense of
-    /// his own allowance.
+    /// Runs the preparation of an engine or framework, which is charged to its own allowance.
     pub(crate) fn at_own_expense<T>(
         &self,
         who: &str,

@@ -2,11 +2,11 @@
 //! next token.
 //!
 //! All of them share one `State` by name: weights, and caches that are updated where they are. The
-//! caches may be of several sequences, which begin and end as they like and take each step
+//! caches may hold several sequences, which begin and end independently and take each step
 //! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all.
-//! The padding of a prompt is never seen: its keys stand behind the last position and are
-//! overwritten one by one. Invariant: no byte of a cache behind a sequence's present position, and
-//! none of another sequence, reaches its logits.
+//! The padding of a prompt is never seen: its keys come after the last position and are overwritten
+//! one by one. Invariant: no byte of a cache after a sequence's present position, and none of
+//! another sequence, affects its logits.
 
 use super::{DecodeError, Decoder};
 use crate::pretrained::Pretrained;
@@ -147,7 +147,7 @@ impl<'a> CachedDecoder<'a> {
             }
         }
         let ids: Vec<usize> = tokens.iter().map(|token| token.unwrap_or(0) as usize).collect();
-        // What pauses writes where its next token will: nobody looks there before.
+        // A paused sequence writes to the place of its next token, which nobody reads before that.
         let positions: Vec<usize> = self.seen.iter().map(|&seen| seen.min(capacity - 1)).collect();
         let logits = self.call(Span::Step { caches: self.caches }, &[&ids, &positions])?;
         for (seen, _) in self.seen.iter_mut().zip(tokens).filter(|(_, token)| token.is_some()) {

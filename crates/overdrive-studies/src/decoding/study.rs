@@ -1,4 +1,4 @@
-//! The study of decoding: what the next token of a published decoder takes, in each mode of the
+//! The study of decoding: the time of the next token of a published decoder, in each mode of the
 //! device, and on codes.
 //!
 //! A call is one token with a cache of keys and values, at positions that follow each other. Where
@@ -41,13 +41,13 @@ pub type MakeCoded<'a> = dyn Fn(&str) -> Option<Pretrained> + 'a;
 /// device.
 #[derive(Copy, Clone)]
 pub struct Decoded<'a> {
-    /// What is timed, for its name.
+    /// The timed workload, for its name.
     pub workload: &'a Workload,
     /// The model.
     pub model: &'a Pretrained,
     /// Modes of codes.
     pub modes: &'a [&'static str],
-    /// What makes them: asked only where the study takes its cases.
+    /// Builds them; called only if the study takes their cases.
     pub coded: &'a MakeCoded<'a>,
 }
 

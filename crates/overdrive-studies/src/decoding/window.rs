@@ -2,8 +2,8 @@
 //! every token.
 //!
 //! For models whose graph takes ids `[batch, T]` and gives all logits `[batch, T, V]`, such as
-//! those that train here. A sequence longer than the window loses its beginning. Invariant: what
-//! fills a short sequence up stands behind it, where a causal model does not look.
+//! those that train here. A sequence longer than the window loses its beginning. Invariant: padding
+//! of a short sequence comes after it, where a causal model does not look.
 
 use super::{DecodeError, Decoder};
 use overdrive_ir::{Backend, Buffer, Dim, Graph, Mode, Session, State, Tensor, TensorType, Tuning};

@@ -1,4 +1,4 @@
-//! The same questions at the sizes of an accelerator, in the formats that it is bought for.
+//! The kernel cases at the sizes and in the formats of an accelerator.
 //!
 //! Sizes are those for which other stacks publish figures. References of what is large are computed
 //! on sampled rows.

@@ -1,4 +1,4 @@
-//! What the cases of a processor and of an accelerator share.
+//! Code that the cases of a processor and of an accelerator share.
 
 use super::graphs::{copy, transformer_matmuls};
 use crate::{Context, Entry, Workload, measure};
@@ -27,8 +27,8 @@ pub(super) fn relate(records: &mut [Record], of: usize, over: usize, quantity: &
 /// The graph of a kernel on rows.
 pub(super) type BuildKernel = fn(DType, [usize; 2]) -> Result<Graph, GraphError>;
 
-/// A kernel on rows and a copy of the same bytes, in one session; what takes one pass over its rows
-/// is compared on some of them.
+/// Measures a kernel on rows and a copy of the same bytes in one session. A kernel that makes one
+/// pass over its rows is checked on some of them only.
 pub(super) fn beside_copy(
     context: &Context<'_>,
     (name, build): (&str, BuildKernel),

@@ -23,7 +23,8 @@ fn function(
     b.finish()
 }
 
-/// Both operands are inputs, so that nobody packs ahead what the libraries pack in each call.
+/// Both operands are inputs, so that no back end packs ahead of time what libraries pack in each
+/// call.
 pub(crate) fn matmul(dtype: DType, [m, n, k]: [usize; 3]) -> Result<Graph, GraphError> {
     let b = Builder::new("matmul");
     let x = b.input("a", TensorType::new(dtype, [m, k]));

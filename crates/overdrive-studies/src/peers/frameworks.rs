@@ -11,7 +11,7 @@ pub(super) struct Framework {
     pub(super) program: &'static str,
 }
 
-/// What programs import that are not packages: a name and a text each.
+/// Modules that programs import and that are not packages: a name and a text each.
 pub(super) const MODULES: [(&str, &str); 4] = [
     ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
     ("published_models.py", include_str!("../../../../peers/published_models.py")),

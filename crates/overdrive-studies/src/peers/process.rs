@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// What the program says of itself first.
+/// The first message of the program, about itself.
 #[derive(Debug, Clone, Deserialize)]
 struct Description {
     version: String,
@@ -46,13 +46,13 @@ struct Pipe {
     from: BufReader<ChildStdout>,
 }
 
-/// What a program says of a workload.
+/// The answer of a program about a workload.
 #[derive(Debug, Deserialize)]
 pub(crate) struct KnownWorkload {
     known: bool,
-    /// Whose implementation it is, where that is not the framework's own.
+    /// The library that implements it, if not the framework itself.
     pub(crate) by: Option<String>,
-    /// What else sets eager calls apart: those of attention and of rows by a back end of their own.
+    /// Variants of eager calls: attention, and kernels over rows, by a back end of their own.
     #[serde(default)]
     pub(crate) variants: Vec<String>,
 }
@@ -85,8 +85,8 @@ impl Peer {
     /// zero threads are its own choice. A request to end ends it.
     ///
     /// # Errors
-    /// For another name; without that interpreter, or where it lacks the framework; says what to
-    /// install.
+    /// For an unknown name, or if the interpreter or its framework is missing. The error says what
+    /// to install.
     pub fn python(
         name: &str,
         interpreter: &str,
@@ -187,7 +187,7 @@ impl Peer {
         self.description.threads
     }
 
-    /// What it makes of this workload, if it writes it down.
+    /// The framework's own version of this workload, if its program has one.
     pub(crate) fn knows(&self, workload: &Workload) -> Option<KnownWorkload> {
         let request =
             json!({ "do": "knows", "workload": workload.key.name, "config": workload.config });
@@ -217,7 +217,7 @@ impl Peer {
     /// The answer to one request.
     ///
     /// # Errors
-    /// What the framework says, by its class; an answer that is none.
+    /// The framework's own failure, by its class; or an answer that cannot be read.
     pub(super) fn ask<T: DeserializeOwned>(&self, request: &Value) -> Result<T, Failure> {
         let lost = |e: std::io::Error| {
             Failure::failed(format!("the process of {} is gone: {e}", self.name))
@@ -245,8 +245,8 @@ fn folder() -> Result<TempDir, Failure> {
         .map_err(unwritable(&place))
 }
 
-/// Writes the modules that programs import. Returns the folders in which the interpreter is to look
-/// for packages first: this one, and those that the user names in `PYTHONPATH` by absolute paths.
+/// Writes the modules that programs import. Returns the folders that the interpreter searches first
+/// for packages: this one, and the absolute paths in the user's `PYTHONPATH`.
 fn with_modules(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     for (name, text) in MODULES {
         std::fs::write(folder.join(name), text).map_err(unwritable(folder))?;

@@ -29,7 +29,7 @@ pub(crate) struct Way<'a> {
     pub(crate) layers: &'a [String],
 }
 
-/// What outputs are compared with.
+/// The reference of the outputs.
 pub(crate) enum HeldTo<'a> {
     /// The reference, within a tolerance.
     Oracle(&'a Oracle<'a>, Tolerance),
@@ -38,7 +38,8 @@ pub(crate) enum HeldTo<'a> {
     Itself(&'a dyn Fn(u64) -> Vec<Tensor>),
 }
 
-/// Of another call of one's own: the order of sums may differ between two calls.
+/// Tolerance against another call of the same graph: the order of sums may differ between two
+/// calls.
 const OWN: f64 = 1e-2;
 
 /// An open workload.
@@ -51,7 +52,7 @@ pub(crate) struct Timed<'a> {
     sets: Vec<PathBuf>,
     current: usize,
     names: Vec<String>,
-    /// What was paid once.
+    /// Costs that were paid once.
     pub(crate) overhead: Overhead,
     /// Bytes of its parameters, where it says so.
     pub(crate) weight_bytes: Option<u64>,
@@ -80,7 +81,7 @@ impl<'a> Timed<'a> {
     /// Makes a workload ready.
     ///
     /// # Errors
-    /// What the peer says.
+    /// The peer's error.
     pub(crate) fn open(
         peer: &'a Peer,
         held_to: HeldTo<'a>,

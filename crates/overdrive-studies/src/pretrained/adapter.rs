@@ -12,7 +12,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What PEFT puts before the name of a module.
+/// Prefix of PEFT for the name of a module.
 const PREFIX: &str = "base_model.model.";
 
 impl Pretrained {

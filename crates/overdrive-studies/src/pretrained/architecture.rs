@@ -69,7 +69,8 @@ const KNOWN: [(&str, ReadArchitecture); 22] = [
 type ReadArchitecture = fn(&Config, &str, &Path) -> Result<Architecture, FormatError>;
 
 impl Architecture {
-    /// What config.json describes; `folder` is where sentence encoders say how they pool.
+    /// The architecture that config.json describes; `folder` is where sentence encoders say how
+    /// they pool.
     pub(crate) fn read(config: &Config, folder: &Path) -> Result<Self, FormatError> {
         let found = config.text(&["model_type"])?;
         let Some((name, read)) = KNOWN.iter().find(|(name, _)| *name == found) else {
@@ -78,7 +79,7 @@ impl Architecture {
                 config.wrong("model_type", &format!("one of {known}"), &format!("`{found}`"));
             return Err(error);
         };
-        // Rows of attention that were removed, of which no weights are left.
+        // Attention heads that were removed, so that their weights are missing.
         if config.section(&["pruned_heads"])?.is_some_and(|heads| !heads.is_empty()) {
             return Err(config.wrong("pruned_heads", "none", "some"));
         }
@@ -115,7 +116,7 @@ impl Architecture {
         }
     }
 
-    /// What is known of it beside its graph.
+    /// Facts about it that its graph does not say.
     pub(crate) fn facts(&self) -> Facts {
         match self {
             Self::Gpt2(gpt2) => gpt2::facts(gpt2),
@@ -128,7 +129,7 @@ impl Architecture {
         }
     }
 
-    /// What it is given and what it gives.
+    /// Kind of its inputs and outputs.
     pub fn task(&self) -> ModelTask {
         self.facts().task
     }
@@ -158,7 +159,7 @@ impl Architecture {
         }
     }
 
-    /// What fills the rows of a batch up behind shorter texts. The mask hides it.
+    /// The padding token after shorter texts of a batch. The mask hides it.
     pub fn filling(&self) -> u32 {
         match self {
             Self::Bert(Bert { kin: Kin::Roberta { filling, .. }, .. }) => *filling,
@@ -182,7 +183,7 @@ impl Architecture {
         }
     }
 
-    /// What a user should know of how this runs; `config` is what it was read from.
+    /// Notes for a user on how this runs; `config` is what it was read from.
     ///
     /// # Errors
     /// When a file about inputs is damaged.

@@ -1,5 +1,5 @@
-//! config.json of BERT, RoBERTa and DistilBERT: encoders, classifiers, and what modules.json of a
-//! sentence encoder makes of one.
+//! config.json of BERT, RoBERTa and DistilBERT: encoders, classifiers, and sentence encoders by
+//! their modules.json.
 
 use super::architecture::Architecture;
 use super::facts::{Facts, ModelTask, NamedExtent};

@@ -17,7 +17,7 @@ const NO_END: u32 = 2;
 /// Texts of a call unless the user says otherwise.
 const DEFAULT_TEXTS: usize = 4;
 
-/// What the fields of a tower mean where they are absent.
+/// Defaults of the fields of a tower.
 struct Defaults {
     width: usize,
     hidden: usize,
@@ -74,7 +74,7 @@ fn stack(tower: &Config, defaults: &Defaults) -> Result<Stack, FormatError> {
     let width = count("hidden_size", defaults.width)?;
     let heads = count("num_attention_heads", defaults.heads)?;
     check_heads(tower, ("num_attention_heads", heads), width)?;
-    // That of the whole decides, not that of a tower.
+    // Read, so that it counts as known; the value of the whole model decides, not that of a tower.
     tower.find_count(&["projection_dim"])?;
     Ok(Stack {
         width,
@@ -110,7 +110,7 @@ pub(super) fn facts(clip: &Clip) -> Facts {
     }
 }
 
-/// What a user should know of its inputs.
+/// Notes for a user on its inputs.
 pub(super) fn notes(clip: &Clip, folder: &Path) -> Result<Vec<String>, FormatError> {
     let end = match clip.end {
         End::Token(id) => format!("the first token {id}"),

@@ -1,4 +1,4 @@
-//! Which layers of a folder have codes instead of weights, as its config.json says, and the codes
+//! The layers of a folder that have codes instead of weights, by its config.json, and the codes
 //! themselves.
 //!
 //! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads;
@@ -27,7 +27,7 @@ pub struct Coding {
     pub mode: String,
     /// Their formats by name.
     pub layers: BTreeMap<String, Scheme>,
-    /// How it came about, for who reads the file.
+    /// How the coding was made, for readers of the file.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub recipe: Value,
 }
@@ -40,7 +40,7 @@ impl Coding {
         Self { mode: mode.to_owned(), layers: layers.collect(), recipe }
     }
 
-    /// What config.json says, if it says anything.
+    /// The coding in config.json, if it has one.
     pub(super) fn read(config: &Config) -> Result<Option<Self>, FormatError> {
         let json = config.to_json();
         let of_others = json.get("quantization_config").filter(|found| !found.is_null());

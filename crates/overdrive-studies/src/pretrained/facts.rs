@@ -4,7 +4,7 @@
 //! One value per architecture, so that a new one is a file that gives it and no line in a dozen
 //! functions. Invariant: names are those of the states of its graph.
 
-/// What a model is given and what it gives, as far as texts, judges and commands ask.
+/// Kind of a model by its inputs and outputs, as far as texts, judges and commands need it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ModelTask {
     /// Tokens to the logits of the next one: it generates, and perplexity judges it.
@@ -33,7 +33,7 @@ const DEFAULT_TOKENS: usize = 128;
 impl NamedExtent {
     pub(super) const BATCH: Self = Self { name: "batch", size: 1, most: None };
 
-    /// Of sequences of at most `context` tokens.
+    /// For sequences of at most `context` tokens.
     pub(super) fn tokens(context: usize) -> Self {
         Self { name: "tokens", size: context.min(DEFAULT_TOKENS), most: Some(context) }
     }
@@ -46,7 +46,7 @@ pub(crate) struct Facts {
     pub(crate) extents: Vec<NamedExtent>,
     /// Token ids are below this, where there are tokens.
     pub(crate) vocabulary: Option<usize>,
-    /// What stands before the names of modules where a class of `transformers` adds a head.
+    /// Prefix of module names in `transformers` classes that add a head.
     pub(super) prefix: &'static str,
     /// The state of the table of tokens.
     pub(super) tokens: Option<&'static str>,

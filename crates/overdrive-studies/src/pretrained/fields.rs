@@ -153,8 +153,8 @@ pub(super) fn classes(config: &Config) -> Result<Vec<String>, FormatError> {
     Ok(names.into_values().collect())
 }
 
-/// Fields whatever is said in them, a model computes the same: who made it, how it was trained,
-/// which tokens mean what, what else `transformers` returns; and what is read elsewhere.
+/// Fields that do not change what a model computes: its origin, its training, meanings of tokens,
+/// extra results of `transformers`. Fields that are read elsewhere are here too.
 const IDLE: [&str; 90] = [
     "_name_or_path",
     "architectures",
@@ -253,7 +253,7 @@ const IDLE_STARTS: [&str; 2] = ["_", "summary_"];
 const IDLE_ENDS: [&str; 7] =
     ["dropout", "_dropout_prob", "_pdrop", "drop", "_token_id", "_token_index", "layerdrop"];
 
-/// What to say of fields that were not asked for and may mean something.
+/// A note on fields that nobody read and that may matter.
 pub(super) fn note_on_unknown(config: &Config) -> Option<String> {
     let is_idle = |name: &str| {
         let own = name.rsplit('.').next().unwrap_or(name);

@@ -12,11 +12,11 @@ use overdrive_formats::huggingface::Config;
 pub struct Labels {
     /// A name for each output, in their order.
     pub names: Vec<String>,
-    /// What a sample's label is.
+    /// The kind of a sample's label.
     pub problem: Problem,
 }
 
-/// What a sample's label is.
+/// The kind of a sample's label.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Problem {
     /// One of the classes.
@@ -27,7 +27,7 @@ pub enum Problem {
     Quantity,
 }
 
-/// What stands behind the family in the names of classifiers of text.
+/// End of the class names of text classifiers, after the family.
 const CLASSIFIER: &str = "ForSequenceClassification";
 
 /// Names that a note lists at most.
@@ -60,7 +60,7 @@ impl Labels {
         Ok(Some(Self { names, problem }))
     }
 
-    /// What y is, for a user.
+    /// Describes y to a user.
     pub(super) fn said(&self) -> String {
         match (self.problem, self.names.len()) {
             (Problem::Quantity, 1) => "y is a quantity (regression)".to_owned(),
@@ -73,7 +73,7 @@ impl Labels {
     }
 }
 
-/// What the logits of classes of these names are, for a user.
+/// Describes the logits of classes with these names to a user.
 pub(super) fn logits(names: &[String]) -> String {
     let (count, more) = (names.len(), if names.len() > LISTED { ", ..." } else { "" });
     format!("y is the logits of {count} classes: {}{more}", names[..count.min(LISTED)].join(", "))

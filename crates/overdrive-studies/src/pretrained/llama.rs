@@ -1,5 +1,5 @@
-//! config.json of Llama and its kin. They share most fields and differ in defaults, and in what is
-//! built in and has no field.
+//! config.json of Llama and its kin. They share most fields. They differ in defaults, and in
+//! properties that have no field.
 
 use super::architecture::Architecture;
 use super::facts::Facts;
@@ -17,11 +17,11 @@ use std::path::Path;
 /// Most experts of a block, and of a model: each is three layers of the graph.
 const MAX_EXPERTS: [usize; 2] = [512, 16_384];
 
-/// What the fields of an architecture mean where they are absent.
+/// Defaults of the fields of an architecture.
 struct Defaults {
     /// Width of a head; none where it is the width over the heads.
     depth: Option<usize>,
-    /// Heads of keys and values; none where it is those of queries.
+    /// Heads of keys and values; `None` means as many as query heads.
     key_heads: Option<usize>,
     eps: f64,
     longest: usize,
@@ -160,7 +160,7 @@ pub(super) fn facts(llama: &Llama, context: usize) -> Facts {
     Facts { tied: llama.tied, ..Facts::decoder(llama.vocabulary, context) }
 }
 
-/// What a user should know of how it runs.
+/// Notes for a user on how it runs.
 pub(super) fn notes(llama: &Llama, context: usize, config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     let windows: Vec<usize> = llama.windows.iter().copied().flatten().collect();
@@ -322,11 +322,11 @@ fn windows(config: &Config, kin: &str, layers: usize) -> Result<Vec<Option<usize
     kinds.iter().map(of_kind).collect()
 }
 
-/// Of Qwen, blocks before the first with a window where a file does not say.
+/// For Qwen: number of blocks before the first with a window, if a file does not say.
 const DEFAULT_FULL_LAYERS: usize = 28;
 
 /// Tokens of a window where a file does not say.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// Of Gemma 3, every so manieth block sees all tokens.
+/// For Gemma 3: every `DEFAULT_PATTERN`-th block sees all tokens.
 const DEFAULT_PATTERN: usize = 6;

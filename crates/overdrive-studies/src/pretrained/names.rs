@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Fitted {
     /// Under the names of the states of the graph, and with what no rule knows.
     pub(super) tensors: Tensors,
-    /// What stood before such a name in the files, or stands before it here alone: the name of the
-    /// state, that in the files.
+    /// States whose names here and in the files differ by a prefix: name of the state, name in the
+    /// files.
     pub(super) renamed: BTreeMap<String, String>,
-    /// What is known to be no part of the graph, under its own names.
+    /// Tensors known to be no part of the graph, under their own names.
     pub(super) left_out: Tensors,
 }
 
@@ -66,14 +66,14 @@ pub(super) fn fit(
     Fitted { tensors: fitted, renamed, left_out }
 }
 
-/// What compressed-tensors writes behind the name of a weight, where a graph has no state of that
+/// Suffixes that compressed-tensors adds to the name of a weight, if a graph has no state of that
 /// name.
 const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 
 /// Names that a tensor's state may have, the likeliest first.
 fn candidates(facts: &Facts, name: &str) -> Vec<String> {
     let prefix = facts.prefix;
-    // What TensorFlow called scale and shift of a norm.
+    // TensorFlow's names of scale and shift of a norm.
     let newer = match (name.strip_suffix(".gamma"), name.strip_suffix(".beta")) {
         (Some(stem), _) => format!("{stem}.weight"),
         (_, Some(stem)) => format!("{stem}.bias"),

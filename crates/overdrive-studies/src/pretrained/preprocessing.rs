@@ -1,9 +1,9 @@
 //! The steps that a folder's preprocessor applies to images or sound before the model sees them.
-//! They are read so that a user knows what to feed, and is told where a preprocessor is of another
+//! They tell a user what inputs the model needs, and whether the preprocessor belongs to another
 //! model.
 //!
 //! The file is preprocessor_config.json, or in newer folders a section of processor_config.json.
-//! Nothing is decoded here. Invariant: what is said stands in the file, or is the default of
+//! Nothing is decoded here. Invariant: every reported step is in the file, or is a default of
 //! `transformers`.
 
 use overdrive_formats::FormatError;

@@ -10,7 +10,7 @@ use overdrive_formats::huggingface::{Config, Otherwise};
 use overdrive_models::Rotary;
 use std::f64::consts::TAU;
 
-/// What the rest of a config says of positions.
+/// Facts about positions from the rest of a config.
 #[derive(Copy, Clone)]
 pub(super) struct Positions {
     /// Width of a head.
@@ -41,8 +41,8 @@ pub(super) fn rotary(
     turned(config, scaling, (base.unwrap_or(outside), part), positions)
 }
 
-/// The rotations of blocks with all tokens in sight and of those with a window, each of which has
-/// fields of its own.
+/// The rotations of blocks with full attention and of those with a window. Each kind has its own
+/// fields.
 pub(super) fn rotary_by_kind(
     config: &Config,
     positions: Positions,

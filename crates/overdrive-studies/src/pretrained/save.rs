@@ -1,11 +1,11 @@
-//! A model with other weights as a folder in Hugging Face's format: what the original has, with
-//! codes or trained weights in place of its own.
+//! Writes a model with other weights as a folder in Hugging Face's format. It is the original
+//! folder, with codes or trained weights in place of its weights.
 //!
-//! Its config.json is the original's; of codes with `quantization_config`, which `transformers` and
-//! vLLM read, and `overdrive`, which we read. Tokenizer, generation settings and every other file
-//! that holds no weights are copied. Tensors that did not change are written from where they were
-//! read. Whoever calls fills a place with it. Invariant: what was part of no graph (another task's
-//! head) is in it as it was.
+//! Its config.json is the original's. For codes it also has `quantization_config`, which
+//! `transformers` and vLLM read, and `overdrive`, which we read. Tokenizer, generation settings and
+//! every other file that holds no weights are copied. Unchanged tensors are copied from the
+//! original files. The caller provides the destination. Invariant: tensors that are part of no
+//! graph (another task's head) are kept.
 
 use super::coding::FIELD;
 use super::{Coding, Pretrained, PretrainedError};
@@ -17,7 +17,7 @@ use std::path::Path;
 
 impl Pretrained {
     /// Writes `graph`, which `quantize` made of the graph of this model, with its coding to
-    /// `folder`; gives what a user should know of who can read it.
+    /// `folder`. Returns notes for the user on which programs can read it.
     ///
     /// # Errors
     /// When a file of the original cannot be read, or the system refuses.
@@ -107,7 +107,7 @@ impl Pretrained {
         if let Some(other) = self.renamed.get(&name) {
             return other.clone();
         }
-        // What stands beside a weight has its name in front.
+        // Tensors that accompany a weight have its name as a prefix.
         let of_weight = name.match_indices(".weight").map(|(at, part)| at + part.len()).last();
         let stem = of_weight.map(|end| name[..end].to_owned()).or_else(|| {
             let layer = [".input_scale", ".input_zero_point"]

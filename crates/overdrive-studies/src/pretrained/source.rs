@@ -1,5 +1,5 @@
-//! Where a model is read from: a folder in Hugging Face's format, or a file of GGUF, alone or in a
-//! folder without a config.json.
+//! The source of a model: a folder in Hugging Face's format, or a GGUF file, alone or in a folder
+//! without a config.json.
 
 use overdrive_formats::FormatError;
 use overdrive_formats::gguf::{self, Gguf};
@@ -18,7 +18,7 @@ pub(super) struct PretrainedSource {
     file: Option<Box<Gguf>>,
 }
 
-/// The file of GGUF at a place, if that is what stands there.
+/// The GGUF file at a place, if there is one.
 fn file_at(place: &Path) -> Option<PathBuf> {
     let is_one = |path: &Path| path.extension().is_some_and(|extension| extension == GGUF);
     if !place.is_dir() {
@@ -31,7 +31,7 @@ fn file_at(place: &Path) -> Option<PathBuf> {
     let mut files: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_one(path)).collect();
     files.sort();
-    // Of several, none is the model: the error about the absent config.json says what is there.
+    // With several files none is the model. The error about the missing config.json lists them.
     if files.len() == 1 { files.pop() } else { None }
 }
 
@@ -62,7 +62,7 @@ impl PretrainedSource {
         }
     }
 
-    /// Its tokenizer: the one beside the weights, or that of the file.
+    /// Its tokenizer, from a file next to the weights or from the GGUF file.
     pub(super) fn tokenizer(
         &mut self,
         vocabulary: usize,

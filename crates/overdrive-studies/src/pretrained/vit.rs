@@ -61,7 +61,7 @@ pub(super) fn facts(vit: &Vit) -> Facts {
     }
 }
 
-/// What a user should know of its input and its output.
+/// Notes for a user on its input and its output.
 pub(super) fn notes(vit: &Vit, config: &Config, folder: &Path) -> Result<Vec<String>, FormatError> {
     let output = match vit.classes {
         Some(_) => logits(&classes(config)?),

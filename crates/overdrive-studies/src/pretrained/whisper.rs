@@ -56,7 +56,7 @@ pub(super) fn facts(whisper: &Whisper) -> Facts {
     }
 }
 
-/// What a user should know of its input.
+/// Notes for a user on its input.
 pub(super) fn notes(whisper: &Whisper, folder: &Path) -> Result<Vec<String>, FormatError> {
     preprocessing::sound(folder, [whisper.bins, whisper.frames()])
 }

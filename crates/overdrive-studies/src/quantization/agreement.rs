@@ -1,4 +1,4 @@
-//! How much the outputs of a quantized model are those of the float one, sample by sample.
+//! Agreement of a quantized model's outputs with those of the float model, sample by sample.
 
 use super::estimate::{Estimate, mean};
 use overdrive_ir::Tensor;
@@ -28,8 +28,8 @@ pub fn cosines(float: &[Vec<Tensor>], quantized: &[Vec<Tensor>]) -> Vec<f64> {
     cosines
 }
 
-/// Of how many samples both models' largest output is the same, and of how many in all: classes,
-/// where the last axis has their logits.
+/// The number of samples whose largest output is the same in both models, and the number of all
+/// samples. The last axis has the logits of classes.
 pub fn same_class(float: &[Vec<Tensor>], quantized: &[Vec<Tensor>]) -> [usize; 2] {
     let largest = |row: &[f64]| (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
     let mut counts = [0, 0];

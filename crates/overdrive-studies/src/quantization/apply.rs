@@ -14,8 +14,8 @@ use overdrive_passes::{
     Skipped, awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
 };
 
-/// The template's graph, unbound as it was, prepared and quantized; what has to be seen is seen on
-/// `batches`, which fit the template's own dimensions.
+/// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
+/// on `batches`, which fit the template's own dimensions.
 ///
 /// # Errors
 /// When weights are not finite, there are no samples for a mode that needs some, or the back end

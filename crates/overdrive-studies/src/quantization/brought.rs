@@ -22,9 +22,9 @@ pub type Make<'m> = dyn Fn(&QuantizationMode) -> Result<Quantized, Failure> + 'm
 
 /// A model with what its modes need.
 pub struct Brought<'a> {
-    /// What is timed; its graph is the float model's.
+    /// The timed workload; its graph is the float model's.
     pub workload: &'a Workload,
-    /// What judges, on held-out samples.
+    /// The judge, on held-out samples.
     pub judge: &'a Judge<'a>,
     /// Held-out batches on which outputs are compared.
     pub compared: &'a [Vec<Tensor>],

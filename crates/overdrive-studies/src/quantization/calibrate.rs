@@ -5,7 +5,7 @@ use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::{Evidence, Statistic, observe};
 
-/// What the contractions of a bound graph see on these batches.
+/// Evidence of the values that contractions of a bound graph read on these batches.
 ///
 /// # Errors
 /// When there is no batch, or the back end cannot run the graph.

@@ -37,11 +37,11 @@ impl Estimate {
 /// The mean of a value over samples, judged by several models: `of_models` has the samples of each
 /// model's fold, in order, and the fold's number.
 ///
-/// Models of one fold judge the same samples, so a sample is one observation, its mean over those
-/// models. Two samples are added whose values are a `bound` above and below the mean of none
-/// (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions",
-/// Stat. Med. 2005): without them no difference seen would be an interval of no width. With several
-/// models their means give a second interval by Student's t; the wider of the two is taken.
+/// Models of one fold judge the same samples. So a sample is one observation, its mean over those
+/// models. Two samples of value `bound` and `-bound` are added. Without them, samples that show no
+/// difference would give an interval of width 0. Source: Agresti and Min, "Simple improved
+/// confidence intervals for comparing matched proportions", Stat. Med. 2005. With several models
+/// their means give a second interval by Student's t; the wider of the two is taken.
 pub fn mean(of_models: &[(usize, Vec<f64>)], bound: f64) -> Estimate {
     let samples = by_sample(of_models);
     let count = samples.len() as f64;

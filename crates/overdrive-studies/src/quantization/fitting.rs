@@ -1,4 +1,4 @@
-//! What a study says where its training failed.
+//! The failure of a study whose training failed.
 
 use overdrive_bench::failure::Failure;
 use overdrive_train::TrainError;

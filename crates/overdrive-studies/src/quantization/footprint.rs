@@ -1,4 +1,4 @@
-//! Where the bytes of a model are.
+//! Bytes of a model by part.
 
 use overdrive_ir::Graph;
 use overdrive_passes::Quantized;
@@ -12,17 +12,17 @@ pub struct Footprint {
     pub scales: u64,
     /// Everything else: biases, norms, embeddings, layers that stayed.
     pub unquantized: u64,
-    /// What the quantized weights took in f32.
+    /// Bytes of the quantized weights in f32.
     pub replaced: u64,
 }
 
 impl Footprint {
-    /// Of a graph in which nothing is quantized.
+    /// The footprint of a graph without quantization.
     pub fn float(graph: &Graph) -> Self {
         Self { codes: 0, scales: 0, unquantized: state_bytes(graph), replaced: 0 }
     }
 
-    /// Of what `quantize` made.
+    /// The footprint of a result of `quantize`.
     pub fn of(quantized: &Quantized) -> Self {
         let sum =
             |f: fn(&overdrive_passes::QuantizedLayer) -> u64| quantized.layers.iter().map(f).sum();

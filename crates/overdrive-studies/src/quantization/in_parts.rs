@@ -1,5 +1,5 @@
-//! A mode block by block: each block sees what the quantized blocks before it give, and only its
-//! weights are on the device.
+//! A mode block by block. Each block is calibrated on the outputs of the quantized blocks before
+//! it, and only its weights are on the device.
 //!
 //! Time grows with the number of blocks, where to run all of the model for each grows with its
 //! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply`], codes apart
@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 /// Values that parts of a model give each other, by name.
 type Known = BTreeMap<String, Tensor>;
 
-/// What [`apply`] makes, block by block; `done` is told after each, with how many there are.
+/// The same as [`apply`], block by block. `done` is called after each block, with the number of all
+/// blocks.
 ///
 /// # Errors
 /// As [`apply`].
@@ -64,7 +65,7 @@ pub fn apply_in_parts(
             ..template.clone()
         };
         let next = apply(backend, &of_part, (preparation, &quantization), &seen)?;
-        // Nobody reads what the last part gives.
+        // Nobody reads the outputs of the last part.
         if index + 1 < parts.len() {
             for (known, given) in known.iter_mut().zip(outputs(backend, &next.graph, &seen)?) {
                 known.extend(part.outputs().iter().map(|port| port.name.clone()).zip(given));

@@ -13,20 +13,20 @@ use overdrive_train::data::{Split, Subset, Target};
 use overdrive_train::{Evaluation, Judged, TrainError};
 use std::sync::Arc;
 
-/// What graphs are judged on.
+/// The samples that graphs are judged on.
 enum HeldOut {
     Labelled(Arc<dyn Split>),
-    /// Batches and what the float model makes of them.
+    /// Batches, and the float model's outputs for them.
     Outputs(Vec<Vec<Tensor>>, Vec<Vec<Tensor>>),
 }
 
 /// A metric with its samples.
 pub struct Judge<'a> {
-    /// Where graphs run.
+    /// The back end that graphs run on.
     pub backend: &'a dyn Backend,
     /// The float model, whose dimensions graphs are bound to.
     pub template: &'a Template,
-    /// What scores mean.
+    /// The metric of the scores.
     pub metric: Metric,
     held_out: HeldOut,
 }
@@ -66,8 +66,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// The same on `count` of its samples, by what changes most smoothly: the loss where there are
-    /// labels.
+    /// The same on `count` of its samples, by the smoothest metric: the loss if there are labels.
     #[must_use]
     pub fn screening(&self, count: u64) -> Self {
         let (metric, held_out) = match &self.held_out {

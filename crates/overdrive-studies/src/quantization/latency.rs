@@ -61,9 +61,9 @@ pub fn latency_of_blocks(
     blocks.into_iter().map(timed).collect()
 }
 
-/// The times of bound graphs, in their order, and then those of rivals, each on the inputs that
-/// `draw` gives for a seed. A graph's outputs are compared with those of a run of its own, which
-/// they must equal but for rounding. How near they are to the float model is judged elsewhere.
+/// The times of bound graphs, in their order, then those of rivals. Inputs are those of `draw` for
+/// a seed. A graph's outputs are compared with those of a separate run of the same graph, and must
+/// be equal up to rounding. How near they are to the float model is judged elsewhere.
 ///
 /// # Errors
 /// When the back end cannot compile or run one of them.

@@ -19,8 +19,8 @@ pub enum Metric {
     SquaredError,
 }
 
-/// A model's score on each held-out sample of its fold: percent of its labels that were hit, nats a
-/// token, the cosine, or the squared error.
+/// A model's score on each held-out sample of its fold: percent of correct labels, nats per token,
+/// cosine, or squared error.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scores {
     /// The fold whose samples these are.
@@ -60,7 +60,7 @@ impl Metric {
         }
     }
 
-    /// What an evaluation on labelled samples says, sample by sample; a cosine is of outputs, not
+    /// Scores of an evaluation on labelled samples, sample by sample; a cosine is of outputs, not
     /// of labels.
     pub fn scores(self, fold: usize, evaluation: &Evaluation) -> Scores {
         let positions = evaluation.positions.max(1) as f64;

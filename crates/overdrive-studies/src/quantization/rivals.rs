@@ -11,7 +11,7 @@ use overdrive_bench::outcome::Outcome;
 use overdrive_bench::subject::Subject;
 use overdrive_ir::{DType, Tensor};
 
-/// What rivals are asked to do.
+/// The task given to rivals.
 pub struct Question<'a, 'q> {
     /// The mode of ours.
     pub mode: &'q str,
@@ -21,7 +21,7 @@ pub struct Question<'a, 'q> {
     pub layers: &'q [String],
     /// Inputs of timed calls by seed.
     pub draw: &'a dyn Fn(u64) -> Vec<Tensor>,
-    /// Of the first of them.
+    /// Seed of the first of them.
     pub seed: u64,
     /// Batches on which outputs are compared, and what the float model gave.
     pub compared: (&'q [Vec<Tensor>], &'q [Vec<Tensor>]),
@@ -31,13 +31,13 @@ pub struct Question<'a, 'q> {
 pub struct Rival<'a> {
     /// Framework, its mode, how it runs and the number format of activations.
     pub name: String,
-    /// How near its outputs are to those of our float model.
+    /// Agreement of its outputs with those of our float model.
     pub agreement: Option<Agreement>,
     ready: Result<peers::Timed<'a>, Failure>,
 }
 
-/// The float model and the modes nearest to ours of every framework. What a framework lacks is a
-/// rival that says so. `see` is told how many are made, and of how many.
+/// The float model and the modes nearest to ours of every framework. A mode that a framework lacks
+/// is a rival that says so. `see` is told how many are made, and of how many.
 pub fn rivals<'a>(
     peers: &'a [Peer],
     question: &Question<'a, '_>,
@@ -118,12 +118,12 @@ impl<'a> Rival<'a> {
         self.ready.as_ref().ok().and_then(|ready| ready.weight_bytes)
     }
 
-    /// What is timed, if it could be made ready.
+    /// The timed subject, if it could be prepared.
     pub(super) fn subject(&mut self) -> Option<&mut dyn Subject> {
         self.ready.as_mut().ok().map(|ready| ready as &mut dyn Subject)
     }
 
-    /// What the session saw of it, which is asked for only where it took part.
+    /// Its result in the session. `seen` is called only if it took part.
     pub(super) fn timed(&self, seen: impl FnOnce() -> Outcome) -> Timed {
         match &self.ready {
             Ok(ready) => {

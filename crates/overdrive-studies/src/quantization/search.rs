@@ -1,10 +1,10 @@
 //! Mixed precision: which layer takes which mode, so that nothing else is smaller, as near and as
 //! fast.
 //!
-//! Layers step from f32 through ever smaller forms. The next step is always the one that costs
-//! least for each byte that it saves, by what the scan of single layers saw. The scan only orders
-//! the steps. Models along this path, and every mode on all layers, are made, judged and timed as
-//! wholes. The front is taken from these.
+//! Layers step from f32 through ever smaller forms. The next step is always the one with the least
+//! loss per saved byte, by the scan of single layers. The scan only orders the steps. Models along
+//! this path, and every mode on all layers, are built, judged and timed as a whole. The front is
+//! taken from these.
 
 use super::estimate::Estimate;
 use super::judge::{Judge, bound};
@@ -21,13 +21,13 @@ pub type Assignment = BTreeMap<String, &'static str>;
 /// A model that was made, judged and timed.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Which layer has which mode; empty for the float model.
+    /// The mode of each layer; empty for the float model.
     pub assignment: Assignment,
-    /// What was made; `None` for the float model.
+    /// The quantized model; `None` for the float model.
     pub made: Option<Quantized>,
     /// How, to keep beside the weights.
     pub quantization: Option<Quantization>,
-    /// What it lost, paired over the judge's samples.
+    /// Its loss, paired over the judge's samples.
     pub lost: Estimate,
     /// Bytes of all states.
     pub bytes: u64,
@@ -37,7 +37,7 @@ pub struct Candidate {
     pub on_front: bool,
 }
 
-/// What a search is given.
+/// The input of a search.
 #[derive(Copy, Clone)]
 pub struct Search<'a> {
     /// Modes that layers may take, with what each means for this model.

@@ -18,7 +18,7 @@ pub struct Sensitivity {
     pub layer: String,
     /// The mode.
     pub mode: &'static str,
-    /// What the model lost, paired over the judge's samples.
+    /// The loss of the model, paired over the judge's samples.
     pub lost: Estimate,
     /// Bytes of its weight in f32.
     pub float_bytes: u64,

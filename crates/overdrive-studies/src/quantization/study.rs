@@ -53,7 +53,7 @@ const QUICK_WINDOWS: u64 = 128;
 const SEEDS: u64 = 3;
 /// Batches on which outputs are compared with the float model's.
 const COMPARED: usize = 4;
-/// What the better methods of four bits have to make up for.
+/// The plain mode that better methods of four bits are compared with.
 const NEAREST: &str = "int4-rtn";
 /// Those methods.
 const BETTER: [&str; 3] = ["int4-gptq", "int4-awq", "int4-hqq"];

@@ -1,5 +1,5 @@
-//! The subjects that are judged and timed side by side: the float model, and what each mode makes
-//! of it.
+//! The subjects that are judged and timed side by side: the float model, and its quantization in
+//! each mode.
 
 use super::figures::{self, Quantities};
 use super::judge::bound;
@@ -15,17 +15,17 @@ pub(super) struct Subject {
     pub(super) mode: Option<&'static QuantizationMode>,
     /// A score for each sample of each trained model so far.
     pub(super) scores: Vec<Scores>,
-    /// Of a mode that learns: the scores of the float models that were trained as long.
+    /// For a mode that learns: the scores of the float models that were trained as long.
     trained_as_long: Vec<Scores>,
     /// Bits that a byte of text takes, where labels are text.
     bits_per_byte: Option<f64>,
-    /// Of the first trained model: the graph that is timed and weighed.
+    /// For the first trained model: the graph that is timed and weighed.
     pub(super) first: Option<Graph>,
     footprint: Option<Footprint>,
     likeness: Quantities,
 }
 
-/// What one trained model gives.
+/// The results for one trained model.
 pub(super) struct Judged {
     scores: Scores,
     trained_as_long: Option<Scores>,

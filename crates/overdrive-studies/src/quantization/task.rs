@@ -17,7 +17,7 @@ use overdrive_train::{Evaluation, Evaluator, Fit, Recipe, fit, recipe_of, traine
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// Which samples train, and what the weights are drawn from.
+/// The split into training and judging samples, and the seed of the weights.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Trial {
     /// The fold that judges; a text has only fold 0.
@@ -40,12 +40,12 @@ pub struct Task {
     pub fold: usize,
     /// Calibration sees these training samples, in batches of the template's own size.
     pub seen: Vec<Vec<Tensor>>,
-    /// What judges.
+    /// The judge.
     pub held_out: Arc<dyn Split>,
-    /// What it learnt from, and may learn from further.
+    /// The samples that it learnt from, also for further training.
     parts: Parts,
     seed: u64,
-    /// What further training alone makes of it, for the modes that learn.
+    /// The model after further training without quantization, to compare with modes that learn.
     trained_as_long: OnceCell<Graph>,
 }
 
@@ -111,7 +111,7 @@ impl Task {
         Recipe { seed: self.seed, ..tuning_of(&self.template.name) }
     }
 
-    /// What `graph`, the template's or one made of it, makes of the held-out samples.
+    /// Evaluates `graph`, the template's or one made of it, on the held-out samples.
     ///
     /// # Errors
     /// When the back end cannot run it.
@@ -120,7 +120,7 @@ impl Task {
     }
 }
 
-/// What a graph of the template's interface, bound to its dimensions, makes of each sample of a
+/// Evaluates a graph with the template's interface, bound to its dimensions, on each sample of a
 /// split.
 ///
 /// # Errors

@@ -1,18 +1,18 @@
-//! What a session saw of a graph, and of each of its blocks.
+//! Times of a graph in a session, and of each of its blocks.
 
 use overdrive_bench::outcome::Outcome;
 
-/// What the session saw of a graph.
+/// Results of a session for a graph.
 pub struct Timed {
     /// Its latency, or why there is none.
     pub outcome: Outcome,
     /// Bytes that stay on the device between calls: states, and what was packed of them.
     pub resident_bytes: u64,
-    /// The same with what a call takes for itself: its arena and the scratch of libraries.
+    /// The same including the memory of a call: its arena and the scratch of libraries.
     pub peak_bytes: u64,
 }
 
-/// What a block takes in each graph.
+/// Times of a block in each graph.
 pub struct BlockTimes {
     /// Its name in the first graph.
     pub name: String,

@@ -61,7 +61,7 @@ fn learning(template: &Template, recipe: &Recipe) -> Result<Graph, Failure> {
     template.graph_of(&sizes).map_err(|e| Failure::failed(e.to_string()))
 }
 
-/// What was made of the bound graph, for every size again.
+/// Turns the result for the bound graph into one for every size.
 fn unbound(template: &Template, mut made: Quantized) -> Result<Quantized, Failure> {
     let scheme = |layer: &QuantizedLayer| Some((layer.name.clone(), layer.scheme?));
     let schemes: BTreeMap<String, Scheme> = made.layers.iter().filter_map(scheme).collect();

@@ -12,7 +12,7 @@ use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tuning};
 
 /// One configuration of a workload.
 pub struct Entry<'a> {
-    /// What is computed.
+    /// The computation.
     pub workload: &'a Workload,
     /// Where.
     pub device: &'a Device<'a>,
@@ -22,7 +22,7 @@ pub struct Entry<'a> {
     pub dtype: DType,
     /// The graph to compile: the workload's, or what passes made of it.
     pub graph: Graph,
-    /// What else sets it apart.
+    /// Its variant, if it has one.
     pub variant: Option<&'a str>,
     /// Time that reading the model took before there was a graph to compile, where that is part of
     /// the comparison.
@@ -36,7 +36,8 @@ impl<'a> Entry<'a> {
         Self { workload, device, mode, dtype: DType::F32, graph, variant: None, load_ns: None }
     }
 
-    /// The same with values in place of their description, those of `workload` among them.
+    /// The same with drawn values in place of their descriptions, for a `workload` with drawn
+    /// values.
     pub(super) fn valued<'w>(&self, workload: &'w Workload, drawn: &Drawn) -> Entry<'w>
     where
         'a: 'w,
@@ -63,7 +64,7 @@ impl<'a> Entry<'a> {
 pub(crate) struct ReadyEntry {
     pub(super) session: Box<dyn Session>,
     pub(super) state: State,
-    /// What was paid for it.
+    /// Costs paid for it.
     pub(super) paid: Overhead,
 }
 

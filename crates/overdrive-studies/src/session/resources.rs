@@ -13,7 +13,7 @@ use overdrive_bench::oracle::Oracle;
 use overdrive_ir::backend::{Heap, MemoryReport};
 use overdrive_ir::{Backend, Buffer, Tensor};
 
-/// What a call takes beside its time.
+/// Resources of a call in addition to time.
 pub(super) struct Resources {
     pub(super) memory: MemoryUse,
     pub(super) copies: Option<Copies>,
@@ -70,7 +70,7 @@ pub(super) fn resources(
     Ok(Resources { memory, copies, energy })
 }
 
-/// Times of which the median is a copy's, at most.
+/// Most timings of a copy; their median is its time.
 const ROUNDS: usize = 5;
 /// Where copies took this long, those that were made are enough.
 const LONG_NS: u64 = 1_000_000_000;
@@ -91,7 +91,7 @@ fn copies(
         for (buffer, tensor) in inputs.iter_mut().zip(tensors) {
             backend.write(buffer, tensor)?;
         }
-        // What is enqueued has arrived once this has been there and back.
+        // Enqueued copies have arrived once this round trip is done.
         backend.write(&mut last, &word)?;
         backend.download(&last)?;
         let arrived = clock.now_ns();

@@ -20,7 +20,7 @@ fn bf16(x: f64) -> f64 {
     DType::BF16.round(x, overdrive_ir::Overflow::Ieee)
 }
 
-/// What is wrong with an attention kernel.
+/// Faults of an attention kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -124,7 +124,7 @@ fn rows_of_causal_attention_have_each_their_own_scale() {
     assert!(early > 5.0 * late, "{early} against {late}");
 }
 
-/// What the processor makes of a graph in bf16.
+/// Outputs of a graph on the processor in bf16.
 fn in_bf16(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
     let graph = precision(graph, &Recipe { contractions: DType::BF16 }).unwrap();
     let mut session =

@@ -61,7 +61,7 @@ fn kinds() -> [QuantizedLinear; 3] {
     ]
 }
 
-/// What the processor makes of `graph` in f32.
+/// Outputs of `graph` on the processor in f32.
 pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) -> Vec<f64> {
     let mut session =
         backend.compile(graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
@@ -72,8 +72,8 @@ pub(super) fn outputs(backend: &CpuBackend, graph: &Graph, inputs: &[Tensor]) ->
     backend.download(&outputs[0]).unwrap().to_f64()
 }
 
-/// How the outputs that `of` gives for a seed and its inputs share the tolerance of `right`, on
-/// every seed: with codes, and that of rounding alone.
+/// Errors of the outputs that `of` gives for a seed and its inputs, as shares of the tolerance of
+/// `right`. For every seed: the tolerance with codes, and that of rounding alone.
 fn shares(right: &Graph, of: &dyn Fn(u64, &[Tensor]) -> Vec<f64>) -> [Vec<f64>; 2] {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let workload = Workload::new("layers", [], right.clone());

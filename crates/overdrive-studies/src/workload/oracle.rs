@@ -23,7 +23,7 @@ impl Workload {
         self.oracle_of_many(context, 1)
     }
 
-    /// The same of one of several workloads, whose references share what the device has room for.
+    /// The same for one of several workloads, whose references share the device's memory.
     pub(crate) fn oracle_of_many<'a>(
         &'a self,
         context: &'a Context<'_>,

@@ -9,7 +9,7 @@ use overdrive_ir::Tensor;
 pub struct Batch {
     /// Inputs, `[B, ...]`: f32 features or i32 token ids.
     pub x: Tensor,
-    /// Of texts of several lengths: i32 `[B, T]`, 1 for tokens and 0 for what fills a row up.
+    /// For texts of several lengths: i32 `[B, T]`, 1 for tokens and 0 for padding.
     pub mask: Option<Tensor>,
     /// What each should give: i32 `[B]` classes or `[B, T]` next tokens, or f32 `[B]` quantities.
     pub labels: Tensor,
@@ -18,7 +18,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What a model is given, by the names of its inputs, in their order.
+    /// The inputs of a model by name, in their order.
     pub fn inputs(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         [("x", &self.x)].into_iter().chain(self.mask.as_ref().map(|mask| ("mask", mask)))
     }
@@ -29,7 +29,7 @@ pub trait Split: Send + Sync {
     /// Number of samples.
     fn len(&self) -> u64;
 
-    /// What the labels of its batches are.
+    /// The kind of the labels of its batches.
     fn target(&self) -> Target {
         Target::Classes
     }

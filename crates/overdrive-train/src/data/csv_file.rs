@@ -12,7 +12,7 @@ use overdrive_formats::TableColumns;
 use overdrive_ir::{DType, Tensor};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a line must be.
+/// The form of a line.
 const LINES: &str = "a line is numbers with commas between, and a label";
 
 /// Reads samples from CSV text; `place` is what errors call it.
@@ -115,7 +115,7 @@ impl<'r> Table<'r> {
         names.filter(|(column, _)| *column != self.label).map(|(_, name)| name.clone()).collect()
     }
 
-    /// What errors call a field.
+    /// The name of a field in errors.
     fn field(&self, at: &str, column: usize) -> String {
         match &self.names {
             Some(names) => format!("{at}, column `{}`", names[column]),
@@ -159,7 +159,7 @@ impl<'r> Table<'r> {
         Ok(())
     }
 
-    /// What labels have to be, where that is known before they are read.
+    /// The kind of target that labels must have, if it is known before they are read.
     fn asked(&self) -> Option<Target> {
         let of = |like: &TableColumns| match like.is_quantity {
             true => Target::Quantity,
@@ -232,7 +232,7 @@ fn check_names(at: &str, names: &[String]) -> Result<(), TrainError> {
     }
 }
 
-/// The column of labels: the one that was asked for, that of the model, or the last.
+/// The column of labels: the requested one, that of the model, or the last.
 fn label(
     at: &str,
     names: Option<&[String]>,

@@ -14,9 +14,9 @@ pub struct Samples {
     features: Tensor,
     /// A class or a quantity for each.
     targets: Targets,
-    /// What features are multiplied by, so that the largest magnitude is 1.
+    /// Factor on features, so that the largest magnitude is 1.
     scale: f32,
-    /// What the columns mean, of a table.
+    /// The meaning of the columns, for a table.
     columns: Option<TableColumns>,
 }
 
@@ -38,7 +38,7 @@ impl Samples {
         Self::with(place, features, Targets::Classes { of: labels, count: largest as usize + 1 })
     }
 
-    /// The same with targets of any kind, which are what they have to be.
+    /// The same with targets of any kind. The caller has checked them.
     ///
     /// # Errors
     /// When there are none, counts differ, or a feature is not finite.
@@ -97,7 +97,7 @@ impl Samples {
         Self { scale: 1.0, ..self.clone() }
     }
 
-    /// What the columns mean, of a table.
+    /// The meaning of the columns, for a table.
     pub fn columns(&self) -> Option<&TableColumns> {
         self.columns.as_ref()
     }
@@ -112,7 +112,7 @@ impl Samples {
         self.targets.classes()
     }
 
-    /// What each sample is to give.
+    /// The target of each sample.
     pub fn targets(&self) -> &Targets {
         &self.targets
     }

@@ -24,13 +24,13 @@ pub enum Dataset {
 pub struct Reading {
     /// The column of labels, by its name or its number from 0; else the model's, else the last.
     pub label: Option<String>,
-    /// What labels are; else what the model has learnt, else what their nature says.
+    /// Kind of the labels. If absent, that of the model, or else the one that the labels suggest.
     pub target: Option<Target>,
     /// The columns that a model has learnt from, whose names and classes these must have.
     pub like: Option<TableColumns>,
 }
 
-/// Before the name of what comes with the program, where a file of that name is there too.
+/// Prefix of built-in names, for use when a file has the same name.
 const BUILT_IN: &str = "builtin:";
 
 /// `digits`, `text` (the two novels), or a file by its ending: `.csv`, `.npz`, IDX
@@ -45,7 +45,7 @@ pub fn open(name: &str) -> Result<Dataset, TrainError> {
 /// The same, a table by its columns.
 ///
 /// # Errors
-/// As `open`, and when a column is not as asked for.
+/// Those of `open`, and a column that differs from the request.
 pub fn open_as(name: &str, reading: &Reading) -> Result<Dataset, TrainError> {
     let path = Path::new(name);
     let plain = name.strip_prefix(BUILT_IN);
@@ -103,7 +103,7 @@ impl Dataset {
         Ok(Self::Text(Arc::new(tokens.encoded(&Tokenizer::read(tokenizer, vocabulary)?)?)))
     }
 
-    /// What the columns mean, of a table.
+    /// The meaning of the columns, for a table.
     pub fn columns(&self) -> Option<&TableColumns> {
         match self {
             Self::Samples(samples) => samples.columns(),

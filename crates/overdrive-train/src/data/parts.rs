@@ -1,4 +1,4 @@
-//! Which sample trains, which validates, which tests.
+//! Splits samples into training, validation and test.
 
 use super::{Labelled, Samples, Split, Targets, Tokens, Windows};
 use crate::TrainError;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Number of folds: each sample is a test sample of exactly one.
 pub const FOLDS: usize = 5;
 
-/// Of the samples that are not for testing, one in this many validates.
+/// One in this many of the samples that are not for testing validates.
 const VALIDATES: usize = 8;
 
 /// Fixed for good: another seed would be another split, and figures of the two do not compare.
@@ -17,11 +17,11 @@ const SEED: u64 = 20_261_121;
 /// The three parts of a data set, apart from each other.
 #[derive(Clone)]
 pub struct Parts {
-    /// What a model learns from.
+    /// The training samples.
     pub train: Arc<dyn Split>,
-    /// What decides when to stop and which recipe is better.
+    /// The samples that decide when to stop and which recipe is better.
     pub validation: Arc<dyn Split>,
-    /// What is looked at once, for the figure.
+    /// The samples that are used once, for the final figure.
     pub test: Arc<dyn Split>,
 }
 

@@ -67,7 +67,7 @@ impl Split for Shifted<'_> {
     }
 }
 
-/// Every pixel becomes the one so many rows and columns further, or 0 where there is none.
+/// Replaces every pixel by the one that is `rows` and `columns` further, or by 0 if there is none.
 fn shift(plane: &mut [f32], width: usize, [rows, columns]: [i64; 2]) {
     let before = plane.to_vec();
     let height = before.len() / width;

@@ -1,10 +1,10 @@
-//! What samples are to give: a class each, or a quantity each.
+//! Targets of samples: a class each, or a quantity each.
 
 use overdrive_ir::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// What the target of a sample is, which decides the loss.
+/// The kind of a sample's target, which decides the loss.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -30,7 +30,7 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// What they are.
+    /// Their kind.
     pub fn kind(&self) -> Target {
         match self {
             Self::Classes { .. } => Target::Classes,

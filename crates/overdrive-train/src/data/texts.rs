@@ -24,7 +24,7 @@ const LABEL: &str = "label";
 /// A text with its label as it is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Line {
-    /// Where it stands, from 1.
+    /// Its line, from 1.
     number: u64,
     text: String,
     label: String,
@@ -37,7 +37,7 @@ pub struct Texts {
     lines: Vec<Line>,
 }
 
-/// What labels mean to a model.
+/// The meaning of labels to a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Meaning<'a> {
     /// A class by its name, or by its number among these names.
@@ -86,7 +86,7 @@ impl Texts {
         }
     }
 
-    /// How many there are.
+    /// The number of them.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
@@ -96,7 +96,7 @@ impl Texts {
         self.lines.is_empty()
     }
 
-    /// The same in tokens, and labels as what they mean.
+    /// The same in tokens, with labels as targets.
     ///
     /// # Errors
     /// With the line, when a label is no class of the model or no number, or the tokenizer has no
@@ -157,7 +157,7 @@ impl Encoded {
         self.0.rows.iter().filter(|row| row.len() > tokens).count()
     }
 
-    /// What each text is to give.
+    /// The target of each text.
     pub fn targets(&self) -> &Targets {
         &self.0.targets
     }
@@ -259,7 +259,7 @@ fn quantity(at: &str, label: &str) -> Result<f32, TrainError> {
     })
 }
 
-/// What stands at this place instead of a text or a label.
+/// The error for a missing text or label at this place.
 fn missing(at: &str, name: &str) -> TrainError {
     let remedy = "fill the gap, or leave the line out";
     TrainError::invalid(format!("{at}, `{name}`"), "a value", "nothing", remedy)

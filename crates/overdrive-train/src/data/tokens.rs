@@ -24,7 +24,7 @@ enum Source {
     File { file: Mutex<File>, path: PathBuf },
 }
 
-/// What stands for a token in the source.
+/// How a token is represented in the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     /// The byte that it is.

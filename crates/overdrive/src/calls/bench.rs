@@ -13,7 +13,8 @@ use crate::studies::{
 };
 use std::cell::RefCell;
 
-/// What is measured: all of it in one session, in alternation, checked against the f64 reference.
+/// A benchmark: everything is measured in one session, in alternation, and checked against the f64
+/// reference.
 pub struct Bench<'a> {
     model: &'a Model,
     modes: Vec<Mode>,

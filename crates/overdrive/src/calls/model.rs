@@ -20,8 +20,8 @@ use std::path::Path;
 /// Batches that calibrate where none are given.
 const CALIBRATION: u64 = 4;
 
-/// A model with the sizes of its named dimensions, and the device that its calls run on: the
-/// processor with all cores, unless [`on_gpu`](Self::on_gpu) says otherwise.
+/// A model with the sizes of its named dimensions, and the device that its calls run on. That is
+/// the processor with all cores, unless [`on_gpu`](Self::on_gpu) chooses a GPU.
 pub struct Model {
     template: Template,
     backend: Box<dyn Backend>,
@@ -133,8 +133,7 @@ impl Model {
     }
 
     /// `overdrive quantize` in a mode such as `int8-dynamic`, calibrated on these batches of
-    /// inputs, or on random ones where there are none. What it lost is judged by comparing the two
-    /// models.
+    /// inputs, or on random ones where there are none. Compare the two models to judge the loss.
     ///
     /// # Errors
     /// When no mode has this name, the mode learns from labels, or no layer can take it.

@@ -34,12 +34,12 @@ pub(crate) struct SubjectArguments {
 /// Arguments of `explain`.
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// What is explained.
+    /// The explained graph.
     #[command(flatten)]
     pub subject: SubjectArguments,
     /// Most memory of the device that the plan may take, states included: `512MiB`, `4GiB`, or
-    /// bytes. To fit it, a training step computes values again, and on a GPU moments and values
-    /// wait in memory of the host
+    /// bytes. To fit, a training step recomputes values, and on a GPU moves moments and values to
+    /// host memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// The training step as one of these ranks takes it, each with its part of the batch: `data=4`.

@@ -14,49 +14,48 @@ pub(crate) struct Optimize {
     /// file
     #[arg(required_unless_present = "replay")]
     pub model: Option<String>,
-    /// What calibrates and judges, as of `quantize`: `digits`, `text` or a file [default: `text`
-    /// where the model has a tokenizer, else random inputs]
+    /// Data that calibrates and judges, as for `quantize`: `digits`, `text` or a file [default:
+    /// `text` where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    /// What is to become less: the time of a call (latency), the time of a call of 32 samples
-    /// (throughput), bytes on the device (memory) or bytes of parameters (size)
+    /// What to reduce: `latency` (time of a call), `throughput` (time of a call of 32 samples),
+    /// `memory` (bytes on the device) or `size` (bytes of parameters)
     #[arg(long, default_value = "latency", value_name = "TARGET")]
     pub target: TargetName,
-    /// The most that may be lost: points of top1, percent of perplexity, 1 - cosine, or what the
-    /// mse grows by [default: 0.5 points, 1 %, 0.005; 1 % of the float model's mse]
+    /// Largest loss: points of top1, percent of perplexity, 1 - cosine, or increase of mse
+    /// [default: 0.5 points, 1 %, 0.005; 1 % of the float mse]
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
-    /// How sure a PASS is to be: with this probability nothing that loses more than --max-loss is
-    /// taken
+    /// Confidence of a PASS: with this probability no form that loses more than --max-loss is
+    /// chosen
     #[arg(long, value_name = "P", default_value_t = 0.999, value_parser = confidence)]
     pub confidence: f64,
-    /// What judges [default: as of `quantize`]
+    /// Metric that judges [default: as for `quantize`]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
-    /// How much is tried: `quick` (methods without a search, on all layers alike), `normal` (every
-    /// method that needs no training, and mixes), `high` (every method; nothing is left out because
-    /// another is better)
+    /// How much is tried: `quick` (methods without a search, the same for all layers), `normal`
+    /// (methods without training, and mixes), `high` (every method, even if another is better)
     #[arg(long, default_value = "normal", value_name = "EFFORT")]
     pub effort: EffortName,
-    /// Minutes after which nothing new is tried; what is left is judged then [default: 3, 10 and 60
-    /// by effort]
+    /// Minutes after which nothing new is tried; the candidates so far are then judged [default: 3,
+    /// 10 and 60 by effort]
     #[arg(long, value_name = "N", value_parser = tolerance)]
     pub minutes: Option<f64>,
-    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
+    /// Size of a named dimension for calibration, judging and timing [default: the model's; the
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// Batches that calibrate; of inputs without labels as many choose and judge
+    /// Batches that calibrate; for inputs without labels, as many choose and judge
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub batches: u32,
-    /// Of a model in Hugging Face's format, the output layer may be changed too
+    /// For a model in Hugging Face's format: the output layer may be changed too
     #[arg(long)]
     pub head: bool,
     /// Folder of the model and of its evidence: model/, decision.json, report.md
     #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
     pub out: Option<PathBuf>,
-    /// Goes on with an interrupted search: what decision.json in the folder of -o holds is not
+    /// Continues an interrupted search: figures in decision.json in the folder of -o are not
     /// measured again
     #[arg(long)]
     pub resume: bool,
@@ -64,7 +63,7 @@ pub(crate) struct Optimize {
     /// again too, and must have the same bytes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["resume", "model"])]
     pub replay: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Machine and seed.

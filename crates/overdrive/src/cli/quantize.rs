@@ -11,9 +11,9 @@ pub(crate) struct Quantize {
     /// A built-in model, the folder of one, a folder in Hugging Face's format, a .gguf or an .onnx
     /// file
     pub model: String,
-    /// How: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
-    /// wrong name lists them all. For --search and --sensitivity those that layers may take, with
-    /// commas [default there: int8-dynamic,int4-gptq]
+    /// Mode: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
+    /// wrong name lists them all. For --search and --sensitivity: the modes that layers may take,
+    /// with commas [default there: int8-dynamic,int4-gptq]
     #[arg(
         long = "mode",
         value_name = "MODE",
@@ -21,8 +21,8 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, in which one made of an .onnx file has a model.onnx too;
-    /// or one file, NAME.onnx, whose dimensions are free
+    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free. For
+    /// an .onnx model the folder has a model.onnx too
     #[arg(
         short,
         long,
@@ -31,34 +31,34 @@ pub(crate) struct Quantize {
         required_unless_present = "sensitivity"
     )]
     pub out: Option<PathBuf>,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
-    /// name, .npz or .safetensors, of which half calibrates and half judges. A model of Hugging
+    /// name (.npz or .safetensors). Half of the inputs calibrates, half judges. A model of Hugging
     /// Face reads text by its own tokenizer. A classifier also reads labelled texts, .csv or .jsonl
     /// with `text` and `label` [default: `text` where the model has a tokenizer, else random
     /// inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    /// Size of a named dimension in what calibrates, judges and is timed [default: the model's; the
+    /// Size of a named dimension for calibration, judging and timing [default: the model's; the
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// What judges [default: top1 of classes, mse (mean squared error) of quantities, perplexity of
-    /// text, cosine to the float outputs of inputs alone]
+    /// Metric that judges [default: top1 of classes, mse (mean squared error) of quantities,
+    /// perplexity of text, cosine to the float outputs of inputs alone]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
-    /// Writes nothing and exits 4 where more is lost: points of top1, percent of perplexity, 1 -
-    /// cosine, or what the mse grows by
+    /// Largest loss: points of top1, percent of perplexity, 1 - cosine, or increase of mse. If
+    /// more is lost, writes nothing and exits 4
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub max_loss: Option<f64>,
-    /// Mixes modes: scans every layer alone, prints the front of loss, bytes and latency, and
-    /// writes the smallest model of it that keeps --max-loss and --max-slowdown
+    /// Mixes modes: scans every layer alone and prints the front of loss, bytes and latency. Writes
+    /// the smallest model of it that keeps --max-loss and --max-slowdown
     #[arg(long)]
     pub search: bool,
-    /// Of --search: the float model's time that a smaller model may take, times X; where all that
-    /// keep --max-loss clearly take more, nothing is written and the exit code is 1
+    /// For --search: a smaller model may take X times the float model's time. If all that keep
+    /// --max-loss clearly take more, nothing is written and the exit code is 1
     #[arg(long, value_name = "X", default_value_t = 1.0, requires = "search",
         value_parser = tolerance)]
     pub max_slowdown: f64,
@@ -69,11 +69,11 @@ pub(crate) struct Quantize {
     #[arg(long, value_name = "N", conflicts_with_all = ["search", "sensitivity"],
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub group: Option<u32>,
-    /// Of a model in Hugging Face's format, quantizes the output layer too; where it shares the
-    /// embedding, a copy
+    /// For a model in Hugging Face's format: quantizes the output layer too. If it shares the
+    /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
-    /// Batches that calibrate; of inputs without labels as many judge
+    /// Batches that calibrate; for inputs without labels, as many judge
     #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batches: u32,

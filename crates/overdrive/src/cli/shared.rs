@@ -35,7 +35,7 @@ impl From<Replacing> for Existing {
     }
 }
 
-/// What the back end of the processor is limited to.
+/// Limit on the instruction set of the processor's back end.
 #[derive(Args, Debug, Clone, Copy)]
 pub(crate) struct Isa {
     /// Uses no instructions of the processor beyond these; `overdrive info` lists what it has

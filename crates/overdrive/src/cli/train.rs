@@ -14,23 +14,23 @@ use std::path::PathBuf;
 /// Arguments of `train`.
 #[derive(Args, Debug)]
 pub(crate) struct Train {
-    /// A built-in model; a folder that `train` wrote, a folder in Hugging Face's format or a .gguf
-    /// file, whose training continues [default: one that is sized to the samples of --data]
+    /// A built-in model; or, to train it further, a folder (also in Hugging Face's format) or a
+    /// .gguf file [default: one sized to --data]
     pub model: Option<String>,
     /// `digits`, `text`, or a file: .csv, .npz, IDX (*-images-idx3-ubyte), any other is UTF-8 text.
     /// For a classifier in Hugging Face's format: .csv or .jsonl with `text` (or `sentence`) and
     /// `label`
     #[arg(long, value_name = "DATA")]
     pub data: String,
-    /// Of a .csv file: the column of targets, by its name or its number from 0 [default: the last];
-    /// of labelled texts: its name [default: label]
+    /// Column of targets. For a .csv file, its name or its number from 0 [default: the last]; for
+    /// labelled texts, its name [default: label]
     #[arg(long, value_name = "NAME|INDEX")]
     pub label: Option<String>,
-    /// Of a .csv file: whether that column has classes or a quantity to predict (regression)
-    /// [default: a quantity where all are numbers and some has a fraction, else classes]
+    /// For a .csv file: whether targets are classes or a quantity (regression) [default: a quantity
+    /// if all are numbers, some with a fraction; else classes]
     #[arg(long, value_name = "KIND")]
     pub target: Option<TargetName>,
-    /// Of text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
+    /// For text: a tokenizer.json whose ids the model knows [default: the model's, else a token a
     /// byte]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
@@ -40,7 +40,7 @@ pub(crate) struct Train {
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What may be replaced.
+    /// Which existing outputs may be replaced.
     #[command(flatten)]
     pub replacing: Replacing,
     /// Continues from the checkpoint that an interrupted run of the same command left beside the
@@ -69,14 +69,15 @@ pub(crate) struct Train {
     /// weights
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
-    /// Of a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
+    /// For a model in Hugging Face's format: tokens of each sample [default: 128, or its longest]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tokens: Option<u32>,
-    /// Trains low-rank adapters beside the linear layers of attention and feed-forward layers, and
-    /// merges them into the weights, which stay as they are meanwhile [default ALPHA: twice RANK]
+    /// Trains low-rank adapters beside the linear layers of attention and feed-forward layers.
+    /// Weights are frozen meanwhile; at the end the adapters are merged into them [default ALPHA:
+    /// twice RANK]
     #[arg(long, value_name = "RANK[,ALPHA]", value_parser = lora)]
     pub lora: Option<Lora>,
-    /// Of a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads
+    /// For a model in Hugging Face's format: keeps the adapters too, in DIR/adapter, as PEFT reads
     /// them
     #[arg(long, requires = "lora")]
     pub adapter: bool,
@@ -86,8 +87,8 @@ pub(crate) struct Train {
     /// built with the feature `mpi`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nproc: Option<u32>,
-    /// With several ranks: what they share out beside the batch. Each then holds a part of it,
-    /// which saves memory
+    /// With several ranks: what is sharded over them in addition to the batch. Each rank then holds
+    /// a part of it, which saves memory
     #[arg(long, value_name = "WHAT")]
     pub shard: Option<ShardName>,
     /// With several ranks: seconds after which a rank that others wait for is taken for hung
@@ -103,7 +104,7 @@ pub(crate) struct Train {
     pub machine: Machine,
 }
 
-/// What a column of targets has.
+/// The kind of a column of targets.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetName {
     /// A class for each row: cross entropy
@@ -121,7 +122,7 @@ impl From<TargetName> for Target {
     }
 }
 
-/// What ranks share out.
+/// What is sharded over ranks.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShardName {
     /// The optimizer's states (ZeRO-1)

@@ -31,7 +31,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
-    // From before the folder appears: who sees it and interrupts hears what was measured by then.
+    // Heeded before the folder appears, so that an interruption at any later time reports what was
+    // measured.
     let _whole = stop.heed();
     let place = |folder| output::place(folder, arguments.replacing.into(), output::REPORT);
     let place = arguments.out.as_deref().map(place).transpose()?;
@@ -127,7 +128,7 @@ pub(crate) fn bench(arguments: &Bench, stop: &Stop) -> Result<Exit, Failure> {
 /// A model at given sizes.
 struct ReadModel {
     workload: Workload,
-    /// What reading its file took.
+    /// Time to read its file.
     load_ns: Option<u64>,
     /// Its file, for engines that read it themselves.
     original: Option<OriginalFile>,

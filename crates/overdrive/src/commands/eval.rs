@@ -172,8 +172,8 @@ fn replace_parameters(
     )))
 }
 
-/// Errs where the file expects what the model does not give, or nothing: a comparison of nothing
-/// would agree.
+/// Errs if the file expects outputs that the model does not have, or expects none: comparing
+/// nothing would agree.
 fn check_expected(graph: &Graph, expected: &Tensors, file: &Path) -> Result<(), Failure> {
     let names: Vec<&str> = graph.outputs().iter().map(|port| port.name.as_str()).collect();
     let (file, given) = (file.display(), names.join(", "));

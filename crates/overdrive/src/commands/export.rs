@@ -112,7 +112,7 @@ fn served(
         warm_up,
     };
     let Some(batch) = model.batch_dimension()? else {
-        note!("note: no dimension of the model is its batch, so that the server batches nothing");
+        note!("note: no dimension of the model is its batch, so the server does not batch");
         return Ok(fixed(file_of(model, path, graph)?));
     };
     let most = first_size(graph);
@@ -127,9 +127,7 @@ fn served(
     let first =
         |(_, ty): &(String, TensorType)| ty.shape.0.first() == Some(&Dim::from(batch.as_str()));
     if !freed.inputs.iter().chain(&freed.outputs).all(first) {
-        note!(
-            "note: not every output has a row for each sample, so that the server batches nothing"
-        );
+        note!("note: not every output has a row for each sample, so the server does not batch");
         return Ok(fixed(file_of(model, path, graph)?));
     }
     let sample = |ty: &TensorType| TensorType::new(ty.dtype, Shape(ty.shape.0[1..].to_vec()));

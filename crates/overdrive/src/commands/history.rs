@@ -57,7 +57,7 @@ fn add(arguments: &History) -> Result<(), Failure> {
             if results.started_unix_s == 0 {
                 results.started_unix_s = modified(path)?;
                 note!(
-                    "{} does not say when it was measured: the date of the file stands for it",
+                    "{} does not say when it was measured; the date of the file is used",
                     path.display()
                 );
             }

@@ -138,7 +138,7 @@ fn install(package: &str, arguments: &Info, stop: &Stop) -> Result<Exit, Failure
     Ok(Exit::Fine)
 }
 
-/// Engines beside our own back ends: what was found where, and how to get the rest.
+/// Other engines: which were found and where, and how to install the rest.
 fn print_engines(arguments: &Info) -> Result<(), Failure> {
     let places = engines::places(&arguments.libraries);
     for engine in ENGINES {

@@ -1,9 +1,9 @@
 //! `overdrive optimize`: from the user's model to the form of it that she should deploy, with the
 //! evidence.
 //!
-//! The search itself stands in the crate `overdrive-optimize`; here are its machine, the folder
-//! that it writes, and what is said. Invariant: decision.json is kept after every answer, so that
-//! nothing that was measured is lost.
+//! The search itself is in the crate `overdrive-optimize`; here are its machine, the output folder,
+//! and the messages. Invariant: decision.json is written after every answer, so that no measurement
+//! is lost.
 
 mod answers;
 mod bounds;
@@ -148,7 +148,7 @@ fn searched(
     failed.map_or(Ok(decision), Err)
 }
 
-/// Writes what was decided beside the model, and says it.
+/// Writes the decision next to the model, and prints it.
 fn finish(
     (evidence, decision): (&mut Evidence, &Decision),
     place: &Place,
@@ -181,7 +181,7 @@ fn finish(
     Ok(exit(decision.outcome))
 }
 
-/// What a script hears of it.
+/// The exit code for a script.
 fn exit(outcome: Outcome) -> Exit {
     match outcome {
         Outcome::Taken => Exit::Fine,
@@ -210,7 +210,7 @@ fn shapes(
     Ok(shapes)
 }
 
-/// What is asked of the search.
+/// The request to the search.
 fn asked(
     arguments: &Optimize,
     subject: &Subject,

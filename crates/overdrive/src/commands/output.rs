@@ -140,9 +140,7 @@ fn kept(error: &FileError, results: &Results) -> Failure {
     }
     // No disk takes them, but whoever reads the standard output may.
     match say!("{json}") {
-        Ok(()) => {
-            Failure::harness(format!("{error}. The results stand on the standard output, as JSON"))
-        }
+        Ok(()) => Failure::harness(format!("{error}. The results are on standard output, as JSON")),
         Err(_) => {
             Failure::harness(format!("{error}. Nothing else takes the results: they are lost"))
         }
@@ -179,8 +177,7 @@ pub(crate) fn write_results(place: &Place, results: &Results) -> Result<(), File
     place.put(RESULTS, to_json(results).as_bytes())
 }
 
-/// Says what was measured: in ten lines with the one that the command ends with, behind `-v` in
-/// full.
+/// Prints the results: in ten lines, including the last line of the command, or with `-v` in full.
 pub(crate) fn tell(results: &Results) -> Result<(), Failure> {
     if volume() == Volume::Verbose {
         say!("{}", terminal(results, width()))?;

@@ -31,7 +31,7 @@ pub(crate) fn profile(arguments: &Arguments, stop: &Stop) -> Result<Exit, Failur
     let backend = opened.backend.as_ref();
     let mode: Mode = arguments.subject.mode.into();
     check_memory(workload, backend)?;
-    // What is profiled is what a study would time.
+    // Tuned as in a study, so that the same kernels are profiled.
     let mut tuning = Tuning::default();
     backend.tune(graph, mode, &mut tuning).map_err(devices::failure)?;
     let mut session = backend

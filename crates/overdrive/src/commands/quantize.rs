@@ -233,7 +233,7 @@ fn beyond(arguments: &Quantize, metric: Metric, lost: &Estimate) -> Result<Optio
     Ok(None)
 }
 
-/// Tells what was timed; gives the slowdown, where an interval shows one or excludes it.
+/// Prints the times. Returns the slowdown, if an interval shows one or excludes it.
 fn tell_times(timed: &Found, rivals: &[Rival<'_>]) -> Result<Option<Slowdown>, Failure> {
     Ok(match timed {
         Found::Blocks(blocks) => {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// The folder of every process's results.
 const PROCESSES: &str = "processes";
-/// What a session of the gate writes.
+/// The files that a session of the gate writes.
 const GATE: Contents = Contents {
     name: "results",
     writes: |name| {
@@ -65,7 +65,7 @@ pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure>
                 .notes
                 .push(format!("the two were built differently: {} and {}", old.rustc, new.rustc));
         }
-        // What was measured is these, and not this program.
+        // These programs were measured, not this one.
         verdicts.environment.toolchain = old;
     }
     verdicts.notes.extend(verdicts.environment.warnings());

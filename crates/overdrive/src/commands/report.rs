@@ -12,7 +12,7 @@ use overdrive::{files, gate};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 
-/// The first key of verdicts stands well within so many bytes.
+/// The first key of verdicts is well within this many bytes.
 const START_BYTES: u64 = 64;
 
 pub(crate) fn report(arguments: &cli::Report, stop: &Stop) -> Result<Exit, Failure> {

@@ -29,8 +29,8 @@ use overdrive_process::python::interpreter;
 use std::cell::RefCell;
 use std::path::Path;
 
-/// What an engine or a framework may spend on compiling and first calls, in ns, in a study with
-/// `--quick` where no cases were named. XLA takes 23 s for a transformer on a GPU.
+/// Nanoseconds that an engine or framework may spend on compiling and first calls, in a study with
+/// `--quick` and without named cases. XLA takes 23 s for a transformer on a GPU.
 const GUEST_NS: u64 = 30_000_000_000;
 
 pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let earlier =
         arguments.resume.as_deref().map(|folder| resume::earlier(folder, &results)).transpose()?;
     let folder = arguments.out.as_deref().or(arguments.resume.as_deref());
-    // What is resumed is meant to be replaced.
+    // A resumed run replaces its own files.
     let existing =
         if arguments.resume.is_some() { Existing::Replace } else { arguments.replacing.into() };
     let place = output::place_or_new(folder, existing, (&results, output::REPORT))?;
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let is_limited = arguments.quick && arguments.case.is_empty();
     let allowance = Allowance::of(is_limited.then_some(GUEST_NS));
     let probes = if arguments.quick { EnergyProbes::new() } else { energy::probes(&clock) };
-    // What cannot be written now is told when the run ends.
+    // A failed write is reported when the run ends.
     let keep = |results: &Results| drop(output::write_results(&place, results));
     let mut context = Context {
         parties: Parties {
@@ -209,7 +209,7 @@ fn variants(results: &Results, arguments: &Run) -> Vec<Variant> {
     of_results.map(described).collect()
 }
 
-/// What is run.
+/// The work of a run.
 enum Job<'a> {
     /// Studies of built-in models.
     Studies(Vec<&'static dyn Study>),

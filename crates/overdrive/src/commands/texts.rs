@@ -13,7 +13,7 @@ pub(super) struct TextsSource<'a> {
     pub(super) data: &'a str,
     /// The column of labels, unless it is the usual one.
     pub(super) label: Option<&'a str>,
-    /// Which fifth is for testing.
+    /// The fifth that is for testing.
     pub(super) fold: usize,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct TextsSource<'a> {
 #[derive(Copy, Clone)]
 pub(super) enum Length {
     Exactly(usize),
-    /// Those of the longest text, or so many where it has more.
+    /// Those of the longest text, up to this many.
     AtMost(usize),
 }
 
@@ -79,7 +79,7 @@ fn meaning<'l>(model: &str, labels: &'l Labels) -> Result<Meaning<'l>, Failure> 
     )))
 }
 
-/// What a label is, in words.
+/// The kind of label, in words.
 fn kind(labels: &Labels) -> String {
     const LISTED: usize = 4;
     match target(labels) {

@@ -145,7 +145,7 @@ fn place(arguments: &Train) -> Result<Place, Failure> {
 
 /// The file of checkpoints of a run that writes this folder.
 fn checkpoint(path: &Path) -> Result<PathBuf, Failure> {
-    // `.` has no name but that of the folder that it is.
+    // `.` has no file name; the folder that it means has one.
     let path = if path.file_name().is_some() {
         path.to_owned()
     } else {

@@ -276,7 +276,7 @@ fn a_version_is_built_found_or_fetched_by_its_hash() {
     let install = |version: &str| {
         let runner = Runner::new().with("inputs.version", version);
         runner.program("cargo", "echo cargo \"$@\"");
-        // A virtual environment whose interpreter only says what it was asked.
+        // A virtual environment whose interpreter only prints its arguments.
         let python = "mkdir -p \"$3/bin\"; \
                       printf '#!/bin/sh\\necho python \"$@\"\\n' > \"$3/bin/python\"; \
                       chmod 755 \"$3/bin/python\"";

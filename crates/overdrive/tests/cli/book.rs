@@ -13,7 +13,7 @@ fn from_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// What the pages call the reader's own files.
+/// The files that the pages call the reader's own.
 fn prepared() -> Folder {
     let folder = Folder::new();
     for (from, to) in [("llama", "my-model"), ("bert_classifier", "my-classifier")] {

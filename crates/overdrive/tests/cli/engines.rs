@@ -1,5 +1,5 @@
-//! Engines beside ours, and what is written for servers: what is missing is said with its remedy,
-//! and a repository holds against the server's own schema.
+//! Other engines, and model repositories for servers. A missing engine is reported with its remedy,
+//! and a repository is valid under the server's own schema.
 
 use crate::invocation::Folder;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn a_repository_for_triton_holds_against_the_server_s_schema() {
     assert!(text.contains("dims: [ 1, 8, 8 ]"), "a sample has no batch: {text}");
     let written = folder.path("served/digits-conv");
     assert_eq!(std::fs::metadata(written.join("warmup/input0")).unwrap().len(), 64 * 4);
-    // What was written is a model again, for any batch.
+    // The written file is a model again, for any batch.
     folder
         .line("bench served/digits-conv/1/model.onnx --shape batch=3 --trials 5 --backends cpu")
         .ends(0, &["cpu compile"]);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a call left behind.
+/// The results of a call.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub code: i32,

@@ -1,6 +1,6 @@
-//! Ranks that mpirun started, in a program with the feature `mpi`: what ranks that are threads or
-//! meet over TCP give too, bit for bit, and ends that name who failed. Without mpirun every test
-//! here fails.
+//! Ranks that mpirun started, in a program with the feature `mpi`. Results are, bit for bit, those
+//! of ranks that are threads or use TCP. Failures name the rank that failed. Without mpirun every
+//! test here fails.
 
 use crate::invocation::Folder;
 use crate::signals::{Underway, is_gone, send};
@@ -58,7 +58,7 @@ fn collectives(mesh: &Mesh) -> Vec<(Graph, DType)> {
     all
 }
 
-/// What each collective gives a rank.
+/// The results of each collective on a rank.
 fn results(rank: &Arc<dyn Communicator>) -> Result<Vec<Tensor>, BackendError> {
     let backend = CpuBackend::new(Some(1))?.on(Arc::clone(rank));
     let mut all = vec![];

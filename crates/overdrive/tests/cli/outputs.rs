@@ -56,7 +56,7 @@ fn a_full_disk_is_an_error() {
         assert_eq!(ended.status.code(), Some(3), "{line}: {said}");
         assert!(said.contains("cannot write to standard output: No space left"), "{line}: {said}");
     }
-    // What is said beside is lost, and nothing else.
+    // Only notes are lost, nothing else.
     assert_eq!(call(&folder, "models", Stdio::null(), full()).status.code(), Some(0));
     assert_eq!(call(&folder, "bench nothing", Stdio::null(), full()).status.code(), Some(2));
     let train = "train digits-mlp --data digits --steps 20 -o m";

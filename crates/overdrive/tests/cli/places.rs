@@ -90,7 +90,7 @@ fn results_do_not_come_between_those_of_others() {
     folder.line("report a/results.json").ends(2, &["holds results", "--force"]);
     folder.line("report a/results.json --force").ends(0, &["report: a/report.html"]);
     assert_eq!(fs::read(folder.path("a/results.json")).unwrap(), first);
-    // Of the version before manifests: by name, and only where asked.
+    // Files of the version before manifests are removed by name, and only on request.
     fs::remove_file(folder.path("a").join(MANIFEST)).unwrap();
     folder.line(&format!("{bench} --out a")).ends(2, &["--force"]);
     folder.line(&format!("{bench} --out a --force")).ends(0, &[]);

@@ -257,7 +257,7 @@ fn a_corrupt_or_mislabelled_model_is_refused() {
         folder.line("eval small --device cpu --inputs x.npz").ends(2, words);
         quantize(&folder, "small --mode int8-weights -o none").ends(2, words);
     };
-    // As a folder of the version before checksums, so that each file is judged by what is in it.
+    // Like a folder of the version before checksums, so that each file is judged by its content.
     fs::remove_file(folder.path("small").join(overdrive::files::MANIFEST)).unwrap();
     let states = folder.path("small/model.safetensors");
     let config = folder.path("small/config.json");

@@ -1,4 +1,4 @@
-//! `quantize` of mixtures of experts: what engines read, and what is said where they do not.
+//! `quantize` of mixtures of experts: which results engines read, and the note if they do not.
 
 use crate::invocation::Folder;
 use crate::quantize_published::{config, fixture, quantize, states};

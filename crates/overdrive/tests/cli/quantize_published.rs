@@ -280,7 +280,7 @@ fn a_model_of_the_user_is_not_written_over() {
     };
     again("").ends(0, &[]);
     again("").ends(2, &["small", "--force"]);
-    // What was written here may be written again, where the user says so.
+    // Files written here may be overwritten if the user says so.
     again("--force").ends(0, &[]);
     let listed = fs::read_to_string(folder.path("small/overdrive-files.json")).unwrap();
     assert!(listed.contains("in Hugging Face's format"), "{listed}");
@@ -365,7 +365,7 @@ fn a_mode_that_learns_goes_on_from_the_weights_with_text() {
         let config = config(&folder, "small");
         assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors", "{name}");
         assert_eq!(config["overdrive"]["mode"], "qat-int4");
-        // What has no codes keeps the type of the folder.
+        // Weights without codes keep the type of the folder.
         let (states, norm) = (
             states(&folder, "small"),
             if name == "llama" { "model.norm" } else { "transformer.ln_f" },

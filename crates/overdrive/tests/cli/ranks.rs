@@ -6,15 +6,15 @@ use overdrive::formats::{self, Tensors};
 use std::fs;
 use std::net::TcpListener;
 
-/// What the tests train; the folder and more options follow.
+/// The training command of the tests; the folder and more options follow.
 const TRAIN: &str = "train digits-mlp --data digits --device cpu --batch 24 --threads 1";
 
 fn states(folder: &Folder, model: &str) -> Tensors {
     formats::safetensors::read(&folder.path(model).join("model.safetensors")).unwrap()
 }
 
-/// Adam divides by the root of squares: the last bits of a gradient move a weight by far less than
-/// a step of the learning rate, 1e-3, but by more than its own last bits.
+/// Adam divides by the root of squares. So the last bits of a gradient move a weight by far less
+/// than the learning rate, 1e-3. They move it by more than its own last bits.
 const ROUNDING: f64 = 1e-4;
 
 #[track_caller]
@@ -164,7 +164,7 @@ fn ranks_that_a_launcher_starts_join_by_themselves() {
     other.ends(0, &[]);
     assert_eq!((other.stdout.as_str(), other.stderr.as_str()), ("", ""), "rank 0 speaks for all");
     same(&states(&folder, "one"), &states(&folder, "model"));
-    // What the launcher says and what the command line says differ.
+    // The launcher and the command line disagree.
     let line = format!("{TRAIN} --nproc 4 -o other");
     let words: Vec<&str> = line.split(' ').collect();
     let variables =

@@ -15,7 +15,7 @@ pub(crate) struct Underway {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// What was read of standard error.
+    /// The text read from standard error.
     said: String,
 }
 

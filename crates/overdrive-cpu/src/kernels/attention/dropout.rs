@@ -1,5 +1,5 @@
-//! Which weights of a block stay, drawn where they are needed: Philox of the seed, the site and the
-//! weight's place among `[B, H, Tq, Tk]`, as `dropout` draws it.
+//! Draws which weights of a block are kept, when they are needed: Philox of the seed, the site and
+//! the weight's place among `[B, H, Tq, Tk]`, as `dropout` draws it.
 //!
 //! Invariant: what is drawn depends on nothing else, so that the forward and every task of the
 //! gradients agree.
@@ -107,7 +107,7 @@ struct Drawn<A> {
     step: u64,
     /// A weight stays where its bits reach it.
     threshold: u32,
-    /// Of a weight that stays.
+    /// Factor on a weight that is kept.
     factor: A,
 }
 

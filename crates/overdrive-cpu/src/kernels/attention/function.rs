@@ -1,4 +1,4 @@
-//! Score and mask functions over the lanes of a block of scores: each is one run of a fused loop,
+//! Score and mask functions over the lanes of a block of scores. Each is one run of a fused loop,
 //! whatever the shape of the block.
 #![allow(unsafe_code)] // Runs programs over the addresses of slots and scratch.
 
@@ -17,7 +17,7 @@ const OWN: usize = 8;
 /// That of slopes.
 const SLOPES: u32 = 7;
 
-/// Where a block of scores lies in its attention: batch, head, first query, first key.
+/// Position of a block of scores: batch, head, first query, first key.
 pub(super) type Position = [i32; 4];
 
 /// The form of blocks.
@@ -27,11 +27,11 @@ pub(super) struct ScoreBlockShape {
     pub(super) rows: usize,
     /// Lanes from a key to the next; a lane is a query.
     pub(super) stride: usize,
-    /// B, H, Tq and Tk of the attention. Lanes beyond Tq stand for the last query.
+    /// B, H, Tq and Tk of the attention. Lanes beyond Tq repeat the last query.
     pub(super) extents: [usize; 4],
 }
 
-/// Which of the keys of a block are visible.
+/// The visible keys of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Visible {
     All,
@@ -276,7 +276,7 @@ impl<'a> Translator<'a> {
             .map_err(|unsupported| Unsupported::new(unsupported.reason))
     }
 
-    /// The element of a capture at an index, each part of which is clamped to its dimension.
+    /// The element of a capture at an index. Each part of the index is clamped to its dimension.
     fn read(
         &mut self,
         capture: &View,

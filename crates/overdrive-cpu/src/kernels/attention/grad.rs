@@ -1,13 +1,13 @@
 //! `attention_grad`, a block at a time: weights are computed again from the log-sum-exp, for some
 //! keys and some queries, and never exist as a whole.
 //!
-//! A task walks over tiles of keys and groups of queries of a head. For each block it computes `Sᵀ
-//! = K Qᵀ` and `dPᵀ = V dOᵀ`, makes them weights and slopes of scores (`weigh`), and adds `Kᵀ dSᵀ`
-//! to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. Where there are heads enough for the threads, a task is
-//! a head, and a block is computed once. Else tasks of tiles of keys sum dk and dv, and tasks of
-//! tiles of queries dq. Both add up in the same order. Source: Dao et al., "FlashAttention",
-//! arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number of threads, and
-//! memory beyond operands and results is O(T) for each.
+//! A task walks over tiles of keys and groups of queries of a head. For each block it computes
+//! `Sᵀ = K Qᵀ` and `dPᵀ = V dOᵀ`, and turns them into weights and slopes of scores (`weigh`). Then
+//! it adds `Kᵀ dSᵀ` to dq, `dSᵀ Q` to dk and `Pᵀ dO` to dv. If there are enough heads for the
+//! threads, a task is a head, and a block is computed once. Otherwise tasks of tiles of keys sum dk
+//! and dv, and tasks of tiles of queries dq. Both add up in the same order. Source: Dao et al.,
+//! "FlashAttention", arXiv:2205.14135, algorithm 4. Invariant: results do not depend on the number
+//! of threads. Each thread needs O(T) memory beyond operands and results.
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use std::f64::consts::LOG2_E;
@@ -89,7 +89,7 @@ struct CompiledAttentionGrad<T: Element> {
     sharing: usize,
 }
 
-/// What a task computes.
+/// The work of a task.
 #[derive(Clone, Debug)]
 struct AttentionGradWork {
     batch: usize,
@@ -246,8 +246,8 @@ where
         }
     }
 
-    /// The log-sum-exp and delta of the queries of a group; those of the last stand for what is
-    /// missing.
+    /// The log-sum-exp and delta of the queries of a group. Missing queries get those of the last
+    /// one.
     unsafe fn numbers(
         &self,
         [b, h]: [usize; 2],
@@ -286,7 +286,7 @@ where
             // SAFETY: the sums of a group are channel by query, and the part has room for them.
             unsafe { transpose(lines, buffers.turned) };
             for (row, query) in (first..(first + group).min(queries.end)).enumerate() {
-                // SAFETY: as above; the results have the query.
+                // SAFETY: the part has room for the rows, and the results have the query.
                 unsafe {
                     let row =
                         std::slice::from_raw_parts_mut(buffers.turned.add(row * depth), depth);
@@ -321,7 +321,7 @@ unsafe fn store_scaled<T: Narrow>(
 }
 
 /// # Safety
-/// There are so many elements.
+/// `from` has `len` elements.
 unsafe fn zero<A>(from: *mut A, len: usize) {
     // SAFETY: as the caller promised; zeros are numbers.
     unsafe { from.write_bytes(0, len) }

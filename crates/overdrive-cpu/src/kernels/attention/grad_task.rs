@@ -26,7 +26,7 @@ pub(super) struct AttentionGradShape<T: Element> {
     pub(super) depth: usize,
     /// Channels of v.
     pub(super) values: usize,
-    /// What scores are multiplied by to become powers of two.
+    /// Factor that turns scores into exponents of 2.
     pub(super) factor: f64,
     /// Queries of a group, a multiple of the kernel's columns.
     pub(super) group: usize,
@@ -36,7 +36,7 @@ pub(super) struct AttentionGradShape<T: Element> {
     pub(super) blocks: usize,
 }
 
-/// Which gradients a task sums up.
+/// The gradients that a task sums up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) queries: bool,
@@ -46,10 +46,11 @@ pub(super) struct Wanted {
 /// The parts of a worker's scratch.
 #[derive(Debug)]
 pub(super) struct AttentionGradScratch<'a, A> {
-    /// Of a group: q and dout as the right operands of scores and of slopes, and as those of the
-    /// gradients of k and v.
+    /// For a group: q and dout, packed as right operands of scores and slopes, and again as those
+    /// of the gradients of k and v.
     group: [*mut u8; 4],
-    /// Of each block of a tile: k and v as left operands, and k as that of the gradient of q.
+    /// For each block of a tile: k and v, packed as left operands, and k packed as that of the
+    /// gradient of q.
     tile: [*mut u8; 3],
     /// Scores and slopes, keys by queries; and the slopes of a score function.
     scores: *mut A,
@@ -65,16 +66,16 @@ pub(super) struct AttentionGradScratch<'a, A> {
     /// Sums of dk and dv, key by channel.
     pub(super) dk: *mut A,
     pub(super) dv: *mut A,
-    /// Of a group, query by channel.
+    /// For a group, query by channel.
     pub(super) turned: *mut A,
     visible: *mut u8,
     functions: *mut u8,
-    /// What weights are multiplied by where some are dropped.
+    /// Factors on weights, if some are dropped.
     kept: *mut A,
     _placed: PlacedParts<'a, 22>,
 }
 
-/// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
+/// Extent of a block: its number in the tile, its keys, the keys that its queries see, and its
 /// queries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyBlock {
@@ -200,11 +201,11 @@ where
         std::array::from_fn(|i| buffers.tile[i].wrapping_add(number * bytes[i]))
     }
 
-    /// Adds what a block gives to the gradients `[dq, dk, dv]` of its queries and keys.
+    /// Adds the contribution of a block to the gradients `[dq, dk, dv]` of its queries and keys.
     ///
     /// # Safety
-    /// The block and its group are packed, its rows of numbers are there, the gradients have its
-    /// queries and keys, and the slots hold what the functions read.
+    /// The block and its group are packed, and its rows of numbers are filled. The gradients have
+    /// its queries and keys. The slots hold what the functions read.
     pub(super) unsafe fn block(
         &self,
         (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
@@ -333,7 +334,8 @@ where
                 kernel.pack_b_block(lines, buffers.packed_slopes);
                 buffers.packed_slopes.cast_const()
             };
-            // Panel by panel, because panels are as long as the block, of which a prefix is seen.
+            // Panel by panel, because panels are as long as the block, but only a prefix of it is
+            // seen.
             for channel in (0..self.depth).step_by(rows) {
                 let product = BlockProduct {
                     a: columns.add(kernel.a_bytes(channel, keys)),

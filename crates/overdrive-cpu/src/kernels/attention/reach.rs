@@ -1,4 +1,4 @@
-//! Which keys a query may see before a mask function has its say.
+//! The keys that a query may see before a mask function is applied.
 #![allow(unsafe_code)] // Writes scores in a worker's scratch.
 
 /// Sizes of an attention and its mask.
@@ -9,8 +9,8 @@ pub(super) struct Reach {
     pub(super) causal: bool,
 }
 
-/// Keys of a block, where one has about `most`: whole tiles of the kernel, of `rows`, and no block
-/// much shorter than the others, which would cost more than its share.
+/// Keys of a block, about `most`. A block is whole tiles of the kernel, of `rows` keys each. Blocks
+/// are about equal, since a much shorter one would cost more than its share.
 pub(super) fn block_of(keys: usize, most: usize, rows: usize) -> usize {
     let blocks = keys.div_ceil(most.next_multiple_of(rows)).max(1);
     keys.div_ceil(blocks).max(1).next_multiple_of(rows)

@@ -78,16 +78,16 @@ macro_rules! score {
 score!(f32, math::exp2_normal::<I>, fma);
 score!(f64, f64::exp2, fma64);
 
-/// What is known of each query of a panel so far; arrays of `W`.
+/// The running state of each query of a panel; arrays of `W`.
 pub(super) struct Running<A> {
     /// The largest score, times `factor`.
     pub(super) max: *mut A,
     /// Sum of two to the power of the scores, times `factor`, less the largest.
     pub(super) sum: *mut A,
-    /// What the last update multiplied earlier powers by.
+    /// Factor that the last update applied to earlier sums.
     pub(super) shrink: *mut A,
-    /// What scores are multiplied by to become powers of two: e^x costs a multiplication more than
-    /// 2^x, and the scale's is there anyway.
+    /// Factor that turns scores into exponents of 2. e^x costs a multiplication more than 2^x, and
+    /// the scale is multiplied anyway.
     pub(super) factor: A,
 }
 
@@ -99,8 +99,8 @@ pub(super) struct Passes {
     pub(super) update: LaneEntry,
     /// Multiplies each of `rows` rows of `W` at `dst` by the row at `src[0]`.
     pub(super) scale: LaneEntry,
-    /// The same, where the maximum is that of the scores themselves: differences are multiplied,
-    /// so that the largest negative numbers do not overflow.
+    /// The same as `update`, with the maximum of the unscaled scores. Differences are multiplied,
+    /// so that the lowest numbers do not overflow.
     pub(super) update_unscaled: LaneEntry,
     /// Makes each of `n` scores at `dst` the one at `src[1]` where the byte at `src[0]` is 0.
     pub(super) hide: LaneEntry,
@@ -167,7 +167,7 @@ impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Update<A, W, S
         let factor = running.factor;
         let larger = |a: A, b: A| if a > b { a } else { b };
         let scaled = |score: A| if SCALED { score.mul(factor) } else { score };
-        // What a score less a shift is as a power of two.
+        // A score less a shift, as a power of two.
         let power = |score: A, shift: A| {
             if SCALED { score.mul_sub::<I>(factor, shift) } else { score.sub(shift).mul(factor) }
         };

@@ -53,8 +53,8 @@ pub(super) struct AttentionShape<T: Element> {
     /// Score and mask functions.
     pub(super) functions: Functions,
     pub(super) dropping: Option<Dropping>,
-    /// What products, or what a score function makes of them, are multiplied by to become powers of
-    /// two; not 0, which would make NaN of hidden ones.
+    /// Factor that turns scores (products, or a score function's results) into exponents of 2. Not
+    /// 0, since 0 times the -infinity of a hidden score is NaN.
     pub(super) factor: f64,
     /// Queries of a task, a multiple of the panel's width.
     pub(super) tile: usize,
@@ -68,7 +68,7 @@ pub(super) struct AttentionScratch<'a, A> {
     q: *mut u8,
     k: *mut u8,
     v: *mut u8,
-    /// Of a panel, keys by queries.
+    /// For a panel, keys by queries.
     scores: *mut A,
     /// Probabilities in the format of operands, and packed.
     rounded: *mut u8,
@@ -79,15 +79,15 @@ pub(super) struct AttentionScratch<'a, A> {
     out: *mut A,
     /// A panel's, query by channel.
     rows: *mut A,
-    /// Of a panel's scores, whether each is visible, and what the functions need.
+    /// For the scores of a panel: whether each is visible, and scratch of the functions.
     visible: *mut u8,
     functions: *mut u8,
-    /// What the weights of a panel are multiplied by where some are dropped.
+    /// Factors on the weights of a panel, if some are dropped.
     kept: *mut A,
     _placed: PlacedParts<'a, 12>,
 }
 
-/// What a task leaves in scratch: per panel the output, query by channel, and the running state.
+/// Results of a task in scratch: per panel the output, query by channel, and the running state.
 pub(super) struct Finished<A> {
     pub(super) out: *mut A,
     pub(super) max: *const A,
@@ -276,8 +276,8 @@ where
                 dropping.apply(scores, kept);
             }
             let b = self.probabilities(buffers, seen);
-            // Panel by panel of Vᵀ, because panels are as long as the block, of which a prefix is
-            // seen.
+            // Panel by panel of Vᵀ, because panels are as long as the block, but only a prefix of
+            // it is seen.
             let rows = self.kernel.tile()[0];
             for channel in (0..self.values).step_by(rows) {
                 self.kernel.multiply_block(BlockProduct {
@@ -355,8 +355,8 @@ where
         (max, max.wrapping_add(self.tile), max.wrapping_add(2 * self.tile))
     }
 
-    /// What [`run`](Self::run) left of the panel that begins at query `panel` of the tile, until
-    /// the next is asked for.
+    /// Results of [`run`](Self::run) for the panel that begins at query `panel` of the tile. They
+    /// are valid until the next call.
     ///
     /// # Safety
     /// The buffers are as `run` left them.

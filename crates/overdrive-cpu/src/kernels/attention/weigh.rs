@@ -19,7 +19,7 @@ pub(super) struct Weighed<A> {
     pub(super) shift: *const A,
     /// For each query what its slopes are lowered by.
     pub(super) delta: *const A,
-    /// What scores, or their differences to the shift, are multiplied by to become powers of two.
+    /// Factor that turns scores, or their differences to the shift, into exponents of 2.
     pub(super) factor: A,
     pub(super) stride: usize,
     /// A multiple of `W`.
@@ -55,8 +55,8 @@ fn entries<A: Score, const W: usize>() -> Weigh {
     }
 }
 
-/// The pass that multiplies each of `n` slopes at `dst` by the one at `src[0]`, where it is not 0:
-/// the slope of a score that is hidden may be any.
+/// The pass that multiplies each of `n` slopes at `dst` by the one at `src[0]`. Slopes of 0 at
+/// `dst` stay 0, since the other factor of a hidden score may be anything.
 pub(super) fn steepen<A: Score>() -> LaneEntry {
     match Level::best() {
         #[cfg(target_arch = "x86_64")]

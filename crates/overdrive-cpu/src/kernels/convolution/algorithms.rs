@@ -1,5 +1,5 @@
-//! The table of algorithms, and the choice among them by the call alone: the step that packs ahead
-//! and the convolution choose alike.
+//! The table of algorithms, and the choice among them. It depends on the call alone, so that the
+//! packing step and the convolution choose the same one.
 
 use half::{bf16, f16};
 use overdrive_ir::plan::ConvolutionCall;
@@ -25,7 +25,7 @@ struct Algorithm {
     /// Whether it takes a call that none before it takes.
     takes: fn(&ConvolutionCall) -> bool,
     compile: fn(&Plan, &ConvolutionCall) -> CompiledAlgorithm,
-    /// How weights are packed ahead; `None` where they are read as they lie.
+    /// How weights are packed ahead of time; `None` if they are read in their own layout.
     packing: Option<Packing>,
     /// The most spans that an image is cut into.
     most_spans: fn(&ConvolutionCall) -> usize,

@@ -1,5 +1,5 @@
-//! How a chain of convolutions is cut into bands: lines of the last output, and those of the others
-//! that they need.
+//! Cuts a chain of convolutions into bands: lines of the last output, and the lines of the other
+//! outputs that they need.
 
 use std::ops::Range;
 

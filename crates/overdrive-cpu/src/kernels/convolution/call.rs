@@ -83,7 +83,7 @@ impl Cutting {
     }
 }
 
-/// The outputs that are computed together: some pixels, from those of an image on, of some output
+/// The outputs that are computed together: a span of pixels, beginning in an image, in some output
 /// channels of a group.
 pub(super) struct ConvolutionWork<'a> {
     pub(super) image: usize,
@@ -96,7 +96,7 @@ pub(super) struct ConvolutionWork<'a> {
     pub(super) stride: usize,
 }
 
-/// Where pixels lie.
+/// The positions of pixels.
 #[derive(Clone, Copy)]
 pub(super) enum Pixels<'a> {
     /// Neighbours in one image.
@@ -167,7 +167,7 @@ impl<T: Format> Convolution<T> {
         })
     }
 
-    /// Spans of whole panels, as even as can be, of which there are `pieces` where the work allows.
+    /// Cuts the work into about `pieces` spans of whole panels, as even as possible.
     fn cutting(&self, pieces: usize) -> Cutting {
         let width = self.kernel.tile()[1];
         let [plane, line] = self.stage.plane_and_line();

@@ -63,7 +63,7 @@ fn of_band(strides: &mut [i64], lines: usize) {
     }
 }
 
-/// Where a convolution stores for the next.
+/// The buffer between a convolution and the next.
 struct Between {
     slot: SlotId,
     line_bytes: usize,

@@ -89,9 +89,9 @@ impl Finish {
         complete.then_some(Self { each, fold, line, pixels })
     }
 
-    /// The pieces that a call is cut into where its work allows: some for each thread. Parts of a
-    /// fold are pieces, of which there are as many whatever the number of threads, or results would
-    /// depend on it.
+    /// Number of pieces that a call is cut into, if its work allows: a few per thread. Parts of a
+    /// fold are pieces too. Their number is fixed, since results would otherwise depend on the
+    /// number of threads.
     pub(super) fn pieces(&self, pool: &Pool) -> usize {
         /// Pieces for eight threads, four each.
         const OF_FOLD: usize = 32;
@@ -150,8 +150,8 @@ impl Finish {
         self.fold.iter().for_each(|fold| fold.prepare(pool, slots));
     }
 
-    /// Makes what a fold is followed by, after the last [`apply`](Self::apply) of a call whose
-    /// images had so many spans each.
+    /// Runs the epilogue of a reduction, after the last [`apply`](Self::apply) of a call. `spans`
+    /// is the number of spans of each image.
     pub(super) fn conclude(&self, pool: &Pool, slots: &SlotTable, spans: usize) {
         self.fold.iter().for_each(|fold| fold.finish(pool, slots, spans));
     }

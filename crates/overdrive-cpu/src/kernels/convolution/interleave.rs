@@ -22,8 +22,8 @@ pub(super) struct InterleavedColumns {
 pub(super) type Interleave =
     unsafe fn(lines: [*const u8; 4], step: isize, to: *mut u8, columns: InterleavedColumns);
 
-/// The function for elements of `width` bytes, lines of which `interleaved` come together, and a
-/// step of `step` elements.
+/// The function for elements of `width` bytes, `interleaved` lines at a time, and a step of `step`
+/// elements.
 pub(super) fn interleaver(width: usize, interleaved: usize, step: isize) -> Interleave {
     #[cfg(target_arch = "x86_64")]
     if crate::isa::InstructionSet::Avx512.is_usable() {

@@ -109,7 +109,7 @@ pub(super) struct Packer<T: Element> {
     kernel: &'static MicroKernel<T>,
     side: WeightSide,
     view: Strided,
-    /// Where each tap lies, in elements from the first.
+    /// Offset of each tap from the first, in elements.
     taps: Vec<i64>,
     order: Box<dyn WeightOrder<T>>,
     groups: usize,
@@ -117,7 +117,7 @@ pub(super) struct Packer<T: Element> {
     outputs: usize,
     k: usize,
     blocks: Vec<KBlock>,
-    /// Where the panels of each block begin, and behind the last those of the next group.
+    /// Offset of the panels of each block, in bytes. The last entry is the size of a group.
     starts: Vec<usize>,
 }
 
@@ -150,8 +150,8 @@ impl<T: Element> Packer<T> {
         self.groups * self.starts[self.blocks.len()]
     }
 
-    /// Bytes from the first panel to those of a block and group from `row` on, which is a panel's
-    /// first.
+    /// Offset of the panels of a block and group from `row` on, in bytes. `row` is the first of a
+    /// panel.
     fn offset(&self, group: usize, block: usize, row: usize) -> usize {
         let above = self.side.bytes(self.kernel, row, self.blocks[block].depth);
         group * self.starts[self.blocks.len()] + self.starts[block] + above

@@ -33,7 +33,7 @@ pub(super) struct Fold {
     last: OnceLock<CompiledLoop>,
 }
 
-/// Where parts lie: `[N, most, outputs]`.
+/// The layout of parts: `[N, most, outputs]`.
 #[derive(Clone, Copy)]
 struct PartialSums {
     slot: SlotId,
@@ -182,7 +182,7 @@ impl Fold {
         unsafe { self.tile.apply(tile, slots, scratch) }
     }
 
-    /// Makes results of the first `used` parts of each image, all of which are there.
+    /// Computes results from the first `used` parts of each image, all of which are complete.
     pub(super) fn finish(&self, pool: &Pool, slots: &SlotTable, used: usize) {
         let last = self.last.get_or_init(|| {
             let of = |slot: SlotId| self.dtypes[slot.0 as usize];

@@ -1,7 +1,7 @@
 //! Panels of small images: whole images of a batch side by side, and a table with the place of each
 //! pixel's unit at each tap.
 //!
-//! An image of 2x2, 4x4 or 7x7 pixels fills an eighth of a panel, and its lines are too short to be
+//! An image of 2x2, 4x4 or 7x7 pixels fills an eighth of a panel. Its lines are too short to be
 //! copied one by one (`stage`). So the channels of several images are laid into one short run,
 //! which stays in the first-level cache. Rows of the right matrix are picked from the run by a
 //! table that is made once. The table works for any strides, dilations, padding and number of
@@ -28,7 +28,7 @@ const ZEROS: usize = 64;
 /// Columns of a vector of units of four bytes.
 const LANES: usize = 16;
 
-/// Where the columns of a vector are found.
+/// The source of a vector's columns.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
     /// One after the other from a place on, which lies before the run where only later ones are

@@ -39,7 +39,7 @@ pub(super) struct Channels {
 #[derive(Clone, Copy, Debug)]
 struct Tap {
     line: usize,
-    /// Which of the remainders, and how many columns of it.
+    /// The remainder, and its number of columns.
     phase: usize,
     shift: usize,
 }
@@ -296,7 +296,8 @@ impl Stage {
         }
     }
 
-    /// Where the planes of row `row` begin in a stage `from` that begins with those of row `first`.
+    /// Address of the planes of row `row` in the stage `from`, which begins with the planes of row
+    /// `first`.
     pub(super) fn planes_from(
         &self,
         from: *const u8,

@@ -55,7 +55,7 @@ unsafe fn pairs(from: *const f32) -> __m512 {
     }
 }
 
-/// The elements of the windows of 16 tiles of two, of which there are four.
+/// The four elements of each window, for 16 tiles of two.
 #[inline(always)]
 unsafe fn twos(from: *const f32) -> [__m512; 5] {
     // SAFETY: the windows of 16 tiles can be read from `from` on, 35 numbers, where AVX-512 is.
@@ -134,7 +134,7 @@ pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points)
 /// A row of the right matrix in its panels.
 #[derive(Clone, Copy)]
 pub(super) struct PanelRow {
-    /// Where the row begins in the first panel.
+    /// Address of the row in the first panel.
     pub(super) to: *mut f32,
     /// Elements from a panel to the next, and of a panel's row, a multiple of [`LANES`].
     pub(super) panel: usize,
@@ -176,7 +176,8 @@ pub(super) struct Tiles {
     /// Lines of tiles, and tiles of a line.
     pub(super) lines: usize,
     pub(super) tiles: usize,
-    /// Elements of a line of the output, of which there are [`OUTPUTS`] for each line of tiles.
+    /// Output, and the elements of one of its lines. There are [`OUTPUTS`] lines for each line of
+    /// tiles.
     pub(super) to: *mut f32,
     pub(super) line: usize,
 }

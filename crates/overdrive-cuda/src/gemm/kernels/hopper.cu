@@ -252,7 +252,7 @@ __device__ __forceinline__ void load_operands(Operands& operands, const Tile& ti
                 operands[half][j].load_all(slots, 0, row + half * 8, col + j * 8, 2);
 }
 
-// As `finish`, and then the loop over the product's rows, on the result as it is stored.
+// Does the work of `finish`, then runs the loop over the product's rows on the rounded result.
 __device__ __forceinline__ void finish_rows(Sums& sums, Operands& operands, const Tile& tile,
                                             const Slots& slots, Meeting meeting) {
     const int thread = threadIdx.x % WARPGROUP, lane = thread % 32;

@@ -17,11 +17,11 @@
 // other, and a thread reads only results that it has stored itself. With LEAD each block computes
 // the rows of x by the loop that makes them, while its weights are under way.
 //
-// SPLIT: blocks of a cluster. PARTS: the most parts of a block. GROUPS: warpgroups, which have
-// every so many-th tile of a part. STAGES: tiles of a part in flight, a multiple of its warpgroups.
+// SPLIT: blocks of a cluster. PARTS: the most parts of a block. GROUPS: warpgroups; each takes
+// every GROUPS-th tile of a part. STAGES: tiles of a part in flight, a multiple of its warpgroups.
 // RHS_BY_K: contracted index contiguous in the weights. SETTLED: no step of the call writes them.
-// LEAD: whether a loop makes x. From the printed text: wgmma (one instruction), Maps, Given, for
-// each part a type that prefetches and stores, and the macros LEAD_ROWS, ASK and BODIES.
+// LEAD: whether a loop makes x. The printed text defines wgmma (one instruction), Maps, Given, and
+// the macros LEAD_ROWS, ASK and BODIES. For each part it defines a type that prefetches and stores.
 
 #include "hopper.cuh"
 

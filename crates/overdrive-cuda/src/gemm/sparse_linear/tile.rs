@@ -1,4 +1,5 @@
-//! Which layers the kernel of `sparse_linear` takes, and the tiles that it is compiled with.
+//! Chooses the layers that the kernel of `sparse_linear` takes, and the tiles that it is compiled
+//! with.
 //!
 //! The kernel takes the products that it computed faster, on an H200, than cuBLASLt did by the
 //! unpacked weight. With enough rows for every multiprocessor to have a large tile, the tensor
@@ -15,7 +16,7 @@ const FEWEST_OUTPUTS: usize = 4096;
 /// and 512 a third). Also inputs that outweigh the beginning and the end of a tile.
 const FEWEST_TILES: usize = 100;
 const FEWEST_INPUTS: usize = 1024;
-/// Inputs of a tile, of which half stay.
+/// Inputs of a tile; half of their weights are kept.
 const TILE_INPUTS: usize = 64;
 /// Dynamic shared memory that a block may have, less the room of the barriers.
 const SHARED_BYTES: usize = 227 * 1024 - 512;

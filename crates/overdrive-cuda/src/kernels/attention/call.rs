@@ -263,10 +263,10 @@ fn source(
     Ok(specialised("attention", call, (attention, functions), &text))
 }
 
-/// What precedes the text of a kernel on `mma.sync`.
+/// The text before a kernel that uses `mma.sync`.
 pub(super) const FRAGMENTS: &str = include_str!("fragments.cuh");
 
-/// What follows the text of a tile on Hopper.
+/// The text after that of a tile on Hopper.
 pub(super) const HEADS: &str = include_str!("heads.cuh");
 
 /// The source of a kernel: types and channels of q, k and v, the printed functions of its regions,
@@ -291,7 +291,7 @@ pub(super) fn specialised(
     KernelSource { name: name.to_owned().into(), text: text.into(), defines }
 }
 
-/// What printed reads call.
+/// The function that printed reads call.
 const CLAMPED: &str =
     "template <typename I> __device__ __forceinline__ i64 clamped(I x, i64 high) {
     if constexpr (sizeof(I) == 4 && I(-1) < I(0))

@@ -1,13 +1,13 @@
 // Gradients of captured tensors that a score function reads.
 //
-// What all pairs of a query and a key add to one element arrives in no fixed order, so the sums are
-// of integers: every launch gives the same bits. One walk over all pairs finds the largest term of
-// each capture, a second adds terms as multiples of a power of two, so small that all together stay
-// within 63 bits. Four warps with 16 queries each walk over blocks of KEYS keys, as `tensor.cu`
-// does; scores and dweights are two of the five products of the gradient.
+// Pairs of a query and a key add to one element in no fixed order. The sums are of integers, so
+// that every launch gives the same bits. One walk over all pairs finds the largest term of each
+// capture. A second adds the terms as multiples of a power of two, chosen so that the sum stays
+// within 63 bits. Four warps with 16 queries each walk over blocks of KEYS keys, as in `tensor.cu`.
+// Scores and dweights are two of the five products of the gradient.
 //
 // Terms of reads whose index is the same for all pairs of a head are summed in registers first.
-// Memory beside operands and results is 64 bits for each element of a capture.
+// Memory in addition to operands and results is 64 bits for each element of a capture.
 //
 // Text before gives KEYS, READS with `slopes`, `capture_of` and `is_shared`, and CAPTURED_TENSORS.
 
@@ -29,7 +29,7 @@ struct CaptureRows {
     i32 bits;
 };
 
-// What terms of a capture are multiplied by: a power of two, for the largest to have so many bits.
+// The factor on terms of a capture: a power of two, so that the largest term has `bits` bits.
 __device__ __forceinline__ f32 unit(u32 largest, i32 bits) {
     return __uint_as_float((u32)(min(127, bits + 126 - (i32)(largest >> 23)) + 127) << 23);
 }
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(128)
                                u32* largest, const __grid_constant__ AttentionShape s,
                                const __grid_constant__ CaptureRows rows CAPTURES) {
     after_previous();
-    // As bits, of which those of NaN are the largest.
+    // Compared as bits; those of NaN are the largest.
     u32 most[CAPTURED_TENSORS] = {};
     auto take = [&](int read, f32 term, i64) {
         u32& own = most[capture_of(read)];

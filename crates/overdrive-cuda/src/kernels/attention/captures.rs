@@ -109,7 +109,7 @@ pub(super) struct Captures {
     elements: usize,
 }
 
-/// Where a launch finds what it reads and writes.
+/// Addresses of the operands and results of a launch.
 pub(super) struct At<'a> {
     /// q, k, v, dout, log-sum-exp and delta.
     pub(super) operands: [CUdeviceptr; 6],
@@ -201,7 +201,7 @@ impl Captures {
     /// Enqueues all.
     ///
     /// # Safety
-    /// The addresses are those of what they are called, for all of it.
+    /// Each address is that of the whole tensor that its field names.
     pub(super) unsafe fn launch(&self, stream: &Arc<CudaStream>, at: &At<'_>) -> Result<(), Error> {
         let mut operands = at.operands;
         let mut captures = at.captures.to_vec();
@@ -209,24 +209,26 @@ impl Captures {
         let (mut sums, mut largest) = (at.sums, at.sums + 8 * self.elements as u64);
         let mut words = Self::words(self.elements, self.rounds.len()) as i64;
         let begin = &mut [pointer(&mut sums), pointer(&mut words)];
-        // SAFETY: the parameters are those of the kernel, and the scratch has so many words.
+        // SAFETY: the parameters are those of the kernel, and the scratch has `words` words.
         unsafe { self.begin.launch(stream, begin)? };
         let operands: Vec<*mut c_void> = operands.iter_mut().map(pointer).collect();
         let walked = [pointer(&mut shape), pointer(&mut rows)];
         let captures: Vec<*mut c_void> = captures.iter_mut().map(pointer).collect();
         let (add, most) = (pointer(&mut sums), pointer(&mut largest));
         let mut parameters = [&operands[..], &[most], &walked, &captures].concat();
-        // SAFETY: as above; reads keep to the rows of the shape and to the captures.
+        // SAFETY: the parameters are those of the kernel. Its reads keep to the rows of the shape
+        // and to the captures.
         unsafe { self.largest.launch(stream, &mut parameters)? };
         let mut parameters = [&operands[..], &[add, most], &walked, &captures].concat();
-        // SAFETY: as above; sums are of elements of captures.
+        // SAFETY: the parameters are those of the kernel, and its sums are those of elements of
+        // captures.
         unsafe { self.add.launch(stream, &mut parameters)? };
         for (i, ((round, one), &to)) in self.rounds.iter().zip(at.results).enumerate() {
             let mut places = [at.sums + 8 * one.base as u64, largest + 4 * i as u64, to];
             let (mut count, mut bits) = (one.elements as i64, self.rows.bits);
             let mut parameters: Vec<*mut c_void> = places.iter_mut().map(pointer).collect();
             parameters.extend([pointer(&mut count), pointer(&mut bits)]);
-            // SAFETY: as above; the result has so many elements.
+            // SAFETY: the parameters are those of the kernel, and the result has `count` elements.
             unsafe { round.launch(stream, &mut parameters)? };
         }
         Ok(())

@@ -2,10 +2,10 @@
 // long one thread reads, so the keys are cut among the warps of all blocks of a cluster.
 //
 // The query heads of a key head are rows that share its keys and values: each is read once. LANES
-// neighbouring lanes hold one key, eight channels each; every such group has maximum, sum and
-// outputs of its own, as in Milakov and Gimelshein, arXiv:1805.02867. Groups meet in a warp, warps
-// in shared memory, blocks in that of the block that stores, always in the same order. Where the
-// keys are many, those that no row sees are not read.
+// neighbouring lanes hold one key, eight channels each. Every such group has its own maximum, sum
+// and outputs, as in Milakov and Gimelshein, arXiv:1805.02867. Groups are merged within a warp,
+// warps in shared memory, blocks in the shared memory of the block that stores. The order is always
+// the same. If there are many keys, those that no row sees are not read.
 //
 // Text before gives ROWS (query heads of a key head times queries, up to a power of two), SPLIT
 // (blocks of a cluster) and WARPS.

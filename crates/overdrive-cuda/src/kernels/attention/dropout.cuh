@@ -1,18 +1,18 @@
-// Which weights stay, drawn where they are needed: Philox of the seed, the site and the weight's
+// Draws which weights are kept, when they are needed: Philox of the seed, the site and the weight's
 // place among [B, H, Tq, Tk], as `dropout` of the IR draws it.
 //
-// Text before gives SITE, REACH (what the bits of a weight that stays reach), STAYS (what it is
-// multiplied by) and SEED_AT (where the seed lies). EVEN and FOURS: whether rows have a multiple of
-// 2 and of 4 keys.
+// Text before this file defines SITE, REACH (least random bits of a weight that stays), STAYS (its
+// factor) and SEED_AT (index of the seed). EVEN and FOURS: whether rows have a multiple of 2 and of
+// 4 keys.
 
 #define SEED seed_of[SEED_AT]
 
-// What the weight at a place is multiplied by.
+// Factor on the weight at a place.
 __device__ __forceinline__ Sum kept(u64 seed, u64 place) {
     return random_bits(seed, SITE, place) >= REACH ? (Sum)STAYS : Sum(0);
 }
 
-// Multiplies the weights at a place and the next, of which the first has an even key.
+// Multiplies the weights at a place and the next. The first has an even key.
 __device__ __forceinline__ void keep(f32& first, f32& second, u64 seed, u64 place) {
     if constexpr (EVEN) {
         const uint4 words = philox_block(seed, SITE, place >> 2);

@@ -3,8 +3,8 @@
 use overdrive_ir::ops::Attention;
 use overdrive_ir::plan::View;
 
-/// The text of `attention` over rows of so many keys; none where nothing is dropped. `rest` is all
-/// operands behind those that every call has.
+/// The dropout definitions of `attention` over rows of `keys` keys; empty if nothing is dropped.
+/// `rest` is all operands after those that every call has.
 pub(super) fn print(attention: &Attention, rest: &[View], keys: usize) -> String {
     let (Some(dropout), (Some(seed), _)) = (attention.dropout, attention.seed_and_captures(rest))
     else {

@@ -1,17 +1,16 @@
 // Gradients of attention of 16-bit floats on Hopper's tensor cores, in one pass of five products.
 // Dao et al., arXiv:2205.14135, algorithm 4; Shah et al., arXiv:2407.08608.
 //
-// A task is a tile of keys, which walks over the blocks of queries that see it, of all query heads
-// of the key head, from the last to the first. Scores and dweights are transposed (keys by
-// queries), so that weights and dscores stay in registers as left operands of dv and dk. For dq
-// the dscores go through shared memory, and both warpgroups multiply 64 channels of all keys of the
-// tile by them.
+// A task is a tile of keys. It walks over the blocks of queries that see the tile, last to first,
+// in all query heads of the key head. Scores and dweights are transposed (keys by queries), so that
+// weights and dscores stay in registers as left operands of dv and dk. For dq the dscores go
+// through shared memory, and both warpgroups multiply 64 channels of all keys of the tile by them.
 //
 // Sums of dq of several tiles of keys meet in memory as f32, by bulk additions of whole blocks. A
-// counter of each block says which tile's turn it is, so that they are added in the order of tiles
-// and every launch gives the same bits. Tasks begin in that order too, one per multiprocessor, and
-// all of a head walk the same way. So a tile follows the one before by about a block, and rarely
-// waits. `attention_grad_round` rounds the sums.
+// counter of each block says which tile's turn it is. So tiles are added in order, and every launch
+// gives the same bits. Tasks begin in that order too, one per multiprocessor, and all of a head
+// walk the same way. So a tile follows the one before by about a block, and rarely waits.
+// `attention_grad_round` rounds the sums.
 //
 // A warpgroup multiplies dq of the block before this one, so that it need not wait for the other's
 // dscores. Two warpgroups take turns (ping-pong): while one exponentiates, the other multiplies.
@@ -41,9 +40,9 @@ struct Grad {
     i32 splits, tasks;
 };
 
-// What a row's exponent is less, in powers of two; with a score function, whose values may be the
-// lowest number of all, in units of the scores. A row that sees nothing has -infinity, and its
-// weights are 0 for a shift of +infinity.
+// What is subtracted from the exponents of a row, in powers of two. With a score function it is in
+// units of the scores, since these may be the lowest number of all. A row that sees nothing has an
+// lse of -infinity. The shift of +infinity makes its weights 0.
 __device__ __forceinline__ f32 shift_of(f32 lse) {
 #ifdef SLOPES
     constexpr f32 UNIT = 1.0f;
@@ -90,8 +89,8 @@ __device__ __forceinline__ i32 blocks_of(const AttentionShape& s) {
     return (s.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
 }
 
-// A part of what a tile of keys of a head has to do: so many steps over blocks of queries. They
-// begin at one of query head `h` and go from block `last` to `begin` of each head. Negative steps:
+// A part of the work of a tile of keys of a head: `steps` steps over blocks of queries. They begin
+// at `block` of query head `h` and go from block `last` to `begin` of each head. Negative steps:
 // there are no more tasks.
 struct Task {
     i32 b, head, tile, key, part, last, begin, h, block, steps;
@@ -137,8 +136,8 @@ __device__ __forceinline__ void draw(Stays& stays, u64 seed, u64 first, u64 keys
 #pragma unroll
     for (int part = 0; part < PARTS_OF; part++) stays[part] = 0;
     if constexpr (FOURS) {
-        // Four keys of a query are those of four lanes, each of which draws for one of the two
-        // queries and the two rows that all of them have.
+        // One draw covers four keys of a query, which are in four lanes. Each lane draws for one of
+        // the two queries and two rows of the four lanes.
         const int lane = threadIdx.x % 32, own = lane / 4 % 4;
         u32 bits[PARTS_OF] = {};
         const u64 block = (first - own + own % 2 * keys + own / 2 * 8) >> 2;
@@ -366,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // (channels) `8 j + column` and the next.
         const i32 column = lane % 4 * 2;
         [[maybe_unused]] const f32 factor = (f32)s.factor, scale = factor * LOG2E;
-        // Where a lane's line of four transposed matrices of 8 x 8 dscores goes.
+        // Address of a lane's line of four transposed matrices of 8 x 8 dscores.
         const u32 own_dscore = dscore_place + warpgroup * QUERY_BOX +
                                (lane / 16 * 8 + lane % 8) * 128 +
                                (((thread / 32 * 2 + lane / 8 % 2) ^ lane % 8) << 4);
@@ -456,8 +455,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     const i32 first = place.block * BLOCK_QUERIES;
                     [[maybe_unused]] const i32 b = t.b;
                     [[maybe_unused]] i32 first_key = own_key;
-                    // What a function makes of the keys alone, kept over all blocks of queries,
-                    // would take registers that are not there.
+                    // Stops the compiler from keeping values that depend on keys alone over all
+                    // blocks of queries. There are no registers for them.
                     asm volatile("" : "+r"(first_key));
 #ifdef SLOPES
                     // Weights go to their products as they are; what becomes dscores is multiplied
@@ -473,8 +472,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             const Scored result = scored(scores[i + e] * factor, b, place.h,
                                                          query + e, first_key + at CAPTURED);
                             const f32 less = e ? shift.y : shift.x;
-                            // Of queries past the end nothing is, whatever the function makes of
-                            // them.
+                            // Queries past the end count for nothing, whatever the function returns
+                            // for them.
                             bool shown = at < inside && less < infinity(0.0f);
 #ifdef CAUSAL
                             shown &= at <= query + e + ahead;
@@ -543,7 +542,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             dscores[2 * j + r] = pair(scores[at] * x, scores[at + 1] * y);
                         }
                     }
-                    // Of the other warpgroup; its place for this step's is free then as well.
+                    // The dscores of the other warpgroup; its place for those of this step is then
+                    // free too.
                     if (n != begin) barrier_wait(dscores_full + 8 * (stage ^ 1), (n - 1) / 2 % 2);
 #pragma unroll
                     for (int j = 0; j < BLOCK_QUERIES / 16; j++) {
@@ -557,8 +557,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     fence_shared();
                     __syncwarp();
                     await_turn();
-                    // The first step of a task multiplies what is there, and drops it: around a
-                    // branch the compiler would run all products one by one.
+                    // The first step of a task multiplies stale dscores and drops the result. With
+                    // a branch here the compiler would serialise all products.
                     f32 dqs[SUM_QUERIES / 2];
                     issue_sum(dqs, n - 1);
                     issue_by_row(dks, dscores, descriptor(by_row(QUERY_BOX), queries));
@@ -650,7 +650,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP)
     const i64 b = matrix / heads, h = matrix % heads;
     if (blockIdx.x == 0 && threadIdx.x == 0) *counters = 0;
     if (thread == 0) counters[1 + blockIdx.x * CONSUMERS + own] = 0;
-    // Of a block that sees no key there are no sums.
+    // A block that sees no key has no sums.
     const bool is_seen = s.seen(min(first + BLOCK_QUERIES, s.queries) - 1) > 0;
     const float4* from =
         (const float4*)(sums + ((i64)blockIdx.x * CONSUMERS + own) * SUM) + thread;

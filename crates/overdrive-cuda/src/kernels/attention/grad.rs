@@ -1,10 +1,10 @@
 //! Gradients of attention on Hopper's tensor cores: the forms that have a kernel, its tile, and the
 //! launches.
 //!
-//! Invariants: memory beside operands and results grows with T, never with T²; every launch gives
-//! the same bits.
+//! Invariants: memory in addition to operands and results grows with T, never with T². Every launch
+//! gives the same bits.
 //!
-//! Long because the launches of one gradient stand together.
+//! Long because the launches of one gradient are kept together.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn declines_regions(regions: &[Graph]) -> Option<Decline> {
     )))
 }
 
-/// What a task works on at a time.
+/// The tile that a task works on at a time.
 #[derive(Clone, Copy, Debug)]
 struct GradTile {
     /// Channels of q and k, and of v.
@@ -92,9 +92,9 @@ struct GradTile {
 }
 
 impl GradTile {
-    /// By registers: both sums of keys, scores, dweights and what is rounded of them fit just so,
-    /// beside one function. Two functions, or dropout, take more, and most where each weight is
-    /// drawn alone (`draw`).
+    /// Chosen by registers. Both sums of keys, scores, dweights and their rounded copies just fit,
+    /// together with one function. Two functions, or dropout, take more. Dropout that draws each
+    /// weight alone takes most (`draw`).
     fn of(call: &KernelCall, (op, regions): (&AttentionGrad, &[Graph])) -> Self {
         let widths = [0, 2].map(|i| call.operands[i].ty.sizes()[3]);
         let drops = op.attention.dropout.is_some();
@@ -226,7 +226,7 @@ struct Grad {
 struct CompiledAttentionGrad {
     kernel: Entry,
     round: Entry,
-    /// Of all homes but the last.
+    /// Tensor maps of all homes but the last.
     maps: Maps,
     /// q, dout, k, v, dk, dv, dq.
     homes: [Home; 7],
@@ -234,7 +234,7 @@ struct CompiledAttentionGrad {
     rows: [ViewStart; 2],
     /// Offsets into the scratch: sums of dq, parts of dk and dv.
     sums: [usize; 2],
-    /// What tasks are taken by, and how many tiles each block of sums has; a launch leaves them 0.
+    /// Counters of taken tasks, and of the tiles in each block of sums. Each launch zeroes them.
     counters: DeviceBytes,
     shape: AttentionShape,
     grad: Grad,
@@ -369,8 +369,8 @@ impl Launch for CompiledAttentionGrad {
             pointers(&mut maps).chain(pointers(&mut rows)).chain(pointers(&mut buffers)).collect();
         parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
         parameters.extend(pointers(&mut captures));
-        // SAFETY: the parameters are those of the kernel, whose copies keep to the maps, whose
-        // reads keep to the rows of the shape, and whose sums keep to the scratch.
+        // SAFETY: the parameters are those of the kernel. Its copies keep to the maps, its reads to
+        // the rows of the shape, its sums to the scratch.
         unsafe { self.kernel.launch(stream, &mut parameters)? };
         let mut parameters: Vec<*mut c_void> =
             pointers(&mut buffers).chain(pointers(&mut outputs)).collect();
@@ -386,8 +386,8 @@ impl Launch for CompiledAttentionGrad {
                 captures: &captures,
                 results: &results,
             };
-            // SAFETY: the addresses are those of the operands, the captures and the results of this
-            // call, and the scratch has room for the sums from `sums` on.
+            // SAFETY: the addresses are those of the operands, captures and results of this call.
+            // The scratch has room for the sums from `sums` on.
             unsafe { kernels.launch(stream, &at)? };
         }
         for copy in &self.staging.after {

@@ -1,5 +1,5 @@
-// What Hopper's kernels of attention and of its gradients share: boxes of heads, rings of stages,
-// rounding.
+// Code that Hopper's kernels of attention and of its gradients share: boxes of heads, rings of
+// stages, rounding.
 
 #include "hopper.cuh"
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void fence_sums(f32 (&sums)[Count]) {
     for (int i = 0; i < Count; i++) fence_sum(sums[i]);
 }
 
-// Issues the products of 64 rows and a block of others over `Channels` channels; a box of the left
+// Issues the products of 64 rows and a block of others over `Channels` channels. A box of the left
 // tile has `LeftBox` bytes, one of the right tile `RightBox`.
 template <int Channels, int LeftBox, int RightBox, int Count>
 __device__ __forceinline__ void issue_by_channel(f32 (&sums)[Count], u64 left, u64 right) {

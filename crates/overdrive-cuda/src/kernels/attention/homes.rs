@@ -1,5 +1,5 @@
-//! Where the gradient's kernels read operands and write results: where the plan has them, or in the
-//! scratch, which copies fill before and empty after.
+//! Where the gradient's kernels read operands and write results: in their slots, or in scratch.
+//! Copies fill the scratch before the kernels and empty it after them.
 
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::View;
@@ -9,12 +9,12 @@ use crate::kernels::nest::ViewStart;
 use crate::kernels::transfer::Transfer;
 use crate::launch::{Addresses, Refusal, Site};
 
-/// What the scratch of a step is aligned to.
+/// Alignment of the scratch of a step, in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Where the kernels read an operand or write a result.
+/// The place where the kernels read an operand or write a result.
 pub(super) enum Home {
-    /// Where the plan has it.
+    /// In its slot of the plan.
     There(ViewStart),
     /// A dense copy so many bytes into the scratch.
     Scratch(usize),
@@ -36,7 +36,7 @@ pub(super) struct HomeCopy {
     pub(super) offset: usize,
 }
 
-/// Scratch and copies of views that TMA cannot copy, and results that nobody asked for.
+/// Scratch for copies of views that TMA cannot copy, and for results that are not requested.
 #[derive(Default)]
 pub(super) struct Staging {
     pub(super) bytes: usize,
@@ -67,7 +67,7 @@ impl Staging {
         Ok((Home::Scratch(offset), dense))
     }
 
-    /// Where a result of the type of `like` is written.
+    /// The place of a result of the type of `like`.
     pub(super) fn result(
         &mut self,
         site: &Site<'_>,
@@ -86,7 +86,7 @@ impl Staging {
         Ok((Home::Scratch(offset), dense))
     }
 
-    /// Where a result is written that the kernels have dense.
+    /// The place of a result that the kernels write densely.
     pub(super) fn dense_result(&mut self, site: &Site<'_>, view: &View) -> Result<Home, Refusal> {
         let dense = View::row_major(view.slot, view.ty.clone());
         if dense.strides == view.strides {

@@ -3,7 +3,7 @@
 // arXiv:2407.08608).
 //
 // Each warpgroup has 64 queries. While its tensor cores multiply the probabilities of one block of
-// keys by their values, it exponentiates the scores of the next; while one warpgroup exponentiates,
+// keys by their values, it exponentiates the scores of the next. While one warpgroup exponentiates,
 // another multiplies (ping-pong by named barriers). Blocks of keys are walked from the last to the
 // first, so that masked ones come first. A block of the grid takes tasks until none are left,
 // longest first. Channels past D and DV and rows past the end are zeros that TMA fills in and
@@ -29,7 +29,7 @@ struct Barriers {
     i32 task[PLACES];
 };
 
-// What blocks take tasks by: the next one, and the blocks that found none.
+// Counts tasks: the next one to take, and the blocks that found none.
 struct Counter {
     u32 taken, done;
 };

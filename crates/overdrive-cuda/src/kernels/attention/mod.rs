@@ -1,11 +1,11 @@
-//! `attention`, a tile at a time, with any score and mask function and with dropout: beside
+//! `attention`, a tile at a time, with any score and mask function and with dropout. Apart from
 //! operands and results no memory grows with T.
 //!
-//! `hopper.cu` and `tensor.cu` are for 16-bit floats on the tensor cores, of Hopper and of every
-//! GPU, `decode.cu` for few queries in these types, `tiled.cu` for every other case. `region`
-//! prints score and mask functions into all of them, `dropout` what they know of weights that are
-//! dropped, `call` chooses and launches. `grad.cu` has the gradients on Hopper, `captures.cu` those
-//! of what a score function captures.
+//! For 16-bit floats `hopper.cu` uses the tensor cores of Hopper, `tensor.cu` those of every GPU,
+//! and `decode.cu` is for few queries. `tiled.cu` is for every other case. `region` prints score
+//! and mask functions into all of them, `dropout` the constants of dropped weights. `call` chooses
+//! and launches. `grad.cu` has the gradients on Hopper, `captures.cu` the gradients of captured
+//! tensors.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.

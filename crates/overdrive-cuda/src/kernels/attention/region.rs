@@ -88,9 +88,9 @@ impl Spelling for PrintedRegion<'_> {
 /// Parameters of every function.
 pub(super) const INDEX: &str = "i32 b, i32 h, i32 q, i32 k CAPTURES";
 
-/// The functions of the regions as text, each behind its macro, and the parameters of what follows
-/// the other operands: the seed, where weights are dropped, and the captures. Weights are rounded
-/// to `dtype`.
+/// The functions of the regions as text, each behind its macro. Also the parameters that follow the
+/// other operands: the seed if weights are dropped, and the captures. Weights are rounded to
+/// `dtype`.
 pub(super) fn print(
     regions: &[Graph],
     (attention, rest): (&Attention, &[View]),

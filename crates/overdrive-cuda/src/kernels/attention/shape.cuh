@@ -1,9 +1,9 @@
-// What the kernels of attention share: the shape (`AttentionShape` in call.rs), pairs of 16-bit
-// floats, and scores by the printed functions.
+// Code that the kernels of attention share: the shape (`AttentionShape` in call.rs), pairs of
+// 16-bit floats, and scores by the printed functions.
 //
-// Text before this file gives `Element`, `Sum`, CAPTURES (parameters of the captured tensors, after
-// a comma), CAPTURED (their names), D and DV (channels of q and k, and of v). Where the op has
-// them, it gives SCORE with `score` and MASK with `visible`. -D CAUSAL.
+// Text before this file defines `Element`, `Sum`, D (channels of q and k) and DV (channels of v).
+// It defines CAPTURES (parameters of the captured tensors, after a comma) and CAPTURED (their
+// names). If the op has them, it defines SCORE with `score` and MASK with `visible`. -D CAUSAL.
 
 struct AttentionShape {
     // Heads of a sequence; query heads of a key head; heads of all sequences; heads whose tiles are
@@ -13,8 +13,8 @@ struct AttentionShape {
     i64 q[4], k[4], v[4], out[4], lse[3];
     f64 factor;
 
-    // The head and the tile of a task. Under a causal mask later tiles take longer, so that the
-    // last come first; heads come in bunches whose keys and values stay in the L2 together.
+    // The head and the tile of a task. The last tile comes first, since later tiles take longer
+    // under a causal mask. Heads come in bunches whose keys and values stay in the L2 together.
     __device__ __forceinline__ void task(i32 index, i32 tiles, i32& matrix, i32& tile) const {
         const i32 bunch = index / (together * tiles), rest = index % (together * tiles);
         const i32 heads = min(together, matrices - bunch * together);

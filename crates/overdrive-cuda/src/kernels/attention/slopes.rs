@@ -1,5 +1,5 @@
-//! A score function with its derivatives as CUDA C++: for the gradients of q, k and v, and for
-//! those of the captured tensors that it reads.
+//! A score function with its derivatives as CUDA C++, for the gradients of q, k, v and of the
+//! captured tensors that it reads.
 
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::View;
@@ -26,9 +26,9 @@ pub(super) fn print_scored(
     ))
 }
 
-/// What the reads of captures add to their gradients: `slopes` gives the score, and of each read
-/// its slope and place. `bases` has where the sums of a capture begin, for those whose gradient is
-/// wanted.
+/// The terms that reads of captures add to their gradients: `slopes` gives the score, and of each
+/// read its slope and place. `bases` has where the sums of a capture begin, for those whose
+/// gradient is wanted.
 pub(super) fn print_reads(
     slopes: &Slopes,
     (captures, bases): (&[View], &[Option<usize>]),

@@ -1,12 +1,11 @@
 // Attention of 16-bit floats on the tensor cores: FlashAttention-2 (Dao, arXiv:2307.08691) with
 // `mma.sync`.
 //
-// Four warps, each with 16 MF queries, walk over blocks of KEYS keys; probabilities go from the
-// accumulators of the first product into the operands of the second without leaving their
-// registers. Keys and values of the next block arrive by `cp.async` while this one is worked on.
-// Blocks that a causal mask hides are not visited, and only those on its edge are masked. Rows of
-// q, k, v are dense and 16-byte aligned; D and DV are multiples of 16. Text before gives MF and
-// KEYS.
+// Four warps, each with 16 MF queries, walk over blocks of KEYS keys. Probabilities go from the
+// accumulators of the first product into the operands of the second within registers. Keys and
+// values of the next block arrive by `cp.async` while this one is worked on. Blocks that a causal
+// mask hides are not visited, and only those on its edge are masked. Rows of q, k, v are dense and
+// 16-byte aligned; D and DV are multiples of 16. Text before this file defines MF and KEYS.
 
 // spills at most 16 bytes on sm_89: one address more than there are registers, once a block of
 // keys.

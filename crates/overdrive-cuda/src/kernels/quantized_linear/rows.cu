@@ -179,7 +179,7 @@ __device__ __forceinline__ T raw_element(const T* from, i64 index) {
     else return from[index];
 }
 
-// The values that a lane holds beside the codes of a chunk: those of rows g and g + 8 of each tile.
+// Scales and zero points that a lane holds for a chunk: those of rows g and g + 8 of each tile.
 struct Factors {
     SCALE scale[HALVES][MTILES][2][SCALES];
     ZERO zero[HALVES][MTILES][2][SCALES];

@@ -27,7 +27,7 @@ struct CompiledQuantizedLinear {
     y_step: i64,
     /// `Rows` of `rows.cu`: first elements of the rows of x, then of y.
     at: Vec<i64>,
-    /// How the bulk copy engine finds codes, where the device has one.
+    /// Tensor maps of the codes for the bulk copy engine, if the device has one.
     map: Option<Maps>,
 }
 
@@ -85,7 +85,7 @@ pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
     ..NamedKernel::new("quantized_linear", Compile::Composite(compile), Sources::All(sources))
 };
 
-/// Sources that stand for all others.
+/// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
     let plain = |x, codes, scale, group: usize| Wanted {
         x,

@@ -11,8 +11,8 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` gives; where it panics, an error that names the file. What it shares may be
-/// half-changed then, so that later calls may end the same way.
+/// The result of `work`, or an error that names the file if it panics. Shared data may then be
+/// half-changed, so later calls may fail in the same way.
 pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> T) -> Result<T, String> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

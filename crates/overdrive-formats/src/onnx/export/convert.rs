@@ -33,8 +33,8 @@ pub(super) fn write(
     Ok(w.one("Cast", &[&x], attributes))
 }
 
-/// `x` with the largest number in place of NaN, which formats of four bits lack and of which
-/// readers make what they like.
+/// `x` with the largest number in place of NaN. Four-bit formats have no NaN, and readers convert
+/// it in different ways.
 fn numbers(w: &mut Writer, x: &str, from: DType) -> Result<String, Unsaid> {
     let wide = if from == DType::F64 { DType::F64 } else { DType::F32 };
     let x = if from == wide { x.to_owned() } else { w.cast(x, wide)? };

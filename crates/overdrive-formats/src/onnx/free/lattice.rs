@@ -27,7 +27,8 @@ enum LatticeRule {
     /// At each place of the axes that are not free `base`, and along a free axis as much more for
     /// each step.
     Rising { base: Vec<Sum>, slopes: Vec<(usize, Vec<Sum>)>, inverse: Inverse },
-    /// `above` where the coordinate of the first axis, less that of the second, is at least `from`.
+    /// `above` if the coordinate of the first axis, less that of the second, is at least `from`;
+    /// otherwise `below`.
     Step { axes: (usize, Option<usize>), from: Sum, above: f64, below: f64 },
 }
 
@@ -62,7 +63,7 @@ impl Lattice {
         Some(Self { dtype, shape, rule })
     }
 
-    /// Writes what computes it; gives its name.
+    /// Writes the nodes that compute it, and returns the name of the result.
     pub(super) fn write(&self, sizes: &mut Sizes) -> Result<String, Unsaid> {
         let rank = self.shape.len();
         let is_free = |axis: &usize| self.shape[*axis].constant().is_none();
@@ -125,10 +126,10 @@ struct Grid {
     sizes: Vec<usize>,
     strides: Vec<usize>,
     free: Vec<usize>,
-    /// Elements of which all coordinates along free axes are 0.
+    /// Elements whose coordinates along free axes are all 0.
     places: Vec<usize>,
     values: Vec<f64>,
-    /// What tells elements apart: their bits, or exact integers.
+    /// Keys that distinguish elements: their bits, or exact integers.
     codes: Vec<i128>,
     /// The elements again, where all are whole numbers.
     integers: Option<Vec<i128>>,
@@ -165,7 +166,7 @@ impl Grid {
         at - moved
     }
 
-    /// Whole numbers of which one over each is an element.
+    /// Whole numbers whose reciprocals are the elements.
     fn inverses(&self) -> Option<Vec<i128>> {
         let whole = |x: &f64| {
             let n = (1.0 / x).round();

@@ -47,7 +47,7 @@ impl Sizes {
         self.writer.nodes
     }
 
-    /// What writes the nodes of a value.
+    /// The writer of a value's nodes.
     pub(super) fn writer(&mut self) -> &mut Writer {
         self.writer.enter(SCOPE);
         &mut self.writer

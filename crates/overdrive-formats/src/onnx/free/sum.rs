@@ -1,7 +1,8 @@
 //! `Sum`: an integer that depends on the free dimensions, as a sum of their products.
 //!
-//! Such a function of k sizes has 2^k factors, and as many of its values decide them: those at
-//! every choice of two sizes for each dimension. Bit `i` of an index means dimension `i` in both.
+//! Such a function of k sizes has 2^k factors. Its values at every choice of two sizes for each
+//! dimension determine them, since these are as many. Bit `i` of an index means dimension `i`, for
+//! factors and for values.
 
 use std::fmt::Write as _;
 
@@ -56,7 +57,7 @@ impl Sum {
             .then_some(set.trailing_zeros() as usize)
     }
 
-    /// What the product of a set of dimensions is multiplied by.
+    /// The factor of the product of a set of dimensions.
     pub(super) fn factor(&self, set: usize) -> i64 {
         self.factors[set]
     }

@@ -1,8 +1,7 @@
 //! Attention in its ONNX forms, and rotary positions.
 //!
-//! Where a node is what our composite is (no mask, no cap, scores not asked for) it becomes that;
-//! otherwise it is written out: scores, cap, bias, softmax, product. A row that sees no key gives 0
-//! either way.
+//! A node without mask, cap or requested scores becomes our composite. Any other node is written
+//! out: scores, cap, bias, softmax, product. A row that sees no key gives 0 either way.
 
 use super::matmul::dot;
 use crate::onnx::axes::{common, exactly, positive, sizes, take};
@@ -76,7 +75,7 @@ impl<'b> WrittenOut<'b> {
         if let Some(visible) = self.visible {
             biased = spread(visible)?.select(biased, hidden);
         }
-        // The softmax with 0 for rows of which every score is -∞.
+        // The softmax, with 0 for rows whose scores are all -∞.
         let largest = biased.reduce_keep(Reducer::Max, &[3]);
         let blind = largest.compare(Compare::Eq, hidden);
         let shifted = (biased - blind.select(largest.constant(0.0), largest)).exp();

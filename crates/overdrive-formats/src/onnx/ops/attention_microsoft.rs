@@ -46,7 +46,7 @@ pub(super) fn multi_head<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     Ok([merged(y)?, k, v].map(ItemValue::from).to_vec())
 }
 
-/// What a query sees besides what `unidirectional` hides.
+/// Masks and bias of a query in addition to `unidirectional`.
 struct Seen<'b> {
     scale: f64,
     /// Keys of the cache, which every query sees.

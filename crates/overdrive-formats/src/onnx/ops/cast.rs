@@ -34,8 +34,8 @@ fn convert(x: Expr<'_>, to: DType, overflow: Overflow) -> Expr<'_> {
     x.builder().op1(Prim::Convert { to, overflow }, &[x])
 }
 
-/// To the nearest number, or the largest one beyond it: infinity too, which ours keeps where a
-/// format has it.
+/// Casts to the nearest number, and values beyond the largest number to that one. That includes
+/// infinity, which our own cast keeps if the format has it.
 pub(super) fn saturated(x: Expr<'_>, dtype: DType) -> Expr<'_> {
     let x = number(x);
     let infinite = dtype == DType::F8E5M2 && x.dtype().is_float();
@@ -44,7 +44,7 @@ pub(super) fn saturated(x: Expr<'_>, dtype: DType) -> Expr<'_> {
     convert(inside, dtype, Overflow::Saturate)
 }
 
-/// To a format that has neither infinity nor NaN, of which the reference makes -0.
+/// Casts to a format that has neither infinity nor NaN. The reference turns NaN into -0.
 fn finite(x: Expr<'_>, dtype: DType) -> Expr<'_> {
     let x = number(x);
     let x = if x.dtype().is_float() {

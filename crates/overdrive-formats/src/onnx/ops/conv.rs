@@ -109,7 +109,7 @@ pub(super) fn convolve_codes<'b>(
     Ok(y)
 }
 
-/// i32 sums of codes, zero points taken off.
+/// i32 sums of codes, without zero points.
 pub(super) fn conv_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(convolve_codes(c, [(c.x(0)?, c.maybe(2)?), (c.x(1)?, c.maybe(3)?)])?)
 }
@@ -145,7 +145,7 @@ pub(super) fn conv_transpose<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
         let (low, high) = match target {
             None if auto == "VALID" => (0, 0),
             None => (pads[d], pads[n + d]),
-            // What is missing is added at the end.
+            // Missing elements are added at the end.
             Some(target) if target > whole => (0, whole - target),
             Some(target) => {
                 let less = (whole - target) / 2;

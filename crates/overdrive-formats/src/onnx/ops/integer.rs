@@ -9,7 +9,7 @@ use overdrive_ir::{Codes, DType, Expr, Tensor};
 /// Codes, and their zero point where it is not known to be 0.
 pub(super) type Offset<'b> = (Expr<'b>, Option<Expr<'b>>);
 
-/// Which dimension of a matrix has a zero point for each element.
+/// The dimension of a matrix that has a zero point for each element.
 #[derive(Copy, Clone)]
 pub(super) enum ZeroPointAxis {
     /// The last but one, of a left operand.
@@ -94,7 +94,7 @@ pub(super) fn matmul_codes<'b>(x: Offset<'b>, y: Offset<'b>) -> Result<Expr<'b>,
     Ok(sums.reshape(shape))
 }
 
-/// i32 sums of 8-bit products, zero points taken off.
+/// i32 sums of 8-bit products, without zero points.
 pub(super) fn mat_mul_integer<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(matmul_codes((c.x(0)?, c.maybe(2)?), (c.x(1)?, c.maybe(3)?))?)
 }

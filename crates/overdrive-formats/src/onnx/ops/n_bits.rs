@@ -1,5 +1,5 @@
-//! com.microsoft: weights of 2, 4 or 8 bits in blocks, a row of codes for each output (MatMulNBits)
-//! or each entry of a table (GatherBlockQuantized).
+//! Ops of com.microsoft with weights of 2, 4 or 8 bits in blocks. A row of codes is for an output
+//! (MatMulNBits) or an entry of a table (GatherBlockQuantized).
 //!
 //! Codes are unsigned in the file. Codes of products become signed while the file is read, as
 //! kernels take them. The highest bit flips and the zero point moves with it. The usual zero point,

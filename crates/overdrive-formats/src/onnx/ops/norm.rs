@@ -66,7 +66,7 @@ pub(super) fn rms_norm<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     Ok(results)
 }
 
-/// What com.microsoft adds before a norm: the sum of input, skip and bias.
+/// The sum that com.microsoft adds before a norm: input, skip and bias.
 fn skipped<'b>(c: &Call<'_, 'b>, bias: usize) -> Result<Expr<'b>, Fault> {
     let (x, skip) = (c.x(0)?, c.x(1)?);
     Ok(c.maybe(bias)?.map_or(x + skip, |bias| x + skip + bias))

@@ -96,8 +96,8 @@ pub(super) fn max_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
             None => pooling.fold(pooling.x, Reducer::Max, least(pooling.x.dtype()))?,
         });
     }
-    // Tap by tap: a strided slice of values and one of positions, of which the larger value's
-    // stays.
+    // Tap by tap: a strided slice of values and one of positions. The position of the larger value
+    // is kept.
     let shape = sizes(pooling.x)?;
     let spatial = &shape[2..];
     let mut order: Vec<usize> = (0..spatial.len()).collect();
@@ -173,7 +173,7 @@ pub(super) fn average_pool<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     }
     let x = pooling.x.widen();
     let sums = pooling.fold(x, Reducer::Sum, 0.0)?;
-    // How many elements each window saw: of the padding, only what was asked for and not what
+    // Number of elements that each window saw. Requested padding counts, but not the padding that
     // `ceil_mode` added.
     let ones = c.b.full(x.dtype(), x.shape(), 1.0);
     let seen = if counts_padding {

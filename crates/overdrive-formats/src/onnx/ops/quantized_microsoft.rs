@@ -1,7 +1,7 @@
 //! com.microsoft's ops on codes, which ONNX Runtime's quantizer writes in its operator format.
 //!
-//! A product is `Codes`. Everything else is the float op between what its operands stand for and
-//! the codes of its result, which is how the format defines them.
+//! A product is `Codes`. Every other op decodes its operands, applies the float op and encodes the
+//! result, as the format defines it.
 
 use super::integer::{matmul_codes, offset};
 use super::quantize::codes;

@@ -9,7 +9,7 @@ use overdrive_ir::{Compare, DType, Expr, Shape, Unary};
 /// Steps at most: each is a dozen nodes.
 const MOST_STEPS: usize = 4096;
 
-/// What one direction works with; `[T, B, I]` in, hidden size H.
+/// The operands of one direction; `[T, B, I]` in, hidden size H.
 struct Direction<'b> {
     w: Expr<'b>,
     r: Expr<'b>,

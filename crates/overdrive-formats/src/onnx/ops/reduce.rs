@@ -5,7 +5,7 @@ use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid};
 use overdrive_ir::{Compare, DType, Expr, Pad, Prim, Reducer, Shape, SortOrder, Tensor, Unary};
 
-/// Which axes fold away, from an operand or an attribute, and whether they stay with extent 1.
+/// The axes that fold away, from an operand or an attribute, and whether they stay with extent 1.
 struct Folding {
     axes: Vec<usize>,
     keep: bool,

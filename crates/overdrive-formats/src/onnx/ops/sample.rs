@@ -5,7 +5,7 @@ use crate::onnx::call::{Call, Outcome, one};
 use crate::onnx::fault::{Fault, invalid, unsupported};
 use overdrive_ir::{Binary, Compare, DType, Expr, Shape, Unary};
 
-/// What lies beyond the borders.
+/// Values beyond the borders.
 #[derive(Copy, Clone, PartialEq)]
 enum Beyond {
     Zeros,
@@ -22,7 +22,7 @@ struct SampledAxis {
 }
 
 impl SampledAxis {
-    /// `place` where it is inside, else what mirrors or clamps to it.
+    /// `place` if it is inside the borders, else its reflection or the nearest border.
     fn inside<'b>(&self, place: Expr<'b>) -> Expr<'b> {
         let number = |x: f64| place.constant(x);
         match self.beyond {

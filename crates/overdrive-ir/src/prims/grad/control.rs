@@ -101,7 +101,7 @@ fn row<'r>(trip: Expr<'r>, like: &TensorType) -> (Expr<'r>, Vec<usize>) {
     (b.concat(&[trip.reshape([1usize]), zeros], 0), sizes)
 }
 
-/// Of `(trip, carried, stacks, captures)` what the original regions take.
+/// Those of `(trip, carried, stacks, captures)` that the original regions take.
 fn unstacked<'r>(args: &[Expr<'r>], carried: usize) -> Vec<Expr<'r>> {
     [&args[1..=carried], &args[1 + 2 * carried..]].concat()
 }

@@ -1,5 +1,5 @@
-//! Gradients of elementwise primitives: from the result where it has what is needed, so that the
-//! operand may go.
+//! Gradients of elementwise primitives. They use the result instead of the operand where possible,
+//! so that the operand need not be kept.
 
 use crate::gradients::cotangent_type;
 use crate::{Binary, Compare, Expr, Gradient, Unary};

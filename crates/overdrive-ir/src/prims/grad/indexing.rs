@@ -1,4 +1,5 @@
-//! Gradients of primitives whose positions are data: what was read is added back where it was read.
+//! Gradients of primitives whose positions are data. The cotangent of an element is added at the
+//! position that it was read from.
 
 use super::{undifferentiable, zeros};
 use crate::{Compare, DType, Expr, Gradient, Prim, Reducer};

@@ -83,8 +83,8 @@ impl Grouping<'_> {
         Some(Plan { nodes, readers, saved: now - written - read })
     }
 
-    /// The groups other than `group` that read a value and do not compute it; `None` where there is
-    /// none, or somebody needs it who is no group.
+    /// The groups other than `group` that read a value and do not compute it. `None` if there is
+    /// none, or if anything that is no group reads it.
     fn reading(&self, value: Value, group: usize) -> Option<BTreeSet<usize>> {
         let (mut readers, mut all) = (BTreeSet::new(), true);
         self.each_reader(value, &mut |reader| {
@@ -97,8 +97,8 @@ impl Grouping<'_> {
         (all && !readers.is_empty()).then_some(readers)
     }
 
-    /// Makes the nodes members of the readers, where all of these are still one step each, and
-    /// leaves out of `group` what nobody else needs there.
+    /// Copies the nodes into the groups that read them, if each of these still is one step. Removes
+    /// from `group` the nodes that nobody else needs there.
     fn apply(&mut self, group: usize, plan: &Plan, target: &dyn Target) -> bool {
         let before = (self.groups.clone(), self.copies.clone());
         for &reader in &plan.readers {
@@ -112,7 +112,7 @@ impl Grouping<'_> {
                 self.groups[group].remove(&node);
             }
         }
-        // A group of which nothing is left could not give back its nodes.
+        // An empty group could not give back its nodes.
         let changed = plan.readers.iter().chain([&group]);
         let fits = changed.clone().all(|&group| self.holds(group, target));
         if !fits {
@@ -162,9 +162,9 @@ struct Search<'s, 'g> {
     group: usize,
     /// The value that is no longer stored.
     value: Value,
-    /// What the group stores.
+    /// Values that the group stores.
     stored: &'s [Value],
-    /// What each reader reads now.
+    /// Values that each reader reads now.
     known: &'s BTreeMap<usize, BTreeSet<Value>>,
 }
 
@@ -189,8 +189,8 @@ impl Search<'_, '_> {
     }
 
     /// Collects the nodes that compute a value and the leaves that they read. It takes the cheaper
-    /// of reading the value itself and computing it from what its node reads. `None` where that is
-    /// too much.
+    /// of two ways: reading the value, or computing it from the operands of its node. `None` where
+    /// that is too much.
     fn walk(
         &self,
         value: Value,
@@ -209,7 +209,7 @@ impl Search<'_, '_> {
         if producer.is_some_and(|(id, _)| nodes.contains(&id)) || leaves.contains(&value) {
             return Some(0);
         }
-        // What a group computes again it gives to nobody.
+        // A value that a group recomputes is not a result of the group.
         let own = |(id, _)| self.grouping.group_of[id as usize] == Some(self.group);
         let is_leaf = value != self.value && (!self.is_within(value) || producer.is_some_and(own));
         let as_leaf = is_leaf.then(|| self.to_write(value) + self.to_read(value));

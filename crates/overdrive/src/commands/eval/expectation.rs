@@ -1,9 +1,9 @@
 //! Outputs against those that a file expects: floats within a tolerance, everything else exactly.
 //!
 //! Integers, booleans and codes are exact, since a wrong one is wrong by however little; so are
-//! infinities. Where a file has unsigned integers as wide as an output of a float format, they are
-//! its bits, as NumPy views formats that it lacks. NaN agrees with NaN alone: a file that holds one
-//! asks for it, and how many there are is said.
+//! infinities. Unsigned integers in a file, as wide as an output of a float format, are its bits:
+//! NumPy views formats that it lacks this way. NaN agrees with NaN alone. If a file holds NaN, it
+//! is expected, and the count is reported.
 
 use overdrive::bench::deviation::Deviation;
 use overdrive::bench::deviation::Tolerance;

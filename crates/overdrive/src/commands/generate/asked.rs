@@ -13,14 +13,14 @@ use overdrive::studies::decoding::{CachedDecoder, DecodeError, Sampling};
 use overdrive::studies::pretrained::Pretrained;
 use serde_json::{Value, json};
 
-/// What both ways need.
+/// Data that both ways need.
 pub(super) struct Generation<'a> {
     pub(super) arguments: &'a Generate,
     pub(super) model: &'a Model,
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) opened: Opened,
     pub(super) mode: Mode,
-    /// Of weights, keys and values; none for a model whose graph has formats of its own.
+    /// Format of weights, keys and values; `None` for a model whose graph has formats of its own.
     pub(super) format: Option<DType>,
     pub(super) sampling: Sampling,
 }
@@ -77,9 +77,8 @@ pub(super) fn joined(mut first: Value, second: Value) -> Value {
     first
 }
 
-/// The number format that was asked for, or the folder's where the device multiplies it as it
-/// lies; says why a folder of 16 bits is widened. None for a model whose graph has formats of its
-/// own.
+/// The requested number format, or that of the folder if the device multiplies it directly. Reports
+/// why a folder of 16 bits is widened. `None` for a model whose graph has formats of its own.
 fn format_of(
     model: &Model,
     arguments: &Generate,

@@ -1,4 +1,4 @@
-//! What the machine answers to a search.
+//! The machine's answers to a search.
 
 use super::machine::{OwnMachine, Stage};
 use super::parts;
@@ -43,7 +43,7 @@ impl Machine for OwnMachine<'_> {
         let blocks = if whole {
             let conditions = self.conditions(care);
             let mut placed: Vec<_> = graphs.iter().map(|graph| (self.backend, *graph)).collect();
-            // What an engine cannot run is no reason to decide nothing.
+            // An engine that cannot run the model does not stop the decision.
             let engines = self
                 .engines
                 .iter()

@@ -1,5 +1,5 @@
-//! decision.json: what was asked, of which model and data, all that was measured, and what was
-//! decided. It repeats the decision, and goes on with an interrupted search.
+//! decision.json: the request, the model and the data, all measurements, and the decision. With it
+//! the decision can be repeated, and an interrupted search continues.
 
 use super::bounds::Bounds;
 use crate::commands::quantize::{Samples, Subject};
@@ -25,22 +25,22 @@ pub(super) struct Evidence {
     pub(super) revision: Revision,
     /// As it was typed.
     pub(super) command: String,
-    /// What was asked.
+    /// The request.
     pub(super) asked: Asked,
-    /// Of which model, data and machine.
+    /// The model, data and machine.
     pub(super) about: About,
     /// What bounds the float model; absent where the device's rates could not be had.
     #[serde(default)]
     pub(super) bounds: Option<Bounds>,
     /// All that was measured.
     pub(super) record: Record,
-    /// What was decided; `null` before the end.
+    /// The decision; `null` before the end.
     pub(super) decision: Value,
     /// Digest of all files of the model that was written.
     pub(super) artefact: Option<String>,
 }
 
-/// What a record is of. Two searches of one have one record.
+/// The subject of a record. Two searches of one have one record.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct About {
     /// As the user named it.

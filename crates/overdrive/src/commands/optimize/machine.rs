@@ -21,8 +21,8 @@ const SCREENED: usize = 15;
 /// Forms that stay made: the one at hand and the finalists.
 const KEPT: usize = 4;
 
-/// Until when new forms are tried. What is timed must leave time to be judged, and what is judged
-/// must leave time for mixes.
+/// Until when new forms are tried. Timing must leave time for judging, and judging must leave time
+/// for mixes.
 #[derive(Copy, Clone)]
 pub(super) struct Budget {
     begun: Instant,
@@ -135,7 +135,7 @@ impl<'a> OwnMachine<'a> {
         Ok(Chosen { name: form.said(), quantization, made, trained_as_long: None })
     }
 
-    /// What each layer of a mix becomes.
+    /// The quantization of each layer of a mix.
     fn mixed(&self, form: &Form) -> Result<Quantization, Halt> {
         let found = layers(&self.subject.template.graph);
         let (found, _) = found.map_err(|error| Halt::Declined(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! What each layer costs alone: its time by shape, and what the model loses by it.
+//! The cost of each layer alone: its time by shape, and the loss of the model if only that layer is
+//! quantized.
 
 use super::machine::{OwnMachine, Stage};
 use overdrive::bench::failure::Failure as Unable;
@@ -74,7 +75,7 @@ fn facts(graph: &Graph, found: &[Layer]) -> Vec<LayerFacts> {
     all
 }
 
-/// What the model loses by each group in each mode, and the bytes of it.
+/// Loss of the model and bytes, for each group in each mode.
 fn lost(
     machine: &OwnMachine<'_>,
     parts: &mut Parts,

@@ -28,7 +28,7 @@ pub(super) fn replay(arguments: &Optimize, file: &Path, stop: &Stop) -> Result<E
     stored.decided(&decision)?;
     let first = told::verdict(&stored.asked, &decision).into_iter().next().unwrap_or_default();
     match (before.is_null(), before == stored.decision) {
-        (true, _) => say!("{first}; the file holds no decision: its search did not end")?,
+        (true, _) => say!("{first}; the file has no decision, because its search did not end")?,
         (false, true) => say!("{first}; the same decision as the file's, figure by figure")?,
         (false, false) => {
             say!(
@@ -86,7 +86,7 @@ fn again(
     places.evidence.finish().map_err(Failure::harness)?;
     match &stored.artefact {
         Some(before) if *before == digest => {
-            say!("the same bytes as were decided on: `{}/{MODEL}`", out.display())?;
+            say!("the same bytes as the chosen model: `{}/{MODEL}`", out.display())?;
             Ok(Exit::Fine)
         }
         Some(_) => {
@@ -98,7 +98,10 @@ fn again(
             Ok(Exit::WrongOutputs)
         }
         None => {
-            say!("`{}/{MODEL}` was made; the file holds no digest to compare with", out.display())?;
+            say!(
+                "`{}/{MODEL}` was written; the file has no digest to compare with",
+                out.display()
+            )?;
             Ok(Exit::Fine)
         }
     }

@@ -122,7 +122,7 @@ pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section>
     all
 }
 
-/// What was decided, in sentences.
+/// The decision, in sentences.
 pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
     let (limit, unit) = (asked.limit, asked.metric.unit_of_loss());
     let name = |form: &Option<Form>| form.as_ref().map_or(String::new(), Form::said);
@@ -193,7 +193,7 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
     lines
 }
 
-/// What a form gains, against the float model.
+/// The gains of a form over the float model.
 fn gains(tried: &Tried, decision: &Decision) -> String {
     let mut parts = Vec::new();
     if let (Some([value, low, high]), Some(ns)) = (tried.time, tried.time_ns) {
@@ -228,7 +228,7 @@ fn beside(taken: &Tried, other: &Tried) -> Option<String> {
     ))
 }
 
-/// What a form lost where it was judged, with the flips.
+/// The loss of a judged form, with the flips.
 fn lost(asked: &Asked, judged: &Judgement) -> String {
     let (metric, unit) = (asked.metric.name(), asked.metric.unit_of_loss());
     let [value, low, high] = judged.lost;
@@ -353,7 +353,7 @@ fn sensitive(evidence: &Evidence) -> Option<Section> {
     Some(Section { title: "Layers that are sensitive", lines, table: Some(table) })
 }
 
-/// Of what, where, and how to repeat it.
+/// The model and data, the machine, and how to repeat the run.
 fn about(evidence: &Evidence, decision: &Decision) -> Vec<String> {
     let (about, asked) = (&evidence.about, &evidence.asked);
     let threads = match about.threads {

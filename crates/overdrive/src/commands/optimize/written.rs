@@ -21,7 +21,7 @@ pub(super) const MODEL: &str = "model";
 /// Bytes that the evidence takes, if not more.
 const ROOM: u64 = 1 << 19;
 
-/// What lies beside the model.
+/// The files next to the model.
 const EVIDENCE: Contents = Contents {
     name: "a decision",
     writes: |name| name == NAME || PAGES.contains(&name),
@@ -46,7 +46,7 @@ pub(super) fn write(
     Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
 }
 
-/// Where the evidence lies, and where the model will.
+/// Places of the evidence and of the model.
 pub(super) struct Places {
     pub(super) evidence: Place,
     pub(super) model: Place,

@@ -1,4 +1,4 @@
-//! What was chosen, and the calls that every way to choose it makes.
+//! The chosen quantization, and helpers for every way to choose one.
 
 use crate::cli::Quantize;
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ pub(in crate::commands) struct Chosen {
     pub(in crate::commands) name: String,
     pub(in crate::commands) quantization: Quantization,
     pub(in crate::commands) made: Quantized,
-    /// Of a mode that learns: the float model after as many steps on the same samples.
+    /// For a mode that learns: the float model after as many steps on the same samples.
     pub(in crate::commands) trained_as_long: Option<Graph>,
 }
 
@@ -25,12 +25,12 @@ pub(super) fn rules(arguments: &Quantize) -> Rules {
     }
 }
 
-/// What a study refuses, as bad input.
+/// The refusal of a study, as bad input.
 pub(super) fn refused(reason: overdrive::bench::failure::Failure) -> Failure {
     Failure::bad_input(reason.reason)
 }
 
-/// What fails in a study, as a fault of ours.
+/// The failure of a study, as a fault of ours.
 pub(super) fn harness(reason: overdrive::bench::failure::Failure) -> Failure {
     Failure::harness(reason.reason)
 }

@@ -2,7 +2,7 @@
 //!
 //! A file is read for given sizes, so that its quantized graph is of those sizes too. At other
 //! sizes the layers are declared anew and begin as the states of the same names. Invariant: the
-//! file that was written is read back, and computes what was judged but for rounding.
+//! written file is read back, and computes the same as the judged model, up to rounding.
 
 use super::chosen::{Chosen, harness};
 use super::subject::Subject;
@@ -21,9 +21,9 @@ use std::path::Path;
 /// Name of the file in a folder that holds the model in our format too.
 pub(super) const NAME: &str = "model.onnx";
 
-/// The most that outputs of the file may be away from ours, relative to their size: both multiply
-/// the same codes, and add in another order. Where activations are rounded as they come, that order
-/// may decide a rounding; the file is then no further away than the float model is.
+/// Largest error of the file's outputs against ours, relative to their size. Both multiply the same
+/// codes, and add in another order. If activations are rounded at run time, that order may decide a
+/// rounding. The file is then no further away than the float model is.
 const NEAR: f64 = 1e-3;
 
 /// Whether the user wants one file.

@@ -45,7 +45,7 @@ fn unlabelled(mode: &QuantizationMode, found: &str) -> Failure {
     ))
 }
 
-/// How a mode that learns goes on training: for so many steps, if the user says so.
+/// The recipe for further training in a mode that learns, with the user's number of steps if given.
 pub(in crate::commands) fn recipe(subject: &Subject, (steps, seed): (Option<u64>, u64)) -> Recipe {
     let recipe = match subject.published() {
         Some(_) => tuning_of_published(),

@@ -9,7 +9,7 @@ use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
 use overdrive::train::data::{Parts, Split, Target};
 use std::sync::Arc;
 
-/// What the user says of them.
+/// The user's settings for samples.
 #[derive(Copy, Clone)]
 pub(in crate::commands) struct Asked<'a> {
     /// `--data`.
@@ -22,7 +22,7 @@ pub(in crate::commands) struct Asked<'a> {
     pub seed: u64,
 }
 
-/// What calibrates, what chooses, what judges and what is timed.
+/// Samples that calibrate, choose and judge, and inputs for timing.
 pub(in crate::commands) struct Samples<'a> {
     /// Batches of inputs that calibration sees.
     pub seen: Vec<Vec<Tensor>>,
@@ -37,11 +37,11 @@ pub(in crate::commands) struct Samples<'a> {
     pub draw: Box<dyn Fn(u64) -> Vec<Tensor> + 'a>,
     /// Where they are from, in words.
     pub source: &'static str,
-    /// What a mode that learns learns from; `None` without labels.
+    /// Data for a mode that learns; `None` without labels.
     pub parts: Option<Parts>,
 }
 
-/// What judges samples of these labels, unless the user asks for something else that can.
+/// The metric for samples with these labels, unless the user asks for another that fits.
 fn metric(asked: Option<MetricName>, test: &Arc<dyn Split>) -> Result<Metric, Failure> {
     let text = test.batch(&[0]).map_err(Failure::bad_input)?.labels.ty().rank() > 1;
     match (asked, test.target()) {
@@ -72,7 +72,7 @@ pub(super) fn judged_by_labels<'a>(
     of_parts(asked, (backend, template), parts, (metric, "test samples"), Arc::clone)
 }
 
-/// Calibrates on what trains and judges by the rest, of which `judged` says which samples.
+/// Calibrates on the training samples, and judges by those of the rest that `judged` names.
 pub(super) fn of_parts<'a>(
     asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),

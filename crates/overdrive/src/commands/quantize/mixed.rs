@@ -21,7 +21,7 @@ const SCANNED: u64 = 64;
 /// Models along the path of a search that are made and timed.
 const POINTS: usize = 8;
 
-/// What became of a scan or a search.
+/// The outcome of a scan or a search.
 pub(super) enum Choice {
     /// The model to write.
     Chosen(Box<Chosen>),

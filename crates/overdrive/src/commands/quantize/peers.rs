@@ -26,7 +26,7 @@ pub(super) fn start(
     started.collect()
 }
 
-/// What they are asked: the layers that ours quantized, the outputs that ours are compared with.
+/// The task for them: the layers that ours quantized, and the outputs that ours are compared with.
 pub(super) struct Asked<'a> {
     pub(super) mode: &'a str,
     pub(super) template: &'a Template,

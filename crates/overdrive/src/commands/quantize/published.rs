@@ -37,7 +37,7 @@ pub(super) fn open(
     Ok(Box::new(if head == Head::Quantized { model.untied() } else { model }))
 }
 
-/// What the layer that chooses experts is called in every published mixture.
+/// Name of the layer that chooses experts in every published mixture.
 const ROUTER: &str = ".gate";
 
 /// The layers of a published model that stay in float. They are its head (as compressed-tensors and
@@ -72,7 +72,7 @@ pub(super) fn in_float(
     Ok(stays)
 }
 
-/// What a published model takes, of which these layers stay in float.
+/// The quantization of a published model. The layers in `stays` stay in float.
 pub(super) fn meant(stays: &[String], mut quantization: Quantization) -> Quantization {
     quantization.layers.extend(stays.iter().map(|layer| (layer.clone(), None)));
     quantization

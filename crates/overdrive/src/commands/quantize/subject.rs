@@ -49,7 +49,7 @@ impl Subject {
         Ok(Self { model, template, sizes: BTreeMap::new(), stays })
     }
 
-    /// What it was published as, where it was.
+    /// The published model that it is, if it is one.
     pub(in crate::commands) fn published(&self) -> Option<&Pretrained> {
         match &self.model {
             Model::Pretrained(model) => Some(model),
@@ -57,8 +57,9 @@ impl Subject {
         }
     }
 
-    /// What it takes. Published models and files have codes alone: the ecosystem has no words for
-    /// more, and a file is built anew at other sizes. There pruned weights keep their zeros.
+    /// The quantization that it accepts. Published models and files have codes alone: the ecosystem
+    /// has no words for more, and a file is built anew at other sizes. There pruned weights keep
+    /// their zeros.
     pub(in crate::commands) fn quantization(&self, quantization: Quantization) -> Quantization {
         let alone = Quantization { additions: Additions::None, ..quantization.clone() };
         match &self.model {

@@ -24,7 +24,7 @@ fn drawn(table: &Table) -> String {
     terminal_table(table, width())
 }
 
-/// Where the bytes are, before and after; at the end those that were written, and as what.
+/// Bytes by part, before and after. The last row is the written bytes and their kind.
 pub(super) fn bytes(float: &Graph, after: &Footprint, (written, what): (u64, &str)) -> String {
     let before: u64 = float.states().iter().map(|state| float.ty(state.value).bytes() as u64).sum();
     let share = |part: u64, whole: u64| format!("{:.3}", part as f64 / whole.max(1) as f64);
@@ -58,7 +58,7 @@ pub(super) fn likeness(agreement: &Agreement) -> String {
     format!("{}\nover {} rows", drawn(&table), agreement.samples)
 }
 
-/// What is compared sample by sample.
+/// The figures that are compared sample by sample.
 pub(super) struct Judged<'a> {
     /// The float model as it was given.
     pub(super) given: &'a [Scores],
@@ -101,7 +101,7 @@ pub(super) fn quality(metric: Metric, judged: &Judged<'_>, source: &str) -> Stri
     format!("{}\nover {samples} {source}", drawn(&table))
 }
 
-/// What each layer costs alone, dearest first.
+/// The loss by each layer alone, largest first.
 pub(super) fn sensitivities(metric: Metric, scanned: &[Sensitivity]) -> String {
     let mut table = table(["layer", "mode", "lost", "95 %", "bytes", "of"], 2);
     let mut rows: Vec<&Sensitivity> = scanned.iter().collect();
@@ -165,7 +165,7 @@ pub(super) fn times(timed: &[Timed]) -> String {
     drawn(&table)
 }
 
-/// The same of each distinct block, and what the whole takes by it.
+/// The same for each distinct block, and the estimate for the whole model.
 pub(super) fn blocks(blocks: &[BlockTimes]) -> String {
     let mut table = table(["latency of a block", "count", "float", "quantized", "share"], 1);
     let mut row = |name: &str, count: usize, times: [Option<Estimate>; 2]| {

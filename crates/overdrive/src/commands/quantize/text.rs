@@ -96,7 +96,7 @@ pub(super) fn gives_a_class(model: &Pretrained) -> bool {
     model.labels.as_ref().is_some_and(|labels| labels.problem == Problem::OneClass)
 }
 
-/// Labelled texts, of which a fifth judges.
+/// Labelled texts; a fifth of them judges.
 fn classifier<'a>(
     asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),

@@ -29,7 +29,7 @@ pub(super) fn slowdown_of(timed: &[Timed]) -> Option<Slowdown> {
     slowdown(median(&float.outcome), median(&quantized.outcome))
 }
 
-/// What a session of both models saw.
+/// Results of a session of both models.
 pub(super) enum Found {
     Whole(Vec<Timed>),
     Blocks(Vec<BlockTimes>),
@@ -38,7 +38,7 @@ pub(super) enum Found {
 /// Share of a device's memory that models may take together while they are timed.
 const SHARE: u64 = 3;
 
-/// Whether models are timed whole: their weights stay beside what is packed of them.
+/// Whether models can be timed whole: their weights and the packed copies must fit.
 pub(in crate::commands) fn fit_together(backend: &dyn Backend, graphs: &[&Graph]) -> bool {
     let states = |graph: &Graph| -> u64 {
         graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
@@ -53,7 +53,7 @@ pub(super) fn slowdown_of_blocks(blocks: &[BlockTimes]) -> Option<Slowdown> {
     slowdown(sum_of_blocks(blocks, 0), sum_of_blocks(blocks, 1))
 }
 
-/// What all blocks take in one of the graphs.
+/// Time of all blocks in one of the graphs.
 pub(super) fn sum_of_blocks(blocks: &[BlockTimes], graph: usize) -> Option<Estimate> {
     let mut sum = Estimate { value: 0.0, low: 0.0, high: 0.0 };
     for block in blocks {

@@ -15,13 +15,13 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is to be written.
+/// The model to write.
 pub(in crate::commands) struct Written<'a> {
     pub(in crate::commands) backend: &'a dyn Backend,
     pub(in crate::commands) subject: &'a Subject,
     pub(in crate::commands) samples: &'a Samples<'a>,
     pub(in crate::commands) chosen: &'a Chosen,
-    /// What the float model gave, and the quantized one in memory.
+    /// Outputs of the float model, and of the quantized one in memory.
     pub(in crate::commands) outputs: [&'a [Vec<Tensor>]; 2],
 }
 

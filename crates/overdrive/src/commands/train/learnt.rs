@@ -1,7 +1,7 @@
 //! The trained model: how it scores on samples that it has not seen, and the folder that holds it.
 //!
-//! What is scored is what is written: adapters are merged, and weights rounded to the types of the
-//! files that they came from, before either.
+//! The scored model is the written one. Before both, adapters are merged, and weights are rounded
+//! to the types of their original files.
 
 use super::failure;
 use super::task::TrainingRun;
@@ -26,7 +26,7 @@ const TRAINING: &str = "training.json";
 /// A task whose model has learnt.
 pub(super) struct Learnt {
     pub(super) task: TrainingRun,
-    /// What was trained: all parameters, or adapters.
+    /// The trained tensors: all parameters, or adapters.
     trained: Tensors,
     model: LearntForm,
 }
@@ -70,7 +70,7 @@ impl Learnt {
         Ok(Self { task, trained, model })
     }
 
-    /// What it makes of the test samples.
+    /// Evaluates it on the test samples.
     pub(super) fn score(&self, backend: &dyn Backend) -> Result<Evaluation, Failure> {
         let graph = match &self.model {
             LearntForm::Ours(graph) => graph.clone(),
@@ -165,8 +165,7 @@ fn of_labels(test: &Evaluation) -> String {
     format!("off by {:.4} (root mean square){explained}", test.loss().sqrt())
 }
 
-/// What a graph of the task's interface makes of the test samples, from the states that it begins
-/// with.
+/// Evaluates a graph with the task's interface on the test samples, from its initial states.
 pub(super) fn score(
     task: &TrainingRun,
     backend: &dyn Backend,
@@ -182,7 +181,7 @@ pub(super) fn score(
     evaluate(backend, &forward, &states, task.parts.test.as_ref()).map_err(failure)
 }
 
-/// What the folder says of how the model came about.
+/// The provenance of the model, for its folder.
 fn provenance(
     arguments: &Train,
     task: &TrainingRun,

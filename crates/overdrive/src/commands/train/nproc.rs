@@ -25,7 +25,7 @@ const ENDING: Duration = Duration::from_secs(10);
 /// A rank of ours.
 struct Rank {
     running: Running,
-    /// What it says beside its error; rank 0 says that itself.
+    /// Its messages other than errors; rank 0 prints them itself.
     said: Option<JoinHandle<()>>,
     error: Option<JoinHandle<String>>,
     ended: Option<End>,
@@ -71,7 +71,7 @@ impl End {
 
 /// Runs the command on `size` ranks.
 pub(super) fn run(size: usize, stop: &Stop) -> Result<Exit, Failure> {
-    // The ranks are asked to end too, and what they keep is theirs to say.
+    // The ranks are asked to end too, and report themselves what they keep.
     let _whole = stop.heed();
     let port = free_port().map_err(|error| {
         Failure::harness(format!("--nproc: this machine gives no port for ranks to meet: {error}"))
@@ -116,7 +116,7 @@ pub(super) fn run(size: usize, stop: &Stop) -> Result<Exit, Failure> {
     let cause = bad_in_order.iter().find(|&&number| !ended(number).is_of_another());
     let Some(&cause) = cause.or(bad_in_order.first()) else { return Ok(Exit::Fine) };
     if let Some(signal) = stop.signal() {
-        // Rank 0 has said what was kept.
+        // Rank 0 has reported what was kept.
         return Ok(signal.into());
     }
     let (end, others) = (ended(cause), size - 1);
@@ -181,7 +181,7 @@ fn start(launch: &Launch, stop: &Stop) -> Result<Rank, Failure> {
 /// All that can be read, as text.
 fn whole(mut from: impl Read) -> String {
     let mut bytes = vec![];
-    // What came before a failure to read counts too.
+    // Bytes read before a failure count too.
     let _ = from.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -80,7 +80,7 @@ fn found(data: &Dataset, has_learnt: bool) {
     }
 }
 
-/// What the labels are.
+/// Describes the labels.
 fn label(columns: &TableColumns, samples: &Samples) -> String {
     let named = columns.label.as_ref();
     if let Targets::Quantities(of) = samples.targets() {

@@ -1,4 +1,4 @@
-//! What is trained, on what, and how: everything that is known before a device is opened.
+//! The training task: model, data and recipe, as far as they are known before a device is opened.
 
 use super::{failure, tabular};
 use crate::cli::Train;
@@ -19,10 +19,10 @@ const JUDGED: u64 = 64;
 
 /// A run of training.
 pub(super) struct TrainingRun {
-    /// The model, and what it was published as, where it was.
+    /// The model, and the published model that it is, if it is one.
     pub(super) template: Template,
     pub(super) published: Option<Box<Pretrained>>,
-    /// The graph that learns: the template's, of which at most the batch has no size yet.
+    /// The graph that learns: the template's, bound except perhaps for the batch.
     pub(super) model: Graph,
     pub(super) recipe: Recipe,
     pub(super) parts: Parts,
@@ -31,7 +31,7 @@ pub(super) struct TrainingRun {
 }
 
 impl TrainingRun {
-    /// What the command line asks for.
+    /// The run that the command line requests.
     pub(super) fn open(arguments: &Train) -> Result<Self, Failure> {
         let Some(name) = &arguments.model else { return Self::ours(arguments, None) };
         let found = model::load_to_train(name)?;
@@ -192,8 +192,8 @@ fn windows(arguments: &Train, model: &Pretrained, tokens: usize) -> Result<Parts
     Ok(Parts { validation: few(parts.validation), test: few(parts.test), ..parts })
 }
 
-/// The parts of labelled texts in the model's own tokens, and the tokens of a row: those that the
-/// user asks for, else of the longest text, at most the usual ones.
+/// The parts of labelled texts in the model's own tokens, and the tokens of a row. These are what
+/// the user asks for, else those of the longest text, up to the usual number.
 fn labelled(
     arguments: &Train,
     model: &Pretrained,
@@ -206,8 +206,8 @@ fn labelled(
     texts::parts((model, tokenizer), of, asked.map_or(Length::AtMost(usual), Length::Exactly))
 }
 
-/// The parameters of a classifier's head, which learn beside adapters: its classes are what a user
-/// brings samples of.
+/// The parameters of a classifier's head, which are trained in addition to adapters, since its
+/// classes are those of the user's samples.
 fn head(model: &Pretrained, template: &Template) -> Vec<String> {
     let layers = model.architecture.classifier();
     let is_of_head = |name: &str| layers.iter().any(|layer| name.starts_with(&format!("{layer}.")));
@@ -236,7 +236,7 @@ fn tokenizer<'t>(
     })
 }
 
-/// The recipe with what the user asked for in place of its own.
+/// The recipe with the user's settings in place of its own.
 fn changed(arguments: &Train, mut recipe: Recipe) -> Result<Recipe, Failure> {
     (recipe.precision, recipe.float8) = arguments.precision.parts();
     recipe.seed = arguments.machine.seed;

@@ -10,7 +10,7 @@ use overdrive::ranks::{Launch, join};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a launcher says of this process; `None` where it runs alone.
+/// The launch of this process by a launcher; `None` where it runs alone.
 pub(super) fn launched(arguments: &Train) -> Result<Option<Launch>, Failure> {
     let launch = Launch::of_environment().map_err(Failure::bad_input)?;
     let asked = arguments.nproc.map(|n| n as usize);
