@@ -9,60 +9,12 @@
 //! Long because the types of one contract stand together.
 
 use crate::plan::{Space, Step};
-use crate::{Description, Graph, Mode, Plan, RankError, Target, Tensor, TensorType, Tuning};
+use crate::{BackendError, Description, Graph, Mode, Plan, Target, Tensor, TensorType, Tuning};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-
-/// Why a back end could not do what was asked. The process can go on after each of them.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum BackendError {
-    /// The graph needs something that the device lacks.
-    #[error("{backend} cannot run `{op}` at {scope}: {reason}")]
-    Unsupported {
-        /// Name of the back end.
-        backend: String,
-        /// Name of the op.
-        op: String,
-        /// Scope of the node.
-        scope: String,
-        /// What is missing and how to get around it.
-        reason: String,
-    },
-    /// The plan does not fit in memory.
-    #[error("the plan needs {needed} bytes, there are {available}: {remedy}")]
-    OutOfMemory {
-        /// Bytes that the plan needs.
-        needed: u64,
-        /// Bytes that there are.
-        available: u64,
-        /// What would make it fit.
-        remedy: String,
-    },
-    /// A buffer of the wrong type was passed, or a state is missing.
-    #[error("{what}: expected {expected}, found {found}")]
-    Mismatch {
-        /// Which argument.
-        what: String,
-        /// What the graph declares.
-        expected: String,
-        /// What was passed.
-        found: String,
-    },
-    /// The device reported an error, in its own words.
-    #[error("{step} failed: {message}")]
-    Device {
-        /// The step that failed.
-        step: String,
-        /// The device's own words.
-        message: String,
-    },
-    /// Ranks that run together cannot go on.
-    #[error(transparent)]
-    Ranks(#[from] RankError),
-}
 
 /// Memory of some device behind a `Buffer`.
 pub trait Memory: Any + Send + Sync {

@@ -22,13 +22,8 @@ const NATURAL: &[Natural] = &[
     },
     Natural {
         heart: "crates/overdrive-ir/src/op.rs",
-        files: 40,
+        files: 25,
         why: "a graph holds ops, whose regions, samples and gradients are graphs",
-    },
-    Natural {
-        heart: "crates/overdrive-ir/src/backend.rs",
-        files: 2,
-        why: "a back end errs for its ranks, which err for theirs",
     },
     Natural {
         heart: "crates/overdrive-formats/src/onnx/item.rs",
@@ -37,18 +32,13 @@ const NATURAL: &[Natural] = &[
     },
     Natural {
         heart: "crates/overdrive-formats/src/onnx/walk.rs",
-        files: 6,
+        files: 4,
         why: "control flow holds graphs, which are walked",
     },
     Natural {
         heart: "crates/overdrive-studies/src/pretrained/architecture.rs",
         files: 8,
         why: "an enum and its variants",
-    },
-    Natural {
-        heart: "crates/overdrive-studies/src/referee.rs",
-        files: 2,
-        why: "a device that gives references is held against those of the host",
     },
     Natural {
         heart: "crates/overdrive-cuda/src/kernels/named.rs",
@@ -74,26 +64,6 @@ const NATURAL: &[Natural] = &[
         heart: "crates/overdrive-cuda/src/loops/row_shape.rs",
         files: 2,
         why: "a shape and what is asked for ahead in it",
-    },
-    Natural {
-        heart: "crates/overdrive-train/src/trainer.rs",
-        files: 3,
-        why: "a trainer, its ranks and their evaluation",
-    },
-    Natural {
-        heart: "crates/overdrive-train/src/fit.rs",
-        files: 2,
-        why: "a run, and the batch that would fit it",
-    },
-    Natural {
-        heart: "crates/overdrive-train/src/data/open.rs",
-        files: 3,
-        why: "the ways to open data",
-    },
-    Natural {
-        heart: "crates/overdrive/src/commands/train.rs",
-        files: 4,
-        why: "a command and its parts",
     },
 ];
 

@@ -3,7 +3,7 @@
 //! What is scored is what is written: adapters are merged, and weights rounded to the types of the
 //! files that they came from, before either.
 
-use super::failure;
+use super::failure::failure;
 use super::task::TrainingRun;
 use crate::cli::Train;
 use crate::failure::Failure;
