@@ -4,6 +4,7 @@ use crate::choices::{self, Choices};
 use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
+use crate::host_memory::host_bytes;
 use crate::launch::{Refusal, Site};
 use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
 use crate::nccl::Ranks;
@@ -46,7 +47,7 @@ impl CudaBackend {
         let memory_bytes = (free as u64).saturating_sub(RESERVE);
         let mut target = Gpu::new(device.properties());
         target.description.memory_bytes = memory_bytes;
-        if let Some(bytes) = device::host_bytes() {
+        if let Some(bytes) = host_bytes() {
             target.description.spaces.iter_mut().for_each(|space| space.bytes = bytes);
         }
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));

@@ -45,26 +45,6 @@ const NATURAL: &[Natural] = &[
         files: 16,
         why: "the table of kernels and its lines",
     },
-    Natural {
-        heart: "crates/overdrive-cuda/src/device.rs",
-        files: 8,
-        why: "a device lends its memory and its errors name the device",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/exec/executable.rs",
-        files: 4,
-        why: "a session and the ways to run it",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/loops/points.rs",
-        files: 3,
-        why: "stages of a loop and how their points are picked",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/loops/row_shape.rs",
-        files: 2,
-        why: "a shape and what is asked for ahead in it",
-    },
 ];
 
 pub(super) const RULE: Rule = Rule { name: "circles", check };

@@ -10,6 +10,7 @@
 
 mod accuracy;
 mod ahead;
+mod bulk_copy;
 mod columns;
 mod compile;
 mod coordinates;
@@ -17,11 +18,13 @@ mod cpp;
 mod following;
 mod kernel;
 mod lead;
+mod level;
 mod map;
 mod nest;
 mod online;
 mod pairs;
 mod pick;
+mod picked;
 mod points;
 pub mod print;
 mod row_printer;

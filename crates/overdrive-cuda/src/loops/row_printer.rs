@@ -8,6 +8,7 @@
 use super::ahead::Ahead;
 use super::cpp::Text;
 use super::kernel::{KernelLaunch, PrinterMachine};
+use super::level::Level;
 use super::nest::Of;
 use super::pairs::{only_pairs, paired};
 use super::points::Points;
@@ -15,7 +16,7 @@ use super::print::{reducer, statement};
 use super::row_shape::RowShape;
 use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
-use super::stages::{Level, RowPass};
+use super::stages::RowPass;
 use overdrive_ir::plan::{Instr, Register};
 
 /// Most blocks of a grid. Blocks begin in the order of their rows and so walk memory in its order.
