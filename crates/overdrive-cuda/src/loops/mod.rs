@@ -15,6 +15,7 @@ mod columns;
 mod compile;
 mod coordinates;
 mod cpp;
+mod folds;
 mod following;
 mod kernel;
 mod lead;
