@@ -1,77 +1,22 @@
 //! One block of the gradients: some keys against some queries of a head.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
-use super::dropout::{Dropping, Kept};
-use super::function::{Functions, Position, Visible};
-use super::reach::{Reach, ScoreExtent};
+use super::dropout::Kept;
+use super::function::{Position, Visible};
+use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
+use super::reach::ScoreExtent;
 use super::softmax::Score;
 use super::task::HeadRows;
-use super::weigh::{Weigh, Weighed};
-use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines};
-use crate::loops::isa::{Ahead, LaneEntry, Operands};
+use super::weigh::Weighed;
+use crate::gemm::{BlockProduct, Narrow, OperandLines};
+use crate::loops::isa::{Ahead, Operands};
 use crate::slots::SlotTable;
-use crate::threads::{PlacedParts, Scratch, ScratchParts};
-
-/// Sizes of the attention and of its blocks, and the kernels.
-#[derive(Debug)]
-pub(super) struct AttentionGradShape<T: Element> {
-    pub(super) kernel: &'static MicroKernel<T>,
-    pub(super) weigh: Weigh,
-    pub(super) hide: LaneEntry,
-    pub(super) steepen: LaneEntry,
-    pub(super) functions: Functions,
-    pub(super) dropping: Option<Dropping>,
-    pub(super) reach: Reach,
-    /// Channels of q and k.
-    pub(super) depth: usize,
-    /// Channels of v.
-    pub(super) values: usize,
-    /// What scores are multiplied by to become powers of two.
-    pub(super) factor: f64,
-    /// Queries of a group, a multiple of the kernel's columns.
-    pub(super) group: usize,
-    /// Keys of a block.
-    pub(super) block: usize,
-    /// Blocks of a tile.
-    pub(super) blocks: usize,
-}
 
 /// Which gradients a task sums up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) queries: bool,
     pub(super) keys: bool,
-}
-
-/// The parts of a worker's scratch.
-#[derive(Debug)]
-pub(super) struct AttentionGradScratch<'a, A> {
-    /// Of a group: q and dout as the right operands of scores and of slopes, and as those of the
-    /// gradients of k and v.
-    group: [*mut u8; 4],
-    /// Of each block of a tile: k and v as left operands, and k as that of the gradient of q.
-    tile: [*mut u8; 3],
-    /// Scores and slopes, keys by queries; and the slopes of a score function.
-    scores: *mut A,
-    slopes: *mut A,
-    steep: *mut A,
-    rounded: *mut u8,
-    packed: *mut u8,
-    packed_slopes: *mut u8,
-    /// The log-sum-exp and delta of the queries of a group.
-    pub(super) rows: [*mut A; 2],
-    /// Sums of dq: for each group of queries, channel by query.
-    pub(super) dq: *mut A,
-    /// Sums of dk and dv, key by channel.
-    pub(super) dk: *mut A,
-    pub(super) dv: *mut A,
-    /// Of a group, query by channel.
-    pub(super) turned: *mut A,
-    visible: *mut u8,
-    functions: *mut u8,
-    /// What weights are multiplied by where some are dropped.
-    kept: *mut A,
-    _placed: PlacedParts<'a, 22>,
 }
 
 /// Where a block lies: its number in the tile, its keys, those that its queries see, and how many
@@ -88,69 +33,6 @@ impl<T: Narrow> AttentionGradShape<T>
 where
     T::Acc: Score,
 {
-    /// Cuts scratch into the parts of a task of so many queries and keys.
-    pub(super) fn buffers<'a>(
-        &self,
-        [queries, keys]: [usize; 2],
-        scratch: &'a mut Scratch,
-    ) -> AttentionGradScratch<'a, T::Acc> {
-        let (kernel, acc) = (self.kernel, size_of::<T::Acc>());
-        let (group, block, depth, values) = (self.group, self.block, self.depth, self.values);
-        let direct = kernel.takes_sums();
-        let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
-        let matrix = block * group;
-        let placed = scratch.place(ScratchParts::new([
-            ("queries", kernel.b_bytes(group, depth)),
-            ("slopes of outputs", kernel.b_bytes(group, values)),
-            ("rows of queries", kernel.b_bytes(depth, group)),
-            ("rows of slopes of outputs", kernel.b_bytes(values, group)),
-            ("keys", self.blocks * kernel.a_bytes(block, depth)),
-            ("values", self.blocks * kernel.a_bytes(block, values)),
-            ("columns of keys", self.blocks * kernel.a_bytes(depth, block)),
-            ("scores", matrix * acc),
-            ("slopes", matrix * acc),
-            ("rounded", only_if(!direct, matrix * size_of::<T>())),
-            ("packed weights", only_if(!direct, kernel.a_bytes(block, group))),
-            ("packed slopes", only_if(!direct, kernel.b_bytes(group, block))),
-            ("log-sum-exps", group * acc),
-            ("deltas", group * acc),
-            ("gradients of queries", queries.next_multiple_of(group) * depth * acc),
-            ("gradients of keys", keys * depth * acc),
-            ("gradients of values", keys * values * acc),
-            ("rows of gradients of queries", group * depth * acc),
-            ("slopes of scores", only_if(self.functions.has_score(), matrix * acc)),
-            ("visibility", only_if(self.functions.has_mask(), matrix)),
-            ("score and mask functions", self.functions.scratch_bytes()),
-            ("weights that stay", only_if(self.dropping.is_some(), matrix * acc)),
-        ]));
-        let at = placed.starts;
-        // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow.
-        // SAFETY: the parts have the elements.
-        unsafe {
-            at[7].cast::<T::Acc>().write_bytes(0, matrix);
-            at[8].cast::<T::Acc>().write_bytes(0, matrix);
-        }
-        AttentionGradScratch {
-            group: [at[0], at[1], at[2], at[3]],
-            tile: [at[4], at[5], at[6]],
-            scores: at[7].cast(),
-            slopes: at[8].cast(),
-            rounded: at[9],
-            packed: at[10],
-            packed_slopes: at[11],
-            rows: [at[12].cast(), at[13].cast()],
-            dq: at[14].cast(),
-            dk: at[15].cast(),
-            dv: at[16].cast(),
-            turned: at[17].cast(),
-            steep: at[18].cast(),
-            visible: at[19],
-            functions: at[20],
-            kept: at[21].cast(),
-            _placed: placed,
-        }
-    }
-
     /// Packs block `number` of a tile: `keys` keys from `first` on.
     ///
     /// # Safety
@@ -217,7 +99,7 @@ where
         let width = queries.next_multiple_of(kernel.tile()[1]);
         let [left, values, columns] =
             self.block_of(block.number, buffers).map(<*mut u8>::cast_const);
-        let [right, dright, rows, drows] = buffers.group.map(<*mut u8>::cast_const);
+        let [right, dright, ..] = buffers.group.map(<*mut u8>::cast_const);
         let (scores, slopes) = (buffers.scores, buffers.slopes);
         let product = |a, b, c, k| BlockProduct {
             a,
@@ -231,14 +113,52 @@ where
         };
         // SAFETY: as the caller promised; each part has its room.
         unsafe {
-            let lanes = seen * stride;
-            let visible = if self.functions.has_mask() { lanes } else { 0 };
+            let scored = product(left, right, scores, self.depth);
+            if self.score((buffers, slots), (at, block), scored) == Visible::None {
+                return;
+            }
+            kernel.multiply_block(product(values, dright, slopes, self.values));
+            let kept = Kept { factors: buffers.kept, rows: seen, stride };
+            if let Some(dropping) = &self.dropping {
+                dropping.draw(kept, at, slots);
+                dropping.apply(slopes, kept);
+            }
+            self.weigh(buffers, [seen, width]);
+            // Slopes are of all weights, values of those that stay.
+            if let Some(dropping) = &self.dropping {
+                dropping.apply(scores, kept);
+            }
+            if wanted.queries {
+                self.add_queries(buffers, (columns, dq), [keys, seen, width]);
+            }
+            if wanted.keys {
+                self.add_keys(buffers, [dk, dv], [seen, queries]);
+            }
+        }
+    }
+
+    /// Scores of the keys by the queries of a block, after the functions, hidden ones at the end of
+    /// the range. Where none is visible, none is computed.
+    ///
+    /// # Safety
+    /// As for [`block`](Self::block).
+    unsafe fn score(
+        &self,
+        (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
+        (at, block): (Position, KeyBlock),
+        product: BlockProduct<T::Acc>,
+    ) -> Visible {
+        let (scores, stride, KeyBlock { seen, queries, .. }) = (buffers.scores, self.group, block);
+        let lanes = seen * stride;
+        let visible = if self.functions.has_mask() { lanes } else { 0 };
+        // SAFETY: as the caller promised; each part has its room.
+        unsafe {
             let visible = std::slice::from_raw_parts_mut(buffers.visible, visible);
             let visibility = self.functions.visible(visible, at, slots, buffers.functions);
             if visibility == Visible::None {
-                return;
+                return visibility;
             }
-            kernel.multiply_block(product(left, right, scores, self.depth));
+            self.kernel.multiply_block(product);
             let scored = std::slice::from_raw_parts_mut(scores, lanes);
             self.functions.score((scored, buffers.steep), at, slots, buffers.functions);
             let hidden = if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST };
@@ -251,61 +171,74 @@ where
             }
             let extent = ScoreExtent { seen, width: queries, stride };
             self.reach.hide((scores, extent), [at[2] as usize, at[3] as usize], hidden);
-            kernel.multiply_block(product(values, dright, slopes, self.values));
-            let kept = Kept { factors: buffers.kept, rows: seen, stride };
-            if let Some(dropping) = &self.dropping {
-                dropping.draw(kept, at, slots);
-                dropping.apply(slopes, kept);
-            }
-            let weighed = Weighed {
-                scores,
-                slopes,
-                shift: buffers.rows[0].cast_const(),
-                delta: buffers.rows[1].cast_const(),
-                factor: T::Acc::from_f64(self.factor),
-                stride,
-                queries: width,
-            };
-            let source = std::ptr::from_ref(&weighed).cast::<u8>();
-            let weigh = match self.functions.has_score() {
-                true => self.weigh.unscaled,
-                false => self.weigh.scaled,
-            };
-            let dst = std::ptr::null_mut();
+            visibility
+        }
+    }
+
+    /// Turns scores into weights, and slopes of weights into slopes of scores.
+    ///
+    /// # Safety
+    /// Scores and slopes have `seen` rows of `width` queries, whose numbers are there.
+    unsafe fn weigh(&self, buffers: &AttentionGradScratch<'_, T::Acc>, [seen, width]: [usize; 2]) {
+        let (slopes, stride) = (buffers.slopes, self.group);
+        let weighed = Weighed {
+            scores: buffers.scores,
+            slopes,
+            shift: buffers.rows[0].cast_const(),
+            delta: buffers.rows[1].cast_const(),
+            factor: T::Acc::from_f64(self.factor),
+            stride,
+            queries: width,
+        };
+        let source = std::ptr::from_ref(&weighed).cast::<u8>();
+        let has_score = self.functions.has_score();
+        let weigh = if has_score { self.weigh.unscaled } else { self.weigh.scaled };
+        let dst = std::ptr::null_mut();
+        // SAFETY: as the caller promised.
+        unsafe {
             weigh(seen, &Operands { dst, src: [source; 3], immediate: 0, ahead: Ahead::NONE });
-            if self.functions.has_score() {
+            if has_score {
                 let src = [buffers.steep.cast_const().cast(); 3];
                 let operands =
                     Operands { dst: slopes.cast(), src, immediate: 0, ahead: Ahead::NONE };
-                (self.steepen)(lanes, &operands);
+                (self.steepen)(seen * stride, &operands);
             }
-            // Slopes are of all weights, values of those that stay.
-            if let Some(dropping) = &self.dropping {
-                dropping.apply(scores, kept);
-            }
-            if wanted.queries {
-                self.add_queries(buffers, (columns, dq), [keys, seen, width]);
-            }
-            if wanted.keys {
-                for (sums, right, to, channels) in
-                    [(scores, drows, dv, self.values), (slopes, rows, dk, self.depth)]
-                {
-                    let product = BlockProduct {
-                        a: sums.cast_const().cast(),
-                        b: right,
-                        c: to,
-                        c_stride: channels,
-                        rows: seen,
-                        cols: channels,
-                        k: queries,
-                        accumulate: true,
-                    };
-                    if kernel.takes_sums() {
-                        kernel.multiply_lines(product, stride);
-                    } else {
-                        let a = self.packed(buffers, sums, [seen, queries]);
-                        kernel.multiply_block(BlockProduct { a, ..product });
-                    }
+        }
+    }
+
+    /// Adds the products of weights and slopes of outputs to dv, and those of slopes and queries to
+    /// dk.
+    ///
+    /// # Safety
+    /// As for [`block`](Self::block), whose weights and slopes are there.
+    unsafe fn add_keys(
+        &self,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
+        [dk, dv]: [*mut T::Acc; 2],
+        [seen, queries]: [usize; 2],
+    ) {
+        let kernel = self.kernel;
+        let [_, _, rows, drows] = buffers.group.map(<*mut u8>::cast_const);
+        for (sums, right, to, channels) in
+            [(buffers.scores, drows, dv, self.values), (buffers.slopes, rows, dk, self.depth)]
+        {
+            let product = BlockProduct {
+                a: sums.cast_const().cast(),
+                b: right,
+                c: to,
+                c_stride: channels,
+                rows: seen,
+                cols: channels,
+                k: queries,
+                accumulate: true,
+            };
+            // SAFETY: as the caller promised.
+            unsafe {
+                if kernel.takes_sums() {
+                    kernel.multiply_lines(product, self.group);
+                } else {
+                    let a = self.packed(buffers, sums, [seen, queries]);
+                    kernel.multiply_block(BlockProduct { a, ..product });
                 }
             }
         }
