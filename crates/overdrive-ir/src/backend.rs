@@ -38,6 +38,45 @@ impl fmt::Debug for Buffer {
     }
 }
 
+impl Buffer {
+    /// Errs unless it has this type.
+    ///
+    /// # Errors
+    /// `Mismatch`; `what` is whatever has the other type.
+    pub fn check_type(&self, what: &str, found: &TensorType) -> Result<(), BackendError> {
+        if self.ty == *found {
+            return Ok(());
+        }
+        let (expected, found) = (self.ty.to_string(), found.to_string());
+        Err(BackendError::Mismatch { what: what.to_owned(), expected, found })
+    }
+
+    /// The memory of a back end of this name.
+    ///
+    /// # Errors
+    /// `Mismatch` where the buffer is another back end's.
+    pub fn memory_of<M: Memory>(&self, backend: &str) -> Result<&M, BackendError> {
+        self.memory.as_any().downcast_ref().ok_or_else(|| foreign(&self.ty, backend))
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Errors
+    /// As [`memory_of`](Self::memory_of).
+    pub fn memory_of_mut<M: Memory>(&mut self, backend: &str) -> Result<&mut M, BackendError> {
+        let Self { ty, memory } = self;
+        memory.as_any_mut().downcast_mut().ok_or_else(|| foreign(ty, backend))
+    }
+}
+
+fn foreign(ty: &TensorType, backend: &str) -> BackendError {
+    BackendError::Mismatch {
+        what: "buffer".to_owned(),
+        expected: format!("{ty} of {backend}"),
+        found: "a buffer of another back end".to_owned(),
+    }
+}
+
 /// Buffers by stable name.
 pub type Buffers = BTreeMap<String, Buffer>;
 

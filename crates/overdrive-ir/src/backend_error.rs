@@ -48,6 +48,20 @@ pub enum BackendError {
     Ranks(#[from] RankError),
 }
 
+impl BackendError {
+    /// Errs unless as many `what` were passed as expected.
+    ///
+    /// # Errors
+    /// `Mismatch` with both numbers.
+    pub fn check_count(what: &str, expected: usize, found: usize) -> Result<(), Self> {
+        if expected == found {
+            return Ok(());
+        }
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Err(Self::Mismatch { what: format!("number of {what}"), expected, found })
+    }
+}
+
 /// Why ranks cannot go on together. Every rank is told the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RankError {
