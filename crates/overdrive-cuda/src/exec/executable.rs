@@ -15,8 +15,10 @@ use crate::nccl::Ranks;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
-use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
-use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tuning, agree_on};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, Space, StepKind};
+use overdrive_ir::{
+    Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning, agree_on,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A compiled graph on a GPU.
@@ -108,10 +110,7 @@ fn compiled(
 fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
     for (task, step) in tasks.iter().zip(&plan.steps) {
         if matches!((task, &step.kind), (CompiledStep::Host(_), StepKind::Kernel(_))) {
-            let reason = "its kernel does not take these types: the f64 reference runs on the host"
-                .to_owned();
-            let (what, scope) = (step.name.clone(), step.scope.clone());
-            plan.notes.push(Note::Declined { what, scope, reason });
+            plan.notes.push(Note::left_to_the_reference(step));
         }
     }
 }
@@ -213,16 +212,13 @@ fn place_constants(
     device: &Arc<Device>,
     addresses: &mut Addresses,
 ) -> Result<Vec<DeviceBytes>, Error> {
-    let mut constants = Vec::new();
-    for (index, slot) in plan.slots.iter().enumerate() {
-        if let SlotPlace::Constant(tensor) = &slot.place {
-            let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
-            device.upload(tensor.bytes(), bytes.address())?;
-            addresses.set(SlotId(index as u32), bytes.address());
-            constants.push(bytes);
-        }
-    }
-    Ok(constants)
+    let place = |(slot, tensor): (SlotId, &Tensor)| {
+        let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
+        device.upload(tensor.bytes(), bytes.address())?;
+        addresses.set(slot, bytes.address());
+        Ok(bytes)
+    };
+    plan.constants().map(place).collect()
 }
 
 /// Memory for the results of prepare steps.
@@ -232,10 +228,8 @@ fn room_for_derived(plan: &Plan, device: &Arc<Device>) -> Result<DeviceBytes, Er
 
 /// Enters where the results of prepare steps lie.
 fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) {
-    for (index, slot) in plan.slots.iter().enumerate() {
-        if let SlotPlace::Persistent { offset, .. } = &slot.place {
-            addresses.set(SlotId(index as u32), derived.address() + *offset as u64);
-        }
+    for (slot, offset) in plan.persistent_slots() {
+        addresses.set(slot, derived.address() + offset as u64);
     }
 }
 
