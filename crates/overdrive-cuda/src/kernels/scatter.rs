@@ -12,7 +12,7 @@ use overdrive_ir::{Prim, Reducer};
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, ViewStart, one_each};
-use super::rows::{IndexedRows, window};
+use super::rows::IndexedRows;
 use super::source::source;
 use super::transfer::Transfer;
 use crate::Error;
@@ -118,7 +118,7 @@ fn compile(
     (axes, reducer): (&[usize], Option<Reducer>),
 ) -> Result<Box<dyn Launch>, Refusal> {
     let rows = IndexedRows::new(result, indices, axes, updates)?;
-    let (sizes, strides) = window(result, axes);
+    let (sizes, strides) = result.without(axes);
     let window = Nest::new(&sizes, [&updates.strides[indices.ty.rank() - 1..], &strides])?;
     let destinations = rows.destinations();
     if rows.nest.count > i32::MAX as u64 || destinations > i32::MAX as u64 {
