@@ -123,7 +123,7 @@ impl HostMemory {
         Ok(self.allocation.get_or_init(|| allocation).address())
     }
 
-    /// Likewise, to be written to.
+    /// The address of the bytes on a device, to be written to.
     pub(crate) fn on_mut(&mut self, device: &dyn DeviceAllocator) -> Result<*mut u8, BackendError> {
         (self.stamp, self.fingerprint) = (new_stamp(), None);
         self.on(device)
@@ -181,7 +181,7 @@ pub(crate) fn of(buffer: &Buffer) -> Result<&HostMemory, BackendError> {
     buffer.memory_of(OWNER)
 }
 
-/// Likewise, to write to.
+/// The memory behind a buffer, to write to.
 pub(crate) fn of_mut(buffer: &mut Buffer) -> Result<&mut HostMemory, BackendError> {
     buffer.memory_of_mut(OWNER)
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub trait Memory: Any + Send + Sync {
     /// For the owning back end to recognise its own kind.
     fn as_any(&self) -> &dyn Any;
-    /// Likewise, mutably.
+    /// The same, for a buffer that is written.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 

@@ -78,7 +78,7 @@ fn sources() -> Vec<KernelSource> {
 const FEW_ROWS: u64 = 64;
 
 /// A compiled scatter of few rows.
-struct Few {
+struct ScatterOfFewRows {
     whole: Transfer,
     places: Destinations,
     entry: Entry,
@@ -86,7 +86,7 @@ struct Few {
     views: [ViewStart; 4],
 }
 
-impl Launch for Few {
+impl Launch for ScatterOfFewRows {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let [operand, mut indices, mut updates, mut result] =
             self.views.map(|place| place.of(addresses));
@@ -139,7 +139,7 @@ fn compile(
     }
     let source = source("scatter", TEXT, defines);
     if reducer.is_none() && rows.nest.count <= FEW_ROWS {
-        return Ok(Box::new(Few {
+        return Ok(Box::new(ScatterOfFewRows {
             whole: Transfer::new(site, operand, result)?,
             entry: Entry::new(site.device, (&source, "few"), one_each(window.count)?)?,
             places: Destinations { rows, window },
