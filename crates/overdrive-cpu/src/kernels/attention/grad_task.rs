@@ -44,7 +44,8 @@ where
         buffers: &AttentionGradScratch<'_, T::Acc>,
     ) {
         let [left, values, columns] = self.block_of(number, buffers);
-        // SAFETY: as the caller promised.
+        // SAFETY: the rows of these keys can be read, and the block's place in the tile
+        // (`block_of`) has room for a whole block.
         unsafe {
             self.kernel.pack_a(k.lines(first, keys, self.depth), left);
             self.kernel.pack_a(v.lines(first, keys, self.values), values);
@@ -63,7 +64,8 @@ where
         buffers: &AttentionGradScratch<'_, T::Acc>,
     ) {
         let [columns, dcolumns, rows, drows] = buffers.group;
-        // SAFETY: as the caller promised.
+        // SAFETY: the rows of these queries can be read, and each part of the group has room for
+        // `group` of them.
         unsafe {
             self.kernel.pack_b_block(q.lines(first, queries, self.depth), columns);
             self.kernel.pack_b_block(dout.lines(first, queries, self.values), dcolumns);
@@ -111,7 +113,8 @@ where
             k,
             accumulate: false,
         };
-        // SAFETY: as the caller promised; each part has its room.
+        // SAFETY: block and group are packed. Scores and slopes have room for a block by a group,
+        // of which `seen` by `width` are touched; dq, dk and dv are the caller's alone.
         unsafe {
             let scored = product(left, right, scores, self.depth);
             if self.score((buffers, slots), (at, block), scored) == Visible::None {
@@ -151,7 +154,8 @@ where
         let (scores, stride, KeyBlock { seen, queries, .. }) = (buffers.scores, self.group, block);
         let lanes = seen * stride;
         let visible = if self.functions.has_mask() { lanes } else { 0 };
-        // SAFETY: as the caller promised; each part has its room.
+        // SAFETY: visibility and scores have room for a block by a group, at least `lanes`. The
+        // slots hold what the functions read.
         unsafe {
             let visible = std::slice::from_raw_parts_mut(buffers.visible, visible);
             let visibility = self.functions.visible(visible, at, slots, buffers.functions);
@@ -194,7 +198,8 @@ where
         let has_score = self.functions.has_score();
         let weigh = if has_score { self.weigh.unscaled } else { self.weigh.scaled };
         let dst = std::ptr::null_mut();
-        // SAFETY: as the caller promised.
+        // SAFETY: scores and slopes have `seen` rows of `stride` lanes, and so has `steep` where
+        // there is a score function.
         unsafe {
             weigh(seen, &Operands { dst, src: [source; 3], immediate: 0, ahead: Ahead::NONE });
             if has_score {
@@ -232,7 +237,8 @@ where
                 k: queries,
                 accumulate: true,
             };
-            // SAFETY: as the caller promised.
+            // SAFETY: `sums` are `seen` rows of `queries`, the group is packed, and `to` has a row
+            // of `channels` for each key that is seen.
             unsafe {
                 if kernel.takes_sums() {
                     kernel.multiply_lines(product, self.group);
@@ -254,7 +260,8 @@ where
         let (kernel, stride) = (self.kernel, self.group);
         let rows = kernel.tile()[0];
         let direct = kernel.takes_sums();
-        // SAFETY: as the caller promised.
+        // SAFETY: `columns` are the block's packed keys, slopes have `seen` rows of `width`, and dq
+        // has `depth` rows of `stride`.
         unsafe {
             let b = if direct {
                 buffers.slopes.cast_const().cast()
@@ -293,7 +300,8 @@ where
         sums: *mut T::Acc,
         [seen, queries]: [usize; 2],
     ) -> *const u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: `sums` are `seen` rows of `queries`, and `packed` has room for a block by a
+        // group.
         unsafe {
             self.round(buffers, sums, [seen, queries]);
             let (from, line_stride) = (buffers.rounded.cast_const().cast::<T>(), self.group);
@@ -311,7 +319,7 @@ where
         [rows, width]: [usize; 2],
     ) {
         for row in 0..rows {
-            // SAFETY: as the caller promised.
+            // SAFETY: `sums` and `rounded` have `group` elements a row, at least `width`.
             unsafe {
                 let from = std::slice::from_raw_parts(sums.add(row * self.group), width);
                 let to = buffers.rounded.cast::<T>().add(row * self.group);
