@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::workspace::Workspace;
 use case::{Ending, Entry};
 use exported::Judge;
-use page::Case;
+use page::CaseResult;
 
 const PAGE: &str = "docs/onnx-tests.md";
 
@@ -72,7 +72,7 @@ fn listed(folder: &Path) -> Result<Vec<Entry>> {
     Ok(entries.into_iter().map(|about| Entry { folder: PathBuf::from(folder), about }).collect())
 }
 
-fn run_one(binary: &Path, entry: &Entry, judge: &mut Judge) -> Result<Case> {
+fn run_one(binary: &Path, entry: &Entry, judge: &mut Judge) -> Result<CaseResult> {
     let ending = case::run(binary, entry);
     let exported = match &ending {
         Ending::Fails(_) => None,
@@ -80,5 +80,5 @@ fn run_one(binary: &Path, entry: &Entry, judge: &mut Judge) -> Result<Case> {
     };
     let text = |key: &str| entry.about[key].as_str().unwrap_or_default().to_owned();
     let runtime = entry.about["runtime"] == "passes";
-    Ok(Case { name: text("name"), kind: text("kind"), runtime, ending, exported })
+    Ok(CaseResult { name: text("name"), kind: text("kind"), runtime, ending, exported })
 }

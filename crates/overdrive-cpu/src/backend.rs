@@ -16,6 +16,9 @@ use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
 use crate::peaks::peaks;
 use crate::threads::Pool;
 
+/// What errors call the owner of its buffers.
+const OWNER: &str = "the cpu back end";
+
 /// FLOPs that a core of a present server does while it reads a byte from memory; nominal.
 const FLOPS_PER_BYTE: f64 = 16.0;
 
@@ -191,8 +194,7 @@ impl Backend for CpuBackend {
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
-        let memory = buffer.memory.as_any().downcast_ref::<CpuMemory>();
-        let memory = memory.ok_or_else(|| foreign(&buffer.ty))?;
+        let memory: &CpuMemory = buffer.memory_of(OWNER)?;
         Ok(Tensor::from_bytes(buffer.ty.clone(), memory.bytes().as_slice())
             .expect("a buffer has the bytes of its type"))
     }
@@ -203,16 +205,8 @@ impl Backend for CpuBackend {
     }
 
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
-        if buffer.ty != *tensor.ty() {
-            let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
-            return Err(BackendError::Mismatch {
-                what: "tensor to write".to_owned(),
-                expected,
-                found,
-            });
-        }
-        let memory = buffer.memory.as_any_mut().downcast_mut::<CpuMemory>();
-        let memory = memory.ok_or_else(|| foreign(tensor.ty()))?;
+        buffer.check_type("tensor to write", tensor.ty())?;
+        let memory: &mut CpuMemory = buffer.memory_of_mut(OWNER)?;
         memory.bytes_mut().as_mut_slice().copy_from_slice(tensor.bytes());
         Ok(())
     }
@@ -220,12 +214,4 @@ impl Backend for CpuBackend {
 
 fn buffer(ty: &TensorType, bytes: AlignedBytes) -> Buffer {
     Buffer { ty: ty.clone(), memory: Box::new(CpuMemory::new(bytes)) }
-}
-
-fn foreign(ty: &TensorType) -> BackendError {
-    BackendError::Mismatch {
-        what: "buffer".to_owned(),
-        expected: format!("{ty} of the cpu back end"),
-        found: "a buffer of another back end".to_owned(),
-    }
 }

@@ -4,6 +4,7 @@ use crate::choices::{self, Choices};
 use crate::compiler::Architecture;
 use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
+use crate::host_memory::host_bytes;
 use crate::launch::{Refusal, Site};
 use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
 use crate::nccl::Ranks;
@@ -46,7 +47,7 @@ impl CudaBackend {
         let memory_bytes = (free as u64).saturating_sub(RESERVE);
         let mut target = Gpu::new(device.properties());
         target.description.memory_bytes = memory_bytes;
-        if let Some(bytes) = device::host_bytes() {
+        if let Some(bytes) = host_bytes() {
             target.description.spaces.iter_mut().for_each(|space| space.bytes = bytes);
         }
         let choices = Choices::of_user().map(|choices| (choices, choices::place(&device)));
@@ -240,33 +241,16 @@ impl Backend for CudaBackend {
     }
 
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
-        if buffer.ty != *tensor.ty() {
-            let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
-            return Err(BackendError::Mismatch {
-                what: "tensor to write".to_owned(),
-                expected,
-                found,
-            });
-        }
-        let memory = buffer.memory.as_any_mut().downcast_mut::<CudaMemory>();
-        let memory = memory.ok_or_else(|| self.foreign(tensor.ty()))?;
+        buffer.check_type("tensor to write", tensor.ty())?;
+        let memory: &mut CudaMemory = buffer.memory_of_mut(&self.name)?;
         overdrive_ir::plan::Addressed::touch(memory);
         self.copy_in(tensor, memory.block_mut())
     }
 
     fn copy(&self, from: &Buffer, to: &mut Buffer) -> Result<(), BackendError> {
-        if from.ty != to.ty {
-            let (expected, found) = (to.ty.to_string(), from.ty.to_string());
-            return Err(BackendError::Mismatch {
-                what: "buffer to copy".to_owned(),
-                expected,
-                found,
-            });
-        }
-        let source = from.memory.as_any().downcast_ref::<CudaMemory>();
-        let source = source.ok_or_else(|| self.foreign(&from.ty))?;
-        let memory = to.memory.as_any_mut().downcast_mut::<CudaMemory>();
-        let memory = memory.ok_or_else(|| self.foreign(&from.ty))?;
+        to.check_type("buffer to copy", &from.ty)?;
+        let source: &CudaMemory = from.memory_of(&self.name)?;
+        let memory: &mut CudaMemory = to.memory_of_mut(&self.name)?;
         overdrive_ir::plan::Addressed::touch(memory);
         let _turn = self.device.turn();
         let places = (source.block().address(), memory.block().address());
@@ -333,8 +317,7 @@ impl CudaBackend {
 
     /// Fills `to` from these bytes of a buffer on.
     fn copy_out(&self, buffer: &Buffer, from: usize, to: &mut [u8]) -> Result<(), BackendError> {
-        let memory = buffer.memory.as_any().downcast_ref::<CudaMemory>();
-        let memory = memory.ok_or_else(|| self.foreign(&buffer.ty))?;
+        let memory: &CudaMemory = buffer.memory_of(&self.name)?;
         let copied = match memory.block() {
             SpaceBytes::Device(bytes) => self.device.download(bytes.address() + from as u64, to),
             SpaceBytes::Pinned(bytes) => {
@@ -342,13 +325,5 @@ impl CudaBackend {
             }
         };
         copied.map_err(|e| e.during(format!("downloading {}", buffer.ty)))
-    }
-
-    fn foreign(&self, ty: &TensorType) -> BackendError {
-        BackendError::Mismatch {
-            what: "buffer".to_owned(),
-            expected: format!("{ty} of {}", self.name),
-            found: "a buffer of another back end".to_owned(),
-        }
     }
 }

@@ -5,11 +5,11 @@ use crate::Error;
 use crate::cache::Cache;
 use crate::compiler::{Architecture, KernelSource, compile_cached};
 use crate::libraries::Library;
-use crate::memory::{PoolUse, pool_use};
 use crate::occupancy::Occupancy;
+use crate::pool::{Pool, PoolUse};
 use crate::staging::Staging;
-use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute};
-use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream, result};
+use cudarc::driver::sys::{self, CUdevice_attribute};
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaModule, CudaStream};
 use cudarc::nvrtc::Ptx;
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use std::collections::HashMap;
@@ -36,15 +36,6 @@ pub struct Device {
     /// Events that nobody uses.
     events: Mutex<Vec<CudaEvent>>,
 }
-
-/// The driver's pool of the device; lives as long as the device does.
-#[derive(Debug)]
-struct Pool(sys::CUmemoryPool);
-
-// SAFETY: a handle; the driver's functions on it may be called from any thread.
-unsafe impl Send for Pool {}
-// SAFETY: the driver's functions on the handle may be called from several threads at once.
-unsafe impl Sync for Pool {}
 
 /// The driver's facts about a device.
 #[derive(Clone, PartialEq, Debug)]
@@ -93,7 +84,7 @@ impl Device {
         // cudarc.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
-        let pool = keeping_pool(&context)?;
+        let pool = Pool::keeping(&context)?;
         let properties = properties(&context)?;
         let staging = Mutex::new(Staging::new(&context, &stream)?);
         let (modules, events) = (Mutex::default(), Mutex::default());
@@ -157,7 +148,7 @@ impl Device {
     /// # Errors
     /// The driver's error.
     pub fn pool_use(&self) -> Result<PoolUse, Error> {
-        pool_use(self.pool.0)
+        self.pool.used()
     }
 
     /// Gives unused memory of the pool back to the system.
@@ -165,9 +156,7 @@ impl Device {
     /// # Errors
     /// The driver's error.
     pub(crate) fn trim_pool(&self) -> Result<(), Error> {
-        // SAFETY: the pool is the device's own.
-        unsafe { result::mem_pool::trim_to(self.pool.0, 0)? };
-        Ok(())
+        self.pool.trim()
     }
 
     /// The stream's use by this thread alone, as long as the guard lives. A thread may hold
@@ -225,27 +214,6 @@ pub fn count() -> Result<usize, Error> {
         Ok(count) => Ok(count as usize),
         Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
         Err(e) => Err(e.into()),
-    }
-}
-
-/// Memory of the host that plans may pin: half of the free memory, where the system tells.
-pub(crate) fn host_bytes() -> Option<u64> {
-    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 512)
-}
-
-/// The device's own pool, told to keep freed memory: a request to the system costs far more than a
-/// kernel.
-fn keeping_pool(context: &CudaContext) -> Result<Pool, Error> {
-    // SAFETY: the device is open, and the attribute is a 64-bit number.
-    unsafe {
-        let pool = result::device::get_default_mem_pool(context.cu_device())?;
-        let mut keep = u64::MAX;
-        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        result::mem_pool::set_attribute(pool, threshold, (&raw mut keep).cast())?;
-        Ok(Pool(pool))
     }
 }
 

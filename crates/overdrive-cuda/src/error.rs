@@ -1,5 +1,6 @@
 //! Errors that CUDA and its libraries report, in their own words.
 
+use crate::host_memory::host_bytes;
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
@@ -134,7 +135,7 @@ impl Error {
             },
             Self::PinnedMemory { needed } => BackendError::OutOfMemory {
                 needed,
-                available: crate::device::host_bytes().unwrap_or(0),
+                available: host_bytes().unwrap_or(0),
                 remedy: format!(
                     "{}: pinned host memory was refused; raise `--memory-limit`, so that less is \
                      kept there, or free memory of the host",

@@ -39,7 +39,7 @@ impl Library {
             Self::Driver => "libcuda.so.1",
             Self::Nvrtc => "libnvrtc.so.13",
             Self::CublasLt => "libcublasLt.so.13",
-            Self::Nccl => "libnccl.so.2",
+            Self::Nccl => crate::nccl::FILE,
         }
     }
 
@@ -89,7 +89,12 @@ impl Library {
         if self.is_present() {
             return Ok(());
         }
-        Err(Error::Missing { library: self.file(), remedy: self.remedy() })
+        Err(self.missing())
+    }
+
+    /// The error of a machine that lacks it, with the remedy.
+    pub(crate) fn missing(self) -> Error {
+        Error::Missing { library: self.file(), remedy: self.remedy() }
     }
 
     /// Its version, `(major, minor)`, as the library reports it. For the driver, it is the newest

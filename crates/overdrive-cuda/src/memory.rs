@@ -7,7 +7,7 @@
 
 use crate::pinned::PinnedBytes;
 use crate::{Device, Error};
-use cudarc::driver::sys::{self, CUdeviceptr, CUmemPool_attribute, CUresult};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use cudarc::driver::{CudaStream, result};
 use overdrive_ir::backend::Memory;
 use overdrive_ir::plan::{Addressed, Space, new_stamp};
@@ -133,32 +133,6 @@ impl Drop for DeviceBytes {
             let _ = unsafe { result::free_async(self.address, self.device.stream().cu_stream()) };
         }
     }
-}
-
-/// Bytes of the device's pool: in use now, and the most since the last reset.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct PoolUse {
-    /// Bytes in use now.
-    pub used_bytes: u64,
-    /// The high-water mark of it.
-    pub used_high_bytes: u64,
-    /// Held from the system, used or not.
-    pub reserved_bytes: u64,
-}
-
-/// Reads a pool's marks.
-pub(crate) fn pool_use(pool: sys::CUmemoryPool) -> Result<PoolUse, Error> {
-    let read = |attribute| {
-        let mut value = 0u64;
-        // SAFETY: these attributes are 64-bit numbers.
-        unsafe { result::mem_pool::get_attribute(pool, attribute, (&raw mut value).cast())? };
-        Ok::<_, Error>(value)
-    };
-    Ok(PoolUse {
-        used_bytes: read(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
-        used_high_bytes: read(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
-        reserved_bytes: read(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
-    })
 }
 
 /// Bytes in one of the memory spaces of a device.

@@ -124,7 +124,7 @@ impl HostMemory {
         Ok(self.allocation.get_or_init(|| allocation).address())
     }
 
-    /// Likewise, to be written to.
+    /// The address of the bytes on a device, to be written to.
     pub(crate) fn on_mut(&mut self, device: &dyn DeviceAllocator) -> Result<*mut u8, BackendError> {
         (self.stamp, self.fingerprint) = (new_stamp(), None);
         self.on(device)
@@ -163,6 +163,9 @@ pub(crate) fn download(buffer: &Buffer) -> Result<Tensor, BackendError> {
     Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
 }
 
+/// What errors call those whose buffers these are. The text stands behind `of`.
+const OWNER: &str = "an engine, in host memory";
+
 /// A buffer of NaN, or of all ones.
 pub(crate) fn output(ty: &TensorType) -> Buffer {
     Buffer { ty: ty.clone(), memory: Box::new(HostMemory::filled(ty.bytes(), 0xFF)) }
@@ -170,18 +173,18 @@ pub(crate) fn output(ty: &TensorType) -> Buffer {
 
 /// Overwrites a buffer.
 pub(crate) fn write(buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
-    check("tensor to write", &buffer.ty, tensor.ty())?;
+    buffer.check_type("tensor to write", tensor.ty())?;
     of_mut(buffer)?.fill_from(tensor)
 }
 
 /// The memory behind a buffer.
 pub(crate) fn of(buffer: &Buffer) -> Result<&HostMemory, BackendError> {
-    buffer.memory.as_any().downcast_ref().ok_or_else(|| stranger(&buffer.ty))
+    buffer.memory_of(OWNER)
 }
 
-/// Likewise, to write to.
+/// The memory behind a buffer, to write to.
 pub(crate) fn of_mut(buffer: &mut Buffer) -> Result<&mut HostMemory, BackendError> {
-    buffer.memory.as_any_mut().downcast_mut().ok_or_else(|| stranger(&buffer.ty))
+    buffer.memory_of_mut(OWNER)
 }
 
 /// Errs where two types differ.
@@ -198,14 +201,6 @@ pub(crate) fn check(
         expected: expected.to_string(),
         found: found.to_string(),
     })
-}
-
-fn stranger(ty: &TensorType) -> BackendError {
-    BackendError::Mismatch {
-        what: "buffer".to_owned(),
-        expected: format!("{ty} in host memory of an engine"),
-        found: "a buffer of another back end".to_owned(),
-    }
 }
 
 #[cfg(test)]

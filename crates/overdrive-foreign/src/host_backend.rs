@@ -232,8 +232,8 @@ impl HostSession {
     ) -> Result<(), BackendError> {
         self.check_weights(state)?;
         let executable = &self.executable;
-        count("inputs", executable.inputs.len(), inputs.len())?;
-        count("outputs", executable.outputs.len(), outputs.len())?;
+        BackendError::check_count("inputs", executable.inputs.len(), inputs.len())?;
+        BackendError::check_count("outputs", executable.outputs.len(), outputs.len())?;
         for (i, (ty, buffer)) in executable.inputs.iter().zip(inputs).enumerate() {
             engine_buffer::check(&format!("input {i}"), ty, &buffer.ty)?;
         }
@@ -245,14 +245,6 @@ impl HostSession {
             outputs.iter_mut().map(engine_buffer::of_mut).collect::<Result<Vec<_>, _>>()?;
         executable.model().call(&inputs, &mut outputs)
     }
-}
-
-fn count(what: &str, expected: usize, found: usize) -> Result<(), BackendError> {
-    if expected == found {
-        return Ok(());
-    }
-    let (expected, found) = (expected.to_string(), found.to_string());
-    Err(BackendError::Mismatch { what: format!("number of {what}"), expected, found })
 }
 
 impl Executable for HostExecutable {

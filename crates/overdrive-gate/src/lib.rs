@@ -51,5 +51,5 @@ pub use derive::{VerdictsError, check, derive, from_json};
 pub use judge::{control, judge};
 pub use junit::junit;
 pub use markdown::markdown;
-pub use session::{Processes, Session};
+pub use session::{GateSession, Processes};
 pub use terminal::terminal;

@@ -57,7 +57,7 @@ pub struct SessionProgress {
 }
 
 /// A session to be run.
-pub struct Session<'a> {
+pub struct GateSession<'a> {
     processes: &'a mut dyn Processes,
     progress: &'a dyn Progress,
     stop: Stop,
@@ -67,7 +67,7 @@ pub struct Session<'a> {
     evidence: Evidence,
 }
 
-impl<'a> Session<'a> {
+impl<'a> GateSession<'a> {
     /// A session over these processes. `seed` decides the inputs and the order of every block.
     pub fn new(processes: &'a mut dyn Processes, progress: &'a dyn Progress, seed: u64) -> Self {
         let evidence = Evidence::default();

@@ -9,66 +9,18 @@
 //! Long because the types of one contract are kept together.
 
 use crate::plan::{Space, Step};
-use crate::{Description, Graph, Mode, Plan, RankError, Target, Tensor, TensorType, Tuning};
+use crate::{BackendError, Description, Graph, Mode, Plan, Target, Tensor, TensorType, Tuning};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a back end refused or failed. The process can continue after any of these errors.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum BackendError {
-    /// The graph needs something that the device lacks.
-    #[error("{backend} cannot run `{op}` at {scope}: {reason}")]
-    Unsupported {
-        /// Name of the back end.
-        backend: String,
-        /// Name of the op.
-        op: String,
-        /// Scope of the node.
-        scope: String,
-        /// The missing part, and a way around it.
-        reason: String,
-    },
-    /// The plan does not fit in memory.
-    #[error("the plan needs {needed} bytes, there are {available}: {remedy}")]
-    OutOfMemory {
-        /// Bytes that the plan needs.
-        needed: u64,
-        /// Bytes that there are.
-        available: u64,
-        /// A change that would make it fit.
-        remedy: String,
-    },
-    /// A buffer of the wrong type was passed, or a state is missing.
-    #[error("{what}: expected {expected}, found {found}")]
-    Mismatch {
-        /// The argument.
-        what: String,
-        /// The type that the graph declares.
-        expected: String,
-        /// The type that was passed.
-        found: String,
-    },
-    /// The device reported an error, in its own words.
-    #[error("{step} failed: {message}")]
-    Device {
-        /// The step that failed.
-        step: String,
-        /// The device's own words.
-        message: String,
-    },
-    /// Ranks that run together cannot go on.
-    #[error(transparent)]
-    Ranks(#[from] RankError),
-}
-
 /// Memory of some device behind a `Buffer`.
 pub trait Memory: Any + Send + Sync {
     /// For the owning back end to recognise its own kind.
     fn as_any(&self) -> &dyn Any;
-    /// Likewise, mutably.
+    /// The same, for a buffer that is written.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
@@ -83,6 +35,45 @@ pub struct Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({})", self.ty)
+    }
+}
+
+impl Buffer {
+    /// Errs unless it has this type.
+    ///
+    /// # Errors
+    /// `Mismatch`; `what` is whatever has the other type.
+    pub fn check_type(&self, what: &str, found: &TensorType) -> Result<(), BackendError> {
+        if self.ty == *found {
+            return Ok(());
+        }
+        let (expected, found) = (self.ty.to_string(), found.to_string());
+        Err(BackendError::Mismatch { what: what.to_owned(), expected, found })
+    }
+
+    /// The memory of a back end of this name.
+    ///
+    /// # Errors
+    /// `Mismatch` where the buffer is another back end's.
+    pub fn memory_of<M: Memory>(&self, backend: &str) -> Result<&M, BackendError> {
+        self.memory.as_any().downcast_ref().ok_or_else(|| foreign(&self.ty, backend))
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Errors
+    /// As [`memory_of`](Self::memory_of).
+    pub fn memory_of_mut<M: Memory>(&mut self, backend: &str) -> Result<&mut M, BackendError> {
+        let Self { ty, memory } = self;
+        memory.as_any_mut().downcast_mut().ok_or_else(|| foreign(ty, backend))
+    }
+}
+
+fn foreign(ty: &TensorType, backend: &str) -> BackendError {
+    BackendError::Mismatch {
+        what: "buffer".to_owned(),
+        expected: format!("{ty} of {backend}"),
+        found: "a buffer of another back end".to_owned(),
     }
 }
 

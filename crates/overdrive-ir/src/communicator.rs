@@ -5,61 +5,9 @@
 //! same order, and one that does not is named by an error on every rank.
 
 use crate::plan::{Plan, StepKind};
-use crate::{BackendError, Mesh};
+use crate::{BackendError, Mesh, RankError};
 use std::fmt;
 use std::time::Duration;
-
-/// Why ranks cannot go on together. Every rank is told the same.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RankError {
-    /// A rank ended early.
-    #[error(
-        "rank {rank} ended, while others were at {what}: expected all ranks to stay until the end; \
-         what it said itself tells why"
-    )]
-    Gone {
-        /// The rank.
-        rank: usize,
-        /// The exchange that the others were at.
-        what: String,
-    },
-    /// A rank lives, but does not come.
-    #[error(
-        "rank {rank} did not come to {what} in {seconds} s: expected every rank there; look into \
-         that process, then start all ranks again"
-    )]
-    Late {
-        /// The rank.
-        rank: usize,
-        /// The exchange that waits for it.
-        what: String,
-        /// Seconds that ranks waited for it.
-        seconds: u64,
-    },
-    /// Two ranks do not do the same.
-    #[error(
-        "rank {rank}: expected {expected}, as rank {other} has, found {found}; start all ranks \
-         with the same version, model, data and options"
-    )]
-    Differs {
-        /// The rank that differs.
-        rank: usize,
-        /// The rank that it was compared with.
-        other: usize,
-        /// The value of the other rank.
-        expected: String,
-        /// The value found here.
-        found: String,
-    },
-    /// The way to a rank is broken, in the words of the transport.
-    #[error("cannot reach rank {rank}: {message}")]
-    Unreachable {
-        /// The rank.
-        rank: usize,
-        /// What happened, and how to mend it.
-        message: String,
-    },
-}
 
 /// The bytes that one rank shows the others.
 #[derive(Copy, Clone, Debug)]

@@ -6,6 +6,7 @@
 //! files, clocks, threads, environment or devices.
 
 pub mod backend;
+mod backend_error;
 mod block_format;
 mod blocks;
 mod codes;
@@ -31,10 +32,11 @@ mod tuning;
 mod verify;
 mod window_dimension;
 
-pub use backend::{Arguments, Backend, BackendError, Buffer, Executable, Session, State};
+pub use backend::{Arguments, Backend, Buffer, Executable, Session, State};
+pub use backend_error::{BackendError, RankError};
 pub use block_format::{BlockFormat, BlockIndex, Encoded, Granularity, Grid, Symmetry};
 pub use codes::{Codes, Placement};
-pub use communicator::{Communicator, Exchange, RankError, agree, agree_on};
+pub use communicator::{Communicator, Exchange, agree, agree_on};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
 pub use float_format::{FloatFormat, Overflow, Specials};

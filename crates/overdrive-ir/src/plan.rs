@@ -13,6 +13,7 @@
 mod display;
 mod host;
 mod lives;
+mod on_demand;
 mod order;
 mod prepared;
 mod program;
@@ -24,6 +25,7 @@ mod verify;
 
 pub use host::HostCall;
 pub use lives::Together;
+pub use on_demand::OnDemand;
 pub use order::{LiveRange, PartialOrder};
 pub use prepared::{Derived, Deriving, Prepared};
 pub use program::{Access, Instr, Program, Reduction, Register, Store};
@@ -85,6 +87,15 @@ pub enum Note {
         /// From which type to which, and why.
         reason: String,
     },
+}
+
+impl Note {
+    /// A kernel does not know the element types of its step and leaves it to the reference.
+    pub fn left_to_the_reference(step: &Step) -> Self {
+        let reason = "its kernel does not take these types: the f64 reference runs on the host";
+        let (what, scope) = (step.name.clone(), step.scope.clone());
+        Self::Declined { what, scope, reason: reason.to_owned() }
+    }
 }
 
 /// How a memory limit changed a plan; seconds are estimates ([`Plan::seconds`]).

@@ -12,7 +12,7 @@
 //! arXiv:1907.11692; Sanh et al., "DistilBERT", arXiv:1910.01108; pooling: Reimers and Gurevych,
 //! "Sentence-BERT", arXiv:1908.10084.
 
-use crate::parameters::{Activation, Bias, NORMAL, f32s, layer_norm, projection};
+use crate::parameters::{Activation, Bias, NORMAL, f32s, feed_forward, layer_norm, projection};
 use crate::vit::first_token;
 use overdrive_ir::ops::Attention;
 use overdrive_ir::{Builder, Compare, DType, Dim, Expr, Graph, GraphError, TensorType, Unary};
@@ -167,7 +167,8 @@ impl Bert {
             let _scope = b.scope_path(&format!("{}/{layer}", names.path));
             let [after_attention, after_ffn] = names.norms;
             h = self.norm(self.attention(h, visible, &names.attention) + h, after_attention);
-            h = self.norm(self.ffn(h, &names.ffn) + h, after_ffn);
+            let ffn = feed_forward(h, names.ffn, [self.width, self.hidden], self.activation);
+            h = self.norm(ffn + h, after_ffn);
         }
         h
     }
@@ -235,12 +236,6 @@ impl Bert {
         let mixed = weights.dot(v, &[(0, 0), (1, 1)], &[(3, 2)]);
         let joined = mixed.transpose(&[0, 2, 1, 3]).reshape([batch, tokens, width.into()]);
         projection(joined, names[3], [width, width], Bias::Learnt)
-    }
-
-    fn ffn<'b>(&self, x: Expr<'b>, [wide, narrow]: &[&str; 2]) -> Expr<'b> {
-        let hidden =
-            self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
-        projection(hidden, narrow, [self.hidden, self.width], Bias::Learnt)
     }
 
     fn norm<'b>(&self, x: Expr<'b>, name: &str) -> Expr<'b> {

@@ -4,7 +4,7 @@
 //! Sources: Vaswani et al., arXiv:1706.03762; norms before the halves: Dosovitskiy et al.,
 //! arXiv:2010.11929.
 
-use crate::parameters::{Activation, Bias, layer_norm, projection};
+use crate::parameters::{Activation, Bias, feed_forward, layer_norm, projection};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::{Expr, Shape};
 
@@ -77,10 +77,8 @@ impl Stack {
         projection(joined, names[3], [width, width], Bias::Learnt)
     }
 
-    pub(crate) fn ffn<'b>(&self, x: Expr<'b>, [wide, narrow]: &[&str; 2]) -> Expr<'b> {
-        let hidden =
-            self.activation.of(projection(x, wide, [self.width, self.hidden], Bias::Learnt));
-        projection(hidden, narrow, [self.hidden, self.width], Bias::Learnt)
+    pub(crate) fn ffn<'b>(&self, x: Expr<'b>, names: &[&str; 2]) -> Expr<'b> {
+        feed_forward(x, *names, [self.width, self.hidden], self.activation)
     }
 
     pub(crate) fn norm<'b>(&self, x: Expr<'b>, name: &str) -> Expr<'b> {

@@ -64,6 +64,17 @@ pub(crate) fn projection<'b>(
     x.linear(w.t(), (has == Bias::Learnt).then(|| bias(b, outputs)))
 }
 
+/// The activation of one projection of x under another: from `width` to `hidden` and back.
+pub(crate) fn feed_forward<'b>(
+    x: Expr<'b>,
+    [wide, narrow]: [&str; 2],
+    [width, hidden]: [usize; 2],
+    activation: Activation,
+) -> Expr<'b> {
+    let widened = activation.of(projection(x, wide, [width, hidden], Bias::Learnt));
+    projection(widened, narrow, [hidden, width], Bias::Learnt)
+}
+
 /// Layer norm over the last axis with the states `name.weight` and `name.bias`.
 pub(crate) fn layer_norm<'b>(x: Expr<'b>, name: &str, width: usize, eps: f64) -> Expr<'b> {
     let b = x.builder();

@@ -6,7 +6,9 @@
 //! loading is a check and no mapping. Sources: Gunasekar et al., "Textbooks are all you need",
 //! arXiv:2306.11644; parallel blocks: Wang and Komatsuzaki, "GPT-J-6B", 2021.
 
-use crate::parameters::{Activation, Bias, NORMAL, bias, f32s, layer_norm, projection};
+use crate::parameters::{
+    Activation, Bias, NORMAL, bias, f32s, feed_forward, layer_norm, projection,
+};
 use crate::rotary::{Rotary, Rotation, rotated};
 use crate::span::{ScoreOptions, Sequence, Span};
 use overdrive_ir::{Builder, Expr, Graph, GraphError};
@@ -96,8 +98,6 @@ impl Phi {
 
     fn ffn<'b>(&self, x: Expr<'b>) -> Expr<'b> {
         let _scope = x.builder().scope("mlp");
-        let hidden =
-            self.activation.of(projection(x, "fc1", [self.width, self.hidden], Bias::Learnt));
-        projection(hidden, "fc2", [self.hidden, self.width], Bias::Learnt)
+        feed_forward(x, ["fc1", "fc2"], [self.width, self.hidden], self.activation)
     }
 }

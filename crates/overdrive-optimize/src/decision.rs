@@ -2,7 +2,7 @@
 
 use crate::Form;
 use crate::gate::{Judgement, Verdict};
-use crate::machine::Session;
+use crate::machine::TimedForms;
 use crate::times::{median, share};
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl Tried {
 
     /// Takes its times from a session, where it is the form at this place; the first is the float
     /// model.
-    pub(crate) fn timed(&mut self, session: &Session, at: usize) {
+    pub(crate) fn timed(&mut self, session: &TimedForms, at: usize) {
         (self.time, self.time_ns) = (share(session, at), median(session, at));
         self.peak_bytes = session.peak_bytes.get(at).copied();
     }

@@ -22,7 +22,7 @@ pub use asked::{Asked, Effort, Target};
 pub use decision::{Decision, Fate, Outcome, Tried};
 pub use form::{Form, LayerFacts, Rung};
 pub use gate::{Gate, Judgement, Verdict};
-pub use machine::{Block, Care, Halt, Machine, Part, Parts, Session};
+pub use machine::{Block, Care, Halt, Machine, Part, Parts, TimedForms};
 pub use paired::Flips;
 pub use record::{Asking, Kept, Record};
 pub use search::search;

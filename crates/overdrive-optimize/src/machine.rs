@@ -38,7 +38,7 @@ pub enum Care {
 
 /// Forms timed in alternation, the float model first.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Session {
+pub struct TimedForms {
     /// Names of the forms.
     pub forms: Vec<String>,
     /// How exactly.
@@ -96,7 +96,7 @@ pub trait Machine {
     /// # Errors
     /// When one cannot be made or does not run, or there is no time left. A session that decides
     /// may take the time that it needs.
-    fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt>;
+    fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt>;
 
     /// The score of a form on each sample. Samples that judge may take the time that they need.
     ///

@@ -3,7 +3,7 @@
 //! Invariant: a decision is a function of the record alone. So an interrupted search continues from
 //! it, and a decision can be repeated from it, bit for bit, without a machine.
 
-use crate::machine::{Care, Halt, Machine, Part, Parts, Session};
+use crate::machine::{Care, Halt, Machine, Part, Parts, TimedForms};
 use crate::{Form, Rung};
 use overdrive_studies::quantization::Scores;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct Record {
     /// The modes that could be tried.
     pub rungs: Vec<Rung>,
     /// Each session of timing.
-    pub sessions: Vec<Session>,
+    pub sessions: Vec<TimedForms>,
     /// Score by score, of each form on each part.
     pub scores: BTreeMap<String, BTreeMap<Part, Kept>>,
     /// Bytes of each form's parameters.
@@ -88,10 +88,10 @@ impl<'a> Asking<'a> {
     }
 
     /// The session of exactly these forms, and of other engines behind them.
-    pub(crate) fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+    pub(crate) fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
         let names: Vec<String> = forms.iter().map(|form| form.name.clone()).collect();
         self.whether_declined(forms)?;
-        let is_it = |known: &&Session| {
+        let is_it = |known: &&TimedForms| {
             let beside = known.forms.get(names.len()..).unwrap_or_default();
             known.forms.starts_with(&names)
                 && known.care == care

@@ -4,7 +4,7 @@
 use crate::asked::{Asked, Effort, FINALISTS};
 use crate::decision::{Decision, Fate, Outcome, Tried, mark_front};
 use crate::gate::Verdict;
-use crate::machine::{Care, Halt, Part, Session};
+use crate::machine::{Care, Halt, Part, TimedForms};
 use crate::mix::Mixing;
 use crate::ranking::Ranking;
 use crate::record::Asking;
@@ -127,7 +127,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    fn timed_alone(&mut self, form: &Form) -> Result<(Session, u64), Halt> {
+    fn timed_alone(&mut self, form: &Form) -> Result<(TimedForms, u64), Halt> {
         let bytes = self.asking.bytes(form)?;
         let session = self.asking.time(&[Form::float(), form.clone()], Care::Screening)?;
         Ok((session, bytes))

@@ -1,6 +1,6 @@
 //! Times of a form in a session, absolute and as a share of the float model's.
 
-use crate::machine::Session;
+use crate::machine::TimedForms;
 use overdrive_bench::statistics::{Sorted, ratio_of_medians};
 
 /// Seed of the intervals of ratios: a decision repeats bit for bit.
@@ -9,7 +9,7 @@ const SEED: u64 = 1;
 /// The time of a form over that of the first, with the ends of its 95 % interval. The ends say
 /// nothing where there are too few samples for one. Those of blocks add up as if all errors had one
 /// sign, which is wider than the interval of the sum.
-pub(crate) fn share(session: &Session, at: usize) -> Option<[f64; 3]> {
+pub(crate) fn share(session: &TimedForms, at: usize) -> Option<[f64; 3]> {
     if at == 0 {
         return Some([1.0; 3]);
     }
@@ -26,12 +26,12 @@ pub(crate) fn share(session: &Session, at: usize) -> Option<[f64; 3]> {
 }
 
 /// The median time of a form.
-pub(crate) fn median(session: &Session, at: usize) -> Option<f64> {
+pub(crate) fn median(session: &TimedForms, at: usize) -> Option<f64> {
     Some(sum(session, at)?[0])
 }
 
 /// The sum of the medians of all blocks, with the sums of their ends.
-fn sum(session: &Session, at: usize) -> Option<[f64; 3]> {
+fn sum(session: &TimedForms, at: usize) -> Option<[f64; 3]> {
     let mut sum = [0.0; 3];
     for block in &session.blocks {
         let samples = Sorted::new(block.samples_ns.get(at)?)?;

@@ -5,7 +5,7 @@
 
 use overdrive_optimize::{
     Asked, Asking, Block, Care, Effort, Fate, Form, Halt, LayerFacts, Machine, Outcome, Part,
-    Parts, Record, Rung, Session, Target, Verdict, search,
+    Parts, Record, Rung, Target, TimedForms, Verdict, search,
 };
 use overdrive_studies::quantization::{Metric, Scores};
 use std::collections::BTreeMap;
@@ -81,14 +81,14 @@ impl Machine for PlantedMachine {
         self.modes.iter().map(of).collect()
     }
 
-    fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+    fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
         self.tick()?;
         let mut rng = fastrand::Rng::with_seed(self.seed + self.asked as u64);
         let samples = |form: &Form| -> Vec<f64> {
             let time = 1e6 * self.of(form, 1.0, |mode| mode.time, 0);
             (0..30).map(|_| time * (1.0 + 0.02 * rng.f64())).collect()
         };
-        Ok(Session {
+        Ok(TimedForms {
             forms: forms.iter().map(|form| form.name.clone()).collect(),
             care,
             blocks: vec![Block { times: 1, samples_ns: forms.iter().map(samples).collect() }],
@@ -303,7 +303,7 @@ fn a_form_that_cannot_be_had_is_left_out_with_its_reason() {
         fn rungs(&mut self) -> Vec<Rung> {
             self.0.rungs()
         }
-        fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+        fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
             self.0.time(forms, care)
         }
         fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {

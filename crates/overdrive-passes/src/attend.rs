@@ -9,13 +9,14 @@
 
 mod operand;
 
+use crate::nan_guard::nan_guard;
 use crate::rebuild::{rebuild, regions};
 use operand::{Operand, constant};
 use overdrive_ir::ops::attention::score_region;
 use overdrive_ir::ops::{Attention, Softmax};
 use overdrive_ir::{
-    Binary, Call, Compare, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Precision,
-    Prim, Target, Tensor, Value,
+    Binary, Call, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Precision, Prim,
+    Target, Tensor, Value,
 };
 use std::collections::HashMap;
 
@@ -127,8 +128,9 @@ fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<AttentionProducts>
         interior.push(weights.operands[0]);
         weights = graph.producer(weights.operands[0])?;
     }
-    let guarded = unguarded(graph, weights);
-    if let Some((guard, inner)) = guarded {
+    let is_zero = |value: Value| constant(graph, value).is_some_and(|zero| zero.to_f64() == [0.0]);
+    let guarded = nan_guard(graph, weights).filter(|&[_, zero, _]| is_zero(zero));
+    if let Some([guard, _, inner]) = guarded {
         interior.extend([guard, inner]);
         weights = graph.producer(inner)?;
     }
@@ -174,20 +176,6 @@ fn heads(node: &Node) -> Option<&DotGeneral> {
     let Some(Prim::DotGeneral(dot)) = node.op.prim() else { return None };
     let fits = dot.batch == [(0, 0), (1, 1)] && dot.contract.len() == 1 && dot.contract[0].0 == 3;
     (fits && dot.precision == Precision::Exact).then_some(dot)
-}
-
-/// The condition and the weights of `select(isnan(weights), 0, weights)`, by which exporters give
-/// rows that see no key 0.
-fn unguarded(graph: &Graph, node: &Node) -> Option<(Value, Value)> {
-    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..])
-    else {
-        return None;
-    };
-    let compared = graph.producer(*condition)?;
-    let is_nan = matches!(compared.op.prim(), Some(Prim::Compare { kind: Compare::Ne }))
-        && compared.operands.iter().all(|v| v == weights);
-    let zero = constant(graph, *zero)?;
-    (is_nan && zero.to_f64() == [0.0]).then_some((*condition, *weights))
 }
 
 /// The only product that a value is computed from element by element.

@@ -40,11 +40,7 @@ fn is_start(step: &Step) -> bool {
 
 /// Whether one of two steps writes bytes that the other touches.
 fn meet(a: &Step, b: &Step, behind: &[SlotId]) -> bool {
-    let same = |x: &SlotId, y: &SlotId| behind[x.0 as usize] == behind[y.0 as usize];
-    let touches = |writer: &[SlotId], other: &[SlotId]| {
-        writer.iter().any(|w| other.iter().any(|o| same(w, o)))
-    };
-    touches(&a.writes, &b.writes) || touches(&a.writes, &b.reads) || touches(&b.writes, &a.reads)
+    a.meets(b, |x, y| behind[x.0 as usize] == behind[y.0 as usize])
 }
 
 /// Moves each start up to what it waits for.

@@ -22,6 +22,7 @@ mod legalize;
 mod lora;
 mod lower;
 mod multiply_codes;
+mod nan_guard;
 mod observe;
 mod offload;
 mod pass;

@@ -11,6 +11,7 @@ mod context;
 mod cumulative;
 pub mod decoding;
 mod drawn;
+mod f64_sessions;
 mod kernels;
 mod peers;
 pub mod pretrained;

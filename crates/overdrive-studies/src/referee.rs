@@ -6,7 +6,7 @@
 //! against the host first: on the same model at small sizes, each distinct block of it. Invariant:
 //! a reference comes from the host, or from a device that agreed with the host in this run.
 
-use crate::reference::{Reference, ReferenceRunner, SHARE};
+use crate::f64_sessions::{F64Sessions, SHARE, in_f64};
 use overdrive_bench::failure::Failure;
 use overdrive_bench::oracle::normal_inputs;
 use overdrive_ir::{Backend, DType, Graph, Mode, Tuning};
@@ -133,10 +133,9 @@ fn agree(host: &dyn Backend, device: &dyn Backend, probe: &Graph) -> Result<(), 
 fn agree_on(host: &dyn Backend, device: &dyn Backend, graph: &Graph) -> Result<(), Failure> {
     // Integers index, and are drawn 0 or 1: in range of every table worth a reference.
     let inputs = normal_inputs(graph, 1);
-    let [known, found] = [host, device].map(|backend| {
-        let alone = Referee::host(backend).choosing(graph, None);
-        Reference::new(graph, ReferenceRunner::On(alone)).outputs(&inputs)
-    });
+    let wide = in_f64(graph).map_err(|e| Failure::failed(e.to_string()))?;
+    let outputs = |backend| F64Sessions::default().run((backend, 0), (&wide, 0), &inputs);
+    let [known, found] = [host, device].map(outputs);
     for (port, (known, found)) in graph.outputs().iter().zip(known?.iter().zip(&found?)) {
         let (known, found) = (known.to_f64(), found.to_f64());
         let largest = known.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));

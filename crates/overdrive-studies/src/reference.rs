@@ -1,27 +1,18 @@
 //! The f64 outputs of a workload, and how far rounding may move each of them. The graph runs in
 //! f64, as it is and perturbed ([decision
 //! 0007](../../../docs/decisions/0007-tolerance-from-what-was-summed.md)).
-//!
-//! Both have the same states, which are uploaded once for all seeds: compiling and uploading took
-//! longer than running.
 
+use crate::f64_sessions::{F64Sessions, SHARE, in_f64};
 use crate::referee::Chosen;
 use crate::tolerance::rounds_to_codes;
 use overdrive_bench::failure::Failure;
-use overdrive_bench::oracle::{Sensitivity, compared, compared_rows};
+use overdrive_bench::oracle::{Sensitivity, compared};
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{
-    Backend, Builder, DType, Graph, GraphError, Mode, Session, Shape, State, Tensor, Tuning, Value,
-};
-use overdrive_passes::{compute_in_f64, perturb};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use overdrive_ir::{DType, Graph, GraphError, Shape, Tensor};
+use overdrive_passes::perturb;
 use std::fmt;
 use std::rc::Rc;
 
-/// Share of itself that a perturbed value is off by at most: small enough that responses are
-/// linear, and far above what f64 itself rounds.
-pub(crate) const SHARE: f64 = 1.0 / 4096.0;
 /// Perturbed evaluations of outputs whose rows are too short to tell a size from one.
 const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
@@ -51,48 +42,14 @@ pub(crate) struct Reference<'a> {
     /// None where the graph rounds to codes, or cannot be had in f64.
     perturbed: Option<Graph>,
     place: ReferenceRunner<'a>,
-    kept: RefCell<Option<ReadyReference>>,
-}
-
-/// The graph with only what is [`compared`] of each output: the rest need not cross to the host.
-fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
-    let rows_of = |value: Value| compared_rows(graph.ty(value)).map(|rows| (value, rows));
-    let known: BTreeMap<Value, Vec<usize>> =
-        graph.outputs().iter().filter_map(|port| rows_of(port.value)).collect();
-    // The value of an output that is an update too has to stay as it is.
-    let is_kept = |value: &Value| graph.states().iter().any(|state| state.update == Some(*value));
-    if known.is_empty() || known.keys().any(is_kept) {
-        return Ok(graph.clone());
-    }
-    let b = Builder::new(graph.name());
-    let copied = b.append(graph)?;
-    b.conclude(graph, |value| match known.get(&value) {
-        None => copied[value.0 as usize],
-        Some(rows) => {
-            let width = graph.ty(value).sizes().last().copied().unwrap_or(1);
-            let indices: Vec<i128> = rows.iter().map(|row| *row as i128).collect();
-            let indices = b.constant(Tensor::from_ints(DType::I64, [rows.len(), 1], &indices));
-            let matrix =
-                copied[value.0 as usize].reshape([graph.ty(value).elements() / width, width]);
-            matrix.gather(indices, &[0])
-        }
-    });
-    b.finish()
-}
-
-/// Graphs compiled over one set of states.
-#[derive(Default)]
-struct ReadyReference {
-    state: Option<State>,
-    /// As it is, and perturbed.
-    sessions: [Option<Box<dyn Session>>; 2],
+    sessions: F64Sessions,
 }
 
 impl<'a> Reference<'a> {
     /// Inputs and states keep the graph's types.
     pub(crate) fn new(graph: &Graph, place: ReferenceRunner<'a>) -> Self {
         let has_codes = rounds_to_codes(graph);
-        let wide = compute_in_f64(graph).and_then(|wide| with_compared_rows(&wide));
+        let wide = in_f64(graph);
         let perturbed =
             wide.as_ref().ok().filter(|_| !has_codes).and_then(|wide| perturb(wide, SHARE).ok());
         // The definition takes what f64 has no form of, and knows the codes.
@@ -100,7 +57,7 @@ impl<'a> Reference<'a> {
             ReferenceRunner::Evaluator if has_codes || wide.is_err() => Ok(graph.clone()),
             _ => wide,
         };
-        Self { plain, perturbed, place, kept: RefCell::default() }
+        Self { plain, perturbed, place, sessions: F64Sessions::default() }
     }
 
     /// The reference of another graph, at the same place.
@@ -171,55 +128,18 @@ impl<'a> Reference<'a> {
         match &self.place {
             ReferenceRunner::Evaluator => Ok(eval_tensors(graph, inputs)),
             ReferenceRunner::On(chosen) => {
-                let backend = chosen.backend()?;
-                self.run_on((backend, chosen.most_kept_bytes()), (graph, which), inputs).map_err(
-                    |failure| Failure {
-                        reason: format!(
-                            "the f64 reference on {}: {}",
-                            backend.name(),
-                            failure.reason
-                        ),
-                        ..failure
-                    },
-                )
+                let place = (chosen.backend()?, chosen.most_kept_bytes());
+                self.sessions.run(place, (graph, which), inputs)
             }
         }
-    }
-
-    fn run_on(
-        &self,
-        (backend, most_kept_bytes): (&dyn Backend, u64),
-        (graph, which): (&Graph, usize),
-        inputs: &[Tensor],
-    ) -> Result<Vec<Tensor>, Failure> {
-        let ReadyReference { state, mut sessions } = self.kept.take().unwrap_or_default();
-        let mut session = match sessions[which].take() {
-            Some(known) => known,
-            None => backend.compile(graph, Mode::Jit, &Tuning::default())?.session()?,
-        };
-        let mut state = match state {
-            Some(known) => known,
-            None => State::initial(graph, backend)?,
-        };
-        let inputs = inputs.iter().map(|t| backend.upload(t)).collect::<Result<Vec<_>, _>>()?;
-        let types = graph.outputs().iter().map(|o| graph.ty(o.value));
-        let mut outputs = types.map(|ty| backend.output(ty)).collect::<Result<Vec<_>, _>>()?;
-        session.run(state.with(&inputs, &mut outputs))?.wait()?;
-        let memory = session.memory();
-        let bytes = memory.transient_bytes + memory.persistent_bytes + memory.state_bytes;
-        // A state that the graph updates has to begin anew.
-        if bytes <= most_kept_bytes && graph.states().iter().all(|state| state.update.is_none()) {
-            sessions[which] = Some(session);
-            self.kept.replace(Some(ReadyReference { state: Some(state), sessions }));
-        }
-        Ok(outputs.iter().map(|o| backend.download(o)).collect::<Result<_, _>>()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overdrive_ir::TensorType;
+    use overdrive_bench::oracle::compared_rows;
+    use overdrive_ir::{Builder, TensorType};
 
     #[test]
     fn of_a_large_output_only_the_compared_rows_are_computed_for_the_host() {

@@ -118,11 +118,7 @@ pub fn measure(
         let mut record = record(context, entry.case(study), baseline.as_ref(), outcome);
         if let Some(measurement) = record.outcome.measurement_mut() {
             let ready = compiled[i].as_mut().ok();
-            measurement.overhead = Overhead {
-                first_call_ns: measurement.overhead.first_call_ns,
-                ..paid[i].clone().unwrap_or_default()
-            };
-            complete(context, (entry, oracle_of(entry)), ready, measurement);
+            complete(context, (entry, oracle_of(entry)), (ready, paid[i].as_ref()), measurement);
         }
         records.push(record);
     }
@@ -137,11 +133,9 @@ pub fn measure(
         };
         let mut record = record(context, case, baseline.as_ref(), outcome);
         if let (Some(measurement), Ok(timed)) = (record.outcome.measurement_mut(), opened) {
+            let same = |entry: &&Entry<'_>| entry.workload.key == record.case.workload;
             measurement.overhead = timed.overhead.clone();
-            measurement.work = entries
-                .iter()
-                .find(|e| e.workload.key == record.case.workload)
-                .map(|e| e.workload.work());
+            measurement.work = entries.iter().find(same).map(|entry| entry.workload.work());
         }
         records.push(record);
     }
@@ -186,9 +180,13 @@ fn compiled(context: &Context<'_>, entries: &[Entry<'_>]) -> Vec<Result<ReadyEnt
 fn complete(
     context: &Context<'_>,
     (entry, oracle): (&Entry<'_>, &Oracle<'_>),
-    ready: Option<&mut ReadyEntry>,
+    (ready, paid): (Option<&mut ReadyEntry>, Option<&Overhead>),
     measurement: &mut Measurement,
 ) {
+    measurement.overhead = Overhead {
+        first_call_ns: measurement.overhead.first_call_ns,
+        ..paid.cloned().unwrap_or_default()
+    };
     let work = entry.workload.work();
     measurement.statuses.extend(impossible(entry, &work, measurement));
     measurement.ceiling_shares = shares(&context.probes.ceilings, entry, &work, measurement);

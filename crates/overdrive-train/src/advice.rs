@@ -2,7 +2,7 @@
 //!
 //! Plans know their peak before anything runs, so that smaller batches are tried by planning alone.
 
-use crate::fit::learner;
+use crate::learner::learner;
 use crate::{Fit, Recipe, TrainError, training_step, with_loss};
 use overdrive_ir::{BackendError, Tuning};
 use overdrive_passes::plan;

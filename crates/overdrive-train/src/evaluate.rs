@@ -6,9 +6,9 @@
 //! output `y` of logits will do, quantized ones too.
 
 use crate::TrainError;
+use crate::compiled::Compiled;
 use crate::data::{Batch, Split, Target};
 use crate::loss::with_judgement;
-use crate::trainer::Compiled;
 use overdrive_formats::{Differences, ParametersError, Tensors};
 use overdrive_ir::{Backend, Graph, State, Tensor, TensorType, Tuning};
 use std::path::PathBuf;

@@ -2,115 +2,17 @@
 
 use crate::advice::advised;
 use crate::checkpoint::Writer;
-use crate::data::{Batch, Parts, Shifted, Split, hex};
+use crate::data::{Batch, Shifted, Split, hex};
+use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks};
 use crate::{
-    Augmentation, Checkpoint, Evaluation, Evaluator, Progress, Recipe, Shards, Shuffle, StepReport,
-    TrainError, Trainer, initial_parameters, with_loss,
+    Augmentation, Checkpoint, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards,
+    Shuffle, TrainError, Trainer, initial_parameters, with_loss,
 };
 use overdrive_formats::Tensors;
-use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Backend, Communicator, Graph, GraphError, Plan, Tuning};
-use overdrive_passes::{Lora, bind};
+use overdrive_ir::{Graph, Tuning};
 use sha2::{Digest, Sha256};
-use std::ops::ControlFlow;
-use std::path::Path;
-
-/// A run of training.
-#[derive(Copy, Clone)]
-pub struct Fit<'a> {
-    /// Where it runs.
-    pub backend: &'a dyn Backend,
-    /// The forward graph: input `x`, output `y`, the batch a named dimension `batch`. States that
-    /// begin as given tensors begin so; random ones are drawn from the recipe's seed.
-    pub model: &'a Graph,
-    /// How.
-    pub recipe: &'a Recipe,
-    /// The training samples.
-    pub train: &'a dyn Split,
-    /// The validation samples.
-    pub validation: &'a dyn Split,
-    /// Where an earlier run of the same model, recipe and data stopped.
-    pub resume: Option<&'a Checkpoint>,
-    /// The file of checkpoints, written at each look at the validation samples and at the end.
-    pub checkpoint: Option<&'a Path>,
-    /// Most bytes of device memory that the plan of a step may take, including its states. To fit,
-    /// values are recomputed, and values and optimizer moments are moved to other memory.
-    pub memory_limit: Option<u64>,
-    /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
-    /// model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
-    pub ranks: Option<&'a dyn Communicator>,
-    /// What is sharded over the ranks in addition to the batch. Checkpoints hold all of it.
-    pub shards: Shards,
-}
-
-impl<'a> Fit<'a> {
-    /// From the start, on the parts of some data, with nothing kept and no limit of memory.
-    pub fn anew(
-        (backend, model): (&'a dyn Backend, &'a Graph),
-        recipe: &'a Recipe,
-        parts: &'a Parts,
-    ) -> Self {
-        Self {
-            backend,
-            model,
-            recipe,
-            train: parts.train.as_ref(),
-            validation: parts.validation.as_ref(),
-            resume: None,
-            checkpoint: None,
-            memory_limit: None,
-            ranks: None,
-            shards: Shards::Nothing,
-        }
-    }
-}
-
-/// Told how a run goes; may end it.
-pub trait Observer {
-    /// Before the first step: its plan, what the plans of a rank hold, states included, and the
-    /// FLOPs of an update of all ranks.
-    fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
-        let _ = (plan, memory, flops);
-    }
-
-    /// After each step; `Break` ends the run with a checkpoint.
-    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
-        let _ = report;
-        ControlFlow::Continue(())
-    }
-
-    /// After each look at the validation samples, `done` steps into the run.
-    fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
-        let _ = (done, evaluation);
-    }
-}
-
-/// Nobody listens.
-impl Observer for () {}
-
-/// How a run ended.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Ending {
-    /// All steps were done.
-    Finished,
-    /// The validation loss had stopped falling.
-    Early,
-    /// The observer ended it.
-    Interrupted,
-}
-
-/// The result of a run.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Fitted {
-    /// Parameters that were trained: with early stop the best, else the last.
-    pub parameters: Tensors,
-    /// How far it came.
-    pub progress: Progress,
-    /// Why it ended.
-    pub ending: Ending,
-}
 
 /// Trains.
 ///
@@ -257,24 +159,6 @@ fn trained_by_all(
         format!("a checkpoint: {}, {:?} shared out", run.checkpoint.is_some(), run.shards),
     ];
     lines.join("\n")
-}
-
-/// The model at a batch, with its adapters.
-pub(crate) fn learner(model: &Graph, recipe: &Recipe, batch: usize) -> Result<Graph, GraphError> {
-    let forward = at_batch(model, batch)?;
-    match recipe.lora {
-        Some(lora) => lora.adapted(&forward, &Lora::layers(&forward)?),
-        None => Ok(forward),
-    }
-}
-
-/// The model with its named dimension bound, if it has one.
-fn at_batch(model: &Graph, batch: usize) -> Result<Graph, GraphError> {
-    if model.is_bound() {
-        Ok(model.clone())
-    } else {
-        bind(model, &[("batch".to_owned(), batch)].into())
-    }
 }
 
 /// The batches of a step: every sample once an epoch, in an order of its own each.

@@ -2,6 +2,7 @@
 //!
 //! Long because a step, what it changes and what a checkpoint keeps of it are one thing.
 
+use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{Held, Shards};
 use crate::ranks::Ranks;
@@ -81,79 +82,6 @@ fn initial_state(
         state.buffers.insert(declared.name.clone(), buffer);
     }
     Ok(state)
-}
-
-/// A compiled graph with buffers for its inputs and outputs.
-pub(crate) struct Compiled {
-    graph: Graph,
-    session: Box<dyn Session>,
-    inputs: Vec<Buffer>,
-    outputs: Vec<Buffer>,
-}
-
-impl Compiled {
-    pub(crate) fn new(
-        backend: &dyn Backend,
-        graph: Graph,
-        tuning: &Tuning,
-    ) -> Result<Self, BackendError> {
-        let session =
-            backend.compile(&graph, backend.description().fastest_mode(), tuning)?.session()?;
-        let types = |ports: &[overdrive_ir::Port]| -> Vec<TensorType> {
-            ports.iter().map(|port| graph.ty(port.value).clone()).collect()
-        };
-        let buffers = |types: Vec<TensorType>| {
-            types.iter().map(|ty| backend.output(ty)).collect::<Result<_, _>>()
-        };
-        let (inputs, outputs) = (buffers(types(graph.inputs()))?, buffers(types(graph.outputs()))?);
-        Ok(Self { graph, session, inputs, outputs })
-    }
-
-    pub(crate) fn graph(&self) -> &Graph {
-        &self.graph
-    }
-
-    fn plan(&self) -> &Plan {
-        self.session.plan()
-    }
-
-    fn memory(&self) -> MemoryReport {
-        self.session.memory()
-    }
-
-    /// Runs on tensors by name, and gives the outputs in order.
-    pub(crate) fn run(
-        &mut self,
-        backend: &dyn Backend,
-        state: &mut State,
-        tensors: &[(&str, &Tensor)],
-    ) -> Result<Vec<Tensor>, BackendError> {
-        self.run_beside(backend, state, tensors, || ()).map(|(outputs, ())| outputs)
-    }
-
-    /// The same; `meanwhile` runs on the host while the device works.
-    fn run_beside<R>(
-        &mut self,
-        backend: &dyn Backend,
-        state: &mut State,
-        tensors: &[(&str, &Tensor)],
-        meanwhile: impl FnOnce() -> R,
-    ) -> Result<(Vec<Tensor>, R), BackendError> {
-        for (port, buffer) in self.graph.inputs().iter().zip(&mut self.inputs) {
-            let given = tensors.iter().find(|(name, _)| *name == port.name);
-            let (_, tensor) = given.ok_or_else(|| BackendError::Mismatch {
-                what: format!("input `{}` of `{}`", port.name, self.graph.name()),
-                expected: "a tensor".to_owned(),
-                found: "none".to_owned(),
-            })?;
-            backend.write(buffer, tensor)?;
-        }
-        let pending = self.session.run(state.with(&self.inputs, &mut self.outputs))?;
-        let result = meanwhile();
-        pending.wait()?;
-        let outputs = self.outputs.iter().map(|buffer| backend.download(buffer));
-        Ok((outputs.collect::<Result<_, _>>()?, result))
-    }
 }
 
 /// Steps from which timing the candidates of a model pays off. It takes half a minute, and makes a
@@ -368,7 +296,7 @@ impl<'a> Trainer<'a> {
     pub fn flops(&self) -> u64 {
         let earlier = self.accumulate.as_ref().map_or(0, |other| other.graph.cost().flops);
         let batches = self.recipe.accumulate as u64;
-        earlier.saturating_mul(batches - 1).saturating_add(self.step.graph.cost().flops)
+        earlier.saturating_mul(batches - 1).saturating_add(self.step.graph().cost().flops)
     }
 
     /// Bytes of a [`Self::snapshot`].

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::case::Ending;
 use super::exported::Exported;
 
-/// The outcome of a case.
-pub(crate) struct Case {
+/// What became of a case.
+pub(crate) struct CaseResult {
     pub(crate) name: String,
     pub(crate) kind: String,
     /// Whether ONNX Runtime passes it.
@@ -27,15 +27,15 @@ Runtime's quantizers write.
 
 ";
 
-pub(crate) fn page(cases: &[Case]) -> String {
-    let (models, tests): (Vec<&Case>, Vec<&Case>) =
+pub(crate) fn page(cases: &[CaseResult]) -> String {
+    let (models, tests): (Vec<&CaseResult>, Vec<&CaseResult>) =
         cases.iter().partition(|case| case.kind.starts_with("model"));
     let mut text = HEAD.to_owned();
     if !tests.is_empty() {
         text.push_str("## ONNX's backend tests\n\n");
         section(&mut text, &tests);
     }
-    let (quantized, models): (Vec<&Case>, Vec<&Case>) = models
+    let (quantized, models): (Vec<&CaseResult>, Vec<&CaseResult>) = models
         .into_iter()
         .partition(|case| case.kind.starts_with("model, onnxruntime.quantization"));
     let parts = [
@@ -49,9 +49,10 @@ pub(crate) fn page(cases: &[Case]) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-fn section(text: &mut String, cases: &[&Case]) {
-    let count = |wanted: &dyn Fn(&Case) -> bool| cases.iter().filter(|case| wanted(case)).count();
-    let ok = |case: &Case| !matches!(case.ending, Ending::Fails(_));
+fn section(text: &mut String, cases: &[&CaseResult]) {
+    let count =
+        |wanted: &dyn Fn(&CaseResult) -> bool| cases.iter().filter(|case| wanted(case)).count();
+    let ok = |case: &CaseResult| !matches!(case.ending, Ending::Fails(_));
     let runtime = count(&|case| case.runtime);
     let both = count(&|case| case.runtime && ok(case));
     let bound = count(&|case| case.ending == Ending::PassesBound);
@@ -68,7 +69,7 @@ fn section(text: &mut String, cases: &[&Case]) {
         count(&ok),
         share(both, runtime),
     ));
-    let agrees = |case: &Case| case.exported == Some(Exported::Agrees);
+    let agrees = |case: &CaseResult| case.exported == Some(Exported::Agrees);
     let agree_both = count(&|case| case.runtime && agrees(case));
     let (agree_here, here) =
         (count(&|case| !case.runtime && agrees(case)), count(&|case| !case.runtime && ok(case)));
@@ -88,11 +89,11 @@ fn section(text: &mut String, cases: &[&Case]) {
         ));
     }
     text.push('\n');
-    let why = |case: &&&Case| match &case.ending {
+    let why = |case: &&&CaseResult| match &case.ending {
         Ending::Fails(reason) => Some(reason.clone()),
         _ => None,
     };
-    let out = |case: &&&Case| match case.exported.as_ref()? {
+    let out = |case: &&&CaseResult| match case.exported.as_ref()? {
         Exported::Agrees => None,
         Exported::Refused(reason) => Some(format!("not written: {reason}")),
         Exported::Fails(reason) => Some(reason.clone()),
@@ -111,8 +112,8 @@ fn section(text: &mut String, cases: &[&Case]) {
 fn reasons(
     text: &mut String,
     titles: [&str; 2],
-    cases: &[&Case],
-    why: &dyn Fn(&&&Case) -> Option<String>,
+    cases: &[&CaseResult],
+    why: &dyn Fn(&&&CaseResult) -> Option<String>,
 ) {
     for (title, runtime) in titles.into_iter().zip([true, false]) {
         let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();

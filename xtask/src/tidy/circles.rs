@@ -22,13 +22,8 @@ const NATURAL: &[Natural] = &[
     },
     Natural {
         heart: "crates/overdrive-ir/src/op.rs",
-        files: 40,
+        files: 25,
         why: "a graph holds ops, whose regions, samples and gradients are graphs",
-    },
-    Natural {
-        heart: "crates/overdrive-ir/src/backend.rs",
-        files: 2,
-        why: "a back end errs for its ranks, which err for theirs",
     },
     Natural {
         heart: "crates/overdrive-formats/src/onnx/item.rs",
@@ -37,7 +32,7 @@ const NATURAL: &[Natural] = &[
     },
     Natural {
         heart: "crates/overdrive-formats/src/onnx/walk.rs",
-        files: 6,
+        files: 4,
         why: "control flow holds graphs, which are walked",
     },
     Natural {
@@ -46,54 +41,9 @@ const NATURAL: &[Natural] = &[
         why: "an enum and its variants",
     },
     Natural {
-        heart: "crates/overdrive-studies/src/referee.rs",
-        files: 2,
-        why: "a device that gives references is held against those of the host",
-    },
-    Natural {
         heart: "crates/overdrive-cuda/src/kernels/named.rs",
         files: 16,
         why: "the table of kernels and its lines",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/device.rs",
-        files: 8,
-        why: "a device lends its memory and its errors name the device",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/exec/executable.rs",
-        files: 4,
-        why: "a session and the ways to run it",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/loops/points.rs",
-        files: 3,
-        why: "stages of a loop and how their points are picked",
-    },
-    Natural {
-        heart: "crates/overdrive-cuda/src/loops/row_shape.rs",
-        files: 2,
-        why: "a shape and what is asked for ahead in it",
-    },
-    Natural {
-        heart: "crates/overdrive-train/src/trainer.rs",
-        files: 3,
-        why: "a trainer, its ranks and their evaluation",
-    },
-    Natural {
-        heart: "crates/overdrive-train/src/fit.rs",
-        files: 2,
-        why: "a run, and the batch that would fit it",
-    },
-    Natural {
-        heart: "crates/overdrive-train/src/data/open.rs",
-        files: 3,
-        why: "the ways to open data",
-    },
-    Natural {
-        heart: "crates/overdrive/src/commands/train.rs",
-        files: 4,
-        why: "a command and its parts",
     },
 ];
 

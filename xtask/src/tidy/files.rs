@@ -15,6 +15,7 @@ const FREE: &[&str] = &[
     "crates/overdrive-cpu/src/peaks.rs",
     "crates/overdrive-cuda/src/cache.rs",
     "crates/overdrive-cuda/src/device.rs",
+    "crates/overdrive-cuda/src/host_memory.rs",
     "crates/overdrive/src/signals.rs",
 ];
 

@@ -7,10 +7,9 @@ use std::time::Instant;
 use overdrive_ir::backend::{
     CacheState, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
 };
-use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, Space, StepKind};
 use overdrive_ir::{
-    Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, SlotId, Tensor,
-    agree_on,
+    Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, Tensor, agree_on,
 };
 
 use super::compiled_step::{CompiledStep, compile};
@@ -194,7 +193,7 @@ impl CpuSession {
             self.storage.after(index);
         }
         self.deliveries.iter().for_each(|copy| copy.run(pool, &self.slots));
-        self.storage.finish();
+        self.storage.after(self.steps.len());
         if let Some(deriving) = deriving {
             deriving.publish(&self.kept);
         }
@@ -215,10 +214,7 @@ fn say_what_the_reference_does(plan: &mut Plan, steps: &[CompiledStep]) {
         let StepKind::Kernel(call) = &step.kind else { continue };
         if compiled.is_reference() {
             step.kind = StepKind::Host(call.clone());
-            let (what, scope) = (step.name.clone(), step.scope.clone());
-            let reason = "its kernel does not take these types: the f64 reference runs on the host"
-                .to_owned();
-            plan.notes.push(Note::Declined { what, scope, reason });
+            plan.notes.push(Note::left_to_the_reference(step));
         }
     }
 }
@@ -236,15 +232,12 @@ fn check_memory(plan: &Plan) -> Result<(), BackendError> {
 }
 
 fn place_constants(plan: &Plan, slots: &mut SlotTable) -> Result<Vec<AlignedBytes>, BackendError> {
-    let mut constants = Vec::new();
-    for (index, slot) in plan.slots.iter().enumerate() {
-        if let SlotPlace::Constant(tensor) = &slot.place {
-            let bytes = uploaded(tensor)?;
-            slots.set(SlotId(index as u32), bytes.start());
-            constants.push(bytes);
-        }
-    }
-    Ok(constants)
+    let place = |(slot, tensor)| {
+        let bytes = uploaded(tensor)?;
+        slots.set(slot, bytes.start());
+        Ok(bytes)
+    };
+    plan.constants().map(place).collect()
 }
 
 /// Memory for the results of prepare steps.
@@ -254,10 +247,8 @@ fn keep(plan: &Plan) -> Result<AlignedBytes, BackendError> {
 
 /// Enters where the results of prepare steps lie.
 fn place_kept(plan: &Plan, slots: &mut SlotTable, kept: &AlignedBytes) {
-    for (index, slot) in plan.slots.iter().enumerate() {
-        if let SlotPlace::Persistent { offset, .. } = &slot.place {
-            slots.set(SlotId(index as u32), kept.start().wrapping_add(*offset));
-        }
+    for (slot, offset) in plan.persistent_slots() {
+        slots.set(slot, kept.start().wrapping_add(offset));
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) trait Dot {
         _steps: usize,
         to: To<Self::Acc>,
     ) {
-        // SAFETY: as the caller promised.
+        // SAFETY: nobody else touches the part of C that `to` names.
         unsafe { to.take(sums) }
     }
 }
@@ -113,7 +113,8 @@ impl<A: Copy + AddAssign> To<A> {
     /// Nobody else touches the part.
     pub(super) unsafe fn take(&self, sums: &[A; SIDE * SIDE]) {
         for (i, sums) in sums.chunks_exact(SIDE).enumerate().take(self.rows) {
-            // SAFETY: as the caller promised.
+            // SAFETY: `i` is one of the part's rows, which has `cols` elements and is the caller's
+            // alone.
             let to =
                 unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.stride), self.cols) };
             if self.accumulate {
@@ -151,7 +152,8 @@ macro_rules! dot {
             #[inline(always)]
             unsafe fn walk(a: Left, b: *const u8, steps: usize, after: After) {
                 let Left { start, line, below, step } = a;
-                // SAFETY: as the caller promised; a prefetch never faults.
+                // SAFETY: the registers are configured, and `a` and `b` have `steps` steps. A
+                // prefetch never faults.
                 unsafe {
                     asm!(
                         "2:",
@@ -202,7 +204,7 @@ dot!(I8: i32, "tdpbssd");
 /// # Safety
 /// The CPU has AMX; the block is as [`PackedBlock`] says.
 pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the CPU has AMX, and the block's panels are those of bf16.
     unsafe { compute::<Bf16>(block) }
 }
 
@@ -211,7 +213,7 @@ pub(super) unsafe fn bf16_amx(block: &PackedBlock<f32>) {
 /// # Safety
 /// The CPU has AMX; the block is as [`PackedBlock`] says.
 pub(super) unsafe fn i8_amx(block: &PackedBlock<i32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the CPU has AMX, and the block's panels are those of i8.
     unsafe { compute::<I8>(block) }
 }
 
@@ -282,8 +284,9 @@ impl AmxTile {
         let Self { a, b, c, c_stride } = self;
         let c_bytes = c_stride * size_of::<u32>();
         let below = c.wrapping_add(16 * c_stride);
-        // SAFETY: as the caller promised. The compiler itself never uses tile registers. So they
-        // keep their values from one block of assembly to the next, and need not be declared.
+        // SAFETY: the registers are configured, `c` has a whole tile, and `a` and `b` have `steps`
+        // steps. The compiler itself never uses tile registers. So they keep their values from one
+        // block of assembly to the next, and need not be declared.
         unsafe {
             if accumulate {
                 asm!(

@@ -71,7 +71,7 @@ impl<T: Element> MicroKernel<T> {
     /// # Safety
     /// The lines can be read, and `to` has [`a_bytes`](Self::a_bytes), aligned to 64.
     pub(crate) unsafe fn pack_a(&self, lines: OperandLines<T>, to: *mut u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the lines can be read, and `to` has the aligned bytes of `a_bytes`.
         unsafe { (self.pack)(lines, self.a, to) }
     }
 
@@ -80,7 +80,7 @@ impl<T: Element> MicroKernel<T> {
     /// # Safety
     /// The lines can be read, and `to` has [`b_bytes`](Self::b_bytes), aligned to 64.
     pub(crate) unsafe fn pack_b_block(&self, lines: OperandLines<T>, to: *mut u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the lines can be read, and `to` has the aligned bytes of `b_bytes`.
         unsafe { (self.pack)(lines, self.b, to) }
     }
 
@@ -90,7 +90,8 @@ impl<T: Element> MicroKernel<T> {
     /// This CPU supports the kernel; `a` and `b` hold what the packing functions made of `rows` and
     /// `cols` lines over `k`; C has its elements, and nobody else touches them.
     pub(crate) unsafe fn multiply_block(&self, product: BlockProduct<T::Acc>) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the CPU supports the kernel, `a` and `b` are packed for it, and C is the caller's
+        // alone.
         unsafe { (self.multiply)(&self.block(product)) }
     }
 
@@ -102,7 +103,7 @@ impl<T: Element> MicroKernel<T> {
     pub(crate) unsafe fn multiply_rows(&self, product: BlockProduct<T::Acc>, b_row: usize) {
         debug_assert!(self.takes_sums(), "it reads elements of B one by one");
         let b_strides = [self.b.width, b_row];
-        // SAFETY: as the caller promised.
+        // SAFETY: as for `multiply_block`. B's rows have whole panels, which these strides walk.
         unsafe { (self.multiply)(&PackedBlock { b_strides, ..self.block(product) }) }
     }
 
@@ -113,7 +114,8 @@ impl<T: Element> MicroKernel<T> {
     pub(crate) unsafe fn multiply_lines(&self, product: BlockProduct<T::Acc>, a_row: usize) {
         debug_assert!(self.takes_sums(), "it reads elements of A one by one");
         let a_line = a_row * size_of::<T::Acc>();
-        // SAFETY: as the caller promised.
+        // SAFETY: as for `multiply_block`. A's rows have `k` elements, `a_line` bytes from row to
+        // row.
         unsafe { (self.multiply)(&PackedBlock { a_line, ..self.block(product) }) }
     }
 
@@ -141,12 +143,13 @@ pub(crate) unsafe fn transpose<T: Copy>(from: OperandLines<T>, to: *mut T) {
             k: from.k,
             k_stride: 4,
         };
-        // SAFETY: as the caller promised.
+        // SAFETY: a unit is an element of four bytes, so lines and room are those of the caller.
         done = unsafe { super::transpose::transpose_units(units, from.lines, to.cast()) };
     }
     for k in done..from.k {
         for line in 0..from.lines {
-            // SAFETY: as the caller promised.
+            // SAFETY: `line` and `k` are below the extents, and `from` and `to` have every such
+            // element.
             unsafe { *to.add(k * from.lines + line) = *from.from.add(line * from.line_stride + k) };
         }
     }

@@ -91,10 +91,10 @@ impl<T: Element> MicroKernel<T> {
         let threads = pool.threads();
         let schedule = Schedule::new(self, size, traits, threads);
         let call = MacroKernel { kernel: self, schedule, size, a, b, target, inner };
-        if let Some(few) = call.skinny() {
+        if let Some(skinny) = call.skinny() {
             let cols = skinny_columns(size, threads);
             pool.run(size.batch * n.div_ceil(cols), |index, worker| {
-                call.columns(few, [index, cols], worker)
+                call.columns(skinny, [index, cols], worker)
             });
         } else {
             let tiles = size.batch * schedule.grid[0] * schedule.grid[1];
@@ -146,7 +146,7 @@ impl<T: Element> MacroKernel<'_, T> {
     }
 
     /// The skinny path, if this product can take it.
-    fn skinny(&self) -> Option<Few<'_, T>> {
+    fn skinny(&self) -> Option<SkinnyPath<'_, T>> {
         let Rhs::Strided(b) = self.b else { return None };
         let order = match b.strides {
             [.., 1] => SkinnyOrder::Outer,
@@ -154,12 +154,16 @@ impl<T: Element> MacroKernel<'_, T> {
             _ => return None,
         };
         let compute = self.kernel.skinny.filter(|_| self.size.m <= MOST_ROWS)?;
-        Some(Few { compute, order, b })
+        Some(SkinnyPath { compute, order, b })
     }
 
     /// All rows of some columns of C.
-    fn columns(&self, few: Few<'_, T>, [index, most]: [usize; 2], worker: &mut Worker<'_>) {
-        let Few { compute, order, b } = few;
+    fn columns(
+        &self,
+        SkinnyPath { compute, order, b }: SkinnyPath<'_, T>,
+        [index, most]: [usize; 2],
+        worker: &mut Worker<'_>,
+    ) {
         let GemmSize { m, n, k, .. } = self.size;
         let parts = n.div_ceil(most);
         let (matrix, col) = (index / parts, index % parts * most);
@@ -325,7 +329,7 @@ impl<T: Element> MacroKernel<'_, T> {
 
 /// The skinny path, and the B that it streams.
 #[derive(Clone, Copy)]
-struct Few<'a, T: Element> {
+struct SkinnyPath<'a, T: Element> {
     compute: unsafe fn(Skinny<T::Acc>),
     order: SkinnyOrder,
     b: View<'a, T>,

@@ -18,17 +18,6 @@ pub(super) trait Number: Format + Widen<f32> + Element<Acc = f32> {}
 
 impl<T: Format + Widen<f32> + Element<Acc = f32>> Number for T {}
 
-/// Whether a view is its whole slot, row after row.
-pub(super) fn is_dense(view: &View) -> bool {
-    let dense = row_major(&view.ty.sizes()).into_iter().map(|stride| stride as i64);
-    let sizes = view.ty.sizes();
-    view.offset == 0
-        && dense
-            .zip(&view.strides)
-            .zip(sizes)
-            .all(|((dense, &found), size)| dense == found || size <= 1)
-}
-
 /// The elements at `start`.
 ///
 /// # Safety
@@ -54,7 +43,7 @@ impl<T: Number> DenseRows<T> {
         let (place, elements) = (Strided::new(view), view.ty.elements());
         let dense: Vec<i64> =
             row_major(&place.sizes).into_iter().map(|stride| stride as i64).collect();
-        let transfer = (!is_dense(view))
+        let transfer = (!view.is_dense())
             .then(|| Transfer::new(&place.sizes, &place.strides, &dense, place.width()));
         let room = |wanted: bool, width: usize| {
             let bytes = if wanted { elements * width } else { 0 };

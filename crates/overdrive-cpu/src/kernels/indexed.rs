@@ -77,12 +77,6 @@ impl IndexedRows {
     }
 }
 
-/// Sizes and strides of the axes of `whole` that are not indexed.
-fn window(whole: &Strided, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
-    let kept = (0..whole.sizes.len()).filter(|axis| !axes.contains(axis));
-    kept.map(|axis| (whole.sizes[axis], whole.strides[axis])).unzip()
-}
-
 /// `gather`.
 pub(super) const GATHER: NamedKernel = NamedKernel::new(
     "gather",
@@ -105,8 +99,8 @@ pub(super) struct Gather {
 
 impl Gather {
     pub(super) fn new([operand, indices]: [&View; 2], result: &View, axes: &[usize]) -> Self {
+        let (sizes, strides) = operand.without(axes);
         let (operand, result) = (Strided::new(operand), Strided::new(result));
-        let (sizes, strides) = window(&operand, axes);
         let rows = IndexedRows::new(&operand, Strided::new(indices), axes, &result);
         let to = &result.strides[rows.sizes.len()..];
         let window = Transfer::new(&sizes, &strides, to, operand.width());
@@ -176,8 +170,8 @@ impl Scatter {
         result: &View,
         (axes, reducer): (&[usize], Option<Reducer>),
     ) -> Self {
+        let (sizes, to) = result.without(axes);
         let [operand, updates, result] = [operand, updates, result].map(Strided::new);
-        let (sizes, to) = window(&result, axes);
         let rows = IndexedRows::new(&result, Strided::new(indices), axes, &updates);
         let from = updates.strides[rows.sizes.len()..].to_vec();
         let whole = Transfer::new(&result.sizes, &operand.strides, &result.strides, result.width());

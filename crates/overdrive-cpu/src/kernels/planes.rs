@@ -198,7 +198,7 @@ impl Planes {
             (0..self.staged(span)).for_each(|i| to.add(i).write(padding));
             for number in 0..span.planes {
                 let phase = span.planes * plane * size_of::<W>();
-                let stage = Stage { planes: self, copying, span, phase };
+                let stage = PlaneStaging { planes: self, copying, span, phase };
                 stage.axis(0, 0, (from(number), to.add(number * plane).cast()));
             }
         }
@@ -256,7 +256,7 @@ impl Planes {
 }
 
 /// A plane on its way to its phases.
-struct Stage<'a> {
+struct PlaneStaging<'a> {
     planes: &'a Planes,
     copying: &'a Copying,
     span: PlaneBand,
@@ -264,7 +264,7 @@ struct Stage<'a> {
     phase: usize,
 }
 
-impl Stage<'_> {
+impl PlaneStaging<'_> {
     /// The part of an axis, in a phase, that the input has.
     fn found(&self, d: usize, phase: usize) -> PhasePositions {
         let axis = &self.planes.axes[d];

@@ -11,7 +11,7 @@ use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::plan::{KernelCall, View};
 use overdrive_ir::{DType, OpRef, Plan, SlotId};
 
-use super::dense_rows::{DenseRows, Number, is_dense, numbers_at};
+use super::dense_rows::{DenseRows, Number, numbers_at};
 use super::line::{Compile, NamedKernel};
 use crate::exec::{Host, Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
@@ -30,7 +30,7 @@ fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnabl
     let x = &call.operands[0];
     let results: Vec<&View> = call.results.iter().flatten().collect();
     let whole = results.len() == 1 + usize::from(op.scales_rows())
-        && results.iter().all(|view| is_dense(view));
+        && results.iter().all(|view| view.is_dense());
     let forward = x.strides.iter().all(|&stride| stride >= 0);
     let empty = x.ty.sizes().last() == Some(&0);
     let (Some(quantizer), true) = (RowQuantizer::new(op), whole && forward && !empty) else {

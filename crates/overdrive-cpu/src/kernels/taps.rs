@@ -85,7 +85,7 @@ impl Copying {
             immediate: 0,
             ahead: Ahead::NONE,
         };
-        // SAFETY: as the caller promised.
+        // SAFETY: the lines have `n` elements each at `from` and at `to`, which lie apart.
         unsafe { (self.entry)(n, &operands) }
     }
 }
@@ -97,7 +97,8 @@ impl<C: Cast> LaneKernel for Copied<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         let (mut from, mut to) = (o.src[0].cast::<C::From>(), o.dst.cast::<C::To>());
-        // SAFETY: as the caller promised.
+        // SAFETY: source 1 is a `CopiedLines`, whose lines have `n` elements each at source 0 and
+        // at the destination.
         unsafe {
             let CopiedLines { count, from: [from_line, from_step], to: [to_line, to_step] } =
                 *o.src[1].cast();
@@ -283,7 +284,8 @@ impl<V, W> Folding<V, W> {
             immediate: run.offsets.len() as i64,
             ahead: Ahead::NONE,
         };
-        // SAFETY: as the caller promised.
+        // SAFETY: the operands are the run's: `n` sums, as many values behind each offset, a weight
+        // a tap.
         unsafe { (self.0)(run.n, &operands) }
     }
 }
@@ -301,7 +303,8 @@ impl<T: Tap, const FRESH: bool> LaneKernel for Folded<T, FRESH> {
             offsets: o.src[1].cast::<usize>().wrapping_add(done),
             weights: o.src[2].cast::<T::Weight>().wrapping_add(done),
         };
-        // SAFETY: as the caller promised.
+        // SAFETY: there are `taps` offsets and weights, and `n` sums, as many as values behind each
+        // offset.
         unsafe {
             let mut done = if FRESH { group(0).some::<I, true>(taps) } else { 0 };
             while done < taps {

@@ -26,7 +26,7 @@ struct Casting<C>(PhantomData<C>);
 impl<C: Cast> LaneKernel for Casting<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 and the destination have `n` lanes each, apart.
         let (dst, a) = unsafe { (o.dst::<C::D>(n), o.src::<C::A>(0, n)) };
         for i in 0..n {
             dst[i] = C::cast(a[i]);
@@ -165,7 +165,7 @@ fn target(immediate: i64) -> (DType, Overflow) {
 
 impl<A: Lane, D: Lane> LaneKernel for Defined<A, D> {
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 and the destination have `n` lanes each, apart.
         let (dst, a) = unsafe { (o.dst::<D>(n), o.src::<A>(0, n)) };
         let (to, overflow) = target(o.immediate);
         for (lane, x) in dst.iter_mut().zip(a) {
@@ -176,7 +176,7 @@ impl<A: Lane, D: Lane> LaneKernel for Defined<A, D> {
 
 impl<A: Lane, D: Lane> LaneKernel for DefinedIntegers<A, D> {
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 and the destination have `n` lanes each, apart.
         let (dst, a) = unsafe { (o.dst::<D>(n), o.src::<A>(0, n)) };
         let (to, overflow) = target(o.immediate);
         let (lo, hi) = to.int_range().expect("an integer type has a range");
@@ -247,7 +247,7 @@ struct Wrap<T, const BITS: u32>(PhantomData<T>);
 impl<T: Integer, const BITS: u32> LaneKernel for Wrap<T, BITS> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes.
         let dst = unsafe { o.dst::<T>(n) };
         let shift = T::from_index(i64::from(32 - BITS));
         for lane in dst {

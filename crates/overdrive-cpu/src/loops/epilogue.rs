@@ -45,7 +45,7 @@ impl CompiledEpilogue {
     /// see [`CompiledLoop::new`](super::CompiledLoop::new).
     ///
     /// # Errors
-    /// Likewise.
+    /// As for [`CompiledLoop::new`](super::CompiledLoop::new).
     pub fn new(program: &Program, slots: &dyn Fn(SlotId) -> DType) -> Result<Self, Unsupported> {
         Self::with_level(program, slots, Level::best())
     }

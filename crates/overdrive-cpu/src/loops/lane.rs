@@ -245,7 +245,7 @@ pub(super) trait Integer: Lane {
     fn xor(self, y: Self) -> Self;
     /// A count below 0 or of the lane's width or more gives 0.
     fn shl(self, y: Self) -> Self;
-    /// Likewise.
+    /// Signed lanes keep their sign. A count out of range gives 0, as for `shl`.
     fn shr(self, y: Self) -> Self;
     fn neg(self) -> Self;
     fn abs(self) -> Self;

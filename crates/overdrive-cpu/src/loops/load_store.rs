@@ -133,7 +133,7 @@ struct LoadAt<S, O>(PhantomData<(S, O)>);
 impl<S: StoredElement, O: Lane> LaneKernel for LoadAt<S, O> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; source 1 has an element at each offset.
+        // SAFETY: there are `n` results and offsets, and source 1 has an element at each offset.
         unsafe {
             let (dst, offsets) = (o.dst::<S::Lane>(n), o.src::<O>(0, n));
             let from = o.src[1].cast::<S>();
@@ -173,7 +173,7 @@ struct Splat<T>(PhantomData<T>);
 impl<T: Lane> LaneKernel for Splat<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; source 0 is one number.
+        // SAFETY: the destination has `n` lanes, and source 0 is one number.
         unsafe { o.dst::<T>(n).fill(*o.src[0].cast::<T>()) }
     }
 }
@@ -184,7 +184,7 @@ struct Constant<T>(PhantomData<T>);
 impl LaneKernel for Constant<u32> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes.
         unsafe { o.dst::<u32>(n).fill(o.immediate as u32) }
     }
 }
@@ -192,7 +192,7 @@ impl LaneKernel for Constant<u32> {
 impl LaneKernel for Constant<u64> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes.
         unsafe { o.dst::<u64>(n).fill(o.immediate as u64) }
     }
 }
@@ -204,7 +204,7 @@ struct Index<T>(PhantomData<T>);
 impl<T: Lane> LaneKernel for Index<T> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes.
         let dst = unsafe { o.dst::<T>(n) };
         let first = o.src[0].addr() as i64;
         for (i, lane) in dst.iter_mut().enumerate() {
@@ -223,10 +223,11 @@ impl<T: Lane> LaneKernel for NonTemporalStore<T> {
         let bytes = n * size_of::<T>();
         #[cfg(target_arch = "x86_64")]
         if I::LINES {
-            // SAFETY: as the caller promised; only AVX-512 has vectors of a line.
+            // SAFETY: source and destination have `n` lanes each, apart. Only AVX-512 has vectors
+            // of a line.
             return unsafe { stream::store_past_caches(o.src[0], o.dst, bytes) };
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: source and destination have `n` lanes each, apart.
         unsafe { std::ptr::copy_nonoverlapping(o.src[0], o.dst, bytes) }
     }
 }

@@ -70,7 +70,7 @@ fn for_lanes(n: usize, piece: usize, ahead: &Ahead, mut each: impl FnMut(usize))
 impl<F: Fn1> LaneKernel for Map1<F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 and the destination have `n` lanes each, apart.
         let (dst, a) = unsafe { (o.dst::<F::D>(n), o.src::<F::A>(0, n)) };
         for_lanes(n, F::PIECE, &o.ahead, |i| {
             // SAFETY: `a` and `dst` have `n` lanes, and `for_lanes` gives only indices below `n`.
@@ -96,7 +96,7 @@ const fn at<const U: Uniform>(i: usize, lane: usize) -> usize {
 impl<F: Fn2, const U: Uniform> LaneKernel for Map2<F, U> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes, and each source `n`, or one where `U` says so.
         let (dst, a, b) =
             unsafe { (o.dst::<F::D>(n), source::<F::A, U>(o, 0, n), source::<F::A, U>(o, 1, n)) };
         for_lanes(n, F::PIECE, &o.ahead, |i| {
@@ -113,7 +113,7 @@ impl<F: Fn2, const U: Uniform> LaneKernel for Map2<F, U> {
 impl<F: Fn3, const U: Uniform> LaneKernel for Map3<F, U> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes, and each source `n`, or one where `U` says so.
         let (dst, a, b, c) = unsafe {
             (
                 o.dst::<F::D>(n),
@@ -286,7 +286,7 @@ struct Trig<const SINE: bool>;
 impl<const SINE: bool> LaneKernel for Trig<SINE> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 and the destination have `n` lanes each, apart.
         let (dst, a) = unsafe { (o.dst::<f32>(n), o.src::<f32>(0, n)) };
         let mut far = false;
         for i in 0..n {
@@ -312,7 +312,7 @@ struct DivideByOne;
 impl LaneKernel for DivideByOne {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; source 1 is one number.
+        // SAFETY: source 0 and the destination have `n` lanes each, apart; source 1 is one number.
         let (dst, a, b) = unsafe { (o.dst::<f32>(n), o.src::<f32>(0, n), *o.src[1].cast::<f32>()) };
         if b.abs() >= f32::MIN_POSITIVE && b.abs() <= 1.0 / f32::MIN_POSITIVE {
             let reciprocal = 1.0 / b;

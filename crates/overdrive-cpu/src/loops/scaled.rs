@@ -77,7 +77,7 @@ struct ScaledColumns<S, L>(PhantomData<(S, L)>);
 impl<S: StoredFormat, L: Last> LaneKernel for Scaled<S, L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; the results lie elsewhere than the sums.
+        // SAFETY: there are `n` sums and results, apart; factor and summand are one number each.
         unsafe {
             let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
             let (factor, summand) = (*o.src[1].cast::<f32>(), *o.src[2].cast::<f32>());
@@ -91,7 +91,7 @@ impl<S: StoredFormat, L: Last> LaneKernel for Scaled<S, L> {
 impl<S: StoredFormat, L: Last> LaneKernel for ScaledColumns<S, L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; the results lie elsewhere than the sums.
+        // SAFETY: there are `n` sums and results, apart, and `m` factors and summands.
         unsafe {
             let m = o.immediate as usize;
             let (sums, dst) = (o.src::<f32>(0, n), o.dst::<S::T>(n));
@@ -118,7 +118,7 @@ const COLUMNS: usize = 64;
 impl<L: Last> LaneKernel for Summed<L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: there are `n` sums; destination, factor and summand are one number each.
         unsafe {
             let (factor, summand) = (*o.src[1].cast::<f32>(), *o.src[2].cast::<f32>());
             let scaled = |sum: f32| L::last(I::fma(sum, factor, summand));
@@ -141,7 +141,7 @@ impl<L: Last> LaneKernel for Summed<L> {
 impl<L: Last> LaneKernel for SummedColumns<L> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: there are `n` sums, and `m` results, factors and summands.
         unsafe {
             let m = o.immediate as usize;
             let (sums, dst) = (o.src::<f32>(0, n), o.dst::<f32>(m));

@@ -154,10 +154,39 @@ impl<'a> Split<'a> {
             if !of_x.is_empty() {
                 sum_groups(x, weights.group, of_x);
             }
-            let scale = TaskScales { scales, zeros, of_x, groups };
-            let depth = unit * self.together;
-            for k0 in (0..weights.k).step_by(depth) {
-                let k = k0..(k0 + depth).min(weights.k);
+            let scales = TaskScales { scales, zeros, of_x, groups };
+            let task = TaskSums { sums, stride, rows, cols, scales };
+            self.sum(x, part.col, &task, [a, b, own]);
+            self.scale(&task);
+            if !matches!(target, SumsTarget::Rows(_)) {
+                let scratch =
+                    std::slice::from_raw_parts_mut(scratch, target.epilogue().scratch_bytes());
+                target.epilogue().apply(AccumulatorBlock::new(sums, stride, part), scratch);
+            }
+        }
+    }
+
+    /// Sums the products of a task over all of k, scaled where sums of a group have scales of their
+    /// own. `x` is the task's rows, `first_col` its first column.
+    ///
+    /// # Safety
+    /// The result has the task's rows and columns. The scratch `[a, b, own]` has room for the parts
+    /// of x, the codes of a unit and, where groups are scaled, their sums.
+    unsafe fn sum(
+        &self,
+        x: &[f32],
+        first_col: usize,
+        task: &TaskSums<'_>,
+        [a, b, own]: [*mut u8; 3],
+    ) {
+        let (weights, unit) = (self.weights, self.unit);
+        let TaskSums { sums, stride, rows, cols, .. } = *task;
+        let (tall, depth) = (rows.next_multiple_of(STEP), unit * self.together);
+        for k0 in (0..weights.k).step_by(depth) {
+            let k = k0..(k0 + depth).min(weights.k);
+            // SAFETY: the parts of x have room for `depth` of k, the codes for a unit, and columns
+            // are below the task's.
+            unsafe {
                 split(x, weights.k, k.clone(), unit, a.cast());
                 for col in (0..cols).step_by(WIDTH) {
                     let width = (cols - col).min(WIDTH);
@@ -165,7 +194,7 @@ impl<'a> Split<'a> {
                     for (index, k) in units(k.clone(), unit).enumerate() {
                         let first = k.start;
                         let a = a.add(index * tall * unit * PARTS * size_of::<bf16>());
-                        pairs::write(weights, part.col + col, k.clone(), self.scaled, b.cast());
+                        pairs::write(weights, first_col + col, k.clone(), self.scaled, b.cast());
                         (1..PARTS).for_each(|i| {
                             b.copy_to_nonoverlapping(b.add(i * bytes_of(&k)), bytes_of(&k))
                         });
@@ -181,45 +210,53 @@ impl<'a> Split<'a> {
                         };
                         if self.sums_all() {
                             self.kernel.multiply_block(product);
-                        } else {
-                            let own: *mut f32 = own.cast();
-                            let sums = BlockProduct {
-                                c: own,
-                                c_stride: WIDTH,
-                                accumulate: false,
-                                ..product
-                            };
-                            self.kernel.multiply_block(sums);
-                            let at = [col, first / weights.group];
-                            scale.add((own.cast_const(), WIDTH), (c, stride), [rows, width], at);
+                            continue;
                         }
+                        let own: *mut f32 = own.cast();
+                        let of_group =
+                            BlockProduct { c: own, c_stride: WIDTH, accumulate: false, ..product };
+                        self.kernel.multiply_block(of_group);
+                        let (from, at) = ((own.cast_const(), WIDTH), [col, first / weights.group]);
+                        task.scales.add(from, (c, stride), [rows, width], at);
                     }
                 }
             }
-            if self.sums_all() && later {
-                for col in (0..cols).step_by(WIDTH) {
+        }
+    }
+
+    /// Scales sums that ran over all of k.
+    ///
+    /// # Safety
+    /// The result has the task's rows and columns.
+    unsafe fn scale(&self, task: &TaskSums<'_>) {
+        let TaskSums { sums, stride, rows, cols, .. } = *task;
+        if self.sums_all() && self.scaled == Scaled::Later {
+            for col in (0..cols).step_by(WIDTH) {
+                let extent = [rows, (cols - col).min(WIDTH)];
+                // SAFETY: the columns are below the task's.
+                unsafe {
                     let to = sums.add(col);
-                    scale.add(
-                        (to.cast_const(), stride),
-                        (to, stride),
-                        [rows, (cols - col).min(WIDTH)],
-                        [col, 0],
-                    );
-                }
-            } else if self.scaled == Scaled::Here && weights.scale_format().1 != 1.0 {
-                let factor = weights.scale_format().1;
-                for row in 0..rows {
-                    let sums = std::slice::from_raw_parts_mut(sums.add(row * stride), cols);
-                    sums.iter_mut().for_each(|sum| *sum *= factor);
+                    task.scales.add((to.cast_const(), stride), (to, stride), extent, [col, 0]);
                 }
             }
-            if !matches!(target, SumsTarget::Rows(_)) {
-                let scratch =
-                    std::slice::from_raw_parts_mut(scratch, target.epilogue().scratch_bytes());
-                target.epilogue().apply(AccumulatorBlock::new(sums, stride, part), scratch);
+        } else if self.scaled == Scaled::Here && self.weights.scale_format().1 != 1.0 {
+            let factor = self.weights.scale_format().1;
+            for row in 0..rows {
+                // SAFETY: the rows are below the task's, and each has its columns.
+                let sums = unsafe { std::slice::from_raw_parts_mut(sums.add(row * stride), cols) };
+                sums.iter_mut().for_each(|sum| *sum *= factor);
             }
         }
     }
+}
+
+/// Where a task sums, and how it scales.
+struct TaskSums<'a> {
+    sums: *mut f32,
+    stride: usize,
+    rows: usize,
+    cols: usize,
+    scales: TaskScales<'a>,
 }
 
 /// The units of a range.

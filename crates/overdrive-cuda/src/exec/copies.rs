@@ -4,7 +4,7 @@
 //! which would find the weights of the first. With buffers of its own each call reads what nobody
 //! read since the flush. Invariant: a copy shares no byte with the original or with another copy.
 
-use super::executable::CudaSession;
+use super::enqueuer::Enqueuer;
 use super::storage::arenas;
 use crate::Error;
 use crate::launch::Addresses;
@@ -37,28 +37,28 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// No copies: the buffers that `session` has entered and keeps; in eager mode with an arena,
+    /// No copies: the buffers that `enqueuer` has entered and keeps; in eager mode with an arena,
     /// since a capture holds on to addresses.
-    pub(super) fn in_place(session: &CudaSession) -> Result<Self, Error> {
-        let mut addresses = session.addresses.clone();
-        let blocks = match session.plan.mode {
-            Mode::Eager => arenas(&session.device, &session.plan, &mut addresses)?,
+    pub(super) fn in_place(enqueuer: &Enqueuer) -> Result<Self, Error> {
+        let mut addresses = enqueuer.addresses.clone();
+        let blocks = match enqueuer.plan.mode {
+            Mode::Eager => arenas(&enqueuer.device, &enqueuer.plan, &mut addresses)?,
             Mode::Jit | Mode::Compile | Mode::Graph => vec![],
         };
         Ok(Self { addresses, _blocks: blocks })
     }
 
-    /// Copies of the buffers that `session` has entered and keeps, and a fresh arena. `passed`
+    /// Copies of the buffers that `enqueuer` has entered and keeps, and a fresh arena. `passed`
     /// are the caller's.
     pub(super) fn new(
-        session: &CudaSession,
+        enqueuer: &Enqueuer,
         passed: &BTreeMap<CUdeviceptr, usize>,
     ) -> Result<Self, Error> {
-        let device = &session.device;
-        let (plan, original) = (&session.plan, &session.addresses);
+        let device = &enqueuer.device;
+        let (plan, original) = (&enqueuer.plan, &enqueuer.addresses);
         let mut addresses = original.clone();
         let mut blocks = arenas(device, plan, &mut addresses)?;
-        let kept = session.kept().map(|block| (block.address(), block.len()));
+        let kept = enqueuer.kept().map(|block| (block.address(), block.len()));
         let sources: BTreeMap<CUdeviceptr, usize> =
             passed.clone().into_iter().chain(kept).collect();
         let mut moved: BTreeMap<CUdeviceptr, CUdeviceptr> = BTreeMap::new();

@@ -2,21 +2,22 @@
 //!
 //! Long because what an executable and a session hold, and a call through both, are one story.
 
+use super::caller::Caller;
 use super::compiled_step::{CompiledStep, SlotCopy, compile};
 use super::copies::passed;
+use super::enqueuer::{Enqueuer, Moment};
 use super::queues::Queues;
-use super::replay::Replay;
 use super::sampling::Sampling;
 use super::storage::Storage;
-use crate::launch::{Addresses, Launch, Site};
+use crate::launch::{Addresses, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};
 use crate::nccl::Ranks;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
-use overdrive_ir::plan::{Derived, Note, Prepared, Signature, SlotPlace, Space, StepKind};
+use overdrive_ir::plan::{Derived, Note, Prepared, Signature, Space, StepKind};
 use overdrive_ir::{
-    Arguments, BackendError, Executable, Mode, Plan, Session, SlotId, Tuning, agree_on,
+    Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning, agree_on,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +32,7 @@ pub(crate) struct CudaExecutable {
     compiled: Mutex<Option<Vec<CompiledStep>>>,
     /// Addresses of the constants, and of nothing else.
     addresses: Addresses,
-    constants: Vec<DeviceBytes>,
+    constants: Arc<[DeviceBytes]>,
     derived: Derived<DeviceBytes>,
     /// The other ranks, where steps meet some.
     ranks: Option<Arc<Ranks>>,
@@ -79,7 +80,7 @@ impl CudaExecutable {
             names,
             compiled: Mutex::new(Some(tasks)),
             addresses,
-            constants,
+            constants: constants.into(),
             derived: Derived::default(),
             ranks: ranks.cloned(),
         })
@@ -109,40 +110,19 @@ fn compiled(
 fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
     for (task, step) in tasks.iter().zip(&plan.steps) {
         if matches!((task, &step.kind), (CompiledStep::Host(_), StepKind::Kernel(_))) {
-            let reason = "its kernel does not take these types: the f64 reference runs on the host"
-                .to_owned();
-            let (what, scope) = (step.name.clone(), step.scope.clone());
-            plan.notes.push(Note::Declined { what, scope, reason });
+            plan.notes.push(Note::left_to_the_reference(step));
         }
     }
 }
 
 /// The memory that calls of an executable work in.
-pub(super) struct CudaSession {
+struct CudaSession {
     executable: Arc<CudaExecutable>,
-    pub(super) device: Arc<Device>,
-    pub(super) plan: Arc<Plan>,
-    /// One per step of the plan.
-    pub(super) tasks: Vec<CompiledStep>,
-    /// From where the plan left results to where the caller has them.
-    pub(super) deliveries: Vec<SlotCopy>,
     signature: Signature,
     prepared: Prepared,
-    pub(super) addresses: Addresses,
-    pub(super) storage: Storage,
-    pub(super) queues: Queues,
-    /// Results of prepare steps.
-    derived: Arc<DeviceBytes>,
+    caller: Caller,
     workspace: DeviceBytes,
-    replay: Option<Replay>,
-    pub(super) sampling: Sampling,
-    has_run: bool,
-}
-
-/// A step about to be enqueued on a stream, and after.
-pub(super) enum Moment<'a> {
-    Before(usize, &'a CudaStream),
-    After(&'a CudaStream),
+    sampling: Sampling,
 }
 
 impl CudaSession {
@@ -170,169 +150,50 @@ impl CudaSession {
         place_derived(&plan, &derived, &mut addresses);
         let storage = Storage::new(&device, &plan, &mut addresses).map_err(placing)?;
         let queues = Queues::new(&device, &plan).map_err(placing)?;
-        let replay = (plan.mode == Mode::Graph).then(Replay::default);
-        let mut session = Self {
-            executable,
+        let enqueuer = Enqueuer {
             device,
+            plan: Arc::clone(&plan),
+            ranks: executable.ranks.clone(),
             tasks,
             deliveries,
-            signature,
-            prepared,
             addresses,
             storage,
             queues,
+            constants: Arc::clone(&executable.constants),
             derived,
-            workspace,
-            replay,
-            sampling: Sampling::default(),
             has_run: false,
-            plan,
         };
-        session.refuse_host_steps_in_graphs();
-        session.refuse_ranks_in_graphs();
-        Ok(session)
-    }
-
-    /// Memory that outlives calls: results of prepare steps, and constants.
-    pub(super) fn kept(&self) -> impl Iterator<Item = &DeviceBytes> {
-        self.executable.constants.iter().chain([&*self.derived])
-    }
-
-    /// A capture cannot wait for the host: such a plan is launched step by step, and says so.
-    fn refuse_host_steps_in_graphs(&mut self) {
-        let on_host = |(task, step): (&CompiledStep, &overdrive_ir::plan::Step)| {
-            (matches!(task, CompiledStep::Host(_)) && !step.prepare).then(|| step.scope.clone())
-        };
-        let scope = self.tasks.iter().zip(&self.plan.steps).find_map(on_host);
-        if let (Some(scope), Some(_)) = (scope, &self.replay) {
-            self.decline_replay(
-                scope,
-                "a step runs on the host, which a graph cannot wait for".to_owned(),
-            );
-        }
-    }
-
-    /// Captured collectives would outlive their group when another rank fails. So a plan with
-    /// collectives is launched step by step, and says so.
-    fn refuse_ranks_in_graphs(&mut self) {
-        if self.executable.ranks.is_some() && self.replay.is_some() {
-            let reason = "its collectives end with any rank, which a graph cannot wait for";
-            self.decline_replay(self.plan.name.clone(), reason.to_owned());
-        }
-    }
-
-    /// Goes without graphs, and says why.
-    fn decline_replay(&mut self, scope: String, reason: String) {
-        let what = "capture and replay as a graph".to_owned();
-        Arc::make_mut(&mut self.plan).notes.push(Note::Declined { what, scope, reason });
-        self.replay = None;
-    }
-
-    /// True where a step waits for the host in every call.
-    pub(super) fn has_host_steps(&self) -> bool {
-        self.tasks
-            .iter()
-            .zip(&self.plan.steps)
-            .any(|(t, s)| matches!(t, CompiledStep::Host(_)) && !s.prepare)
-    }
-
-    fn during(&self, index: usize) -> String {
-        let step = &self.plan.steps[index];
-        format!("step {index} `{}` at {}", step.name, step.scope)
+        let (caller, sampling) = (Caller::new(enqueuer), Sampling::default());
+        Ok(Self { executable, signature, prepared, caller, workspace, sampling })
     }
 
     /// Checks and enters what the caller passes, and brings up to date what is prepared from
     /// states.
-    pub(super) fn enter(&mut self, call: Arguments<'_>) -> Result<(), BackendError> {
-        let calling = |e: Error| e.during(format!("calling `{}`", self.plan.name));
-        self.device.context().bind_to_thread().map_err(|e| calling(e.into()))?;
-        let addresses = &mut self.addresses;
-        self.signature.enter::<CudaMemory>(call, |slot, at| addresses.set(slot, at))?;
+    fn enter(&mut self, call: Arguments<'_>) -> Result<(), BackendError> {
         let executable = Arc::clone(&self.executable);
-        let anew = || room_for_derived(&executable.plan, &executable.device).map_err(calling);
-        let before = self.derived.address();
-        let stamps = self.signature.stamps();
-        let deriving = self.prepared.share(&executable.derived, &mut self.derived, stamps, anew)?;
-        if self.derived.address() != before {
-            place_derived(&executable.plan, &self.derived, &mut self.addresses);
+        let (plan, device) = (&executable.plan, &executable.device);
+        let calling = |e: Error| e.during(format!("calling `{}`", plan.name));
+        device.context().bind_to_thread().map_err(|e| calling(e.into()))?;
+        let enqueuer = &mut self.caller.enqueuer;
+        let addresses = &mut enqueuer.addresses;
+        self.signature.enter::<CudaMemory>(call, |slot, at| addresses.set(slot, at))?;
+        let anew = || room_for_derived(plan, device).map_err(calling);
+        let before = enqueuer.derived.address();
+        let (stamps, derived) = (self.signature.stamps(), &mut enqueuer.derived);
+        let deriving = self.prepared.share(&executable.derived, derived, stamps, anew)?;
+        if enqueuer.derived.address() != before {
+            place_derived(plan, &enqueuer.derived, &mut enqueuer.addresses);
         }
         let Some(deriving) = deriving else { return Ok(()) };
-        for index in 0..self.tasks.len() {
-            let is_stale = self.plan.steps[index].prepare
-                && self.prepared.must_run(index, self.signature.stamps());
-            if is_stale {
-                let work = self.device.stream();
-                let ran = self.tasks[index].run(&self.device, work, &self.addresses);
-                ran.and_then(|()| self.settle(work)).map_err(|e| e.during(self.during(index)))?;
+        for (index, step) in plan.steps.iter().enumerate() {
+            if step.prepare && self.prepared.must_run(index, self.signature.stamps()) {
+                let work = device.stream();
+                let ran = enqueuer.tasks[index].run(device, work, &enqueuer.addresses);
+                let ran = ran.and_then(|()| enqueuer.settle(work));
+                ran.map_err(|e| e.during(enqueuer.during(index)))?;
             }
         }
-        deriving.publish(&self.derived);
-        Ok(())
-    }
-
-    /// Waits after each step of the first call, so that a fault has the name of its step.
-    fn settle(&self, stream: &CudaStream) -> Result<(), Error> {
-        match &self.executable.ranks {
-            _ if self.has_run => {}
-            None => stream.synchronize()?,
-            Some(ranks) => {
-                let event = self.device.event()?;
-                event.record(stream)?;
-                ranks.wait(&event)?;
-                self.device.recycle(event);
-            }
-        }
-        Ok(())
-    }
-
-    /// Enqueues one call to what was entered; `observe` hears of each step.
-    pub(super) fn enqueue(
-        &mut self,
-        mut observe: impl FnMut(Moment<'_>) -> Result<(), Error>,
-    ) -> Result<(), BackendError> {
-        let begun = self.queues.begin();
-        begun.map_err(|e| e.during(format!("starting a call of `{}`", self.plan.name)))?;
-        for index in 0..self.tasks.len() {
-            if self.plan.steps[index].prepare {
-                continue;
-            }
-            let mut step = |session: &mut Self| {
-                session.storage.before(index, &mut session.addresses)?;
-                let (queues, step) = (&session.queues, &session.plan.steps[index]);
-                let stream = queues.of(step);
-                queues.before(step)?;
-                observe(Moment::Before(index, stream))?;
-                session.tasks[index].run(&session.device, stream, &session.addresses)?;
-                observe(Moment::After(stream))?;
-                queues.after(step)?;
-                session.settle(stream)
-            };
-            step(self).map_err(|e| e.during(self.during(index)))?;
-            self.storage.after(index);
-        }
-        let copies = || {
-            let mut copies = self.deliveries.iter();
-            copies.try_for_each(|c| c.launch(self.device.stream(), &self.addresses))
-        };
-        let delivered = self.queues.end().and_then(|()| copies());
-        delivered
-            .map_err(|e| e.during(format!("delivering the results of `{}`", self.plan.name)))?;
-        self.storage.after(self.tasks.len());
-        self.has_run = true;
-        Ok(())
-    }
-
-    /// Enqueues one call by the means of the mode.
-    pub(super) fn call(&mut self) -> Result<(), BackendError> {
-        // The first call loads kernels, which a capture must not.
-        if !self.has_run {
-            return self.enqueue(|_| Ok(()));
-        }
-        let Some(mut replay) = self.replay.take() else { return self.enqueue(|_| Ok(())) };
-        match replay.call(self)? {
-            None => self.replay = Some(replay),
-            Some(reason) => self.decline_replay(self.plan.name.clone(), reason),
-        }
+        deriving.publish(&enqueuer.derived);
         Ok(())
     }
 }
@@ -351,16 +212,13 @@ fn place_constants(
     device: &Arc<Device>,
     addresses: &mut Addresses,
 ) -> Result<Vec<DeviceBytes>, Error> {
-    let mut constants = Vec::new();
-    for (index, slot) in plan.slots.iter().enumerate() {
-        if let SlotPlace::Constant(tensor) = &slot.place {
-            let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
-            device.upload(tensor.bytes(), bytes.address())?;
-            addresses.set(SlotId(index as u32), bytes.address());
-            constants.push(bytes);
-        }
-    }
-    Ok(constants)
+    let place = |(slot, tensor): (SlotId, &Tensor)| {
+        let bytes = DeviceBytes::new(device, tensor.bytes().len())?;
+        device.upload(tensor.bytes(), bytes.address())?;
+        addresses.set(slot, bytes.address());
+        Ok(bytes)
+    };
+    plan.constants().map(place).collect()
 }
 
 /// Memory for the results of prepare steps.
@@ -370,10 +228,8 @@ fn room_for_derived(plan: &Plan, device: &Arc<Device>) -> Result<DeviceBytes, Er
 
 /// Enters where the results of prepare steps lie.
 fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) {
-    for (index, slot) in plan.slots.iter().enumerate() {
-        if let SlotPlace::Persistent { offset, .. } = &slot.place {
-            addresses.set(SlotId(index as u32), derived.address() + *offset as u64);
-        }
+    for (slot, offset) in plan.persistent_slots() {
+        addresses.set(slot, derived.address() + offset as u64);
     }
 }
 
@@ -414,20 +270,20 @@ impl Session for CudaSession {
     }
 
     fn plan(&self) -> &Plan {
-        &self.plan
+        &self.caller.enqueuer.plan
     }
 
     fn run(&mut self, call: Arguments<'_>) -> Result<Box<dyn Pending>, BackendError> {
-        let device = Arc::clone(&self.device);
+        let device = Arc::clone(&self.executable.device);
         let _turn = device.turn();
         self.enter(call)?;
-        self.call()?;
+        self.caller.call()?;
         let recorded = device.event().and_then(|event| {
             event.record(device.stream())?;
             Ok(event)
         });
-        let done = recorded.map_err(|e| e.during(format!("a step of `{}`", self.plan.name)))?;
-        let (plan, ranks) = (Arc::clone(&self.plan), self.executable.ranks.clone());
+        let (plan, ranks) = (Arc::clone(&self.executable.plan), self.executable.ranks.clone());
+        let done = recorded.map_err(|e| e.during(format!("a step of `{}`", plan.name)))?;
         Ok(Box::new(Enqueued { device: Arc::clone(&device), plan, ranks, done }))
     }
 
@@ -436,25 +292,22 @@ impl Session for CudaSession {
         mut call: Arguments<'_>,
         protocol: Protocol,
     ) -> Result<Vec<TimedSample>, BackendError> {
-        let device = Arc::clone(&self.device);
+        let device = Arc::clone(&self.executable.device);
         let _turn = device.turn();
         self.enter(call.again())?;
         let passed = passed(&call);
-        let mut sampling = std::mem::take(&mut self.sampling);
-        let samples = sampling.take_samples(self, passed, protocol);
-        self.sampling = sampling;
-        samples
+        self.sampling.take_samples(&mut self.caller, passed, protocol)
     }
 
     fn memory(&self) -> MemoryReport {
-        let graphs = self.replay.as_ref().map_or(0, Replay::bytes);
+        let (enqueuer, plan) = (&self.caller.enqueuer, &self.executable.plan);
         MemoryReport {
-            transient_bytes: self.storage.peak_bytes() as u64,
-            persistent_bytes: self.kept().map(|bytes| bytes.len() as u64).sum(),
-            state_bytes: self.plan.state_bytes(Space::MAIN),
-            offloaded_bytes: self.plan.peak_bytes(PINNED),
-            workspace_bytes: self.workspace.len() as u64 + graphs,
-            context_bytes: self.device.context_bytes(),
+            transient_bytes: enqueuer.storage.peak_bytes() as u64,
+            persistent_bytes: enqueuer.kept().map(|bytes| bytes.len() as u64).sum(),
+            state_bytes: plan.state_bytes(Space::MAIN),
+            offloaded_bytes: plan.peak_bytes(PINNED),
+            workspace_bytes: self.workspace.len() as u64 + self.caller.graph_bytes(),
+            context_bytes: self.executable.device.context_bytes(),
         }
     }
 
@@ -463,9 +316,9 @@ impl Session for CudaSession {
         mut call: Arguments<'_>,
         calls: u32,
     ) -> Result<Vec<StepProfile>, BackendError> {
-        let device = Arc::clone(&self.device);
+        let device = Arc::clone(&self.executable.device);
         let _turn = device.turn();
-        let mut profiles = StepProfile::of_steps(&self.plan, calls);
+        let mut profiles = StepProfile::of_steps(&self.executable.plan, calls);
         for _ in 0..calls {
             self.enter(call.again())?;
             let mark = |stream: &CudaStream| {
@@ -476,7 +329,7 @@ impl Session for CudaSession {
             let failed = |e: Error| e.during("profiling");
             let origin = mark(device.stream()).map_err(failed)?;
             let (mut starts, mut ends) = (Vec::new(), Vec::new());
-            self.enqueue(|moment| {
+            self.caller.enqueuer.enqueue(|moment| {
                 match moment {
                     Moment::Before(index, stream) => starts.push((index, mark(stream)?)),
                     Moment::After(stream) => ends.push(mark(stream)?),

@@ -8,9 +8,11 @@
 //! (`gate`, `clocks` and `copies` under it). Invariant: a call only enqueues, unless a step runs on
 //! the host, which the plan names.
 
+mod caller;
 mod clocks;
 mod compiled_step;
 mod copies;
+mod enqueuer;
 mod executable;
 mod gate;
 mod queues;

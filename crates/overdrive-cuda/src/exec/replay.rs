@@ -6,7 +6,7 @@
 //! the new addresses. That costs less than another graph (decision 0004). Invariant: a graph is
 //! replayed only on exactly the addresses that it was captured with.
 
-use super::executable::CudaSession;
+use super::enqueuer::Enqueuer;
 use crate::launch::Addresses;
 use crate::{Device, Error};
 use cudarc::driver::{CudaGraph, result, sys};
@@ -92,7 +92,7 @@ impl Captured {
     }
 }
 
-/// The graphs of an session.
+/// The graphs of an enqueuer.
 #[derive(Default)]
 pub(super) struct Replay {
     graphs: Vec<(Addresses, Captured)>,
@@ -106,49 +106,43 @@ impl Replay {
     }
 
     /// Enqueues one call; a reason, once the call was made without a graph because none pays.
-    pub(super) fn call(
-        &mut self,
-        session: &mut CudaSession,
-    ) -> Result<Option<String>, BackendError> {
-        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == session.addresses) {
+    pub(super) fn call(&mut self, enqueuer: &mut Enqueuer) -> Result<Option<String>, BackendError> {
+        if let Some((_, captured)) = self.graphs.iter().find(|(at, _)| *at == enqueuer.addresses) {
             captured.launch()?;
             return Ok(None);
         }
-        let device = Arc::clone(&session.device);
+        let device = Arc::clone(&enqueuer.device);
         if self.graphs.len() == KEPT {
             let (_, mut oldest) = self.graphs.remove(0);
-            if oldest.update(&device, || session.enqueue(|_| Ok(())))? {
+            if oldest.update(&device, || enqueuer.enqueue(|_| Ok(())))? {
                 oldest.launch()?;
-                self.graphs.push((session.addresses.clone(), oldest));
+                self.graphs.push((enqueuer.addresses.clone(), oldest));
                 return Ok(None);
             }
         }
-        let captured = Captured::new(&device, || session.enqueue(|_| Ok(())))?;
+        let captured = Captured::new(&device, || enqueuer.enqueue(|_| Ok(())))?;
         if !std::mem::replace(&mut self.was_compared, true)
-            && session.plan.updates.is_empty()
-            && let Some(reason) = not_worth(&captured, session)?
+            && enqueuer.plan.updates.is_empty()
+            && let Some(reason) = not_worth(&captured, enqueuer)?
         {
             return Ok(Some(reason));
         }
         captured.launch()?;
-        self.graphs.push((session.addresses.clone(), captured));
+        self.graphs.push((enqueuer.addresses.clone(), captured));
         Ok(None)
     }
 }
 
 /// Times both ways from the host, alternating; why the graph does not pay, if it does not.
-fn not_worth(
-    captured: &Captured,
-    session: &mut CudaSession,
-) -> Result<Option<String>, BackendError> {
-    let device = Arc::clone(&session.device);
+fn not_worth(captured: &Captured, enqueuer: &mut Enqueuer) -> Result<Option<String>, BackendError> {
+    let device = Arc::clone(&enqueuer.device);
     let wait =
         || device.stream().synchronize().map_err(|e| Error::from(e).during("timing a graph"));
     let [mut launched, mut replayed] = [f64::INFINITY; 2];
     for _ in 0..TRIALS {
         wait()?;
         let start = Instant::now();
-        session.enqueue(|_| Ok(()))?;
+        enqueuer.enqueue(|_| Ok(()))?;
         wait()?;
         launched = launched.min(start.elapsed().as_secs_f64());
         let start = Instant::now();

@@ -7,9 +7,10 @@
 //! `Cold` flushes twice the L2 before each call, and gives captured calls buffers of their own.
 //! Invariant: a sample that could not be taken cold says `warm`.
 
+use super::caller::Caller;
 use super::clocks::Clocks;
 use super::copies::Copies;
-use super::executable::CudaSession;
+use super::enqueuer::Enqueuer;
 use super::gate::{CAPACITY, Gate};
 use super::replay::Captured;
 use crate::launch::{Addresses, Launch};
@@ -74,21 +75,21 @@ struct OnDevice {
 }
 
 impl Sampling {
-    /// Samples of what `session` has entered; `passed` are the caller's buffers.
+    /// Samples of what `caller` has entered; `passed` are the caller's buffers.
     pub(super) fn take_samples(
         &mut self,
-        session: &mut CudaSession,
+        caller: &mut Caller,
         passed: BTreeMap<CUdeviceptr, usize>,
         protocol: Protocol,
     ) -> Result<Vec<TimedSample>, BackendError> {
         let failed = |e: Error| e.during("sampling");
         if self.tools.is_none() {
-            self.tools = Some(Tools::new(&session.device).map_err(failed)?);
+            self.tools = Some(Tools::new(&caller.enqueuer.device).map_err(failed)?);
         }
         let mut samples = Vec::with_capacity(protocol.samples as usize);
         for _ in 0..protocol.samples {
-            let host_ns = self.host_time(session, protocol)?;
-            let time = self.device_time(session, &passed, protocol)?;
+            let host_ns = self.host_time(caller, protocol)?;
+            let time = self.device_time(caller, &passed, protocol)?;
             let mut flags = Vec::new();
             if protocol.cache == CacheState::Cold && !time.is_cold {
                 flags.push("warm".to_owned());
@@ -104,11 +105,7 @@ impl Sampling {
     }
 
     /// From call to completion, in nanoseconds per call.
-    fn host_time(
-        &mut self,
-        session: &mut CudaSession,
-        protocol: Protocol,
-    ) -> Result<f64, BackendError> {
+    fn host_time(&mut self, caller: &mut Caller, protocol: Protocol) -> Result<f64, BackendError> {
         let calls = protocol.calls_per_sample.max(1);
         let (parts, each) = match protocol.cache {
             CacheState::Warm => (1, calls),
@@ -123,7 +120,7 @@ impl Sampling {
             tools.wait()?;
             let start = Instant::now();
             for _ in 0..each {
-                session.call()?;
+                caller.call()?;
                 tools.wait()?;
             }
             spent_ns += start.elapsed().as_nanos() as f64;
@@ -133,34 +130,34 @@ impl Sampling {
 
     fn device_time(
         &mut self,
-        session: &mut CudaSession,
+        caller: &mut Caller,
         passed: &BTreeMap<CUdeviceptr, usize>,
         protocol: Protocol,
     ) -> Result<OnDevice, BackendError> {
         if self.estimate_ns.is_none() {
             // The first call in a mode with graphs captures, which waits for the device: not behind
             // a closed gate.
-            session.call()?;
+            caller.call()?;
             self.tools().wait()?;
             let mut fastest = f64::INFINITY;
             for _ in 0..TRIALS {
-                fastest = fastest.min(self.tools().one(session, CacheState::Warm)?.ns);
+                fastest = fastest.min(self.tools().one(caller, CacheState::Warm)?.ns);
             }
             self.estimate_ns = Some(fastest);
         }
         let estimate = self.estimate_ns.expect("estimated above");
         let is_short = estimate < SHORT_NS;
-        let is_long_to_launch = session.tasks.len() > CAPACITY;
-        if session.has_host_steps() || !(is_short || is_long_to_launch) {
-            return self.mean_of_single_calls(session, protocol);
+        let is_long_to_launch = caller.enqueuer.tasks.len() > CAPACITY;
+        if caller.enqueuer.has_host_steps() || !(is_short || is_long_to_launch) {
+            return self.mean_of_single_calls(caller, protocol);
         }
         let wanted = if is_short { (SPAN_NS / estimate).ceil() as usize } else { 1 };
-        let fitting = (8 * CAPACITY / session.tasks.len().max(1)).max(1);
+        let fitting = (8 * CAPACITY / caller.enqueuer.tasks.len().max(1)).max(1);
         let calls = wanted.min(MOST_CALLS).min(fitting);
         let key = (passed.clone(), protocol.cache);
         if self.batch.as_ref().is_none_or(|batch| batch.key != key) {
             self.batch = None;
-            self.batch = Some(Batch::capture(session, key, calls)?);
+            self.batch = Some(Batch::capture(&caller.enqueuer, key, calls)?);
         }
         let batch = self.batch.take().expect("captured above");
         let timed = self.tools().timed(protocol.cache, true, || batch.captured.launch());
@@ -175,13 +172,13 @@ impl Sampling {
 
     fn mean_of_single_calls(
         &mut self,
-        session: &mut CudaSession,
+        caller: &mut Caller,
         protocol: Protocol,
     ) -> Result<OnDevice, BackendError> {
         let calls = protocol.calls_per_sample.max(1);
-        let mut sum = self.tools().one(session, protocol.cache)?;
+        let mut sum = self.tools().one(caller, protocol.cache)?;
         for _ in 1..calls {
-            let time = self.tools().one(session, protocol.cache)?;
+            let time = self.tools().one(caller, protocol.cache)?;
             sum.ns += time.ns;
             sum.frequency = time.frequency.or(sum.frequency);
         }
@@ -210,13 +207,9 @@ impl Tools {
     }
 
     /// One call by the means of the mode.
-    fn one(
-        &mut self,
-        session: &mut CudaSession,
-        cache: CacheState,
-    ) -> Result<OnDevice, BackendError> {
-        let is_gated = !session.has_host_steps() && session.tasks.len() <= CAPACITY;
-        self.timed(cache, is_gated, || session.call())
+    fn one(&mut self, caller: &mut Caller, cache: CacheState) -> Result<OnDevice, BackendError> {
+        let is_gated = !caller.enqueuer.has_host_steps() && caller.enqueuer.tasks.len() <= CAPACITY;
+        self.timed(cache, is_gated, || caller.call())
     }
 
     /// The device time of what `enqueue` enqueues.
@@ -263,25 +256,25 @@ impl Tools {
 
 impl Batch {
     fn capture(
-        session: &CudaSession,
+        enqueuer: &Enqueuer,
         key: (BTreeMap<CUdeviceptr, usize>, CacheState),
         calls: usize,
     ) -> Result<Self, BackendError> {
         let failed = |e: Error| e.during("copying buffers for timed calls");
         let wants_copies = key.1 == CacheState::Cold && calls > 1;
-        let is_cold = wants_copies && fits(session, &key.0, calls).map_err(failed)?;
+        let is_cold = wants_copies && fits(enqueuer, &key.0, calls).map_err(failed)?;
         let mut copies = Vec::new();
         if is_cold {
             for _ in 0..calls {
-                copies.push(Copies::new(session, &key.0).map_err(failed)?);
+                copies.push(Copies::new(enqueuer, &key.0).map_err(failed)?);
             }
         } else {
-            copies.push(Copies::in_place(session).map_err(failed)?);
+            copies.push(Copies::in_place(enqueuer).map_err(failed)?);
         }
-        session.device.stream().synchronize().map_err(|e| failed(e.into()))?;
-        let captured = Captured::new(&session.device, || {
+        enqueuer.device.stream().synchronize().map_err(|e| failed(e.into()))?;
+        let captured = Captured::new(&enqueuer.device, || {
             (0..calls)
-                .try_for_each(|call| enqueue_at(session, &copies[call % copies.len()].addresses))
+                .try_for_each(|call| enqueue_at(enqueuer, &copies[call % copies.len()].addresses))
         })?;
         Ok(Self { key, captured, calls, is_cold: is_cold || calls == 1, _copies: copies })
     }
@@ -289,32 +282,32 @@ impl Batch {
 
 /// Whether so many copies leave most of the memory free.
 fn fits(
-    session: &CudaSession,
+    enqueuer: &Enqueuer,
     passed: &BTreeMap<CUdeviceptr, usize>,
     calls: usize,
 ) -> Result<bool, Error> {
-    let arena: usize = session.plan.arena_bytes.iter().sum();
-    let kept: usize = session.kept().map(DeviceBytes::len).sum();
+    let arena: usize = enqueuer.plan.arena_bytes.iter().sum();
+    let kept: usize = enqueuer.kept().map(DeviceBytes::len).sum();
     let bytes = passed.values().sum::<usize>() + arena + kept;
-    let (free, _) = session.device.context().mem_get_info()?;
+    let (free, _) = enqueuer.device.context().mem_get_info()?;
     Ok(bytes.saturating_mul(calls) < free / 2)
 }
 
 /// Enqueues one call whose slots lie at `addresses`, arena slots included.
-fn enqueue_at(session: &CudaSession, addresses: &Addresses) -> Result<(), BackendError> {
-    let queues = &session.queues;
+fn enqueue_at(enqueuer: &Enqueuer, addresses: &Addresses) -> Result<(), BackendError> {
+    let queues = &enqueuer.queues;
     queues.begin().map_err(|e| e.during("starting a call"))?;
-    let steps = session.tasks.iter().zip(&session.plan.steps);
+    let steps = enqueuer.tasks.iter().zip(&enqueuer.plan.steps);
     for (task, step) in steps.filter(|(_, step)| !step.prepare) {
         let run = || {
             queues.before(step)?;
-            task.run(&session.device, queues.of(step), addresses)?;
+            task.run(&enqueuer.device, queues.of(step), addresses)?;
             queues.after(step)
         };
         run().map_err(|e| e.during(format!("`{}` at {}", step.name, step.scope)))?;
     }
-    let stream = session.device.stream();
-    let copies = || session.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
+    let stream = enqueuer.device.stream();
+    let copies = || enqueuer.deliveries.iter().try_for_each(|copy| copy.launch(stream, addresses));
     let delivered = queues.end().and_then(|()| copies());
     delivered.map_err(|e| e.during("delivering results"))
 }

@@ -6,7 +6,7 @@
 use crate::launch::Addresses;
 use crate::memory::{BLOCK, DeviceBytes, SpaceBytes};
 use crate::{Device, Error};
-use overdrive_ir::plan::{Space, Together};
+use overdrive_ir::plan::{OnDemand, Space};
 use overdrive_ir::{Mode, Plan};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) enum Storage {
     /// Each slot at the offset that the plan gave it, in the arena of its memory space.
     Arenas(Vec<SpaceBytes>),
     /// Each group of slots in a block from its first write to its last use.
-    OnDemand(OnDemand),
+    OnDemand(OnDemand<DeviceBytes>, Blocks),
 }
 
 impl Storage {
@@ -27,7 +27,8 @@ impl Storage {
         addresses: &mut Addresses,
     ) -> Result<Self, Error> {
         if plan.mode == Mode::Eager {
-            return Ok(Self::OnDemand(OnDemand::new(device, plan)));
+            let blocks = Blocks { device: Arc::clone(device), in_use: 0, peak: 0 };
+            return Ok(Self::OnDemand(OnDemand::new(plan), blocks));
         }
         Ok(Self::Arenas(arenas(device, plan, addresses)?))
     }
@@ -36,15 +37,19 @@ impl Storage {
     pub(super) fn before(&mut self, step: usize, addresses: &mut Addresses) -> Result<(), Error> {
         match self {
             Self::Arenas(_) => Ok(()),
-            Self::OnDemand(blocks) => blocks.before(step, addresses),
+            Self::OnDemand(groups, blocks) => groups.before(
+                step,
+                |bytes| blocks.take(bytes),
+                |slot, block, offset| addresses.set(slot, block.address() + offset as u64),
+            ),
         }
     }
 
     /// Frees the slots that step `step` was the last to touch; the number of steps means the end of
     /// the call.
     pub(super) fn after(&mut self, step: usize) {
-        if let Self::OnDemand(blocks) = self {
-            blocks.after(step);
+        if let Self::OnDemand(groups, blocks) = self {
+            groups.after(step, |block| blocks.give_back(block));
         }
     }
 
@@ -52,7 +57,7 @@ impl Storage {
     pub(super) fn peak_bytes(&self) -> usize {
         match self {
             Self::Arenas(arenas) => arenas[0].len(),
-            Self::OnDemand(blocks) => blocks.peak,
+            Self::OnDemand(_, blocks) => blocks.peak,
         }
     }
 }
@@ -75,55 +80,23 @@ pub(super) fn arenas(
     Ok(arenas)
 }
 
-/// Groups of slots, with when they come and go.
+/// Device memory for blocks that come and go.
 #[derive(Debug)]
-pub(super) struct OnDemand {
+pub(super) struct Blocks {
     device: Arc<Device>,
-    groups: Vec<(Together, Option<DeviceBytes>)>,
-    /// Per step, the groups that it is the first to touch.
-    come: Vec<Vec<usize>>,
-    /// Per step, the groups that it is the last to touch; the last entry is the end of the call.
-    go: Vec<Vec<usize>>,
     in_use: usize,
     peak: usize,
 }
 
-impl OnDemand {
-    fn new(device: &Arc<Device>, plan: &Plan) -> Self {
-        let groups = plan.groups();
-        let end = plan.steps.len();
-        let (mut come, mut go) = (vec![vec![]; end + 1], vec![vec![]; end + 1]);
-        for (index, group) in groups.iter().enumerate() {
-            come[group.first].push(index);
-            go[group.last].push(index);
-        }
-        let groups = groups.into_iter().map(|group| (group, None)).collect();
-        Self { device: Arc::clone(device), groups, come, go, in_use: 0, peak: 0 }
+impl Blocks {
+    fn take(&mut self, bytes: usize) -> Result<DeviceBytes, Error> {
+        let block = DeviceBytes::new(&self.device, bytes)?;
+        self.in_use += bytes.next_multiple_of(BLOCK);
+        self.peak = self.peak.max(self.in_use);
+        Ok(block)
     }
 
-    fn before(&mut self, step: usize, addresses: &mut Addresses) -> Result<(), Error> {
-        for &index in &self.come[step] {
-            let (group, block) = &mut self.groups[index];
-            // A call that failed half-way left its blocks behind.
-            if block.is_none() {
-                *block = Some(DeviceBytes::new(&self.device, group.bytes)?);
-                self.in_use += group.bytes.next_multiple_of(BLOCK);
-                self.peak = self.peak.max(self.in_use);
-            }
-            let start = block.as_ref().expect("taken above").address();
-            for &(slot, offset) in &group.slots {
-                addresses.set(slot, start + offset as u64);
-            }
-        }
-        Ok(())
-    }
-
-    fn after(&mut self, step: usize) {
-        for &index in &self.go[step] {
-            let (group, block) = &mut self.groups[index];
-            if block.take().is_some() {
-                self.in_use -= group.bytes.next_multiple_of(BLOCK);
-            }
-        }
+    fn give_back(&mut self, block: DeviceBytes) {
+        self.in_use -= block.len().next_multiple_of(BLOCK);
     }
 }

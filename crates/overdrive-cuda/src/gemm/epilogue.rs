@@ -61,60 +61,12 @@ pub(super) fn print_for(
             slots.len() - 1
         })
     };
-    let (mut places, mut reads, mut ahead) = (String::new(), String::new(), String::new());
-    for (register, instr) in program.instrs.iter().enumerate() {
-        if let Instr::Load(access) = instr {
-            let (dtype, slot) = (program.dtypes[register], number(access.slot));
-            let (place, read) = load(register, dtype, access, slot);
-            (places, reads) = (places + &place, reads + &read);
-            let (at, _, _) = address(dtype, access, slot);
-            let sector = 32 * 8 / dtype.bits();
-            let conditions: Vec<String> = [
-                (sector > 8, format!("col % {sector} == 0")),
-                // The same for all rows.
-                (split(access).1[0] == 0, "row % 64 == 0".to_owned()),
-            ]
-            .into_iter()
-            .filter_map(|(holds, condition)| holds.then_some(condition))
-            .collect();
-            let condition = match &conditions[..] {
-                [] => String::new(),
-                some => format!("if ({}) ", some.join(" && ")),
-            };
-            let _ = writeln!(ahead, "    {condition}ask_for({at});");
-        }
-    }
-    let (mut assigns, mut writes, mut last) = (String::new(), String::new(), String::new());
-    let mut others = String::new();
-    for (i, store) in program.stores.iter().enumerate() {
-        let dtype = program.dtype(store.value);
-        let text = |name: &str, slot| store_text(name, dtype, &store.access, slot);
-        let slot = number(store.access.slot);
-        let value = store.value.0;
-        if i < results {
-            let _ = writeln!(assigns, "        out[{i} * V + v] = t{value};");
-            if i == 0 {
-                last = text("out", slot);
-            }
-        } else {
-            let _ = writeln!(others, "    {dtype} s{i}[V];");
-            let _ = writeln!(assigns, "        s{i}[v] = t{value};");
-            writes += &text(&format!("s{i}"), slot);
-        }
-    }
+    let Loads { places, reads, ahead } = loads(program, &mut number);
+    let Stores { assigns, others, writes, last } = stores(program, results, &mut number);
+    let statements = statements(program, call.batch.len());
     let follow = following.map(|following| following.print(&mut number)).unwrap_or_default();
     let out = program.dtype(program.stores.first().expect("an epilogue stores").value);
     let batch = batch_indices(&call.batch);
-    let spelling = InKernel { batch: call.batch.len() };
-    let gelus = gelu::found(program);
-    let mut statements = String::new();
-    for register in (0..program.instrs.len() as u32).map(Register) {
-        let line = match gelus.get(&register) {
-            Some(call) => call.clone(),
-            None => statement(program, register, &spelling),
-        };
-        let _ = writeln!(statements, "        {line}");
-    }
     let mut text =
         format!("struct Slots {{\n    void* at[{}];\n}};\ntypedef {out} OUT;\n", slots.len());
     let arguments = "const Slots& slots, u32 batch, i32 row, i32 col";
@@ -153,6 +105,93 @@ pub(super) fn print_for(
         );
     }
     PrintedEpilogue { text: text + &follow, slots }
+}
+
+/// The C++ of the values that a program reads.
+#[derive(Default)]
+struct Loads {
+    /// Declarations of the values.
+    places: String,
+    /// Reads them.
+    reads: String,
+    /// Prefetches them.
+    ahead: String,
+}
+
+fn loads(program: &Program, number: &mut impl FnMut(SlotId) -> usize) -> Loads {
+    let mut loads = Loads::default();
+    for (register, instr) in program.instrs.iter().enumerate() {
+        let Instr::Load(access) = instr else { continue };
+        let (dtype, slot) = (program.dtypes[register], number(access.slot));
+        let (place, read) = load(register, dtype, access, slot);
+        loads.places += &place;
+        loads.reads += &read;
+        let (at, _, _) = address(dtype, access, slot);
+        let sector = 32 * 8 / dtype.bits();
+        let conditions: Vec<String> = [
+            (sector > 8, format!("col % {sector} == 0")),
+            // The same for all rows.
+            (split(access).1[0] == 0, "row % 64 == 0".to_owned()),
+        ]
+        .into_iter()
+        .filter_map(|(holds, condition)| holds.then_some(condition))
+        .collect();
+        let condition = match &conditions[..] {
+            [] => String::new(),
+            some => format!("if ({}) ", some.join(" && ")),
+        };
+        let _ = writeln!(loads.ahead, "    {condition}ask_for({at});");
+    }
+    loads
+}
+
+/// The C++ of the values that a program stores.
+#[derive(Default)]
+struct Stores {
+    /// Gives each lane's values to `out`, or to variables of their own.
+    assigns: String,
+    /// Declarations of those variables.
+    others: String,
+    /// Stores them.
+    writes: String,
+    /// Makes the first store.
+    last: String,
+}
+
+/// The values of the first `results` stores go to `out`.
+fn stores(program: &Program, results: usize, number: &mut impl FnMut(SlotId) -> usize) -> Stores {
+    let mut stores = Stores::default();
+    for (i, store) in program.stores.iter().enumerate() {
+        let dtype = program.dtype(store.value);
+        let text = |name: &str, slot| store_text(name, dtype, &store.access, slot);
+        let slot = number(store.access.slot);
+        let value = store.value.0;
+        if i < results {
+            let _ = writeln!(stores.assigns, "        out[{i} * V + v] = t{value};");
+            if i == 0 {
+                stores.last = text("out", slot);
+            }
+        } else {
+            let _ = writeln!(stores.others, "    {dtype} s{i}[V];");
+            let _ = writeln!(stores.assigns, "        s{i}[v] = t{value};");
+            stores.writes += &text(&format!("s{i}"), slot);
+        }
+    }
+    stores
+}
+
+/// The C++ of a program's values at one lane, with `batch` batch dimensions.
+fn statements(program: &Program, batch: usize) -> String {
+    let (spelling, gelus) = (InKernel { batch }, gelu::found(program));
+    let mut statements = String::new();
+    for register in (0..program.instrs.len() as u32).map(Register) {
+        let line = match gelus.get(&register) {
+            Some(call) => call.clone(),
+            None => statement(program, register, &spelling),
+        };
+        let _ = writeln!(statements, "        {line}");
+    }
+    statements
 }
 
 /// The defines that tell a kernel the extents and types of a product that it sums in `sums`.

@@ -121,9 +121,9 @@ pub(super) enum RowsSource {
 
 /// The call as the Hopper kernels see it, if this one takes it.
 pub(super) fn fit(call: &GemmCall) -> Option<Fit> {
-    let few = (1..=ROWS).contains(&call.m) && call.lhs.dtype.bits() == 16;
+    let skinny = (1..=ROWS).contains(&call.m) && call.lhs.dtype.bits() == 16;
     let single = call.batch.iter().product::<usize>() == 1;
-    Fit::of(call).filter(|fit| few && single && fit.lhs.by_k)
+    Fit::of(call).filter(|fit| skinny && single && fit.lhs.by_k)
 }
 
 /// Tiles of a product's outputs.
@@ -221,7 +221,7 @@ pub(super) fn source(
         bodies(parts)
     );
     text += include_str!("kernels/skinny.cu");
-    Some(epilogue::source("gemm_few", &defines, &text))
+    Some(epilogue::source("gemm_skinny", &defines, &text))
 }
 
 /// The facts that `Product` needs of a part.
@@ -266,7 +266,7 @@ fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
     slots.into_iter().enumerate().filter(near).map(|(at, slot)| (at, bytes(slot))).collect()
 }
 
-struct Few {
+struct SkinnyGemm {
     entry: Entry,
     /// Bases of x and of the weights of each product.
     bases: Vec<Base>,
@@ -318,15 +318,15 @@ pub(super) fn compile_parts(
         slots.extend(epilogue::print(call).slots);
     }
     slots.extend(parts.lead.map_or(vec![], Lead::slots));
-    Ok(Some(Box::new(Few {
-        entry: Entry::new(site.device, (&source, "gemm_few"), config)?,
+    Ok(Some(Box::new(SkinnyGemm {
+        entry: Entry::new(site.device, (&source, "gemm_skinny"), config)?,
         bases,
         maps: Maps::new(boxes),
         slots,
     })))
 }
 
-impl Launch for Few {
+impl Launch for SkinnyGemm {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let bases: Vec<u64> = self.bases.iter().map(|base| base.address(addresses)).collect();
         let mut maps = self.maps.at(&bases)?;

@@ -10,7 +10,7 @@ use overdrive_ir::plan::View;
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, ViewStart, one_each, position};
-use super::rows::{IndexedRows, window};
+use super::rows::IndexedRows;
 use super::source::source;
 use super::transfer::WIDEST;
 use crate::Error;
@@ -66,7 +66,7 @@ fn compile(
     axes: &[usize],
 ) -> Result<Box<dyn Launch>, Refusal> {
     let mut rows = IndexedRows::new(operand, indices, axes, result)?;
-    let (sizes, strides) = window(operand, axes);
+    let (sizes, strides) = operand.without(axes);
     let mut window = Nest::new(&sizes, [&strides, &result.strides[indices.ty.rank() - 1..]])?;
     let places = [operand, indices, result].map(ViewStart::new);
     let mut bytes = element::bytes(result.ty.dtype)?;

@@ -66,10 +66,3 @@ impl IndexedRows {
         self.strides.iter_mut().chain(&mut self.nest.strides[1]).for_each(|stride| *stride /= 2);
     }
 }
-
-/// Sizes of the axes of `whole` that are not indexed, and their strides.
-pub(super) fn window(whole: &View, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
-    let sizes = whole.ty.sizes();
-    let kept = (0..sizes.len()).filter(|axis| !axes.contains(axis));
-    kept.map(|axis| (sizes[axis], whole.strides[axis])).unzip()
-}

@@ -12,7 +12,7 @@ use overdrive_ir::{Prim, Reducer};
 use super::element;
 use super::named::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, ViewStart, one_each};
-use super::rows::{IndexedRows, window};
+use super::rows::IndexedRows;
 use super::source::source;
 use super::transfer::Transfer;
 use crate::Error;
@@ -78,7 +78,7 @@ fn sources() -> Vec<KernelSource> {
 const FEW_ROWS: u64 = 64;
 
 /// A compiled scatter of few rows.
-struct Few {
+struct ScatterOfFewRows {
     whole: Transfer,
     places: Destinations,
     entry: Entry,
@@ -86,7 +86,7 @@ struct Few {
     views: [ViewStart; 4],
 }
 
-impl Launch for Few {
+impl Launch for ScatterOfFewRows {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
         let [operand, mut indices, mut updates, mut result] =
             self.views.map(|place| place.of(addresses));
@@ -118,7 +118,7 @@ fn compile(
     (axes, reducer): (&[usize], Option<Reducer>),
 ) -> Result<Box<dyn Launch>, Refusal> {
     let rows = IndexedRows::new(result, indices, axes, updates)?;
-    let (sizes, strides) = window(result, axes);
+    let (sizes, strides) = result.without(axes);
     let window = Nest::new(&sizes, [&updates.strides[indices.ty.rank() - 1..], &strides])?;
     let destinations = rows.destinations();
     if rows.nest.count > i32::MAX as u64 || destinations > i32::MAX as u64 {
@@ -139,7 +139,7 @@ fn compile(
     }
     let source = source("scatter", TEXT, defines);
     if reducer.is_none() && rows.nest.count <= FEW_ROWS {
-        return Ok(Box::new(Few {
+        return Ok(Box::new(ScatterOfFewRows {
             whole: Transfer::new(site, operand, result)?,
             entry: Entry::new(site.device, (&source, "few"), one_each(window.count)?)?,
             places: Destinations { rows, window },

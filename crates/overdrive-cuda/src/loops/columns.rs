@@ -4,12 +4,13 @@
 use super::coordinates::Counter;
 use super::cpp::Text;
 use super::kernel::{KernelLaunch, PrinterMachine};
+use super::level::Level;
 use super::nest::Of;
 use super::points::Points;
 use super::print::{reducer, statement};
 use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
-use super::stages::{Level, RowPass};
+use super::stages::RowPass;
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Instr, Register};
 

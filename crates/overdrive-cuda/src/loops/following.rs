@@ -8,9 +8,10 @@
 //! read from registers alone. Nobody writes the other values that the loop loads meanwhile.
 
 use super::cpp::Text;
+use super::level::Level;
 use super::nest::{Lanes, LoopNest, Of};
 use super::print::{Spelling, reducer, statement, value};
-use super::stages::{Level, RowPass, Stages};
+use super::stages::{RowPass, Stages};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{Access, Instr, Program, Register, SlotId};
 use std::collections::BTreeSet;

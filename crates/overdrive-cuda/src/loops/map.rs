@@ -9,10 +9,10 @@
 
 use super::cpp::Text;
 use super::kernel::KernelLaunch;
+use super::level::Level;
 use super::points::Points;
 use super::print::statement;
 use super::source::{Sketch, ThreadBlock, Workspace};
-use super::stages::Level;
 use super::tiles::PointOrder;
 use overdrive_ir::plan::{Instr, Register};
 

@@ -10,18 +10,22 @@
 
 mod accuracy;
 mod ahead;
+mod bulk_copy;
 mod columns;
 mod compile;
 mod coordinates;
 mod cpp;
+mod folds;
 mod following;
 mod kernel;
 mod lead;
+mod level;
 mod map;
 mod nest;
 mod online;
 mod pairs;
 mod pick;
+mod picked;
 mod points;
 pub mod print;
 mod row_printer;

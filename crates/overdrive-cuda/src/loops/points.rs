@@ -7,9 +7,10 @@
 use super::coordinates::Counter;
 use super::cpp::Text;
 use super::kernel::{Parameters, Use};
+use super::level::Level;
 use super::nest::{Lanes, LoopNest, Of, Walk};
 use super::print::{Spelling, statement};
-use super::stages::{Level, Stages};
+use super::stages::Stages;
 use overdrive_ir::SlotId;
 use overdrive_ir::plan::{Access, Instr, Program, Register};
 

@@ -7,15 +7,17 @@
 
 use super::ahead::Ahead;
 use super::cpp::Text;
+use super::folds::{Fold, FoldsOfPass, each_lane};
 use super::kernel::{KernelLaunch, PrinterMachine};
+use super::level::Level;
 use super::nest::Of;
-use super::pairs::{only_pairs, paired};
+use super::pairs::only_pairs;
 use super::points::Points;
 use super::print::{reducer, statement};
 use super::row_shape::RowShape;
 use super::source::{Sketch, ThreadBlock, Workspace};
 use super::split::{Partials, Share, StoresOfRows};
-use super::stages::{Level, RowPass};
+use super::stages::RowPass;
 use overdrive_ir::plan::{Instr, Register};
 
 /// Most blocks of a grid. Blocks begin in the order of their rows and so walk memory in its order.
@@ -78,16 +80,6 @@ pub(super) struct RowPrinter<'a> {
 
 /// Rows are shared among all blocks.
 const GRID: [&str; 2] = ["blockIdx.x", "gridDim.x"];
-
-/// A reduction with the names of its fold and of the type that it folds, and the value that it
-/// folds.
-#[derive(Clone)]
-struct Fold {
-    register: Register,
-    kind: &'static str,
-    ty: String,
-    value: Register,
-}
 
 impl RowPrinter<'_> {
     pub(super) fn print(&self, text: &mut Text) {
@@ -266,123 +258,86 @@ impl RowPrinter<'_> {
     }
 
     fn pass(&self, number: usize, text: &mut Text) {
-        let (program, vector, stages) =
-            (self.points.program, self.points.nest.vector, self.points.stages);
+        let (program, stages) = (self.points.program, self.points.stages);
         let pass = &stages.passes[number];
         let is_load = |r: &Register| matches!(program.instr(*r), Instr::Load(_));
         let loads: Vec<Register> = pass.elements.iter().copied().filter(is_load).collect();
         let points = &self.batched(if self.shape.kept.is_none() { &loads } else { &[] });
-        let (online, folds): (Vec<Fold>, Vec<Fold>) = self
-            .folds(pass)
-            .into_iter()
-            .partition(|fold| stages.online.contains_key(&fold.register));
-        let (pairs, folds): (Vec<Fold>, Vec<Fold>) =
-            folds.into_iter().partition(|fold| paired(points, fold.register).is_some());
-        let pairs: Vec<(Fold, Register)> = pairs
-            .into_iter()
-            .filter_map(|fold| Some((fold.clone(), paired(points, fold.register)?)))
-            .collect();
+        let folds = FoldsOfPass::new(self.folds(pass), points);
         // Values that an earlier pass computed from the same bits would be kept as well.
         let again = stages.passes[..number].iter().any(|earlier| !only_pairs(points, earlier));
         let zero = if again { ", zero" } else { "" };
-        for (Fold { register, kind, .. }, load) in &pairs {
-            let dtype = program.dtype(*load);
-            text.line(format!("FoldOfPairs<{kind}, {dtype}, {vector}> a{};", register.0));
-        }
-        let each_lane = format!("for (int v = 0; v < {vector}; ++v)");
-        for Fold { register, kind, ty, .. } in &folds {
-            text.line(format!("{ty} a{}[{vector}];", register.0));
-            text.unrolled(&each_lane, |text| {
-                text.line(format!("a{}[v] = {kind}::identity<{ty}>();", register.0));
-            });
-        }
-        for Fold { register, kind, ty, .. } in &online {
-            text.line(format!("{ty} a{} = {kind}::identity<{ty}>();", register.0));
-        }
-        let recall = |text: &mut Text| {
-            for register in &loads {
-                points.declare(*register, "", text);
-                if self.shape.kept_loads.contains(register) {
-                    text.line(format!("k{0}[k].recall(x{0}{zero});", register.0));
-                } else {
-                    points.load(*register, text);
-                }
-            }
-        };
-        let fold = |text: &mut Text| {
-            for (fold, load) in &pairs {
-                text.line(format!("a{}.take({});", fold.register.0, points.loaded(*load)));
-            }
-            for number in &pass.stores {
-                let dtype = program.dtype(program.stores[*number].value);
-                text.line(format!("{dtype} y{number}[{vector}];"));
-            }
-            online
-                .iter()
-                .for_each(|fold| text.line(format!("f32 e{}[{vector}];", fold.register.0)));
-            text.unrolled(&each_lane, |text| {
-                pass.elements.iter().for_each(|r| text.line(statement(program, *r, points)));
-                for Fold { register, kind, value, .. } in &folds {
-                    let guard = if points.nest.has_tail() { "if (v < count) " } else { "" };
-                    let (r, value) = (register.0, value.0);
-                    text.line(format!("{guard}a{r}[v] = {kind}::of(a{r}[v], t{value});"));
-                }
-                for Fold { register, value, .. } in &online {
-                    let none = if points.nest.has_tail() {
-                        "v >= count ? Max::identity<f32>() : "
-                    } else {
-                        ""
-                    };
-                    text.line(format!("e{}[v] = {none}t{};", register.0, value.0));
-                }
-                for number in &pass.stores {
-                    text.line(format!("y{number}[v] = t{};", program.stores[*number].value.0));
-                }
-            });
-            for Fold { register, .. } in &online {
-                let (r, max) = (register.0, stages.online[register].max);
-                let pairs =
-                    paired(points, max).map(|load| format!("largest({})", points.loaded(load)));
-                let top = pairs.unwrap_or_else(|| format!("fold_lanes<Max>(e{r})"));
-                text.line(format!("a{r}.take(e{r}, {top});"));
-            }
-            let stores = |text: &mut Text| pass.stores.iter().for_each(|s| points.store(*s, text));
-            if self.shape.rows > 1 && !pass.stores.is_empty() && !self.share.is_split() {
-                text.block("if (active)", stores);
-            } else {
-                stores(text);
-            }
-        };
+        folds.declare(points, text);
         match self.shape.kept {
             Some(kept) => self.each_kept(kept, text, |text| {
-                recall(text);
-                fold(text);
+                self.recall((points, &loads), zero, text);
+                self.elements((points, pass), &folds, text);
             }),
-            None => self.each_batch(&loads, text, fold),
+            None => self.each_batch(&loads, text, |text| {
+                self.elements((points, pass), &folds, text);
+            }),
         }
-        let RowShape { threads, cluster, .. } = *self.shape;
-        let of_lanes = folds
-            .iter()
-            .map(|fold| (fold, format!("fold_lanes<{}>(a{})", fold.kind, fold.register.0)));
-        let of_pairs =
-            pairs.iter().map(|(fold, _)| (fold, format!("a{}.result()", fold.register.0)));
-        let of_online = online.iter().map(|fold| (fold, format!("a{}", fold.register.0)));
-        for (fold, lanes) in of_pairs.chain(of_lanes).chain(of_online) {
-            let (kind, r) = (fold.kind, fold.register.0);
-            let row = format!("fold_row<{kind}, {threads}>({lanes})");
-            let folded = if cluster > 1 {
-                format!("fold_cluster<{kind}, {cluster}>({row}, turn)")
+        for (fold, of_thread) in folds.of_thread() {
+            self.fold_threads(fold, &of_thread, text);
+        }
+    }
+
+    /// Declares the loads of a pass: kept values, or read again. `zero` hides from the compiler
+    /// that a kept value has the bits of an earlier pass.
+    fn recall(&self, (points, loads): (&Points<'_>, &[Register]), zero: &str, text: &mut Text) {
+        for register in loads {
+            points.declare(*register, "", text);
+            if self.shape.kept_loads.contains(register) {
+                text.line(format!("k{0}[k].recall(x{0}{zero});", register.0));
             } else {
-                row
-            };
-            if self.share.is_split() {
-                let (to, parts) =
-                    (self.partials.address(&fold.ty, fold.register), self.share.parts);
-                text.line(format!("const {} b{r} = {folded};", fold.ty));
-                text.line(format!("if (t == 0) {to}[row * {parts} + part] = b{r};"));
-            } else {
-                self.result(fold, &folded, text);
+                points.load(*register, text);
             }
+        }
+    }
+
+    /// Computes a group of neighbours, folds them and stores them.
+    fn elements(
+        &self,
+        (points, pass): (&Points<'_>, &RowPass),
+        folds: &FoldsOfPass,
+        text: &mut Text,
+    ) {
+        let (program, vector) = (points.program, points.nest.vector);
+        folds.take_pairs(points, text);
+        for number in &pass.stores {
+            let dtype = program.dtype(program.stores[*number].value);
+            text.line(format!("{dtype} y{number}[{vector}];"));
+        }
+        folds.declare_online(vector, text);
+        text.unrolled(each_lane(vector), |text| {
+            pass.elements.iter().for_each(|r| text.line(statement(program, *r, points)));
+            folds.take_lane(points.nest.has_tail(), text);
+            for number in &pass.stores {
+                text.line(format!("y{number}[v] = t{};", program.stores[*number].value.0));
+            }
+        });
+        folds.take_online(points, text);
+        let stores = |text: &mut Text| pass.stores.iter().for_each(|s| points.store(*s, text));
+        if self.shape.rows > 1 && !pass.stores.is_empty() && !self.share.is_split() {
+            text.block("if (active)", stores);
+        } else {
+            stores(text);
+        }
+    }
+
+    /// Folds what the threads of a row have, and declares the result or keeps it for later kernels.
+    fn fold_threads(&self, fold: &Fold, of_thread: &str, text: &mut Text) {
+        let RowShape { threads, cluster, .. } = *self.shape;
+        let (kind, r) = (fold.kind, fold.register.0);
+        let row = format!("fold_row<{kind}, {threads}>({of_thread})");
+        let folded =
+            if cluster > 1 { format!("fold_cluster<{kind}, {cluster}>({row}, turn)") } else { row };
+        if self.share.is_split() {
+            let (to, parts) = (self.partials.address(&fold.ty, fold.register), self.share.parts);
+            text.line(format!("const {} b{r} = {folded};", fold.ty));
+            text.line(format!("if (t == 0) {to}[row * {parts} + part] = b{r};"));
+        } else {
+            self.result(fold, &folded, text);
         }
     }
 

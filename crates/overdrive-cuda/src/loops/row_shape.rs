@@ -1,6 +1,6 @@
 //! How many threads share a row, which values of it they keep, and into how many parts it is cut.
 
-use super::ahead::{has_room, is_copied_whole};
+use super::bulk_copy::{has_room, is_copied_whole};
 use super::kernel::PrinterMachine;
 use super::nest::Of;
 use super::points::Points;

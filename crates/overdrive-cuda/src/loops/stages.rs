@@ -7,19 +7,12 @@
 //! needs from loads again. The compiler sees that, and keeps those that registers have room for.
 
 use super::accuracy::loose;
+use super::level::Level;
 use super::nest::{Lanes, LoopNest, Of};
 use super::online::{Online, online};
 use super::pick::{Pick, pick};
 use overdrive_ir::plan::{Instr, Program, Register};
 use std::collections::BTreeMap;
-
-/// How often a register is computed.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Level {
-    Kernel,
-    Row,
-    Element,
-}
 
 /// One walk over a row.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -5,7 +5,7 @@
 //! still runs on the device, and every later call fails.
 
 use super::library::{Comm, Config, IN_PROGRESS, Library, SUCCESS, UniqueId};
-use crate::{Device, Error};
+use crate::{Device, Error, Library as Named};
 use overdrive_ir::{Communicator, Exchange, RankError};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +48,7 @@ impl NcclGroup {
         communicator: &Arc<dyn Communicator>,
         members: &[usize],
     ) -> Result<Self, Error> {
-        let library = Library::get()?;
+        let library = Library::get().ok_or_else(|| Named::Nccl.missing())?;
         let rank = communicator.rank();
         let position = members.iter().position(|&r| r == rank).expect("a rank is in its group");
         device.context().bind_to_thread()?;

@@ -3,9 +3,11 @@
 //! `cudarc` has NCCL too, but its loader panics where the library is missing. Names and numbers are
 //! those of `nccl.h`, whose interface is stable.
 
-use crate::{Error, Library as Named};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
+
+/// The file that the loader looks for.
+pub(crate) const FILE: &str = "libnccl.so.2";
 
 /// A communicator of NCCL: one rank of one group.
 pub(super) type Comm = *mut c_void;
@@ -101,16 +103,10 @@ const DEFAULTS: [(&str, &str); 2] = [
 ];
 
 impl Library {
-    /// The library, loaded at the first call.
-    ///
-    /// # Errors
-    /// `Missing`, with what to install.
-    pub(super) fn get() -> Result<&'static Self, Error> {
+    /// The library, loaded at the first call, where this machine has it.
+    pub(super) fn get() -> Option<&'static Self> {
         static LOADED: OnceLock<Option<Library>> = OnceLock::new();
-        LOADED
-            .get_or_init(Self::load)
-            .as_ref()
-            .ok_or(Error::Missing { library: Named::Nccl.file(), remedy: Named::Nccl.remedy() })
+        LOADED.get_or_init(Self::load).as_ref()
     }
 
     fn load() -> Option<Self> {
@@ -122,7 +118,7 @@ impl Library {
             }
         }
         // SAFETY: NCCL's library, whose start does nothing but to start.
-        let library = unsafe { libloading::Library::new(Named::Nccl.file()) }.ok()?;
+        let library = unsafe { libloading::Library::new(FILE) }.ok()?;
         macro_rules! find {
             ($name:literal) => {{
                 // SAFETY: the function of this name has this type since version 2.14.
@@ -169,7 +165,7 @@ impl Library {
 
 /// The version of the library, where it is.
 pub(crate) fn version() -> Option<(u32, u32)> {
-    let library = Library::get().ok()?;
+    let library = Library::get()?;
     let mut version = 0;
     // SAFETY: the pointer is to an integer that outlives the call.
     let result = unsafe { (library.get_version)(&raw mut version) };

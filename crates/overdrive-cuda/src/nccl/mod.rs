@@ -11,5 +11,5 @@ mod library;
 mod ranks;
 
 pub(crate) use collective::compile;
-pub(crate) use library::version;
+pub(crate) use library::{FILE, version};
 pub(crate) use ranks::Ranks;

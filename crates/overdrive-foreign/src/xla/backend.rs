@@ -11,6 +11,9 @@ use overdrive_ir::{
 use std::path::Path;
 use std::sync::Arc;
 
+/// What errors call the owner of its buffers.
+const OWNER: &str = "the xla back end";
+
 /// XLA behind a plugin.
 pub struct XlaBackend {
     client: Arc<Client>,
@@ -84,12 +87,7 @@ impl Backend for XlaBackend {
     }
 
     fn download(&self, buffer: &Buffer) -> Result<Tensor, BackendError> {
-        let memory = buffer
-            .memory
-            .as_any()
-            .downcast_ref::<XlaMemory>()
-            .ok_or_else(|| foreign(&buffer.ty))?;
-        match memory.value() {
+        match buffer.memory_of::<XlaMemory>(OWNER)?.value() {
             Some(value) => value.download(&buffer.ty),
             None => Ok(unwritten(&buffer.ty)),
         }
@@ -101,19 +99,8 @@ impl Backend for XlaBackend {
     }
 
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
-        if buffer.ty != *tensor.ty() {
-            let (expected, found) = (buffer.ty.to_string(), tensor.ty().to_string());
-            return Err(BackendError::Mismatch {
-                what: "tensor to write".to_owned(),
-                expected,
-                found,
-            });
-        }
-        let memory = buffer
-            .memory
-            .as_any_mut()
-            .downcast_mut::<XlaMemory>()
-            .ok_or_else(|| foreign(tensor.ty()))?;
+        buffer.check_type("tensor to write", tensor.ty())?;
+        let memory: &mut XlaMemory = buffer.memory_of_mut(OWNER)?;
         memory.replace(self.client.upload(tensor)?);
         Ok(())
     }
@@ -122,12 +109,4 @@ impl Backend for XlaBackend {
 /// All ones, which is a NaN in every float format that has one.
 fn unwritten(ty: &TensorType) -> Tensor {
     Tensor::from_bytes(ty.clone(), vec![0xFF; ty.bytes()]).expect("as many bytes as the type has")
-}
-
-fn foreign(ty: &TensorType) -> BackendError {
-    BackendError::Mismatch {
-        what: "buffer".to_owned(),
-        expected: format!("{ty} of the xla back end"),
-        found: "a buffer of another back end".to_owned(),
-    }
 }

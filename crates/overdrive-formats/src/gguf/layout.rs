@@ -5,6 +5,7 @@
 
 use super::ggml_types::GgmlType;
 use crate::FormatError;
+use crate::little_endian::little_endian;
 use bytes::Bytes;
 use overdrive_ir::{DType, TensorType};
 use std::cell::RefCell;
@@ -185,8 +186,7 @@ impl Reader<'_> {
     }
 
     fn number(&mut self, bytes: usize) -> Result<u64, FormatError> {
-        let taken = self.take(bytes)?;
-        Ok(taken.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+        Ok(little_endian(self.take(bytes)?))
     }
 
     fn text(&mut self) -> Result<String, FormatError> {

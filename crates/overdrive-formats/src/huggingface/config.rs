@@ -127,7 +127,7 @@ impl Config {
     /// The same, which must be there.
     ///
     /// # Errors
-    /// Likewise, and when it is not.
+    /// As `find_count`, and when the field is absent.
     pub fn count(&self, names: &[&'static str]) -> Result<usize, FormatError> {
         self.present(names, "a whole number of at least 1", self.find_count(names)?)
     }
@@ -173,7 +173,7 @@ impl Config {
     /// The same, which must be there.
     ///
     /// # Errors
-    /// Likewise, and when it is not.
+    /// As `find_positive`, and when the field is absent.
     pub fn positive(&self, names: &[&'static str]) -> Result<f64, FormatError> {
         self.present(names, "a number above 0", self.find_positive(names)?)
     }
@@ -198,7 +198,7 @@ impl Config {
     /// The same, which must be there.
     ///
     /// # Errors
-    /// Likewise, and when it is not.
+    /// As `find_text`, and when the field is absent.
     pub fn text(&self, names: &[&'static str]) -> Result<&str, FormatError> {
         self.present(names, "a string", self.find_text(names)?)
     }

@@ -9,6 +9,7 @@
 
 use super::value::{Id, NAMES, Name, PickleValue, Storage, View};
 use crate::FormatError;
+use crate::little_endian::little_endian;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
@@ -79,8 +80,7 @@ impl<'a> PickleMachine<'a> {
 
     /// A whole number of so many bytes, the lowest first.
     fn number(&mut self, bytes: usize) -> Result<u64, FormatError> {
-        let taken = self.take(bytes)?;
-        Ok(taken.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+        Ok(little_endian(self.take(bytes)?))
     }
 
     fn line(&mut self) -> Result<&'a str, FormatError> {

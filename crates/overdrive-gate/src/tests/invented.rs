@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::session::{ProcessRequest, Progress, SessionProgress};
-use crate::{Processes, Session, derive};
+use crate::{GateSession, Processes, derive};
 use overdrive_bench::environment::Environment;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::statistics::Sorted;
@@ -123,7 +123,7 @@ impl Processes for Machine {
 
 /// A session on any processes.
 pub(super) fn session(processes: &mut dyn Processes) -> Verdicts {
-    verdicts(Session::new(processes, &Silent, 1).run())
+    verdicts(GateSession::new(processes, &Silent, 1).run())
 }
 
 /// Verdicts from evidence, on no machine in particular.

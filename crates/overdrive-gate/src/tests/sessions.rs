@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::invented::{Machine, PROCESS, Silent, session, verdicts};
 use crate::session::ProcessRequest;
-use crate::{Processes, Session};
+use crate::{GateSession, Processes};
 use overdrive_bench::exit::Exit;
 use overdrive_bench::failure::{Failure, FailureKind};
 use overdrive_bench::runner::Stop;
@@ -192,7 +192,7 @@ fn an_interruption_keeps_what_was_measured() {
         }
         machine.run(side, request)
     });
-    let found = verdicts(Session::new(&mut processes, &Silent, 1).with_stop(stop).run());
+    let found = verdicts(GateSession::new(&mut processes, &Silent, 1).with_stop(stop).run());
     let reasons = found.cases[0].reasons().join("; ");
     assert!(reasons.contains("4 complete blocks, and an interval needs 8"), "{reasons}");
     assert_eq!(found.evidence.ended_early.as_ref().unwrap().kind, FailureKind::Skipped);
@@ -213,7 +213,7 @@ fn time_ends_a_session_and_all_its_blocks_count() {
     let said = found.cases[0].reasons().join("; ");
     assert!(said.contains("blocks more (") && said.contains("--budget"), "{said}");
     let budget = Duration::from_secs(15);
-    let found = verdicts(Session::new(&mut noisy(), &Silent, 1).with_budget(budget).run());
+    let found = verdicts(GateSession::new(&mut noisy(), &Silent, 1).with_budget(budget).run());
     assert_eq!(found.evidence.blocks.len(), 10);
     // A quiet machine needs no minute.
     let found = session(&mut Machine::quiet(1, &[("a", 1.0), ("b", 1.2), ("c", 0.8)]));

@@ -443,105 +443,79 @@ impl QuantizedLinear {
 }
 
 fn samples() -> Vec<Sample> {
-    let sample = |weights, activations| Sample::new(QuantizedLinear { weights, activations });
-    let tensor = |dtype, shape: [usize; 2]| TensorType::new(dtype, shape);
-    let codes = |dtype, shape| (tensor(dtype, shape), Fill::Uniform(-7.9, 7.9));
-    let with = |sample: Sample, (ty, fill): (TensorType, Fill)| sample.operand(ty, fill);
-    let rows = |k: usize| -> Shape { ["M".into(), Dim::Size(k)].into() };
-    let e8m0 = |shape| (tensor(DType::E8M0, shape), Fill::Values(vec![0.25, 1.0, 0.5]));
-    let e4m3 = |shape| (tensor(DType::F8E4M3, shape), Fill::Values(vec![0.25, 1.125, 48.0]));
-    let scalar = |dtype, value| (TensorType::scalar(dtype), Fill::Values(vec![value]));
-    let whole = |dtype, shape| (tensor(dtype, shape), Fill::Values(vec![0.0, -3.0, 2.0]));
-    let i8_groups = |sample: Sample, k| with(sample.normal(rows(k)), codes(DType::I8, [5, k]));
-    let (int8, static_int8) =
-        (Activations::Dynamic(DType::I8), Activations::Static(DType::I8));
+    let all = [samples_of_i8(), samples_of_i4(), samples_of_f8(), samples_of_blocks()];
+    all.into_iter().flatten().collect()
+}
+
+/// x of any number of rows of `k`, and a `dtype` code for each of 5 rows of weights.
+fn sample(
+    (weights, activations): (WeightScales, Activations),
+    (dtype, k): (DType, usize),
+) -> Sample {
+    let rows: Shape = ["M".into(), Dim::Size(k)].into();
+    let codes = TensorType::new(dtype, [5, k]);
+    let sample = Sample::new(QuantizedLinear { weights, activations }).normal(rows);
+    sample.operand(codes, Fill::Uniform(-7.9, 7.9))
+}
+
+fn scalar(sample: Sample, dtype: DType, value: f64) -> Sample {
+    sample.operand(TensorType::scalar(dtype), Fill::Values(vec![value]))
+}
+
+fn samples_of_i8() -> Vec<Sample> {
+    let of = |activations| (WeightScales::Symmetric, activations);
+    let dynamic = Activations::Dynamic(DType::I8);
+    let weights = TensorType::new(DType::I8, ["N", "K"]);
+    let scales: Shape = ["N".into(), Dim::Size(1)].into();
+    let calibrated = sample(of(Activations::Static(DType::I8)), (DType::I8, 6));
+    let calibrated = calibrated.uniform([1usize, 1], 0.01, 0.02);
+    vec![
+        sample(of(Activations::Float), (DType::I8, 7)).uniform([5usize, 1], 0.01, 0.02),
+        sample(of(dynamic), (DType::I8, 7)).uniform([5usize, 1], 0.01, 0.02),
+        Sample::new(QuantizedLinear { weights: WeightScales::Symmetric, activations: dynamic })
+            .normal(["B", "T", "K"])
+            .operand(weights, Fill::Uniform(-127.0, 127.0))
+            .uniform(scales, 0.01, 0.02),
+        scalar(scalar(calibrated, DType::F32, 0.03), DType::I32, -20.0),
+    ]
+}
+
+fn samples_of_i4() -> Vec<Sample> {
+    let whole = TensorType::new(DType::I4, [5usize, 3]);
+    let of = |scales, activations| {
+        sample((scales, activations), (DType::I4, 12)).uniform([5usize, 3], 0.1, 0.2)
+    };
+    vec![
+        of(WeightScales::Symmetric, Activations::Float),
+        of(WeightScales::Asymmetric, Activations::Dynamic(DType::I8))
+            .operand(whole, Fill::Values(vec![0.0, -3.0, 2.0])),
+        of(WeightScales::Asymmetric, Activations::Float).normal([5usize, 3]),
+    ]
+}
+
+fn samples_of_f8() -> Vec<Sample> {
+    let of = |activations| sample((WeightScales::Symmetric, activations), (DType::F8E4M3, 9));
+    let calibrated = of(Activations::Static(DType::F8E4M3)).uniform([1usize, 1], 0.1, 0.2);
+    vec![
+        of(Activations::Dynamic(DType::F8E4M3)).uniform([5usize, 1], 0.1, 0.2),
+        scalar(calibrated, DType::F32, 0.01),
+    ]
+}
+
+fn samples_of_blocks() -> Vec<Sample> {
     let f8_up = Activations::Blocks(DType::F8E4M3, ScaleFormat::E8m0Up);
     let i8_floor = Activations::Blocks(DType::I8, ScaleFormat::E8m0Floor);
+    let f4 = Activations::Blocks(DType::F4E2M1, ScaleFormat::F8e4m3);
+    let e8m0 = |activations, dtype| {
+        sample((WeightScales::Symmetric, activations), (dtype, 64))
+            .operand(TensorType::new(DType::E8M0, [5usize, 2]), Fill::Values(vec![0.25, 1.0, 0.5]))
+    };
+    let two_level = sample((WeightScales::TwoLevel, f4), (DType::F4E2M1, 32))
+        .operand(TensorType::new(DType::F8E4M3, [5usize, 2]), Fill::Values(vec![0.25, 1.125, 48.0]));
     vec![
-        i8_groups(sample(WeightScales::Symmetric, Activations::Float), 7).uniform(
-            [5usize, 1],
-            0.01,
-            0.02,
-        ),
-        i8_groups(sample(WeightScales::Symmetric, int8), 7).uniform([5usize, 1], 0.01, 0.02),
-        with(
-            sample(WeightScales::Symmetric, int8).normal(["B", "T", "K"]),
-            (TensorType::new(DType::I8, ["N", "K"]), Fill::Uniform(-127.0, 127.0)),
-        )
-        .uniform(["N".into(), Dim::Size(1)], 0.01, 0.02),
-        with(
-            with(
-                i8_groups(sample(WeightScales::Symmetric, static_int8), 6)
-                    .uniform([1usize, 1], 0.01, 0.02),
-                scalar(DType::F32, 0.03),
-            ),
-            scalar(DType::I32, -20.0),
-        ),
-        with(
-            sample(WeightScales::Symmetric, Activations::Float).normal(rows(12)),
-            codes(DType::I4, [5, 12]),
-        )
-        .uniform([5usize, 3], 0.1, 0.2),
-        with(
-            with(sample(WeightScales::Asymmetric, int8).normal(rows(12)), codes(DType::I4, [5, 12]))
-                .uniform([5usize, 3], 0.1, 0.2),
-            whole(DType::I4, [5, 3]),
-        ),
-        with(
-            sample(WeightScales::Asymmetric, Activations::Float).normal(rows(12)),
-            codes(DType::I4, [5, 12]),
-        )
-        .uniform([5usize, 3], 0.1, 0.2)
-        .normal([5usize, 3]),
-        with(
-            sample(WeightScales::Symmetric, Activations::Dynamic(DType::F8E4M3)).normal(rows(9)),
-            codes(DType::F8E4M3, [5, 9]),
-        )
-        .uniform([5usize, 1], 0.1, 0.2),
-        with(
-            with(
-                sample(WeightScales::Symmetric, Activations::Static(DType::F8E4M3)).normal(rows(9)),
-                codes(DType::F8E4M3, [5, 9]),
-            )
-            .uniform([1usize, 1], 0.1, 0.2),
-            scalar(DType::F32, 0.01),
-        ),
-        with(
-            with(
-                sample(WeightScales::Symmetric, f8_up)
-                    .normal(rows(64)),
-                codes(DType::F4E2M1, [5, 64]),
-            ),
-            e8m0([5, 2]),
-        ),
-        with(
-            with(
-                sample(WeightScales::Symmetric, Activations::Float).normal(rows(64)),
-                codes(DType::F6E2M3, [5, 64]),
-            ),
-            e8m0([5, 2]),
-        ),
-        with(
-            with(
-                sample(WeightScales::Symmetric, i8_floor)
-                    .normal(rows(64)),
-                codes(DType::I8, [5, 64]),
-            ),
-            e8m0([5, 2]),
-        ),
-        with(
-            with(
-                with(
-                    sample(
-                        WeightScales::TwoLevel,
-                        Activations::Blocks(DType::F4E2M1, ScaleFormat::F8e4m3),
-                    )
-                    .normal(rows(32)),
-                    codes(DType::F4E2M1, [5, 32]),
-                ),
-                e4m3([5, 2]),
-            ),
-            scalar(DType::F32, 0.01),
-        ),
+        e8m0(f8_up, DType::F4E2M1),
+        e8m0(Activations::Float, DType::F6E2M3),
+        e8m0(i8_floor, DType::I8),
+        scalar(two_level, DType::F32, 0.01),
     ]
 }

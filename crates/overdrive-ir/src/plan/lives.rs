@@ -3,6 +3,7 @@
 //! Invariant: two groups that live at the same time share no byte of the arena.
 
 use super::{Plan, SlotId, SlotPlace, Space};
+use crate::Tensor;
 use std::collections::BTreeMap;
 
 /// Arena slots that share bytes while they live, an update in place, say, or a part of a whole: one
@@ -30,7 +31,23 @@ impl Plan {
         })
     }
 
-    /// Those of main memory. The plan lets slots overlap in the arena at the same time only on
+    /// Slots of the persistent arena, and their offsets in bytes.
+    pub fn persistent_slots(&self) -> impl Iterator<Item = (SlotId, usize)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot.place {
+            SlotPlace::Persistent { offset, .. } => Some((SlotId(index as u32), offset)),
+            _ => None,
+        })
+    }
+
+    /// Slots of constants, and their values.
+    pub fn constants(&self) -> impl Iterator<Item = (SlotId, &Tensor)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match &slot.place {
+            SlotPlace::Constant(value) => Some((SlotId(index as u32), value)),
+            _ => None,
+        })
+    }
+
+    /// Slots of the arena of main memory. The plan lets slots overlap in the arena at the same time only on
     /// purpose, so such slots stay together.
     pub fn groups(&self) -> Vec<Together> {
         let lives = self.lives();

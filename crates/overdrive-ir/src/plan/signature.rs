@@ -132,8 +132,8 @@ impl Signature {
         Arguments { state, inputs, outputs }: Arguments<'_>,
         mut place: impl FnMut(SlotId, M::Address),
     ) -> Result<(), BackendError> {
-        check_count("inputs", self.inputs.len(), inputs.len())?;
-        check_count("outputs", self.outputs.len(), outputs.len())?;
+        BackendError::check_count("inputs", self.inputs.len(), inputs.len())?;
+        BackendError::check_count("outputs", self.outputs.len(), outputs.len())?;
         for (expected, buffer) in self.inputs.iter().zip(inputs) {
             let memory = readable::<M>("input", expected, buffer)?;
             expected.slots.iter().for_each(|&slot| place(slot, memory.address()));
@@ -191,14 +191,6 @@ impl Signature {
         let moved = outputs.chain(states).filter(|(slot, own, _)| plan.slot(*slot).place != *own);
         moved.map(|(slot, _, home)| (slot, home)).collect()
     }
-}
-
-fn check_count(what: &str, expected: usize, found: usize) -> Result<(), BackendError> {
-    if expected == found {
-        return Ok(());
-    }
-    let (expected, found) = (expected.to_string(), found.to_string());
-    Err(BackendError::Mismatch { what: format!("number of {what}"), expected, found })
 }
 
 fn mismatch(kind: &str, expected: &Expected, found: impl Into<String>) -> BackendError {

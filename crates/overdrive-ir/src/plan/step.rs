@@ -51,6 +51,16 @@ impl Step {
         }
     }
 
+    /// Whether one of two steps writes a slot that is, by `same`, one that the other touches.
+    pub fn meets(&self, other: &Step, same: impl Fn(&SlotId, &SlotId) -> bool) -> bool {
+        let touches = |writer: &[SlotId], other: &[SlotId]| {
+            writer.iter().any(|w| other.iter().any(|o| same(w, o)))
+        };
+        touches(&self.writes, &other.reads)
+            || touches(&self.writes, &other.writes)
+            || touches(&other.writes, &self.reads)
+    }
+
     fn for_each_slot(&mut self, see: &mut dyn FnMut(&mut SlotId)) {
         let pairs = self.aliases.iter_mut().flat_map(|(old, new)| [old, new]);
         self.reads.iter_mut().chain(&mut self.writes).chain(pairs).for_each(&mut *see);
@@ -245,6 +255,21 @@ impl View {
     pub fn row_major(slot: SlotId, ty: TensorType) -> Self {
         let strides = crate::row_major(&ty.sizes()).into_iter().map(|s| s as i64).collect();
         Self { slot, ty, offset: 0, strides }
+    }
+
+    /// Whether it is all of its slot, row after row.
+    pub fn is_dense(&self) -> bool {
+        let sizes = self.ty.sizes();
+        let dense = crate::row_major(&sizes).into_iter().map(|stride| stride as i64);
+        let mut strides = dense.zip(&self.strides).zip(&sizes);
+        self.offset == 0 && strides.all(|((dense, &found), &size)| dense == found || size <= 1)
+    }
+
+    /// Sizes and strides of the dimensions that are not among `axes`.
+    pub fn without(&self, axes: &[usize]) -> (Vec<usize>, Vec<i64>) {
+        let sizes = self.ty.sizes();
+        let kept = (0..sizes.len()).filter(|axis| !axes.contains(axis));
+        kept.map(|axis| (sizes[axis], self.strides[axis])).unzip()
     }
 }
 

@@ -124,7 +124,7 @@ fn small(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize
             break;
         }
         let mut all: Vec<&Step> = members.iter().map(|&member| &plan.steps[member]).collect();
-        let meets = all.iter().any(|member| meet(member, step, fixed));
+        let meets = all.iter().any(|member| member.meets(step, fixed));
         all.push(step);
         if meets || !can(&all) {
             break;
@@ -170,7 +170,7 @@ fn summands(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<us
         let fixed = |x: &SlotId, y: &SlotId| x != y && is_one_state(plan, *x, *y);
         can(&[known, &[step]].concat())
             && handed.iter().all(only_step)
-            && !known.iter().any(|other| meet(other, step, fixed))
+            && !known.iter().any(|other| other.meets(step, fixed))
     })
 }
 
@@ -247,19 +247,11 @@ fn waits_for_copy(plan: &Plan, among: Range<usize>, step: &Step) -> bool {
 
 /// Whether one of two steps writes what the other touches.
 fn depends(plan: &Plan, a: &Step, b: &Step) -> bool {
-    meet(a, b, |x, y| x == y || is_one_state(plan, *x, *y))
+    a.meets(b, |x, y| x == y || is_one_state(plan, *x, *y))
 }
 
 fn in_arena(plan: &Plan, slot: SlotId) -> bool {
     matches!(plan.slot(slot).place, SlotPlace::Arena { .. })
-}
-
-/// Whether one of two steps writes a slot that is, by `same`, one that the other touches.
-fn meet(a: &Step, b: &Step, same: impl Fn(&SlotId, &SlotId) -> bool) -> bool {
-    let touches = |writer: &[SlotId], other: &[SlotId]| {
-        writer.iter().any(|w| other.iter().any(|o| same(w, o)))
-    };
-    touches(&a.writes, &b.reads) || touches(&a.writes, &b.writes) || touches(&b.writes, &a.reads)
 }
 
 /// Whether two slots are one state: what it was, and what it becomes. Places in an arena come later

@@ -7,8 +7,9 @@
 
 use super::movement::{DimFactor, Movement, trace};
 use super::number::number;
+use crate::nan_guard::nan_guard;
 use overdrive_ir::ops::{Dropout, Softmax};
-use overdrive_ir::{Binary, Compare, Graph, Node, Prim, Reducer, Value};
+use overdrive_ir::{Binary, Graph, Node, Prim, Reducer, Value};
 
 /// The parts of attention weights.
 pub(super) struct AttentionWeights {
@@ -29,7 +30,10 @@ impl AttentionWeights {
         let softmax = loop {
             interior.push(at);
             let node = graph.producer(at)?;
-            if let Some([test, inner]) = unguarded(graph, node) {
+            let guard = nan_guard(graph, node);
+            if let Some([test, _, inner]) =
+                guard.filter(|&[_, other, _]| number(graph, other) == Some(0.0))
+            {
                 interior.push(test);
                 at = inner;
             } else if let Some(dropout) = node.op.composite::<Dropout>() {
@@ -66,19 +70,6 @@ impl AttentionWeights {
         }
         Some(found)
     }
-}
-
-/// The test and the weights of `select(isnan(weights), 0, weights)`, with which exporters give rows
-/// that see no key 0.
-fn unguarded(graph: &Graph, node: &Node) -> Option<[Value; 2]> {
-    let (Some(Prim::Select), [condition, zero, weights]) = (node.op.prim(), &node.operands[..])
-    else {
-        return None;
-    };
-    let compared = graph.producer(*condition)?;
-    let is_nan = matches!(compared.op.prim(), Some(Prim::Compare { kind: Compare::Ne }))
-        && compared.operands.iter().all(|v| v == weights);
-    (is_nan && number(graph, *zero) == Some(0.0)).then_some([*condition, *weights])
 }
 
 /// Whether a node leaves out the last column and nothing else.

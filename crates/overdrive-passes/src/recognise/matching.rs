@@ -5,7 +5,7 @@
 use super::pattern::{OpPattern, Patterns};
 use super::scene::Scene;
 use super::sketch::{self, unmoved};
-use super::terms::{commutes, leaves, splits};
+use super::terms::{commutes, leaves, match_terms, splits};
 use overdrive_ir::{DType, Graph, Node, Operation, Origin, Prim, Tensor, TensorType, Value};
 use serde_json::Value as Json;
 use std::collections::{HashMap, HashSet};
@@ -128,7 +128,7 @@ impl<'g> Matching<'g> {
             {
                 let terms = leaves(self.pattern, p, *a);
                 let ways = splits(self.graph, t.results[0], *a, terms.len());
-                ways.into_iter().any(|mut way| self.terms(&terms, &mut way))
+                ways.into_iter().any(|mut way| match_terms(self, &terms, &mut way, Self::value))
             }
             _ => {
                 let pairs = p.operands.iter().zip(&t.operands);
@@ -138,21 +138,6 @@ impl<'g> Matching<'g> {
                     && pairs.into_iter().all(|(&p, &t)| self.value(p, t))
             }
         }
-    }
-
-    /// Matches every term of the pattern with another of the graph's, by trial.
-    fn terms(&mut self, pattern: &[Value], graph: &mut Vec<Value>) -> bool {
-        let Some((&first, rest)) = pattern.split_first() else { return true };
-        for i in 0..graph.len() {
-            let before = self.clone();
-            let term = graph.remove(i);
-            if self.value(first, term) && self.terms(rest, graph) {
-                return true;
-            }
-            graph.insert(i, term);
-            *self = before;
-        }
-        false
     }
 
     fn constant(&mut self, p: &Tensor, t: &Tensor) -> bool {

@@ -6,7 +6,7 @@
 //! with the sketch names the values that the operands could be.
 
 use super::scene::Scene;
-use super::terms::{commutes, leaves, splits};
+use super::terms::{commutes, leaves, match_terms, splits};
 use overdrive_ir::{Graph, Node, Operation, Origin, Prim, Value};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
@@ -97,25 +97,10 @@ impl<'g> Sketching<'g> {
             Some(Prim::Binary { kind }) if commutes(*kind) => {
                 let terms = leaves(self.sketch.graph, s, *kind);
                 let ways = splits(self.scene.graph, t.results[0], *kind, terms.len());
-                ways.into_iter().any(|mut way| self.terms(&terms, &mut way))
+                ways.into_iter().any(|mut way| match_terms(self, &terms, &mut way, Self::value))
             }
             _ => s.operands.iter().zip(&t.operands).all(|(&s, &t)| self.value(s, t)),
         }
-    }
-
-    /// Every term of the sketch with another of the graph's, by trial.
-    fn terms(&mut self, sketch: &[Value], graph: &mut Vec<Value>) -> bool {
-        let Some((&first, rest)) = sketch.split_first() else { return true };
-        for i in 0..graph.len() {
-            let before = self.clone();
-            let term = graph.remove(i);
-            if self.value(first, term) && self.terms(rest, graph) {
-                return true;
-            }
-            graph.insert(i, term);
-            *self = before;
-        }
-        false
     }
 }
 

@@ -32,6 +32,27 @@ pub(super) fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
     leaves
 }
 
+/// Matches every term of a pattern with another of the graph's, by trial. `matches` says whether two
+/// terms match, and `matcher` remembers what that binds; a trial that fails leaves no trace in it.
+pub(super) fn match_terms<M: Clone>(
+    matcher: &mut M,
+    pattern: &[Value],
+    graph: &mut Vec<Value>,
+    matches: fn(&mut M, Value, Value) -> bool,
+) -> bool {
+    let Some((&first, rest)) = pattern.split_first() else { return true };
+    for i in 0..graph.len() {
+        let before = matcher.clone();
+        let term = graph.remove(i);
+        if matches(matcher, first, term) && match_terms(matcher, rest, graph, matches) {
+            return true;
+        }
+        graph.insert(i, term);
+        *matcher = before;
+    }
+    false
+}
+
 /// The ways to read `value` as a sum (or product...) of `count` terms.
 pub(super) fn splits(graph: &Graph, value: Value, kind: Binary, count: usize) -> Vec<Vec<Value>> {
     if count == 1 {

@@ -6,7 +6,8 @@
 //! openxla.org/shardy/sharding_representation. Invariant: no factor occurs twice in one operand.
 
 use overdrive_ir::{
-    Binary, Graph, Node, Operation, Pad, Prim, Reducer, TensorType, Unary, Value, Window,
+    Binary, DotGeneral, Graph, Node, Operation, Pad, Prim, Reducer, TensorType, Unary, Value,
+    Window,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -135,42 +136,8 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
         Prim::Sort { axis, .. } => (0..rank(0))
             .filter(|dim| dim != axis)
             .for_each(|dim| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, dim), (1, dim)])),
-        Prim::Reduce { reducer, axes } => {
-            let mut kept = 0;
-            for dim in 0..rank(0) {
-                match (axes.contains(&dim), reducer) {
-                    (true, Reducer::Sum) => r.tie(FactorKind::Summed, &[(0, dim)], &[]),
-                    (true, reducer) => r.tie(FactorKind::Folded(*reducer), &[(0, dim)], &[]),
-                    (false, _) => {
-                        r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, kept)]);
-                        kept += 1;
-                    }
-                }
-            }
-            if *reducer == Reducer::Sum {
-                r.linear = vec![vec![0]];
-            }
-        }
-        Prim::DotGeneral(dot) => {
-            let mut at = 0;
-            let mut next = || {
-                at += 1;
-                [(0, at - 1)]
-            };
-            for &(left, right) in &dot.batch {
-                r.tie(FactorKind::Parallel, &[(0, left), (1, right)], &next());
-            }
-            for (operand, rank) in [(0, rank(0)), (1, rank(1))] {
-                let side = |pair: &(usize, usize)| if operand == 0 { pair.0 } else { pair.1 };
-                let taken: Vec<usize> = dot.batch.iter().chain(&dot.contract).map(side).collect();
-                for dim in (0..rank).filter(|dim| !taken.contains(dim)) {
-                    r.tie(FactorKind::Parallel, &[(operand, dim)], &next());
-                }
-            }
-            for &(left, right) in &dot.contract {
-                r.tie(FactorKind::Summed, &[(0, left), (1, right)], &[]);
-            }
-        }
+        Prim::Reduce { reducer, axes } => reduce(&mut r, *reducer, axes, rank(0)),
+        Prim::DotGeneral(dot) => dot_general(&mut r, dot, [rank(0), rank(1)]),
         Prim::Convolution(conv) => {
             r.tie(FactorKind::Parallel, &[(0, 0)], &[(0, 0)]);
             if conv.groups == 1 {
@@ -178,28 +145,74 @@ fn of_prim(prim: &Prim, operands: &[TensorType], results: &[TensorType]) -> Rela
                 r.tie(FactorKind::Summed, &[(0, 1), (1, 1)], &[]);
             }
         }
-        Prim::Gather { axes } => {
-            let leading = rank(1) - 1;
-            (0..leading).for_each(|dim| r.tie(FactorKind::Parallel, &[(1, dim)], &[(0, dim)]));
-            let rows = (0..rank(0)).filter(|dim| !axes.contains(dim)).enumerate();
-            rows.for_each(|(i, dim)| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, leading + i)]));
-            if let [axis] = axes[..] {
-                r.tie(FactorKind::Looked, &[(0, axis)], &[]);
-            }
-        }
-        Prim::Scatter { axes, reducer } => {
-            let leading = rank(1) - 1;
-            let rows = (0..rank(0)).filter(|dim| !axes.contains(dim)).enumerate();
-            for (i, dim) in rows {
-                r.tie(FactorKind::Parallel, &[(0, dim), (2, leading + i)], &[(0, dim)]);
-            }
-            if *reducer == Some(Reducer::Sum) {
-                (0..leading).for_each(|dim| r.tie(FactorKind::Summed, &[(1, dim), (2, dim)], &[]));
-            }
-        }
+        Prim::Gather { axes } => gather(&mut r, axes, [rank(0), rank(1)]),
+        Prim::Scatter { axes, reducer } => scatter(&mut r, axes, *reducer, [rank(0), rank(1)]),
         _ => {}
     }
     r
+}
+
+/// The kept dimensions are parallel, the others folded.
+fn reduce(r: &mut Relation, reducer: Reducer, axes: &[usize], rank: usize) {
+    let mut kept = 0;
+    for dim in 0..rank {
+        match (axes.contains(&dim), reducer) {
+            (true, Reducer::Sum) => r.tie(FactorKind::Summed, &[(0, dim)], &[]),
+            (true, reducer) => r.tie(FactorKind::Folded(reducer), &[(0, dim)], &[]),
+            (false, _) => {
+                r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, kept)]);
+                kept += 1;
+            }
+        }
+    }
+    if reducer == Reducer::Sum {
+        r.linear = vec![vec![0]];
+    }
+}
+
+/// Dimensions of the result: those of the batch, then the free ones of each operand.
+fn dot_general(r: &mut Relation, dot: &DotGeneral, ranks: [usize; 2]) {
+    let mut at = 0;
+    let mut next = || {
+        at += 1;
+        [(0, at - 1)]
+    };
+    for &(left, right) in &dot.batch {
+        r.tie(FactorKind::Parallel, &[(0, left), (1, right)], &next());
+    }
+    for (operand, rank) in ranks.into_iter().enumerate() {
+        let side = |pair: &(usize, usize)| if operand == 0 { pair.0 } else { pair.1 };
+        let taken: Vec<usize> = dot.batch.iter().chain(&dot.contract).map(side).collect();
+        for dim in (0..rank).filter(|dim| !taken.contains(dim)) {
+            r.tie(FactorKind::Parallel, &[(operand, dim)], &next());
+        }
+    }
+    for &(left, right) in &dot.contract {
+        r.tie(FactorKind::Summed, &[(0, left), (1, right)], &[]);
+    }
+}
+
+/// `ranks` are those of the table and of the indices.
+fn gather(r: &mut Relation, axes: &[usize], ranks: [usize; 2]) {
+    let leading = ranks[1] - 1;
+    (0..leading).for_each(|dim| r.tie(FactorKind::Parallel, &[(1, dim)], &[(0, dim)]));
+    let rows = (0..ranks[0]).filter(|dim| !axes.contains(dim)).enumerate();
+    rows.for_each(|(i, dim)| r.tie(FactorKind::Parallel, &[(0, dim)], &[(0, leading + i)]));
+    if let [axis] = axes[..] {
+        r.tie(FactorKind::Looked, &[(0, axis)], &[]);
+    }
+}
+
+/// As for `gather`; added updates are summed.
+fn scatter(r: &mut Relation, axes: &[usize], reducer: Option<Reducer>, ranks: [usize; 2]) {
+    let leading = ranks[1] - 1;
+    let rows = (0..ranks[0]).filter(|dim| !axes.contains(dim)).enumerate();
+    for (i, dim) in rows {
+        r.tie(FactorKind::Parallel, &[(0, dim), (2, leading + i)], &[(0, dim)]);
+    }
+    if reducer == Some(Reducer::Sum) {
+        (0..leading).for_each(|dim| r.tie(FactorKind::Summed, &[(1, dim), (2, dim)], &[]));
+    }
 }
 
 /// Sets of operands in which an elementwise primitive is linear.

@@ -3,7 +3,7 @@
 //! Sizes are those for which other stacks publish figures. References of what is large are computed
 //! on sampled rows.
 
-use super::case::{BuildKernel, Case, NAME, beside_copy, relate, transformer};
+use super::case::{BuildKernel, MeasureCase, NAME, beside_copy, relate, transformer};
 use super::graphs::{
     attention, chain, cross_entropy, layer_norm, linear, linear_gelu, matmul, rms_norm, softmax,
 };
@@ -12,7 +12,7 @@ use overdrive_bench::results::Results;
 use overdrive_ir::{DType, GraphError, Mode};
 
 /// In the order in which they run.
-pub(super) const CASES: [(&str, Case); 6] = [
+pub(super) const CASES: [(&str, MeasureCase); 6] = [
     ("matmul", matmuls),
     ("linear+gelu", fused_linear),
     ("elementwise chain", elementwise),

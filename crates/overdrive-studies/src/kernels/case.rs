@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub(super) const NAME: &str = "kernels";
 
 /// Measures a case and leaves its records.
-pub(super) type Case = fn(&Context<'_>, &mut Results) -> Result<(), GraphError>;
+pub(super) type MeasureCase = fn(&Context<'_>, &mut Results) -> Result<(), GraphError>;
 
 /// Median time of `of` over that of `over`, as an exact quantity of `of`: both from one session.
 pub(super) fn relate(records: &mut [Record], of: usize, over: usize, quantity: &str) {

@@ -1,6 +1,6 @@
 //! The cases at the sizes of a processor.
 
-use super::case::{BuildKernel, Case, NAME, beside_copy, relate, transformer};
+use super::case::{BuildKernel, MeasureCase, NAME, beside_copy, relate, transformer};
 use super::graphs::{attention, chain, copy, layer_norm, linear, linear_gelu, matmul, softmax};
 use super::peers;
 use crate::{Context, Device, Entry, Workload, measure};
@@ -8,7 +8,7 @@ use overdrive_bench::results::{Note, Results};
 use overdrive_ir::{DType, Graph, GraphError, Mode, WithoutKernels};
 
 /// In the order in which they run.
-pub(super) const CASES: [(&str, Case); 6] = [
+pub(super) const CASES: [(&str, MeasureCase); 6] = [
     ("matmul", matmuls),
     ("transformer over its products", transformer),
     ("linear+gelu", fused_linear),

@@ -3,9 +3,11 @@
 
 use super::*;
 use crate::Template;
+use crate::reference::{Reference, ReferenceRunner};
 use overdrive_cpu::CpuBackend;
-use overdrive_ir::backend::BackendError;
-use overdrive_ir::{Buffer, Builder, Executable, Init, Target, Tensor, TensorType, WithoutKernels};
+use overdrive_ir::{
+    BackendError, Buffer, Builder, Executable, Init, Target, Tensor, TensorType, WithoutKernels,
+};
 use std::sync::Arc;
 
 /// The CPU, said to be a device with units for f64, some of whose results are off by a share.

@@ -1,6 +1,6 @@
 //! From the name of a data set, or a file, to its parts in the form that a model takes.
 
-use super::{Parts, Samples, Target, Targets, Tokens, books, csv_file, digits, idx, npz_file};
+use super::{Parts, Reading, Samples, Targets, Tokens, books, csv_file, digits, idx, npz_file};
 use crate::TrainError;
 use crate::standardize::{is_standardized, standardized};
 use overdrive_formats::TableColumns;
@@ -17,17 +17,6 @@ pub enum Dataset {
     Samples(Arc<Samples>),
     /// A text.
     Text(Arc<Tokens>),
-}
-
-/// How a table is read.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Reading {
-    /// The column of labels, by its name or its number from 0; else the model's, else the last.
-    pub label: Option<String>,
-    /// Kind of the labels. If absent, that of the model, or else the one that the labels suggest.
-    pub target: Option<Target>,
-    /// The columns that a model has learnt from, whose names and classes these must have.
-    pub like: Option<TableColumns>,
 }
 
 /// Prefix of built-in names, for use when a file has the same name.

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::terminal::say;
 use overdrive::bench::environment::{Environment, Revision};
 use overdrive::bench::exit::Exit;
-use overdrive::cpu::InstructionSet;
+use overdrive::cpu::{CpuBackend, InstructionSet};
 use overdrive::cuda::cache::Cache;
 use overdrive::cuda::choices::{Choices, Remembered};
 use overdrive::cuda::{CudaBackend, Library};
@@ -23,60 +23,76 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(package) = &arguments.install {
         return install(package, arguments, stop);
     }
-    let environment = Environment::probe();
     let backend = devices::processor(None, arguments.isa)?;
-    let sets: Vec<&str> = InstructionSet::available().map(InstructionSet::name).collect();
-    let description = backend.description();
-    let contractions: Vec<&str> = description.contraction_dtypes.iter().map(|d| d.name()).collect();
-    let kernels: Vec<&str> = description.kernels.clone();
-    let gpus: Vec<_> = (0..overdrive::cuda::gpus()).map(CudaBackend::new).collect();
+    let sets = InstructionSet::available().map(InstructionSet::name).collect();
+    let found = Found {
+        environment: Environment::probe(),
+        sets,
+        gpus: (0..overdrive::cuda::gpus()).map(CudaBackend::new).collect(),
+        backend,
+    };
     if arguments.json {
-        let libraries: Vec<_> = Library::ALL
-            .iter()
-            .map(|library| {
-                let remedy = library.require().err().map(|missing| missing.to_string());
-                serde_json::json!({
-                    "file": library.file(),
-                    "version": library.version().map(|(major, minor)| format!("{major}.{minor}")),
-                    "remedy": remedy,
-                })
+        print_json(&found, arguments)?;
+    } else {
+        print_text(&found, arguments)?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// What there is on this machine.
+struct Found {
+    environment: Environment,
+    backend: CpuBackend,
+    /// Instruction sets that the processor has.
+    sets: Vec<&'static str>,
+    gpus: Vec<Result<CudaBackend, overdrive::cuda::Error>>,
+}
+
+impl Found {
+    /// Names of the formats that the processor's products take.
+    fn contractions(&self) -> Vec<&'static str> {
+        self.backend.description().contraction_dtypes.iter().map(|d| d.name()).collect()
+    }
+}
+
+fn print_json(found: &Found, arguments: &Info) -> Result<(), Failure> {
+    let (backend, description) = (&found.backend, found.backend.description());
+    let libraries: Vec<_> = Library::ALL
+        .iter()
+        .map(|library| {
+            let remedy = library.require().err().map(|missing| missing.to_string());
+            serde_json::json!({
+                "file": library.file(),
+                "version": library.version().map(|(major, minor)| format!("{major}.{minor}")),
+                "remedy": remedy,
             })
-            .collect();
-        let devices: Vec<_> = gpus.iter().flatten().map(devices::describe).collect();
-        let json = serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "revision": Revision::current(),
-            "environment": environment,
-            "backends": [{
-                "name": backend.name(),
-                "device": description.device,
-                "instruction_set": backend.instruction_set().name(),
-                "instruction_sets": sets,
-                "memory_bytes": description.memory_bytes,
-                "contractions": contractions,
-                "kernels": kernels,
-            }],
-            "cuda": { "libraries": libraries, "devices": devices, "cache": cache_json() },
-            "engines": engines_json(arguments),
-        });
-        say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
-        return Ok(Exit::Fine);
-    }
-    let cpu = &environment.cpu;
+        })
+        .collect();
+    let devices: Vec<_> = found.gpus.iter().flatten().map(devices::describe).collect();
+    let json = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "revision": Revision::current(),
+        "environment": found.environment,
+        "backends": [{
+            "name": backend.name(),
+            "device": description.device,
+            "instruction_set": backend.instruction_set().name(),
+            "instruction_sets": found.sets,
+            "memory_bytes": description.memory_bytes,
+            "contractions": found.contractions(),
+            "kernels": description.kernels,
+        }],
+        "cuda": { "libraries": libraries, "devices": devices, "cache": cache_json() },
+        "engines": engines_json(arguments),
+    });
+    say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
+    Ok(())
+}
+
+fn print_text(found: &Found, arguments: &Info) -> Result<(), Failure> {
     say!("overdrive {}", env!("CARGO_PKG_VERSION"))?;
-    say!("processor     {} ({} logical CPUs)", cpu.model, cpu.logical.unwrap_or(0))?;
-    say!("features      {}", cpu.features.join(" "))?;
-    for cache in &cpu.caches {
-        say!("cache L{}      {} KiB", cache.level, cache.bytes >> 10)?;
-    }
-    if let Some(bytes) = environment.memory_bytes {
-        say!("memory        {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;
-    }
-    say!("back end      {}: {}", backend.name(), description.device)?;
-    say!("  instruction set {} of {}", backend.instruction_set(), sets.join(", "))?;
-    say!("  products in {}", contractions.join(", "))?;
-    say!("  kernels for {}", kernels.join(", "))?;
-    for (ordinal, gpu) in gpus.iter().enumerate() {
+    print_processor(found)?;
+    for (ordinal, gpu) in found.gpus.iter().enumerate() {
         match gpu {
             Ok(gpu) => print_gpu(gpu)?,
             Err(error) => say!("cuda:{ordinal}        {error}")?,
@@ -95,6 +111,34 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
             Err(missing) => say!("energy        not measured: {}", missing.reason)?,
         }
     }
+    print_caches()?;
+    for warning in found.environment.warnings() {
+        say!("note          {warning}")?;
+    }
+    Ok(())
+}
+
+/// The processor, and our back end for it.
+fn print_processor(found: &Found) -> Result<(), Failure> {
+    let (backend, description) = (&found.backend, found.backend.description());
+    let cpu = &found.environment.cpu;
+    say!("processor     {} ({} logical CPUs)", cpu.model, cpu.logical.unwrap_or(0))?;
+    say!("features      {}", cpu.features.join(" "))?;
+    for cache in &cpu.caches {
+        say!("cache L{}      {} KiB", cache.level, cache.bytes >> 10)?;
+    }
+    if let Some(bytes) = found.environment.memory_bytes {
+        say!("memory        {:.1} GiB", bytes as f64 / (1u64 << 30) as f64)?;
+    }
+    say!("back end      {}: {}", backend.name(), description.device)?;
+    say!("  instruction set {} of {}", backend.instruction_set(), found.sets.join(", "))?;
+    say!("  products in {}", found.contractions().join(", "))?;
+    say!("  kernels for {}", description.kernels.join(", "))?;
+    Ok(())
+}
+
+/// What earlier runs compiled and chose for GPUs.
+fn print_caches() -> Result<(), Failure> {
     if let Some(cache) = Cache::of_user() {
         match cache.size() {
             Ok((count, bytes)) => say!(
@@ -112,10 +156,7 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
             choices.folder().display()
         )?;
     }
-    for warning in environment.warnings() {
-        say!("note          {warning}")?;
-    }
-    Ok(Exit::Fine)
+    Ok(())
 }
 
 /// Unpacks an engine's libraries into the cache.

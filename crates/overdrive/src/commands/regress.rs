@@ -16,7 +16,7 @@ use overdrive::files::{Contents, Place};
 use overdrive::gate;
 use overdrive::gate::checkout::{CheckoutError, Commit, Repository};
 use overdrive::gate::command::{Invocation, Programs};
-use overdrive::gate::{Session, junit, markdown, terminal};
+use overdrive::gate::{GateSession, junit, markdown, terminal};
 use overdrive_process::Stop;
 use progress::GateProgress;
 use std::time::{Duration, Instant};
@@ -50,7 +50,8 @@ pub(crate) fn regress(arguments: &Regress, stop: &Stop) -> Result<Exit, Failure>
         toolchains: [None, None],
     };
     let progress = GateProgress::start();
-    let session = Session::new(&mut programs, &progress, arguments.seed).with_stop(stop.clone());
+    let session =
+        GateSession::new(&mut programs, &progress, arguments.seed).with_stop(stop.clone());
     let session = match arguments.budget {
         Some(seconds) => session.with_budget(Duration::from_secs(seconds)),
         None => session,

@@ -4,12 +4,13 @@ mod brought;
 
 use super::{output, resume};
 use crate::cli::Run;
+use crate::devices::{self, Opened};
+use crate::energy;
 use crate::engines::Contestants;
 use crate::failure::{Failure, unknown};
 use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::say;
-use crate::{devices, energy};
 use brought::Brought;
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
@@ -55,19 +56,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
 
     let devices: Vec<Device<'_>> =
         opened.iter().map(|d| Device { backend: d.backend.as_ref(), threads: d.threads }).collect();
-    // Other people's products run on the processor.
-    let beside_peers = opened.iter().filter(|device| device.described.is_none());
-    let thread_counts: Vec<u32> = beside_peers.map(|device| device.threads).collect();
-    let products: Vec<_> = overdrive_foreign::MATMULS
-        .iter()
-        .flat_map(|&(name, matmul)| thread_counts.iter().map(move |&n| (name, n, matmul)))
-        .map(|(name, n, matmul)| {
-            let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape| {
-                matmul(n as usize, a, b, c, shape)
-            };
-            (name, n, call)
-        })
-        .collect();
+    let products = products(&opened);
     let matmul_peers: Vec<MatmulPeer<'_>> = products
         .iter()
         .map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run })
@@ -78,25 +67,12 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let started = contestants.start(original.as_ref(), (reference.description(), gpu))?;
     let engines: Vec<Device<'_>> =
         contestants.devices(&started).into_iter().map(|(_, device)| device).collect();
-    for text in contestants.described() {
-        results.notes.push(Note { study: "compilation".to_owned(), text });
-    }
     let peers = start_peers(&arguments.peers, &devices[0], stop)?;
-    for peer in &peers {
-        let text = format!(
-            "{} {} on {} beside ours, by --peers",
-            peer.name(),
-            peer.version(),
-            peer.device()
-        );
-        results.notes.push(Note { study: "peers".to_owned(), text });
-    }
+    results.notes.extend(who_takes_part(&contestants, &peers));
     let clock = SystemClock::new();
     let spinner = if arguments.ci { Spinner::silent() } else { Spinner::over(job.studies().len()) };
     let tuning = RefCell::default();
-    // Cases that were named are taken, however long they take, by whoever takes part.
-    let is_limited = arguments.quick && arguments.case.is_empty();
-    let allowance = Allowance::of(is_limited.then_some(GUEST_NS));
+    let allowance = Allowance::of(is_limited(arguments).then_some(GUEST_NS));
     let probes = if arguments.quick { EnergyProbes::new() } else { energy::probes(&clock) };
     // A failed write is reported when the run ends.
     let keep = |results: &Results| drop(output::write_results(&place, results));
@@ -137,6 +113,54 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     context.probes.ceilings =
         earlier.as_ref().map_or_else(|| ceilings(&context), |e| e.ceilings.clone());
     results.ceilings.clone_from(&context.probes.ceilings);
+    run_studies(&job, arguments, (&mut context, &mut results), &spinner);
+    spinner.finish();
+    results.variants = variants(&results, arguments);
+    told(arguments, &place, &results, stop)
+}
+
+/// Products of other people's libraries, which run on the processor, by the threads that they use.
+fn products(
+    opened: &[Opened],
+) -> Vec<(&'static str, u32, impl Fn(&[f32], &[f32], &mut [f32], [usize; 3]))> {
+    let processors = opened.iter().filter(|device| device.described.is_none());
+    let thread_counts: Vec<u32> = processors.map(|device| device.threads).collect();
+    overdrive_foreign::MATMULS
+        .iter()
+        .flat_map(|&(name, matmul)| thread_counts.iter().map(move |&n| (name, n, matmul)))
+        .map(|(name, n, matmul)| {
+            let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape: [usize; 3]| {
+                matmul(n as usize, a, b, c, shape)
+            };
+            (name, n, call)
+        })
+        .collect()
+}
+
+/// Notes on the engines and frameworks that are measured beside ours.
+fn who_takes_part(contestants: &Contestants, peers: &[Peer]) -> Vec<Note> {
+    let note = |study: &str, text| Note { study: study.to_owned(), text };
+    let engines = contestants.described().into_iter().map(|text| note("compilation", text));
+    let frameworks = peers.iter().map(|peer| {
+        let (name, version, device) = (peer.name(), peer.version(), peer.device());
+        note("peers", format!("{name} {version} on {device} beside ours, by --peers"))
+    });
+    engines.chain(frameworks).collect()
+}
+
+/// Whether the run has a share of time for each study. Cases that were named are taken, however
+/// long they take, by whoever takes part.
+fn is_limited(arguments: &Run) -> bool {
+    arguments.quick && arguments.case.is_empty()
+}
+
+/// Runs the studies of a job one after the other, until a request to end.
+fn run_studies(
+    job: &Job<'_>,
+    arguments: &Run,
+    (context, results): (&mut Context<'_>, &mut Results),
+    spinner: &Spinner,
+) {
     for (name, quick_seconds) in job.studies() {
         if context.sampling.stop.is_requested() {
             let text = "interrupted: what had been measured by then is kept".to_owned();
@@ -145,20 +169,17 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         }
         spinner.next();
         spinner.study(name);
-        let share_ns = quick_seconds * 1_000_000_000;
-        context.sampling.deadline_ns = is_limited.then(|| clock.now_ns() + share_ns);
-        allowance.renew();
-        match &job {
+        let deadline_ns = || context.sampling.clock.now_ns() + quick_seconds * 1_000_000_000;
+        context.sampling.deadline_ns = is_limited(arguments).then(deadline_ns);
+        context.sampling.allowance.renew();
+        match job {
             Job::Studies(studies) => {
                 let study = studies.iter().find(|study| study.name() == name);
-                study.expect("its own name").run(&context, &mut results);
+                study.expect("its own name").run(context, results);
             }
-            Job::Model(brought, _) => brought.study(name, arguments, (&context, &mut results)),
+            Job::Model(brought, _) => brought.study(name, arguments, (context, results)),
         }
     }
-    spinner.finish();
-    results.variants = variants(&results, arguments);
-    told(arguments, &place, &results, stop)
 }
 
 /// Writes and tells the results of a run, whole or interrupted.

@@ -1,5 +1,6 @@
 //! `overdrive train`: a model from data; the folder that it leaves is a MODEL.
 
+mod failure;
 mod learnt;
 mod nproc;
 mod tabular;
@@ -13,6 +14,7 @@ use crate::invoked::{command_line, command_with};
 use crate::terminal::say;
 use crate::training::{Watch, record};
 use crate::{devices, model};
+use failure::failure;
 use learnt::{ADAPTER, Learnt, TestScores, score};
 use overdrive::bench::exit::Exit;
 use overdrive::bench::json::to_json;
@@ -172,12 +174,4 @@ fn unkept(error: TrainError, checkpoint: &Path, arguments: &Train) -> Failure {
         "{error}. Earlier steps are kept in `{file}`; go on with: {}",
         again(arguments)
     ))
-}
-
-fn failure(error: TrainError) -> Failure {
-    match error {
-        TrainError::Backend(error) => devices::failure(error),
-        TrainError::NonFinite { .. } => Failure::harness(error),
-        _ => Failure::bad_input(error),
-    }
 }

@@ -23,7 +23,8 @@ use overdrive_ir::{DType, Decline, Graph, OpRef, Plan, Port};
 use super::call::{element, store};
 use super::dropout::Dropping;
 use super::function::{self, Functions};
-use super::grad_task::{AttentionGradScratch, AttentionGradShape, KeyBlock, Wanted};
+use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
+use super::grad_task::{KeyBlock, Wanted};
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::HeadRows;
@@ -214,7 +215,8 @@ where
             let end = (tile + shape.block * shape.blocks).min(work.keys.end);
             for (number, first) in (tile..end).step_by(shape.block).enumerate() {
                 let keys = (end - first).min(shape.block);
-                // SAFETY: as the caller promised.
+                // SAFETY: the keys are the work's, whose rows can be read, and `number` is a block
+                // of the tile.
                 unsafe { shape.pack_keys([k, v], (number, first, keys), buffers) };
             }
             for query in work.queries.clone().step_by(shape.group) {
@@ -223,7 +225,7 @@ where
                 if visible <= tile {
                     continue;
                 }
-                // SAFETY: as the caller promised.
+                // SAFETY: the queries are the work's, whose rows and numbers can be read.
                 unsafe {
                     shape.pack_queries([q, dout], [query, queries], buffers);
                     self.numbers(matrix, [query, queries], (buffers, slots));
@@ -239,7 +241,8 @@ where
                         buffers.dv.wrapping_add(key * shape.values),
                     ];
                     let block = KeyBlock { number, keys, seen, queries };
-                    // SAFETY: as the caller promised.
+                    // SAFETY: block and group are packed above, and the sums begin at the block's
+                    // queries and keys.
                     unsafe { shape.block((buffers, slots), (at, block), sums, work.wanted) };
                 }
             }
@@ -316,14 +319,14 @@ unsafe fn store_scaled<T: Narrow>(
 {
     let scale = T::Acc::from_f64(scale);
     row.iter_mut().for_each(|x| *x = x.mul(scale));
-    // SAFETY: as the caller promised.
+    // SAFETY: the result has this row, which nobody else touches.
     unsafe { store::<T>(row, element(place, at, slots), place.strides[3]) }
 }
 
 /// # Safety
 /// `from` has `len` elements.
 unsafe fn zero<A>(from: *mut A, len: usize) {
-    // SAFETY: as the caller promised; zeros are numbers.
+    // SAFETY: there are `len` elements; zeros are numbers.
     unsafe { from.write_bytes(0, len) }
 }
 

@@ -1,78 +1,22 @@
 //! One block of the gradients: some keys against some queries of a head.
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
-use super::dropout::{Dropping, Kept};
-use super::function::{Functions, Position, Visible};
-use super::reach::{Reach, ScoreExtent};
+use super::dropout::Kept;
+use super::function::{Position, Visible};
+use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
+use super::reach::ScoreExtent;
 use super::softmax::Score;
 use super::task::HeadRows;
-use super::weigh::{Weigh, Weighed};
-use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines};
-use crate::loops::isa::{Ahead, LaneEntry, Operands};
+use super::weigh::Weighed;
+use crate::gemm::{BlockProduct, Narrow, OperandLines};
+use crate::loops::isa::{Ahead, Operands};
 use crate::slots::SlotTable;
-use crate::threads::{PlacedParts, Scratch, ScratchParts};
-
-/// Sizes of the attention and of its blocks, and the kernels.
-#[derive(Debug)]
-pub(super) struct AttentionGradShape<T: Element> {
-    pub(super) kernel: &'static MicroKernel<T>,
-    pub(super) weigh: Weigh,
-    pub(super) hide: LaneEntry,
-    pub(super) steepen: LaneEntry,
-    pub(super) functions: Functions,
-    pub(super) dropping: Option<Dropping>,
-    pub(super) reach: Reach,
-    /// Channels of q and k.
-    pub(super) depth: usize,
-    /// Channels of v.
-    pub(super) values: usize,
-    /// Factor that turns scores into exponents of 2.
-    pub(super) factor: f64,
-    /// Queries of a group, a multiple of the kernel's columns.
-    pub(super) group: usize,
-    /// Keys of a block.
-    pub(super) block: usize,
-    /// Blocks of a tile.
-    pub(super) blocks: usize,
-}
 
 /// The gradients that a task sums up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) queries: bool,
     pub(super) keys: bool,
-}
-
-/// The parts of a worker's scratch.
-#[derive(Debug)]
-pub(super) struct AttentionGradScratch<'a, A> {
-    /// For a group: q and dout, packed as right operands of scores and slopes, and again as those
-    /// of the gradients of k and v.
-    group: [*mut u8; 4],
-    /// For each block of a tile: k and v, packed as left operands, and k packed as that of the
-    /// gradient of q.
-    tile: [*mut u8; 3],
-    /// Scores and slopes, keys by queries; and the slopes of a score function.
-    scores: *mut A,
-    slopes: *mut A,
-    steep: *mut A,
-    rounded: *mut u8,
-    packed: *mut u8,
-    packed_slopes: *mut u8,
-    /// The log-sum-exp and delta of the queries of a group.
-    pub(super) rows: [*mut A; 2],
-    /// Sums of dq: for each group of queries, channel by query.
-    pub(super) dq: *mut A,
-    /// Sums of dk and dv, key by channel.
-    pub(super) dk: *mut A,
-    pub(super) dv: *mut A,
-    /// For a group, query by channel.
-    pub(super) turned: *mut A,
-    visible: *mut u8,
-    functions: *mut u8,
-    /// Factors on weights, if some are dropped.
-    kept: *mut A,
-    _placed: PlacedParts<'a, 22>,
 }
 
 /// Extent of a block: its number in the tile, its keys, the keys that its queries see, and its
@@ -89,69 +33,6 @@ impl<T: Narrow> AttentionGradShape<T>
 where
     T::Acc: Score,
 {
-    /// Cuts scratch into the parts of a task of so many queries and keys.
-    pub(super) fn buffers<'a>(
-        &self,
-        [queries, keys]: [usize; 2],
-        scratch: &'a mut Scratch,
-    ) -> AttentionGradScratch<'a, T::Acc> {
-        let (kernel, acc) = (self.kernel, size_of::<T::Acc>());
-        let (group, block, depth, values) = (self.group, self.block, self.depth, self.values);
-        let direct = kernel.takes_sums();
-        let only_if = |wanted: bool, bytes: usize| if wanted { bytes } else { 0 };
-        let matrix = block * group;
-        let placed = scratch.place(ScratchParts::new([
-            ("queries", kernel.b_bytes(group, depth)),
-            ("slopes of outputs", kernel.b_bytes(group, values)),
-            ("rows of queries", kernel.b_bytes(depth, group)),
-            ("rows of slopes of outputs", kernel.b_bytes(values, group)),
-            ("keys", self.blocks * kernel.a_bytes(block, depth)),
-            ("values", self.blocks * kernel.a_bytes(block, values)),
-            ("columns of keys", self.blocks * kernel.a_bytes(depth, block)),
-            ("scores", matrix * acc),
-            ("slopes", matrix * acc),
-            ("rounded", only_if(!direct, matrix * size_of::<T>())),
-            ("packed weights", only_if(!direct, kernel.a_bytes(block, group))),
-            ("packed slopes", only_if(!direct, kernel.b_bytes(group, block))),
-            ("log-sum-exps", group * acc),
-            ("deltas", group * acc),
-            ("gradients of queries", queries.next_multiple_of(group) * depth * acc),
-            ("gradients of keys", keys * depth * acc),
-            ("gradients of values", keys * values * acc),
-            ("rows of gradients of queries", group * depth * acc),
-            ("slopes of scores", only_if(self.functions.has_score(), matrix * acc)),
-            ("visibility", only_if(self.functions.has_mask(), matrix)),
-            ("score and mask functions", self.functions.scratch_bytes()),
-            ("weights that stay", only_if(self.dropping.is_some(), matrix * acc)),
-        ]));
-        let at = placed.starts;
-        // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow.
-        // SAFETY: the parts have the elements.
-        unsafe {
-            at[7].cast::<T::Acc>().write_bytes(0, matrix);
-            at[8].cast::<T::Acc>().write_bytes(0, matrix);
-        }
-        AttentionGradScratch {
-            group: [at[0], at[1], at[2], at[3]],
-            tile: [at[4], at[5], at[6]],
-            scores: at[7].cast(),
-            slopes: at[8].cast(),
-            rounded: at[9],
-            packed: at[10],
-            packed_slopes: at[11],
-            rows: [at[12].cast(), at[13].cast()],
-            dq: at[14].cast(),
-            dk: at[15].cast(),
-            dv: at[16].cast(),
-            turned: at[17].cast(),
-            steep: at[18].cast(),
-            visible: at[19],
-            functions: at[20],
-            kept: at[21].cast(),
-            _placed: placed,
-        }
-    }
-
     /// Packs block `number` of a tile: `keys` keys from `first` on.
     ///
     /// # Safety
@@ -163,7 +44,8 @@ where
         buffers: &AttentionGradScratch<'_, T::Acc>,
     ) {
         let [left, values, columns] = self.block_of(number, buffers);
-        // SAFETY: as the caller promised.
+        // SAFETY: the rows of these keys can be read, and the block's place in the tile
+        // (`block_of`) has room for a whole block.
         unsafe {
             self.kernel.pack_a(k.lines(first, keys, self.depth), left);
             self.kernel.pack_a(v.lines(first, keys, self.values), values);
@@ -182,7 +64,8 @@ where
         buffers: &AttentionGradScratch<'_, T::Acc>,
     ) {
         let [columns, dcolumns, rows, drows] = buffers.group;
-        // SAFETY: as the caller promised.
+        // SAFETY: the rows of these queries can be read, and each part of the group has room for
+        // `group` of them.
         unsafe {
             self.kernel.pack_b_block(q.lines(first, queries, self.depth), columns);
             self.kernel.pack_b_block(dout.lines(first, queries, self.values), dcolumns);
@@ -218,7 +101,7 @@ where
         let width = queries.next_multiple_of(kernel.tile()[1]);
         let [left, values, columns] =
             self.block_of(block.number, buffers).map(<*mut u8>::cast_const);
-        let [right, dright, rows, drows] = buffers.group.map(<*mut u8>::cast_const);
+        let [right, dright, ..] = buffers.group.map(<*mut u8>::cast_const);
         let (scores, slopes) = (buffers.scores, buffers.slopes);
         let product = |a, b, c, k| BlockProduct {
             a,
@@ -230,16 +113,56 @@ where
             k,
             accumulate: false,
         };
-        // SAFETY: as the caller promised; each part has its room.
+        // SAFETY: block and group are packed. Scores and slopes have room for a block by a group,
+        // of which `seen` by `width` are touched; dq, dk and dv are the caller's alone.
         unsafe {
-            let lanes = seen * stride;
-            let visible = if self.functions.has_mask() { lanes } else { 0 };
+            let scored = product(left, right, scores, self.depth);
+            if self.score((buffers, slots), (at, block), scored) == Visible::None {
+                return;
+            }
+            kernel.multiply_block(product(values, dright, slopes, self.values));
+            let kept = Kept { factors: buffers.kept, rows: seen, stride };
+            if let Some(dropping) = &self.dropping {
+                dropping.draw(kept, at, slots);
+                dropping.apply(slopes, kept);
+            }
+            self.weigh(buffers, [seen, width]);
+            // Slopes are of all weights, values of those that stay.
+            if let Some(dropping) = &self.dropping {
+                dropping.apply(scores, kept);
+            }
+            if wanted.queries {
+                self.add_queries(buffers, (columns, dq), [keys, seen, width]);
+            }
+            if wanted.keys {
+                self.add_keys(buffers, [dk, dv], [seen, queries]);
+            }
+        }
+    }
+
+    /// Scores of the keys by the queries of a block, after the functions, hidden ones at the end of
+    /// the range. Where none is visible, none is computed.
+    ///
+    /// # Safety
+    /// As for [`block`](Self::block).
+    unsafe fn score(
+        &self,
+        (buffers, slots): (&AttentionGradScratch<'_, T::Acc>, &SlotTable),
+        (at, block): (Position, KeyBlock),
+        product: BlockProduct<T::Acc>,
+    ) -> Visible {
+        let (scores, stride, KeyBlock { seen, queries, .. }) = (buffers.scores, self.group, block);
+        let lanes = seen * stride;
+        let visible = if self.functions.has_mask() { lanes } else { 0 };
+        // SAFETY: visibility and scores have room for a block by a group, at least `lanes`. The
+        // slots hold what the functions read.
+        unsafe {
             let visible = std::slice::from_raw_parts_mut(buffers.visible, visible);
             let visibility = self.functions.visible(visible, at, slots, buffers.functions);
             if visibility == Visible::None {
-                return;
+                return visibility;
             }
-            kernel.multiply_block(product(left, right, scores, self.depth));
+            self.kernel.multiply_block(product);
             let scored = std::slice::from_raw_parts_mut(scores, lanes);
             self.functions.score((scored, buffers.steep), at, slots, buffers.functions);
             let hidden = if self.factor < 0.0 { T::Acc::HIGHEST } else { T::Acc::LOWEST };
@@ -252,61 +175,76 @@ where
             }
             let extent = ScoreExtent { seen, width: queries, stride };
             self.reach.hide((scores, extent), [at[2] as usize, at[3] as usize], hidden);
-            kernel.multiply_block(product(values, dright, slopes, self.values));
-            let kept = Kept { factors: buffers.kept, rows: seen, stride };
-            if let Some(dropping) = &self.dropping {
-                dropping.draw(kept, at, slots);
-                dropping.apply(slopes, kept);
-            }
-            let weighed = Weighed {
-                scores,
-                slopes,
-                shift: buffers.rows[0].cast_const(),
-                delta: buffers.rows[1].cast_const(),
-                factor: T::Acc::from_f64(self.factor),
-                stride,
-                queries: width,
-            };
-            let source = std::ptr::from_ref(&weighed).cast::<u8>();
-            let weigh = match self.functions.has_score() {
-                true => self.weigh.unscaled,
-                false => self.weigh.scaled,
-            };
-            let dst = std::ptr::null_mut();
+            visibility
+        }
+    }
+
+    /// Turns scores into weights, and slopes of weights into slopes of scores.
+    ///
+    /// # Safety
+    /// Scores and slopes have `seen` rows of `width` queries, whose numbers are there.
+    unsafe fn weigh(&self, buffers: &AttentionGradScratch<'_, T::Acc>, [seen, width]: [usize; 2]) {
+        let (slopes, stride) = (buffers.slopes, self.group);
+        let weighed = Weighed {
+            scores: buffers.scores,
+            slopes,
+            shift: buffers.rows[0].cast_const(),
+            delta: buffers.rows[1].cast_const(),
+            factor: T::Acc::from_f64(self.factor),
+            stride,
+            queries: width,
+        };
+        let source = std::ptr::from_ref(&weighed).cast::<u8>();
+        let has_score = self.functions.has_score();
+        let weigh = if has_score { self.weigh.unscaled } else { self.weigh.scaled };
+        let dst = std::ptr::null_mut();
+        // SAFETY: scores and slopes have `seen` rows of `stride` lanes, and so has `steep` where
+        // there is a score function.
+        unsafe {
             weigh(seen, &Operands { dst, src: [source; 3], immediate: 0, ahead: Ahead::NONE });
-            if self.functions.has_score() {
+            if has_score {
                 let src = [buffers.steep.cast_const().cast(); 3];
                 let operands =
                     Operands { dst: slopes.cast(), src, immediate: 0, ahead: Ahead::NONE };
-                (self.steepen)(lanes, &operands);
+                (self.steepen)(seen * stride, &operands);
             }
-            // Slopes are of all weights, values of those that stay.
-            if let Some(dropping) = &self.dropping {
-                dropping.apply(scores, kept);
-            }
-            if wanted.queries {
-                self.add_queries(buffers, (columns, dq), [keys, seen, width]);
-            }
-            if wanted.keys {
-                for (sums, right, to, channels) in
-                    [(scores, drows, dv, self.values), (slopes, rows, dk, self.depth)]
-                {
-                    let product = BlockProduct {
-                        a: sums.cast_const().cast(),
-                        b: right,
-                        c: to,
-                        c_stride: channels,
-                        rows: seen,
-                        cols: channels,
-                        k: queries,
-                        accumulate: true,
-                    };
-                    if kernel.takes_sums() {
-                        kernel.multiply_lines(product, stride);
-                    } else {
-                        let a = self.packed(buffers, sums, [seen, queries]);
-                        kernel.multiply_block(BlockProduct { a, ..product });
-                    }
+        }
+    }
+
+    /// Adds the products of weights and slopes of outputs to dv, and those of slopes and queries to
+    /// dk.
+    ///
+    /// # Safety
+    /// As for [`block`](Self::block), whose weights and slopes are there.
+    unsafe fn add_keys(
+        &self,
+        buffers: &AttentionGradScratch<'_, T::Acc>,
+        [dk, dv]: [*mut T::Acc; 2],
+        [seen, queries]: [usize; 2],
+    ) {
+        let kernel = self.kernel;
+        let [_, _, rows, drows] = buffers.group.map(<*mut u8>::cast_const);
+        for (sums, right, to, channels) in
+            [(buffers.scores, drows, dv, self.values), (buffers.slopes, rows, dk, self.depth)]
+        {
+            let product = BlockProduct {
+                a: sums.cast_const().cast(),
+                b: right,
+                c: to,
+                c_stride: channels,
+                rows: seen,
+                cols: channels,
+                k: queries,
+                accumulate: true,
+            };
+            // SAFETY: `sums` are `seen` rows of `queries`, the group is packed, and `to` has a row
+            // of `channels` for each key that is seen.
+            unsafe {
+                if kernel.takes_sums() {
+                    kernel.multiply_lines(product, self.group);
+                } else {
+                    let a = self.packed(buffers, sums, [seen, queries]);
+                    kernel.multiply_block(BlockProduct { a, ..product });
                 }
             }
         }
@@ -322,7 +260,8 @@ where
         let (kernel, stride) = (self.kernel, self.group);
         let rows = kernel.tile()[0];
         let direct = kernel.takes_sums();
-        // SAFETY: as the caller promised.
+        // SAFETY: `columns` are the block's packed keys, slopes have `seen` rows of `width`, and dq
+        // has `depth` rows of `stride`.
         unsafe {
             let b = if direct {
                 buffers.slopes.cast_const().cast()
@@ -362,7 +301,8 @@ where
         sums: *mut T::Acc,
         [seen, queries]: [usize; 2],
     ) -> *const u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: `sums` are `seen` rows of `queries`, and `packed` has room for a block by a
+        // group.
         unsafe {
             self.round(buffers, sums, [seen, queries]);
             let (from, line_stride) = (buffers.rounded.cast_const().cast::<T>(), self.group);
@@ -380,7 +320,7 @@ where
         [rows, width]: [usize; 2],
     ) {
         for row in 0..rows {
-            // SAFETY: as the caller promised.
+            // SAFETY: `sums` and `rounded` have `group` elements a row, at least `width`.
             unsafe {
                 let from = std::slice::from_raw_parts(sums.add(row * self.group), width);
                 let to = buffers.rounded.cast::<T>().add(row * self.group);

@@ -8,8 +8,8 @@
 //! second product. So probabilities are never packed, and maximum and sum run down columns, which
 //! are vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
-//! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad` and
-//! `grad_task`.
+//! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
+//! `grad_shape` and `grad_task`.
 //!
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
@@ -19,6 +19,7 @@ mod call;
 mod dropout;
 mod function;
 mod grad;
+mod grad_shape;
 mod grad_task;
 mod reach;
 mod softmax;

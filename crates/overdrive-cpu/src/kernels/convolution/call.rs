@@ -13,7 +13,7 @@ use super::lines::{Band, ByLines};
 use super::packed_weights::{KBlock, PackedWeights, Packer, Taps, WeightSide, kernel_of};
 use super::panel::PIECE;
 use super::pixel_table::PixelTable;
-use super::stage::{Channels, PixelSpan, Stage};
+use super::stage::{Channels, PixelSpan, StagingGeometry};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::{BlockProduct, Element, MicroKernel, OperandLines};
 use crate::kernels::axis::WindowAxis;
@@ -55,7 +55,7 @@ pub(super) struct Convolution<T: Element> {
     pub(super) kernel: &'static MicroKernel<T>,
     pub(super) input: Strided,
     pub(super) weights: PackedWeights<T>,
-    stage: Stage,
+    stage: StagingGeometry,
     /// The table that takes the stage's place where images are small, but for lines of one.
     table: Option<PixelTable>,
     /// Elements of a unit of the stage.
@@ -148,7 +148,7 @@ impl<T: Format> Convolution<T> {
         let pixels = axes.iter().map(|axis| axis.output).product::<usize>().max(1);
         let images = (input.sizes[0].min(SPAN / pixels), bytes(input.strides[0]));
         let table = PixelTable::new(&axes, channels, images, kernel.tile()[1]);
-        let stage = Stage::new(axes, channels);
+        let stage = StagingGeometry::new(axes, channels);
         let k = stage.rows() * interleaved;
         let depth = kernel.depth(k);
         let finish = Finish::new(plan, call)?;

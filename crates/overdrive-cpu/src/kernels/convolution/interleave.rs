@@ -112,12 +112,13 @@ pub(super) unsafe fn interleave_image(
     count: usize,
     to: *mut [u16; FEW],
 ) {
-    // SAFETY: as the caller promised; a channel that is none is read from the first and not used.
+    // SAFETY: each of `channels` has `count` elements. Another one is read from the first and not
+    // used.
     let line = |channel: usize| unsafe {
         let channel = if channel < channels { channel as isize } else { 0 };
         std::slice::from_raw_parts(from.wrapping_offset(channel * apart), count)
     };
-    // SAFETY: as the caller promised, there is room for the pixels.
+    // SAFETY: `to` has room for `count` pixels.
     let to = unsafe { std::slice::from_raw_parts_mut(to, count) };
     let (a, b, c, d) = (line(0), line(1), line(2), line(3));
     let [b_mask, c_mask, d_mask] =
@@ -173,7 +174,8 @@ mod x86 {
         columns: InterleavedColumns,
     ) {
         let index: [i32; 16] = std::array::from_fn(|i| (STEP * i) as i32);
-        // SAFETY: as the caller promised; masks leave out what does not exist.
+        // SAFETY: a line has the elements that `columns` reads, or is null, and `to` has room for
+        // the units. Masks leave out the rest.
         unsafe {
             let index = _mm512_loadu_si512(index.as_ptr().cast());
             vectors::<STEP>(columns, |first, stored, read| {
@@ -201,7 +203,8 @@ mod x86 {
     ) {
         // Index bit 5 chooses the second line.
         let index: [i16; 32] = std::array::from_fn(|i| (i / 2 * STEP + i % 2 * 32) as i16);
-        // SAFETY: as the caller promised; masks leave out what does not exist.
+        // SAFETY: each line has the elements that `columns` reads, or is null, and `to` has room
+        // for the units. Masks leave out the rest.
         unsafe {
             let index = _mm512_loadu_si512(index.as_ptr().cast());
             vectors::<STEP>(columns, |first, stored, read| {
@@ -226,7 +229,8 @@ mod x86 {
         to: *mut u8,
         columns: InterleavedColumns,
     ) {
-        // SAFETY: as the caller promised; masks leave out what does not exist.
+        // SAFETY: each line has the elements that `columns` reads, or is null, and `to` has room
+        // for the units. Masks leave out the rest.
         unsafe {
             vectors::<STEP>(columns, |first, stored, read| {
                 let [a, b, c, d] = lines.map(|line| {

@@ -54,7 +54,7 @@ struct Phase {
 
 /// The geometry of a convolution's staging.
 #[derive(Clone, Debug)]
-pub(super) struct Stage {
+pub(super) struct StagingGeometry {
     channels: Channels,
     outer: Vec<WindowAxis>,
     /// Per tap of the outer axes, where it is in the input with its zeros inserted.
@@ -93,7 +93,7 @@ struct StageLayout {
 /// Columns of the widest panel.
 const MOST_COLUMNS: usize = 32;
 
-impl Stage {
+impl StagingGeometry {
     /// `axes` are the spatial ones.
     pub(super) fn new(mut axes: Vec<WindowAxis>, channels: Channels) -> Self {
         while axes.len() < 2 {

@@ -271,8 +271,8 @@ extern "C" __global__ void
 __cluster_dims__(SPLIT, 1, 1)
 #endif
 __launch_bounds__(THREADS, 2)
-gemm_few(const __grid_constant__ TensorMap input_map, const __grid_constant__ Maps maps,
-         const __grid_constant__ Given given) {
+gemm_skinny(const __grid_constant__ TensorMap input_map, const __grid_constant__ Maps maps,
+            const __grid_constant__ Given given) {
     extern __shared__ u8 dynamic[];
     __shared__ alignas(8) u64 full[PARTS * STAGES];
     let_next_begin();

@@ -12,7 +12,7 @@ use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
-use overdrive_ir::{DType, Graph, OpRef, row_major};
+use overdrive_ir::{DType, Graph, OpRef};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named
         return Err(Refusal::Unsupported("a product that nobody reads".to_owned()));
     };
     let weights = ["codes", "scale", "zero", "tensor_scale"].map(find);
-    if let Some(view) = weights.into_iter().flatten().find(|view| !is_dense(view)) {
+    if let Some(view) = weights.into_iter().flatten().find(|view| !view.is_dense()) {
         let reason =
             format!("weights of {} whose rows do not follow each other; copy them first", view.ty);
         return Err(Refusal::Unsupported(reason));
@@ -206,17 +206,6 @@ fn copies_in_bulk(architecture: Architecture) -> bool {
         Architecture::Sm90a | Architecture::Sm100a => true,
         Architecture::Other(capability) => capability >= 90,
     }
-}
-
-/// Whether a view is all of its slot, row after row.
-fn is_dense(view: &View) -> bool {
-    let sizes = view.ty.sizes();
-    let dense = row_major(&sizes).into_iter().map(|stride| stride as i64);
-    view.offset == 0
-        && dense
-            .zip(&view.strides)
-            .zip(&sizes)
-            .all(|((dense, &found), &size)| dense == found || size <= 1)
 }
 
 /// Where the rows of a view begin, in elements from its first, and the step along them.

@@ -1,10 +1,12 @@
 //! The machine's answers to a search.
 
-use super::machine::{OwnMachine, Stage};
+use super::machine::{OwnMachine, SearchStage};
 use super::parts;
 use crate::commands::quantize::fit_together;
 use overdrive::ir::{Backend, Graph, Mode, Tuning};
-use overdrive::optimize::{Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, Session};
+use overdrive::optimize::{
+    Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, TimedForms,
+};
 use overdrive::passes::{
     Additions, MODES, Preparation, Quantization, QuantizationMode, RangeRule, Rounding,
 };
@@ -30,9 +32,9 @@ impl Machine for OwnMachine<'_> {
         rungs
     }
 
-    fn time(&mut self, forms: &[Form], care: Care) -> Result<Session, Halt> {
+    fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
         if care == Care::Screening {
-            self.going(stage_of(forms, Stage::Timing))?;
+            self.going(stage_of(forms, SearchStage::Timing))?;
         }
         let graphs = forms.iter().map(|form| self.graph(form)).collect::<Result<Vec<_>, _>>()?;
         let named: Vec<String> = forms.iter().skip(1).map(Form::said).collect();
@@ -75,12 +77,12 @@ impl Machine for OwnMachine<'_> {
                 Ok(Block { times, samples_ns })
             })
             .collect::<Result<_, Halt>>()?;
-        Ok(Session { forms: names, care, blocks, peak_bytes })
+        Ok(TimedForms { forms: names, care, blocks, peak_bytes })
     }
 
     fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
         if part == Part::Choosing {
-            self.going(stage_of(slice::from_ref(form), Stage::Choosing))?;
+            self.going(stage_of(slice::from_ref(form), SearchStage::Choosing))?;
         }
         let (samples, template) = (self.samples, &self.subject.template);
         let judge = match part {
@@ -100,7 +102,7 @@ impl Machine for OwnMachine<'_> {
         if form.is_float() {
             return Ok(Footprint::float(&self.subject.template.graph).total());
         }
-        self.going(stage_of(slice::from_ref(form), Stage::Timing))?;
+        self.going(stage_of(slice::from_ref(form), SearchStage::Timing))?;
         Ok(Footprint::of(&self.made(form)?.made).total())
     }
 
@@ -140,8 +142,8 @@ fn searches(mode: &QuantizationMode) -> bool {
 }
 
 /// The stage that asks for these forms: mixes come last.
-fn stage_of(forms: &[Form], of_modes: Stage) -> Stage {
-    if forms.iter().any(|form| !form.layers.is_empty()) { Stage::Mixing } else { of_modes }
+fn stage_of(forms: &[Form], of_modes: SearchStage) -> SearchStage {
+    if forms.iter().any(|form| !form.layers.is_empty()) { SearchStage::Mixing } else { of_modes }
 }
 
 /// Whether an engine takes the model.

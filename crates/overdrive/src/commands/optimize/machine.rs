@@ -31,7 +31,7 @@ pub(super) struct Budget {
 
 /// A stage of a search.
 #[derive(Copy, Clone, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SearchStage {
     Timing,
     Choosing,
     Mixing,
@@ -43,11 +43,11 @@ impl Budget {
     }
 
     /// Seconds that a stage has left.
-    pub(super) fn left_s(self, stage: Stage) -> f64 {
+    pub(super) fn left_s(self, stage: SearchStage) -> f64 {
         let share = match stage {
-            Stage::Timing => 0.4,
-            Stage::Choosing => 0.75,
-            Stage::Mixing => 1.0,
+            SearchStage::Timing => 0.4,
+            SearchStage::Choosing => 0.75,
+            SearchStage::Mixing => 1.0,
         };
         (share * self.all.as_secs_f64() - self.begun.elapsed().as_secs_f64()).max(0.0)
     }
@@ -162,7 +162,7 @@ impl<'a> OwnMachine<'a> {
     }
 
     /// Whether there is time to try more.
-    pub(super) fn going(&self, stage: Stage) -> Result<(), Halt> {
+    pub(super) fn going(&self, stage: SearchStage) -> Result<(), Halt> {
         if self.stop.is_requested() {
             return Err(Halt::Stopped);
         }
@@ -170,7 +170,7 @@ impl<'a> OwnMachine<'a> {
     }
 
     pub(super) fn tell(&self, doing: &str) {
-        let left = self.time.left_s(Stage::Mixing) as u64;
+        let left = self.time.left_s(SearchStage::Mixing) as u64;
         let left = match left {
             0 => "deciding".to_owned(),
             _ => format!("{}:{:02} left to try", left / 60, left % 60),

@@ -1,7 +1,7 @@
 //! The cost of each layer alone: its time by shape, and the loss of the model if only that layer is
 //! quantized.
 
-use super::machine::{OwnMachine, Stage};
+use super::machine::{OwnMachine, SearchStage};
 use overdrive::bench::failure::Failure as Unable;
 use overdrive::bench::oracle::normal_inputs;
 use overdrive::ir::{Builder, Graph, GraphError, Init, Value};
@@ -41,7 +41,7 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
     lost(machine, &mut parts, (&bound, &names, &meant))?;
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
         let Entry::Vacant(class) = parts.times_ns.entry(facts.class) else { continue };
-        machine.going(Stage::Mixing)?;
+        machine.going(SearchStage::Mixing)?;
         machine.tell(&format!("timing a layer of {}", class.key()));
         let times = times(machine, (&bound, layer), &meant);
         class.insert(times.map_err(|unable| machine.halt(&unable))?);
@@ -95,7 +95,7 @@ fn lost(
     // All of the model: a layer that is not named would take the mode too.
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let groups = parts.groups();
-    let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(Stage::Mixing));
+    let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(SearchStage::Mixing));
     let all = groups.len() * meant.len();
     let mut done = 0;
     for group in groups {
@@ -106,7 +106,7 @@ fn lost(
             .map(|facts| facts.name.as_str())
             .collect();
         for (mode, meant) in meant {
-            machine.going(Stage::Mixing)?;
+            machine.going(SearchStage::Mixing)?;
             machine.tell(&format!("scanning layers, {done} of {all}"));
             let alone = meant.only(&of_group, &names);
             let made = quantize(&template.graph, &alone, &evidence).map_err(declined)?;

@@ -3,7 +3,7 @@
 //! The scored model is the written one. Before both, adapters are merged, and weights are rounded
 //! to the types of their original files.
 
-use super::failure;
+use super::failure::failure;
 use super::task::TrainingRun;
 use crate::cli::Train;
 use crate::failure::Failure;

@@ -1,7 +1,7 @@
 //! Models of tables: what the columns mean, classes or a quantity to predict, and a model that has
 //! the size of the data.
 
-use super::failure;
+use super::failure::failure;
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::formats::TableColumns;

@@ -1,6 +1,7 @@
 //! The training task: model, data and recipe, as far as they are known before a device is opened.
 
-use super::{failure, tabular};
+use super::failure::failure;
+use super::tabular;
 use crate::cli::Train;
 use crate::commands::texts::{self, Length};
 use crate::failure::Failure;

@@ -1,0 +1,15 @@
+//! What a user and a model say of the columns of a table before it is read.
+
+use super::Target;
+use overdrive_formats::TableColumns;
+
+/// How a table is read.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reading {
+    /// The column of labels, by its name or its number from 0; else the model's, else the last.
+    pub label: Option<String>,
+    /// What labels are; else what the model has learnt, else what their nature says.
+    pub target: Option<Target>,
+    /// The columns that a model has learnt from, whose names and classes these must have.
+    pub like: Option<TableColumns>,
+}

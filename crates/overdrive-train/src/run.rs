@@ -1,0 +1,105 @@
+//! What a run of training is given, whom it tells how it goes, and what it gives.
+
+use crate::data::{Parts, Split};
+use crate::{Checkpoint, Evaluation, Progress, Recipe, Shards, StepReport};
+use overdrive_formats::Tensors;
+use overdrive_ir::backend::MemoryReport;
+use overdrive_ir::{Backend, Communicator, Graph, Plan};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// A run of training.
+#[derive(Copy, Clone)]
+pub struct Fit<'a> {
+    /// Where it runs.
+    pub backend: &'a dyn Backend,
+    /// The forward graph: input `x`, output `y`, the batch a named dimension `batch`. States that
+    /// begin as given tensors begin so; random ones are drawn from the recipe's seed.
+    pub model: &'a Graph,
+    /// How.
+    pub recipe: &'a Recipe,
+    /// What it learns from.
+    pub train: &'a dyn Split,
+    /// What it is judged by on the way.
+    pub validation: &'a dyn Split,
+    /// Where an earlier run of the same model, recipe and data stopped.
+    pub resume: Option<&'a Checkpoint>,
+    /// The file of checkpoints, written at each look at the validation samples and at the end.
+    pub checkpoint: Option<&'a Path>,
+    /// Most bytes of the device's memory that the plan of a step may take, its states included: to
+    /// fit, values are computed again, and moments of the optimizer and values wait in other
+    /// memory.
+    pub memory_limit: Option<u64>,
+    /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
+    /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
+    pub ranks: Option<&'a dyn Communicator>,
+    /// What the ranks share out among each other beside the batch. Checkpoints hold all of it.
+    pub shards: Shards,
+}
+
+impl<'a> Fit<'a> {
+    /// From the start, on the parts of some data, with nothing kept and no limit of memory.
+    pub fn anew(
+        (backend, model): (&'a dyn Backend, &'a Graph),
+        recipe: &'a Recipe,
+        parts: &'a Parts,
+    ) -> Self {
+        Self {
+            backend,
+            model,
+            recipe,
+            train: parts.train.as_ref(),
+            validation: parts.validation.as_ref(),
+            resume: None,
+            checkpoint: None,
+            memory_limit: None,
+            ranks: None,
+            shards: Shards::Nothing,
+        }
+    }
+}
+
+/// Told how a run goes; may end it.
+pub trait Observer {
+    /// Before the first step: its plan, what the plans of a rank hold, states included, and the
+    /// FLOPs of an update of all ranks.
+    fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
+        let _ = (plan, memory, flops);
+    }
+
+    /// After each step; `Break` ends the run with a checkpoint.
+    fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
+        let _ = report;
+        ControlFlow::Continue(())
+    }
+
+    /// After each look at the validation samples, `done` steps into the run.
+    fn evaluated(&mut self, done: u64, evaluation: &Evaluation) {
+        let _ = (done, evaluation);
+    }
+}
+
+/// Nobody listens.
+impl Observer for () {}
+
+/// How a run ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// All steps were done.
+    Finished,
+    /// The validation loss had stopped falling.
+    Early,
+    /// The observer ended it.
+    Interrupted,
+}
+
+/// What a run gives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Fitted {
+    /// Parameters that were trained: with early stop the best, else the last.
+    pub parameters: Tensors,
+    /// How far it came.
+    pub progress: Progress,
+    /// Why it ended.
+    pub ending: Ending,
+}
