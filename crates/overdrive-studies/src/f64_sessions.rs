@@ -4,7 +4,7 @@
 //! compiling and uploading took longer than running.
 
 use overdrive_bench::failure::Failure;
-use overdrive_bench::oracle::{compared, compared_rows};
+use overdrive_bench::oracle::compared_rows;
 use overdrive_ir::{
     Backend, Builder, DType, Graph, GraphError, Mode, Session, State, Tensor, Tuning, Value,
 };
@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 /// Share of itself that a perturbed value is off by at most: small enough that responses are
 /// linear, and far above what f64 itself rounds.
 pub(crate) const SHARE: f64 = 1.0 / 4096.0;
-/// The graph in f64 with only what is [`compared`] of each output.
+/// The graph in f64 with only what is [compared](overdrive_bench::oracle::compared) of each output.
 pub(crate) fn in_f64(graph: &Graph) -> Result<Graph, GraphError> {
     compute_in_f64(graph).and_then(|wide| with_compared_rows(&wide))
 }
 
-/// The graph with only what is [`compared`] of each output: the rest need not cross to the host.
+/// The graph with only what is [compared](overdrive_bench::oracle::compared) of each output: the rest need not cross to the host.
 fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
     let rows_of = |value: Value| compared_rows(graph.ty(value)).map(|rows| (value, rows));
     let known: BTreeMap<Value, Vec<usize>> =

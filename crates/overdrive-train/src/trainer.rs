@@ -12,8 +12,7 @@ use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
 use overdrive_ir::{
-    Backend, BackendError, Buffer, Choice, Graph, Init, Plan, Session, State, StateDecl, Tensor,
-    TensorType, Tuning,
+    Backend, Choice, Graph, Init, Plan, State, StateDecl, Tensor, TensorType, Tuning,
 };
 use overdrive_passes::draw;
 use std::collections::BTreeMap;

@@ -46,7 +46,7 @@ impl<B> OnDemand<B> {
                 Some(block) => block,
                 None => take(group.bytes)?,
             };
-            let block = kept.insert(block);
+            let block = &*kept.insert(block);
             group.slots.iter().for_each(|&(slot, offset)| place(slot, block, offset));
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::invoked::{command_line, command_with, quoted};
 use crate::progress::Spinner;
 use crate::terminal::say;
 use brought::Brought;
-use overdrive::bench::clock::{Clock, SystemClock};
+use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::harness;
 use overdrive::bench::results::{Note, Results, Variant};
