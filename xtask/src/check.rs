@@ -38,10 +38,6 @@ struct Report {
 
 type Step = (&'static str, fn(&Workspace) -> Result<Report>);
 
-/// The report on every GPU kernel, by NVRTC and with no GPU.
-const KERNELS: [&str; 6] =
-    ["run", "--quiet", "--package", "overdrive-cuda", "--example", "kernels"];
-
 const QUICK: &[Step] = &[
     ("fmt", |workspace| cargo(workspace, &["fmt", "--all", "--check"], &[])),
     ("tidy", |workspace| tidy::run(workspace).map(|()| Report::default())),
@@ -57,10 +53,10 @@ const QUICK: &[Step] = &[
     }),
 ];
 
-/// The tests of other people's engines, with every one that can be built in; the default build's
-/// are among the tests.
+/// The tests of other people's engines, with the one that the default build leaves out. The whole
+/// workspace is named, so that all else is as it was built for the tests.
 const ENGINES: [&str; 6] =
-    ["test", "--package", "overdrive-foreign", "--all-features", "--test", "engines"];
+    ["test", "--workspace", "--features", "overdrive-foreign/tract", "--test", "engines"];
 
 const FULL_ONLY: &[Step] = &[
     ("engines", |workspace| cargo(workspace, &ENGINES, &[])),
@@ -69,7 +65,7 @@ const FULL_ONLY: &[Step] = &[
     }),
     ("book", book),
     ("container", image),
-    ("kernels", |workspace| cargo(workspace, &[&KERNELS[..], &["--", "--quick"]].concat(), &[])),
+    ("kernels", resources_of_kernels),
     ("patches", |workspace| {
         patches::run(workspace).map(|tally| Report { tally, ..Report::default() })
     }),
@@ -128,9 +124,24 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
     if first_failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// All of the report on GPU kernels, each for every architecture.
+/// The report on every GPU kernel, by NVRTC and with no GPU. It is built by a command for the whole
+/// workspace, since a package alone would have other features of its dependencies, and build them
+/// again.
+fn resources_of_kernels(workspace: &Workspace) -> Result<Report> {
+    let built = cargo(workspace, &["build", "--workspace", "--example", "kernels"], &[])?;
+    if built.failure.is_some() {
+        return Ok(built);
+    }
+    let name = format!("kernels{}", std::env::consts::EXE_SUFFIX);
+    let program = workspace.target()?.join("debug/examples").join(name);
+    let finished = stream(workspace.command(&program.to_string_lossy()))?;
+    let failure = (!finished.success).then(|| finished.lines.join("\n"));
+    Ok(Report { failure, ..Report::default() })
+}
+
+/// The same as a command.
 pub(crate) fn kernels(workspace: &Workspace) -> Result<()> {
-    let report = cargo(workspace, &KERNELS, &[])?;
+    let report = resources_of_kernels(workspace)?;
     anyhow::ensure!(
         report.failure.is_none(),
         "a kernel does not compile, or spills without saying so"

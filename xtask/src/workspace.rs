@@ -9,6 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+/// The variable that names where cargo builds.
+pub(crate) const TARGET_FOLDER: &str = "CARGO_TARGET_DIR";
+
 /// The root folder of a checkout. Paths of files are relative to it and use `/` on every system.
 pub(crate) struct Workspace {
     root: PathBuf,
@@ -58,6 +61,13 @@ impl Workspace {
     /// The root folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Where cargo puts what it builds.
+    pub(crate) fn target(&self) -> Result<PathBuf> {
+        let folder = std::env::var_os(TARGET_FOLDER)
+            .map_or_else(|| self.root.join("target"), |folder| self.root.join(folder));
+        std::path::absolute(folder).context("no working folder")
     }
 
     /// `program` with the root as its working directory.

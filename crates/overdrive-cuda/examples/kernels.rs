@@ -1,13 +1,12 @@
 //! `cargo xtask kernels`: the resources of a multiprocessor that every kernel takes, on each
-//! architecture that it is for. No GPU is needed. With `--quick` each kernel is compiled for one of
-//! its architectures, in turn.
+//! architecture that it is for. No GPU is needed.
 //!
 //! Kernels by name and of products come by their representative specialisations. Fused loops and
 //! printed regions come by the plans of built-in models. The example fails where a kernel does not
 //! compile, or spills more registers than its source admits. The source admits them by a line
 //! `// spills at most N bytes`, beside the reason.
 
-use overdrive_cuda::compiler::{Architecture, KernelSource, resources};
+use overdrive_cuda::compiler::{Architecture, KernelSource, Resources, resources};
 use overdrive_cuda::device::Properties;
 use overdrive_cuda::loops::{self, PrinterMachine};
 use overdrive_cuda::{Error, Gpu, gemm, kernels};
@@ -15,6 +14,7 @@ use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{DType, Mode, Tuning};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::thread;
 
 /// Whose plans stand for all others: one of each kind, forward.
 const MODELS: [&str; 4] = ["mlp", "conv", "transformer", "text-transformer"];
@@ -97,33 +97,32 @@ fn declared_spill(source: &KernelSource) -> u32 {
     declared.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
 }
 
-/// One architecture of each source, not the same for all.
-fn quick(all: Vec<(KernelSource, Architecture)>) -> Vec<(KernelSource, Architecture)> {
-    let mut seen = BTreeSet::new();
-    let turns = all.into_iter().enumerate().filter(|(at, (_, architecture))| {
-        let turn = at / Architecture::DECLARED.len() % Architecture::DECLARED.len();
-        Architecture::DECLARED[turn] == *architecture || *architecture == Architecture::Sm90a
+/// What each source takes, in their order. All processors compile.
+fn compiled(
+    sources: &[(KernelSource, Architecture)],
+) -> impl Iterator<Item = Result<Vec<Resources>, Error>> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let part = |first| {
+        let sources = sources.iter().skip(first).step_by(threads);
+        let used = sources.map(|(source, architecture)| resources(source, *architecture));
+        used.collect::<Vec<_>>().into_iter()
+    };
+    let mut parts: Vec<_> = thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|first| scope.spawn(move || part(first))).collect();
+        started.into_iter().map(|part| part.join().expect("the compiler returns")).collect()
     });
-    let one = turns.map(|(_, pair)| pair);
-    one.filter(|(source, _)| {
-        seen.insert((source.name.clone(), source.text.clone(), source.defines.clone()))
-    })
-    .collect()
+    (0..sources.len()).map(move |at| parts[at % threads].next().expect("one for each source"))
 }
 
 fn main() -> ExitCode {
-    let sources = if std::env::args().any(|argument| argument == "--quick") {
-        quick(sources())
-    } else {
-        sources()
-    };
+    let sources = sources();
     let (mut wrong, mut count) = (0, 0);
     println!(
         "{:<28} {:<22} {:<8} {:>9} {:>13} {:>8}",
         "source", "entry", "for", "registers", "shared bytes", "spilled"
     );
-    for (source, architecture) in &sources {
-        let used = match resources(source, *architecture) {
+    for ((source, architecture), used) in sources.iter().zip(compiled(&sources)) {
+        let used = match used {
             Ok(used) => used,
             Err(missing @ Error::Missing { .. }) => {
                 testkit::require(testkit::Needs::Nvrtc, &missing);

@@ -15,10 +15,7 @@ use serde_json::Value;
 use super::patch::Test;
 use crate::skips;
 use crate::step::Tally;
-use crate::workspace::Workspace;
-
-/// Where cargo builds.
-const TARGET_FOLDER: &str = "CARGO_TARGET_DIR";
+use crate::workspace::{TARGET_FOLDER, Workspace};
 
 /// The binaries of integration tests, by package and target.
 pub(super) struct Built {
@@ -71,9 +68,7 @@ impl Built {
         let mut command = copy.command("cargo");
         command.args(["test", "--workspace", "--no-run", "--message-format", "json"]);
         command.args(targets.iter().flat_map(|target| ["--test", target]));
-        let folder = std::env::var_os(TARGET_FOLDER)
-            .map_or_else(|| workspace.root().join("target"), PathBuf::from);
-        command.env(TARGET_FOLDER, std::path::absolute(folder).context("no working folder")?);
+        command.env(TARGET_FOLDER, workspace.target()?);
         // Progress and errors go straight to the terminal.
         command.stderr(std::process::Stdio::inherit());
         let built = command.output().context("cannot run cargo")?;
