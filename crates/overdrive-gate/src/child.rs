@@ -25,7 +25,7 @@ pub(super) enum Ended {
     Exited(ExitStatus),
     /// It passed its limit and was killed.
     TimedOut,
-    /// A stop was asked for.
+    /// It was interrupted.
     Stopped,
 }
 

@@ -45,7 +45,7 @@ impl Stop {
         self.to_children(Force::Asked);
     }
 
-    /// Whether a stop was asked for.
+    /// Whether we are interrupted.
     pub fn is_requested(&self) -> bool {
         self.signal().is_some()
     }

@@ -157,7 +157,7 @@ impl Pretrained {
         })
     }
 
-    /// The same with a head of its own, where that shares the table of tokens.
+    /// The same with weights of its own for the output layer, where it shares the embedding's.
     #[must_use]
     pub fn untied(mut self) -> Self {
         let facts = self.architecture.facts();
@@ -181,7 +181,7 @@ impl Pretrained {
         }
         let facts = self.architecture.facts();
         if let Some(head) = facts.head_weight().filter(|_| facts.tied) {
-            // A copy of the table of tokens, which has changed; `transformers` writes none.
+            // A copy of the embedding's weights, which have changed. `transformers` writes none.
             self.left_out.remove(&head);
         }
         self

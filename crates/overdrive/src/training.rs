@@ -70,7 +70,7 @@ impl Pace {
 }
 
 impl Watch {
-    /// A run of so many ranks that goes on from step `done`. A log has a line of it every ten
+    /// A run of so many ranks, continued from step `done`. A log has a line of it every ten
     /// seconds.
     pub(crate) fn start(
         (opened, ranks): (&Opened, usize),

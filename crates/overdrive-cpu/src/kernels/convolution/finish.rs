@@ -150,8 +150,8 @@ impl Finish {
         self.fold.iter().for_each(|fold| fold.prepare(pool, slots));
     }
 
-    /// Makes what a fold is followed by, after the last [`apply`](Self::apply) of a call whose
-    /// images had so many spans each.
+    /// Runs the epilogue of a reduction after the last [`apply`](Self::apply) of a call. Each image
+    /// had `spans` of them.
     pub(super) fn conclude(&self, pool: &Pool, slots: &SlotTable, spans: usize) {
         self.fold.iter().for_each(|fold| fold.finish(pool, slots, spans));
     }
