@@ -139,7 +139,7 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "offload",
-        does: "under a memory limit, states and values wait in other memory that the device has",
+        does: "under a memory limit, states and values wait in other memory, if the device has any",
         modes: PLANNED,
         run: |draft| {
             offload(&mut draft.plan, draft.target.description(), draft.tuning);

@@ -14,7 +14,7 @@ pub(super) const EXPORT: &str = r#"Examples:
   overdrive export digits-conv --triton served --shape batch=8"#;
 pub(super) const EXPLAIN: &str = r#"Examples:
   overdrive explain transformer --batch 4
-  overdrive explain text-transformer --training --batch 64 --memory-limit 64MiB"#;
+  overdrive explain text-transformer --training --batch 64 --memory-limit 256MiB"#;
 pub(super) const PROFILE: &str = r#"Examples:
   overdrive profile transformer --batch 4
   overdrive profile model.onnx --shape batch=1 --trace trace.json"#;
