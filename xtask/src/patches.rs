@@ -200,7 +200,7 @@ struct Row {
 
 impl Row {
     fn of(patch: &Patch, files: usize, ran: &Ran) -> Self {
-        let Tally { passed, failed } = ran.tally;
+        let Tally { passed, failed, .. } = ran.tally;
         let tests = if ran.success { format!("{passed} ok") } else { format!("{failed} FAILED") };
         let (patch, at_most) = (patch.name.clone(), patch.at_most);
         Self { patch, files, at_most, tests, rejects: false, seconds: ran.seconds }
