@@ -233,6 +233,15 @@ mod tests {
     }
 
     #[test]
+    fn the_page_says_how_many_of_its_answers_are_proved() {
+        let page = include_str!("../../ARCHITECTURE.md");
+        let patches = read(&Workspace::of_this_build()).expect("patches");
+        let proved: BTreeSet<&str> = patches.iter().map(|patch| patch.adds.as_str()).collect();
+        let said = format!("CI proves {} of these {} answers", proved.len(), questions(page).len());
+        assert!(page.contains(&said), "expected `{said}` in {PAGE}");
+    }
+
+    #[test]
     fn each_file_counts_once() {
         let listed = "1\t0\tcrates/a.rs\n80\t0\tcrates/b.rs\n2\t2\tcrates/a.rs\n";
         assert_eq!(files_of(listed), ["crates/a.rs", "crates/b.rs"].map(str::to_owned).into());
