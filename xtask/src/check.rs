@@ -67,7 +67,7 @@ const ENGINES: [&str; 6] =
 
 /// The tests of ranks that mpirun starts, first of exchanges alone, then of the program.
 const MPI: [&[&str]; 2] = [
-    &["test", "--workspace", "--features", "overdrive/mpi", "--test", "mpi"],
+    &["test", "--workspace", "--features", "overdrive/mpi,overdrive-ranks/mpi", "--test", "mpi"],
     &["test", "--workspace", "--features", "overdrive/mpi", "--test", "cli", "mpi::"],
 ];
 

@@ -21,7 +21,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// The clause that names nothing, if the sentence has one.
-fn obscure(sentence: &Sentence) -> Option<&'static str> {
+fn obscure(sentence: &Sentence<'_>) -> Option<&'static str> {
     let words: Vec<String> = sentence.words.iter().map(|word| word.to_lowercase()).collect();
     let at = |first: &[&str], second: &str| {
         words.windows(2).position(|pair| first.contains(&pair[0].as_str()) && pair[1] == second)

@@ -85,7 +85,7 @@ fn after_marker(line: &str) -> Option<&str> {
 }
 
 fn split<'a>(paragraph: &[(usize, &'a str)]) -> Vec<Sentence<'a>> {
-    let mut all: Vec<Sentence> = Vec::new();
+    let mut all: Vec<Sentence<'_>> = Vec::new();
     let (mut is_code, mut has_ended) = (false, true);
     for &(line, word) in paragraph {
         let is_inside = is_code;
@@ -115,7 +115,7 @@ mod tests {
     /// Line and number of words of each sentence.
     fn counts(path: &str, text: &str) -> Vec<(usize, usize)> {
         let file = File { path: path.into(), text: text.into() };
-        let of = |sentence: &Sentence| (sentence.line, sentence.words.len());
+        let of = |sentence: &Sentence<'_>| (sentence.line, sentence.words.len());
         sentences(&file).iter().map(of).collect()
     }
 
