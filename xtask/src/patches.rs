@@ -200,7 +200,7 @@ struct Row {
 
 impl Row {
     fn of(patch: &Patch, files: usize, ran: &Ran) -> Self {
-        let Tally { passed, failed } = ran.tally;
+        let Tally { passed, failed, .. } = ran.tally;
         let tests = if ran.success { format!("{passed} ok") } else { format!("{failed} FAILED") };
         let (patch, at_most) = (patch.name.clone(), patch.at_most);
         Self { patch, files, at_most, tests, rejects: false, seconds: ran.seconds }
@@ -230,6 +230,15 @@ mod tests {
         let page =
             "**... an op?** One file.\ntext\n**... a faster version of an op on CUDA?** Two\n";
         assert_eq!(questions(page), ["an op", "a faster version of an op on CUDA"]);
+    }
+
+    #[test]
+    fn the_page_says_how_many_of_its_answers_are_proved() {
+        let page = include_str!("../../ARCHITECTURE.md");
+        let patches = read(&Workspace::of_this_build()).expect("patches");
+        let proved: BTreeSet<&str> = patches.iter().map(|patch| patch.adds.as_str()).collect();
+        let said = format!("CI proves {} of these {} answers", proved.len(), questions(page).len());
+        assert!(page.contains(&said), "expected `{said}` in {PAGE}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! The tests that could not run on this machine, from the list that they wrote themselves
-//! (`testkit::skip`). There is one line a skip, with program, test, what it needs, and why.
+//! The tests that did not run on this machine, with the reasons.
+//!
+//! Most could not run, and wrote so to a list themselves (`testkit::skip`). There is one line a
+//! skip, with program, test, what it needs, and why. The others are marked `#[ignore]`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -69,6 +71,25 @@ impl Skips {
     }
 }
 
+/// A line for each test that is marked `#[ignore]`, from its source: no harness says why.
+pub(crate) fn ignored(workspace: &Workspace) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for path in workspace.files()?.iter().filter(|path| path.ends_with(".rs")) {
+        let text = fs::read_to_string(workspace.root().join(path))
+            .with_context(|| format!("cannot read {path}"))?;
+        lines.extend(reasons(&text).map(|reason| format!("    1  {path}: {reason}")));
+    }
+    Ok(lines)
+}
+
+/// The reasons of the tests that a file ignores.
+fn reasons(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let attribute = line.trim().strip_prefix("#[ignore")?.strip_suffix(']')?;
+        Some(attribute.trim_matches([' ', '=', '"']))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +102,11 @@ mod tests {
         assert_eq!(skips.count(), 3);
         assert_eq!(skips.lines(), ["    2  gpu: no GPU", "    1  pjrt: no plugin"]);
         assert!(Skips::of("half a line").unwrap_err().to_string().contains("half a line"));
+    }
+
+    #[test]
+    fn ignored_tests_have_their_reasons_in_their_source() {
+        let text = "#[test]\n    #[ignore = \"takes minutes\"]\nfn a() {}\n// #[ignore = \"no\"]\n";
+        assert_eq!(reasons(text).collect::<Vec<_>>(), ["takes minutes"]);
     }
 }

@@ -10,17 +10,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// How many tests passed and failed.
+/// How many tests passed, failed and were left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// By their harness; a test that skips itself has passed.
+    pub(crate) skipped: u64,
 }
 
 impl AddAssign for Tally {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
     }
 }
 
@@ -40,7 +43,11 @@ impl Tally {
 /// from tests that failed, and has counted them itself.
 fn libtest(line: &str) -> Option<Tally> {
     let counts = line.strip_prefix("test result: ")?;
-    Some(Tally { passed: count_before(counts, "passed")?, failed: count_before(counts, "failed")? })
+    Some(Tally {
+        passed: count_before(counts, "passed")?,
+        failed: count_before(counts, "failed")?,
+        skipped: count_before(counts, "ignored").unwrap_or(0),
+    })
 }
 
 /// `Summary [ 3.2s] 12 tests run: 10 passed (1 slow), 1 failed, 1 timed out, 0 skipped`. A test
@@ -50,7 +57,8 @@ fn nextest(line: &str) -> Option<Tally> {
     // A cancelled run prints `7/12 tests run`: those that ran come first.
     let run: u64 = counts.split_whitespace().next()?.split('/').next()?.parse().ok()?;
     let passed = count_before(counts, "passed").unwrap_or(0);
-    Some(Tally { passed, failed: run.saturating_sub(passed) })
+    let skipped = count_before(counts, "skipped").unwrap_or(0);
+    Some(Tally { passed, failed: run.saturating_sub(passed), skipped })
 }
 
 /// The number in front of `word`.
@@ -100,21 +108,21 @@ mod tests {
                     finished in 0.1s\n\
                     test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered \
                     out; finished in 0.1s";
-        assert_eq!(tally(text), Tally { passed: 15, failed: 2 });
+        assert_eq!(tally(text), Tally { passed: 15, failed: 2, skipped: 1 });
     }
 
     #[test]
     fn nextest_counts_whatever_did_not_pass_as_failed() {
         let summary = "     Summary [   3.204s] 14 tests run: 11 passed (2 slow), 1 failed, 1 \
                        exec failed, 1 timed out, 4 skipped";
-        assert_eq!(tally(summary), Tally { passed: 11, failed: 3 });
+        assert_eq!(tally(summary), Tally { passed: 11, failed: 3, skipped: 4 });
         assert_eq!(
             tally("     Summary [   0.1s] 1 test run: 0 passed, 1 failed, 0 skipped"),
-            Tally { passed: 0, failed: 1 }
+            Tally { passed: 0, failed: 1, skipped: 0 }
         );
         assert_eq!(
             tally("     Summary [   0.1s] 3/9 tests run: 2 passed, 1 failed, 0 skipped"),
-            Tally { passed: 2, failed: 1 }
+            Tally { passed: 2, failed: 1, skipped: 0 }
         );
     }
 
@@ -123,7 +131,7 @@ mod tests {
         let text = "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 \
                     filtered out; finished in 0.07s\n\
                     \x20    Summary [   0.174s] 30 tests run: 29 passed, 1 failed, 0 skipped";
-        assert_eq!(tally(text), Tally { passed: 29, failed: 1 });
+        assert_eq!(tally(text), Tally { passed: 29, failed: 1, skipped: 0 });
     }
 
     #[test]

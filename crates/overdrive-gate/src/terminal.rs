@@ -29,7 +29,7 @@ pub fn terminal(verdicts: &Verdicts, width: u16) -> String {
     }
     text += &format!("\n{}\n", verdicts.headline());
     for note in &verdicts.notes {
-        text += &format!("Beware: {note}\n");
+        text += &format!("Warning: {note}\n");
     }
     text
 }

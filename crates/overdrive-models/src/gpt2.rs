@@ -29,7 +29,7 @@ pub struct Gpt2 {
     pub activation: Activation,
     /// ε of the layer norms.
     pub eps: f64,
-    /// Whether the head is the table of tokens.
+    /// Whether the output layer shares the embedding's weights.
     pub tied: bool,
 }
 

@@ -74,7 +74,7 @@ pub struct Llama {
     pub experts: Option<Experts>,
     /// Whether queries, keys and values share one matrix, and both widenings another.
     pub joint: bool,
-    /// Whether the head is the table of tokens.
+    /// Whether the output layer shares the embedding's weights.
     pub tied: bool,
 }
 

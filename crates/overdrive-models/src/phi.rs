@@ -38,7 +38,7 @@ pub struct Phi {
     pub rotary: Rotary,
     /// Layer norms over each head of queries and keys.
     pub qk_norm: bool,
-    /// Whether the head has the table of tokens for its weight.
+    /// Whether the output layer shares the embedding's weights.
     pub tied: bool,
 }
 

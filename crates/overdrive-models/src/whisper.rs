@@ -27,7 +27,7 @@ pub struct Whisper {
     pub encoder: Stack,
     /// Blocks of the decoder, as wide as those of the encoder.
     pub decoder: Stack,
-    /// Whether the head is the table of tokens.
+    /// Whether the output layer shares the embedding's weights.
     pub tied: bool,
 }
 

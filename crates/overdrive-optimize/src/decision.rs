@@ -107,7 +107,7 @@ impl Tried {
 pub struct Decision {
     /// How it ended.
     pub outcome: Outcome,
-    /// The form to deploy; without one that which came nearest, if any.
+    /// The form to deploy. If there is none, the form that came nearest, if any did.
     pub form: Option<Form>,
     /// Everything that was tried, in the order in which it was.
     pub tried: Vec<Tried>,

@@ -65,7 +65,7 @@ fn bounds([lost, won]: [f64; 2], count: f64, error: f64) -> [f64; 3] {
     let z = normal_quantile_of_tail(error);
     let share = (lost - won) / count;
     let high = furthest(share, 1.0, &|delta| score([lost, won], count, delta) < z);
-    // Seen from the other side, what was won is what was lost.
+    // The lower bound is the upper one with losses and wins exchanged.
     let low = -furthest(-share, 1.0, &|delta| score([won, lost], count, delta) < z);
     [share, low, high].map(|share| 100.0 * share)
 }

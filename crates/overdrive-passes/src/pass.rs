@@ -2,7 +2,9 @@
 //!
 //! A person reads the list, `plan` runs it, and `explain` says what each entry changed. Passes
 //! rewrite the graph up to `steps`, which turns nodes into steps; those after it rewrite the plan.
-//! Invariant: nothing changes a plan after the last pass.
+//! Invariant: after the last pass no step moves and no buffer gets another place. A back end that
+//! compiles a plan may add notes. It may also leave a step to the host, if its kernel does not take
+//! the types of that step.
 
 use crate::attend::attend;
 use crate::bucket::{BUCKET_BYTES, bucket};
@@ -139,7 +141,7 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "offload",
-        does: "under a memory limit, states and values wait in other memory that the device has",
+        does: "under a memory limit, states and values wait in other memory, if the device has any",
         modes: PLANNED,
         run: |draft| {
             offload(&mut draft.plan, draft.target.description(), draft.tuning);

@@ -182,7 +182,7 @@ impl Pretrained {
         }
         let facts = self.architecture.facts();
         if let Some(head) = facts.head_weight().filter(|_| facts.tied) {
-            // A copy of the table of tokens, which has changed; `transformers` writes none.
+            // A copy of the embedding's weights, which have changed. `transformers` writes none.
             self.left_out.remove(&head);
         }
         self

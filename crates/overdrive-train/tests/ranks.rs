@@ -244,7 +244,7 @@ fn what_is_shared_out_is_whole_in_a_checkpoint() {
     }
 }
 
-/// A checkpoint holds whole states: any number of ranks goes on from it.
+/// A checkpoint holds whole states: any number of ranks continues from it.
 #[test]
 fn a_checkpoint_of_some_ranks_goes_on_with_others() {
     let task = of_digits();

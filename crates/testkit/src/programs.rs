@@ -93,11 +93,11 @@ impl ProgramBuilder {
     }
 }
 
-/// Panics where what a slot holds afterwards is not what the definition allows, or what it held
-/// `before` and should still hold.
+/// Checks each value of a slot after a program ran. It has to lie within the bounds of `expected`,
+/// or to be as `before` if the program does not write it.
 ///
 /// # Panics
-/// Then.
+/// If a value is not.
 pub fn assert_agrees(got: &Tensor, expected: &[Option<BoundedValue>], before: &Tensor, what: &str) {
     let dtype = got.ty().dtype;
     let (floats, old) = (got.to_f64(), before.to_f64());

@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use super::rule::Rule;
 use super::tree::Tree;
 use super::{
-    architecture, book, circles, columns, declarations, files, header, layers, manifest, names,
-    prints, purity, size, unsafety, words,
+    architecture, book, circles, clauses, columns, declarations, files, header, layers, manifest,
+    names, prints, purity, sentences, size, unsafety, words,
 };
 use crate::workspace::Workspace;
 
@@ -27,6 +27,8 @@ const RULES: &[Rule] = &[
     circles::RULE,
     architecture::RULE,
     book::RULE,
+    sentences::RULE,
+    clauses::RULE,
 ];
 
 /// Fails with every finding of every rule.

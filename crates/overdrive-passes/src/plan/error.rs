@@ -18,7 +18,7 @@ pub enum PlanError {
         "`{graph}` needs {needed} bytes of memory ({} of it states, inputs and outputs), the limit \
          is {limit}; {}: use a smaller batch, or a limit of at least {least} bytes",
         needed - arena,
-        reached(*needed, *least)
+        reached((*needed, *least), *waits)
     )]
     OverLimit {
         /// Name of the graph.
@@ -29,6 +29,8 @@ pub enum PlanError {
         arena: u64,
         /// The fewest bytes that were found by computing values again and moving them away.
         least: u64,
+        /// Whether the device has other memory, where values can wait.
+        waits: bool,
         /// The limit.
         limit: u64,
     },
@@ -55,12 +57,12 @@ impl PlanError {
     /// The error of a back end for a graph without a plan.
     pub fn refused_by(self, backend: &str, graph: &str) -> BackendError {
         match self {
-            Self::OverLimit { needed, least, limit, .. } => BackendError::OutOfMemory {
+            Self::OverLimit { needed, least, waits, limit, .. } => BackendError::OutOfMemory {
                 needed,
                 available: limit,
                 remedy: format!(
                     "{}; use a smaller batch, or a limit of at least {least} bytes",
-                    reached(needed, least)
+                    reached((needed, least), waits)
                 ),
             },
             other => BackendError::Unsupported {
@@ -73,13 +75,16 @@ impl PlanError {
     }
 }
 
-/// How far the passes got.
-fn reached(needed: u64, least: u64) -> String {
-    match least < needed {
-        true => format!(
-            "computing values again for the backward, and keeping what can wait in other memory \
-             that the device has, gets it down to {least}"
+/// How far the passes got, from the bytes needed to the least that they found.
+fn reached((needed, least): (u64, u64), waits: bool) -> String {
+    match (least < needed, waits) {
+        (true, true) => format!(
+            "computing values again for the backward, and keeping some in other memory of the \
+             device, gets it down to {least}"
         ),
-        false => "computing values again saves nothing".to_owned(),
+        (true, false) => {
+            format!("computing values again for the backward gets it down to {least}")
+        }
+        (false, _) => "computing values again saves nothing".to_owned(),
     }
 }

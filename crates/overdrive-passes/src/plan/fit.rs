@@ -68,8 +68,9 @@ pub(super) fn fit(
         }
     }
     let arena = free.plan.arena_bytes[0] as u64;
-    let error =
-        || PlanError::OverLimit { graph: graph.name().to_owned(), needed, arena, least, limit };
+    let waits = !device.spaces.is_empty();
+    let graph = graph.name().to_owned();
+    let error = || PlanError::OverLimit { graph, needed, arena, least, waits, limit };
     let (seconds, mut fitted) = best.ok_or_else(error)?;
     let free_seconds = free.plan.seconds(device);
     fitted.plan.limited = Some(Limited { free_bytes: needed, free_seconds, seconds });

@@ -48,11 +48,11 @@ pub(crate) struct Facts {
     pub(crate) vocabulary: Option<usize>,
     /// Prefix of module names in `transformers` classes that add a head.
     pub(super) prefix: &'static str,
-    /// The state of the table of tokens.
+    /// The state with the embedding's weights.
     pub(super) tokens: Option<&'static str>,
     /// The layer that gives logits of tokens.
     pub(crate) head: Option<&'static str>,
-    /// Whether that layer's weight is the table of tokens.
+    /// Whether that layer shares the embedding's weights.
     pub(super) tied: bool,
     /// Ends of the names of tensors that are computed and no part of a graph.
     pub(super) buffers: &'static [&'static str],

@@ -61,7 +61,7 @@ pub(super) fn fit(
         && !states.contains(head.as_str())
         && !fitted.contains_key(&head)
     {
-        notes.push("the head is the table of tokens".to_owned());
+        notes.push("the output layer shares the embedding's weights".to_owned());
     }
     Fitted { tensors: fitted, renamed, left_out }
 }

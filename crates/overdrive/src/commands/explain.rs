@@ -2,7 +2,7 @@
 
 use crate::cli::Explain;
 use crate::failure::Failure;
-use crate::terminal::{note, say, tell, width};
+use crate::terminal::{say, tell, width};
 use crate::{asked_graph, limit};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
@@ -19,7 +19,6 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let name = &workload.key.name;
     let mode: Mode = arguments.subject.mode.into();
     let description = opened.backend.description();
-    let is_gpu = opened.described.is_some();
     if mode == Mode::Graph && !description.replays {
         return Err(Failure::bad_input(
             "--mode graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
@@ -58,12 +57,11 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
-    for table in [passes(mode, &changes), steps(&plan)] {
-        say!("{}\n", terminal_table(&table, width()))?;
+    say!("{}\n", terminal_table(&passes(mode, &changes), width()))?;
+    for change in changes.iter().filter(|change| !change.notes.is_empty()) {
+        say!("notes of `{}`\n{}\n", change.pass.name, terminal_table(&notes(change), width()))?;
     }
-    if !plan.notes.is_empty() {
-        say!("{}\n", terminal_table(&notes(&plan), width()))?;
-    }
+    say!("{}\n", terminal_table(&steps(&plan), width()))?;
     for space in spaces() {
         let at = usize::from(space.0);
         let name = at.checked_sub(1).and_then(|other| description.spaces.get(other));
@@ -94,9 +92,6 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
         flops(cost.flops),
         digits::bytes(cost.bytes)
     )?;
-    if is_gpu {
-        note!("note: a GPU may run some of these steps as one launch; that is not shown");
-    }
     Ok(Exit::Fine)
 }
 
@@ -165,10 +160,10 @@ fn steps(plan: &Plan) -> Table {
     table
 }
 
-/// The notes of the plan on itself. A note on several scopes in the same words stands once.
-fn notes(plan: &Plan) -> Table {
+/// The notes of a pass. A note on several scopes in the same words stands once.
+fn notes(change: &PassChange) -> Table {
     let mut alike: BTreeMap<[&str; 3], Vec<&str>> = BTreeMap::new();
-    for note in &plan.notes {
+    for note in &change.notes {
         let (kind, what, scope, reason) = parts(note);
         alike.entry([kind, what, reason]).or_default().push(scope);
     }

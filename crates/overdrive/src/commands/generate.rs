@@ -1,4 +1,4 @@
-//! `overdrive generate`: goes on from a text, and says how fast.
+//! `overdrive generate`: continues a text, and says how fast.
 
 mod asked;
 mod several;

@@ -157,7 +157,7 @@ fn checkpoint(path: &Path) -> Result<PathBuf, Failure> {
     Ok(path.with_file_name(format!("{name}.checkpoint.safetensors")))
 }
 
-/// The command that goes on from the checkpoint.
+/// The command that continues from the checkpoint.
 fn again(arguments: &Train) -> String {
     command_with(&[], if arguments.resume { "" } else { "--resume" })
 }

@@ -19,6 +19,16 @@ fn explain_prints_every_pass_step_and_note_in_80_columns() {
 }
 
 #[test]
+fn notes_stand_under_the_pass_that_made_them() {
+    let outcome = Folder::new().line(LINE);
+    let said = &outcome.ends(0, &["notes of `legalize`"]).stdout;
+    let (_, of_legalize) = said.split_once("notes of `legalize`").unwrap();
+    let (of_legalize, _) = of_legalize.split_once("\n\n").unwrap();
+    assert!(of_legalize.contains("expanded"), "{said}");
+    assert!(!said.contains("notes of `place`"), "it makes none: {said}");
+}
+
+#[test]
 fn the_json_of_explain_adds_up() {
     let folder = Folder::new();
     let outcome = folder.line(&format!("{LINE} --json"));
@@ -65,6 +75,7 @@ fn a_training_step_is_explained_within_a_memory_limit() {
     assert_eq!(recomputed(&free), 0);
     let refused = folder.line(&format!("{line} --memory-limit 1KiB"));
     let said = &refused.ends(2, &["the limit is 1024", "smaller batch"]).stderr;
+    assert!(!said.contains("other memory"), "a processor has none: {said}");
     let words: Vec<&str> = said.split_whitespace().collect();
     let at = words.windows(2).position(|pair| pair == ["at", "least"]).unwrap();
     let least: u64 = words[at + 2].parse().unwrap();

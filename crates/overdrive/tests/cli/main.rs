@@ -10,6 +10,8 @@ mod classifiers;
 mod damaged;
 mod engines;
 mod eval;
+#[cfg(unix)]
+mod examples;
 mod explain;
 mod fine_tune;
 mod fuzz;

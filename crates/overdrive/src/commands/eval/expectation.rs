@@ -90,7 +90,7 @@ fn floats(found: &[f64], expected: &[f64], limit: Tolerance) -> (bool, String) {
     }
     let worst = Deviation::between(&ours, &theirs, limit).expect("both have one length");
     let mut text = format!(
-        "largest difference {:.3e} absolute, {:.3e} relative, {:.2} of the tolerance",
+        "largest difference {:.3e} absolute, {:.3e} relative (error {:.2} of the tolerance)",
         worst.absolute, worst.relative, worst.share_of_tolerance
     );
     if apart > 0 {

@@ -1,4 +1,4 @@
-//! `overdrive generate --prompts FILE`: goes on from each line of a file, several at a time.
+//! `overdrive generate --prompts FILE`: continues each line of a file, several at a time.
 
 use super::asked::{Generation, failure, joined};
 use crate::failure::Failure;

@@ -113,7 +113,7 @@ fn fronts(asked: &Asked, decision: &Decision) -> Vec<Chart> {
     time.into_iter().chain(size).collect()
 }
 
-/// All of the page, what was decided last: on a terminal that is what one sees.
+/// All of the page. The decision comes last, so that a terminal still shows it at the end.
 pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
     let mut all = vec![tried(&evidence.asked, decision)];
     all.extend(sensitive(evidence));
