@@ -122,7 +122,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
 /// Products of other people's libraries, which run on the processor, by the threads that they use.
 fn products(
     opened: &[Opened],
-) -> Vec<(&'static str, u32, impl Fn(&[f32], &[f32], &mut [f32], [usize; 3]))> {
+) -> Vec<(&'static str, u32, impl Fn(&[f32], &[f32], &mut [f32], [usize; 3]) + use<>)> {
     let processors = opened.iter().filter(|device| device.described.is_none());
     let thread_counts: Vec<u32> = processors.map(|device| device.threads).collect();
     overdrive_foreign::MATMULS

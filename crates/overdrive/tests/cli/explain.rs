@@ -90,7 +90,7 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
     let folder = Folder::new();
     let line = "explain digits-mlp --training --batch 64 --device cpu --threads 1";
     let states = |rest: &str| {
-        let said = folder.line(&format!("{line} {rest}")).ends(0, &[]).stdout;
+        let said = folder.line(&format!("{line} {rest}")).ends(0, &[]).stdout.clone();
         let memory = said.lines().find(|line| line.starts_with("main memory: ")).unwrap();
         (memory.rsplit_once("states of ").unwrap().1.to_owned(), said)
     };
