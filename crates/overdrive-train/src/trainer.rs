@@ -292,7 +292,7 @@ impl<'a> Trainer<'a> {
     /// FLOPs of the graphs of an update on this rank, before passes fuse them or compute values
     /// again.
     pub fn flops(&self) -> u64 {
-        let earlier = self.accumulate.as_ref().map_or(0, |other| other.graph.cost().flops);
+        let earlier = self.accumulate.as_ref().map_or(0, |other| other.graph().cost().flops);
         let batches = self.recipe.accumulate as u64;
         earlier.saturating_mul(batches - 1).saturating_add(self.step.graph().cost().flops)
     }
