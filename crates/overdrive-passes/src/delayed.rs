@@ -88,7 +88,7 @@ impl<'g> DelayedScales<'g> {
         let (mut scales, mut known) = (vec![], BTreeSet::new());
         for node in graph.nodes() {
             let Some(formats) = node.op.composite::<Float8Linear>() else { continue };
-            let [x, w] = Float8Linear::LARGEST.map(|i| Some(node.results[i]));
+            let [x, w] = Float8Linear::LARGEST.map(|i| node.results.get(i).copied());
             let tensors = [(x, formats.forward), (w, formats.forward), (None, formats.gradient)];
             for (at, (largest, to)) in Float8Linear::GIVEN.into_iter().zip(tensors) {
                 let Some(&state) = node.operands.get(at) else { continue };

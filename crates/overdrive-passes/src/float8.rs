@@ -4,32 +4,49 @@
 //! gradients (`overdrive_ir::ops::float8_linear`). Weights are rounded from their f32, so that
 //! their gradients are in f32. Activations come in the format of all other contractions.
 //!
-//! Scales are current or [delayed](crate::delayed). Delayed ones are states, which the step updates
-//! by [`DelayedScales`](crate::DelayedScales).
-//!
-//! A layer stays as it is in two cases:
-//! - fp8 has no units for its sizes, which must be multiples of 16.
-//! - Nothing after it contracts. This is the layer that the loss reads, whose errors nothing
-//!   averages out (Micikevicius et al., arXiv:2209.05433, keep it wider too).
+//! A recipe is data ([`Float8`]): formats, what a scale covers, where scales come from, and which
+//! layers stay as they are. [`left_in_float`] says of each of these why. Scales are current or
+//! [delayed](crate::delayed): then they are states, which the step makes new by
+//! [`DelayedScales`](crate::DelayedScales).
 //!
 //! Invariant: interfaces keep their types.
 
 use crate::delayed::Numbers;
 use crate::precision::leads_to_a_contraction;
+use crate::quantize::Skipped;
 use crate::rebuild::rebuild;
+use overdrive_ir::ops::float8_linear::Granularity;
 use overdrive_ir::ops::{Float8Linear, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node};
 use serde::{Deserialize, Serialize};
 
 /// How linear layers are trained on codes of fp8.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+///
+/// A layer has the name of its weight without the last part, as `block0.ffn.expand`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Float8 {
-    /// Formats by role.
-    #[serde(flatten)]
-    pub formats: Float8Linear,
-    /// The source of scales. Older recipes lack this field.
+    /// The type of the codes of activations and weights.
+    pub forward: DType,
+    /// The type of the codes of the gradients that layers are handed.
+    pub gradient: DType,
+    /// How much one scale covers.
+    #[serde(default)]
+    pub granularity: Granularity,
+    /// Where scales come from; recipes that do not say it are older than the choice.
     #[serde(default)]
     pub scaling: Scaling,
+    /// Layers that stay in float: their names, or the first parts of them. `*` is any one part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<String>,
+    /// A layer stays in float unless rows of x, K and N are multiples of this. Tensor cores of fp8
+    /// multiply 16.
+    #[serde(default = "unit")]
+    pub multiple: usize,
+    /// Whether layers are on codes that no contraction follows. The loss reads these, and nothing
+    /// averages out their errors (Micikevicius et al., arXiv:2209.05433, keep them wider too).
+    #[serde(default)]
+    pub last: bool,
 }
 
 /// The source of the scales of tensors.
@@ -39,60 +56,128 @@ pub enum Scaling {
     /// From the tensor itself, which is read twice.
     #[default]
     Current,
-    /// From the batches before: states of the step.
+    /// From the batches before: states of the step. Only scales that cover a tensor may be delayed.
     Delayed,
 }
 
+/// Extents that tensor cores of fp8 multiply.
+const fn unit() -> usize {
+    16
+}
+
 impl Float8 {
-    /// The name of such a recipe.
-    pub fn title(&self) -> &'static str {
-        match (self.formats.gradient == self.formats.forward, self.scaling) {
-            (false, Scaling::Delayed) => "fp8",
-            (true, Scaling::Delayed) => "fp8-e4m3",
-            (false, Scaling::Current) => "fp8-current",
-            (true, Scaling::Current) => "fp8-e4m3-current",
+    /// Layers on codes of e4m3 with gradients of this type, as units of fp8 take them, but for the
+    /// last.
+    pub const fn new(gradient: DType, granularity: Granularity, scaling: Scaling) -> Self {
+        let (forward, multiple) = (DType::F8E4M3, unit());
+        let except = Vec::new();
+        Self { forward, gradient, granularity, scaling, except, multiple, last: false }
+    }
+
+    /// What the op is told.
+    fn formats(&self) -> Float8Linear {
+        let Self { forward, gradient, granularity, .. } = *self;
+        Float8Linear { forward, gradient, granularity }
+    }
+
+    /// Errs with the first exception that is no layer of the graph.
+    fn check_exceptions(&self, graph: &Graph) -> Result<(), GraphError> {
+        let names: Vec<String> = linear_layers(graph).map(name).collect();
+        let is_of_none = |pattern: &&String| !names.iter().any(|name| covers(pattern, name));
+        let Some(pattern) = self.except.iter().find(is_of_none) else { return Ok(()) };
+        let known = match names.as_slice() {
+            [] => "the model has no linear layer".to_owned(),
+            [first, ..] => format!("layers have names such as `{first}`"),
+        };
+        Err(GraphError {
+            op: "float8".into(),
+            scope: graph.name().to_owned(),
+            expected: "exceptions that are linear layers, or the first parts of their names".into(),
+            found: format!("`{pattern}`"),
+            remedy: format!("change `except` of the recipe: {known}"),
+        })
+    }
+
+    /// Why a linear layer stays in float; `None` where it is on codes. `meets`: of each value,
+    /// whether it leads to a contraction.
+    fn declines(&self, graph: &Graph, node: &Node, meets: &[bool]) -> Option<String> {
+        let (x, w) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+        let [k, n] = [w.sizes()[0], w.sizes()[1]];
+        let extents = [x.elements().checked_div(k).unwrap_or(0), k, n];
+        let fits = |size: &usize| *size > 0 && size.is_multiple_of(self.multiple.max(1));
+        let name = name(node);
+        if let Some(pattern) = self.except.iter().find(|pattern| covers(pattern, &name)) {
+            return Some(format!("the recipe leaves out `{pattern}`"));
         }
+        if x.dtype != DType::F32 {
+            return Some(format!("it is in {}, not in f32", x.dtype));
+        }
+        if !extents.iter().all(fits) {
+            let multiple = self.multiple;
+            return Some(format!("rows, K and N are {extents:?}, not multiples of {multiple}"));
+        }
+        let leads = node.results.iter().any(|result| meets[result.0 as usize]);
+        (!leads && !self.last).then(|| "no contraction follows it".to_owned())
     }
 }
 
-/// Extents that tensor cores of fp8 multiply.
-const UNIT: usize = 16;
+/// The linear layers of a graph.
+fn linear_layers(graph: &Graph) -> impl Iterator<Item = &Node> {
+    graph.nodes().iter().filter(|node| is_linear(node))
+}
+
+fn is_linear(node: &Node) -> bool {
+    node.op.composite::<Linear>().is_some()
+}
+
+/// The name of a layer.
+fn name(node: &Node) -> String {
+    node.scope.replace('/', ".")
+}
+
+/// Whether a pattern is the first parts of a name.
+fn covers(pattern: &str, name: &str) -> bool {
+    let mut parts = name.split('.');
+    pattern.split('.').all(|of| parts.next().is_some_and(|part| of == "*" || of == part))
+}
+
+/// The linear layers that `float8` leaves in float, each with the reason.
+pub fn left_in_float(graph: &Graph, float8: &Float8) -> Vec<Skipped> {
+    let meets = leads_to_a_contraction(graph);
+    let skipped = |node: &Node| {
+        let reason = float8.declines(graph, node, &meets)?;
+        Some(Skipped { layer: name(node), reason })
+    };
+    let mut layers: Vec<Skipped> = linear_layers(graph).filter_map(skipped).collect();
+    // The products of a layer with adapters.
+    layers.dedup();
+    layers
+}
 
 /// The graph with linear layers on codes as `float8` says, and activations between them in
 /// `narrow`.
 ///
 /// # Errors
-/// When the graph is ill-formed.
-pub fn float8(graph: &Graph, float8: Float8, narrow: DType) -> Result<Graph, GraphError> {
-    let meets = leads_to_a_contraction(graph);
+/// When the graph is ill-formed, or an exception is none of its layers.
+pub fn float8(graph: &Graph, float8: &Float8, narrow: DType) -> Result<Graph, GraphError> {
+    float8.check_exceptions(graph)?;
+    let (meets, formats) = (leads_to_a_contraction(graph), float8.formats());
     let mut numbers = Numbers::default();
     rebuild(graph, &Clone::clone, &mut |place| {
-        let taken = takes(graph, place.node)
-            && place.node.results.iter().any(|result| meets[result.0 as usize]);
+        let on_codes =
+            is_linear(place.node) && float8.declines(graph, place.node, &meets).is_none();
         let (x, w, bias) = match place.operands.as_slice() {
-            [x, w] if taken => (*x, *w, None),
-            [x, w, bias] if taken => (*x, *w, Some(*bias)),
+            [x, w] if on_codes => (*x, *w, None),
+            [x, w, bias] if on_codes => (*x, *w, Some(*bias)),
             _ => return Ok(place.keep(place.node.regions.clone())),
         };
         let scales = (float8.scaling == Scaling::Delayed).then(|| {
             let rows = x.ty().elements() / w.size(0);
             let operands = (place.node.operands[0], place.node.operands[1], rows);
-            numbers.next(place.builder, operands, float8.formats)
+            numbers.next(place.builder, operands, formats)
         });
-        let y = x.convert(narrow).float8_linear(w, scales, float8.formats);
+        let y = x.convert(narrow).float8_linear(w, scales, formats);
         let y = bias.map_or(y, |bias| y + bias.convert(narrow));
         Ok(vec![y.convert(x.dtype())])
     })
-}
-
-/// Whether a node is a layer in f32 whose extents the units take.
-fn takes(graph: &Graph, node: &Node) -> bool {
-    let (Some(Linear), [x, w, ..]) = (node.op.composite::<Linear>(), node.operands.as_slice())
-    else {
-        return false;
-    };
-    let (x, w) = (graph.ty(*x), graph.ty(*w));
-    let [k, n] = [w.sizes()[0], w.sizes()[1]];
-    let rows = x.elements().checked_div(k).unwrap_or(0);
-    x.dtype == DType::F32 && [rows, k, n].iter().all(|&size| size > 0 && size % UNIT == 0)
 }

@@ -49,7 +49,7 @@ pub use delayed::DelayedScales;
 pub use differentiate::differentiate;
 pub use draft::{DraftSize, Pass, PassChange};
 pub use draw::draw;
-pub use float8::{Float8, Scaling, float8};
+pub use float8::{Float8, Scaling, float8, left_in_float};
 pub use fold::fold;
 pub use fuse::{groups, node_by_node};
 pub use independent_rows::independent_rows;

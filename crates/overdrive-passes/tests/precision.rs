@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};
+use overdrive_ir::ops::float8_linear::Granularity;
 use overdrive_ir::ops::{Attention, Float8Linear};
-use overdrive_ir::{Builder, DType, Graph, Init, Prim, TensorType, verify};
-use overdrive_passes::{DelayedScales, Float8, Recipe, Scaling, differentiate, float8, precision};
+use overdrive_ir::{Builder, DType, Expr, Graph, Init, Prim, TensorType, verify};
+use overdrive_passes::{
+    DelayedScales, Float8, Recipe, Scaling, differentiate, float8, left_in_float, precision,
+};
 use testkit::{Tolerance, compare, random_inputs};
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
@@ -78,10 +81,7 @@ fn on_codes(graph: &Graph) -> Vec<&str> {
     of_layer.filter_map(|node| name(node.operands[1])).collect()
 }
 
-const CURRENT: Float8 = Float8 {
-    formats: Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 },
-    scaling: Scaling::Current,
-};
+const CURRENT: Float8 = Float8::new(DType::F8E5M2, Granularity::Tensor, Scaling::Current);
 
 #[test]
 fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
@@ -94,7 +94,7 @@ fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
             x = x.linear(w, Some(bias)).tanh();
         }
         b.output("y", x);
-        let graph = float8(&b.finish().unwrap(), CURRENT, DType::BF16).unwrap();
+        let graph = float8(&b.finish().unwrap(), &CURRENT, DType::BF16).unwrap();
         verify(&graph).unwrap();
         assert_eq!(graph.ty(graph.outputs()[0].value).dtype, DType::F32);
         graph
@@ -103,6 +103,80 @@ fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
     // 24 is no multiple of 16, neither as columns nor as rows; nor are 14 rows of x.
     assert_eq!(on_codes(&layers(&[32, 24, 48, 16, 16], 8)), ["w2"]);
     assert_eq!(on_codes(&layers(&[32, 64, 48, 16], 7)), [""; 0]);
+}
+
+fn layer<'b>(x: Expr<'b>, scope: &str, shape: [usize; 2]) -> Expr<'b> {
+    let _scope = x.builder().scope_path(scope);
+    let w = x.builder().state("weight", f32s(shape), Init::Constant(0.1));
+    x.linear(w, None).tanh()
+}
+
+/// Two blocks of two layers, and a head of 10 classes.
+fn blocks() -> Graph {
+    let b = Builder::new("blocks");
+    let mut x = b.input("x", f32s([16, 32]));
+    for block in ["block0", "block10"] {
+        x = layer(x, &format!("{block}/ffn/expand"), [32, 64]);
+        x = layer(x, &format!("{block}/ffn/contract"), [64, 32]);
+    }
+    b.output("y", layer(x, "head", [32, 10]));
+    b.finish().unwrap()
+}
+
+#[test]
+fn a_recipe_says_which_layers_stay_in_float_and_notes_say_why() {
+    let graph = blocks();
+    let recipe = |except: &[&str]| {
+        let except = except.iter().map(|&pattern| pattern.to_owned()).collect();
+        Float8 { except, ..CURRENT }
+    };
+    let left = |float8: &Float8| {
+        let lowered = float8_of(&graph, float8);
+        let left = left_in_float(&graph, float8);
+        assert_eq!(on_codes(&lowered).len() + left.len(), 5, "{left:?}");
+        left.into_iter().map(|s| format!("{}: {}", s.layer, s.reason)).collect::<Vec<_>>()
+    };
+    let head = "head: rows, K and N are [16, 32, 10], not multiples of 16";
+    assert_eq!(left(&CURRENT), [head]);
+    // The first parts of a name, and not the first letters.
+    assert_eq!(
+        left(&recipe(&["block10", "*.ffn.contract"])),
+        [
+            "block0.ffn.contract: the recipe leaves out `*.ffn.contract`",
+            "block10.ffn.expand: the recipe leaves out `block10`",
+            "block10.ffn.contract: the recipe leaves out `block10`",
+            head,
+        ]
+    );
+    let any = Float8 { multiple: 2, ..CURRENT };
+    assert_eq!(left(&any), ["head: no contraction follows it"]);
+    assert_eq!(left(&Float8 { last: true, ..any }), [""; 0]);
+    for pattern in ["block1", "block0.ffn.expand.weight", ""] {
+        let error = float8(&graph, &recipe(&[pattern]), DType::BF16).unwrap_err().to_string();
+        assert!(error.contains("block0.ffn.expand"), "{error}");
+        assert!(error.contains(&format!("found `{pattern}`")), "{error}");
+    }
+}
+
+fn float8_of(graph: &Graph, recipe: &Float8) -> Graph {
+    let lowered = float8(graph, recipe, DType::BF16).unwrap();
+    verify(&lowered).unwrap();
+    lowered
+}
+
+#[test]
+fn layers_have_the_granularity_of_the_recipe() {
+    for granularity in [Granularity::Row, Granularity::Block] {
+        let graph = float8_of(&blocks(), &Float8 { granularity, ..CURRENT });
+        let layers = graph.nodes().iter().filter_map(|n| n.op.composite::<Float8Linear>());
+        let found: Vec<_> = layers.map(|layer| layer.granularity).collect();
+        assert_eq!(found, [granularity; 4]);
+        assert_eq!(DelayedScales::of(&graph).of_gradients(), []);
+        // The operands are rounded by the op alone.
+        let lowered = precision(&graph, &Recipe { contractions: DType::BF16 }).unwrap();
+        let weights = |graph: &Graph| on_codes(graph).len();
+        assert_eq!(weights(&lowered), 4);
+    }
 }
 
 /// Query and key read one x; the last layer has the weights of the first.
@@ -115,7 +189,7 @@ fn layers_share_the_scale_of_what_they_share() {
     let y = x.linear(query, None).tanh() + x.linear(key, None).tanh();
     b.output("y", y.linear(query, None).linear(key, None));
     let delayed = Float8 { scaling: Scaling::Delayed, ..CURRENT };
-    let graph = float8(&b.finish().unwrap(), delayed, DType::BF16).unwrap();
+    let graph = float8(&b.finish().unwrap(), &delayed, DType::BF16).unwrap();
     let lowered = precision(&graph, &Recipe { contractions: DType::BF16 }).unwrap();
     let names: Vec<&str> = lowered.states().iter().map(|s| s.name.as_str()).collect();
     let scales = [
@@ -153,7 +227,7 @@ fn a_model_on_codes_of_fp8_moves_by_their_rounding_and_its_weights_have_gradient
         b.output("y", x.linear(w1, None).tanh().linear(w2, None));
         b.finish().unwrap()
     };
-    let lowered = float8(&graph, CURRENT, DType::BF16).unwrap();
+    let lowered = float8(&graph, &CURRENT, DType::BF16).unwrap();
     let wrt: Vec<_> = lowered.inputs().iter().map(|port| port.value).collect();
     let derived = differentiate(&lowered, &[lowered.outputs()[0].value], &wrt).unwrap();
     let dtypes: Vec<_> =

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval, eval_ranks};
+use overdrive_ir::ops::float8_linear::Granularity;
 use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{
     Array, Axis, Builder, DType, Expr, Graph, Init, Mesh, Sharding, Tensor, TensorType, Value,
@@ -349,6 +350,27 @@ fn largest_magnitudes_are_those_of_all_ranks() {
     }
 }
 
+/// The gradient of w contracts the batch: its scales are those of all ranks.
+#[test]
+fn scales_of_rows_and_blocks_along_a_batch_are_those_of_all_ranks() {
+    for granularity in [Granularity::Row, Granularity::Block] {
+        let b = Builder::new("layer");
+        let x = b.input("x", TensorType::new(DType::F64, [B * T, D]));
+        let init = Init::Normal { std: 0.3, seed: 3 };
+        let w = b.state_named("w", TensorType::new(DType::F64, [D, V]), init);
+        let op = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2, granularity };
+        b.output("y", x.float8_linear(w, None, op));
+        let wrt = [x.value(), w.value()];
+        let graph = b.finish().unwrap();
+        let graph = differentiate(&graph, &[graph.outputs()[0].value], &wrt).unwrap();
+        let rows: &[&str] = &["data", "-"];
+        let sharded = split(&graph, &[("x", rows), ("cotangent.y", rows)]);
+        // The largest magnitudes of x and dy along the batch, and the gradient of w.
+        let expected = counts(&[("all_reduce", 3)]);
+        assert_eq!(collectives(&sharded.graph), expected, "{}", sharded.graph);
+    }
+}
+
 #[test]
 fn a_layer_on_codes_with_delayed_scales_is_split_by_rows() {
     let b = Builder::new("layer");
@@ -358,7 +380,11 @@ fn a_layer_on_codes_with_delayed_scales_is_split_by_rows() {
     let scale =
         |name, value| b.state_named(name, TensorType::scalar(DType::F32), Init::Constant(value));
     let scales = [scale("x.scale", 0.0078125), scale("w.scale", 0.00390625), scale("dy", 0.03125)];
-    let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
+    let formats = Float8Linear {
+        forward: DType::F8E4M3,
+        gradient: DType::F8E5M2,
+        granularity: Granularity::Tensor,
+    };
     b.output("y", x.float8_linear(w, Some(scales), formats));
     let wrt = [w.value(), scales[2].value()];
     let graph = b.finish().unwrap();

@@ -12,6 +12,7 @@ use crate::{
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, Tuning};
+use overdrive_passes::left_in_float;
 use sha2::{Digest, Sha256};
 
 /// Trains.
@@ -33,11 +34,15 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let done = run.resume.map_or(0, |checkpoint| checkpoint.progress.done);
     ranks.check(recipe, || trained_by_all(run, (&forward, &initial), (&origin, done)))?;
     let place = (run.backend, ranks);
-    let trainer = Trainer::of_rank(place, &with_loss(&forward, target)?, recipe, &initial, &tuning);
+    let judged_by = with_loss(&forward, target)?;
+    let trainer = Trainer::of_rank(place, &judged_by, recipe, &initial, &tuning);
     let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
     drop(initial);
     let flops = trainer.flops().saturating_mul(ranks.count() as u64);
     observer.planned(trainer.plan(), &trainer.memory(), flops);
+    if let Some(float8) = &recipe.float8 {
+        observer.left_in_float(&left_in_float(&judged_by, float8));
+    }
     let judged = learner(run.model, recipe, recipe.batch / ranks.count())?;
     let mut evaluator = Evaluator::new(run.backend, &judged, target)?;
     let range = ranks.part(run.validation.len());

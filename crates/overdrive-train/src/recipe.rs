@@ -4,7 +4,8 @@
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
-use overdrive_passes::{Float8, Lora};
+use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_passes::{Float8, Lora, Scaling};
 use serde::{Deserialize, Serialize};
 
 /// How a model is trained.
@@ -124,8 +125,8 @@ impl Recipe {
     /// Errs with the first value that no training can use.
     ///
     /// # Errors
-    /// When a count is zero, a rate is not a number of at least 0, or the precision is none that
-    /// gradients have.
+    /// When a count is zero, a rate is not a number of at least 0, the precision is none that
+    /// gradients have, or codes of fp8 are asked for that there are none of.
     pub fn check(&self) -> Result<(), TrainError> {
         let fault = |name: &str, expected: &str, found: String| {
             Err(TrainError::invalid(
@@ -152,6 +153,19 @@ impl Recipe {
         }
         if ![DType::F32, DType::BF16, DType::F16].contains(&self.precision) {
             return fault("precision", "f32, bf16 or f16", self.precision.to_string());
+        }
+        let Some(float8) = &self.float8 else { return Ok(()) };
+        let types = [("float8.forward", float8.forward), ("float8.gradient", float8.gradient)];
+        let is_fp8 = |dtype: DType| matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+        if let Some((name, found)) = types.into_iter().find(|(_, dtype)| !is_fp8(*dtype)) {
+            return fault(name, "f8e4m3 or f8e5m2", found.to_string());
+        }
+        if float8.multiple == 0 {
+            return fault("float8.multiple", "at least 1", "0".to_owned());
+        }
+        if float8.scaling == Scaling::Delayed && float8.granularity != Granularity::Tensor {
+            let expected = "`current`, or `tensor` as float8.granularity";
+            return fault("float8.scaling", expected, "`delayed`".to_owned());
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::{Checkpoint, Evaluation, Progress, Recipe, Shards, StepReport};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, Communicator, Graph, Plan};
+use overdrive_passes::Skipped;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -65,6 +66,11 @@ pub trait Observer {
     /// FLOPs of an update of all ranks.
     fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
         let _ = (plan, memory, flops);
+    }
+
+    /// Before the first step of a run on codes of fp8: the linear layers that stay in float.
+    fn left_in_float(&mut self, layers: &[Skipped]) {
+        let _ = layers;
     }
 
     /// After each step; `Break` ends the run with a checkpoint.

@@ -90,7 +90,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     // are built.
     let formats = overdrive_passes::Recipe { contractions: recipe.precision };
     let names: Vec<&str> = parameters(graph, recipe).map(|(name, _)| name).collect();
-    let graph = match recipe.float8 {
+    let graph = match &recipe.float8 {
         Some(codes) => &precision(&float8(graph, codes, recipe.precision)?, &formats)?,
         None => &precision(graph, &formats)?,
     };

@@ -1,22 +1,19 @@
-//! Training on codes of fp8 with delayed scales. It learns, survives values beyond every earlier
-//! scale, continues from a checkpoint, and is the same on all ranks.
+//! Training on codes of fp8: by every recipe it learns; with delayed scales it survives what no
+//! scale foresaw, goes on from a checkpoint, and is the same on all ranks.
 
 #![allow(clippy::unwrap_used)]
 
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
-use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
+use overdrive_ir::ops::float8_linear::Granularity;
 use overdrive_ir::{DType, Graph, Tensor, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Float8, Scaling, bind};
 use overdrive_train::data::{Batch, Dataset, Parts, Target, books, digits};
-use overdrive_train::{Recipe, Trainer, batches, initial_parameters, with_loss};
+use overdrive_train::{Formats, Recipe, Trainer, batches, initial_parameters, with_loss};
 
-const DELAYED: Float8 = Float8 {
-    formats: Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 },
-    scaling: Scaling::Delayed,
-};
+const DELAYED: Float8 = Float8::new(DType::F8E5M2, Granularity::Tensor, Scaling::Delayed);
 
 fn backend() -> CpuBackend {
     CpuBackend::new(Some(1)).unwrap()
@@ -81,9 +78,8 @@ fn a_gpt_learns_within_the_rounding_of_codes() {
     let model = model("text-transformer");
     let parts = Dataset::Text(books()).parts(&model, 0).unwrap();
     let recipe = Recipe { batch: 2, steps: 24, ..overdrive_train::recipe_of("text-transformer") };
-    let losses = |float8: Option<Float8>| {
-        let precision = if float8.is_some() { DType::BF16 } else { DType::F32 };
-        let recipe = Recipe { precision, float8, ..recipe.clone() };
+    let losses = |name: &str| {
+        let recipe = recipe.clone().in_formats(Formats::named(name).unwrap().clone());
         let backend = backend();
         let mut trainer = trainer(&backend, &model, &recipe);
         let step = |step| {
@@ -92,17 +88,17 @@ fn a_gpt_learns_within_the_rounding_of_codes() {
         };
         (0..recipe.steps).map(step).collect::<Vec<f64>>()
     };
-    let (full, delayed) = (losses(None), losses(Some(DELAYED)));
-    let current = losses(Some(Float8 { scaling: Scaling::Current, ..DELAYED }));
-    assert_ne!(delayed, current);
+    let full = losses("f32");
+    let coded = ["fp8", "fp8-current", "fp8-rows", "fp8-blocks"].map(|name| (name, losses(name)));
     // The mean of the last eight batches, which differ.
     let end = |losses: &[f64]| losses[losses.len() - 8..].iter().sum::<f64>() / 8.0;
     let gained = full[0] - end(&full);
     assert!(gained > 1.0, "{full:?}");
     // Query, key and value of a block are parallel, so a path through it passes four layers.
     let bound = lost(5.0 * 4.0) * gained;
-    for (name, losses) in [("delayed", delayed), ("current", current)] {
-        let off = (end(&losses) - end(&full)).abs();
+    for (at, (name, losses)) in coded.iter().enumerate() {
+        assert!(coded[..at].iter().all(|(_, other)| other != losses), "{name} is another recipe");
+        let off = (end(losses) - end(&full)).abs();
         assert!(off < bound, "{name}: {off} of at most {bound}: {losses:?}, f32 {full:?}");
     }
 }

@@ -5,15 +5,14 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::{Axis, Communicator, DType, Graph, Mesh, Node, Plan, Prim, Sharding};
 use overdrive_models::find;
-use overdrive_passes::{Float8, Scaling, bind, shard};
+use overdrive_passes::{bind, shard};
 use overdrive_ranks::run;
 use overdrive_train::data::{Dataset, Parts, Target, books, digits};
 use overdrive_train::{
-    Checkpoint, Ending, Evaluation, Fit, Fitted, Observer, Recipe, Shards, StepReport, TrainError,
-    fit, training_step, with_loss,
+    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Observer, Recipe, Shards, StepReport,
+    TrainError, fit, training_step, with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -169,10 +168,9 @@ fn so_they_do_of_text_in_bf16_with_several_batches_a_step() {
 /// A scale is that of the whole batch, although each rank has only a part.
 #[test]
 fn ranks_find_the_scales_of_fp8_that_one_finds() {
-    let formats = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2 };
-    let float8 = Some(Float8 { formats, scaling: Scaling::Delayed });
+    let formats = Formats::named("fp8").unwrap();
     let whole = of_digits();
-    let recipe = Recipe { batch: 32, precision: DType::BF16, float8, ..whole.recipe.clone() };
+    let recipe = Recipe { batch: 32, ..whole.recipe.clone().in_formats(formats.clone()) };
     let task = Task { recipe, ..whole };
     let folder = tempfile::tempdir().unwrap();
     let states = |ranks: usize| {

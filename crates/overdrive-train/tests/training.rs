@@ -7,16 +7,16 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::{Array, Builder, DType, Graph, Init, Prim, Tensor, TensorType, Tuning};
 use overdrive_models::find;
-use overdrive_passes::{Float8, Scaling, bind};
+use overdrive_passes::bind;
 use overdrive_train::data::{Batch, Dataset, Parts, Target, digits};
 use overdrive_train::{
-    Checkpoint, Decay, EarlyStop, Ending, Evaluation, Fit, Fitted, Observer, Optimizer, Recipe,
-    Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit, initial_parameters,
-    training_step, with_loss,
+    Checkpoint, Decay, EarlyStop, Ending, Evaluation, FORMATS, Fit, Fitted, NamedFormats, Observer,
+    Optimizer, Recipe, Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit,
+    initial_parameters, training_step, with_loss,
 };
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -265,20 +265,15 @@ fn interrupted_and_resumed(recipe: &Recipe, file: &Path) -> Fitted {
 fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoint.safetensors");
-    let plain = [DType::F32, DType::BF16, DType::F16].map(|precision| (precision, None));
-    for (precision, float8) in plain.into_iter().chain(codes().map(|f| (DType::BF16, Some(f)))) {
+    for NamedFormats { name, formats, .. } in FORMATS {
         for accumulate in [1, 2] {
-            let recipe = Recipe {
-                precision,
-                float8,
-                accumulate,
-                early_stop: Some(EarlyStop { patience: 9 }),
-                ..recipe(13)
-            };
+            let early_stop = Some(EarlyStop { patience: 9 });
+            let recipe = Recipe { accumulate, early_stop, ..recipe(13) };
+            let recipe = recipe.in_formats(formats.clone());
             assert_eq!(
                 interrupted_and_resumed(&recipe, &file),
                 fitted(&recipe),
-                "{precision}, {float8:?}, {accumulate}"
+                "{name}, {accumulate}"
             );
         }
     }
@@ -347,32 +342,22 @@ fn early_stop_keeps_the_best_parameters() {
 }
 
 #[test]
-fn half_precision_learns_as_well() {
-    let loss = |precision| fitted(&Recipe { precision, ..recipe(60) }).progress.best_loss;
-    let full = loss(DType::F32);
-    for precision in [DType::BF16, DType::F16] {
-        let half = loss(precision);
-        assert!((half - full).abs() < 0.05 * full, "{precision}: {half}, f32: {full}");
-        assert_ne!(half, full, "{precision} is not f32");
-    }
-    let bf16 = loss(DType::BF16);
-    for float8 in codes() {
-        let recipe = Recipe { precision: DType::BF16, float8: Some(float8), ..recipe(60) };
-        let coded = fitted(&recipe).progress.best_loss;
-        assert!((coded - full).abs() < 0.08 * full, "{float8:?}: {coded}, f32: {full}");
-        assert_ne!(coded, bf16, "{float8:?} is not bf16");
-    }
-}
-
-/// Every way of training on codes of fp8.
-fn codes() -> impl Iterator<Item = Float8> {
-    let of = |scaling| {
-        [DType::F8E5M2, DType::F8E4M3].map(|gradient| {
-            let formats = Float8Linear { forward: DType::F8E4M3, gradient };
-            Float8 { formats, scaling }
-        })
+fn every_recipe_by_name_learns() {
+    let loss = |known: &NamedFormats| {
+        let recipe = recipe(60).in_formats(known.formats.clone());
+        recipe.check().unwrap_or_else(|error| panic!("{}: {error}", known.name));
+        fitted(&recipe).progress.best_loss
     };
-    [Scaling::Delayed, Scaling::Current].into_iter().flat_map(of)
+    let losses: BTreeMap<&str, f64> = FORMATS.iter().map(|of| (of.name, loss(of))).collect();
+    assert_eq!(losses.len(), FORMATS.len(), "names are unique");
+    for NamedFormats { name, formats, .. } in FORMATS {
+        assert_eq!(formats.name(), Some(*name), "no other name has these formats");
+        let (found, full) = (losses[name], losses["f32"]);
+        let most = if formats.float8.is_some() { 0.08 } else { 0.05 };
+        assert!((found - full).abs() < most * full, "{name}: {found}, f32: {full}");
+        let plain = if formats.float8.is_some() { "bf16" } else { "f32" };
+        assert!(*name == plain || found != losses[plain], "{name} is not {plain}");
+    }
 }
 
 /// Cotangents of layers are rounded like their values. Gradients of weights are sums in f32.

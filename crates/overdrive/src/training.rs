@@ -12,6 +12,7 @@ use overdrive::bench::outcome::Outcome;
 use overdrive::bench::record::Record;
 use overdrive::ir::Plan;
 use overdrive::ir::backend::MemoryReport;
+use overdrive::passes::Skipped;
 use overdrive::train::data::Target;
 use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
 use overdrive_process::Stop;
@@ -162,6 +163,18 @@ impl Observer for Watch {
         });
     }
 
+    fn left_in_float(&mut self, layers: &[Skipped]) {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for Skipped { layer, reason } in layers {
+            by_reason.entry(reason).or_default().push(layer);
+        }
+        self.bar.suspend(|| {
+            for (reason, layers) in by_reason {
+                note!("note: not on codes of fp8, since {reason}: {}", layers.join(", "));
+            }
+        });
+    }
+
     fn stepped(&mut self, report: &StepReport) -> ControlFlow<()> {
         let done = report.step + 1;
         if report.step.is_multiple_of(self.every) {
@@ -211,7 +224,9 @@ pub(crate) fn record(
             mode: "compile".to_owned(),
             dtype: recipe.precision.name().to_owned(),
             threads: opened.threads,
-            variant: recipe.float8.map(|formats| formats.title().to_owned()),
+            variant: recipe.float8.is_some().then(|| {
+                recipe.formats().name().unwrap_or("fp8 by a recipe of the user").to_owned()
+            }),
         },
     };
     let done = fitted.progress.done;

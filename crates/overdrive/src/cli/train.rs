@@ -2,13 +2,11 @@
 
 use super::explain::size;
 use super::shared::{Machine, Replacing};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use overdrive::ir::DType;
-use overdrive::ir::ops::Float8Linear;
 use overdrive::passes::Lora;
-use overdrive::passes::{Float8, Scaling};
-use overdrive::train::Shards;
 use overdrive::train::data::Target;
+use overdrive::train::{FORMATS, Formats, Shards};
 use std::path::PathBuf;
 
 /// Arguments of `train`.
@@ -35,8 +33,11 @@ pub(crate) struct Train {
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
     /// Number formats of contractions; parameters stay in f32
-    #[arg(long, default_value = "f32", value_name = "FORMATS")]
-    pub precision: Formats,
+    #[arg(long, default_value = "f32", value_name = "FORMATS", value_parser = formats())]
+    pub precision: &'static Formats,
+    /// Number formats of your own: JSON with `precision` and `float8`
+    #[arg(long, value_name = "FILE", conflicts_with = "precision")]
+    pub recipe: Option<PathBuf>,
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
@@ -137,45 +138,11 @@ impl From<ShardName> for Shards {
     }
 }
 
-/// Formats of training by name.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Formats {
-    /// All in f32
-    F32,
-    /// Contractions in bf16
-    Bf16,
-    /// Contractions in f16, the loss scaled
-    F16,
-    /// As bf16, but linear layers on codes of fp8: e4m3, gradients in e5m2. Scales come from the
-    /// steps before
-    Fp8,
-    /// As fp8, gradients in e4m3 too
-    #[value(name = "fp8-e4m3")]
-    Fp8E4m3,
-    /// As fp8, but each tensor is read twice: first for its scale
-    Fp8Current,
-    /// As fp8-current, gradients in e4m3 too
-    #[value(name = "fp8-e4m3-current")]
-    Fp8E4m3Current,
-}
-
-impl Formats {
-    /// The format of contractions, and how linear layers are on codes where they are.
-    pub(crate) fn parts(self) -> (DType, Option<Float8>) {
-        let float8 = |gradient, scaling| {
-            let formats = Float8Linear { forward: DType::F8E4M3, gradient };
-            Some(Float8 { formats, scaling })
-        };
-        match self {
-            Self::F32 => (DType::F32, None),
-            Self::Bf16 => (DType::BF16, None),
-            Self::F16 => (DType::F16, None),
-            Self::Fp8 => (DType::BF16, float8(DType::F8E5M2, Scaling::Delayed)),
-            Self::Fp8E4m3 => (DType::BF16, float8(DType::F8E4M3, Scaling::Delayed)),
-            Self::Fp8Current => (DType::BF16, float8(DType::F8E5M2, Scaling::Current)),
-            Self::Fp8E4m3Current => (DType::BF16, float8(DType::F8E4M3, Scaling::Current)),
-        }
-    }
+/// The formats of training by name.
+fn formats() -> impl TypedValueParser<Value = &'static Formats> {
+    let names = FORMATS.iter().map(|known| PossibleValue::new(known.name).help(known.help));
+    PossibleValuesParser::new(names)
+        .map(|name| Formats::named(&name).expect("a possible value is a name"))
 }
 
 /// Rank and strength of adapters.

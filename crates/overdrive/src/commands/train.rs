@@ -136,6 +136,7 @@ fn place(arguments: &Train) -> Result<Place, Failure> {
     let mut inputs = vec![Path::new(&arguments.data)];
     inputs.extend(arguments.model.as_deref().map(Path::new));
     inputs.extend(arguments.tokenizer.as_deref());
+    inputs.extend(arguments.recipe.as_deref());
     let request =
         PlaceRequest { path, option: "-o", existing: arguments.replacing.into(), inputs: &inputs };
     let contents = match arguments.model.as_deref().is_some_and(model::is_published) {

@@ -48,6 +48,9 @@ fn prepared() -> Folder {
         |i: usize| format!("{},{},{}\n", 10 * (i % 3), i % 7, ["rose", "tulip", "lily"][i % 3]);
     let flowers: String = (0..240).map(flower).collect();
     fs::write(folder.path("table.csv"), format!("height,leaves,kind\n{flowers}")).unwrap();
+    let codes = r#"{"forward": "f8e4m3", "gradient": "f8e5m2", "except": ["fc1"]}"#;
+    let formats = format!(r#"{{"precision": "bf16", "float8": {codes}}}"#);
+    fs::write(folder.path("formats.json"), formats).unwrap();
     for name in ["bench-old", "bench-new"] {
         let json = r#"{"overdrive_samples":1,"cases":[{"name":"a","times_ns":[7,7,7,7,7]}]}"#;
         fs::write(folder.path(name), format!("#!/bin/sh\necho '{json}' >\"$OVERDRIVE_RESULTS\"\n"))

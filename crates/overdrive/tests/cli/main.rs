@@ -35,6 +35,7 @@ mod quantize_peers;
 mod quantize_published;
 #[cfg(target_os = "linux")]
 mod ranks;
+mod recipes;
 mod regress;
 mod results;
 mod run_model;

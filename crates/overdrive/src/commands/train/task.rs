@@ -11,7 +11,9 @@ use overdrive::ir::Graph;
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{ModelTask as Gives, Pretrained};
 use overdrive::train::data::{Dataset, Parts, Reading, Split, Subset, open, open_as};
-use overdrive::train::{EarlyStop, Recipe, fine_tuning, fine_tuning_of_classes, recipe_of};
+use overdrive::train::{
+    EarlyStop, Formats, Recipe, fine_tuning, fine_tuning_of_classes, recipe_of,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -237,9 +239,10 @@ fn tokenizer<'t>(
     })
 }
 
-/// The recipe with the user's settings in place of its own.
-fn changed(arguments: &Train, mut recipe: Recipe) -> Result<Recipe, Failure> {
-    (recipe.precision, recipe.float8) = arguments.precision.parts();
+/// The recipe with what the user asked for in place of its own.
+fn changed(arguments: &Train, recipe: Recipe) -> Result<Recipe, Failure> {
+    let formats = arguments.recipe.as_deref().map(Formats::read).transpose().map_err(failure)?;
+    let mut recipe = recipe.in_formats(formats.unwrap_or_else(|| arguments.precision.clone()));
     recipe.seed = arguments.machine.seed;
     recipe.accumulate = arguments.accumulate as usize;
     let asked = arguments.patience.map(|patience| EarlyStop { patience });

@@ -1,0 +1,52 @@
+//! Number formats of training: those that have a name, and those of a file.
+
+use crate::invocation::Folder;
+use std::fs;
+
+const TRAIN: &str = "train digits-mlp --data digits --steps 2 --device cpu --threads 1";
+
+/// A recipe of codes with more fields.
+fn recipe(more: &str) -> String {
+    let codes = r#""forward": "f8e4m3", "gradient": "f8e5m2""#;
+    format!(r#"{{"precision": "bf16", "float8": {{{codes}{more}}}}}"#)
+}
+
+#[test]
+fn a_recipe_of_a_file_trains_says_what_it_leaves_out_and_is_kept() {
+    let folder = Folder::new();
+    let more = r#", "granularity": "block", "except": ["fc2"]"#;
+    fs::write(folder.path("own.json"), recipe(more)).unwrap();
+    let left = "not on codes of fp8, since the recipe leaves out `fc2`: fc2";
+    let head = "since rows, K and N are [64, 128, 10], not multiples of 16: fc3";
+    folder.line(&format!("{TRAIN} --recipe own.json -o own")).ends(0, &[left, head]);
+    let kept = fs::read_to_string(folder.path("own/config.json")).unwrap();
+    assert!(kept.contains(r#""block""#) && kept.contains(r#""fc2""#), "{kept}");
+    for name in ["fp8-rows", "fp8-blocks"] {
+        folder.line(&format!("{TRAIN} --precision {name} -o {name}")).ends(0, &["fc3"]);
+        let results = fs::read_to_string(folder.path(&format!("{name}/results.json"))).unwrap();
+        assert!(results.contains(&format!(r#""variant": "{name}""#)), "{results}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_recipe_is_said_before_the_work() {
+    let folder = Folder::new();
+    for (file, text, words) in [
+        ("field.json", recipe(r#", "scale": "row""#), ["field.json: expected", "field `scale`"]),
+        ("format.json", r#"{"precision": "f4"}"#.to_owned(), ["variant `f4`", "`bf16`"]),
+        (
+            "delayed.json",
+            recipe(r#", "granularity": "row", "scaling": "delayed""#),
+            ["", "delayed"],
+        ),
+        ("layer.json", recipe(r#", "except": ["fc9"]"#), ["found `fc9`", "such as `fc1`"]),
+    ] {
+        fs::write(folder.path(file), text).unwrap();
+        folder.line(&format!("{TRAIN} --recipe {file} -o m")).ends(2, &words);
+    }
+    folder.line(&format!("{TRAIN} --recipe absent.json -o m")).ends(2, &["absent.json"]);
+    let both = format!("{TRAIN} --recipe field.json --precision fp8 -o m");
+    folder.line(&both).ends(2, &["--recipe", "--precision", "cannot be used with"]);
+    folder.line(&format!("{TRAIN} --precision fp9 -o m")).ends(2, &["fp9", "fp8-blocks"]);
+    assert!(!folder.path("m").exists());
+}
