@@ -8,8 +8,7 @@
 //! overwritten one by one. Invariant: no byte of a cache behind a sequence's present position, and
 //! none of another sequence, reaches its logits.
 
-use super::{DecodeError, Decoder};
-use crate::pretrained::Pretrained;
+use super::{DecodeError, Decoder, LanguageModel};
 use overdrive_ir::{Backend, Buffer, DType, Mode, Session, State, Tensor, Tuning};
 use overdrive_models::{Caches, Span};
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ const SHORTEST: usize = 16;
 pub struct CachedDecoder<'a> {
     backend: &'a dyn Backend,
     mode: Mode,
-    model: &'a Pretrained,
+    model: &'a dyn LanguageModel,
     format: DType,
     state: State,
     caches: Caches,
@@ -50,7 +49,7 @@ impl<'a> CachedDecoder<'a> {
     /// When the model is no decoder or has a shorter context, or when the device refuses.
     pub fn new(
         target: (&'a dyn Backend, Mode),
-        model: &'a Pretrained,
+        model: &'a dyn LanguageModel,
         tokens: usize,
     ) -> Result<Self, DecodeError> {
         Self::in_format(target, model, Caches::of_one(tokens), DType::F32)
@@ -58,20 +57,20 @@ impl<'a> CachedDecoder<'a> {
 
     /// The same for several sequences, with room for as many tokens each as the caches are asked to
     /// hold. Weights, keys, values and operands of contractions are in `format`: see
-    /// [`Pretrained::unloaded_in`].
+    /// [`LanguageModel`].
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn in_format(
         (backend, mode): (&'a dyn Backend, Mode),
-        model: &'a Pretrained,
+        model: &'a dyn LanguageModel,
         asked: Caches,
         format: DType,
     ) -> Result<Self, DecodeError> {
-        let (context, tokens) = (model.architecture.context(), asked.capacity);
+        let (context, tokens) = (model.context(), asked.capacity);
         let caches = Caches { capacity: bucket(tokens.min(context), context), ..asked };
         // Before the length is judged, so that a model that is no decoder is told so.
-        let graph = model.graph_in(Span::Step { caches }, format)?;
+        let graph = model.graph(Span::Step { caches }, format)?;
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
@@ -84,7 +83,7 @@ impl<'a> CachedDecoder<'a> {
         if self.compiled.contains_key(&span) {
             return Ok(());
         }
-        let (backend, graph) = (self.backend, self.model.unloaded_in(span, self.format)?);
+        let (backend, graph) = (self.backend, self.model.unloaded(span, self.format)?);
         let session = backend.compile(&graph, self.mode, &Tuning::default())?.session()?;
         let inputs = graph.inputs().iter().map(|port| backend.output(graph.ty(port.value)));
         let inputs = inputs.collect::<Result<_, _>>()?;

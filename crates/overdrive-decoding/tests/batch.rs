@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
-mod support;
+#[path = "../../overdrive-studies/tests/support/tiny.rs"]
+mod tiny;
 
 use overdrive_bench::clock::SystemClock;
+use overdrive_decoding::{CachedDecoder, Decoder, Limits, Sampling, generate, generate_all};
 use overdrive_ir::{Backend, DType, Mode};
 use overdrive_models::Caches;
-use overdrive_studies::decoding::{
-    CachedDecoder, Decoder, Limits, Sampling, generate, generate_all,
-};
-use support::{DECODERS, backend, model};
+use tiny::{DECODERS, backend, model};
 
 /// Sequences of other lengths beside it, which join and leave between its steps, in every format of
 /// the caches.
