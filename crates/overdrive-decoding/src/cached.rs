@@ -1,12 +1,13 @@
 //! Decoding with a cache of keys and values: one executable per length of prompt, one for every
 //! next token.
 //!
-//! All of them share one `State` by name: weights, and caches that are updated where they are. The
-//! caches may be of several sequences, which begin and end as they like and take each step
-//! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all.
-//! The padding of a prompt is never seen: its keys stand behind the last position and are
-//! overwritten one by one. Invariant: no byte of a cache behind a sequence's present position, and
-//! none of another sequence, reaches its logits.
+//! All of them share one `State` by name: weights that no call changes, and caches that are updated
+//! where they are. A decoder beside another reads the same weights. The caches may be of several
+//! sequences, which begin and end as they like and take each step together. Lengths of prompts are
+//! rounded up to powers of two, so that few executables serve all. The padding of a prompt is never
+//! seen: its keys stand behind the last position and are overwritten one by one. Invariant: no byte
+//! of a cache behind a sequence's present position, and none of another sequence, reaches its
+//! logits.
 
 use super::{DecodeError, Decoder, LanguageModel};
 use overdrive_ir::{Backend, Buffer, DType, Mode, Session, State, Tensor, Tuning};
@@ -74,9 +75,20 @@ impl<'a> CachedDecoder<'a> {
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
-        let state = State::initial(&graph, backend)?;
+        let state = State::initial(&graph, backend)?.share(&graph);
         let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
         Ok(Self { backend, mode, model, format, state, caches, compiled, seen })
+    }
+
+    /// A decoder of the same weights, which the device holds once for both, with empty caches.
+    ///
+    /// # Errors
+    /// When the device has no room for the caches.
+    pub fn beside(&self, mode: Mode) -> Result<Self, DecodeError> {
+        let graph = self.model.unloaded(Span::Step { caches: self.caches }, self.format)?;
+        let state = self.state.beside(&graph, self.backend)?;
+        let (compiled, seen) = (BTreeMap::new(), vec![0; self.caches.sequences]);
+        Ok(Self { mode, state, compiled, seen, ..*self })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {

@@ -106,3 +106,33 @@ fn several_prompts_give_what_each_gives_alone() {
     let tokens: usize = stopped.unwrap().iter().map(|made| made.tokens.len()).sum();
     assert_eq!(tokens, told, "nothing is made after the word to end");
 }
+
+/// They take turns, each with caches of its own.
+#[test]
+fn decoders_of_the_same_weights_do_not_see_each_other() {
+    let (backend, model) = (backend(), model("llama"));
+    let sequences: [Vec<u32>; 2] = [vec![5, 9, 13, 2, 40, 7], vec![200, 3, 77, 8, 1, 30]];
+    let new = || CachedDecoder::new((&backend, Mode::Compile), &model, 16).unwrap();
+    let logits = |decoder: &mut CachedDecoder<'_>, sequence: &[u32], at: usize| match at {
+        0 => decoder.begin(&sequence[..2]).unwrap(),
+        at => decoder.next(sequence[at + 1]).unwrap(),
+    };
+    let alone = sequences.each_ref().map(|sequence| {
+        let mut decoder = new();
+        (0..5).map(|at| logits(&mut decoder, sequence, at)).collect::<Vec<_>>()
+    });
+    let mut first = new();
+    // A decoder beside another begins with empty caches, whatever that has seen.
+    first.begin(&[1, 2, 3]).unwrap();
+    let second = first.beside(Mode::Compile).unwrap();
+    let mut decoders = [first, second];
+    assert!(decoders[1].next(1).unwrap_err().to_string().contains("no token"));
+    for at in 0..5 {
+        for (decoder, (sequence, alone)) in decoders.iter_mut().zip(sequences.iter().zip(&alone)) {
+            assert_eq!(logits(decoder, sequence, at), alone[at], "token {at}");
+        }
+    }
+    let mut jit = decoders[0].beside(Mode::Jit).unwrap();
+    let found = logits(&mut jit, &sequences[0], 0);
+    assert!(found.iter().zip(&alone[0][0]).all(|(a, b)| (a - b).abs() < 1e-4));
+}

@@ -95,7 +95,14 @@ pub fn study(
             (Some(_), Some(on_codes)) => on_codes,
             (Some(_), None) => continue,
         };
-        match Steps::new((device.backend, mode), model, prompt, room) {
+        // Modes of a model share its weights.
+        let other = steps.iter().find(|step: &&Steps<'_>| std::ptr::eq(step.model, model));
+        let decoder = match other {
+            Some(other) => other.decoder.beside(mode),
+            None => CachedDecoder::new((device.backend, mode), model, room),
+        };
+        let of = |decoder| Steps::new((device.backend, decoder), model, prompt, room);
+        match decoder.and_then(of) {
             Ok(step) => {
                 steps.push(step);
                 ready.push(case);
@@ -143,12 +150,11 @@ struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn new(
-        target: (&'a dyn Backend, Mode),
+        (backend, mut decoder): (&'a dyn Backend, CachedDecoder<'a>),
         model: &'a Pretrained,
         prompt: &[u32],
         room: usize,
     ) -> Result<Self, DecodeError> {
-        let mut decoder = CachedDecoder::new(target, model, room)?;
         decoder.prepare(prompt.len())?;
         decoder.begin(prompt)?;
         let graph = model.unloaded(Span::Step { caches: Caches::of_one(room) }, DType::F32)?;
@@ -156,7 +162,7 @@ impl<'a> Steps<'a> {
         let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
         let work = Work { flops: graph.cost().flops, bytes, items };
         let (prompt, seen) = (prompt.to_vec(), prompt.len());
-        Ok(Self { decoder, backend: target.0, model, prompt, seen, work })
+        Ok(Self { decoder, backend, model, prompt, seen, work })
     }
 
     fn again(&mut self) -> Result<(), Failure> {
