@@ -8,6 +8,7 @@
 mod batch;
 mod cached;
 mod model;
+mod pages;
 mod sampling;
 mod window;
 
@@ -55,6 +56,23 @@ pub enum DecodeError {
         capacity: usize,
         /// Prompt and what was to be generated.
         found: usize,
+    },
+    /// The pool of pages is too small, or others have what is missing.
+    #[error(
+        "{tokens} tokens: expected {needed} pages of {size} tokens for them, found {found} of \
+         {count}; give the pool more pages, or use a shorter prompt or fewer tokens"
+    )]
+    Pages {
+        /// Of one sequence.
+        tokens: usize,
+        /// Pages that these take.
+        needed: usize,
+        /// Tokens of a page.
+        size: usize,
+        /// Pages that the sequence could have.
+        found: usize,
+        /// Pages of the pool.
+        count: usize,
     },
     /// The model's own output is no number.
     #[error(

@@ -24,7 +24,7 @@ fn a_sequence_does_not_see_those_that_are_decoded_beside_it() {
         let sequence = |seed: u32, len: u32| (0..len).map(|i| (i * 37 + 11 * seed) % 270).collect();
         let sequences: [Vec<u32>; 3] = [sequence(1, 30), sequence(2, 21), sequence(5, 26)];
         let begin = [3, 17, 9];
-        let caches = |sequences| Caches { sequences, capacity: 32 };
+        let caches = |sequences| Caches::of(sequences, 32);
         let alone: Vec<Vec<Vec<f32>>> = sequences
             .iter()
             .zip(begin)
@@ -80,7 +80,7 @@ fn several_prompts_give_what_each_gives_alone() {
     let sampling = Sampling { temperature: 1.0, seed: 4, ..Sampling::GREEDY };
     let limits = Limits { tokens: 12, ends: &[] };
     let target = (&backend as &dyn Backend, Mode::Compile);
-    let caches = Caches { sequences: 2, capacity: 32 };
+    let caches = Caches::of(2, 32);
     let mut decoder = CachedDecoder::in_format(target, &model, caches, DType::F32).unwrap();
     let mut heard = vec![vec![]; prompts.len()];
     let mut each = |prompt: usize, token| {

@@ -113,6 +113,7 @@ pub(super) fn failure(error: DecodeError) -> Failure {
         DecodeError::NoNumber(_) => Failure::harness(error),
         DecodeError::EmptyPrompt
         | DecodeError::Full { .. }
+        | DecodeError::Pages { .. }
         | DecodeError::NotText(_)
         | DecodeError::Graph(_) => Failure::bad_input(error),
     }
