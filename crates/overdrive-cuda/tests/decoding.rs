@@ -15,8 +15,9 @@ use overdrive_ir::{
     Tuning,
 };
 use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
+use overdrive_models::{Activation, Bias, Caches, Pages, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
+use std::num::NonZeroUsize;
 use support::{gpu, h200, joined};
 use testkit::{Needs, Tolerance, compare};
 
@@ -134,31 +135,42 @@ fn steps_compute_what_the_definition_says() {
     }
 }
 
-/// Sequences at positions of their own in one batch, in every mode.
+/// Sequences at positions of their own in one batch, with room of their own and in pages, in every
+/// mode.
 #[test]
 fn steps_of_several_sequences_compute_what_the_definition_says() {
     const SEQUENCES: usize = 3;
+    const SIZE: NonZeroUsize = NonZeroUsize::new(16).unwrap();
     let Some(backend) = gpu() else { return };
     let unit = 2f64.powi(-8);
-    let graph = step_of(DType::BF16, Caches { sequences: SEQUENCES, capacity: CAPACITY });
-    for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
-        let mut session =
-            backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
-        let mut state = State::initial(&graph, &backend).unwrap();
-        let mut states = States::new();
-        let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-        for call in 0..12 {
-            let ids: Vec<i128> =
-                (0..SEQUENCES as i128).map(|s| (call * 37 + 90 * s) % 320).collect();
-            let places: Vec<i128> = (0..SEQUENCES as i128).map(|s| call + 5 * s).collect();
-            let ids = Tensor::from_ints(DType::I32, [SEQUENCES, 1], &ids);
-            let places = Tensor::from_ints(DType::I64, [SEQUENCES], &places);
-            let inputs = [&ids, &places].map(|t| backend.upload(t).unwrap());
-            session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-            let expected = eval(&graph, &[&ids, &places].map(Array::from), &mut states).remove(0);
-            let found = backend.download(&outputs[0]).unwrap().to_f64();
-            let error = distance(&found, expected.floats());
-            assert!(error < 4.0 * unit, "{mode:?} {call}: {error:e}");
+    let own = Caches::of(SEQUENCES, CAPACITY);
+    let pages = Pages { size: SIZE, count: SEQUENCES * CAPACITY.div_ceil(SIZE.get()) };
+    // Pages in no order: 7 shares no factor with their number, 60.
+    let table: Vec<i128> = (0..pages.count as i128).map(|i| 1 + 7 * i % 60).collect();
+    let table = Tensor::from_ints(DType::I32, [SEQUENCES, pages.of(CAPACITY)], &table);
+    for (caches, table) in [(own, None), (Caches { pages: Some(pages), ..own }, Some(&table))] {
+        let graph = step_of(DType::BF16, caches);
+        for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
+            let mut session =
+                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
+            let mut state = State::initial(&graph, &backend).unwrap();
+            let mut states = States::new();
+            let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
+            for call in 0..12 {
+                let ids: Vec<i128> =
+                    (0..SEQUENCES as i128).map(|s| (call * 37 + 90 * s) % 320).collect();
+                let places: Vec<i128> = (0..SEQUENCES as i128).map(|s| call + 5 * s).collect();
+                let ids = Tensor::from_ints(DType::I32, [SEQUENCES, 1], &ids);
+                let places = Tensor::from_ints(DType::I64, [SEQUENCES], &places);
+                let given: Vec<&Tensor> = [&ids, &places].into_iter().chain(table).collect();
+                let inputs: Vec<_> = given.iter().map(|t| backend.upload(t).unwrap()).collect();
+                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+                let arrays: Vec<Array> = given.into_iter().map(Array::from).collect();
+                let expected = eval(&graph, &arrays, &mut states).remove(0);
+                let found = backend.download(&outputs[0]).unwrap().to_f64();
+                let error = distance(&found, expected.floats());
+                assert!(error < 4.0 * unit, "{caches:?} {mode:?} {call}: {error:e}");
+            }
         }
     }
 }

@@ -30,4 +30,4 @@ pub use mlp::{TABLE_MLP, table_mlp};
 pub use parameters::{Activation, Bias};
 pub use registry::{BuiltInModel, MODELS, UnknownModel, find};
 pub use rotary::Rotary;
-pub use span::{Caches, Span};
+pub use span::{Caches, Pages, Span};

@@ -3,14 +3,20 @@
 //!
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
 //! of those before. They are states `cache.<layer>.key` and `.value`, `[S, Hkv, C, D]` for S
-//! sequences. The graphs of a beginning and of a next token declare them alike, and so share them.
-//! The new ones are written in place at positions that are data, so that one executable serves
-//! every position. Invariant: all three spans give the same logits for the same token after the
-//! same tokens, whatever the other sequences are.
+//! sequences, or a pool of pages that sequences share. The graphs of a beginning and of a next
+//! token declare them alike, and so share them. The new ones are written in place at positions that
+//! are data, so that one executable serves every position. Invariant: all three spans give the same
+//! logits for the same token after the same tokens, whatever the other sequences are and whichever
+//! pages they have.
+//!
+//! Pages: Kwon et al., "PagedAttention", arXiv:2309.06180.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, Tensor, TensorType};
+use overdrive_ir::{
+    Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, Shape, Tensor, TensorType,
+};
+use std::num::NonZeroUsize;
 
 /// Room for keys and values.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -19,12 +25,36 @@ pub struct Caches {
     pub sequences: usize,
     /// C, tokens of each.
     pub capacity: usize,
+    /// The pool that sequences take pages of; without one each has room of its own.
+    pub pages: Option<Pages>,
 }
 
 impl Caches {
     /// Room for one sequence.
     pub const fn of_one(capacity: usize) -> Self {
-        Self { sequences: 1, capacity }
+        Self::of(1, capacity)
+    }
+
+    /// Room of its own for each of several sequences.
+    pub const fn of(sequences: usize, capacity: usize) -> Self {
+        Self { sequences, capacity, pages: None }
+    }
+}
+
+/// A pool of pages: caches are `[P + 1, Hkv, size, D]`. Page 0 is nobody's: keys and values that
+/// belong to no sequence go there.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Pages {
+    /// Tokens of a page.
+    pub size: NonZeroUsize,
+    /// P, pages for all sequences together, numbered from 1.
+    pub count: usize,
+}
+
+impl Pages {
+    /// Pages that so many tokens take.
+    pub const fn of(self, tokens: usize) -> usize {
+        tokens.div_ceil(self.size.get())
     }
 }
 
@@ -37,7 +67,7 @@ pub enum Span {
     /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`.
     /// `position` is that of the last token that counts. The tokens behind it in x are padding, and
     /// are overwritten later. With caches for several sequences, `sequence` says whose beginning it
-    /// is.
+    /// is; with pages it is `pages`, i32, the numbers of the pages that x fills, in order.
     Prefill {
         /// T of x.
         tokens: usize,
@@ -45,7 +75,8 @@ pub enum Span {
         caches: Caches,
     },
     /// One more token of each sequence: x `[S, 1]` to y `[S, V]`. They stand at `position`, a
-    /// scalar for one sequence and else `[S]`.
+    /// scalar for one sequence and else `[S]`. With pages it is always `[S]`, and `pages`, i32
+    /// `[S, pages of C tokens]`, has the numbers of each sequence's pages, in order.
     Step {
         /// The caches of earlier tokens.
         caches: Caches,
@@ -81,20 +112,22 @@ pub(crate) struct Sequence<'b> {
     position: Option<Expr<'b>>,
     /// Positions of new keys and values in the caches; all layers share them.
     places: Option<Places<'b>>,
+    /// i32 `[S, N]`: the pages of each sequence, of a step with pages.
+    table: Option<Expr<'b>>,
 }
 
-/// Where new keys and values go in a cache `[S, Hkv, C, D]`.
+/// Where new keys and values go in a cache.
 #[derive(Copy, Clone)]
 enum Places<'b> {
-    /// i64 `[4]`: where the block of one sequence begins.
+    /// i64 `[4]`: where the block of one sequence begins in `[S, Hkv, C, D]`.
     Block(Expr<'b>),
-    /// i64 `[S, 2]`: sequence and position of one token of each.
+    /// i64 `[n, 2]`: of each new token, its sequence or page, and its place in that.
     Rows(Expr<'b>),
 }
 
 impl<'b> Sequence<'b> {
     /// Declares the inputs: `x`, where something is kept `position`, and where it could be
-    /// another's `sequence`.
+    /// another's `sequence`; `pages`, where there are any.
     pub(crate) fn begin(b: &'b Builder, span: Span) -> Self {
         let ids =
             |batch: Dim, tokens: Dim| b.input("x", TensorType::new(DType::I32, [batch, tokens]));
@@ -103,32 +136,50 @@ impl<'b> Sequence<'b> {
             Span::Whole => {
                 let ids = ids("batch".into(), "tokens".into());
                 let positions = b.iota(DType::I32, ["tokens"], 0);
-                Self { span, ids, positions, position: None, places: None }
+                Self { span, ids, positions, position: None, places: None, table: None }
             }
             Span::Prefill { tokens, caches } => {
                 let (ids, position) = (ids(1.into(), tokens.into()), number("position"));
                 let positions = b.iota(DType::I32, [tokens], 0);
-                let (sequence, axis) = match caches.sequences {
-                    1 => (b.constant(Tensor::scalar(DType::I64, 0.0)), 2),
-                    _ => (number("sequence"), 0),
+                let places = match caches {
+                    Caches { pages: Some(pages), .. } => Places::Rows(rows_of(b, tokens, pages)),
+                    Caches { sequences: 1, .. } => {
+                        Places::Block(start_of(b.constant(Tensor::scalar(DType::I64, 0.0)), 4, 2))
+                    }
+                    Caches { .. } => Places::Block(start_of(number("sequence"), 4, 0)),
                 };
-                let places = Some(Places::Block(start_of(sequence, 4, axis)));
-                Self { span, ids, positions, position: Some(position), places }
+                let (position, places) = (Some(position), Some(places));
+                Self { span, ids, positions, position, places, table: None }
             }
-            Span::Step { caches: Caches { sequences: 1, .. } } => {
+            Span::Step { caches: Caches { sequences: 1, pages: None, .. } } => {
                 let (ids, position) = (ids(1.into(), 1.into()), number("position"));
                 let positions = position.convert(DType::I32).reshape([1usize]);
                 let places = Some(Places::Block(start_of(position, 4, 2)));
-                Self { span, ids, positions, position: Some(position), places }
+                Self { span, ids, positions, position: Some(position), places, table: None }
             }
-            Span::Step { caches: Caches { sequences, .. } } => {
+            Span::Step { caches: Caches { sequences, capacity, pages } } => {
                 let ids = ids(sequences.into(), 1.into()).reshape([1, sequences]);
                 let position = b.input("position", TensorType::new(DType::I64, [sequences]));
                 let each = b.iota(DType::I64, [sequences], 0);
-                let rows = [each, position].map(|x| x.reshape([sequences, 1]));
+                let pair = |of: Expr<'b>, at: Expr<'b>| {
+                    b.concat(&[of, at].map(|x| x.reshape([sequences, 1])), 1)
+                };
                 let positions = position.convert(DType::I32);
-                let places = Some(Places::Rows(b.concat(&rows, 1)));
-                Self { span, ids, positions, position: Some(position), places }
+                let table = pages.map(|pages| {
+                    let each = [sequences, pages.of(capacity)];
+                    b.input("pages", TensorType::new(DType::I32, each))
+                });
+                let rows = match pages.zip(table) {
+                    None => pair(each, position),
+                    Some((pages, table)) => {
+                        let size = position.constant(pages.size.get() as f64);
+                        let page = pair(each, position.binary(Binary::Div, size));
+                        let page = table.gather(page, &[0, 1]).convert(DType::I64);
+                        pair(page, position.binary(Binary::Rem, size))
+                    }
+                };
+                let (position, places) = (Some(position), Some(Places::Rows(rows)));
+                Self { span, ids, positions, position, places, table }
             }
         }
     }
@@ -170,6 +221,7 @@ impl<'b> Sequence<'b> {
                     _ => x.transpose(&[2, 1, 0, 3]),
                 };
                 let kept = self.kept(layer, [k, v], caches);
+                let kept = self.table.map_or(kept, |table| kept.map(|pool| in_order(pool, table)));
                 apart(one_query(apart(q), kept, (position, scores)))
             }
         }
@@ -205,20 +257,56 @@ fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
     position.builder().concat(&parts, 0)
 }
 
-/// Writes `new` `[1, Hkv, T, D]` into the cache of this name; the whole cache `[S, Hkv, C, D]`.
+/// Of each of so many tokens from the first of a sequence, its page and its place in that, i64
+/// `[T, 2]`. Declares `pages`, their numbers.
+fn rows_of(b: &Builder, tokens: usize, pages: Pages) -> Expr<'_> {
+    let count = pages.of(tokens);
+    let all = [count, pages.size.get()];
+    let numbers = b.input("pages", TensorType::new(DType::I32, [count]));
+    let page = numbers.convert(DType::I64).broadcast_in(&all.into(), &[0]);
+    let place = b.iota(DType::I64, all, 1);
+    let columns = [page, place].map(|x| x.reshape([all[0] * all[1], 1]).slice_axis(0, 0, tokens));
+    b.concat(&columns, 1)
+}
+
+/// The keys or values of each sequence from its first token on, `[S, Hkv, C, D]`, from a pool
+/// `[P + 1, Hkv, size, D]`. `table` `[S, N]` has the numbers of its pages.
+fn in_order<'b>(pool: Expr<'b>, table: Expr<'b>) -> Expr<'b> {
+    let (b, pooled, listed) = (pool.builder(), pool.shape(), table.shape());
+    let ([_, heads, Dim::Size(size), depth], [sequences, Dim::Size(pages)]) =
+        (&pooled.0[..], &listed.0[..])
+    else {
+        return pool;
+    };
+    // A row for each head, so that a page's part of it is copied whole and lands in order.
+    let rows = Shape(vec![sequences.clone(), heads.clone(), Dim::Size(*pages), Dim::Size(1)]);
+    let page = table.broadcast_in(&rows, &[0, 2]);
+    let rows = b.concat(&[page, b.iota(DType::I32, rows, 1)], 3);
+    let tokens = Dim::Size(pages * size);
+    let order = vec![sequences.clone(), heads.clone(), tokens, depth.clone()];
+    pool.gather(rows, &[0, 1]).reshape(Shape(order))
+}
+
+/// Writes `new` `[1, Hkv, T, D]` into the cache of this name; the whole cache `[S, Hkv, C, D]`, or
+/// the pool.
 fn keep<'b>(name: &str, new: Expr<'b>, places: Places<'b>, caches: Caches) -> Expr<'b> {
     let b = new.builder();
     let mut shape = new.shape();
     if let [sequences, _, tokens, _] = &mut shape.0[..] {
-        (*sequences, *tokens) = (caches.sequences.into(), caches.capacity.into());
+        let (of, each) = match caches.pages {
+            None => (caches.sequences, caches.capacity),
+            Some(pages) => (pages.count + 1, pages.size.get()),
+        };
+        (*sequences, *tokens) = (of.into(), each.into());
     }
-    let cache = b.state_named(name, TensorType::new(new.dtype(), shape.clone()), Init::ZEROS);
+    let cache = b.state_named(name, TensorType::new(new.dtype(), shape), Init::ZEROS);
     let updated = match places {
         Places::Block(starts) => b.op1(Prim::DynamicUpdateSlice, &[cache, new, starts]),
         Places::Rows(rows) => {
-            let [sequences, heads, _, depth] = &shape.0[..] else { return new };
+            let made = new.shape();
+            let [_, heads, tokens, depth] = &made.0[..] else { return new };
             let new = new.transpose(&[2, 1, 0, 3]);
-            let new = new.reshape([sequences.clone(), heads.clone(), depth.clone()]);
+            let new = new.reshape([tokens.clone(), heads.clone(), depth.clone()]);
             let scatter = Prim::Scatter { axes: vec![0, 2], reducer: None };
             b.op1(scatter, &[cache, rows, new])
         }

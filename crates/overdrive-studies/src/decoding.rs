@@ -1,136 +1,239 @@
-//! Decoding: the next token again and again, from executables that are compiled once.
+//! The study of decoding: what the next token of a published decoder takes, in each mode of the
+//! device, and on codes.
 //!
-//! [`CachedDecoder`] keeps keys and values, [`WindowDecoder`] computes a model of fixed context
-//! anew for every token; both are a [`Decoder`], for which [`generate`] samples. [`generate_all`]
-//! decodes several prompts together. Invariant: with and without a cache the logits are the same
-//! within rounding, which a test compares step by step.
+//! A call is one token with a cache of keys and values, at positions that follow each other. Where
+//! the cache is full, the prompt is read again before the next sample. Invariant: the logits of a
+//! step are held against those of the whole sequence computed at once.
 
-mod batch;
-mod cached;
-mod sampling;
-mod study;
-mod window;
+use crate::pretrained::Pretrained;
+use crate::{Context, Entry, Workload};
+use overdrive_bench::case::{self, Case, Configuration};
+use overdrive_bench::deviation::Deviation;
+use overdrive_bench::deviation::Tolerance;
+use overdrive_bench::failure::Failure;
+use overdrive_bench::outcome::Outcome;
+use overdrive_bench::record::Record;
+use overdrive_bench::results::{Note, Results};
+use overdrive_bench::subject::Subject;
+use overdrive_bench::work::{Items, Work};
+use overdrive_decoding::{CachedDecoder, DecodeError, Decoder, LanguageModel};
+use overdrive_ir::{Backend, DType, Mode, State, Tensor, Tuning};
+use overdrive_models::{Caches, Span};
+use std::ops::Range;
 
-pub use batch::generate_all;
-pub use cached::CachedDecoder;
-pub use sampling::Sampling;
-pub use study::{Decoded, MakeCoded, study};
-pub use window::WindowDecoder;
+/// Its name.
+const STUDY: &str = "decoding";
+/// Room for the prompt and the tokens of a sample.
+const ROOM: usize = 128;
+/// The difference that two orders of summation in f32 may make, relative to the logits and on their
+/// scale.
+const TOLERANCE: f64 = 1e-3;
+/// The same of activations that are rounded to codes: sums that differ in their last bits round to
+/// neighbours.
+const TOLERANCE_OF_CODES: f64 = 0.02;
+/// Modes that are compared; eager decoding is nobody's choice, but what the others gain over.
+const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
 
-use overdrive_bench::clock::Clock;
-use overdrive_ir::{BackendError, GraphError};
+/// Makes the model on codes of a mode, where it takes them.
+pub type MakeCoded<'a> = dyn Fn(&str) -> Option<Pretrained> + 'a;
 
-/// Gives the logits of the next token.
-pub trait Decoder {
-    /// Compiles what a prompt of this length needs, so that no clock sees it.
-    ///
-    /// # Errors
-    /// When the prompt is empty or too long, or when the device refuses.
-    fn prepare(&mut self, prompt: usize) -> Result<(), DecodeError>;
-    /// Logits `[V]` after a prompt; what was there before is forgotten.
-    ///
-    /// # Errors
-    /// As [`Self::prepare`].
-    fn begin(&mut self, prompt: &[u32]) -> Result<Vec<f32>, DecodeError>;
-    /// Logits `[V]` after one more token.
-    ///
-    /// # Errors
-    /// When the sequence is full, or when the device refuses.
-    fn next(&mut self, token: u32) -> Result<Vec<f32>, DecodeError>;
+/// The model that is decoded, and the same on codes, by mode; these run in the fastest mode of the
+/// device.
+#[derive(Copy, Clone)]
+pub struct Decoded<'a> {
+    /// What is timed, for its name.
+    pub workload: &'a Workload,
+    /// The model.
+    pub model: &'a Pretrained,
+    /// Modes of codes.
+    pub modes: &'a [&'static str],
+    /// What makes them: asked only where the study takes its cases.
+    pub coded: &'a MakeCoded<'a>,
 }
 
-/// Why decoding stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// There is nothing to go on from.
-    #[error("the prompt has no token: expected at least one")]
-    EmptyPrompt,
-    /// The model has seen nothing as long.
-    #[error(
-        "{found} tokens: expected at most {capacity}, which is what this decoder has room for; \
-         use a shorter prompt or fewer tokens"
-    )]
-    Full {
-        /// Room for tokens.
-        capacity: usize,
-        /// Prompt and what was to be generated.
-        found: usize,
-    },
-    /// The model's own output is no number.
-    #[error(
-        "the logits of token {0} have a NaN: the weights, or what computed with them, are broken"
-    )]
-    NoNumber(usize),
-    /// The graph takes or gives something else than token ids and logits.
-    #[error("{0}")]
-    NotText(String),
-    /// A graph could not be built.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// The device refused.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-}
-
-/// When generation ends.
-#[derive(Clone, Debug)]
-pub struct Limits<'a> {
-    /// Most tokens.
-    pub tokens: usize,
-    /// Tokens that end a text; they are not part of it.
-    pub ends: &'a [u32],
-}
-
-/// The generated tokens, and their times.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Generated {
-    /// The tokens.
-    pub tokens: Vec<u32>,
-    /// From the start to each token, in ns; one entry more where an end token was drawn.
-    pub times_ns: Vec<u64>,
-}
-
-impl Generated {
-    /// Time to the first token, in seconds.
-    pub fn first_token_s(&self) -> Option<f64> {
-        self.times_ns.first().map(|&ns| ns as f64 / 1e9)
-    }
-
-    /// Tokens after the first one per second; what comes before it is [`Self::first_token_s`].
-    pub fn tokens_per_second(&self) -> Option<f64> {
-        let (first, last) = (self.times_ns.first()?, self.times_ns.last()?);
-        let seconds = (last - first) as f64 / 1e9;
-        (seconds > 0.0).then(|| (self.times_ns.len() - 1) as f64 / seconds)
-    }
-}
-
-/// Tokens after `prompt`; `each` hears of every one as it comes and may end it with `false`.
+/// Measures a token after `prompt`.
 ///
 /// # Errors
-/// As [`Decoder`], and when logits are no numbers.
-pub fn generate(
-    decoder: &mut dyn Decoder,
+/// When the model is no decoder, or no mode can be compiled.
+pub fn study(
+    context: &Context<'_>,
+    results: &mut Results,
+    Decoded { workload, model, modes: coded_modes, coded }: Decoded<'_>,
     prompt: &[u32],
-    (sampling, limits): (&Sampling, &Limits<'_>),
-    clock: &dyn Clock,
-    each: &mut dyn FnMut(u32) -> bool,
-) -> Result<Generated, DecodeError> {
-    let mut generated = Generated::default();
-    let start = clock.now_ns();
-    let mut logits = decoder.begin(prompt)?;
-    for index in 0..limits.tokens {
-        if index > 0 {
-            logits = decoder.next(generated.tokens[index - 1])?;
-        }
-        let token = sampling.pick(&logits, index as u64).ok_or(DecodeError::NoNumber(index))?;
-        generated.times_ns.push(clock.now_ns() - start);
-        if limits.ends.contains(&token) {
-            break;
-        }
-        generated.tokens.push(token);
-        if !each(token) {
-            break;
+) -> Result<(), Failure> {
+    let device = context.device();
+    let room = ROOM.min(model.architecture.context());
+    let prompt = &prompt[..prompt.len().min(room / 2).max(1)];
+    let name = format!("{}, next token", workload.key.name);
+    let key = case::Workload::new(&name, [("batch", 1), ("context", room as u64)]);
+    let case = |mode: Mode, variant: Option<&str>| {
+        let plain = Entry::plain(workload, device, mode).case(STUDY);
+        let variant = variant.map(str::to_owned);
+        let configuration = Configuration { variant, ..plain.configuration };
+        Case { workload: key.clone(), configuration, ..plain }
+    };
+    let modes = MODES.into_iter().filter(|mode| *mode != Mode::Graph || device.is_accelerator());
+    let mut wanted: Vec<(Mode, Option<&str>)> = modes.map(|mode| (mode, None)).collect();
+    let fastest = device.backend.description().fastest_mode();
+    wanted.extend(coded_modes.iter().map(|name| (fastest, Some(*name))));
+    let cases: Vec<Case> = wanted.iter().map(|&(mode, variant)| case(mode, variant)).collect();
+    if !context.journal.wants(&cases) {
+        return Ok(());
+    }
+    if let Some(records) = context.taken_earlier(&cases) {
+        context.add(results, records);
+        return Ok(());
+    }
+    context.journal.progress.workload(&name);
+    let on_codes: Vec<Option<Pretrained>> =
+        wanted.iter().map(|(_, variant)| variant.and_then(coded)).collect();
+    let mut steps = Vec::new();
+    let mut ready = Vec::new();
+    for (((mode, variant), on_codes), case) in wanted.into_iter().zip(&on_codes).zip(cases) {
+        let model = match (variant, on_codes) {
+            (None, _) => model,
+            (Some(_), Some(on_codes)) => on_codes,
+            (Some(_), None) => continue,
+        };
+        // Modes of a model share its weights.
+        let other = steps.iter().find(|step: &&Steps<'_>| std::ptr::eq(step.model, model));
+        let decoder = match other {
+            Some(other) => other.decoder.beside(mode),
+            None => CachedDecoder::new((device.backend, mode), model, room),
+        };
+        let of = |decoder| Steps::new((device.backend, decoder), model, prompt, room);
+        match decoder.and_then(of) {
+            Ok(step) => {
+                steps.push(step);
+                ready.push(case);
+            }
+            Err(error) => {
+                let text = format!("{}: {error}", case.id());
+                results.notes.push(Note { study: STUDY.to_owned(), text });
+            }
         }
     }
-    Ok(generated)
+    let mut subjects: Vec<&mut dyn Subject> =
+        steps.iter_mut().map(|step| step as &mut dyn Subject).collect();
+    let outcomes = context.sampling.runner().compare(&mut subjects);
+    let eager = ready.first().map(Case::id);
+    let float = ready.iter().rfind(|case| case.configuration.variant.is_none()).map(Case::id);
+    let record = |((case, step), mut outcome): ((Case, &Steps<'_>), Outcome)| {
+        if let Some(measurement) = outcome.measurement_mut() {
+            measurement.work = Some(step.work.clone());
+        }
+        let against = if case.configuration.variant.is_some() { &float } else { &eager };
+        let baseline = against.clone().filter(|baseline| *baseline != case.id());
+        Record {
+            case,
+            baseline,
+            seed: context.sampling.seed,
+            command: context.journal.command_of(STUDY),
+            outcome,
+        }
+    };
+    let records = ready.into_iter().zip(&steps).zip(outcomes).map(record).collect();
+    context.add(results, records);
+    Ok(())
+}
+
+/// Tokens one after another.
+struct Steps<'a> {
+    decoder: CachedDecoder<'a>,
+    backend: &'a dyn Backend,
+    model: &'a Pretrained,
+    prompt: Vec<u32>,
+    /// Tokens in the cache.
+    seen: usize,
+    work: Work,
+}
+
+impl<'a> Steps<'a> {
+    fn new(
+        (backend, mut decoder): (&'a dyn Backend, CachedDecoder<'a>),
+        model: &'a Pretrained,
+        prompt: &[u32],
+        room: usize,
+    ) -> Result<Self, DecodeError> {
+        decoder.prepare(prompt.len())?;
+        decoder.begin(prompt)?;
+        let graph = model.unloaded(Span::Step { caches: Caches::of_one(room) }, DType::F32)?;
+        let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
+        let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
+        let work = Work { flops: graph.cost().flops, bytes, items };
+        let (prompt, seen) = (prompt.to_vec(), prompt.len());
+        Ok(Self { decoder, backend, model, prompt, seen, work })
+    }
+
+    fn again(&mut self) -> Result<(), Failure> {
+        self.decoder.begin(&self.prompt).map_err(failed)?;
+        self.seen = self.prompt.len();
+        Ok(())
+    }
+
+    /// The token of a place: one of the prompt's, so that it is in the vocabulary.
+    fn token(&self, place: usize) -> u32 {
+        self.prompt[place % self.prompt.len()]
+    }
+}
+
+impl Subject for Steps<'_> {
+    fn prepare(&mut self, calls: Range<u64>) -> Result<(), Failure> {
+        let needed = (calls.end - calls.start) as usize;
+        if self.seen + needed > self.decoder.capacity() { self.again() } else { Ok(()) }
+    }
+
+    fn call(&mut self, _index: u64) -> Result<(), Failure> {
+        if self.seen == self.decoder.capacity() {
+            self.again()?;
+        }
+        self.decoder.next(self.token(self.seen)).map_err(failed)?;
+        self.seen += 1;
+        Ok(())
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Deviation>, Failure> {
+        let begin = seed as usize % self.prompt.len();
+        self.prompt.rotate_left(begin);
+        self.again()?;
+        let token = self.token(self.seen);
+        let found = self.decoder.next(token).map_err(failed)?;
+        self.seen += 1;
+        let ids: Vec<i128> = self.prompt.iter().chain([&token]).map(|&id| id.into()).collect();
+        let sizes = [("batch".to_owned(), 1), ("tokens".to_owned(), ids.len())].into();
+        let template = self.model.template().map_err(|e| Failure::failed(e.to_string()))?;
+        let graph = template.graph_of(&sizes).map_err(|e| Failure::failed(e.to_string()))?;
+        let x = Tensor::from_ints(DType::I32, [1, ids.len()], &ids);
+        let expected = whole(self.backend, &graph, &x)?;
+        let expected = &expected[expected.len() - found.len()..];
+        let size = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+        let found: Vec<f64> = found.into_iter().map(f64::from).collect();
+        let share = if self.model.coding.is_some() { TOLERANCE_OF_CODES } else { TOLERANCE };
+        let tolerance = Tolerance::of_elements(share, share * size);
+        Deviation::between(&found, expected, tolerance).map(Some)
+    }
+
+    fn reference(&self) -> &str {
+        "the whole sequence at once"
+    }
+}
+
+/// All logits of a sequence.
+fn whole(
+    backend: &dyn Backend,
+    graph: &overdrive_ir::Graph,
+    x: &Tensor,
+) -> Result<Vec<f64>, Failure> {
+    let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
+    let mut state = State::initial(graph, backend)?;
+    let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value))?];
+    session.run(state.with(&[backend.upload(x)?], &mut outputs))?.wait()?;
+    Ok(backend.download(&outputs[0])?.to_f64())
+}
+
+fn failed(error: DecodeError) -> Failure {
+    match error {
+        DecodeError::Backend(error) => error.into(),
+        other => Failure::failed(other.to_string()),
+    }
 }

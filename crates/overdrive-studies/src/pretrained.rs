@@ -19,6 +19,7 @@ mod facts;
 mod fields;
 mod gpt2;
 mod labels;
+mod language;
 mod llama;
 mod names;
 mod phi;
@@ -40,8 +41,6 @@ use names::{Fitted, fit};
 use overdrive_formats::huggingface::{Config, Tokenizer};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Graph, GraphError, Init};
-use overdrive_models::Span;
-use overdrive_passes::{Recipe, precision, store};
 use serde_json::Value;
 use source::PretrainedSource;
 use std::collections::BTreeMap;
@@ -199,22 +198,6 @@ impl Pretrained {
         Self { weights, coding: Some(coding), ..self.clone() }
     }
 
-    /// The graph of a span of a decoder, whose states begin as the weights, caches empty.
-    ///
-    /// # Errors
-    /// When the model is no decoder.
-    pub fn graph(&self, span: Span) -> Result<Graph, GraphError> {
-        Ok(self.loaded(self.unloaded(span)?))
-    }
-
-    /// The same with states that begin as anything.
-    ///
-    /// # Errors
-    /// When the model is no decoder.
-    pub fn unloaded(&self, span: Span) -> Result<Graph, GraphError> {
-        declared(self.coding.as_ref(), self.architecture.span(span)?)
-    }
-
     fn loaded(&self, graph: Graph) -> Graph {
         graph.with_initial_values(|name, ty| match self.weights.get(name) {
             None => Init::ZEROS,
@@ -234,38 +217,6 @@ impl Pretrained {
         let all: usize = self.weights.values().map(|w| w.ty().elements()).sum();
         let halves = [DType::F16, DType::BF16].into_iter();
         halves.filter(|_| self.coding.is_none()).find(|&half| 2 * numbers(half) > all)
-    }
-
-    /// [`Self::graph`] with its numbers in a format, as [`Self::unloaded_in`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn graph_in(&self, span: Span, format: DType) -> Result<Graph, GraphError> {
-        Ok(self.loaded(self.unloaded_in(span, format)?))
-    }
-
-    /// [`Self::unloaded`] with matrices and caches of keys and values stored in `format`, and
-    /// contractions on operands of it. Vectors (weights of norms, biases), sums, norms, softmax and
-    /// logits stay f32.
-    ///
-    /// # Errors
-    /// When the model is no decoder, or has codes and `format` is not f32.
-    pub fn unloaded_in(&self, span: Span, format: DType) -> Result<Graph, GraphError> {
-        let graph = self.unloaded(span)?;
-        if format == DType::F32 {
-            return Ok(graph);
-        }
-        if let Some(coding) = &self.coding {
-            return Err(GraphError {
-                op: "generate".into(),
-                scope: self.name.clone(),
-                expected: "weights without codes for a 16-bit format".into(),
-                found: format!("{} layers with codes ({})", coding.layers.len(), coding.mode),
-                remedy: "leave out `--dtype`, or use the folder that was quantized".into(),
-            });
-        }
-        let stored = store(&graph, &|_, ty| (ty.rank() > 1).then_some(format))?;
-        precision(&stored, &Recipe { contractions: format })
     }
 
     /// The model of whole sequences: dimensions `batch` and `tokens`.

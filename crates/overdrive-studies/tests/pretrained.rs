@@ -10,12 +10,9 @@
 
 mod support;
 
-use overdrive_bench::clock::SystemClock;
+use overdrive_decoding::CachedDecoder;
 use overdrive_formats::{Tensors, npz, safetensors};
 use overdrive_ir::{Backend, Dim, Mode, Port, State, Tensor, Tuning};
-use overdrive_studies::decoding::{
-    CachedDecoder, Decoder, Limits, Sampling, WindowDecoder, generate,
-};
 use overdrive_studies::pretrained::Pretrained;
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,10 +26,6 @@ const OTHERS: [&str; 4] = ["clip", "vit", "vit_hidden", "whisper"];
 
 fn expected(name: &str) -> Tensors {
     npz::read(&folder(name).join("expected.npz")).unwrap()
-}
-
-fn ids(tensor: &Tensor) -> Vec<u32> {
-    tensor.to_ints().iter().map(|&id| id as u32).collect()
 }
 
 /// The outputs of a model, of whole sequences, for the inputs of these names.
@@ -109,94 +102,6 @@ fn files_of_gguf_are_the_models_that_they_were_made_from() {
     assert!(Pretrained::read(place.path()).unwrap().tokenizer.is_none());
     fs::copy(folder("qwen2").join("tokenizer.json"), place.path().join("tokenizer.json")).unwrap();
     assert!(Pretrained::read(place.path()).unwrap().tokenizer.is_some());
-}
-
-#[test]
-fn greedy_continuations_are_those_of_transformers() {
-    let (backend, clock) = (backend(), SystemClock::new());
-    for name in DECODERS {
-        let (model, expected) = (model(name), expected(name));
-        let (prompt, continuation) = (ids(&expected["prompt"]), ids(&expected["continuation"]));
-        let room = prompt.len() + continuation.len();
-        let mut decoder = CachedDecoder::new((&backend, Mode::Compile), &model, room).unwrap();
-        let limits = Limits { tokens: continuation.len(), ends: &[] };
-        for _ in 0..2 {
-            let made =
-                generate(&mut decoder, &prompt, (&Sampling::GREEDY, &limits), &clock, &mut |_| {
-                    true
-                })
-                .unwrap();
-            assert_eq!(made.tokens, continuation, "{name}");
-            assert_eq!(made.times_ns.len(), continuation.len());
-        }
-        assert_eq!(decoder.executables(), 2, "the second call compiles nothing");
-    }
-}
-
-/// Every step with a cache against the whole sequence without one, over prompts of several buckets.
-#[test]
-fn logits_with_a_cache_are_those_without() {
-    let backend = backend();
-    for name in DECODERS {
-        let model = model(name);
-        let sequence: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 270).collect();
-        let x = Tensor::from_ints(
-            overdrive_ir::DType::I32,
-            [1, 40],
-            &sequence.iter().map(|&i| i.into()).collect::<Vec<_>>(),
-        );
-        let whole = outputs(&model, &[("x".to_owned(), x)].into(), Mode::Compile)["y"].to_f32();
-        let width = whole.len() / 40;
-        let mut decoder = CachedDecoder::new((&backend, Mode::Compile), &model, 40).unwrap();
-        for prompt in [1, 5, 16, 17, 39] {
-            let mut logits = decoder.begin(&sequence[..prompt]).unwrap();
-            for position in prompt..=40 {
-                let row = &whole[(position - 1) * width..][..width];
-                let off = logits.iter().zip(row).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(off <= 1e-4, "{name}: {off} at {position} after a prompt of {prompt}");
-                if position < 40 {
-                    logits = decoder.next(sequence[position]).unwrap();
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_decoder_refuses_what_it_has_no_room_for() {
-    let (backend, model) = (backend(), model("llama"));
-    let new = |tokens| CachedDecoder::new((&backend, Mode::Compile), &model, tokens);
-    assert!(new(65).err().unwrap().to_string().contains("65 tokens: expected at most 64"));
-    let mut decoder = new(10).unwrap();
-    assert_eq!(decoder.capacity(), 16);
-    assert!(decoder.begin(&[]).unwrap_err().to_string().contains("no token"));
-    assert!(decoder.next(1).unwrap_err().to_string().contains("no token"));
-    assert!(decoder.begin(&[1; 17]).unwrap_err().to_string().contains("at most 16"));
-    decoder.begin(&[1; 16]).unwrap();
-    assert!(decoder.next(1).unwrap_err().to_string().contains("at most 16"));
-    let encoder = self::model("bert");
-    let error =
-        CachedDecoder::new((&backend, Mode::Compile), &encoder, 8).err().unwrap().to_string();
-    assert!(error.contains("expected a decoder") && error.contains("found an encoder"), "{error}");
-}
-
-#[test]
-fn a_fixed_window_slides_and_what_fills_it_up_is_not_seen() {
-    let (backend, model) = (backend(), model("gpt2"));
-    let sizes = [("batch".to_owned(), 1), ("tokens".to_owned(), 8)].into();
-    let graph = model.template().unwrap().bind(&sizes).unwrap().graph;
-    let mut window = WindowDecoder::new((&backend, Mode::Compile), &graph).unwrap();
-    let mut cached = CachedDecoder::new((&backend, Mode::Compile), &model, 16).unwrap();
-    let close = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4);
-    assert!(close(window.begin(&[3, 1, 4]).unwrap(), cached.begin(&[3, 1, 4]).unwrap()));
-    assert!(close(window.next(1).unwrap(), cached.next(1).unwrap()));
-    let long: Vec<u32> = (0..12).collect();
-    assert!(close(window.begin(&long).unwrap(), cached.begin(&long[4..]).unwrap()));
-    let refused = WindowDecoder::new(
-        (&backend, Mode::Jit),
-        &self::model("sentence").template().unwrap().graph,
-    );
-    assert!(refused.err().unwrap().to_string().contains("does not generate"));
 }
 
 #[test]

@@ -412,6 +412,16 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", requires = "prompts",
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: Option<u32>,
+    /// Keeps keys and values in pages of N tokens, of which a text has only those that it has
+    /// reached. Saves memory where lengths differ; a step takes longer, since it copies them
+    #[arg(long, value_name = "N", requires = "prompts",
+        value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub page_size: Option<u32>,
+    /// Pages for all texts together. Where they run out, the text that began last waits [default:
+    /// as many as the longest texts need]
+    #[arg(long, value_name = "N", requires = "page_size",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub pages: Option<u32>,
     /// Most tokens to add
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -8,6 +8,7 @@ pub mod calls;
 pub use overdrive_bench as bench;
 pub use overdrive_cpu as cpu;
 pub use overdrive_cuda as cuda;
+pub use overdrive_decoding as decoding;
 pub use overdrive_files as files;
 pub use overdrive_formats as formats;
 pub use overdrive_gate as gate;

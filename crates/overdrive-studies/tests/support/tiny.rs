@@ -1,4 +1,5 @@
-//! The tiny random models of `pretrained/`, for every test that reads them.
+//! The tiny random models of `pretrained/`, for the tests here and those of
+//! `overdrive-decoding`.
 
 use overdrive_cpu::CpuBackend;
 use overdrive_studies::pretrained::Pretrained;
@@ -25,7 +26,7 @@ pub(crate) const DECODERS: [&str; 17] = [
 ];
 
 pub(crate) fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pretrained").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../overdrive-studies/tests/pretrained").join(name)
 }
 
 pub(crate) fn model(name: &str) -> Pretrained {

@@ -11,8 +11,8 @@ use crate::text::{self, TextStream};
 use asked::{Generation, failure, joined};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
+use overdrive::decoding::{Decoder, Generated, Limits, WindowDecoder, generate as decode};
 use overdrive::models::Caches;
-use overdrive::studies::decoding::{Decoder, Generated, Limits, WindowDecoder, generate as decode};
 use overdrive_process::Stop;
 use serde_json::json;
 

@@ -143,6 +143,14 @@ fn lines_of_a_file_are_continued_together_as_each_alone() {
         assert_eq!(text["tokens"], alone["tokens"], "{line}");
         assert_eq!(text["text"], alone["text"], "{line}");
     }
+    let paged = json(&made("--prompts prompts.txt --batch 2 --page-size 4 --pages 4 --json"));
+    let tokens = |all: &Value| -> Vec<Value> {
+        all["texts"].as_array().unwrap().iter().map(|text| text["tokens"].clone()).collect()
+    };
+    assert_eq!(tokens(&paged), tokens(&together));
+    made("--prompts prompts.txt --page-size 4 --pages 1")
+        .ends(2, &["expected 4 pages of 4 tokens"]);
+    made("--prompts prompts.txt --pages 9").ends(2, &["--page-size"]);
     let shown = made("--prompts prompts.txt");
     shown.ends(0, &["3 texts, 3 at a time, 21 tokens made", "tokens/s in all"]);
     assert!(shown.stdout.contains("[1] hand in hand\n"), "{}", shown.stdout);

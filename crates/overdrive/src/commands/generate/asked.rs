@@ -6,10 +6,10 @@ use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
+use overdrive::decoding::{CachedDecoder, DecodeError, Sampling};
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::models::Caches;
-use overdrive::studies::decoding::{CachedDecoder, DecodeError, Sampling};
 use overdrive::studies::pretrained::Pretrained;
 use serde_json::{Value, json};
 
@@ -112,6 +112,7 @@ pub(super) fn failure(error: DecodeError) -> Failure {
         DecodeError::NoNumber(_) => Failure::harness(error),
         DecodeError::EmptyPrompt
         | DecodeError::Full { .. }
+        | DecodeError::Pages { .. }
         | DecodeError::NotText(_)
         | DecodeError::Graph(_) => Failure::bad_input(error),
     }

@@ -1,17 +1,20 @@
 //! `overdrive generate --prompts FILE`: continues each line of a file, several at a time.
 
 use super::asked::{Generation, failure, joined};
+use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::{note, say};
 use crate::text::{self, TextStream};
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::exit::Exit;
+use overdrive::decoding::{Decoder, Generated, Limits, generate_all};
 use overdrive::files;
-use overdrive::models::Caches;
-use overdrive::studies::decoding::{Decoder, Generated, Limits, generate_all};
+use overdrive::models::{Caches, Pages};
 use overdrive_process::Stop;
 use serde_json::json;
+use std::cmp::Reverse;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 /// Texts that are decoded together where nothing else is asked for.
@@ -42,7 +45,10 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let most = asked.arguments.max_tokens as usize;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let batch = asked.arguments.batch.map_or(BATCH, |batch| batch as usize).min(prompts.len());
-    let caches = Caches { sequences: batch, capacity: longest.saturating_add(most) };
+    let capacity = longest.saturating_add(most);
+    let needs = prompts.iter().map(|prompt| prompt.len().saturating_add(most));
+    let pages = pages(asked.arguments, needs, batch);
+    let caches = Caches { pages, ..Caches::of(batch, capacity) };
     let mut decoder = asked.cached(pretrained, caches)?;
     let clock = SystemClock::new();
     let start = clock.now_ns();
@@ -98,4 +104,15 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         return Err(Failure::interrupted(format!("{tokens} tokens were made")));
     }
     Ok(Exit::Fine)
+}
+
+/// The pool that was asked for; without a number of pages, as many as the longest texts take that
+/// can be decoded together. `needs` has the tokens of each text.
+fn pages(arguments: &Generate, needs: impl Iterator<Item = usize>, batch: usize) -> Option<Pages> {
+    let size = arguments.page_size.and_then(|size| NonZeroUsize::new(size as usize))?;
+    let mut each: Vec<usize> = needs.map(|tokens| tokens.div_ceil(size.get())).collect();
+    each.sort_unstable_by_key(|&pages| Reverse(pages));
+    let most = || each.iter().take(batch).fold(0usize, |all, &pages| all.saturating_add(pages));
+    let count = arguments.pages.map_or_else(most, |pages| pages as usize);
+    Some(Pages { size, count })
 }

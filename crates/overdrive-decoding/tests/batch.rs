@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
-mod support;
+#[path = "../../overdrive-studies/tests/support/tiny.rs"]
+mod tiny;
 
 use overdrive_bench::clock::SystemClock;
+use overdrive_decoding::{CachedDecoder, Decoder, Limits, Sampling, generate, generate_all};
 use overdrive_ir::{Backend, DType, Mode};
 use overdrive_models::Caches;
-use overdrive_studies::decoding::{
-    CachedDecoder, Decoder, Limits, Sampling, generate, generate_all,
-};
-use support::{DECODERS, backend, model};
+use tiny::{DECODERS, backend, model};
 
 /// Sequences of other lengths beside it, which join and leave between its steps, in every format of
 /// the caches.
@@ -25,7 +24,7 @@ fn a_sequence_does_not_see_those_that_are_decoded_beside_it() {
         let sequence = |seed: u32, len: u32| (0..len).map(|i| (i * 37 + 11 * seed) % 270).collect();
         let sequences: [Vec<u32>; 3] = [sequence(1, 30), sequence(2, 21), sequence(5, 26)];
         let begin = [3, 17, 9];
-        let caches = |sequences| Caches { sequences, capacity: 32 };
+        let caches = |sequences| Caches::of(sequences, 32);
         let alone: Vec<Vec<Vec<f32>>> = sequences
             .iter()
             .zip(begin)
@@ -81,7 +80,7 @@ fn several_prompts_give_what_each_gives_alone() {
     let sampling = Sampling { temperature: 1.0, seed: 4, ..Sampling::GREEDY };
     let limits = Limits { tokens: 12, ends: &[] };
     let target = (&backend as &dyn Backend, Mode::Compile);
-    let caches = Caches { sequences: 2, capacity: 32 };
+    let caches = Caches::of(2, 32);
     let mut decoder = CachedDecoder::in_format(target, &model, caches, DType::F32).unwrap();
     let mut heard = vec![vec![]; prompts.len()];
     let mut each = |prompt: usize, token| {
@@ -106,4 +105,34 @@ fn several_prompts_give_what_each_gives_alone() {
         });
     let tokens: usize = stopped.unwrap().iter().map(|made| made.tokens.len()).sum();
     assert_eq!(tokens, told, "nothing is made after the word to end");
+}
+
+/// They take turns, each with caches of its own.
+#[test]
+fn decoders_of_the_same_weights_do_not_see_each_other() {
+    let (backend, model) = (backend(), model("llama"));
+    let sequences: [Vec<u32>; 2] = [vec![5, 9, 13, 2, 40, 7], vec![200, 3, 77, 8, 1, 30]];
+    let new = || CachedDecoder::new((&backend, Mode::Compile), &model, 16).unwrap();
+    let logits = |decoder: &mut CachedDecoder<'_>, sequence: &[u32], at: usize| match at {
+        0 => decoder.begin(&sequence[..2]).unwrap(),
+        at => decoder.next(sequence[at + 1]).unwrap(),
+    };
+    let alone = sequences.each_ref().map(|sequence| {
+        let mut decoder = new();
+        (0..5).map(|at| logits(&mut decoder, sequence, at)).collect::<Vec<_>>()
+    });
+    let mut first = new();
+    // A decoder beside another begins with empty caches, whatever that has seen.
+    first.begin(&[1, 2, 3]).unwrap();
+    let second = first.beside(Mode::Compile).unwrap();
+    let mut decoders = [first, second];
+    assert!(decoders[1].next(1).unwrap_err().to_string().contains("no token"));
+    for at in 0..5 {
+        for (decoder, (sequence, alone)) in decoders.iter_mut().zip(sequences.iter().zip(&alone)) {
+            assert_eq!(logits(decoder, sequence, at), alone[at], "token {at}");
+        }
+    }
+    let mut jit = decoders[0].beside(Mode::Jit).unwrap();
+    let found = logits(&mut jit, &sequences[0], 0);
+    assert!(found.iter().zip(&alone[0][0]).all(|(a, b)| (a - b).abs() < 1e-4));
 }

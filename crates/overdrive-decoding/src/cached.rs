@@ -1,18 +1,21 @@
 //! Decoding with a cache of keys and values: one executable per length of prompt, one for every
 //! next token.
 //!
-//! All of them share one `State` by name: weights, and caches that are updated where they are. The
-//! caches may hold several sequences, which begin and end independently and take each step
-//! together. Lengths of prompts are rounded up to powers of two, so that few executables serve all.
-//! The padding of a prompt is never seen: its keys come after the last position and are overwritten
-//! one by one. Invariant: no byte of a cache after a sequence's present position, and none of
-//! another sequence, affects its logits.
+//! All of them share one `State` by name: weights that no call changes, and caches that are updated
+//! where they are. A decoder beside another reads the same weights. The caches may be of several
+//! sequences, which begin and end as they like and take each step together. Lengths of prompts are
+//! rounded up to powers of two, so that few executables serve all. The padding of a prompt is never
+//! seen: its keys stand behind the last position and are overwritten one by one. With a pool of
+//! pages, sequences take room as they grow, and a step copies keys and values into their order.
+//! Invariant: no byte of a cache behind a sequence's present position, and none of another
+//! sequence, reaches its logits.
 
-use super::{DecodeError, Decoder};
-use crate::pretrained::Pretrained;
+use super::pages::PagePool;
+use super::{DecodeError, Decoder, LanguageModel};
 use overdrive_ir::{Backend, Buffer, DType, Mode, Session, State, Tensor, Tuning};
-use overdrive_models::{Caches, Span};
+use overdrive_models::{Caches, Pages, Span};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 /// The shortest prompt that an executable is made for.
 const SHORTEST: usize = 16;
@@ -21,16 +24,18 @@ const SHORTEST: usize = 16;
 pub struct CachedDecoder<'a> {
     backend: &'a dyn Backend,
     mode: Mode,
-    model: &'a Pretrained,
+    model: &'a dyn LanguageModel,
     format: DType,
     state: State,
     caches: Caches,
     compiled: BTreeMap<Span, CachedSession>,
     /// Tokens of each sequence whose keys are in the caches; none where it has not begun.
     seen: Vec<usize>,
+    pool: Option<PagePool>,
 }
 
-/// A session with its buffers: `x`, `position`, of a prompt among several `sequence`; and `y`.
+/// A session with its buffers: `x`, `position`, `pages` where there are any, or of a prompt among
+/// several `sequence`; and `y`.
 struct CachedSession {
     session: Box<dyn Session>,
     inputs: Vec<Buffer>,
@@ -42,6 +47,11 @@ fn bucket(tokens: usize, most: usize) -> usize {
     tokens.next_power_of_two().clamp(SHORTEST.min(most), most)
 }
 
+/// The pages of these caches, all free.
+fn pool_of(caches: Caches) -> Option<PagePool> {
+    caches.pages.map(|pages| PagePool::new(pages, caches.sequences))
+}
+
 impl<'a> CachedDecoder<'a> {
     /// A decoder of one sequence in f32 with room for `tokens`, prompt and answer together. The
     /// weights move to the device.
@@ -50,7 +60,7 @@ impl<'a> CachedDecoder<'a> {
     /// When the model is no decoder or has a shorter context, or when the device refuses.
     pub fn new(
         target: (&'a dyn Backend, Mode),
-        model: &'a Pretrained,
+        model: &'a dyn LanguageModel,
         tokens: usize,
     ) -> Result<Self, DecodeError> {
         Self::in_format(target, model, Caches::of_one(tokens), DType::F32)
@@ -58,33 +68,53 @@ impl<'a> CachedDecoder<'a> {
 
     /// The same for several sequences, with room for as many tokens each as the caches are asked to
     /// hold. Weights, keys, values and operands of contractions are in `format`: see
-    /// [`Pretrained::unloaded_in`].
+    /// [`LanguageModel`].
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn in_format(
         (backend, mode): (&'a dyn Backend, Mode),
-        model: &'a Pretrained,
+        model: &'a dyn LanguageModel,
         asked: Caches,
         format: DType,
     ) -> Result<Self, DecodeError> {
-        let (context, tokens) = (model.architecture.context(), asked.capacity);
-        let caches = Caches { capacity: bucket(tokens.min(context), context), ..asked };
+        let (context, tokens) = (model.context(), asked.capacity);
+        let capacity = bucket(tokens.min(context), context);
+        let pages = asked.pages.map(|pages| {
+            let size = NonZeroUsize::new(capacity).map_or(pages.size, |most| pages.size.min(most));
+            // More could never be taken.
+            let most = asked.sequences.saturating_mul(capacity.div_ceil(size.get()));
+            Pages { size, count: pages.count.min(most) }
+        });
+        let caches = Caches { capacity, pages, ..asked };
         // Before the length is judged, so that a model that is no decoder is told so.
-        let graph = model.graph_in(Span::Step { caches }, format)?;
+        let graph = model.graph(Span::Step { caches }, format)?;
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
-        let state = State::initial(&graph, backend)?;
+        let state = State::initial(&graph, backend)?.share(&graph);
         let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
-        Ok(Self { backend, mode, model, format, state, caches, compiled, seen })
+        let pool = pool_of(caches);
+        Ok(Self { backend, mode, model, format, state, caches, compiled, seen, pool })
+    }
+
+    /// A decoder of the same weights, which the device holds once for both, with empty caches.
+    ///
+    /// # Errors
+    /// When the device has no room for the caches.
+    pub fn beside(&self, mode: Mode) -> Result<Self, DecodeError> {
+        let graph = self.model.unloaded(Span::Step { caches: self.caches }, self.format)?;
+        let state = self.state.beside(&graph, self.backend)?;
+        let (compiled, seen) = (BTreeMap::new(), vec![0; self.caches.sequences]);
+        let pool = pool_of(self.caches);
+        Ok(Self { mode, state, compiled, seen, pool, ..*self })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
         if self.compiled.contains_key(&span) {
             return Ok(());
         }
-        let (backend, graph) = (self.backend, self.model.unloaded_in(span, self.format)?);
+        let (backend, graph) = (self.backend, self.model.unloaded(span, self.format)?);
         let session = backend.compile(&graph, self.mode, &Tuning::default())?.session()?;
         let inputs = graph.inputs().iter().map(|port| backend.output(graph.ty(port.value)));
         let inputs = inputs.collect::<Result<_, _>>()?;
@@ -120,40 +150,77 @@ impl<'a> CachedDecoder<'a> {
     /// Logits `[V]` after a prompt, with which one of the sequences begins anew; the others stay.
     ///
     /// # Errors
-    /// When the prompt is empty or too long, or when the device refuses.
+    /// When the prompt is empty or too long, or when the device refuses. When too few pages are free
+    /// for it and one token more: the sequence has then left.
     pub fn join(&mut self, sequence: usize, prompt: &[u32]) -> Result<Vec<f32>, DecodeError> {
         let span = self.prefill(prompt.len())?;
+        self.leave(sequence);
         let Span::Prefill { tokens, .. } = span else { unreachable!("a prompt is a beginning") };
         let mut ids: Vec<usize> = prompt.iter().map(|&id| id as usize).collect();
         ids.resize(tokens, 0);
-        let logits = self.call(span, &[&ids, &[prompt.len() - 1], &[sequence]])?;
+        let place = match &mut self.pool {
+            None => vec![sequence],
+            Some(pool) => {
+                pool.grow(sequence, (prompt.len() + 1).min(self.caches.capacity))?;
+                pool.row(sequence, pool.of(tokens)).collect()
+            }
+        };
+        let logits = self.call(span, &[&ids, &[prompt.len() - 1], &place])?;
         self.seen[sequence] = prompt.len();
         Ok(logits)
+    }
+
+    /// Ends a sequence; its pages are free again.
+    pub fn leave(&mut self, sequence: usize) {
+        self.seen[sequence] = 0;
+        if let Some(pool) = &mut self.pool {
+            pool.leave(sequence);
+        }
     }
 
     /// Logits `[S, V]` after one more token of each sequence that has one; those of others mean
     /// nothing.
     ///
     /// # Errors
-    /// When a sequence has not begun or is full, or when the device refuses.
+    /// When a sequence has not begun, is full or finds no page free, or when the device refuses.
+    /// No sequence has then seen its token.
     pub fn step(&mut self, tokens: &[Option<u32>]) -> Result<Vec<f32>, DecodeError> {
-        let capacity = self.caches.capacity;
-        for (&seen, _) in self.seen.iter().zip(tokens).filter(|(_, token)| token.is_some()) {
-            if seen == 0 {
-                return Err(DecodeError::EmptyPrompt);
-            }
-            if seen >= capacity {
-                return Err(DecodeError::Full { capacity, found: seen + 1 });
+        let Caches { sequences, capacity, .. } = self.caches;
+        let stepping = || (0..sequences).zip(tokens).filter(|(_, token)| token.is_some());
+        for (sequence, _) in stepping() {
+            match self.seen[sequence] {
+                0 => return Err(DecodeError::EmptyPrompt),
+                seen if seen >= capacity => {
+                    return Err(DecodeError::Full { capacity, found: seen + 1 });
+                }
+                seen => {
+                    self.pool.as_mut().map_or(Ok(()), |pool| pool.grow(sequence, seen + 1))?;
+                }
             }
         }
         let ids: Vec<usize> = tokens.iter().map(|token| token.unwrap_or(0) as usize).collect();
-        // A paused sequence writes to the place of its next token, which nobody reads before that.
+        // What pauses writes where its next token will, or to nobody's page: nobody looks there
+        // before.
         let positions: Vec<usize> = self.seen.iter().map(|&seen| seen.min(capacity - 1)).collect();
-        let logits = self.call(Span::Step { caches: self.caches }, &[&ids, &positions])?;
-        for (seen, _) in self.seen.iter_mut().zip(tokens).filter(|(_, token)| token.is_some()) {
-            *seen += 1;
+        let table = |pool: &PagePool| -> Vec<usize> {
+            let each = pool.of(capacity);
+            (0..sequences).flat_map(|sequence| pool.row(sequence, each)).collect()
+        };
+        let table = self.pool.as_ref().map_or(vec![], table);
+        let logits = self.call(Span::Step { caches: self.caches }, &[&ids, &positions, &table])?;
+        for (sequence, _) in stepping() {
+            self.seen[sequence] += 1;
         }
         Ok(logits)
+    }
+
+    /// Errs where a sequence of so many tokens takes more pages than there are.
+    ///
+    /// # Errors
+    /// [`DecodeError::Pages`], which says how many it needs.
+    pub fn holds(&self, tokens: usize) -> Result<(), DecodeError> {
+        let most = tokens.min(self.caches.capacity);
+        self.pool.as_ref().map_or(Ok(()), |pool| pool.holds(most))
     }
 
     /// Sequences that are decoded together.

@@ -1,0 +1,118 @@
+//! Several prompts decoded together: a sequence that ends makes room for the next prompt between
+//! two steps (continuous batching; Yu et al., "Orca", OSDI 2022). Where a pool of pages is full, the
+//! sequence that began last makes room for the others, and is read again when there are pages.
+//!
+//! Invariant: the tokens of a prompt do not depend on which others are decoded beside it, but for
+//! rounding.
+
+use super::{CachedDecoder, DecodeError, Generated, Limits, Sampling};
+use overdrive_bench::clock::Clock;
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+/// A sequence of the batch that is under way.
+struct Running {
+    prompt: usize,
+    /// Its latest token, which the caches have not seen.
+    last: u32,
+}
+
+/// Tokens after each prompt. Prompt i is drawn with the seed of `sampling` + i. `each` hears of
+/// every token with its prompt's index, and ends all with `false`. Times are from the start of all.
+///
+/// # Errors
+/// As [`CachedDecoder::join`] and [`CachedDecoder::step`], and when logits are no numbers. At once,
+/// where a pool of pages could not hold the longest text by itself.
+pub fn generate_all(
+    decoder: &mut CachedDecoder<'_>,
+    prompts: &[Vec<u32>],
+    (sampling, limits): (&Sampling, &Limits<'_>),
+    clock: &dyn Clock,
+    each: &mut dyn FnMut(usize, u32) -> bool,
+) -> Result<Vec<Generated>, DecodeError> {
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    decoder.holds(longest.saturating_add(limits.tokens))?;
+    (0..decoder.sequences()).for_each(|sequence| decoder.leave(sequence));
+    let mut made = vec![Generated::default(); prompts.len()];
+    let start = clock.now_ns();
+    let goes_on = Cell::new(limits.tokens > 0);
+    // The token after these logits, where its sequence goes on with it.
+    let mut pick =
+        |prompt: usize, text: &mut Generated, logits: &[f32]| -> Result<Option<u32>, DecodeError> {
+            let index = text.tokens.len();
+            let own = Sampling { seed: sampling.seed.wrapping_add(prompt as u64), ..*sampling };
+            let token = own.pick(logits, index as u64).ok_or(DecodeError::NoNumber(index))?;
+            text.times_ns.push(clock.now_ns() - start);
+            if limits.ends.contains(&token) {
+                return Ok(None);
+            }
+            text.tokens.push(token);
+            goes_on.set(goes_on.get() && each(prompt, token));
+            Ok((text.tokens.len() < limits.tokens).then_some(token))
+        };
+    let mut waiting: VecDeque<usize> = (0..prompts.len()).collect();
+    let mut running: Vec<Option<Running>> = Vec::new();
+    running.resize_with(decoder.sequences(), || None);
+    while goes_on.get() {
+        for sequence in 0..running.len() {
+            while running[sequence].is_none() && goes_on.get() {
+                let Some(&prompt) = waiting.front() else { break };
+                // With what was made of it before it made room for others.
+                let text = [&prompts[prompt][..], &made[prompt].tokens].concat();
+                let logits = match decoder.join(sequence, &text) {
+                    // Those that are under way give pages back.
+                    Err(DecodeError::Pages { .. }) if running.iter().any(Option::is_some) => break,
+                    logits => logits?,
+                };
+                waiting.pop_front();
+                let next = pick(prompt, &mut made[prompt], &logits)?;
+                running[sequence] = next.map(|last| Running { prompt, last });
+            }
+            if running[sequence].is_none() {
+                decoder.leave(sequence);
+            }
+        }
+        if !goes_on.get() || running.iter().all(Option::is_none) {
+            break;
+        }
+        let logits = step(decoder, &mut running, &mut waiting)?;
+        let width = logits.len() / running.len();
+        for (sequence, logits) in logits.chunks(width).enumerate() {
+            if !goes_on.get() {
+                break;
+            }
+            if let Some(Running { prompt, .. }) = running[sequence] {
+                let next = pick(prompt, &mut made[prompt], logits)?;
+                running[sequence] = next.map(|last| Running { prompt, last });
+                if next.is_none() {
+                    decoder.leave(sequence);
+                }
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Logits after the latest token of each sequence that is under way. Where the pool of pages is
+/// full, the one that began last waits first.
+fn step(
+    decoder: &mut CachedDecoder<'_>,
+    running: &mut [Option<Running>],
+    waiting: &mut VecDeque<usize>,
+) -> Result<Vec<f32>, DecodeError> {
+    loop {
+        let last = |place: &Option<Running>| place.as_ref().map(|running| running.last);
+        let tokens: Vec<Option<u32>> = running.iter().map(last).collect();
+        match decoder.step(&tokens) {
+            Err(DecodeError::Pages { .. }) if tokens.iter().flatten().count() > 1 => {}
+            logits => return logits,
+        }
+        let prompt = |at: &usize| running[*at].as_ref().map(|running| running.prompt);
+        if let Some(latest) = (0..running.len()).max_by_key(prompt) {
+            decoder.leave(latest);
+            if let Some(Running { prompt, .. }) = running[latest].take() {
+                waiting.push_front(prompt);
+            }
+        }
+    }
+}
