@@ -138,15 +138,14 @@ def main():
     parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--without-peer", action="store_true")
+    parser.add_argument("--kinds", default="overdrive,ddp")
     parser.add_argument("rest", nargs="*", help="options of train, after --")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     runs, counts = [], [int(n) for n in arguments.ranks.split(",")]
     for number in range(arguments.rounds):
         for ranks in counts:
-            kinds = ["overdrive"] if arguments.without_peer else ["overdrive", "ddp"]
-            for kind in kinds:
+            for kind in arguments.kinds.split(","):
                 start = time.time()
                 if kind == "overdrive":
                     found = ours(arguments, ranks, arguments.out / "model")
