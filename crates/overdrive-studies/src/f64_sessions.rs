@@ -20,7 +20,7 @@ pub(crate) fn in_f64(graph: &Graph) -> Result<Graph, GraphError> {
     compute_in_f64(graph).and_then(|wide| with_compared_rows(&wide))
 }
 
-/// The graph with only what is [compared](overdrive_bench::oracle::compared) of each output: the rest need not cross to the host.
+/// The graph with only what is compared of each output: the rest need not cross to the host.
 fn with_compared_rows(graph: &Graph) -> Result<Graph, GraphError> {
     let rows_of = |value: Value| compared_rows(graph.ty(value)).map(|rows| (value, rows));
     let known: BTreeMap<Value, Vec<usize>> =

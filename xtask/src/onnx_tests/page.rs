@@ -20,10 +20,12 @@ const HEAD: &str = "\
 # ONNX models in, and out again
 
 `cargo xtask onnx-tests DIR...` writes this page, with `onnx` 1.23 and `onnxruntime` in `python3`.
-Three programs write the folders: `python3 peers/onnx_cases.py DIR` ONNX's own backend tests (node,
-simple, pytorch-operator and pytorch-converted cases), `python3 peers/onnx_models.py DIR` models
-that PyTorch and Overdrive export, and `python3 peers/onnx_quantized.py DIR` models that ONNX
-Runtime's quantizers write.
+Three programs write the folders:
+
+- `python3 peers/onnx_cases.py DIR`: ONNX's own backend tests (node, simple, pytorch-operator and
+  pytorch-converted cases);
+- `python3 peers/onnx_models.py DIR`: models that PyTorch and Overdrive export;
+- `python3 peers/onnx_quantized.py DIR`: models that ONNX Runtime's quantizers write.
 
 ";
 

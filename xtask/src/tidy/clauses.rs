@@ -1,5 +1,5 @@
-//! A sentence names its things. Clauses such as `what ... is what` and `that which` are grammatical,
-//! and a reader has to guess both what is meant and what is said of it.
+//! A sentence names its things. Clauses such as `what ... is what` and `that which` are correct
+//! English, and a reader has to guess their subject and their object.
 
 use super::prose::{LANGUAGES, Sentence, sentences};
 use super::rule::{Finding, Rule};

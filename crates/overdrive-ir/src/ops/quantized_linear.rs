@@ -510,8 +510,9 @@ fn samples_of_blocks() -> Vec<Sample> {
         sample((WeightScales::Symmetric, activations), (dtype, 64))
             .operand(TensorType::new(DType::E8M0, [5usize, 2]), Fill::Values(vec![0.25, 1.0, 0.5]))
     };
+    let e4m3 = TensorType::new(DType::F8E4M3, [5usize, 2]);
     let two_level = sample((WeightScales::TwoLevel, f4), (DType::F4E2M1, 32))
-        .operand(TensorType::new(DType::F8E4M3, [5usize, 2]), Fill::Values(vec![0.25, 1.125, 48.0]));
+        .operand(e4m3, Fill::Values(vec![0.25, 1.125, 48.0]));
     vec![
         e8m0(f8_up, DType::F4E2M1),
         e8m0(Activations::Float, DType::F6E2M3),

@@ -47,8 +47,8 @@ impl Plan {
         })
     }
 
-    /// Slots of the arena of main memory. The plan lets slots overlap in the arena at the same time only on
-    /// purpose, so such slots stay together.
+    /// Slots of the arena of main memory. The plan lets slots overlap in the arena at the same time
+    /// only on purpose, so such slots stay together.
     pub fn groups(&self) -> Vec<Together> {
         let lives = self.lives();
         let mut spans: Vec<(usize, usize, SlotId)> = self

@@ -2,7 +2,9 @@
 
 use super::*;
 use overdrive_ir::eval::eval_tensors;
-use overdrive_ir::{Builder, DType, Decline, Described, Description, Kernel, TensorType, Unary};
+use overdrive_ir::{
+    Builder, Compare, DType, Decline, Described, Description, Kernel, TensorType, Unary,
+};
 
 const BOTH: [(usize, usize); 2] = [(0, 0), (1, 1)];
 const LOWEST: f64 = f32::MIN as f64;

@@ -32,8 +32,9 @@ pub(super) fn leaves(graph: &Graph, node: &Node, kind: Binary) -> Vec<Value> {
     leaves
 }
 
-/// Matches every term of a pattern with another of the graph's, by trial. `matches` says whether two
-/// terms match, and `matcher` remembers what that binds; a trial that fails leaves no trace in it.
+/// Matches every term of a pattern with another of the graph's, by trial. `matches` says whether
+/// two terms match, and `matcher` remembers what that binds. A trial that fails leaves no trace in
+/// it.
 pub(super) fn match_terms<M: Clone>(
     matcher: &mut M,
     pattern: &[Value],

@@ -5,6 +5,7 @@ use overdrive_cpu::CpuBackend;
 use overdrive_studies::pretrained::Pretrained;
 use std::path::{Path, PathBuf};
 
+#[allow(dead_code)] // Some of the tests that include this file take one model alone.
 pub(crate) const DECODERS: [&str; 17] = [
     "gemma",
     "gemma2",

@@ -177,7 +177,7 @@ fn run_studies(
                 let study = studies.iter().find(|study| study.name() == name);
                 study.expect("its own name").run(context, results);
             }
-            Job::Model(brought, _) => brought.study(name, arguments, (context, results)),
+            Job::Model(brought, _) => brought.study(name, arguments, (&*context, &mut *results)),
         }
     }
 }
