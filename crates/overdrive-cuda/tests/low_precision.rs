@@ -8,7 +8,7 @@ mod support;
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::kernels::answer;
 use overdrive_ir::eval::philox;
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::ops::{Float8Linear, QuantizedLinear};
 use overdrive_ir::plan::StepKind;
@@ -281,7 +281,7 @@ fn the_largest_magnitude_is_that_of_each_call() {
 fn a_layer_on_codes_with_delayed_scales() {
     let Some(backend) = gpu() else { return };
     for gradient in [DType::F8E5M2, DType::F8E4M3] {
-        let granularity = Granularity::Tensor;
+        let granularity = Float8Granularity::Tensor;
         let formats = Float8Linear { forward: DType::F8E4M3, gradient, granularity };
         let b = Builder::new("layer");
         let x = b.input("x", TensorType::new(DType::BF16, [256usize, 128]));

@@ -9,7 +9,7 @@ use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::device::{Device, Properties};
 use overdrive_cuda::{Error, Gpu, Library};
 use overdrive_ir::ops::Float8Linear;
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::plan::{Note, Plan, Step, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Mode, Target, Tensor, TensorType, Tuning};
@@ -166,7 +166,7 @@ fn a_training_step_in_fp8_reads_each_operand_once_and_multiplies_codes() {
     let formats = Float8Linear {
         forward: DType::F8E4M3,
         gradient: DType::F8E5M2,
-        granularity: Granularity::Tensor,
+        granularity: Float8Granularity::Tensor,
     };
     for delayed in [false, true] {
         let b = Builder::new("layer");

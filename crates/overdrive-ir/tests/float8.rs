@@ -5,7 +5,7 @@
 
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Float8Linear;
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::{Array, Builder, DType, Graph, TensorType, gradients};
 
 /// A number to nearest in a float with so many bits of fraction and this least exponent.
@@ -98,9 +98,9 @@ fn layer(op: Float8Linear, [m, k, n]: [usize; 3]) -> Graph {
     b.finish().unwrap()
 }
 
-fn follows_the_formula(granularity: Granularity, [m, k, n]: [usize; 3]) {
+fn follows_the_formula(granularity: Float8Granularity, [m, k, n]: [usize; 3]) {
     let (of_x, of_w) = match granularity {
-        Granularity::Row => ([1, usize::MAX], [1, usize::MAX]),
+        Float8Granularity::Row => ([1, usize::MAX], [1, usize::MAX]),
         _ => ([1, 128], [128, 128]),
     };
     let (forward, gradient) = (DType::F8E4M3, DType::F8E5M2);
@@ -143,14 +143,14 @@ fn follows_the_formula(granularity: Granularity, [m, k, n]: [usize; 3]) {
 
 #[test]
 fn each_product_has_scales_of_rows_along_what_it_contracts() {
-    follows_the_formula(Granularity::Row, [6, 200, 10]);
+    follows_the_formula(Float8Granularity::Row, [6, 200, 10]);
 }
 
 #[test]
 fn each_product_has_scales_of_blocks_along_what_it_contracts() {
     // A block and a part of one, or a part alone, along each axis.
-    follows_the_formula(Granularity::Block, [130, 200, 140]);
-    follows_the_formula(Granularity::Block, [6, 256, 24]);
+    follows_the_formula(Float8Granularity::Block, [130, 200, 140]);
+    follows_the_formula(Float8Granularity::Block, [6, 256, 24]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn only_a_scale_for_each_tensor_may_be_given() {
     let b = Builder::new("layer");
     let input = |name, shape: &[usize]| b.input(name, TensorType::new(DType::F32, shape.to_vec()));
     let scales = ["sx", "sw", "sdy"].map(|name| input(name, &[]));
-    let granularity = Granularity::Row;
+    let granularity = Float8Granularity::Row;
     let op = Float8Linear { forward: DType::F8E4M3, gradient: DType::F8E5M2, granularity };
     b.output("y", input("x", &[4, 8]).float8_linear(input("w", &[8, 4]), Some(scales), op));
     let error = b.finish().unwrap_err().to_string();

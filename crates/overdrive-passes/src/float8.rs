@@ -15,7 +15,7 @@ use crate::delayed::Numbers;
 use crate::precision::leads_to_a_contraction;
 use crate::quantize::Skipped;
 use crate::rebuild::rebuild;
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::{Float8Linear, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct Float8 {
     pub gradient: DType,
     /// How much one scale covers.
     #[serde(default)]
-    pub granularity: Granularity,
+    pub granularity: Float8Granularity,
     /// Where scales come from; recipes that do not say it are older than the choice.
     #[serde(default)]
     pub scaling: Scaling,
@@ -68,7 +68,7 @@ const fn unit() -> usize {
 impl Float8 {
     /// Layers on codes of e4m3 with gradients of this type, as units of fp8 take them, but for the
     /// last.
-    pub const fn new(gradient: DType, granularity: Granularity, scaling: Scaling) -> Self {
+    pub const fn new(gradient: DType, granularity: Float8Granularity, scaling: Scaling) -> Self {
         let (forward, multiple) = (DType::F8E4M3, unit());
         let except = Vec::new();
         Self { forward, gradient, granularity, scaling, except, multiple, last: false }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{Builder, DType, Expr, Graph, Init, Prim, TensorType, verify};
 use overdrive_passes::{
@@ -81,7 +81,7 @@ fn on_codes(graph: &Graph) -> Vec<&str> {
     of_layer.filter_map(|node| name(node.operands[1])).collect()
 }
 
-const CURRENT: Float8 = Float8::new(DType::F8E5M2, Granularity::Tensor, Scaling::Current);
+const CURRENT: Float8 = Float8::new(DType::F8E5M2, Float8Granularity::Tensor, Scaling::Current);
 
 #[test]
 fn linear_layers_that_the_units_of_fp8_take_are_on_codes_but_for_the_last() {
@@ -166,7 +166,7 @@ fn float8_of(graph: &Graph, recipe: &Float8) -> Graph {
 
 #[test]
 fn layers_have_the_granularity_of_the_recipe() {
-    for granularity in [Granularity::Row, Granularity::Block] {
+    for granularity in [Float8Granularity::Row, Float8Granularity::Block] {
         let graph = float8_of(&blocks(), &Float8 { granularity, ..CURRENT });
         let layers = graph.nodes().iter().filter_map(|n| n.op.composite::<Float8Linear>());
         let found: Vec<_> = layers.map(|layer| layer.granularity).collect();

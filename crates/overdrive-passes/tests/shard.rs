@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval, eval_ranks};
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{
     Array, Axis, Builder, DType, Expr, Graph, Init, Mesh, Sharding, Tensor, TensorType, Value,
@@ -353,7 +353,7 @@ fn largest_magnitudes_are_those_of_all_ranks() {
 /// The gradient of w contracts the batch: its scales are those of all ranks.
 #[test]
 fn scales_of_rows_and_blocks_along_a_batch_are_those_of_all_ranks() {
-    for granularity in [Granularity::Row, Granularity::Block] {
+    for granularity in [Float8Granularity::Row, Float8Granularity::Block] {
         let b = Builder::new("layer");
         let x = b.input("x", TensorType::new(DType::F64, [B * T, D]));
         let init = Init::Normal { std: 0.3, seed: 3 };
@@ -383,7 +383,7 @@ fn a_layer_on_codes_with_delayed_scales_is_split_by_rows() {
     let formats = Float8Linear {
         forward: DType::F8E4M3,
         gradient: DType::F8E5M2,
-        granularity: Granularity::Tensor,
+        granularity: Float8Granularity::Tensor,
     };
     b.output("y", x.float8_linear(w, Some(scales), formats));
     let wrt = [w.value(), scales[2].value()];

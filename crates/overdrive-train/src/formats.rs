@@ -7,7 +7,7 @@ use crate::{Recipe, TrainError};
 use overdrive_files::SETTINGS;
 use overdrive_ir::DType;
 use overdrive_ir::DType::{BF16, F8E4M3, F8E5M2, F16, F32};
-use overdrive_ir::ops::float8_linear::Granularity::{self, Block, Row, Tensor};
+use overdrive_ir::ops::float8_linear::Float8Granularity::{self, Block, Row, Tensor};
 use overdrive_passes::Float8;
 use overdrive_passes::Scaling::{self, Current, Delayed};
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ const fn plain(name: &'static str, precision: DType, help: &'static str) -> Name
 /// where scales come from.
 const fn fp8(
     name: &'static str,
-    (gradient, granularity, scaling): (DType, Granularity, Scaling),
+    (gradient, granularity, scaling): (DType, Float8Granularity, Scaling),
     help: &'static str,
 ) -> NamedFormats {
     let float8 = Some(Float8::new(gradient, granularity, scaling));

@@ -6,14 +6,14 @@
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
 use overdrive_ir::ops::block_scale::ScaleFormat;
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::{DType, Graph, Tensor, Tuning};
 use overdrive_models::find;
 use overdrive_passes::{Float8, Scaling, bind};
 use overdrive_train::data::{Batch, Dataset, Parts, Target, books, digits};
 use overdrive_train::{Formats, Recipe, Trainer, batches, initial_parameters, with_loss};
 
-const DELAYED: Float8 = Float8::new(DType::F8E5M2, Granularity::Tensor, Scaling::Delayed);
+const DELAYED: Float8 = Float8::new(DType::F8E5M2, Float8Granularity::Tensor, Scaling::Delayed);
 
 fn backend() -> CpuBackend {
     CpuBackend::new(Some(1)).unwrap()

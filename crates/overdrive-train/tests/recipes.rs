@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::DType;
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_passes::{Float8, Scaling};
 use overdrive_train::{Checkpoint, FORMATS, Formats, Recipe};
 
@@ -31,7 +31,7 @@ fn a_file_says_formats_scales_and_which_layers_stay_in_float() {
             "last": true
         }
     }"#;
-    let blocks = Float8::new(DType::F8E5M2, Granularity::Block, Scaling::Current);
+    let blocks = Float8::new(DType::F8E5M2, Float8Granularity::Block, Scaling::Current);
     let except = vec!["block0".to_owned(), "*.ffn.contract".to_owned()];
     let float8 = Some(Float8 { except, multiple: 32, last: true, ..blocks });
     let own = Formats { precision: DType::BF16, float8 };

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::float8_linear::Granularity;
+use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear};
 use overdrive_ir::ops::{FakeQuantize, Float8Linear, OPS, QuantizeRows};
 use overdrive_ir::{
@@ -261,7 +261,7 @@ fn the_gradients_of_fp8_products_are_products_of_fp8_gradients() {
 }
 
 fn gradients_of_fp8_products(gradient: DType, given: Option<[f64; 3]>) {
-    let granularity = Granularity::Tensor;
+    let granularity = Float8Granularity::Tensor;
     let formats = Float8Linear { forward: DType::F8E4M3, gradient, granularity };
     let (m, k, n) = (5, 7, 3);
     let b = Builder::new("product");

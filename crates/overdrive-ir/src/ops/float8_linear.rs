@@ -27,7 +27,7 @@
 
 mod granularity;
 
-pub use granularity::Granularity;
+pub use granularity::Float8Granularity;
 
 use super::cast_transpose::largest_magnitude;
 use super::quantize::code;
@@ -47,7 +47,7 @@ pub struct Float8Linear {
     pub gradient: DType,
     /// How much one scale covers.
     #[serde(default)]
-    pub granularity: Granularity,
+    pub granularity: Float8Granularity,
 }
 
 /// Numbers of results.
@@ -145,7 +145,7 @@ impl Float8Linear {
         let rows = matrix(x);
         let [turned_x, scale_x] = blocks[0].code(rows.t(), self.forward);
         let [codes_w, scale_w] = blocks[1].code(w, self.forward);
-        let w_of_y = if self.granularity == Granularity::Block {
+        let w_of_y = if self.granularity == Float8Granularity::Block {
             // A square covers the same elements of w turned.
             [codes_w.t(), scale_w.t()]
         } else {
@@ -182,7 +182,7 @@ impl Float8Linear {
     ) -> Expr<'b> {
         let sum = dtype.accumulation();
         let dot = |lhs: Expr<'b>, rhs: Expr<'b>| lhs.dot_to(rhs, &[], &[(1, 1)], sum);
-        let y = if self.granularity == Granularity::Block {
+        let y = if self.granularity == Float8Granularity::Block {
             dot(blocks[0].decode(lhs), blocks[1].decode(rhs))
         } else {
             // Scales of whole rows leave the sum.
@@ -220,7 +220,7 @@ impl Op for Float8Linear {
             let expected = "scalars of f32 or f64 as scales of x, w and dy";
             return Err(Mismatch::new(expected, other.to_string()));
         }
-        if !scales.is_empty() && self.granularity != Granularity::Tensor {
+        if !scales.is_empty() && self.granularity != Float8Granularity::Tensor {
             let found = format!("scales of x, w and dy beside {:?}", self.granularity);
             let remedy = "leave them out: only a scale for each tensor may come from steps before";
             return Err(Mismatch::new("x and w alone", found).remedy(remedy));
@@ -328,7 +328,7 @@ impl Op for Float8Linear {
             Sample::new(Float8Linear {
                 forward: DType::F8E4M3,
                 gradient,
-                granularity: Granularity::Tensor,
+                granularity: Float8Granularity::Tensor,
             })
         };
         let under = |granularity| {
@@ -348,10 +348,10 @@ impl Op for Float8Linear {
             sample(DType::F8E4M3)
                 .normal([3usize, 4])
                 .operand(TensorType::new(DType::F32, [4usize, 2]), Fill::Values(vec![0.0; 8])),
-            under(Granularity::Row).normal(["B", "T", "K"]).normal(["K", "N"]),
+            under(Float8Granularity::Row).normal(["B", "T", "K"]).normal(["K", "N"]),
             // One block and a part of another along each axis that has blocks.
-            under(Granularity::Block).normal([2usize, 65, 130]).normal([130usize, 129]),
-            under(Granularity::Block).normal([3usize, 5]).normal([5usize, 0]),
+            under(Float8Granularity::Block).normal([2usize, 65, 130]).normal([130usize, 129]),
+            under(Float8Granularity::Block).normal([3usize, 5]).normal([5usize, 0]),
         ]
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// How much one scale covers.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Granularity {
+pub enum Float8Granularity {
     /// A tensor, in all its products.
     #[default]
     Tensor,
@@ -25,7 +25,7 @@ pub enum Granularity {
 /// Elements along a side of a block.
 const SIDE: Option<usize> = Some(128);
 
-impl Granularity {
+impl Float8Granularity {
     /// The blocks of x and dy, and those of w; none where a scale covers a tensor.
     pub(super) fn blocks(self) -> Option<[ScaleBlock; 2]> {
         match self {
