@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Weak scaling over the GPUs of one host: `overdrive train` beside PyTorch's DistributedDataParallel
-on the same model, with the same tokens a rank, in turn.
+"""Weak scaling over the GPUs of one host: `overdrive train` beside DistributedDataParallel of
+PyTorch on the same model, with the same tokens a rank, in turn.
 
     python3 peers/scaling.py OVERDRIVE OUT [--model gpt-125m] [--batch 16] [--ranks 1,2,4]
         [--rounds 2] [--steps 60] [-- options of train]

@@ -1,5 +1,5 @@
 //! Several prompts decoded together: a sequence that ends makes room for the next prompt between
-//! two steps (continuous batching; Yu et al., "Orca", OSDI 2022). Where a pool of pages is full, the
+//! two steps (continuous batching; Yu et al., "Orca", OSDI 2022). If a pool of pages is full, the
 //! sequence that began last makes room for the others, and is read again when there are pages.
 //!
 //! Invariant: the tokens of a prompt do not depend on which others are decoded beside it, but for

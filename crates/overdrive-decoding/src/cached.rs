@@ -150,8 +150,8 @@ impl<'a> CachedDecoder<'a> {
     /// Logits `[V]` after a prompt, with which one of the sequences begins anew; the others stay.
     ///
     /// # Errors
-    /// When the prompt is empty or too long, or when the device refuses. When too few pages are free
-    /// for it and one token more: the sequence has then left.
+    /// When the prompt is empty or too long, or when the device refuses. When too few pages are
+    /// free for it and one token more: the sequence has then left.
     pub fn join(&mut self, sequence: usize, prompt: &[u32]) -> Result<Vec<f32>, DecodeError> {
         let span = self.prefill(prompt.len())?;
         self.leave(sequence);

@@ -125,8 +125,8 @@ impl Recipe {
     /// Errs with the first value that no training can use.
     ///
     /// # Errors
-    /// When a count is zero, a rate is not a number of at least 0, the precision is none that
-    /// gradients have, or codes of fp8 are asked for that there are none of.
+    /// When a count is zero, a rate is not a number of at least 0, or the precision is none that
+    /// gradients have. When the format of codes is no fp8.
     pub fn check(&self) -> Result<(), TrainError> {
         let fault = |name: &str, expected: &str, found: String| {
             Err(TrainError::invalid(

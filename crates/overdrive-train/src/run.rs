@@ -27,9 +27,8 @@ pub struct Fit<'a> {
     pub resume: Option<&'a Checkpoint>,
     /// The file of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
-    /// Most bytes of the device's memory that the plan of a step may take, its states included: to
-    /// fit, values are computed again, and moments of the optimizer and values wait in other
-    /// memory.
+    /// Most bytes of device memory that the plan of a step may take, including its states. To fit,
+    /// values are recomputed, and values and optimizer moments are moved to other memory.
     pub memory_limit: Option<u64>,
     /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
     /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.

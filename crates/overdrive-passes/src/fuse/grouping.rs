@@ -2,9 +2,9 @@
 //!
 //! Nodes are visited in order. Each joins its producers' groups as long as the merged group lowers
 //! to one step and no path leaves the group and comes back. This follows the greedy fusers of XLA
-//! and nvFuser, with lowering itself as the test of what is possible. Then `beside` merges sums that
-//! collectives read, and `again` makes readers recompute values that would be stored for them alone.
-//! Groups run as soon as their operands are ready.
+//! and nvFuser, with lowering itself as the test of what is possible. Then `beside` merges sums
+//! that collectives read, and `again` makes readers recompute values that would be stored for them
+//! alone. Groups run as soon as their operands are ready.
 
 mod again;
 mod beside;

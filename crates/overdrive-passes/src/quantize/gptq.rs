@@ -8,8 +8,8 @@
 //! grids are therefore chosen before the first column is rounded. A grid is the one of a few around
 //! the largest magnitude whose errors, weighted by the diagonal of H, cost least.
 //!
-//! Source: Frantar et al., "GPTQ", arXiv:2210.17323 (algorithm 1, damping of 1 %). The order and the
-//! groups are `act-order` and `static-groups` of the authors' code.
+//! Source: Frantar et al., "GPTQ", arXiv:2210.17323 (algorithm 1, damping of 1 %). The order and
+//! the groups are `act-order` and `static-groups` of the authors' code.
 
 use super::linear_algebra::{damped, factor_of_inverse, share};
 use ndarray::linalg::general_mat_mul;

@@ -2,8 +2,7 @@
 //!
 //! A dimension that several operands and results share is a *factor*: split it in all of them, and
 //! each rank computes its part alone. Relations are written for primitives; that of a composite is
-//! derived from its expansion. Source: sharding rules of Shardy,
-//! openxla.org/shardy/sharding_representation. Invariant: no factor occurs twice in one operand.
+//! derived from its expansion, as in Shardy. Invariant: no factor occurs twice in one operand.
 
 use overdrive_ir::{
     Binary, DotGeneral, Graph, Node, Operation, Pad, Prim, Reducer, TensorType, Unary, Value,

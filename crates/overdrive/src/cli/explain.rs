@@ -1,8 +1,7 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
 use super::shared::Machine;
-use super::train::ShardName;
-use super::values::{ModeName, Precision, named_size};
+use super::values::{ModeName, Precision, ShardName, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
 

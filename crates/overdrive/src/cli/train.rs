@@ -2,11 +2,12 @@
 
 use super::explain::size;
 use super::shared::{Machine, Replacing};
+use super::values::ShardName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use overdrive::passes::Lora;
 use overdrive::train::data::Target;
-use overdrive::train::{FORMATS, Formats, Shards};
+use overdrive::train::{FORMATS, Formats};
 use std::path::PathBuf;
 
 /// Arguments of `train`.
@@ -119,21 +120,6 @@ impl From<TargetName> for Target {
         match name {
             TargetName::Classes => Self::Classes,
             TargetName::Quantity => Self::Quantity,
-        }
-    }
-}
-
-/// What is sharded over ranks.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ShardName {
-    /// The optimizer's states (ZeRO-1)
-    Optimizer,
-}
-
-impl From<ShardName> for Shards {
-    fn from(name: ShardName) -> Self {
-        match name {
-            ShardName::Optimizer => Self::Optimizer,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use overdrive::ir::{DType, Mode};
+use overdrive::train::Shards;
 use std::path::PathBuf;
 
 /// Execution modes by name.
@@ -21,6 +22,21 @@ impl From<ModeName> for Mode {
             ModeName::Jit => Mode::Jit,
             ModeName::Compile => Mode::Compile,
             ModeName::Graph => Mode::Graph,
+        }
+    }
+}
+
+/// What is sharded over ranks.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShardName {
+    /// The optimizer's states (ZeRO-1)
+    Optimizer,
+}
+
+impl From<ShardName> for Shards {
+    fn from(name: ShardName) -> Self {
+        match name {
+            ShardName::Optimizer => Self::Optimizer,
         }
     }
 }

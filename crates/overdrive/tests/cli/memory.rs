@@ -57,7 +57,7 @@ fn outputs_that_cannot_be_as_expected_are_not_computed() {
 #[test]
 fn a_limit_on_the_memory_of_a_step_changes_the_plan_and_no_weight() {
     let folder = Folder::new();
-    // Short, since what a run is judged by is not what is tested.
+    // A short text: the test is not about the scores of a run.
     let lines = (0..1500).map(|i| format!("{i} ships came home by the light of day {}.\n", i * i));
     fs::write(folder.path("short.txt"), lines.collect::<String>()).unwrap();
     let train = |rest: &str| {

@@ -1,5 +1,5 @@
-//! What bounds the model on this device: the least time that its arithmetic and its parameters need
-//! at rates that the device was seen to reach, beside the time that a call takes.
+//! The bound of the model on this device: the least time that its arithmetic and its parameters
+//! need at measured rates of the device, beside the time of a call.
 
 use overdrive::bench::ceilings::{Ceiling, CeilingKind};
 use overdrive::bench::clock::Clock;

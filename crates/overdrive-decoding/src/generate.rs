@@ -1,0 +1,67 @@
+//! One text after a prompt, token by token, with the time of each.
+
+use crate::{DecodeError, Decoder, Sampling};
+use overdrive_bench::clock::Clock;
+
+/// When generation ends.
+#[derive(Clone, Debug)]
+pub struct Limits<'a> {
+    /// Most tokens.
+    pub tokens: usize,
+    /// Tokens that end a text; they are not part of it.
+    pub ends: &'a [u32],
+}
+
+/// What was generated, and when.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Generated {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// From the start to each token, in ns; one entry more where an end token was drawn.
+    pub times_ns: Vec<u64>,
+}
+
+impl Generated {
+    /// Time to the first token, in seconds.
+    pub fn first_token_s(&self) -> Option<f64> {
+        self.times_ns.first().map(|&ns| ns as f64 / 1e9)
+    }
+
+    /// Tokens after the first one per second; what comes before it is [`Self::first_token_s`].
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let (first, last) = (self.times_ns.first()?, self.times_ns.last()?);
+        let seconds = (last - first) as f64 / 1e9;
+        (seconds > 0.0).then(|| (self.times_ns.len() - 1) as f64 / seconds)
+    }
+}
+
+/// Tokens after `prompt`; `each` hears of every one as it comes and may end it with `false`.
+///
+/// # Errors
+/// As [`Decoder`], and when logits are no numbers.
+pub fn generate(
+    decoder: &mut dyn Decoder,
+    prompt: &[u32],
+    (sampling, limits): (&Sampling, &Limits<'_>),
+    clock: &dyn Clock,
+    each: &mut dyn FnMut(u32) -> bool,
+) -> Result<Generated, DecodeError> {
+    let mut generated = Generated::default();
+    let start = clock.now_ns();
+    let mut logits = decoder.begin(prompt)?;
+    for index in 0..limits.tokens {
+        if index > 0 {
+            logits = decoder.next(generated.tokens[index - 1])?;
+        }
+        let token = sampling.pick(&logits, index as u64).ok_or(DecodeError::NoNumber(index))?;
+        generated.times_ns.push(clock.now_ns() - start);
+        if limits.ends.contains(&token) {
+            break;
+        }
+        generated.tokens.push(token);
+        if !each(token) {
+            break;
+        }
+    }
+    Ok(generated)
+}
