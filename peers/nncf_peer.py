@@ -5,9 +5,9 @@
     pip install nncf onnx onnxruntime
     python3 peers/nncf_peer.py MODEL.onnx OUT [--shape batch=1] [--threads 2] [--samples 64]
 
-NNCF calibrates on random normal inputs (ids, where an input has integers), and is judged on others:
-by the cosine of its outputs to those of the float model. Times are medians of calls of both in
-alternation. OUT gets quantized.onnx and figures.json.
+NNCF calibrates on random normal inputs, or on random ids. It is judged on others, by the cosine of
+its outputs to those of the float model. Times are medians of calls of both in alternation. OUT gets
+quantized.onnx and figures.json.
 """
 
 import argparse

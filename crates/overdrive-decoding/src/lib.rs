@@ -1,7 +1,7 @@
 //! Decoding: the next token again and again, from executables that are compiled once.
 //!
-//! [`CachedDecoder`] keeps keys and values of a [`LanguageModel`], [`WindowDecoder`] computes a
-//! model of fixed context anew for every token; both are a [`Decoder`], for which [`generate`]
+//! [`CachedDecoder`] keeps keys and values of a [`LanguageModel`]. [`WindowDecoder`] computes a
+//! model of fixed context anew for every token. Both are a [`Decoder`], for which [`generate`]
 //! samples. [`generate_all`] decodes several prompts together. Invariant: with and without a cache
 //! the logits are the same within rounding, which a test compares step by step.
 

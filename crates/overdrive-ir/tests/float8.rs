@@ -1,5 +1,5 @@
-//! `float8_linear` under scales of rows and of blocks, against the formula written out: each
-//! operand of each product rounded by itself, with rounding and scales worked out here.
+//! `float8_linear` with scales of rows and of blocks, against the formula written out. Each operand
+//! of each product is rounded by itself, with rounding and scales worked out here.
 
 #![allow(clippy::unwrap_used)]
 

@@ -6,8 +6,7 @@
 //! sequences, or a pool of pages that sequences share. The graphs of a beginning and of a next
 //! token declare them alike, and so share them. The new ones are written in place at positions that
 //! are data, so that one executable serves every position. Invariant: all three spans give the same
-//! logits for the same token after the same tokens, whatever the other sequences are and whichever
-//! pages they have.
+//! logits for the same token after the same tokens. Other sequences and their pages change nothing.
 //!
 //! Pages: Kwon et al., "PagedAttention", arXiv:2309.06180.
 
@@ -66,8 +65,8 @@ pub enum Span {
     Whole,
     /// The beginning of a sequence: x `[1, tokens]` to y `[1, V]`, the logits at `position`.
     /// `position` is that of the last token that counts. The tokens behind it in x are padding, and
-    /// are overwritten later. With caches for several sequences, `sequence` says whose beginning it
-    /// is; with pages it is `pages`, i32, the numbers of the pages that x fills, in order.
+    /// are overwritten later. With caches for several sequences, the input `sequence` says whose
+    /// beginning it is. With pages it is `pages`, i32: the numbers of the pages that x fills.
     Prefill {
         /// T of x.
         tokens: usize,

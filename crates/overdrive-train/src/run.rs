@@ -30,10 +30,10 @@ pub struct Fit<'a> {
     /// Most bytes of device memory that the plan of a step may take, including its states. To fit,
     /// values are recomputed, and values and optimizer moments are moved to other memory.
     pub memory_limit: Option<u64>,
-    /// The other ranks of the run, where the back end is one of several: each calls `fit` with the
-    /// same model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
+    /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
+    /// model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
     pub ranks: Option<&'a dyn Communicator>,
-    /// What the ranks share out among each other beside the batch. Checkpoints hold all of it.
+    /// What is sharded over the ranks in addition to the batch. Checkpoints hold all of it.
     pub shards: Shards,
 }
 

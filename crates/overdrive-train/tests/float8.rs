@@ -1,5 +1,5 @@
-//! Training on codes of fp8: by every recipe it learns; with delayed scales it survives what no
-//! scale foresaw, goes on from a checkpoint, and is the same on all ranks.
+//! Training on codes of fp8. It learns by every recipe. With delayed scales it survives values
+//! beyond every earlier scale, continues from a checkpoint, and is the same on all ranks.
 
 #![allow(clippy::unwrap_used)]
 

@@ -5,7 +5,7 @@ use super::rule::{Finding, Rule};
 use super::tree::Tree;
 
 /// A sentence has no more of them. Text in backticks is one.
-const WORDS: usize = 32;
+const WORDS: usize = 25;
 
 pub(super) const RULE: Rule = Rule { name: "sentences", check };
 

@@ -41,8 +41,8 @@ impl Caller {
         }
     }
 
-    /// Collectives that were captured would outlive the group that they belong to when another rank
-    /// fails: such a plan is launched step by step, and says so.
+    /// Captured collectives would outlive their group when another rank fails. So a plan with
+    /// collectives is launched step by step, and says so.
     fn refuse_ranks_in_graphs(&mut self) {
         if self.enqueuer.ranks.is_some() && self.replay.is_some() {
             let reason = "its collectives end with any rank, which a graph cannot wait for";

@@ -12,18 +12,18 @@
 //!   of dy.
 //! - A row: a current scale for each row of both operands of a product, along the contracted axis.
 //!   So each of the three products has scales of its own.
-//! - A block: a current scale for 128 elements of x and dy along the contracted axis of each
-//!   product, and for 128 by 128 elements of w in both of its products. The last block of an axis
-//!   may be smaller.
+//! - A block: current scales. One covers 128 elements of x or dy along the contracted axis of a
+//!   product. One covers 128 by 128 elements of w, in both of its products. The last block of an
+//!   axis may be smaller.
 //!
-//! The results beside y are for the gradients, and for scales to come: codes of x as `[K, ...]`,
-//! codes of w as `[K, N]`, the scales of both. Where a scale covers a tensor, the largest
-//! magnitudes of both follow. Under rows and blocks, codes and scales are those of the gradients'
-//! products. Some tensor cores read the contracted index contiguously. In these layouts it is
-//! contiguous in all three products. Sources: Micikevicius et al., "FP8 formats for deep learning",
-//! arXiv:2209.05433 (e4m3 forward, e5m2 gradients); DeepSeek-V3, arXiv:2412.19437 (e4m3 for both,
-//! blocks, scales that are powers of two); torchao's `rowwise` recipe (rows). Flax hands magnitudes
-//! out of a gradient likewise, as cotangents that overwrite ("fp8 meta").
+//! The results after y are for the gradients, and for later scales. They are the codes of x as
+//! `[K, ...]`, the codes of w as `[K, N]`, and the scales of both. If a scale covers a tensor, the
+//! largest magnitudes of both follow. Under rows and blocks, codes and scales are those of the
+//! gradients' products. Some tensor cores read the contracted index contiguously. In these layouts
+//! it is contiguous in all three products. Sources: Micikevicius et al., "FP8 formats for deep
+//! learning", arXiv:2209.05433 (e4m3 forward, e5m2 gradients). DeepSeek-V3, arXiv:2412.19437 (e4m3
+//! for both, blocks, scales that are powers of two). The `rowwise` recipe of torchao (rows). Flax
+//! also returns magnitudes as cotangents, which overwrite instead of adding up ("fp8 meta").
 
 mod granularity;
 

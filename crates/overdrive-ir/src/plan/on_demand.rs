@@ -28,8 +28,8 @@ impl<B> OnDemand<B> {
         Self { groups, come, go }
     }
 
-    /// Takes blocks of so many bytes for the groups that step `step` is the first to touch, and
-    /// places each slot at its offset in the group's block.
+    /// Takes blocks for the groups that step `step` is the first to touch. Each slot is placed at
+    /// its offset in the group's block.
     ///
     /// # Errors
     /// Those of `take`.

@@ -113,8 +113,8 @@ where
             k,
             accumulate: false,
         };
-        // SAFETY: block and group are packed. Scores and slopes have room for a block by a group,
-        // of which `seen` by `width` are touched; dq, dk and dv are the caller's alone.
+        // SAFETY: block and group are packed. Scores and slopes have room for a block by a group.
+        // Of that, `seen` by `width` are touched. dq, dk and dv are the caller's alone.
         unsafe {
             let scored = product(left, right, scores, self.depth);
             if self.score((buffers, slots), (at, block), scored) == Visible::None {

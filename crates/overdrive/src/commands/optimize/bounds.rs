@@ -1,5 +1,5 @@
-//! The bound of the model on this device: the least time that its arithmetic and its parameters
-//! need at measured rates of the device, beside the time of a call.
+//! The bound of the model on this device: the shares of a call that its arithmetic and its
+//! parameters need at the rates that the device reaches.
 
 use overdrive::bench::ceilings::{Ceiling, CeilingKind};
 use overdrive::bench::clock::Clock;
