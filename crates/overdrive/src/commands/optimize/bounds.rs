@@ -1,5 +1,5 @@
-//! The bound of the model on this device: the shares of a call that its arithmetic and its
-//! parameters need at the rates that the device reaches.
+//! The bound of the model on this device. Arithmetic and parameters each need a share of a call, at
+//! the rates that the device reaches.
 
 use overdrive::bench::ceilings::{Ceiling, CeilingKind};
 use overdrive::bench::clock::Clock;
