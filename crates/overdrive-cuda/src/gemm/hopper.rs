@@ -68,7 +68,11 @@ impl Fit {
         let whole_numbers = left == DType::I8 && right == left && call.accumulate == DType::I32;
         let typed = (half(left) && left == right) || (fp8(left) && fp8(right)) || whole_numbers;
         let whole = call.k > 0 && call.accumulate != DType::F64 && is_printable(&call.epilogue.0);
+        // Results are staged in shared memory, at most four bytes each.
+        let program = &call.epilogue.0;
+        let narrow = program.stores.iter().all(|s| program.dtype(s.value).bits() <= 32);
         if !typed
+            || !narrow
             || !whole
             || [call.m, call.n, call.k].iter().any(|&extent| extent > i32::MAX as usize / 2)
         {

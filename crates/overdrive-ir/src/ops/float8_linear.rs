@@ -181,7 +181,9 @@ impl Float8Linear {
         dtype: DType,
     ) -> Expr<'b> {
         let sum = dtype.accumulation();
-        let dot = |lhs: Expr<'b>, rhs: Expr<'b>| lhs.dot_to(rhs, &[], &[(1, 1)], sum);
+        // Tensor cores sum codes in f32: a layer in f64 multiplies in f64.
+        let exact = |x: Expr<'b>| if sum == DType::F64 { x.convert(sum) } else { x };
+        let dot = |lhs, rhs| exact(lhs).dot_to(exact(rhs), &[], &[(1, 1)], sum);
         let y = if self.granularity == Float8Granularity::Block {
             dot(blocks[0].decode(lhs), blocks[1].decode(rhs))
         } else {
