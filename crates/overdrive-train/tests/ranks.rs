@@ -251,13 +251,13 @@ fn a_checkpoint_of_some_ranks_goes_on_with_others() {
     let file = folder.path().join("checkpoint.safetensors");
     let file: &Path = &file;
     let stopped = run(&mesh(4), PATIENCE, |rank| {
-        // One rank is asked to end: all do, after the same step.
+        // One rank is asked to end: all do, after the step that follows.
         let last = (rank.rank() == 2).then_some(3);
         of_rank(&task, Some(rank), Beside { checkpoint: Some(file), last, ..Beside::default() })
     });
     for result in stopped {
         let (fitted, _) = result.unwrap();
-        assert_eq!((fitted.ending, fitted.progress.done), (Ending::Interrupted, 4));
+        assert_eq!((fitted.ending, fitted.progress.done), (Ending::Interrupted, 5));
     }
     let kept = Checkpoint::read(file).unwrap();
     let beside = Beside { resume: Some(&kept), ..Beside::default() };
