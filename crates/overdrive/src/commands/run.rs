@@ -22,8 +22,8 @@ use overdrive::ir::Backend;
 use overdrive::passes::{MODES, QuantizationMode};
 use overdrive::report::markdown;
 use overdrive::studies::{
-    Allowance, Context, Device, EnergyProbes, Journal, MatmulPeer, PEER_MODES, Parties, Peer,
-    Probes, Progress, STUDIES, Sampling, Study, ceilings,
+    Allowance, Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES, Parties,
+    Peer, Probes, Progress, STUDIES, Sampling, Study, ceilings,
 };
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     let products = products(&opened);
     let matmul_peers: Vec<MatmulPeer<'_>> = products
         .iter()
-        .map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run })
+        .map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run: run.as_ref() })
         .collect();
     let contestants = Contestants::beside(&opened[0], &arguments.machine);
     let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.description());
@@ -120,9 +120,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
 }
 
 /// Products of other people's libraries, which run on the processor, by the threads that they use.
-fn products(
-    opened: &[Opened],
-) -> Vec<(&'static str, u32, impl Fn(&[f32], &[f32], &mut [f32], [usize; 3]) + use<>)> {
+fn products(opened: &[Opened]) -> Vec<(&'static str, u32, Box<Matmul>)> {
     let processors = opened.iter().filter(|device| device.described.is_none());
     let thread_counts: Vec<u32> = processors.map(|device| device.threads).collect();
     overdrive_foreign::MATMULS
@@ -132,6 +130,7 @@ fn products(
             let call = move |a: &[f32], b: &[f32], c: &mut [f32], shape: [usize; 3]| {
                 matmul(n as usize, a, b, c, shape)
             };
+            let call: Box<Matmul> = Box::new(call);
             (name, n, call)
         })
         .collect()
