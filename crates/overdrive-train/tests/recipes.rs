@@ -41,8 +41,10 @@ fn a_file_says_formats_scales_and_which_layers_stay_in_float() {
 }
 
 #[test]
-fn the_recipes_by_name_can_be_written_into_files() {
+fn the_recipes_by_name_can_be_trained_by_and_written_into_files() {
     for known in FORMATS {
+        let recipe = Recipe::default().in_formats(known.formats.clone());
+        recipe.check().unwrap_or_else(|error| panic!("{}: {error}", known.name));
         let text = serde_json::to_string(&known.formats).unwrap();
         assert_eq!(read(&text).unwrap().name(), Some(known.name), "{text}");
     }

@@ -283,11 +283,14 @@ fn tried(asked: &Asked, decision: &Decision) -> Section {
             fate(&one.fate),
         ]);
     }
+    let unit = asked.metric.unit_of_loss();
+    let lost = match unit.strip_prefix("of ") {
+        Some(metric) => metric.to_owned(),
+        None => format!("{unit} of {}", asked.metric.name()),
+    };
     let mut lines = vec![format!(
-        "time and size (bytes of parameters) as shares of the float model's; lost in {} of {}; \
-         * nothing is as fast, as small and as good",
-        asked.metric.unit_of_loss(),
-        asked.metric.name()
+        "time and size (bytes of parameters) as shares of the float model's; lost is {lost}; * \
+         nothing is as fast, as small and as good",
     )];
     let left: Vec<&str> = decision
         .tried
