@@ -7,7 +7,7 @@ use overdrive::bench::digits;
 use overdrive::bench::rules::Rules;
 use overdrive::ir::{Backend, Graph};
 use overdrive::studies::{
-    Allowance, Context, Device, Journal, Parties, Probes, Sampling, ceilings,
+    Allowance, CeilingWork, Context, Device, Journal, Parties, Probes, Sampling, ceilings,
 };
 use overdrive_process::Stop;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ impl Bounds {
             probes: Probes::default(),
             journal: Journal::silent(""),
         };
-        let found = ceilings(&context);
+        let found = ceilings(&context, &[CeilingWork::Copy, CeilingWork::F32]);
         let first = |kind| found.iter().find(|one| one.kind == kind).map(Ceiling::per_second);
         Some(Self {
             flops: graph.cost().flops,
