@@ -89,7 +89,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let (count, cost) = (plan.steps.len(), plan.cost());
     tell!(
         "{name} {mode}: {count} steps, {}, {} moved",
-        flops(cost.flops),
+        digits::flops(cost.flops),
         digits::bytes(cost.bytes)
     )?;
     Ok(Exit::Fine)
@@ -152,7 +152,7 @@ fn steps(plan: &Plan) -> Table {
         table.push(vec![
             format!("{}{once}", step.name),
             step.scope.clone(),
-            flops(step.cost.flops),
+            digits::flops(step.cost.flops),
             digits::bytes(step.cost.bytes),
             places(plan, step).join(", "),
         ]);
@@ -204,10 +204,6 @@ fn places(plan: &Plan, step: &Step) -> Vec<String> {
         SlotPlace::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
     };
     step.writes.iter().map(|slot| place(&plan.slot(*slot).place)).collect()
-}
-
-fn flops(count: u64) -> String {
-    digits::rate(count as f64, None, "FLOP").trim_end_matches("/s").to_owned()
 }
 
 fn pass_json(name: &str, does: &str, changes: &[PassChange]) -> Value {

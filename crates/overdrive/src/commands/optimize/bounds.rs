@@ -77,10 +77,10 @@ impl Bounds {
             "bound by reading parameters: a format pays by the bytes that it saves"
         };
         format!(
-            "a call of the float model takes {}; its {:.3} GFLOP need {} of that at {}, its {} of \
+            "a call of the float model takes {}; its {} need {} of that at {}, its {} of \
              parameters {} at {}: {conclusion}",
             digits::time(ns, None),
-            self.flops as f64 / 1e9,
+            digits::flops(self.flops),
             percent(arithmetic),
             digits::rate(self.flops_per_s, None, "FLOP"),
             digits::bytes(parameters),
