@@ -31,7 +31,6 @@ use overdrive::bench::exit::Exit;
 use overdrive::files::Place;
 use overdrive::ir::Backend;
 use overdrive::optimize::{Asked, Asking, Decision, Effort, Outcome, Target, search};
-use overdrive::passes::bind;
 use overdrive::studies::Device;
 use overdrive::studies::quantization::Metric;
 use overdrive_process::Stop;
@@ -102,15 +101,13 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         (&clock, &spinner, stop),
         (asked.effort, arguments.machine.seed),
         budget(arguments, asked.effort),
-    );
+    )?;
     machine.engines = engines.collect();
     if evidence.bounds.is_none() {
         machine.tell("measuring the rates of the device");
         let own = Device { backend, threads: opened.threads };
-        let float = bind(&subject.template.graph, &subject.template.dimensions);
-        let float = float.map_err(|error| Failure::bad_input(error.to_string()))?;
         let seed = arguments.machine.seed;
-        evidence.bounds = Bounds::of((&float, own), &reference, &clock, (seed, stop));
+        evidence.bounds = Bounds::of((&machine.float, own), &reference, &clock, (seed, stop));
     }
     let decision = searched(&mut machine, &mut evidence, &places.evidence)?;
     if decision.outcome == Outcome::Taken {

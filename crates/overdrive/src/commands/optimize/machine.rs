@@ -2,6 +2,7 @@
 //! on her samples.
 
 use crate::commands::quantize::{Chosen, Samples, Subject, in_mode, recipe};
+use crate::failure::Failure;
 use crate::progress::Spinner;
 use overdrive::bench::clock::Clock;
 use overdrive::bench::failure::Failure as Unable;
@@ -57,6 +58,8 @@ impl Budget {
 pub(super) struct OwnMachine<'a> {
     pub(super) backend: &'a dyn Backend,
     pub(super) subject: &'a Subject,
+    /// The float model in its sizes.
+    pub(super) float: Graph,
     pub(super) samples: &'a Samples<'a>,
     pub(super) clock: &'a dyn Clock,
     pub(super) stop: &'a Stop,
@@ -78,12 +81,15 @@ impl<'a> OwnMachine<'a> {
         (clock, progress, stop): (&'a dyn Clock, &'a Spinner, &'a Stop),
         (effort, seed): (Effort, u64),
         allowed: Duration,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
+        let float = bind(&subject.template.graph, &subject.template.dimensions);
+        let float = float.map_err(|error| Failure::bad_input(error.to_string()))?;
         let recipe = recipe(subject, (None, seed));
         let (time, engines, made) = (Budget::of(allowed), Vec::new(), Vec::new());
-        Self {
+        Ok(Self {
             backend,
             subject,
+            float,
             samples,
             clock,
             stop,
@@ -94,7 +100,7 @@ impl<'a> OwnMachine<'a> {
             progress,
             engines,
             made,
-        }
+        })
     }
 
     /// The form, made now or before.
@@ -153,11 +159,11 @@ impl<'a> OwnMachine<'a> {
 
     /// The graph of a form in its sizes.
     pub(super) fn graph(&mut self, form: &Form) -> Result<Graph, Halt> {
-        let template = &self.subject.template;
-        let graph = match form.is_float() {
-            true => bind(&template.graph, &template.dimensions),
-            false => bind(&self.made(form)?.made.graph, &template.dimensions),
-        };
+        if form.is_float() {
+            return Ok(self.float.clone());
+        }
+        let dimensions = &self.subject.template.dimensions;
+        let graph = bind(&self.made(form)?.made.graph, dimensions);
         graph.map_err(|error| Halt::Declined(error.to_string()))
     }
 

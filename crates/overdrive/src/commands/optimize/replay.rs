@@ -75,7 +75,7 @@ fn again(
         (&clock, &spinner, stop),
         (stored.asked.effort, seed),
         Duration::ZERO,
-    );
+    )?;
     let form = decision.form.as_ref().expect("what is taken has a form");
     places.model.fill(|path| write((&mut machine, form), path))?;
     drop(machine);
