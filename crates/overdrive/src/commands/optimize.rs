@@ -14,7 +14,7 @@ mod replay;
 mod told;
 mod written;
 
-use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, samples};
+use super::quantize::{Samples, Subject};
 use crate::cli::Optimize;
 use crate::devices;
 use crate::engines::Contestants;
@@ -53,16 +53,6 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let places = Places::claim(arguments, (name, out))?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let head = if arguments.head { Head::Quantized } else { Head::Float };
-    let subject = Subject::load(name, &shapes, head)?;
-    let asked_samples = AskedSamples {
-        data: arguments.data.as_deref(),
-        metric: arguments.metric,
-        batches: arguments.batches,
-        seed: arguments.machine.seed,
-    };
-    let samples = samples(asked_samples, (backend, &subject.template), subject.published())?;
-    let asked = asked(arguments, &subject, &samples, target)?;
     let named = Named {
         model: name,
         data: arguments.data.as_deref(),
@@ -71,6 +61,9 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         head: arguments.head,
         seed: arguments.machine.seed,
     };
+    let subject = named.subject()?;
+    let samples = named.samples(arguments.metric, (backend, &subject))?;
+    let asked = asked(arguments, &subject, &samples, target)?;
     let about = About::of(&named, (&subject, &samples), described(&opened))?;
     let mut evidence = Evidence::begin(command_line(), asked, about);
     if arguments.resume {
