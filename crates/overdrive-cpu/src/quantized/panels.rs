@@ -96,7 +96,8 @@ impl PanelColumns<'_> {
         }
         let stride = weights.k * dtype.bits() / 8;
         let codes = weights.codes.from(first * weights.k + k.start).as_ptr();
-        // SAFETY: as the caller promised; loads of codes are masked to those that exist.
+        // SAFETY: loads of codes are masked to those that exist; a store fills sixteen columns of
+        // one k, for which `to` has room.
         unsafe {
             let format = C::new(dtype);
             for (index, at) in (0..k.len()).step_by(block).enumerate() {
