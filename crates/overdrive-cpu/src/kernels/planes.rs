@@ -193,7 +193,8 @@ impl Planes {
         (to, padding): (*mut W, W),
     ) {
         let plane = self.plane(span.lines);
-        // SAFETY: as the caller promised.
+        // SAFETY: `to` has `staged` elements, which hold every phase of every plane; the planes
+        // have what the axes say.
         unsafe {
             (0..self.staged(span)).for_each(|i| to.add(i).write(padding));
             for number in 0..span.planes {
@@ -217,7 +218,8 @@ impl Planes {
     ) {
         for number in 0..span.planes {
             let from = sums.wrapping_add(number * self.plane(span.lines)).cast();
-            // SAFETY: as the caller promised.
+            // SAFETY: the sums of this plane begin at `from`, and its results at `to`, which are
+            // this task's.
             unsafe { self.store_axis((copying, 0..span.lines), 0, (from, to(number)), strides) }
         }
     }
