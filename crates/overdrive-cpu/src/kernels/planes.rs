@@ -11,6 +11,10 @@
 //! values between the end of a line and the next, which are not stored. Any number of dimensions is
 //! the same. The outermost one is cut into bands where a plane is larger than caches.
 //!
+//! The stage of a convolution by a matrix product (`convolution::stage`) is another thing: its
+//! units are bytes of interleaved channels. Planes convert single numbers, in any number of
+//! dimensions, so the inner loops have nothing in common.
+//!
 //! Invariant: the staged and computed elements depend on the geometry and the band alone, not on
 //! threads.
 // Raw pointers into slots and scratch; places outside of the input keep the padding.

@@ -11,6 +11,10 @@
 //! panel of the right matrix is made of copies. Without staging, each tap would be read from the
 //! input itself, and masks and borders would cost more than the product.
 //!
+//! The planes of a sliding window (`kernels::planes`) are another thing: folds read single numbers
+//! in the type of their sums. A matrix product reads units of interleaved channels as bytes, for a
+//! part of a line too, so the inner loops have nothing in common.
+//!
 //! Terms: a *unit* is a group of channels at one place. A *plane* holds the lines of a unit's
 //! channels, for one tap of the axes outside of the last two. A *row* of the right matrix is a tap
 //! of a plane, in units.
