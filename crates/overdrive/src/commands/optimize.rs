@@ -11,6 +11,7 @@ mod evidence;
 mod machine;
 mod parts;
 mod replay;
+mod step;
 mod told;
 mod written;
 
@@ -36,9 +37,10 @@ use overdrive::studies::quantization::Metric;
 use overdrive_process::Stop;
 use std::path::Path;
 use std::time::Duration;
+use step::DecodingStep;
 use written::{MODEL, PAGES, Places, described, write};
 
-/// Samples of a call whose throughput counts.
+/// Samples of a call, or sequences of a step, whose throughput counts.
 const MANY: u32 = 32;
 
 pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failure> {
@@ -64,6 +66,9 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let subject = named.subject()?;
     let samples = named.samples(arguments.metric, (backend, &subject))?;
     let asked = asked(arguments, &subject, &samples, target)?;
+    let sequences = if target == Target::Throughput { MANY as usize } else { 1 };
+    let step = asked.decode.map(|n| DecodingStep::of(&subject, (n, sequences), backend));
+    let step = step.transpose()?;
     let about = About::of(&named, (&subject, &samples), described(&opened))?;
     let mut evidence = Evidence::begin(command_line(), asked, about);
     if arguments.resume {
@@ -78,6 +83,10 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         earlier.about.check(&evidence.about, true).map_err(refused)?;
         if earlier.asked.metric != asked.metric {
             return Err(refused(format!("its metric is {}", earlier.asked.metric.name())));
+        }
+        if earlier.asked.decode != asked.decode {
+            let before = earlier.asked.decode.map_or("no step".to_owned(), |n| n.to_string());
+            return Err(refused(format!("its --decode is {before}")));
         }
         (evidence.record, evidence.bounds) = (earlier.record, earlier.bounds);
     }
@@ -95,12 +104,17 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         (asked.effort, arguments.machine.seed),
         budget(arguments, asked.effort),
     )?;
-    machine.engines = engines.collect();
+    machine.step = step;
+    if step.is_none() {
+        machine.engines = engines.collect();
+    }
     if evidence.bounds.is_none() {
         machine.tell("measuring the rates of the device");
         let own = Device { backend, threads: opened.threads };
         let seed = arguments.machine.seed;
-        evidence.bounds = Bounds::of((&machine.float, own), &reference, &clock, (seed, stop));
+        let timed = step.map(|step| step.in_f32()).transpose().map_err(Failure::harness)?;
+        let timed = timed.as_ref().unwrap_or(&machine.float);
+        evidence.bounds = Bounds::of((timed, own), &reference, &clock, (seed, stop));
     }
     let decision = searched(&mut machine, &mut evidence, &places.evidence)?;
     if decision.outcome == Outcome::Taken {
@@ -189,7 +203,7 @@ fn shapes(
     target: Target,
 ) -> Result<Vec<(String, usize)>, Failure> {
     let mut shapes = arguments.shapes.clone();
-    if target == Target::Throughput {
+    if target == Target::Throughput && arguments.decode.is_none() {
         let model: Model = model::load(name)?;
         let (batch, size) = model.batch(MANY)?;
         if shapes.iter().all(|(known, _)| *known != batch) {
@@ -220,7 +234,8 @@ fn asked(
         }
     };
     let error = 1.0 - arguments.confidence;
-    Ok(Asked { target, metric, limit, error, effort: arguments.effort.into() })
+    let decode = arguments.decode.map(|tokens| tokens as usize);
+    Ok(Asked { target, decode, metric, limit, error, effort: arguments.effort.into() })
 }
 
 /// Until when new forms are tried.
