@@ -14,7 +14,7 @@ use super::staged::Halves;
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
-use crate::kernels::named::{self, Compile, NamedKernel, Sources};
+use crate::kernels::line::{Compile, Launched, NamedKernel, Sources};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
@@ -103,7 +103,7 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
 ///
 /// # Errors
 /// `Unsupported` off Hopper, and for a call without an epilogue.
-fn compile(site: &Site<'_>, call: &KernelCall, _: &OpRef, _: &[Graph]) -> named::Launched {
+fn compile(site: &Site<'_>, call: &KernelCall, _: &OpRef, _: &[Graph]) -> Launched {
     let Some(product) = product(call).filter(|_| site.device.architecture() == Architecture::Sm90a)
     else {
         return Err(Refusal::Unsupported("only Hopper has these sparse tensor cores".to_owned()));
