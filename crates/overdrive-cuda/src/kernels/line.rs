@@ -41,6 +41,11 @@ impl NamedKernel {
     pub(super) fn is_for(&self, architecture: Architecture) -> bool {
         self.only.is_none_or(|only| only == architecture)
     }
+
+    /// The architectures that it is compiled for where there is no GPU.
+    pub(super) fn declared(&'static self) -> &'static [Architecture] {
+        self.only.as_ref().map_or(&Architecture::DECLARED[..], std::slice::from_ref)
+    }
 }
 
 /// A compiled call, or why there is none.
@@ -71,6 +76,4 @@ pub(crate) enum Sources {
     All(fn() -> Vec<KernelSource>),
     /// Those of a call, whose text depends on its shapes and regions.
     Of(fn(&KernelCall, &OpRef, &[Graph]) -> PrintedCall),
-    /// Those of products.
-    Products,
 }

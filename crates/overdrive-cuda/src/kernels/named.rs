@@ -3,13 +3,13 @@
 use overdrive_ir::plan::{KernelCall, KernelOp, StepKind, View};
 use overdrive_ir::{Call, Decline, Kernel, Plan};
 
-use super::line::{Compile, Launched, NamedKernel, PrintedCall, Sources};
+use super::line::{Compile, Launched, NamedKernel, PrintedCall, SourceByArchitecture, Sources};
 use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
     sort, transfer,
 };
-use crate::compiler::{Architecture, KernelSource};
-use crate::gemm::sparse_linear;
+use crate::compiler::Architecture;
+use crate::gemm::{self, sparse_linear};
 use crate::joined;
 use crate::launch::{Refusal, Site};
 
@@ -27,6 +27,10 @@ const KERNELS: &[NamedKernel] = &[
     sort::KERNEL,
     sparse_linear::KERNEL,
 ];
+
+/// Sources that belong to no op of the table: those of copies, with which several ops begin, and of
+/// products.
+const BESIDE: &[fn() -> Vec<SourceByArchitecture>] = &[transfer::sources, gemm::sources];
 
 /// Names of the ops that a device of this architecture has a kernel for.
 pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {
@@ -85,18 +89,22 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     }
 }
 
-/// Sources without a device, for compilation where there is no GPU. They are representative
-/// specialisations of a kernel, at least one of each way through it.
-pub fn sources() -> Vec<KernelSource> {
-    let of_kernel = |kernel: &NamedKernel| match kernel.sources {
-        Sources::All(sources) => sources(),
-        Sources::Of(_) | Sources::Products => Vec::new(),
+/// Sources without a device, for compilation where there is no GPU, with the architectures that
+/// they are for. They are representative specialisations of each kernel, at least one of each way
+/// through it. Those whose text depends on a call come from [`sources_of`].
+pub fn sources() -> Vec<SourceByArchitecture> {
+    let of_kernel = |kernel: &'static NamedKernel| match kernel.sources {
+        Sources::All(sources) => {
+            sources().into_iter().map(|source| (source, kernel.declared())).collect()
+        }
+        Sources::Of(_) => Vec::new(),
     };
-    transfer::sources().into_iter().chain(KERNELS.iter().flat_map(of_kernel)).collect()
+    let beside = BESIDE.iter().flat_map(|sources| sources());
+    beside.chain(KERNELS.iter().flat_map(of_kernel)).collect()
 }
 
 /// The sources of a plan whose text depends on the shapes of a call, with the architectures that
-/// they are for.
+/// they are for: those of convolutions, and of kernels that print their regions.
 ///
 /// # Errors
 /// The error that the compilation of the step would give.
