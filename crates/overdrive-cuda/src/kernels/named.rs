@@ -103,8 +103,8 @@ pub fn sources() -> Vec<SourceByArchitecture> {
     beside.chain(KERNELS.iter().flat_map(of_kernel)).collect()
 }
 
-/// The sources of a plan whose text depends on the shapes of a call, with the architectures that
-/// they are for: those of convolutions, and of kernels that print their regions.
+/// The sources of a plan whose text depends on a call, with the architectures that they are for.
+/// Convolutions have such texts, and kernels that print their regions.
 ///
 /// # Errors
 /// The error that the compilation of the step would give.

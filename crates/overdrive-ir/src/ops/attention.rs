@@ -58,8 +58,8 @@ impl<'b> Expr<'b> {
     }
 
     /// The same with score and mask functions (`score_region`, `mask_region`), which read
-    /// `captures`. If `attention` drops weights, the first of the captures is the seed: u64[], which
-    /// changes from step to step.
+    /// `captures`. If `attention` drops weights, the seed is the first of the captures. It is u64[]
+    /// and changes from step to step.
     pub fn attention_with(
         self,
         [k, v]: [Expr<'b>; 2],
