@@ -1,5 +1,6 @@
 //! Every engine on the processor against the f64 evaluator: on built-in models, and on a file. Each
-//! has tests of its own, which are skipped where this build or this machine lacks it.
+//! has tests of its own, which are skipped where this machine lacks it.
+#![cfg(any(feature = "onnxruntime", feature = "tract", feature = "xla"))]
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
 use overdrive_foreign::{ENGINES, Engine, EngineDevice, OpenRequest, OriginalFile, Places};
@@ -171,11 +172,12 @@ fn with(name: &'static str, test: fn(&dyn Engine)) {
 
 /// Tests for each engine: one that is missing must not hide behind another that is there.
 macro_rules! test_engines {
-    ($($module:ident: $name:literal),*) => {
+    ($(#[$in_build:meta] $module:ident: $name:literal),*) => {
         /// The engines that have tests.
-        const TESTED: &[&str] = &[$($name),*];
+        const TESTED: &[&str] = &[$(#[$in_build] $name),*];
 
-        $(mod $module {
+        $(#[$in_build]
+        mod $module {
             #[test]
             fn the_built_in_models() {
                 super::with($name, super::the_built_in_models);
@@ -205,9 +207,13 @@ macro_rules! test_engines {
 }
 
 test_engines!(
+    #[cfg(feature = "onnxruntime")]
     onnxruntime: "onnxruntime",
+    #[cfg(feature = "onnxruntime")]
     openvino: "onnxruntime-openvino",
+    #[cfg(feature = "tract")]
     tract: "tract",
+    #[cfg(feature = "xla")]
     xla: "xla-cpu"
 );
 
