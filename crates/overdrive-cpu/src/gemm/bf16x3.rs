@@ -428,11 +428,13 @@ unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], st
 mod tests {
     use super::*;
     use crate::isa::InstructionSet;
+    use testkit::Needs;
 
     #[test]
     fn lines_are_split_as_numbers_are() {
-        if !InstructionSet::Amx.is_usable() {
-            return;
+        let set = InstructionSet::Amx;
+        if !set.is_usable() {
+            return testkit::skip(Needs::InstructionSet(set.name()), "this processor lacks it");
         }
         let mut bits = 1_u32;
         for _ in 0..1 << 14 {

@@ -57,11 +57,7 @@ impl<'a> Split<'a> {
     pub(super) fn of(weights: &'a QuantizedMatrix<'a>) -> Option<Self> {
         let kernel = MicroKernel::<bf16>::best();
         let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());
-        let per_lane = match codes {
-            DType::I4 | DType::F4E2M1 => 8,
-            DType::I8 => 4,
-            _ => return None,
-        };
+        let per_lane = weights.codes_per_lane()?;
         let (scales, _) = weights.scale_format();
         let exact = scales == DType::E8M0 || (codes, scales) == (DType::F4E2M1, DType::F8E4M3);
         let scaled = if exact && weights.zeros.is_none() { Scaled::Here } else { Scaled::Later };

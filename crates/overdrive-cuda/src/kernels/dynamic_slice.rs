@@ -7,7 +7,7 @@ use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
-use super::named::{Compile, NamedKernel, Sources};
+use super::line::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, RANK, ViewStart, one_each, position};
 use super::source::source;
 use super::transfer::{Transfer, WIDEST};

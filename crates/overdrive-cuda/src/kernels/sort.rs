@@ -8,7 +8,7 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, SortOrder};
 
 use super::element;
-use super::named::{Compile, NamedKernel, Sources};
+use super::line::{Compile, NamedKernel, Sources};
 use super::nest::{Nest, ViewStart};
 use super::source::source;
 use crate::Error;

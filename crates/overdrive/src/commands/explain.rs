@@ -12,6 +12,7 @@ use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{PASSES, PassChange};
 use overdrive::train::{Shards, step_of_one_rank};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
@@ -162,10 +163,10 @@ fn steps(plan: &Plan) -> Table {
 
 /// The notes of a pass. A note on several scopes in the same words stands once.
 fn notes(change: &PassChange) -> Table {
-    let mut alike: BTreeMap<[&str; 3], Vec<&str>> = BTreeMap::new();
+    let mut alike: BTreeMap<(&str, &str, Cow<'_, str>), Vec<&str>> = BTreeMap::new();
     for note in &change.notes {
         let (kind, what, scope, reason) = parts(note);
-        alike.entry([kind, what, reason]).or_default().push(scope);
+        alike.entry((kind, what, reason)).or_default().push(scope);
     }
     let titles = [
         ("note", Align::Left),
@@ -175,21 +176,21 @@ fn notes(change: &PassChange) -> Table {
         ("why", Align::Left),
     ];
     let mut table = Table::new(&titles);
-    for ([kind, what, reason], scopes) in alike {
+    for ((kind, what, reason), scopes) in alike {
         let (times, first) = (scopes.len().to_string(), scopes[0].to_owned());
-        table.push(vec![kind.to_owned(), what.to_owned(), times, first, reason.to_owned()]);
+        table.push(vec![kind.to_owned(), what.to_owned(), times, first, reason.into_owned()]);
     }
     table
 }
 
 /// Kind, subject, scope and reason.
-fn parts(note: &Note) -> (&str, &str, &str, &str) {
+fn parts(note: &Note) -> (&str, &str, &str, Cow<'_, str>) {
     match note {
-        Note::Expanded { op, scope, reason } => ("expanded", op, scope, reason),
-        Note::Declined { what, scope, reason } => ("declined", what, scope, reason),
-        Note::Recomputed { op, scope, reason } => ("recomputed", op, scope, reason),
-        Note::Offloaded { what, scope, reason } => ("offloaded", what, scope, reason),
-        Note::Cast { scope, reason } => ("cast", "contraction", scope, reason),
+        Note::Expanded { op, scope, reason } => ("expanded", op, scope, reason.into()),
+        Note::Declined { what, scope, reason } => ("declined", what, scope, reason.into()),
+        Note::Recomputed { op, scope, why } => ("recomputed", op, scope, why.to_string().into()),
+        Note::Offloaded { what, scope, reason } => ("offloaded", what, scope, reason.into()),
+        Note::Cast { scope, reason } => ("cast", "contraction", scope, reason.into()),
     }
 }
 

@@ -4,7 +4,7 @@ use super::shape::{LINE_BYTES, QuantizedLinearShape, declines};
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
-use crate::kernels::named::{self, Compile, NamedKernel, Sources};
+use crate::kernels::line::{Compile, Launched, NamedKernel, Sources};
 use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
@@ -131,7 +131,7 @@ fn sources() -> Vec<KernelSource> {
 ///
 /// # Errors
 /// `Unsupported` for weights that do not lie row after row.
-fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named::Launched {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launched {
     let op = op.downcast::<QuantizedLinear>().expect("the table is by name");
     let names = op.operands();
     let find = |name: &str| names.iter().position(|n| *n == name).map(|at| &call.operands[at]);

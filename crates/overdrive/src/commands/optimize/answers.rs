@@ -7,9 +7,7 @@ use overdrive::ir::{Backend, Graph, Mode, Tuning};
 use overdrive::optimize::{
     Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, TimedForms,
 };
-use overdrive::passes::{
-    Additions, MODES, Preparation, Quantization, QuantizationMode, RangeRule, Rounding,
-};
+use overdrive::passes::{Additions, MODES, Preparation, Quantization, QuantizationMode, RangeRule};
 use overdrive::studies::quantization::{Footprint, Scores, Timed, latency_of_blocks, latency_on};
 use std::slice;
 
@@ -142,7 +140,7 @@ fn is_in_place(quantization: &Quantization) -> bool {
 /// Whether a mode looks for its codes, which takes time.
 fn searches(mode: &QuantizationMode) -> bool {
     let scheme = mode.quantization().scheme;
-    scheme.rounding == Rounding::Gptq
+    scheme.rounding.reads_inputs()
         || matches!(mode.preparation, Preparation::Awq | Preparation::Prune(_))
 }
 
