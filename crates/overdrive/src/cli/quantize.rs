@@ -3,6 +3,7 @@
 use super::shared::{Machine, Replacing};
 use super::values::{named_size, tolerance};
 use clap::{Args, ValueEnum};
+use overdrive::formats::int4::Int4Format;
 use std::path::PathBuf;
 
 /// Arguments of `quantize`.
@@ -73,6 +74,10 @@ pub(crate) struct Quantize {
     /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
+    /// Layout of int4 codes of a model in Hugging Face's format, for other programs: `gptq` or
+    /// `awq` [default: compressed-tensors, for every mode]
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["search", "sensitivity"])]
+    pub export: Option<ExportName>,
     /// Batches that calibrate; for inputs without labels, as many judge
     #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -93,6 +98,23 @@ pub(crate) struct Quantize {
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// Layouts of codes by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum ExportName {
+    Gptq,
+    Awq,
+}
+
+impl From<ExportName> for Int4Format {
+    fn from(name: ExportName) -> Self {
+        match name {
+            ExportName::Gptq => Self::Gptq,
+            ExportName::Awq => Self::Awq,
+        }
+    }
 }
 
 /// Measures of quality by name.

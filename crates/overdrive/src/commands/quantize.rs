@@ -7,6 +7,7 @@
 mod chosen;
 mod file;
 mod in_mode;
+mod int4;
 mod judged;
 mod mixed;
 mod peers;
@@ -32,6 +33,7 @@ pub(super) use judged::{Asked, Samples};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::files::{Place, PlaceRequest};
+use overdrive::formats::int4::Int4Format;
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
@@ -56,6 +58,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let place = place.map(|path| place_of(arguments, path)).transpose()?;
     let head = if arguments.head { Head::Quantized } else { Head::Float };
     let subject = Subject::load(&arguments.model, &arguments.shapes, head)?;
+    let export = int4::asked(arguments, &modes, &subject)?;
     let template = &subject.template;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
@@ -74,6 +77,10 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let quantization = subject.quantization(quantization);
         let recipe = recipe(&subject, (arguments.steps, arguments.machine.seed));
         in_mode((backend, &subject), &samples, (mode, quantization), &recipe)?
+    };
+    let chosen = match export {
+        Some(format) => int4::exported(format, &subject, chosen)?,
+        None => chosen,
     };
     let place = place.expect("clap asks for it where something is written");
     finish((arguments, place, stop), (backend, &subject), &samples, &chosen, &peers)
@@ -138,7 +145,9 @@ fn finish(
     }
     let _whole = stop.heed();
     let output = place.path().to_owned();
-    let written = Written { backend, subject, samples, chosen, outputs: [&float, &found] };
+    let outputs = [&float[..], &found[..]];
+    let export = arguments.export.map(Int4Format::from);
+    let written = Written { backend, subject, samples, chosen, outputs, export };
     let written = match file::is_file(&output) {
         true => (place.fill(|path| written.file(&output, path))?, "the file"),
         false => (place.fill(|path| written.folder(path))?, "files of the folder"),

@@ -43,7 +43,8 @@ pub(super) fn write(
     };
     let float = outputs("float", &template.graph)?;
     let found = outputs("taken", &chosen.made.graph)?;
-    Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
+    let outputs = [&float[..], &found[..]];
+    Written { backend, subject, samples, chosen, outputs, export: None }.folder(path)
 }
 
 /// Places of the evidence and of the model.
