@@ -26,6 +26,7 @@ mod phi;
 mod preprocessing;
 mod rotary;
 mod save;
+mod save_gguf;
 mod save_int4;
 mod source;
 mod vit;

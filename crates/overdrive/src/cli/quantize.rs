@@ -13,8 +13,9 @@ pub(crate) struct Quantize {
     /// file
     pub model: String,
     /// Mode: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
-    /// wrong name lists them all. For --search and --sensitivity: the modes that layers may take,
-    /// with commas [default there: int8-dynamic,int4-gptq]
+    /// wrong name lists them all. For -o NAME.gguf: `f16`, `q8_0`, `q4_k`, `q5_k` or `q6_k`. For
+    /// --search and --sensitivity: the modes that layers may take, with commas [default there:
+    /// int8-dynamic,int4-gptq]
     #[arg(
         long = "mode",
         value_name = "MODE",
@@ -22,8 +23,8 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free. For
-    /// an .onnx model the folder has a model.onnx too
+    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free, or
+    /// NAME.gguf, which llama.cpp reads. For an .onnx model the folder has a model.onnx too
     #[arg(
         short,
         long,
