@@ -15,8 +15,8 @@ convert_hf_to_gguf.py of llama.cpp does it, with the names of the package's own 
 
 The file blocks.gguf has a tensor of every type with random codes, and blocks.npz has the values
 that the package decodes from them. The file encoded.npz has weights, their values in Q8_0 by the
-package, and the errors that ggml's own K formats have for them. The file spm.gguf has a tokenizer of SentencePiece, and spm.json
-has its tokens for some texts.
+package, and the errors that ggml's own K formats have for them. The file spm.gguf has a tokenizer
+of SentencePiece, and spm.json has its tokens for some texts.
 """
 
 import ctypes

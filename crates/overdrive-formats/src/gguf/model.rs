@@ -205,6 +205,7 @@ fn keys(model: &WrittenModel<'_>, ty: GgufType) -> Vec<(String, HeaderValue)> {
     let mut set = |name: &str, value| keys.push((format!("{}.{name}", kin.name()), value));
     for (name, count) in [
         ("block_count", sizes.layers),
+        ("vocab_size", sizes.vocabulary),
         ("context_length", sizes.context),
         ("embedding_length", sizes.width),
         ("feed_forward_length", sizes.hidden),
