@@ -8,6 +8,7 @@
 use overdrive_formats::gguf::{self, GgufType};
 use overdrive_studies::pretrained::Pretrained;
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 fn folder(name: &str) -> PathBuf {
@@ -24,7 +25,7 @@ fn files_have_the_tensors_that_the_converter_writes() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("m.gguf");
         let model = model(name);
-        model.write_gguf(&path, GgufType::F16).unwrap();
+        model.write_gguf(&path, GgufType::F16, NonZero::<usize>::MIN).unwrap();
         let decode = |path: &Path| gguf::decode(path, fs::read(path).unwrap()).unwrap();
         let (found, expected) =
             (decode(&path), decode(&folder("../gguf").join(format!("{name}.gguf"))));

@@ -26,11 +26,12 @@ struct Line {
 }
 
 impl Line {
-    fn code(self, x: f32, most: f32) -> f32 {
-        if self.scale == 0.0 {
-            return 0.0;
+    /// The nearest codes from 0 to `most`.
+    fn codes(self, x: &[f32], most: f32, codes: &mut [f32]) {
+        let inverse = inverse(self.scale);
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code = whole(((x + self.least) * inverse).clamp(0.0, most));
         }
-        ((x + self.least) / self.scale).round().clamp(0.0, most)
     }
 
     /// The best one for these codes with a minimum that is not above 0; `None` where all are 0.
@@ -57,6 +58,16 @@ impl Line {
     }
 }
 
+/// 0 of 0, whose codes are all 0.
+fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+/// The nearest whole number of one from 0 to 255; `round` is a call where this is an instruction.
+fn whole(x: f32) -> f32 {
+    f32::from((x + 0.5) as u8)
+}
+
 /// Scale and minimum of a part, for codes from 0 to `most`.
 fn line(x: &[f32], most: f32) -> Line {
     let middle = (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32).sqrt();
@@ -69,7 +80,7 @@ fn line(x: &[f32], most: f32) -> Line {
         let scale = (high - low) / (most + t as f32 / 10.0);
         let mut tried = Line { scale, least: -low };
         for _ in 0..ROUNDS {
-            codes.iter_mut().zip(x).for_each(|(code, x)| *code = tried.code(*x, most));
+            tried.codes(x, most, &mut codes);
             let Some(better) = Line::of(&codes, x, &weights) else { break };
             let off = |((q, x), weight): ((&f32, &f32), &f32)| {
                 weight * (better.scale * q - better.least - x).powi(2)
@@ -105,11 +116,13 @@ impl Lines {
         let units =
             |number: f32, unit: f16| (number / unit.to_f32()).round().clamp(0.0, SIX_BITS) as u8;
         let parts = lines.map(|line| [units(line.scale, scale), units(line.least, least)]);
-        let codes = from_fn(|at| {
-            let [own, lowest] = parts[at / 32].map(f32::from);
+        let mut codes = [0.0; 256];
+        for ((part, x), codes) in parts.iter().zip(x.chunks(32)).zip(codes.chunks_mut(32)) {
+            let [own, lowest] = part.map(f32::from);
             let line = Line { scale: scale.to_f32() * own, least: least.to_f32() * lowest };
-            line.code(x[at], most) as u8
-        });
+            line.codes(x, most, codes);
+        }
+        let codes = codes.map(|code| code as u8);
         Self { scale, least, parts, codes }
     }
 
@@ -162,8 +175,9 @@ fn signed_scale(x: &[f32]) -> f32 {
         let mut scale = -most / (32.0 + t as f32 / 10.0);
         for _ in 0..ROUNDS {
             let [mut wxq, mut wqq] = [0.0f32; 2];
+            let inverse = inverse(scale);
             for x in x {
-                let code = signed_code(*x, scale);
+                let code = signed_code(*x, inverse);
                 wxq += x * x * x * code;
                 wqq += x * x * code * code;
             }
@@ -180,8 +194,9 @@ fn signed_scale(x: &[f32]) -> f32 {
     best
 }
 
-fn signed_code(x: f32, scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { (x / scale).round().clamp(-32.0, 31.0) }
+/// The nearest code from -32 to 31.
+fn signed_code(x: f32, inverse: f32) -> f32 {
+    whole((x * inverse).clamp(-32.0, 31.0) + 32.0) - 32.0
 }
 
 /// Parts of 16 codes of six bits, each with a signed scale of eight bits.
@@ -193,7 +208,7 @@ pub(super) fn q6_k(x: &[f32], out: &mut Vec<u8>) {
     let units = scales.map(|scale| (scale / unit.to_f32()).round().clamp(-128.0, 127.0) as i8);
     let codes: [u8; 256] = from_fn(|at| {
         let scale = unit.to_f32() * f32::from(units[at / 16]);
-        (signed_code(x[at], scale) + 32.0) as u8
+        (signed_code(x[at], inverse(scale)) + 32.0) as u8
     });
     let halves = || codes.chunks_exact(128);
     let low = |half: &[u8], i: usize| half[i] & 15 | (half[i + 64] & 15) << 4;

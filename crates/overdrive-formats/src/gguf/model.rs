@@ -12,6 +12,7 @@ use super::writer::{self, WrittenTensor};
 use crate::huggingface::Tokenizer;
 use crate::{FormatError, Tensors};
 use overdrive_ir::Tensor;
+use std::num::NonZero;
 use std::path::Path;
 
 /// An architecture that is written.
@@ -86,7 +87,8 @@ pub struct WrittenModel<'m> {
     pub chat_template: Option<String>,
 }
 
-/// Writes a model to a file of this type. Gives notes for the user.
+/// Writes a model to a file of this type, whose blocks so many threads make. Gives notes for the
+/// user.
 ///
 /// # Errors
 /// When a weight has no name in such files or is larger than they hold, or the system refuses.
@@ -94,6 +96,7 @@ pub fn write(
     path: &Path,
     model: &WrittenModel<'_>,
     ty: GgufType,
+    threads: NonZero<usize>,
 ) -> Result<Vec<String>, FormatError> {
     let mut notes = Vec::new();
     let mut keys = keys(model, ty);
@@ -137,10 +140,10 @@ pub fn write(
         });
     }
     for (name, tensor) in model.weights {
-        tensors.push(written(path, model, (name, tensor), ty)?);
+        tensors.push(written(path, model, (name.as_str(), tensor), ty)?);
     }
     notes.extend(others(&tensors, ty));
-    writer::write(path, &keys, &tensors)?;
+    writer::write(path, &keys, &tensors, threads)?;
     Ok(notes)
 }
 
@@ -184,11 +187,11 @@ fn others(tensors: &[WrittenTensor<'_>], ty: GgufType) -> Option<String> {
     });
     let first = others.next()?;
     Some(format!(
-        "{} matrices, `{}` for one, have rows without whole blocks of {}: they are {} or F16",
+        "{} matrices, `{}` in {} for one, have rows without whole blocks of {}",
         1 + others.count(),
         first.name,
-        ty.name(),
-        first.encoder.name
+        first.encoder.name,
+        ty.name()
     ))
 }
 

@@ -10,6 +10,7 @@ use half::f16;
 use overdrive_ir::{Tensor, TensorType};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::num::NonZero;
 use std::path::Path;
 
 /// Bytes that tensors are aligned to.
@@ -28,11 +29,12 @@ pub(super) struct WrittenTensor<'w> {
     pub(super) row_of: Box<dyn Fn(usize) -> usize + 'w>,
 }
 
-/// Writes a file of these keys and tensors.
+/// Writes a file of these keys and tensors, whose blocks so many threads make.
 pub(super) fn write(
     path: &Path,
     keys: &[(String, HeaderValue)],
     tensors: &[WrittenTensor<'_>],
+    threads: NonZero<usize>,
 ) -> Result<(), FormatError> {
     for tensor in tensors {
         check(path, tensor)?;
@@ -42,7 +44,7 @@ pub(super) fn write(
         let header = header(keys, tensors);
         file.write_all(&header)?;
         for tensor in tensors {
-            body(tensor, &mut file)?;
+            body(tensor, &mut file, threads)?;
         }
         file.flush()
     };
@@ -91,9 +93,23 @@ fn length(written: &WrittenTensor<'_>) -> usize {
     written.encoder.bytes_of(written.tensor.ty().elements())
 }
 
-fn body(written: &WrittenTensor<'_>, file: &mut impl Write) -> io::Result<()> {
+fn body(
+    written: &WrittenTensor<'_>,
+    file: &mut impl Write,
+    threads: NonZero<usize>,
+) -> io::Result<()> {
+    let encoder = written.encoder;
     for (_, numbers) in pieces(written) {
-        file.write_all(&written.encoder.encoded(&numbers))?;
+        let blocks = numbers.len() / encoder.elements;
+        let share = blocks.div_ceil(threads.get()).max(1) * encoder.elements;
+        let parts: Vec<Vec<u8>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = numbers
+                .chunks(share)
+                .map(|numbers| scope.spawn(move || encoder.encoded(numbers)))
+                .collect();
+            threads.into_iter().map(|part| part.join().expect("no encoder panics")).collect()
+        });
+        parts.iter().try_for_each(|part| file.write_all(part))?;
     }
     let length = length(written);
     file.write_all(&vec![0; length.next_multiple_of(ALIGNMENT) - length])

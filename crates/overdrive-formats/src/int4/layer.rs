@@ -76,7 +76,7 @@ impl Int4Layer {
         if scales.convert(DType::F32) != scale.convert(DType::F32) {
             return Err(refused("scales that are f16", "others".to_owned()));
         }
-        let zeros = zero.as_ref().map_or(vec![OFFSET; groups * n], |zero| unsigned(zero));
+        let zeros = zero.as_ref().map_or(vec![OFFSET; groups * n], unsigned);
         Ok(Self {
             sizes: [n, k],
             group: k / groups,

@@ -11,6 +11,7 @@ use overdrive_formats::gguf::{self, GgufKin, GgufSizes, GgufType, WrittenModel};
 use overdrive_formats::huggingface::chat_template;
 use overdrive_models::llama::Llama;
 use overdrive_models::{Activation, Rotary};
+use std::num::NonZero;
 use std::path::Path;
 
 /// What errors about the original point to.
@@ -78,11 +79,16 @@ impl Pretrained {
         factors.iter().any(|factor| (factor - 1.0).abs() > NEAR).then_some(factors)
     }
 
-    /// Writes a file of this type. Gives notes for the user.
+    /// Writes a file of this type, whose blocks so many threads make. Gives notes for the user.
     ///
     /// # Errors
     /// As [`Self::check_gguf`], and when a weight is larger than f16 holds or the system refuses.
-    pub fn write_gguf(&self, path: &Path, ty: GgufType) -> Result<Vec<String>, FormatError> {
+    pub fn write_gguf(
+        &self,
+        path: &Path,
+        ty: GgufType,
+        threads: NonZero<usize>,
+    ) -> Result<Vec<String>, FormatError> {
         let (kin, llama, context) = self.kin_and_sizes()?;
         let sizes = GgufSizes {
             vocabulary: llama.vocabulary,
@@ -111,7 +117,7 @@ impl Pretrained {
             ends: [first, self.ends.first().copied()],
             chat_template,
         };
-        let mut notes = gguf::write(path, &model, ty)?;
+        let mut notes = gguf::write(path, &model, ty, threads)?;
         if self.ends.len() > 1 {
             notes.push(format!(
                 "{} tokens end a text, and the file names the first of them, {}",

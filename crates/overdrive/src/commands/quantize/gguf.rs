@@ -25,6 +25,7 @@ use overdrive::passes::bind;
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::agreement;
+use std::num::NonZero;
 use std::path::Path;
 
 /// Whether the user wants one file of this kind.
@@ -62,8 +63,9 @@ pub(super) fn quantize(arguments: &Quantize, path: &Path) -> Result<Exit, Failur
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let samples = samples(Asked::of(arguments), (backend, &template), Some(&*model))?;
+    let threads = NonZero::new(devices::threads(&arguments.machine)).unwrap_or(NonZero::MIN);
     let filled = place.fill(|staged| -> Result<(), Left> {
-        let notes = model.write_gguf(staged, ty).map_err(Failure::bad_input)?;
+        let notes = model.write_gguf(staged, ty, threads).map_err(Failure::bad_input)?;
         let again = model.read_gguf(staged).map_err(Failure::harness)?;
         notes.iter().try_for_each(|note| tell!("note: {note}"))?;
         let judge = FileJudge { arguments, backend, template: &template, samples: &samples };
