@@ -1,5 +1,5 @@
-//! GGUF, one file with a model's sizes, weights and tokenizer: read as what it was made from, a
-//! model in Hugging Face's format, and written from one.
+//! GGUF, one file with a model's sizes, weights and tokenizer. It is read as what it was made from,
+//! a model in Hugging Face's format, and written from one.
 //!
 //! Blocks of codes are decoded as ggml defines them. Some tensors are stored in another layout
 //! there: rotary pairs of Llama, norms of Gemma, matrices of GPT-2. They are converted back, so

@@ -1,9 +1,9 @@
 //! Blocks of 256 weights to codes with scales of parts, for the decoders of
 //! [`k_blocks`](super::k_blocks).
 //!
-//! A part's scale and minimum are those of the least weighted square error over several first
-//! steps, each improved in turn: codes to the nearest, then the best scale and minimum for these
-//! codes. Large weights count more. The idea and the weights are those of ggml's `make_qkx2_quants`
+//! A part's scale and minimum have the least weighted square error over several first steps. Each
+//! is improved in turn: codes to the nearest, then the best scale and minimum for these codes.
+//! Large weights count more. The idea and the weights are those of ggml's `make_qkx2_quants`
 //! and `make_qx_quants`; the search is our own, and its errors are no larger (tests/gguf.rs).
 
 use half::f16;

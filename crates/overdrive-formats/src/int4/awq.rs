@@ -1,8 +1,8 @@
 //! Layers of AWQ in its layout `gemm`: `qweight` i32 `[K, N/8]`, `qzeros` i32 `[G, N/8]`, `scales`
 //! f16 `[G, N]`.
 //!
-//! A word holds eight columns of a row, the lowest bits first, in the order in which its kernel
-//! spreads them: 0, 2, 4, 6, 1, 3, 5, 7. Source: `WQLinear_GEMM` of AutoAWQ.
+//! A word holds eight columns of a row, the lowest bits first. Their order is that in which AWQ's
+//! kernel spreads them: 0, 2, 4, 6, 1, 3, 5, 7. Source: `WQLinear_GEMM` of AutoAWQ.
 
 use super::layer::{
     CODES, Int4Layer, SCALES, WORD, ZEROS, check_words, mislabelled, scales_in, words_in,

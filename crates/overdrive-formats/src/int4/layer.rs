@@ -130,8 +130,8 @@ impl Int4Layer {
         put("weight_scale", transposed(&self.scales).convert(DType::F32));
     }
 
-    /// Words of eight codes each that stand beside each other in a row of `[rows, N]`, the lowest
-    /// bits first; `order` says which of the eight each is.
+    /// Words of eight neighbours in a row of `[rows, N]`, the lowest bits first. `order` says which
+    /// of the eight stands where.
     pub(super) fn words_of_rows(codes: &[u8], n: usize, order: [usize; WORD]) -> Tensor {
         let words = codes.chunks_exact(WORD).map(|eight| word(order.map(|at| eight[at])));
         words_of([codes.len() / n, n / WORD], words)

@@ -1,7 +1,7 @@
 //! Writes a model as one file of GGUF, and reads it back as the model that it now is.
 //!
-//! The sizes come from the architecture, so that a field that the file has no key for is found:
-//! what is read back must be the same architecture. Invariant: a model that a file describes
+//! The sizes come from the architecture. The model that is read back must have the same one, so
+//! that a field without a key in the file is found. Invariant: a model that a file describes
 //! otherwise is an error. ε and rotary frequencies are f32 there.
 
 use super::architecture::Architecture;
