@@ -40,7 +40,8 @@ pub(super) fn write(
     let graph = bind(&chosen.made.graph, &subject.template.dimensions);
     let graph = graph.map_err(Failure::harness)?;
     let found = compared(backend, ("taken", &graph), &samples.compared)?;
-    Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
+    let outputs = [&float[..], &found[..]];
+    Written { backend, subject, samples, chosen, outputs, export: None }.folder(path)
 }
 
 /// Places of the evidence and of the model.
