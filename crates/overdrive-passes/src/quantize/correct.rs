@@ -12,7 +12,7 @@
 //! arXiv:1906.04721, section 4.2, in its empirical form.
 
 use super::layers::{Layer, Skipped, layers};
-use super::output_errors::{Branch, MeanErrors, products};
+use super::output_errors::{Branch, MeanErrors, free_name, products};
 use super::streams::{norm_behind, own_state, values};
 use super::{Additions, Quantized};
 use overdrive_ir::{Builder, Graph, GraphError, Init, Tensor, Value};
@@ -114,7 +114,7 @@ fn with_biases(
             _ => format!("{}.correction{}", layer.name, rows.start),
         };
         let tensor = Tensor::from_f64(y.dtype(), [bias.len()], &bias);
-        let bias = b.state_named(&name, tensor.ty().clone(), Init::Value(tensor));
+        let bias = b.state_named(&free_name(&b, &name), tensor.ty().clone(), Init::Value(tensor));
         let axis = layer.kind.channel_axis(y.rank());
         let _scope = b.scope_path(&node.scope);
         branch.map[result.0 as usize] = Some(y + bias.broadcast_in(&y.shape(), &[axis]));

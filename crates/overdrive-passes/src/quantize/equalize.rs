@@ -182,6 +182,9 @@ impl<'l> Boundary<'l> {
         let mut largest = vec![0.0f64; self.made_by.shape[0]];
         for (reader, spread) in &self.readers {
             let seen = evidence.get(&reader.site, Statistic::ChannelMagnitude)?;
+            if seen.len() != largest.len() * spread {
+                return None;
+            }
             seen.iter().enumerate().for_each(|(k, x)| {
                 let channel = &mut largest[k / spread];
                 *channel = channel.max(*x);

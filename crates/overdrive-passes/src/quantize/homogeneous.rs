@@ -141,8 +141,7 @@ fn primitive(prim: &Prim, graph: &Graph, node: &Node, operands: &[Follows]) -> O
         (_, &[Channels { axis, spread }, ref others @ ..]) => {
             let [from, to] = [node.operands[0], node.results[0]].map(|v| graph.ty(v).shape.known());
             let (from, to) = (from?, to?);
-            let padded = others.first() == Some(&Zero);
-            moved(prim, (axis, spread), padded, [&from, &to])
+            moved(prim, (axis, spread), others, [&from, &to])
         }
         _ => None,
     }
@@ -156,11 +155,11 @@ fn alike(a: Follows, b: Follows) -> Option<Follows> {
     }
 }
 
-/// The channels after a primitive that moves or folds elements of `[from, to]`.
+/// The channels after a primitive that moves or folds elements from one shape to another.
 fn moved(
     prim: &Prim,
     (axis, spread): (usize, usize),
-    is_padded_with_zero: bool,
+    others: &[Follows],
     [from, to]: [&[usize]; 2],
 ) -> Option<Follows> {
     let at = |axis: usize| Some(Follows::Channels { axis, spread });
@@ -172,7 +171,7 @@ fn moved(
         }
         Prim::Transpose { perm } => at(perm.iter().position(|&p| p == axis)?),
         Prim::Slice { .. } if to[axis] == from[axis] => at(axis),
-        Prim::Pad { pads } if is_padded_with_zero && pads[axis] == Pad::default() => at(axis),
+        Prim::Pad { pads } if others == [Follows::Zero] && pads[axis] == Pad::default() => at(axis),
         Prim::Reduce { reducer, axes } if folds(reducer) && !axes.contains(&axis) => {
             at(axis - axes.iter().filter(|&&folded| folded < axis).count())
         }

@@ -113,8 +113,8 @@ impl<'b, 'g> Branch<'b, 'g> {
             let ty = graph.ty(state.value);
             let mut same = other.graph.states().iter();
             let same = same.find(|s| s.name == state.name && other.graph.ty(s.value) == ty);
-            let own =
-                || b.state_named(&format!("codes.{}", state.name), ty.clone(), state.init.clone());
+            let name = || free_name(b, &format!("codes.{}", state.name));
+            let own = || b.state_named(&name(), ty.clone(), state.init.clone());
             let shared = same.map_or_else(own, |same| other.get(&same.value));
             self.map[state.value.0 as usize] = Some(shared);
         }
@@ -135,6 +135,15 @@ impl<'b, 'g> Branch<'b, 'g> {
     pub(super) fn get(&self, value: &Value) -> Expr<'b> {
         self.map[value.0 as usize].expect("values are computed in order")
     }
+}
+
+/// This name, or one like it that no state has.
+pub(super) fn free_name(b: &Builder, name: &str) -> String {
+    let mut free = name.to_owned();
+    while b.find_state(&free).is_some() {
+        free.push('_');
+    }
+    free
 }
 
 /// The products of layers in a graph of codes, by node: the layer, and which of its products.
