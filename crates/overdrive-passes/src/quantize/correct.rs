@@ -1,8 +1,8 @@
 //! Bias correction: takes the mean error of each output channel out of the bias behind it.
 //!
 //! Rounding moves the mean of a channel, and a moved mean reaches all layers behind. So the bias of
-//! a quantized layer becomes `b - E[W_q x_q - W x]`. There `x_q` is the input as the codes before it
-//! and its own rounding leave it, and E the mean over calibration data
+//! a quantized layer becomes `b - E[W_q x_q - W x]`. There `x_q` is the input as the codes before
+//! it and its own rounding leave it. E is the mean over calibration data
 //! ([`OutputErrors`](super::OutputErrors)).
 //!
 //! The bias is that of the layer, or of the batch norm behind it. A layer with neither gets one,

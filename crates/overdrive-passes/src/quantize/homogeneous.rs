@@ -1,10 +1,10 @@
 //! Follows channels from the layer that makes them to the layers that read them, through functions
 //! that a positive factor passes: `f(s x) = s f(x)`.
 //!
-//! ReLU, leaky ReLU, pooling and reshapes are such functions, GELU and a clip at 6 are not. No op is
-//! asked for by its name: rules for primitives decide, on the expansion of each op. Invariant: if a
-//! trace is found, every reader of the channels is one of its layers. So a factor of a channel can
-//! be taken out at the one end and put in at the other.
+//! ReLU, leaky ReLU, pooling and reshapes are such functions, GELU and a clip at 6 are not. No op
+//! is asked for by its name: rules for primitives decide, on the expansion of each op. Invariant: if
+//! readers are found, nothing else reads the channels. So a factor of a channel can be taken out at
+//! the one end and put in at the other.
 
 use overdrive_ir::{Binary, Graph, Node, NodeId, Operation, Pad, Prim, Reducer, Unary, Value};
 

@@ -1,8 +1,8 @@
 //! The mean error that rounding leaves in each output channel of a layer, as a graph.
 //!
 //! [`OutputErrors`] has both models side by side on one input. Behind each layer the quantized
-//! branch goes on without the mean error of its batch, so that no layer makes up for the errors of
-//! another. One call for each batch is thus enough, where the paper corrects layer after layer.
+//! branch goes on without the mean error of its batch. So no layer makes up for the errors of
+//! another, and one call for each batch is enough, where the paper corrects layer after layer.
 //! Invariant: the error of a layer is that of its own product, bias included, before any function
 //! behind it.
 
