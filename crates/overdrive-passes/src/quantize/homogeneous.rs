@@ -2,9 +2,9 @@
 //! that a positive factor passes: `f(s x) = s f(x)`.
 //!
 //! ReLU, leaky ReLU, pooling and reshapes are such functions, GELU and a clip at 6 are not. No op
-//! is asked for by its name: rules for primitives decide, on the expansion of each op. Invariant: if
-//! readers are found, nothing else reads the channels. So a factor of a channel can be taken out at
-//! the one end and put in at the other.
+//! is asked for by its name: rules for primitives decide, on the expansion of each op. Invariant:
+//! if readers are found, nothing else reads the channels. So a factor of a channel can be taken out
+//! at the one end and put in at the other.
 
 use overdrive_ir::{Binary, Graph, Node, NodeId, Operation, Pad, Prim, Reducer, Unary, Value};
 
