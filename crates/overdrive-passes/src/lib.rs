@@ -63,10 +63,10 @@ pub use perturb::perturb;
 pub use plan::{PlanError, explain, place, plan};
 pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{
-    Additions, Held, KAxis, Layer, LayerKind, LayerPart, Learning, MODES, Preparation,
-    Quantization, QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme,
-    Skipped, activation_range, awq, awq_folded, declare, layers, learn, quantize, rescale, smooth,
-    smooth_folded,
+    Additions, Biases, Held, KAxis, Layer, LayerKind, LayerPart, Learning, MODES, MeanErrors,
+    OutputErrors, Preparation, Quantization, QuantizationMode, Quantized, QuantizedLayer,
+    RangeRule, Rounding, Scheme, Skipped, activation_range, awq, awq_folded, correct_biases,
+    declare, equalize, layers, learn, quantize, rescale, smooth, smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use region::{At, CaptureRead, Region};

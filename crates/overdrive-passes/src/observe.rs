@@ -24,8 +24,8 @@ pub enum Statistic {
     /// and AWQ scale by.
     ChannelMagnitude,
     /// Sum of the outer products of all contracted rows: `[K, K]`, half the Hessian of GPTQ
-    /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel;
-    /// where channels have groups there is none.
+    /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel.
+    /// Groups of channels that see only each other have sums of their own: `[groups, K, K]`.
     Gram,
     /// Elements by their first [`HISTOGRAM_BITS`] bits as f32. The bins are as wide as 1/32 of what
     /// they hold. They therefore need no range beforehand, and those of two batches add up.
@@ -157,14 +157,14 @@ pub fn observe(graph: &Graph, statistics: &[Statistic]) -> Result<Graph, GraphEr
         let x = map[graph.node(site.node).operands[0].0 as usize].convert(DType::F32);
         let node = graph.node(site.node);
         for &statistic in statistics {
-            let seen = match (statistic, node.op.composite::<Conv2d>()) {
-                (Statistic::Gram, Some(conv)) if conv.groups > 1 => continue,
+            let found = match (statistic, node.op.composite::<Conv2d>()) {
                 (Statistic::Gram, Some(conv)) => {
-                    windows(&b, x, conv, &graph.ty(node.operands[1]).sizes()[2..])
+                    let kernel = &graph.ty(node.operands[1]).sizes()[2..];
+                    gram_by_group(windows(&b, x, conv, kernel), conv.groups)
                 }
-                _ => x,
+                _ => statistic.of(&b, x, site.axis),
             };
-            b.output(&output_name(&site.name, statistic), statistic.of(&b, seen, site.axis));
+            b.output(&output_name(&site.name, statistic), found);
         }
     }
     b.finish()
@@ -198,6 +198,16 @@ fn windows<'b>(b: &'b Builder, x: Expr<'b>, conv: &Conv2d, kernel: &[usize]) -> 
         (0..kernel[0]).flat_map(|i| (0..kernel[1]).map(move |j| [i, j])).map(tap).collect();
     let rows = sizes[1] * kernel[0] * kernel[1];
     b.concat(&taps, 2).reshape([sizes[0], rows, count(0), count(1)])
+}
+
+/// Sums of outer products of windows `[N, groups K, output H, output W]`, each group for itself.
+fn gram_by_group(windows: Expr<'_>, groups: usize) -> Expr<'_> {
+    let [n, rows, h, w] = windows.sizes()[..] else { unreachable!("windows have four axes") };
+    if groups == 1 {
+        return windows.dot(windows, &[], &[(0, 0), (2, 2), (3, 3)]);
+    }
+    let apart = windows.reshape([n, groups, rows / groups, h, w]);
+    apart.dot(apart, &[(1, 1)], &[(0, 0), (3, 3), (4, 4)])
 }
 
 fn output_name(site: &str, statistic: Statistic) -> String {

@@ -9,23 +9,28 @@
 //! It gives a graph whose states begin as codes and scales. Linear layers become `quantized_linear`
 //! with the bias outside. A convolution is computed on the values that its codes stand for.
 //!
-//! SmoothQuant and AWQ are passes of their own, before this one. They move factors between
-//! activations and weights and round nothing. AWQ also cuts off single weights. `learn` gives a
-//! graph to train in place of rounding once. Invariant: a layer that cannot take its scheme is left
+//! SmoothQuant, AWQ and cross-layer equalization are passes of their own, before this one. They
+//! move factors between activations and weights, or between layers, and round nothing. AWQ also
+//! cuts off single weights. `correct_biases` comes after this pass. `learn` gives a graph to train
+//! in place of rounding once. Invariant: a layer that cannot take its scheme is left
 //! as it was and listed with the reason.
 
 mod awq;
 mod calibration;
 mod coded;
+mod correct;
 mod declare;
+mod equalize;
 mod gptq;
 mod held;
+mod homogeneous;
 mod hqq;
 mod layers;
 mod learned;
 mod least_error;
 mod linear_algebra;
 mod modes;
+mod output_errors;
 mod rescale;
 mod rewrite;
 mod scheme;
@@ -34,14 +39,17 @@ mod streams;
 
 pub use awq::{awq, awq_folded};
 pub use calibration::{RangeRule, activation_range};
+pub use correct::correct_biases;
 pub use declare::declare;
+pub use equalize::equalize;
 pub use held::{Held, KAxis, LayerKind};
 pub(crate) use layers::block;
 pub use layers::{Layer, LayerPart, Skipped, layers};
 pub use learned::{Learning, learn};
 pub(crate) use linear_algebra::{damped, factor_of_inverse};
 pub use modes::{MODES, Preparation, QuantizationMode};
+pub use output_errors::{MeanErrors, OutputErrors};
 pub use rescale::rescale;
 pub use rewrite::{Quantized, QuantizedLayer, quantize};
-pub use scheme::{Additions, Quantization, Rounding, Scheme};
+pub use scheme::{Additions, Biases, Quantization, Rounding, Scheme};
 pub use smooth::{smooth, smooth_folded};

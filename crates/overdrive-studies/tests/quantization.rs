@@ -100,6 +100,35 @@ fn a_scan_changes_one_layer_at_a_time() {
             .reason
             .contains("alone")
     );
+    let refused =
+        sensitivities(&screening, &[meant("int8-corrected")], &task.seen, &Stop::default());
+    assert!(refused.unwrap_err().reason.contains("alone"));
+}
+
+#[test]
+fn biases_of_convolutions_are_corrected_and_their_channels_equalized() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let model = overdrive_models::find("digits-conv").unwrap();
+    let task = Task::trained(&backend, model, Trial::CARRIED, [4, 32]).unwrap();
+    let scores =
+        |graph: &Graph| vec![Metric::Top1.scores(0, &task.evaluate(&backend, graph).unwrap())];
+    let float = scores(&task.template.graph);
+    let plain = task.apply(&backend, mode("int8-static")).unwrap();
+    for (name, is_equalized) in [("int8-corrected", false), ("int8-equalized", true)] {
+        let made = task.apply(&backend, mode(name)).unwrap();
+        assert!(made.skipped.is_empty() && made.layers.len() == 4, "{:?}", made.skipped);
+        let lost = Metric::Top1.loss(&float, &scores(&made.graph));
+        assert!(lost.value.abs() < 1.0, "{name}: {lost:?}");
+        for layer in ["conv1", "conv2", "conv3", "head"] {
+            let [weight, bias] = ["weight", "bias"].map(|part| format!("{layer}.{part}"));
+            let differ = |state| codes(&plain.graph, state) != codes(&made.graph, state);
+            assert!(differ(&bias), "{name}: the bias of {layer} stayed");
+            // Rows have scales of their own, so codes of the first layer do not tell.
+            assert!(layer == "conv1" || differ(&weight) == is_equalized, "{name}: {layer}");
+        }
+        let kept: Vec<&str> = made.simplified.iter().map(|kept| kept.layer.as_str()).collect();
+        assert_eq!(kept, if is_equalized { vec!["conv1"] } else { vec![] }, "{name}");
+    }
 }
 
 #[test]

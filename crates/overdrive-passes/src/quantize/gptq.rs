@@ -47,38 +47,39 @@ impl ColumnInputs {
     }
 }
 
-/// Codes of `values` `[N, K]`, which the format is known to take.
+/// Codes of `values` `[N, K]`, which the format is known to take. As many rows have the same inputs
+/// as there are rows for each of `inputs`: those of a group of channels, or all.
 pub(super) fn gptq(
     mut values: Vec<f64>,
     shape: [usize; 2],
     format: &BlockFormat,
-    inputs: &ColumnInputs,
+    inputs: &[ColumnInputs],
 ) -> Encoded {
     let [n, k] = shape;
     let counts = format.block.counts(shape).expect("the caller has encoded with this format");
     let tensor_scale = format.tensor_scale(&values);
     let scale = tensor_scale.unwrap_or(1.0);
-    // Where all rows share a grid, they share one.
-    let shared = (counts[0] != n).then(|| best_grid(&values, &inputs.costs, format, scale));
-    let columns = LayerColumns {
-        format,
-        inputs,
-        factor: ArrayView2::from_shape((k, k), &inputs.factor).expect("a factor is square"),
-        group: k.checked_div(counts[1]).unwrap_or(1).max(1),
-        shared,
-        scale,
+    let alike = n / inputs.len().max(1);
+    let costs = || -> Vec<f64> {
+        let of_rows = |inputs: &ColumnInputs| inputs.costs.repeat(alike);
+        inputs.iter().flat_map(of_rows).collect()
     };
+    // Where all rows share a grid, they share one.
+    let shared = (counts[0] != n).then(|| best_grid(&values, &costs(), format, scale));
     let mut grids = vec![Grid { scale: 1.0, zero: 0.0 }; n * counts[1]];
-    let rows = share(n);
-    thread::scope(|scope| {
-        let of_grids = grids.chunks_mut((rows * counts[1]).max(1));
-        for (values, grids) in values.chunks_mut((rows * k).max(1)).zip(of_grids) {
-            scope.spawn(|| {
-                let tiles = values.chunks_mut(ROWS * k).zip(grids.chunks_mut(ROWS * counts[1]));
-                tiles.for_each(|(tile, grids)| columns.round(tile, grids));
-            });
-        }
-    });
+    let of_grids = grids.chunks_mut((alike * counts[1]).max(1));
+    let of_values = values.chunks_mut((alike * k).max(1));
+    for ((values, grids), inputs) in of_values.zip(of_grids).zip(inputs) {
+        let columns = LayerColumns {
+            format,
+            inputs,
+            factor: ArrayView2::from_shape((k, k), &inputs.factor).expect("a factor is square"),
+            group: k.checked_div(counts[1]).unwrap_or(1).max(1),
+            shared,
+            scale,
+        };
+        columns.round_all(values, grids);
+    }
     grids.truncate(counts[0] * counts[1]);
     format.assemble(&values, &grids, shape, tensor_scale)
 }
@@ -98,6 +99,22 @@ struct LayerColumns<'a> {
 }
 
 impl LayerColumns<'_> {
+    /// Replaces rows by codes and fills in their grids, with all cores.
+    fn round_all(&self, values: &mut [f64], grids: &mut [Grid]) {
+        let k = self.factor.nrows();
+        let rows = share(values.len() / k.max(1));
+        let groups = grids.len() * k / values.len().max(1);
+        thread::scope(|scope| {
+            let of_grids = grids.chunks_mut((rows * groups).max(1));
+            for (values, grids) in values.chunks_mut((rows * k).max(1)).zip(of_grids) {
+                scope.spawn(|| {
+                    let tiles = values.chunks_mut(ROWS * k).zip(grids.chunks_mut(ROWS * groups));
+                    tiles.for_each(|(tile, grids)| self.round(tile, grids));
+                });
+            }
+        });
+    }
+
     /// Replaces these rows by codes, and fills in their grids.
     fn round(&self, tile: &mut [f64], grids: &mut [Grid]) {
         let k = self.factor.nrows();
@@ -236,8 +253,28 @@ mod tests {
                 BlockFormat::plain(DType::U8, block).asymmetric(),
             ] {
                 let expected = by_columns(&values, [n, k], &format, &inputs);
-                assert_eq!(gptq(values.clone(), [n, k], &format, &inputs), expected, "{block:?}");
+                let found = gptq(values.clone(), [n, k], &format, std::slice::from_ref(&inputs));
+                assert_eq!(found, expected, "{block:?}");
             }
         }
+    }
+
+    #[test]
+    fn groups_of_rows_have_the_codes_of_layers_of_their_own() {
+        let random = |i: usize| ((i * 7919 + i * i * 31) % 2003) as f64 / 1001.0 - 1.0;
+        let (rows, k) = (3, 18);
+        let inputs = [5, 900].map(|seed| {
+            let seen =
+                ndarray::Array2::from_shape_fn((2 * k, k), |(i, j)| random(i * k + j + seed));
+            let gram = seen.t().dot(&seen);
+            ColumnInputs::of(gram.as_standard_layout().as_slice().unwrap(), k)
+        });
+        let values: Vec<f64> = (0..2 * rows * k).map(|i| random(i + 77)).collect();
+        let format = BlockFormat::plain(DType::I4, Granularity::Group(6)).asymmetric();
+        let both = gptq(values.clone(), [2 * rows, k], &format, &inputs);
+        let apart = values.chunks(rows * k).zip(inputs.chunks(1));
+        let apart = apart.map(|(values, inputs)| gptq(values.to_vec(), [rows, k], &format, inputs));
+        let expected: Vec<f64> = apart.flat_map(|encoded| encoded.decode()).collect();
+        assert_eq!(both.decode(), expected);
     }
 }

@@ -13,6 +13,16 @@ pub enum LayerKind {
     Convolution,
 }
 
+impl LayerKind {
+    /// The axis of channels in an input or an output of this rank.
+    pub(super) fn channel_axis(self, rank: usize) -> usize {
+        match self {
+            LayerKind::Linear => rank - 1,
+            LayerKind::Convolution => 1,
+        }
+    }
+}
+
 /// The axis of a state that is K, which is summed over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KAxis {

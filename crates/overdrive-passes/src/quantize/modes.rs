@@ -1,6 +1,6 @@
 //! The modes by name: what the command line and the study choose from.
 
-use super::{Quantization, RangeRule, Rounding};
+use super::{Biases, Quantization, RangeRule, Rounding};
 use crate::{Pruning, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
@@ -16,6 +16,8 @@ pub enum Preparation {
     Smooth(f64),
     /// AWQ.
     Awq,
+    /// Cross-layer equalization.
+    Equalize,
     /// Pruning to 2:4; weights are stored as what stays of them.
     Prune(Pruning),
 }
@@ -25,7 +27,7 @@ impl Preparation {
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
             Preparation::None => &[],
-            Preparation::Smooth(_) => &[Statistic::ChannelMagnitude],
+            Preparation::Smooth(_) | Preparation::Equalize => &[Statistic::ChannelMagnitude],
             Preparation::Awq => &[Statistic::Gram],
             Preparation::Prune(pruning) => pruning.statistics(),
         }
@@ -43,6 +45,7 @@ pub struct QuantizationMode {
     activations: Activations,
     rounding: Rounding,
     range: RangeRule,
+    biases: Biases,
     /// The preparation before rounding.
     pub preparation: Preparation,
 }
@@ -54,9 +57,9 @@ impl QuantizationMode {
         weights: BlockFormat,
         activations: Activations,
     ) -> Self {
-        let (rounding, range, preparation) =
-            (Rounding::Nearest, RangeRule::MinMax, Preparation::None);
-        Self { name, summary, weights, activations, rounding, range, preparation }
+        let (rounding, range) = (Rounding::Nearest, RangeRule::MinMax);
+        let (biases, preparation) = (Biases::Kept, Preparation::None);
+        Self { name, summary, weights, activations, rounding, range, biases, preparation }
     }
 
     const fn rounded(self, rounding: Rounding) -> Self {
@@ -67,6 +70,10 @@ impl QuantizationMode {
         Self { range, ..self }
     }
 
+    const fn corrected(self) -> Self {
+        Self { biases: Biases::Corrected, ..self }
+    }
+
     const fn prepared(self, preparation: Preparation) -> Self {
         Self { preparation, ..self }
     }
@@ -74,7 +81,7 @@ impl QuantizationMode {
     /// The quantization of each layer.
     pub fn quantization(&self) -> Quantization {
         let quantization = Quantization::new(self.weights, self.activations).rounded(self.rounding);
-        Quantization { range: self.range, ..quantization }
+        Quantization { range: self.range, biases: self.biases, ..quantization }
     }
 
     /// Whether its codes are learnt in training, for which it needs data.
@@ -132,6 +139,21 @@ pub const MODES: &[QuantizationMode] = &[
         Activations::Static(DType::I8),
     )
     .ranged(RangeRule::Entropy),
+    QuantizationMode::new(
+        "int8-corrected",
+        "int8-static, the mean error of each output taken out of its bias",
+        INT8,
+        Activations::Static(DType::I8),
+    )
+    .corrected(),
+    QuantizationMode::new(
+        "int8-equalized",
+        "int8-corrected after cross-layer equalization, for convolutional networks",
+        INT8,
+        Activations::Static(DType::I8),
+    )
+    .prepared(Preparation::Equalize)
+    .corrected(),
     QuantizationMode::new(
         "int8-smooth",
         "int8-dynamic after SmoothQuant, which moves outliers from activations to weights",

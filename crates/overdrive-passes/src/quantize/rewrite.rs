@@ -113,10 +113,6 @@ pub(super) fn prepare(
             skipped.push(Skipped { layer: layer.name, reason });
             continue;
         }
-        if let Some(reason) = cannot_round(&layer, &scheme) {
-            simplified.push(Skipped { layer: layer.name.clone(), reason });
-            scheme.rounding = Rounding::Nearest;
-        }
         let refused = |m: Mismatch| refused(&layer, m);
         let encoded = round((graph, &layer), &scheme, evidence, &mut shared).map_err(refused)?;
         let input = match scheme.activations {
@@ -189,23 +185,12 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
     Some(format!("expected {}, found {}", refused.expected, refused.found))
 }
 
-/// Why the weights of a layer cannot be rounded as a scheme says, if they cannot.
-fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
-    let grouped = layer.groups > 1 && scheme.rounding.reads_inputs();
-    grouped.then(|| {
-        let groups = layer.groups;
-        format!(
-            "rounded to the nearest: each of the {groups} groups of its channels has inputs \
-                 of its own"
-        )
-    })
-}
-
 /// What GPTQ knows of inputs, which layers that read one value share: queries, keys and values, a
 /// gate and what it gates.
 struct SharedInputs {
     of: Value,
-    inputs: ColumnInputs,
+    /// Of each group of channels.
+    inputs: Vec<ColumnInputs>,
 }
 
 impl SharedInputs {
@@ -214,15 +199,17 @@ impl SharedInputs {
         last: &'f mut Option<Self>,
         (graph, layer): (&Graph, &Layer),
         evidence: &Evidence,
-    ) -> Result<&'f ColumnInputs, Mismatch> {
+    ) -> Result<&'f [ColumnInputs], Mismatch> {
         let of = graph.node(layer.parts[0].node).operands[0];
         // The windows of two convolutions over one value are not the same.
         let kept = last.take().filter(|last| layer.kind == LayerKind::Linear && last.of == of);
         let shared = match kept {
             Some(known) => known,
             None => {
-                let gram = needed(layer, Statistic::Gram, evidence)?;
-                Self { of, inputs: ColumnInputs::of(gram, layer.shape[1]) }
+                let (gram, k) = (needed(layer, Statistic::Gram, evidence)?, layer.shape[1]);
+                let inputs =
+                    gram.chunks((k * k).max(1)).map(|gram| ColumnInputs::of(gram, k)).collect();
+                Self { of, inputs }
             }
         };
         Ok(&last.insert(shared).inputs)

@@ -79,6 +79,18 @@ pub enum Additions {
     None,
 }
 
+/// What becomes of the biases of quantized layers.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Biases {
+    /// They stay.
+    #[default]
+    Kept,
+    /// They take up the mean error of each channel
+    /// ([`correct_biases`](crate::correct_biases)).
+    Corrected,
+}
+
 /// The scheme of each layer, and its details.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quantization {
@@ -91,6 +103,9 @@ pub struct Quantization {
     /// Whether states may be added that the float graph lacks.
     #[serde(default)]
     pub additions: Additions,
+    /// What becomes of biases.
+    #[serde(default)]
+    pub biases: Biases,
 }
 
 impl Quantization {
@@ -102,6 +117,7 @@ impl Quantization {
             range: RangeRule::MinMax,
             layers: BTreeMap::new(),
             additions: Additions::Free,
+            biases: Biases::Kept,
         }
     }
 

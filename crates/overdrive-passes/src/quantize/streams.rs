@@ -1,5 +1,5 @@
 //! Folds factors of activations into the norm or layer that computes the activations, so that they
-//! need no node of their own.
+//! need no node of their own. [`Moved`] has the weights that change as factors move.
 //!
 //! Layers that read one value share its factors, so that the value is made smaller once. Sources:
 //! SmoothQuant folds into norms (arXiv:2211.10438, section 4). AWQ also folds into the other half
@@ -7,7 +7,8 @@
 
 use super::held::LayerKind;
 use super::layers::Layer;
-use overdrive_ir::ops::{LayerNorm, Linear, RmsNorm};
+use overdrive_ir::ops::batch_norm::Statistics;
+use overdrive_ir::ops::{BatchNorm, LayerNorm, Linear, RmsNorm};
 use overdrive_ir::{Binary, Graph, Init, Node, Operation, Origin, Prim, Tensor, Value};
 use std::collections::BTreeMap;
 
@@ -79,10 +80,31 @@ fn is_whole(graph: &Graph, layer: &Layer, node: &Node) -> bool {
 }
 
 /// The state that a value is, if nobody else reads it and nothing updates it.
-fn own_state(graph: &Graph, uses: &[usize], value: Value) -> Option<String> {
+pub(super) fn own_state(graph: &Graph, uses: &[usize], value: Value) -> Option<String> {
     let Origin::State(state) = graph.origin(value) else { return None };
     let state = &graph.states()[state];
     (uses[value.0 as usize] == 1 && state.update.is_none()).then(|| state.name.clone())
+}
+
+/// The batch norm of inference that alone reads the result of a layer, and its ε.
+pub(super) fn norm_behind<'g>(
+    graph: &'g Graph,
+    uses: &[usize],
+    (layer, made): (&Layer, Value),
+) -> Option<(&'g Node, f64)> {
+    let node = graph.nodes().iter().find(|node| node.operands.first() == Some(&made))?;
+    let op = node.op.composite::<BatchNorm>().filter(|op| op.statistics == Statistics::Given)?;
+    // A norm has its channels on axis 1.
+    let on_channels = layer.kind.channel_axis(graph.ty(made).rank()) == 1;
+    (uses[made.0 as usize] == 1 && on_channels).then_some((node, op.eps))
+}
+
+/// The elements of a state that nothing updates.
+pub(super) fn values(graph: &Graph, value: Value) -> Option<Vec<f64>> {
+    let Origin::State(state) = graph.origin(value) else { return None };
+    let state = &graph.states()[state];
+    let values = || state.init.tensor(&state.name, graph.ty(value)).to_f64();
+    state.update.is_none().then(values)
 }
 
 /// Weights that change as factors move, by state; others are those of the graph.
@@ -119,26 +141,39 @@ impl<'g> Moved<'g> {
         match maker {
             Maker::Norm(states) => states.iter().for_each(|state| self.shrink(state, factors)),
             &Maker::Layer(layer, ref bias) => {
-                let inputs = layer.shape[1];
-                let rows = self
-                    .rows(layer)
-                    .iter()
-                    .enumerate()
-                    .map(|(i, w)| w / factors[i / inputs])
-                    .collect();
-                self.set(layer, rows);
+                self.shrink_rows(layer, factors);
                 bias.iter().for_each(|bias| self.shrink(bias, factors));
             }
         }
     }
 
-    fn shrink(&mut self, name: &str, factors: &[f64]) {
-        let state =
-            self.graph.states().iter().find(|s| s.name == name).expect("a state of this graph");
-        let begin = || state.init.tensor(name, self.graph.ty(state.value)).to_f64();
-        let values = self.changed.remove(name).map_or_else(begin, |(_, values)| values);
-        let smaller = values.iter().zip(factors).map(|(x, f)| x / f).collect();
-        self.changed.insert(name.to_owned(), (None, smaller));
+    /// Makes the outputs of a layer smaller by factors `[N]`, its bias left aside.
+    pub(super) fn shrink_rows(&mut self, layer: &'g Layer, factors: &[f64]) {
+        let inputs = layer.shape[1];
+        let rows = self.rows(layer);
+        let rows = rows.iter().enumerate().map(|(i, w)| w / factors[i / inputs]).collect();
+        self.set(layer, rows);
+    }
+
+    /// Makes the elements of a vector smaller by factors.
+    pub(super) fn shrink(&mut self, name: &str, factors: &[f64]) {
+        let smaller = self.vector(name).iter().zip(factors).map(|(x, f)| x / f).collect();
+        self.set_vector(name, smaller);
+    }
+
+    /// The present elements of a vector.
+    pub(super) fn vector(&self, name: &str) -> Vec<f64> {
+        let begin = || {
+            let state =
+                self.graph.states().iter().find(|s| s.name == name).expect("a state of this graph");
+            state.init.tensor(name, self.graph.ty(state.value)).to_f64()
+        };
+        self.changed.get(name).map_or_else(begin, |(_, values)| values.clone())
+    }
+
+    /// Puts elements in place of those of a vector.
+    pub(super) fn set_vector(&mut self, name: &str, values: Vec<f64>) {
+        self.changed.insert(name.to_owned(), (None, values));
     }
 
     /// The graph with what has moved.

@@ -2,16 +2,18 @@
 //!
 //! GPTQ makes up for errors that it has to see. It therefore goes through the model block by block.
 //! Each block is calibrated on the outputs of the quantized blocks before it (arXiv:2210.17323,
-//! section 4).
+//! section 4). Biases are corrected last, when all codes are known.
 
 use super::calibrate::calibrate;
 use super::judge::bound;
+use super::streamed::outputs;
 use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
-    Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Skipped,
-    awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
+    Additions, Biases, Layer, LayerKind, OutputErrors, Preparation, Quantization, Quantized,
+    QuantizedLayer, Skipped, awq, awq_folded, compress, correct_biases, equalize, layers, quantize,
+    smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
@@ -50,6 +52,11 @@ pub fn apply(
         }
         Preparation::Smooth(strength) => smooth(graph, &seen, strength).map_err(failed)?,
         Preparation::Awq => awq(graph, &seen, &quantization.scheme.weights).map_err(failed)?,
+        Preparation::Equalize => {
+            let (moved, left) = equalize(graph, &seen, &among).map_err(failed)?;
+            unmoved = left;
+            moved
+        }
         Preparation::Prune(pruning) => {
             let sparse = sparsify(graph, pruning, &seen).map_err(failed)?;
             (pruned, unpruned) = (sparse.layers, sparse.skipped);
@@ -61,8 +68,12 @@ pub fn apply(
     let repeats =
         found.iter().any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding.reads_inputs()));
     let mut made = if repeats {
-        let mut made =
-            Quantized { graph: prepared, layers: vec![], skipped: unable, simplified: vec![] };
+        let mut made = Quantized {
+            graph: prepared.clone(),
+            layers: vec![],
+            skipped: unable,
+            simplified: vec![],
+        };
         let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
         for block in found.chunk_by(|a, b| a.block() == b.block()) {
             let names: Vec<&str> = block.iter().map(|layer| layer.name.as_str()).collect();
@@ -79,6 +90,9 @@ pub fn apply(
     } else {
         quantize(&prepared, quantization, &evidence(&prepared, &statistics)?).map_err(failed)?
     };
+    if quantization.biases == Biases::Corrected {
+        made = corrected((backend, template), (&prepared, made), quantization.additions, batches)?;
+    }
     made.simplified.extend(unmoved);
     made.simplified.extend(unprepared(preparation, &found, &made));
     for layer in unpruned {
@@ -93,6 +107,27 @@ pub fn apply(
         Additions::Free => compress(made, &pruned).map_err(failed),
         Additions::None => Ok(with_dense(made, &found, pruned)),
     }
+}
+
+/// The quantized model without its mean errors on these batches.
+fn corrected(
+    (backend, template): (&dyn Backend, &Template),
+    (float, made): (&Graph, Quantized),
+    additions: Additions,
+    batches: &[Vec<Tensor>],
+) -> Result<Quantized, Failure> {
+    if batches.is_empty() {
+        return Err(Failure::failed(
+            "bias correction needs samples: expected at least one batch, found none",
+        ));
+    }
+    let (exact, coded) = (bound(template, float)?, bound(template, &made.graph)?);
+    let errors = OutputErrors::of(&exact, &coded).map_err(failed)?;
+    if errors.is_empty() {
+        return Ok(made);
+    }
+    let means = errors.means(&outputs(backend, &errors.graph, batches)?);
+    correct_biases(made, float, &means, additions).map_err(failed)
 }
 
 /// The report of pruned layers whose weights keep their zeros.
@@ -116,7 +151,7 @@ fn with_dense(mut made: Quantized, found: &[Layer], pruned: Vec<String>) -> Quan
 /// The quantized layers that a preparation passes by.
 fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Vec<Skipped> {
     let method = match preparation {
-        Preparation::None | Preparation::Prune(_) => return vec![],
+        Preparation::None | Preparation::Equalize | Preparation::Prune(_) => return vec![],
         Preparation::Smooth(_) => "SmoothQuant",
         Preparation::Awq => "AWQ",
     };

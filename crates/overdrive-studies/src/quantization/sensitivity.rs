@@ -8,7 +8,7 @@ use overdrive_bench::failure::Failure;
 use overdrive_bench::runner::Stop;
 use overdrive_ir::Tensor;
 use overdrive_passes::{
-    Evidence, Preparation, Quantization, QuantizationMode, Statistic, layers, quantize,
+    Biases, Evidence, Preparation, Quantization, QuantizationMode, Statistic, layers, quantize,
 };
 
 /// A layer in a mode, all others in f32.
@@ -39,12 +39,15 @@ pub fn sensitivities(
     stop: &Stop,
 ) -> Result<Vec<Sensitivity>, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
-    let changes =
-        |mode: &QuantizationMode| mode.preparation != Preparation::None || mode.is_trained();
+    let changes = |mode: &QuantizationMode| {
+        mode.preparation != Preparation::None
+            || mode.is_trained()
+            || mode.quantization().biases != Biases::Kept
+    };
     if let Some((mode, _)) = modes.iter().find(|(mode, _)| changes(mode)) {
         return Err(Failure::failed(format!(
-            "mode `{}` changes the model before it rounds, or trains it: expected modes that a \
-             layer can have alone",
+            "mode `{}` changes the model before it rounds or after, or trains it: expected modes \
+             that a layer can have alone",
             mode.name
         )));
     }

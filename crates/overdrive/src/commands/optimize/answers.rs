@@ -7,7 +7,9 @@ use overdrive::ir::{Backend, Graph, Mode, Tuning};
 use overdrive::optimize::{
     Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, TimedForms,
 };
-use overdrive::passes::{Additions, MODES, Preparation, Quantization, QuantizationMode, RangeRule};
+use overdrive::passes::{
+    Additions, Biases, MODES, Preparation, Quantization, QuantizationMode, RangeRule,
+};
 use overdrive::studies::quantization::{Footprint, Scores, Timed, latency_of_blocks, latency_on};
 use std::slice;
 
@@ -119,7 +121,11 @@ impl OwnMachine<'_> {
         let quantization = self.subject.quantization(mode.quantization());
         // Two modes take the same time where their layers multiply the same and nothing is added.
         let adds = match mode.preparation {
-            Preparation::None => "",
+            // A bias is added where a layer has none.
+            Preparation::None | Preparation::Equalize if adds_biases(&quantization) => {
+                ", biases corrected"
+            }
+            Preparation::None | Preparation::Equalize => "",
             Preparation::Smooth(_) | Preparation::Awq if is_in_place(&quantization) => "",
             Preparation::Smooth(_) | Preparation::Awq => ", inputs multiplied",
             Preparation::Prune(_) => ", 2:4 sparse",
@@ -128,13 +134,18 @@ impl OwnMachine<'_> {
         let format = format!("{:?} by {:?}{adds}", scheme.weights, scheme.activations);
         let mixes = mode.preparation == Preparation::None
             && !mode.is_trained()
-            && quantization.range == RangeRule::MinMax;
+            && quantization.range == RangeRule::MinMax
+            && quantization.biases == Biases::Kept;
         Rung { mode: mode.name.to_owned(), format, mixes }
     }
 }
 
 fn is_in_place(quantization: &Quantization) -> bool {
     quantization.additions == Additions::None
+}
+
+fn adds_biases(quantization: &Quantization) -> bool {
+    quantization.biases == Biases::Corrected && !is_in_place(quantization)
 }
 
 /// Whether a mode looks for its codes, which takes time.

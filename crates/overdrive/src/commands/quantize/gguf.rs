@@ -25,7 +25,7 @@ use overdrive::passes::bind;
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::Pretrained;
 use overdrive::studies::quantization::agreement;
-use std::num::NonZero;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 /// Whether the user wants one file of this kind.
@@ -63,7 +63,8 @@ pub(super) fn quantize(arguments: &Quantize, path: &Path) -> Result<Exit, Failur
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let samples = samples(Asked::of(arguments), (backend, &template), Some(&*model))?;
-    let threads = NonZero::new(devices::threads(&arguments.machine)).unwrap_or(NonZero::MIN);
+    let threads = NonZeroUsize::new(devices::threads(&arguments.machine));
+    let threads = threads.unwrap_or(NonZeroUsize::MIN);
     let filled = place.fill(|staged| -> Result<(), Left> {
         let notes = model.write_gguf(staged, ty, threads).map_err(Failure::bad_input)?;
         let again = model.read_gguf(staged).map_err(Failure::harness)?;
