@@ -40,7 +40,7 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
     let mut lanes = Vec::with_capacity(compiled.len());
     for launch in compiled {
         let workspace = workspace_bytes;
-        workspace_bytes += launch.workspace_bytes().next_multiple_of(ALIGNMENT);
+        workspace_bytes += aligned(launch.workspace_bytes());
         // The first stays where it is.
         let aside = match lanes.is_empty() {
             true => None,
@@ -49,6 +49,11 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
         lanes.push(ConcurrentProduct { launch, workspace, aside });
     }
     Ok(Box::new(Beside { lanes, fork: event()?, workspace_bytes }))
+}
+
+/// Bytes from one workspace to the next.
+pub(super) fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
 }
 
 /// One of the products.
