@@ -4,24 +4,30 @@ crates/overdrive-formats/tests/gguf/. Needs gguf, numpy, safetensors, sentencepi
 
     python3 peers/gguf_files.py crates
 
+Given ggml's own quantizers too, it writes encoded.npz and nothing else. That needs gguf and numpy:
+
+    cc -O2 -shared -fPIC -I ggml/include -I ggml/src ggml/src/ggml-quants.c -o quants.so -lm \\
+        -Wl,--unresolved-symbols=ignore-all
+    python3 peers/gguf_files.py crates quants.so
+
 Models are those of crates/overdrive-studies/tests/pretrained/. They are converted as
 convert_hf_to_gguf.py of llama.cpp does it, with the names of the package's own table.
 
 The file blocks.gguf has a tensor of every type with random codes, and blocks.npz has the values
-that the package decodes from them. The file spm.gguf has a tokenizer of SentencePiece, and spm.json
-has its tokens for some texts.
+that the package decodes from them. The file encoded.npz has weights, their values in Q8_0 by the
+package, and the errors that ggml's own K formats have for them. The file spm.gguf has a tokenizer
+of SentencePiece, and spm.json has its tokens for some texts.
 """
 
+import ctypes
 import io
 import json
+import os
 import pathlib
 import sys
 
 import gguf
 import numpy as np
-import sentencepiece
-import torch
-from safetensors.torch import load_file
 
 Q = gguf.GGMLQuantizationType
 TEXTS = ["the cat sat on the mat", " two  spaces", "Grüße, 世界!", "a\nb", ""]
@@ -34,6 +40,8 @@ def paired(weight, heads):
 
 
 def tensors_of(folder, config, architecture):
+    from safetensors.torch import load_file
+
     state = {}
     for file in sorted(folder.glob("*.safetensors")):
         state.update(load_file(file))
@@ -183,7 +191,32 @@ def write_blocks(folder):
     np.savez_compressed(folder / "blocks.npz", **values)
 
 
+def write_encoded(folder, library):
+    """Weights of several distributions, with blocks of zeros, of one sign and of one value."""
+    rng = np.random.default_rng(11)
+    x = np.stack([
+        rng.standard_normal(256) * 0.02,
+        rng.laplace(size=256) * 0.05,
+        rng.random(256) + 1,
+        np.repeat([0, -0.5, 0.25, -3, 0, 1e-3, 0.1, 0.1], 32) * np.repeat([1, -1], 128),
+    ]).astype(np.float32)
+    values = {"x": x, "Q8_0": gguf.quants.dequantize(gguf.quants.quantize(x, Q.Q8_0), Q.Q8_0)}
+    # Lazy: the file asks for parts of ggml that are not there.
+    library = ctypes.CDLL(library, mode=os.RTLD_LAZY)
+    for kind in (Q.Q4_K, Q.Q5_K, Q.Q6_K):
+        encode = getattr(library, f"quantize_row_{kind.name[:2].lower()}_K_ref")
+        _, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = np.zeros((len(x), size), np.uint8)
+        pointers = (array.ctypes.data_as(ctypes.c_void_p) for array in (x, blocks))
+        encode(*pointers, ctypes.c_int64(x.size))
+        errors = ((gguf.quants.dequantize(blocks, kind) - x) ** 2).mean(axis=1) ** 0.5
+        values[kind.name] = errors.astype(np.float32)
+    np.savez_compressed(folder / "encoded.npz", **values)
+
+
 def write_spm(folder):
+    import sentencepiece
+
     text = [
         "the cat sat on the mat and the rat sat there",
         "that hat is on the mat",
@@ -220,6 +253,9 @@ def write_spm(folder):
 
 def main():
     crates = pathlib.Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        write_encoded(crates / "overdrive-formats/tests/gguf", pathlib.Path(sys.argv[2]).resolve())
+        return
     models, studies = (
         crates / "overdrive-studies/tests/pretrained",
         crates / "overdrive-studies/tests/gguf",

@@ -43,27 +43,33 @@ impl Report {
     }
 }
 
-type Step = (&'static str, fn(&Workspace) -> Result<Report>);
+type Step = (&'static str, fn(&Workspace, Extent) -> Result<Report>);
 
 const QUICK: &[Step] = &[
-    ("fmt", |workspace| cargo(workspace, &["fmt", "--all", "--check"], &[])),
-    ("tidy", |workspace| tidy::run(workspace).map(|()| Report::default())),
-    ("generated", |workspace| {
+    ("fmt", |workspace, _| cargo(workspace, &["fmt", "--all", "--check"], &[])),
+    ("tidy", |workspace, _| tidy::run(workspace).map(|()| Report::default())),
+    ("generated", |workspace, _| {
         generate::compare(workspace, generate::GENERATED).map(|()| Report::default())
     }),
-    ("clippy", |workspace| {
-        cargo(workspace, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
+    ("clippy", |workspace, extent| {
+        let lints = ["--all-targets", "--", "-D", "warnings"];
+        cargo(workspace, &[&["clippy"], features(extent), &lints].concat(), &[])
     }),
     ("tests", tests),
-    ("doc tests", |workspace| {
-        cargo(workspace, &["test", "--workspace", "--doc", "--no-fail-fast"], &[])
+    ("doc tests", |workspace, extent| {
+        let all = ["--doc", "--no-fail-fast"];
+        cargo(workspace, &[&["test"], features(extent), &all].concat(), &[])
     }),
 ];
 
-/// The tests of other people's engines, with the one that the default build leaves out. The whole
-/// workspace is named, so that all else is as it was built for the tests.
-const ENGINES: [&str; 6] =
-    ["test", "--workspace", "--features", "overdrive-foreign/tract", "--test", "engines"];
+/// The whole workspace; in full with the engine that the default build leaves out. Steps that
+/// compile name the same, so that each finds what the one before it has built.
+pub(crate) fn features(extent: Extent) -> &'static [&'static str] {
+    match extent {
+        Extent::Full => &["--workspace", "--features", "overdrive-foreign/tract"],
+        Extent::Quick => &["--workspace"],
+    }
+}
 
 /// The tests of ranks that mpirun starts, first of exchanges alone, then of the program.
 const MPI: [&[&str]; 2] = [
@@ -72,15 +78,15 @@ const MPI: [&[&str]; 2] = [
 ];
 
 const FULL_ONLY: &[Step] = &[
-    ("engines", |workspace| cargo(workspace, &ENGINES, &[])),
-    ("mpi", mpi),
-    ("docs", |workspace| {
-        cargo(workspace, &["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])
+    ("mpi", |workspace, _| mpi(workspace)),
+    ("docs", |workspace, extent| {
+        let arguments = [&["doc"], features(extent), &["--no-deps"]].concat();
+        cargo(workspace, &arguments, &[("RUSTDOCFLAGS", "-D warnings")])
     }),
-    ("book", book),
-    ("container", image),
+    ("book", |workspace, _| book(workspace)),
+    ("container", |workspace, _| image(workspace)),
     ("kernels", resources_of_kernels),
-    ("patches", |workspace| {
+    ("patches", |workspace, _| {
         patches::run(workspace).map(|tally| Report { tally, ..Report::default() })
     }),
 ];
@@ -98,7 +104,7 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
     for (name, step) in QUICK.iter().chain(more) {
         println!("== {name}");
         let start = Instant::now();
-        let report = step(workspace).unwrap_or_else(|error| {
+        let report = step(workspace, extent).unwrap_or_else(|error| {
             println!("{error:#}");
             Report { failure: Some(format!("{error:#}")), ..Report::default() }
         });
@@ -146,8 +152,9 @@ pub(crate) fn run(workspace: &Workspace, extent: Extent) -> ExitCode {
 /// The report on every GPU kernel, by NVRTC and with no GPU. It is built by a command for the whole
 /// workspace, since a package alone would have other features of its dependencies, and build them
 /// again.
-fn resources_of_kernels(workspace: &Workspace) -> Result<Report> {
-    let built = cargo(workspace, &["build", "--workspace", "--example", "kernels"], &[])?;
+fn resources_of_kernels(workspace: &Workspace, extent: Extent) -> Result<Report> {
+    let arguments = [&["build"], features(extent), &["--example", "kernels"]].concat();
+    let built = cargo(workspace, &arguments, &[])?;
     if built.failure.is_some() {
         return Ok(built);
     }
@@ -182,7 +189,7 @@ fn mpi(workspace: &Workspace) -> Result<Report> {
 
 /// The same as a command.
 pub(crate) fn kernels(workspace: &Workspace) -> Result<()> {
-    let report = resources_of_kernels(workspace)?;
+    let report = resources_of_kernels(workspace, Extent::Quick)?;
     anyhow::ensure!(
         report.failure.is_none(),
         "a kernel does not compile, or spills without saying so"
@@ -200,17 +207,15 @@ fn counted(report: &Report) -> Tally {
 
 /// The tests of the whole workspace: by nextest, which runs them side by side, or where it is
 /// missing by cargo itself.
-fn tests(workspace: &Workspace) -> Result<Report> {
+fn tests(workspace: &Workspace, extent: Extent) -> Result<Report> {
     if workspace.output("cargo", &["nextest", "--version"]).is_ok() {
-        return cargo(
-            workspace,
-            &["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "fail"],
-            &[],
-        );
+        let options = ["--no-fail-fast", "--status-level", "fail"];
+        let arguments = [&["nextest", "run"], features(extent), &options].concat();
+        return cargo(workspace, &arguments, &[]);
     }
     // The targets that nextest takes: without benchmarks, which time what they run.
     let targets = ["--lib", "--bins", "--tests", "--examples"];
-    let args = [&["test", "--workspace", "--no-fail-fast"], &targets[..]].concat();
+    let args = [&["test", "--no-fail-fast"], features(extent), &targets].concat();
     cargo(workspace, &args, &[])
 }
 

@@ -161,27 +161,9 @@ impl fmt::Display for Case {
     }
 }
 
-/// A seeded random order of `count` cases, so that drift of the machine does not favour whoever
-/// comes first.
-pub fn case_order(seed: u64, count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    fastrand::Rng::with_seed(seed).shuffle(&mut order);
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_order_is_a_permutation_that_the_seed_decides() {
-        let order = case_order(7, 50);
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
-        assert_eq!(order, case_order(7, 50));
-        assert_ne!(order, case_order(8, 50));
-    }
 
     #[test]
     fn a_label_names_a_gpu_by_its_place() {

@@ -1,5 +1,4 @@
-//! Ceilings, measured in the same run as what is held against them, and the roofline that they span
-//! (Williams, Waterman and Patterson 2009).
+//! Ceilings, measured in the same run as what is held against them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -113,14 +112,6 @@ impl Ceiling {
     }
 }
 
-/// The least time that two measured ceilings leave for `work`, in nanoseconds: the roofline at its
-/// intensity. An estimate of a model, and to be printed as one.
-pub fn roofline_ns(work: &Work, compute: &Ceiling, bandwidth: &Ceiling) -> f64 {
-    let arithmetic = work.flops as f64 / compute.per_second();
-    let traffic = work.bytes as f64 / bandwidth.per_second();
-    arithmetic.max(traffic) * 1e9
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,18 +140,6 @@ mod tests {
         let work = Work { flops: 1, bytes: 5_000_000, items: None };
         assert!((ceiling.share(&work, 1e6).share - 0.5).abs() < 1e-9);
         assert!(ceiling.share(&work, 0.4e6).share > 1.0, "a measured ceiling can be beaten");
-    }
-
-    #[test]
-    fn the_roofline_is_the_larger_of_two_times() {
-        let (compute, bandwidth) = (
-            measured(CeilingKind::Compute, 10_000_000),
-            measured(CeilingKind::Bandwidth, 1_000_000),
-        );
-        let time =
-            |flops, bytes| roofline_ns(&Work { flops, bytes, items: None }, &compute, &bandwidth);
-        assert!((time(20_000_000, 1_000_000) / 2e6 - 1.0).abs() < 1e-9);
-        assert!((time(1_000_000, 3_000_000) / 3e6 - 1.0).abs() < 1e-9);
     }
 
     #[test]

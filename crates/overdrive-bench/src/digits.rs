@@ -3,6 +3,8 @@
 use crate::statistics::Summary;
 
 const TIME_UNITS: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")];
+const DECIMAL_UNITS: [(f64, &str); 5] =
+    [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")];
 
 /// Decimals that put the last printed digit at the leading digit of `half_width`; three where
 /// nothing is known of it, six at most.
@@ -48,14 +50,14 @@ pub fn bytes(count: u64) -> String {
     format!("{:.*} {unit}", significant(count as f64 / scale), count as f64 / scale)
 }
 
+/// Floating-point operations in decimal units: `8.60 GFLOP`.
+pub fn flops(count: u64) -> String {
+    format!("{}FLOP", scaled(count as f64, None, &DECIMAL_UNITS))
+}
+
 /// A rate in decimal units: `236 GFLOP/s`. `half_width` trims it.
 pub fn rate(per_second: f64, half_width: Option<f64>, unit: &str) -> String {
-    let scaled = scaled(
-        per_second,
-        half_width,
-        &[(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")],
-    );
-    format!("{scaled}{unit}/s")
+    format!("{}{unit}/s", scaled(per_second, half_width, &DECIMAL_UNITS))
 }
 
 fn scaled(value: f64, half_width: Option<f64>, units: &[(f64, &str)]) -> String {
@@ -113,6 +115,7 @@ mod tests {
         assert_eq!(time(2.5e9, None), "2.50 s");
         assert_eq!(bytes(1000), "1000 B");
         assert_eq!(bytes(1_572_864), "1.50 MiB");
+        assert_eq!(flops(8_600_000_000), "8.60 GFLOP");
         assert_eq!(rate(2.36e11, None, "FLOP"), "236 GFLOP/s");
         assert_eq!(rate(12.0, None, "samples"), "12.0 samples/s");
     }

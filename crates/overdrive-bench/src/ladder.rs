@@ -81,28 +81,6 @@ impl Ladder {
     pub fn total(&self) -> &Speedup {
         &self.steps.last().expect("a ladder has a step above its first").over_first
     }
-
-    /// How much more the same changes would have given if gains multiplied. It is the product of
-    /// the gains of each change made `alone` to the first step, less the measured total. Positive:
-    /// they share what they save.
-    ///
-    /// # Errors
-    /// When one of the gains does not start at the ladder's first step.
-    pub fn interaction(&self, alone: &[Speedup]) -> Result<f64, NoClaim> {
-        let first = self.total().baseline();
-        if let Some(other) = alone.iter().find(|gain| gain.baseline() != first) {
-            let why = format!(
-                "a gain over `{}` does not belong to a ladder from `{first}`",
-                other.baseline()
-            );
-            return Err(NoClaim {
-                baseline: first.to_owned(),
-                variant: other.variant().to_owned(),
-                reasons: vec![Reason::NoLadder { why }],
-            });
-        }
-        Ok(alone.iter().map(Speedup::ratio).product::<f64>() - self.total().ratio())
-    }
 }
 
 #[cfg(test)]
@@ -128,11 +106,6 @@ mod tests {
         assert!((ladder.steps()[0].over_previous.ratio() - 2.0).abs() < 0.01);
         assert!((ladder.total().ratio() - 4.0).abs() < 0.02);
         assert_eq!(ladder.total(), &Speedup::between(&eager, &compile).unwrap());
-        let alone =
-            [Speedup::between(&eager, &jit).unwrap(), Speedup::between(&eager, &jit).unwrap()];
-        assert!(ladder.interaction(&alone).unwrap().abs() < 0.05);
-        let elsewhere = [Speedup::between(&jit, &compile).unwrap()];
-        assert!(ladder.interaction(&elsewhere).is_err());
     }
 
     #[test]

@@ -301,11 +301,6 @@ impl Speedup {
         &self.baseline
     }
 
-    /// Id of the variant's case.
-    pub fn variant(&self) -> &str {
-        &self.variant
-    }
-
     /// Median time of the baseline over median time of the variant.
     pub fn ratio(&self) -> f64 {
         self.ratio

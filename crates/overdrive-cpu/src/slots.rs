@@ -47,7 +47,8 @@ impl SlotTable {
         if len == 0 {
             return &[];
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the slot has memory for `len` elements, valid as `T`, which nobody writes while
+        // the slice lives.
         unsafe { std::slice::from_raw_parts(self.get(slot).cast(), len) }
     }
 
@@ -63,7 +64,8 @@ impl SlotTable {
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the slot has memory for `len` elements, valid as `T`, and nobody else has them
+        // while the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.get(slot).cast(), len) }
     }
 }

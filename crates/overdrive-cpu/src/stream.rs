@@ -46,11 +46,11 @@ pub fn copy(pool: &Pool, src: &[u8], dst: &mut [u8], write: Write) {
 unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if crate::isa::InstructionSet::Avx512.is_usable() {
-        // SAFETY: as the caller promised, and the CPU has the instructions.
+        // SAFETY: both sides have `len` bytes and share none; the CPU has AVX-512.
         unsafe { store_past_caches(from, to, len) };
         return fence();
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: both sides have `len` bytes and share none.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 

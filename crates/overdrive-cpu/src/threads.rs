@@ -245,7 +245,8 @@ impl PoolState {
     /// # Safety
     /// The calling thread alone holds `index`, and `job.task` is alive until it returns.
     unsafe fn work(&self, index: usize, job: Job) {
-        // SAFETY: as the caller promised.
+        // SAFETY: `job.task` lives until this returns, and the calling thread alone holds seat
+        // `index`.
         let (task, scratch) = unsafe { (&*job.task, &mut *self.seats[index].0.get()) };
         let mut worker = Worker { index, scratch };
         IN_TASK.set(true);

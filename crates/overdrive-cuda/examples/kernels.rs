@@ -9,7 +9,7 @@
 use overdrive_cuda::compiler::{Architecture, KernelSource, Resources, resources};
 use overdrive_cuda::device::Properties;
 use overdrive_cuda::loops::{self, PrinterMachine};
-use overdrive_cuda::{Error, Gpu, gemm, kernels};
+use overdrive_cuda::{Error, Gpu, kernels};
 use overdrive_ir::plan::{Plan, StepKind};
 use overdrive_ir::{DType, Mode, Tuning};
 use std::collections::BTreeSet;
@@ -55,11 +55,7 @@ fn plans() -> Vec<Plan> {
 /// Every source with its architecture, each once.
 fn sources() -> Vec<(KernelSource, Architecture)> {
     let mut all = Vec::new();
-    let declared = |source: KernelSource| {
-        Architecture::DECLARED.map(|architecture| (source.clone(), architecture))
-    };
-    all.extend(kernels::sources().into_iter().flat_map(declared));
-    for (source, architectures) in gemm::sources() {
+    for (source, architectures) in kernels::sources() {
         all.extend(architectures.iter().map(|&architecture| (source.clone(), architecture)));
     }
     for plan in plans() {

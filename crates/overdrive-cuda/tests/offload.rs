@@ -40,10 +40,7 @@ fn gpt_125m_fits_less_and_less_memory() {
         let plan = plan(&step, Mode::Graph, &gpu, &tuning).unwrap();
         let peak = plan.peak_bytes(Space::MAIN);
         assert!(peak <= limit, "{peak} of {limit}");
-        let again = plan.notes.iter().any(|note| match note {
-            Note::Recomputed { reason, .. } => reason.contains("for the backward"),
-            _ => false,
-        });
+        let again = plan.notes.iter().any(Note::is_recomputed_for_memory);
         let (host, states) = (plan.peak_bytes(PINNED), plan.offloaded.len());
         assert!(again && (host > 0) == is_moved && (states > 0) == is_moved, "{host} {states}");
         let limited = plan.limited.expect("the limit changed it");

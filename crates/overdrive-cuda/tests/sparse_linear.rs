@@ -18,7 +18,7 @@ use overdrive_ir::{
     TensorType, Tuning,
 };
 use support::gpu;
-use testkit::check_backend;
+use testkit::{Needs, check_backend};
 
 fn normal(dtype: DType, shape: &[usize], site: u64) -> Array {
     let values = philox::normals(5, site).take(shape.iter().product()).collect();
@@ -82,9 +82,16 @@ fn halved<'b>(args: &[Expr<'b>]) -> Expr<'b> {
     wide * wide.constant(0.5)
 }
 
-/// The GPU, if it is one with the kernel.
+/// The GPU, if it is one with the kernel; otherwise the test is skipped.
 fn hopper() -> Option<CudaBackend> {
-    gpu().filter(|gpu| gpu.device().architecture() == Architecture::Sm90a)
+    let gpu = gpu()?;
+    let architecture = gpu.device().architecture();
+    if architecture != Architecture::Sm90a {
+        let reason = format!("the kernel needs {}, found {architecture}", Architecture::Sm90a);
+        testkit::skip(Needs::Hopper, reason);
+        return None;
+    }
+    Some(gpu)
 }
 
 /// Panics unless a kernel multiplies, and no weight is unpacked.

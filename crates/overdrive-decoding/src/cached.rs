@@ -232,11 +232,6 @@ impl<'a> CachedDecoder<'a> {
     pub fn capacity(&self) -> usize {
         self.caches.capacity
     }
-
-    /// How many executables were compiled so far.
-    pub fn executables(&self) -> usize {
-        self.compiled.len()
-    }
 }
 
 impl Decoder for CachedDecoder<'_> {

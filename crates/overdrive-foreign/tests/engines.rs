@@ -1,5 +1,6 @@
-//! Every engine of this build that this machine has, against the f64 evaluator: on built-in models,
-//! and on a file.
+//! Every engine on the processor against the f64 evaluator: on built-in models, and on a file. Each
+//! has tests of its own, which are skipped where this machine lacks it.
+#![cfg(any(feature = "onnxruntime", feature = "tract", feature = "xla"))]
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
 use overdrive_foreign::{ENGINES, Engine, EngineDevice, OpenRequest, OriginalFile, Places};
@@ -12,23 +13,6 @@ use std::collections::BTreeMap;
 
 fn description() -> Description {
     Description { device: "cpu".to_owned(), memory_bytes: u64::MAX, ..Description::default() }
-}
-
-/// The engines for the processor that are here; the test is skipped where none is.
-fn engines() -> Vec<&'static dyn Engine> {
-    let places = Places::default();
-    let here = |engine: &&&'static dyn Engine| match engine.find(&places) {
-        Ok(_) => engine.runs_on() == EngineDevice::Processor,
-        Err(missing) => {
-            eprintln!("{missing}");
-            false
-        }
-    };
-    let found: Vec<_> = ENGINES.iter().filter(here).copied().collect();
-    if found.is_empty() {
-        testkit::skip(testkit::Needs::Engine, "no engine for the processor is here");
-    }
-    found
 }
 
 fn open(engine: &dyn Engine, original: Option<&OriginalFile>) -> Box<dyn Backend> {
@@ -77,26 +61,18 @@ fn assert_agree(found: &[Tensor], graph: &Graph, what: &str) {
     }
 }
 
-#[test]
-fn engines_compute_the_built_in_models() {
-    for engine in engines() {
-        let backend = open(engine, None);
-        assert_eq!(backend.name(), engine.name());
-        for name in ["digits-mlp", "digits-conv", "quick-inference"] {
-            let graph = model(name);
-            let modes = [Mode::Eager, Mode::Jit, Mode::Compile];
-            let modes = modes
-                .into_iter()
-                .filter(|&mode| backend.compile(&graph, mode, &Tuning::default()).is_ok());
-            let modes: Vec<Mode> = modes.collect();
-            assert!(modes.contains(&Mode::Compile), "{}: {name}", engine.name());
-            for mode in modes {
-                assert_agree(
-                    &run(backend.as_ref(), &graph, mode),
-                    &graph,
-                    &format!("{} {name} {mode}", engine.name()),
-                );
-            }
+fn the_built_in_models(engine: &dyn Engine) {
+    let backend = open(engine, None);
+    assert_eq!(backend.name(), engine.name());
+    for name in ["digits-mlp", "digits-conv", "quick-inference"] {
+        let graph = model(name);
+        let modes = [Mode::Eager, Mode::Jit, Mode::Compile];
+        let compiles = |&mode: &Mode| backend.compile(&graph, mode, &Tuning::default()).is_ok();
+        let modes: Vec<Mode> = modes.into_iter().filter(compiles).collect();
+        assert!(modes.contains(&Mode::Compile), "{}: {name}", engine.name());
+        for mode in modes {
+            let what = format!("{} {name} {mode}", engine.name());
+            assert_agree(&run(backend.as_ref(), &graph, mode), &graph, &what);
         }
     }
 }
@@ -110,35 +86,26 @@ fn product(weight: f64) -> Graph {
     b.finish().unwrap()
 }
 
-#[test]
-fn a_file_of_the_users_is_read_by_the_engine_itself() {
+/// The engine reads a file of the user's itself.
+fn a_file_of_the_users(engine: &dyn Engine) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("product.onnx");
     onnx::write(&path, &product(2.0)).unwrap();
     let graph = onnx::Model::open(&path).unwrap().graph(&onnx::Binding::default()).unwrap();
     let original =
         OriginalFile { path: path.clone(), sizes: BTreeMap::new(), graph: graph.clone() };
-    for engine in engines() {
-        let backend = open(engine, Some(&original));
-        assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
-        // Another graph is no longer the file; without the file only another graph can be compiled.
-        std::fs::rename(&path, path.with_extension("gone")).unwrap();
-        assert!(
-            backend.compile(&graph, Mode::Compile, &Tuning::default()).is_err(),
-            "{}",
-            engine.name()
-        );
-        assert_agree(
-            &run(backend.as_ref(), &product(3.0), Mode::Compile),
-            &product(3.0),
-            engine.name(),
-        );
-        std::fs::rename(path.with_extension("gone"), &path).unwrap();
-    }
+    let backend = open(engine, Some(&original));
+    assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
+    // Another graph is no longer the file; without the file only another graph can be compiled.
+    std::fs::remove_file(&path).unwrap();
+    let compiled = backend.compile(&graph, Mode::Compile, &Tuning::default());
+    assert!(compiled.is_err(), "{}", engine.name());
+    let other = product(3.0);
+    assert_agree(&run(backend.as_ref(), &other, Mode::Compile), &other, engine.name());
 }
 
-#[test]
-fn a_named_dimension_of_a_file_has_the_size_that_was_asked_for() {
+/// A named dimension of a file has the size that was asked for.
+fn named_dimensions(engine: &dyn Engine) {
     let built = |sizes: &BTreeMap<String, usize>| {
         let b = Builder::new("product");
         let x = b.input("x", TensorType::new(DType::F32, [sizes["batch"], sizes["tokens"], 3]));
@@ -157,48 +124,105 @@ fn a_named_dimension_of_a_file_has_the_size_that_was_asked_for() {
         let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };
         let graph = onnx::Model::open(&path).unwrap().graph(&binding).unwrap();
         let original = OriginalFile { path: path.clone(), sizes, graph: graph.clone() };
-        for engine in engines() {
-            let backend = open(engine, Some(&original));
-            assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
-        }
+        let backend = open(engine, Some(&original));
+        assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
     }
 }
 
-/// PyTorch's exporter names the batch `s31`, and repeats the name in the shapes of all values
-/// between.
-#[test]
-fn a_file_that_pytorch_exported_runs_at_any_batch() {
+/// A file that PyTorch exported runs at any batch. Its exporter names the batch `s31`, and repeats
+/// the name in the shapes of all values between.
+fn a_file_of_pytorch(engine: &dyn Engine) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch_export.onnx");
     let sizes = BTreeMap::from([("s31".to_owned(), 3)]);
     let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };
     let graph = onnx::Model::open(&path).unwrap().graph(&binding).unwrap();
     assert_eq!(eval_tensors(&graph, &inputs(&graph))[0].ty().sizes(), [3, 5]);
     let original = OriginalFile { path, sizes, graph: graph.clone() };
-    for engine in engines() {
-        let backend = open(engine, Some(&original));
-        assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
+    let backend = open(engine, Some(&original));
+    assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, engine.name());
+}
+
+/// Other weights than the compiled ones are refused.
+fn other_weights(engine: &dyn Engine) {
+    let backend = open(engine, None);
+    let graph = product(2.0);
+    let mut session =
+        backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
+    let mut state = State::initial(&product(3.0), backend.as_ref()).unwrap();
+    let inputs: Vec<_> = inputs(&graph).iter().map(|t| backend.upload(t).unwrap()).collect();
+    let mut outputs = vec![backend.output(&TensorType::new(DType::F32, [2, 4])).unwrap()];
+    let error = session.run(state.with(&inputs, &mut outputs)).err().unwrap().to_string();
+    assert!(error.contains("state `w`"), "{error}");
+    let mut state = State::initial(&graph, backend.as_ref()).unwrap();
+    assert!(session.run(state.with(&inputs, &mut outputs)).is_ok());
+    let error = session.run(state.with(&[], &mut outputs)).err().unwrap().to_string();
+    assert!(error.contains("number of inputs"), "{error}");
+    let mut narrow = vec![backend.output(&TensorType::new(DType::F32, [2, 3])).unwrap()];
+    assert!(session.run(state.with(&inputs, &mut narrow)).is_err());
+}
+
+/// Tests the engine of this name, or skips the calling test.
+fn with(name: &'static str, test: fn(&dyn Engine)) {
+    let engine = overdrive_foreign::find(name);
+    match engine.and_then(|engine| engine.find(&Places::default()).map(|_| engine)) {
+        Ok(engine) => test(engine),
+        Err(missing) => testkit::skip(testkit::Needs::Engine(name), missing),
     }
 }
 
+/// Tests for each engine: one that is missing must not hide behind another that is there.
+macro_rules! test_engines {
+    ($(#[$in_build:meta] $module:ident: $name:literal),*) => {
+        /// The engines that have tests.
+        const TESTED: &[&str] = &[$(#[$in_build] $name),*];
+
+        $(#[$in_build]
+        mod $module {
+            #[test]
+            fn the_built_in_models() {
+                super::with($name, super::the_built_in_models);
+            }
+
+            #[test]
+            fn a_file_of_the_users() {
+                super::with($name, super::a_file_of_the_users);
+            }
+
+            #[test]
+            fn named_dimensions() {
+                super::with($name, super::named_dimensions);
+            }
+
+            #[test]
+            fn a_file_of_pytorch() {
+                super::with($name, super::a_file_of_pytorch);
+            }
+
+            #[test]
+            fn other_weights() {
+                super::with($name, super::other_weights);
+            }
+        })*
+    };
+}
+
+test_engines!(
+    #[cfg(feature = "onnxruntime")]
+    onnxruntime: "onnxruntime",
+    #[cfg(feature = "onnxruntime")]
+    openvino: "onnxruntime-openvino",
+    #[cfg(feature = "tract")]
+    tract: "tract",
+    #[cfg(feature = "xla")]
+    xla: "xla-cpu"
+);
+
 #[test]
-fn other_weights_than_the_compiled_ones_are_refused() {
-    for engine in engines() {
-        let backend = open(engine, None);
-        let graph = product(2.0);
-        let mut session =
-            backend.compile(&graph, Mode::Compile, &Tuning::default()).unwrap().session().unwrap();
-        let mut state = State::initial(&product(3.0), backend.as_ref()).unwrap();
-        let inputs: Vec<_> = inputs(&graph).iter().map(|t| backend.upload(t).unwrap()).collect();
-        let mut outputs = vec![backend.output(&TensorType::new(DType::F32, [2, 4])).unwrap()];
-        let error = session.run(state.with(&inputs, &mut outputs)).err().unwrap().to_string();
-        assert!(error.contains("state `w`"), "{error}");
-        let mut state = State::initial(&graph, backend.as_ref()).unwrap();
-        assert!(session.run(state.with(&inputs, &mut outputs)).is_ok());
-        let error = session.run(state.with(&[], &mut outputs)).err().unwrap().to_string();
-        assert!(error.contains("number of inputs"), "{error}");
-        let mut narrow = vec![backend.output(&TensorType::new(DType::F32, [2, 3])).unwrap()];
-        assert!(session.run(state.with(&inputs, &mut narrow)).is_err());
-    }
+fn every_engine_on_the_processor_is_tested() {
+    let untested = |engine: &&&dyn Engine| {
+        engine.runs_on() == EngineDevice::Processor && !TESTED.contains(&engine.name())
+    };
+    assert_eq!(ENGINES.iter().find(untested).map(|engine| engine.name()), None);
 }
 
 #[test]

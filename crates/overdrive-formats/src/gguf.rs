@@ -1,5 +1,5 @@
-//! GGUF, one file with a model's sizes, weights and tokenizer: read as what it was made from, a
-//! model in Hugging Face's format.
+//! GGUF, one file with a model's sizes, weights and tokenizer. It is read as what it was made from,
+//! a model in Hugging Face's format, and written from one.
 //!
 //! Blocks of codes are decoded as ggml defines them. Some tensors are stored in another layout
 //! there: rotary pairs of Llama, norms of Gemma, matrices of GPT-2. They are converted back, so
@@ -7,13 +7,22 @@
 //! Names and layouts are those that `convert_hf_to_gguf.py` of llama.cpp writes.
 
 mod config;
+mod encoded;
 mod ggml_types;
 mod k_blocks;
+mod k_encoded;
 mod keys;
 mod layout;
+mod model;
 mod names;
 mod rotary;
+mod splits;
 mod tokenizer;
+mod tokens;
+mod writer;
+
+pub use encoded::GgufType;
+pub use model::{GgufKin, GgufSizes, WrittenModel, write};
 
 use crate::huggingface::{Config, FolderWeights, Tokenizer};
 use crate::{FormatError, Tensors, file as whole};

@@ -15,15 +15,34 @@ pub use folder_weights::{FolderWeights, read_weights};
 pub use tokenizer::Tokenizer;
 pub use writer::{CONTENTS, write, write_adapter};
 
+use crate::FormatError;
+use overdrive_files::{SETTINGS, read_text};
 use std::path::Path;
 
 /// Whether a folder means to be one of these, whatever else is wrong with it.
 pub fn is_at(folder: &Path) -> bool {
-    let text = overdrive_files::read_text(&folder.join("config.json"), overdrive_files::SETTINGS)
-        .unwrap_or_default();
+    let text = read_text(&folder.join("config.json"), SETTINGS).unwrap_or_default();
     let is_stored = |name: &&str| {
         folder.join(name).exists() || folder.join(format!("{name}.index.json")).exists()
     };
     text.contains("\"model_type\"")
         || (folder_weights::FILES.iter().any(is_stored) && !text.contains("overdrive_model"))
+}
+
+/// The template of a model's conversations, if its folder has one.
+///
+/// # Errors
+/// When a file that may hold it cannot be read.
+pub fn chat_template(folder: &Path) -> Result<Option<String>, FormatError> {
+    let (alone, settings) =
+        (folder.join("chat_template.jinja"), folder.join("tokenizer_config.json"));
+    if alone.exists() {
+        return Ok(Some(read_text(&alone, SETTINGS)?));
+    }
+    if !settings.exists() {
+        return Ok(None);
+    }
+    // Some folders list several by name, of which none is the one.
+    let settings = Config::read(&settings)?.to_json();
+    Ok(settings["chat_template"].as_str().map(str::to_owned))
 }

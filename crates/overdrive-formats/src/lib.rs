@@ -11,6 +11,7 @@ mod file;
 mod folder;
 pub mod gguf;
 pub mod huggingface;
+pub mod int4;
 mod little_endian;
 pub mod npy;
 pub mod npz;

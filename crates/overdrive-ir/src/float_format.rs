@@ -105,19 +105,6 @@ impl FloatFormat {
     /// The code nearest to `x`, ties to even. `Scale` formats round the exponent of a positive `x`
     /// likewise.
     pub fn encode(&self, x: f64, overflow: Overflow) -> u32 {
-        self.encode_by(x, overflow, f64::round_ties_even)
-    }
-
-    /// One of the two codes around `x`. The farther from zero has a probability equal to how far
-    /// `x` has come towards it, so that the expectation is `x`: `chance` is uniform in `[0, 1)`.
-    /// Values that have a code keep it.
-    pub fn encode_stochastic(&self, x: f64, overflow: Overflow, chance: f64) -> u32 {
-        debug_assert!((0.0..1.0).contains(&chance), "a chance is in [0, 1), not {chance}");
-        self.encode_by(x, overflow, |steps| (steps + chance).floor())
-    }
-
-    /// The code of `x` whose magnitude is rounded to whole steps by `round`.
-    fn encode_by(&self, x: f64, overflow: Overflow, round: impl Fn(f64) -> f64) -> u32 {
         let scale = self.specials == Specials::Scale;
         if x.is_nan() || (scale && x < 0.0) {
             return self.nan_code();
@@ -125,13 +112,13 @@ impl FloatFormat {
         let sign = if x.is_sign_negative() { self.sign_bit() } else { 0 };
         let (a, max_code) = (x.abs(), self.max_code());
         if scale {
-            let code = (round(a.log2()) + self.bias as f64).max(0.0);
+            let code = (a.log2().round_ties_even() + self.bias as f64).max(0.0);
             return if code <= max_code as f64 { code as u32 } else { self.beyond(overflow) };
         }
         // Spacing of representable numbers around `a`; dividing by a power of two is exact in f64.
         let exponent = if a == 0.0 { i32::MIN } else { exponent_of(a) }.max(1 - self.bias);
         let quantum = 2f64.powi(exponent - self.mantissa_bits as i32);
-        let steps = round(a / quantum);
+        let steps = (a / quantum).round_ties_even();
         let normal = 1u64 << self.mantissa_bits;
         // Codes of one sign are consecutive integers, so a carry into the next binade is plain
         // addition.

@@ -62,15 +62,14 @@ pub enum Note {
         /// Why it was refused.
         reason: String,
     },
-    /// A value that is computed again and not kept. The backward computes it again to fit a memory
-    /// limit; the steps that read it do so where that moves fewer bytes.
+    /// A value that is computed again and not kept.
     Recomputed {
         /// Name of the op that computes it.
         op: String,
         /// Its scope.
         scope: String,
-        /// The saving.
-        reason: String,
+        /// Who computes it again, and the saving.
+        why: Recomputing,
     },
     /// A value that waits outside of main memory until it is needed, to fit a memory limit.
     Offloaded {
@@ -88,6 +87,28 @@ pub enum Note {
         /// From which type to which, and why.
         reason: String,
     },
+}
+
+/// Why a value is computed again and not kept.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Recomputing {
+    /// The backward computes it again, so that the plan fits a memory limit.
+    ForMemory {
+        /// Bytes that need not be kept for it.
+        kept_bytes: usize,
+    },
+    /// The steps that read it compute it again, because that moves fewer bytes.
+    ForTraffic {
+        /// Bytes that they move less.
+        moved_bytes: i64,
+    },
+}
+
+impl Note {
+    /// The backward computes a value again to fit a memory limit.
+    pub fn is_recomputed_for_memory(&self) -> bool {
+        matches!(self, Self::Recomputed { why: Recomputing::ForMemory { .. }, .. })
+    }
 }
 
 /// How a memory limit changed a plan; seconds are estimates ([`Plan::seconds`]).

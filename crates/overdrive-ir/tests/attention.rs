@@ -144,7 +144,9 @@ fn sites_within_attention_are_not_given_out_again() {
     let q = b.input("q", TensorType::new(DType::F32, [1usize, 1, 2, 4]));
     let seed = b.input("seed", Dropout::SEED);
     b.site();
-    let [out, _] = q.attention_dropout([q, q], Attention::FULL, (0.5, seed));
+    let dropout = Some(Dropout { rate: 0.5, site: b.site() });
+    let attention = Attention { dropout, ..Attention::FULL };
+    let [out, _] = q.attention_with([q, q], attention, vec![], &[seed]);
     b.output("y", out);
     let graph = b.finish().unwrap();
     let own = graph.nodes()[0].op.composite::<Attention>().unwrap().dropout.unwrap().site;

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
-    /// The time of a call.
+    /// The time of a call, or of a token.
     Latency,
-    /// The time of a call of many samples.
+    /// The time of a call of many samples, or of a token of many sequences.
     Throughput,
     /// Bytes on the device while it runs.
     Memory,
@@ -42,6 +42,10 @@ pub enum Effort {
 pub struct Asked {
     /// The quantity to reduce.
     pub target: Target,
+    /// Where the time of decoding counts in place of a call's: the tokens before the one that is
+    /// timed.
+    #[serde(default)]
+    pub decode: Option<usize>,
     /// The metric that judges.
     pub metric: Metric,
     /// Largest loss allowed, in the unit of the metric.

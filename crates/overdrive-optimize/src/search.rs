@@ -136,20 +136,17 @@ impl Search<'_, '_> {
     /// Judges formats where forms are chosen, the best in the target first. A format that is
     /// clearly worse than one that keeps the limit is left out.
     fn choose(&mut self, formats: &[&str]) -> Result<(), Halt> {
-        let first = |format: &str| {
-            self.of_format(format).into_iter().find(|&at| self.tried[at].fate == Fate::NotReached)
+        // The first mode of a format stands for all of them: its time is that of each.
+        let unseen = |format: &&str| {
+            let mut members = self.of_format(format);
+            members.retain(|&at| self.tried[at].fate == Fate::NotReached);
+            let first = members.first()?;
+            self.ranking().cost(*first).is_some().then_some(members)
         };
-        let mut order: Vec<usize> = formats.iter().filter_map(|format| first(format)).collect();
-        order.retain(|&at| self.ranking().cost(at).is_some());
-        order.sort_by(|&a, &b| self.ranking().order(a, b));
-        let order: Vec<String> = order.iter().map(|&at| self.tried[at].format.clone()).collect();
+        let mut order: Vec<Vec<usize>> = formats.iter().filter_map(unseen).collect();
+        order.sort_by(|a, b| self.ranking().order(a[0], b[0]));
         let mut best: Option<usize> = None;
-        for format in &order {
-            let members: Vec<usize> = self
-                .of_format(format)
-                .into_iter()
-                .filter(|&at| self.tried[at].fate == Fate::NotReached)
-                .collect();
+        for members in order {
             if let Some(best) = best
                 && self.asked.effort < Effort::High
                 && self.ranking().is_clearly_worse(members[0], best)

@@ -149,6 +149,7 @@ impl Machine for PlantedMachine {
 }
 
 const ASKED: Asked = Asked {
+    decode: None,
     target: Target::Latency,
     metric: Metric::Top1,
     limit: 0.5,

@@ -9,7 +9,7 @@
 //! the same operands (random draws keep their site), so every result keeps its bits. Common
 //! subexpressions must be merged before this pass, never after.
 
-use overdrive_ir::plan::Note;
+use overdrive_ir::plan::{Note, Recomputing};
 use overdrive_ir::{Builder, Expr, Graph, GraphError, Node, NodeId, Origin, Value};
 use std::collections::{BTreeSet, HashMap};
 
@@ -83,11 +83,10 @@ pub fn rematerialize(
     kept.extend(graph.nodes().iter().filter(meets).flat_map(|node| node.results.clone()));
     for &value in step.saved.difference(&kept) {
         let (_, node) = step.producer(value).expect("saved values are computed");
-        let bytes = graph.ty(value).bytes();
         notes.push(Note::Recomputed {
             op: node.op.name(),
             scope: node.scope.to_string(),
-            reason: format!("{bytes} bytes are not kept for the backward"),
+            why: Recomputing::ForMemory { kept_bytes: graph.ty(value).bytes() },
         });
     }
     step.rebuild(&kept)

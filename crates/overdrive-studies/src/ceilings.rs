@@ -32,23 +32,47 @@ impl CeilingSizes {
     }
 }
 
-/// Every ceiling of every device of the context; one that cannot be measured is left out.
-pub fn ceilings(context: &Context<'_>) -> Vec<Ceiling> {
+/// The work of a ceiling.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum CeilingWork {
+    /// A copy of f32.
+    Copy,
+    /// Square products of a type.
+    Products(DType, Precision),
+}
+
+impl CeilingWork {
+    /// Products of f32.
+    pub const F32: Self = Self::Products(DType::F32, Precision::Exact);
+
+    /// All of it, in the order of a report.
+    pub const ALL: [Self; 7] = [
+        Self::Copy,
+        Self::F32,
+        Self::Products(DType::BF16, Precision::Exact),
+        Self::Products(DType::F32, Precision::Tf32),
+        Self::Products(DType::F16, Precision::Exact),
+        Self::Products(DType::F8E4M3, Precision::Exact),
+        Self::Products(DType::I8, Precision::Exact),
+    ];
+
+    /// Whether a device is measured on it. Processors are held against f32 and bf16 alone.
+    fn is_of(self, device: &Device<'_>) -> bool {
+        let Self::Products(dtype, precision) = self else { return true };
+        let everywhere = precision == Precision::Exact && matches!(dtype, DType::F32 | DType::BF16);
+        (everywhere || device.is_accelerator())
+            && device.backend.description().contraction_dtypes.contains(&dtype)
+    }
+}
+
+/// The ceilings of every device of the context on this work; one that cannot be measured is left
+/// out.
+pub fn ceilings(context: &Context<'_>, work: &[CeilingWork]) -> Vec<Ceiling> {
     let context = &context.with_one_seed();
     let mut found = Vec::new();
     for device in context.parties.devices {
-        let mut kinds =
-            vec![None, Some((DType::F32, Precision::Exact)), Some((DType::BF16, Precision::Exact))];
-        if device.is_accelerator() {
-            kinds.push(Some((DType::F32, Precision::Tf32)));
-            kinds.extend(
-                [DType::F16, DType::F8E4M3, DType::I8].map(|dtype| Some((dtype, Precision::Exact))),
-            );
-        }
-        kinds.retain(|kind| {
-            kind.is_none_or(|(d, _)| device.backend.description().contraction_dtypes.contains(&d))
-        });
-        found.extend(kinds.into_iter().filter_map(|kind| ceiling(context, device, kind).ok()));
+        let its = work.iter().filter(|work| work.is_of(device));
+        found.extend(its.filter_map(|work| ceiling(context, device, *work).ok()));
     }
     found
 }
@@ -69,28 +93,28 @@ fn product(
     b.finish()
 }
 
-/// Bandwidth, or products in a type.
+/// The ceiling of a device on this work.
 fn ceiling(
     context: &Context<'_>,
     device: &Device<'_>,
-    kind: Option<(DType, Precision)>,
+    work: CeilingWork,
 ) -> Result<Ceiling, Failure> {
     let failed = |e: overdrive_ir::GraphError| Failure::failed(e.to_string());
     let threads = device.threads;
     let CeilingSizes { copied, edge } = CeilingSizes::of(device);
     // As a function of the number of rows.
-    let graph = |rows| match kind {
-        None => copy(DType::F32, &[rows, edge]),
-        Some(kind) => product(kind, [rows, edge]),
+    let graph = |rows| match work {
+        CeilingWork::Copy => copy(DType::F32, &[rows, edge]),
+        CeilingWork::Products(dtype, precision) => product((dtype, precision), [rows, edge]),
     };
-    let (rows, probe) = match kind {
-        None => {
+    let (rows, probe) = match work {
+        CeilingWork::Copy => {
             let bytes = 2 * 4 * copied as u64;
             let name = format!("copy {} MiB t{threads}", bytes >> 20);
             let kind = CeilingKind::Bandwidth;
             (copied / edge, Probe { name, kind, amount_per_call: bytes, threads })
         }
-        Some((dtype, precision)) => {
+        CeilingWork::Products(dtype, precision) => {
             let flops = 2 * (edge as u64).pow(3);
             let rounded = if precision == Precision::Tf32 { "t" } else { "" };
             let name = format!("matmul {rounded}{dtype} {edge} t{threads}");
@@ -104,10 +128,10 @@ fn ceiling(
         .with_sampled_rows((rows, 1), graph)
         .map_err(failed)?;
     // tf32 keeps as many digits as f16.
-    let judged_as = match kind {
-        Some((DType::F32, Precision::Tf32)) => DType::F16,
-        Some((dtype, _)) => dtype,
-        None => DType::F32,
+    let judged_as = match work {
+        CeilingWork::Products(DType::F32, Precision::Tf32) => DType::F16,
+        CeilingWork::Products(dtype, _) => dtype,
+        CeilingWork::Copy => DType::F32,
     };
     let entry = Entry { dtype: judged_as, ..Entry::plain(&workload, device, Mode::Compile) };
     let oracle = workload.oracle(context);

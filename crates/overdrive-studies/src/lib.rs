@@ -26,7 +26,7 @@ mod tolerance;
 mod workload;
 
 pub use allowance::Allowance;
-pub use ceilings::ceilings;
+pub use ceilings::{CeilingWork, ceilings};
 pub use compilation::compilation;
 pub use context::{
     Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES, Parties, Probes,

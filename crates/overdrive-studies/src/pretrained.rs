@@ -26,6 +26,8 @@ mod phi;
 mod preprocessing;
 mod rotary;
 mod save;
+mod save_gguf;
+mod save_int4;
 mod source;
 mod vit;
 mod whisper;
@@ -37,8 +39,9 @@ pub use facts::ModelTask;
 pub use labels::{Labels, Problem};
 
 use crate::Template;
-use names::{Fitted, fit};
+use names::{Fitted, fit, layer_of};
 use overdrive_formats::huggingface::{Config, Tokenizer};
+use overdrive_formats::int4::{self, Int4Config};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Graph, GraphError, Init};
 use serde_json::Value;
@@ -99,10 +102,21 @@ impl Pretrained {
             ModelTask::Classifier => Labels::read(config)?,
             ModelTask::Decoder | ModelTask::Encoder | ModelTask::Other => None,
         };
-        let coding = Coding::read(config)?;
-        let graph = declared(coding.as_ref(), architecture.whole()?)?;
         let mut notes = architecture.notes(config, beside)?;
-        let (stored, said) = source.weights()?;
+        let of_int4 = Int4Config::read(config)?;
+        let of_own = if of_int4.is_none() { Coding::read(config)? } else { None };
+        let (mut stored, said) = source.weights()?;
+        let config = &source.config;
+        let coding = match &of_int4 {
+            None => of_own,
+            Some(found) => {
+                let float = architecture.whole()?;
+                let forms = int4::restored(&stored.path, found, &mut stored.tensors)?;
+                let own = |(name, form): (String, _)| (layer_of(&facts, &float, &name), form);
+                Some(Coding::of_int4(config, found, &forms.into_iter().map(own).collect())?)
+            }
+        };
+        let graph = declared(coding.as_ref(), architecture.whole()?)?;
         notes.extend(said);
         if stored.stored.contains(&DType::F64) {
             notes.push("weights are stored as f64 and rounded to f32".to_owned());
@@ -120,7 +134,9 @@ impl Pretrained {
             fit(&facts, &graph, stored.tensors, &mut notes);
         if let Some(coding) = &coding {
             notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
-            tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
+            if of_int4.is_none() {
+                tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
+            }
         }
         check_head(&architecture, &graph, (&tensors, &stored.path))?;
         let differences = Differences::but_for_width(&graph, &tensors);

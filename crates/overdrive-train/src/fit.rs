@@ -78,7 +78,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let (report, (drawn, all)) = trainer.step_beside(&now, meanwhile)?;
         next = drawn;
         wishes_on = observer.stepped(&report).is_continue();
-        let goes_on = if ranks.count() > 1 { all? } else { wishes_on };
+        let goes_on = all?.unwrap_or(wishes_on);
         progress.done = trainer.done();
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;

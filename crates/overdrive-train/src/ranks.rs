@@ -71,12 +71,15 @@ impl Ranks<'_> {
         Ok(agree(communicator, "what is trained", &lines())?)
     }
 
-    /// Whether all ranks want to go on.
-    pub(crate) fn all(self, goes_on: bool) -> Result<bool, TrainError> {
+    /// Whether all ranks want to go on; `None` for a single rank, whose own wish decides.
+    pub(crate) fn all(self, goes_on: bool) -> Result<Option<bool>, TrainError> {
+        if self.count() == 1 {
+            return Ok(None);
+        }
         let mut all = true;
         let mine = [u8::from(goes_on)];
         self.share("the end of a step", &mine, |_, bytes| all &= bytes == [1])?;
-        Ok(if self.0.is_some() { all } else { goes_on })
+        Ok(Some(all))
     }
 
     /// The bytes of rank 0.

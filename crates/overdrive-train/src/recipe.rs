@@ -4,7 +4,6 @@
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
-use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_passes::{Float8, Lora, Scaling};
 use serde::{Deserialize, Serialize};
 
@@ -163,7 +162,7 @@ impl Recipe {
         if float8.multiple == 0 {
             return fault("float8.multiple", "at least 1", "0".to_owned());
         }
-        if float8.scaling == Scaling::Delayed && float8.granularity != Float8Granularity::Tensor {
+        if float8.scaling == Scaling::Delayed && !float8.granularity.may_be_delayed() {
             let expected = "`current`, or `tensor` as float8.granularity";
             return fault("float8.scaling", expected, "`delayed`".to_owned());
         }

@@ -9,10 +9,7 @@ use overdrive::ir::plan::{Note, Space};
 pub(crate) fn told(plan: &Plan) -> Option<String> {
     let limited = plan.limited?;
     let count = |matches: fn(&Note) -> bool| plan.notes.iter().filter(|note| matches(note)).count();
-    let again = count(|note| match note {
-        Note::Recomputed { reason, .. } => reason.contains("for the backward"),
-        _ => false,
-    });
+    let again = count(Note::is_recomputed_for_memory);
     let values = count(|note| matches!(note, Note::Offloaded { scope, .. } if !scope.is_empty()));
     let done = [
         (again, "values are computed again"),

@@ -15,12 +15,16 @@ pub enum Needs {
     Gpu,
     /// Two GPUs, and NCCL for their collectives.
     TwoGpus,
+    /// A GPU of the generation Hopper, for kernels of its own instructions.
+    Hopper,
+    /// A processor with this instruction set, by its name.
+    InstructionSet(&'static str),
     /// A machine without a driver, to test the messages there.
     NoDriver,
     /// The compiler of kernels.
     Nvrtc,
-    /// An engine of somebody else: ONNX Runtime, tract, OpenVINO.
-    Engine,
+    /// An engine of somebody else, by its name. Another engine does not replace it.
+    Engine(&'static str),
     /// A plugin of PJRT.
     Pjrt,
     /// Python with the server's schema of repositories.
@@ -33,9 +37,10 @@ impl Needs {
         match self {
             Needs::Gpu => "gpu",
             Needs::TwoGpus => "two-gpus",
+            Needs::Hopper => "hopper",
             Needs::NoDriver => "no-driver",
             Needs::Nvrtc => "nvrtc",
-            Needs::Engine => "engine",
+            Needs::InstructionSet(name) | Needs::Engine(name) => name,
             Needs::Pjrt => "pjrt",
             Needs::TritonSchema => "triton-schema",
         }

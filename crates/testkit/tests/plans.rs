@@ -182,11 +182,7 @@ fn a_training_step_fits_a_memory_limit_by_computing_values_again() {
         plan(&step, Mode::Compile, &device(), &tuning)
     };
     let peak = |plan: &Plan| plan.peak_bytes(Space::MAIN);
-    let for_backward = |note: &Note| match note {
-        Note::Recomputed { reason, .. } => reason.contains("for the backward"),
-        _ => false,
-    };
-    let recomputed = |plan: &Plan| plan.notes.iter().any(for_backward);
+    let recomputed = |plan: &Plan| plan.notes.iter().any(Note::is_recomputed_for_memory);
     let free = planned(None).unwrap();
     let most = peak(&free);
     assert_eq!(planned(Some(most)).unwrap(), free, "what fits is left alone");

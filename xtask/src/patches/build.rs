@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::patch::Test;
+use crate::check::{Extent, features};
 use crate::skips;
 use crate::step::Tally;
 use crate::workspace::{TARGET_FOLDER, Workspace};
@@ -66,7 +67,8 @@ impl Built {
         targets: &BTreeSet<&str>,
     ) -> Result<Self> {
         let mut command = copy.command("cargo");
-        command.args(["test", "--workspace", "--no-run", "--message-format", "json"]);
+        command.arg("test").args(features(Extent::Full));
+        command.args(["--no-run", "--message-format", "json"]);
         command.args(targets.iter().flat_map(|target| ["--test", target]));
         command.env(TARGET_FOLDER, workspace.target()?);
         // Progress and errors go straight to the terminal.

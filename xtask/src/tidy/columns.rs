@@ -1,5 +1,5 @@
 //! Lines of code, comments and docs end at 100 columns, so that two files fit beside each other.
-//! Manifests and the sources of pages are code.
+//! Manifests, scripts of CI and the sources of pages are code.
 //!
 //! Lines that cannot be broken are free:
 //! - a single word (an address, a link);
@@ -12,7 +12,9 @@ use super::tree::{File, Tree};
 
 const WIDTH: usize = 100;
 /// Languages that people write here, prose among them, by extension.
-const WRITTEN: &[&str] = &["rs", "cu", "cuh", "py", "js", "css", "html", "toml", "md"];
+/// `run` is `.ci/run`, whose name has no extension.
+const WRITTEN: &[&str] =
+    &["rs", "cu", "cuh", "py", "js", "css", "html", "toml", "md", "sh", "yml", "run"];
 /// The marks that may stand in front of the words of a line: comments, list items, quotes.
 const LEADS: &[&str] = &["//!", "///", "//", "#", "-", "*", ">"];
 
@@ -66,6 +68,7 @@ mod tests {
         assert_eq!(lines(&format!("{report}/assets/ours.css"), &wide), [Some(1)]);
         assert_eq!(lines(&format!("{report}/assets/roboto.css"), &wide), [], "it came from others");
         assert_eq!(lines("results/h200/report.html", &wide), [], "a run wrote it");
+        assert_eq!(lines(".ci/run", &wide), [Some(1)]);
         assert_eq!(lines("data.json", &wide), [], "data are not written by people");
     }
 

@@ -1,4 +1,4 @@
-//! A GPU as NVIDIA's management library sees it: energy, power, clock, and why the clock is low.
+//! A GPU as NVIDIA's management library sees it: its energy, and why its clock is low.
 //! The library is loaded on demand. If it is missing, an error says so.
 //!
 //! Nothing here changes a setting of the card.
@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
@@ -84,30 +83,6 @@ impl Gpu {
     pub fn total_energy_joules(&self) -> Result<f64, Failure> {
         self.ask("total energy", |device| device.total_energy_consumption())
             .map(|mj| mj as f64 * 1e-3)
-    }
-
-    /// Power drawn now, in watts.
-    ///
-    /// # Errors
-    /// When the GPU does not tell or does not answer.
-    pub fn power_watts(&self) -> Result<f64, Failure> {
-        self.ask("power", |device| device.power_usage()).map(|mw| f64::from(mw) * 1e-3)
-    }
-
-    /// Clock of the multiprocessors now, in MHz.
-    ///
-    /// # Errors
-    /// When the GPU does not tell or does not answer.
-    pub fn sm_clock_mhz(&self) -> Result<u32, Failure> {
-        self.ask("SM clock", |device| device.clock_info(Clock::SM))
-    }
-
-    /// Highest clock that the multiprocessors could have, in MHz: the one for theoretical peaks.
-    ///
-    /// # Errors
-    /// When the GPU does not tell or does not answer.
-    pub fn max_sm_clock_mhz(&self) -> Result<u32, Failure> {
-        self.ask("highest SM clock", |device| device.max_clock_info(Clock::SM))
     }
 
     /// Why the clock is lower now than it could be, as flags of a sample; empty where nothing holds

@@ -72,7 +72,8 @@ impl Operand {
     /// # Safety
     /// The slot has its memory, initialised, and nobody writes it while the view lives.
     unsafe fn view<'a, T>(&self, slots: &'a SlotTable, offset: usize) -> View<'a, T> {
-        // SAFETY: as the caller promised; the plan's views stay inside of their slots.
+        // SAFETY: the slot has `elements` elements, by its bytes in the plan; nobody writes them
+        // while the view lives.
         let data = unsafe { slots.slice(self.slot, self.elements) };
         View::new(&data[(self.offset + offset).min(self.elements)..], self.shape, self.strides)
     }

@@ -82,7 +82,8 @@ impl Sums {
     ) {
         match self {
             Self::Stored(access) => {
-                // SAFETY: as the caller promised.
+                // SAFETY: `view` asks for what `take` was promised: the slot's memory, apart from
+                // what the product reads.
                 product(ProductOutput::Store(unsafe { view(slots, shape, access) }));
             }
             Self::Applied(epilogue, place) => {
@@ -90,8 +91,8 @@ impl Sums {
                 let place = place.as_ref().filter(|_| epilogue.lends_its_place(slots));
                 product(match place {
                     Some(access) => {
-                        // SAFETY: the caller's promise covers every slot of the step, this one too;
-                        // the epilogue writes an element after it has read its sum.
+                        // SAFETY: the slot is one of the step's, with its memory; the epilogue
+                        // writes an element after it has read its sum.
                         ProductOutput::InPlace(unsafe { view(slots, shape, access) }, &applied)
                     }
                     None => ProductOutput::Apply(shape, &applied),
@@ -109,7 +110,8 @@ unsafe fn view<'a, A>(slots: &'a SlotTable, shape: [usize; 4], access: &Access) 
     let strides = [0, 1, 2, 3].map(|d| access.strides[d] as usize);
     let last = |d: usize| shape[d].saturating_sub(1) * strides[d];
     let (first, reach) = (access.offset as usize, (0..4).map(last).sum::<usize>() + 1);
-    // SAFETY: as the caller promised; the access stays inside of its slot.
+    // SAFETY: the access stays inside of its slot, so `first + reach` elements exist; no operand of
+    // the product shares their bytes.
     let data = unsafe { slots.slice_mut::<A>(access.slot, first + reach) };
     ViewMut::new(&mut data[first..], shape, strides)
 }

@@ -113,8 +113,8 @@ impl<A: Copy + AddAssign> To<A> {
     /// Nobody else touches the part.
     pub(super) unsafe fn take(&self, sums: &[A; SIDE * SIDE]) {
         for (i, sums) in sums.chunks_exact(SIDE).enumerate().take(self.rows) {
-            // SAFETY: `i` is one of the part's rows, which has `cols` elements and is the caller's
-            // alone.
+            // SAFETY: `i` is below `rows`, so the row has `cols` elements, and nobody else touches
+            // the part.
             let to =
                 unsafe { std::slice::from_raw_parts_mut(self.c.add(i * self.stride), self.cols) };
             if self.accumulate {

@@ -79,7 +79,8 @@ fn split(from: &[f32], [first, second, third]: [&mut [bf16]; 3]) {
 /// # Safety
 /// As for [`pack`]; [`is_supported`] said yes.
 pub(super) unsafe fn pack_bf16x3(block: OperandLines<f32>, panel: Panel, to: *mut u8) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `is_supported` said yes, so the CPU has the vectors; the block can be read, and `to`
+    // has room.
     unsafe { pack_steps(block, panel, to) }
 }
 
@@ -250,7 +251,8 @@ unsafe fn split_chunk(
 /// # Safety
 /// [`is_supported`] said yes; the block is as [`PackedBlock`] says.
 pub(super) unsafe fn f32_amx(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `is_supported` said yes, so the CPU has the vectors; the block is as `PackedBlock`
+    // says.
     unsafe { compute(block) }
 }
 
@@ -315,8 +317,9 @@ impl Dot for Bf16x3 {
 
     #[inline(always)]
     unsafe fn walk(a: Left, b: *const u8, steps: usize, after: After) {
-        // SAFETY: as the caller promised; a prefetch never faults. The small products come first: a
-        // path through the six on which either factor stays.
+        // SAFETY: the registers are configured; `a` and `b` have `steps` steps, at least one; a
+        // prefetch never faults. The small products come first: a path through the six on which
+        // either factor stays.
         unsafe {
             asm!(
                 "2:",
@@ -352,8 +355,8 @@ impl Dot for Bf16x3 {
         steps: usize,
         to: To<f32>,
     ) {
-        // SAFETY: as the caller promised; the CPU has the vectors where it has the tiles, as
-        // `is_supported` knows.
+        // SAFETY: the panels have `steps` steps, and nobody else touches `to`. The CPU has the
+        // vectors where it has the tiles, as `is_supported` knows.
         unsafe {
             if !are_finite(sums) {
                 multiply_add(sums, panels, steps);
@@ -425,11 +428,13 @@ unsafe fn multiply_add(sums: &mut [f32; SIDE * SIDE], [a, b]: [*const u8; 2], st
 mod tests {
     use super::*;
     use crate::isa::InstructionSet;
+    use testkit::Needs;
 
     #[test]
     fn lines_are_split_as_numbers_are() {
-        if !InstructionSet::Amx.is_usable() {
-            return;
+        let set = InstructionSet::Amx;
+        if !set.is_usable() {
+            return testkit::skip(Needs::InstructionSet(set.name()), "this processor lacks it");
         }
         let mut bits = 1_u32;
         for _ in 0..1 << 14 {

@@ -23,7 +23,8 @@ use super::transpose::transpose_units;
 /// # Safety
 /// Every element of `block` can be read, and `to` has room for the panels.
 pub(super) unsafe fn pack<T: Copy + Default>(block: OperandLines<T>, panel: Panel, to: *mut u8) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the block can be read, each panel begins at its `start`, and `to` has room for all of
+    // them.
     unsafe {
         let packed = pack_side_by_side(block, panel, to.cast::<T>());
         for (part, start) in block.panels(panel).skip(packed) {
@@ -42,8 +43,8 @@ unsafe fn pack_side_by_side<T: Copy + Default>(
     if block.line_stride != 1 {
         return 0;
     }
-    // SAFETY: the callers pass the contract of `pack` on: the block can be read, and `to` has room
-    // for its panels.
+    // SAFETY: each path reads elements of the block and writes whole panels, for which `to` has
+    // room.
     unsafe {
         match (panel.group, panel.width) {
             (1, 32) => copy_rows::<T, 32>(block, panel, to),
@@ -79,7 +80,8 @@ pub(super) unsafe fn pack_widened<T: Widen<W>, W: Copy + Default>(
     for (part, start) in block.panels(panel) {
         for k0 in (0..part.k).step_by(depth) {
             let chunk = OperandLines { from: part.at(0, k0), k: (part.k - k0).min(depth), ..part };
-            // SAFETY: as the caller promised; `buffer` holds `width x depth` elements.
+            // SAFETY: a chunk is at most `width` lines of `depth` elements, which `buffer` holds;
+            // its place in `to` is `k0` rows behind the panel's start.
             unsafe {
                 let widened = widen(chunk, &mut buffer);
                 let to = to.cast::<W>().add(start + k0 * panel.width);
@@ -134,8 +136,8 @@ unsafe fn widen<T: Widen<W>, W>(chunk: OperandLines<T>, buffer: &mut [W]) -> Ope
 /// # Safety
 /// As for [`pack`].
 pub(super) unsafe fn pack_shifted(block: OperandLines<i8>, panel: Panel, to: *mut u8) {
-    // SAFETY: as the caller promised; the head of a panel is a group of four bytes for each of its
-    // columns.
+    // SAFETY: the head of a panel is a group of four bytes for each of its columns, and `to` has
+    // room for heads and bodies.
     unsafe {
         if panel.head == 0 {
             pack(block, panel, to);
@@ -166,7 +168,8 @@ pub(super) unsafe fn pack_shifted(block: OperandLines<i8>, panel: Panel, to: *mu
 /// # Safety
 /// As for [`pack`], with at most `panel.width` lines, and a panel without a head.
 unsafe fn pack_panel<T: Copy + Default>(block: OperandLines<T>, panel: Panel, to: *mut T) {
-    // SAFETY: as the caller promised.
+    // SAFETY: there are at most `width` lines, so each path writes within one panel, for which `to`
+    // has room.
     unsafe {
         let done = match panel.group {
             #[cfg(target_arch = "x86_64")]
@@ -340,7 +343,8 @@ unsafe fn copy_lines<T: Copy>(block: OperandLines<T>, panel: Panel, to: *mut T) 
 /// packed: all.
 unsafe fn copy_few<T: Copy>(block: OperandLines<T>, panel: Panel, to: *mut T) -> usize {
     unsafe fn piece<T: Copy, const N: usize>(from: *const T, to: *mut T) {
-        // SAFETY: the caller has `N` elements to read and room for them.
+        // SAFETY: `from` has `N` elements and `to` room for them; neither has to be aligned to all
+        // of them.
         unsafe { to.cast::<[T; N]>().write_unaligned(from.cast::<[T; N]>().read_unaligned()) }
     }
     for k in 0..block.k {

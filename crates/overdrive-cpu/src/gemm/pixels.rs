@@ -47,7 +47,7 @@ impl PixelConfig {
     /// # Safety
     /// The CPU has AMX.
     pub(crate) unsafe fn hold(&self, work: impl FnOnce()) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the CPU has AMX, and `config` is a configuration in 64 bytes.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &self.config, options(nostack, readonly)) };
         work();
         // SAFETY: the registers are those configured above, and `work` is done with them.
@@ -63,7 +63,8 @@ impl PixelConfig {
     /// - 16 rows of 32 sums of either tile can be written, those of the second after the first's.
     pub(crate) unsafe fn multiply(&self, tiles: PixelTiles<'_>) {
         let PixelTiles { pixels: [p0, p1], pixel_bytes, offsets, b, c: [c0, c1], c_bytes } = tiles;
-        // SAFETY: as the caller promised.
+        // SAFETY: pixels can be read at each offset, and the panel has a step for each. Both tiles
+        // of C have 16 rows of 32 sums.
         unsafe {
             asm!(
                 "tilezero tmm0",

@@ -28,12 +28,13 @@ impl<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAssign> Simd for
     }
     #[inline(always)]
     unsafe fn load(from: *const T) -> Self::Vector {
-        // SAFETY: the caller's pointer has a vector behind it.
+        // SAFETY: `from` has `LANES` elements, and an array of them needs no more alignment than
+        // one.
         unsafe { from.cast::<[T; LANES]>().read() }
     }
     #[inline(always)]
     unsafe fn splat(from: *const T) -> Self::Vector {
-        // SAFETY: the caller's pointer has an element behind it.
+        // SAFETY: `from` has an element.
         [unsafe { *from }; LANES]
     }
     #[inline(always)]
@@ -43,13 +44,14 @@ impl<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAssign> Simd for
     #[inline(always)]
     unsafe fn add_to(acc: Self::Vector, to: *mut T) {
         for (lane, value) in acc.into_iter().enumerate() {
-            // SAFETY: the caller's pointer has a vector behind it.
+            // SAFETY: `to` has `LANES` elements.
             unsafe { *to.add(lane) += value }
         }
     }
     #[inline(always)]
     unsafe fn store(acc: Self::Vector, to: *mut T) {
-        // SAFETY: the caller's pointer has room for a vector.
+        // SAFETY: `to` has room for `LANES` elements, and an array of them needs no more alignment
+        // than one.
         unsafe { to.cast::<[T; LANES]>().write(acc) }
     }
     #[inline(always)]
@@ -61,7 +63,8 @@ impl<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAssign> Simd for
 unsafe fn portable<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAssign>(
     block: &PackedBlock<T>,
 ) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the block's panels are 4 and 8 wide, as this sweep takes them; arrays need no
+    // instructions.
     unsafe {
         sweep::<Array<T>, 4, 1>(block, |tile: SimdTile<'_, Array<T>>| match tile.rows {
             1 => micro_kernel::<_, 4, 1, 1>(tile),
@@ -77,7 +80,7 @@ unsafe fn portable<T: Copy + Default + Add<Output = T> + Mul<Output = T> + AddAs
 /// # Safety
 /// The block is as [`PackedBlock`] says, with panels of 4 and 8.
 pub(super) unsafe fn f32_portable(block: &PackedBlock<f32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the block's panels are 4 and 8 wide, as `portable` asks for.
     unsafe { portable(block) }
 }
 
@@ -86,7 +89,7 @@ pub(super) unsafe fn f32_portable(block: &PackedBlock<f32>) {
 /// # Safety
 /// The block is as [`PackedBlock`] says, with panels of 4 and 8.
 pub(super) unsafe fn f64_portable(block: &PackedBlock<f64>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the block's panels are 4 and 8 wide, as `portable` asks for.
     unsafe { portable(block) }
 }
 
@@ -95,7 +98,7 @@ pub(super) unsafe fn f64_portable(block: &PackedBlock<f64>) {
 /// # Safety
 /// The block is as [`PackedBlock`] says, with panels of 4 and 8.
 pub(super) unsafe fn i8_portable(block: &PackedBlock<i32>) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the block's panels are 4 and 8 wide, as `portable` asks for.
     unsafe { portable(block) }
 }
 

@@ -226,12 +226,14 @@ macro_rules! simd {
             }
             #[inline(always)]
             unsafe fn load(from: *const Self::Unit) -> Self::Vector {
-                // SAFETY: the caller's pointer has a vector behind it.
+                // SAFETY: a vector lies behind `from`; kernels call this only where the
+                // instructions exist.
                 unsafe { $load(from) }
             }
             #[inline(always)]
             unsafe fn splat(from: *const Self::Unit) -> Self::Vector {
-                // SAFETY: the caller's pointer has a unit behind it.
+                // SAFETY: a unit lies behind `from`; kernels call this only where the instructions
+                // exist.
                 unsafe { $splat(*from) }
             }
             #[inline(always)]
@@ -241,12 +243,14 @@ macro_rules! simd {
             }
             #[inline(always)]
             unsafe fn add_to(acc: Self::Vector, to: *mut Self::Acc) {
-                // SAFETY: the caller's pointer has a vector of accumulators behind it.
+                // SAFETY: a vector of accumulators lies behind `to`; kernels call this only where
+                // the instructions exist.
                 unsafe { $store(to, $add($load_acc(to), acc)) }
             }
             #[inline(always)]
             unsafe fn store(acc: Self::Vector, to: *mut Self::Acc) {
-                // SAFETY: the caller's pointer has room for a vector of accumulators.
+                // SAFETY: `to` has room for a vector; kernels call this only where the instructions
+                // exist.
                 unsafe { $store(to, acc) }
             }
             #[inline(always)]
@@ -265,7 +269,8 @@ macro_rules! kernel {
      [$($rows:literal)*]) => {
         $(#[$attribute])*
         pub(super) unsafe fn $name(block: &PackedBlock<<$simd as Simd>::Acc>) {
-            // SAFETY: as the caller promised.
+            // SAFETY: the block's panels have `$mr` rows and `$nv` vectors of columns, and the CPU
+            // has the instructions.
             unsafe {
                 sweep::<$simd, $mr, $nv>(block, |tile: SimdTile<'_, $simd>| match tile.rows {
                     $($rows => micro_kernel::<$simd, $mr, $rows, $nv>(tile),)*

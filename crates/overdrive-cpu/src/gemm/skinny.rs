@@ -50,7 +50,8 @@ where
     T: Copy + Default + AddAssign + Mul<Output = T>,
 {
     let whole = p.cols / S::LANES * S::LANES;
-    // SAFETY: as the caller promised.
+    // SAFETY: pointers are as `Skinny` says, with `M` rows; `rows` gets at most the `k` that are
+    // left, and whole vectors of columns.
     unsafe {
         for i in 0..M {
             std::slice::from_raw_parts_mut(p.c.add(i * p.c_stride), p.cols).fill(T::default());
@@ -117,7 +118,7 @@ where
 {
     let mut col = 0;
     while col < p.cols {
-        // SAFETY: as the caller promised.
+        // SAFETY: pointers are as `Skinny` says, and the columns are below `cols`.
         unsafe {
             if col + 4 <= p.cols {
                 columns::<T, S, M, 4>(&p, col);
@@ -210,7 +211,7 @@ macro_rules! kernel {
     ($(#[$attribute:meta])* $name:ident: $simd:ty) => {
         $(#[$attribute])*
         pub(super) unsafe fn $name(problem: Skinny<<$simd as Simd>::Unit>) {
-            // SAFETY: as the caller promised.
+            // SAFETY: the problem is as `Skinny` says, and the CPU has the instructions.
             unsafe { skinny::skinny!($simd, problem) }
         }
     };

@@ -27,7 +27,8 @@ pub(super) unsafe fn transpose_units(block: OperandLines<u8>, width: usize, to: 
         let line = first.min(block.lines - 1);
         let part =
             OperandLines { from: block.at(line, 0), lines: (block.lines - line).min(8), ..block };
-        // SAFETY: the CPU has AVX2; the rest as the caller promised.
+        // SAFETY: the CPU has AVX2; the lines can be read, and `to` has room for these lanes at
+        // each unit.
         unsafe { transpose_eight(part, [whole, (width - first).min(8), width], to.add(first)) }
     }
     whole

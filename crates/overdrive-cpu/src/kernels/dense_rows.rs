@@ -23,7 +23,8 @@ impl<T: Format + Widen<f32> + Element<Acc = f32>> Number for T {}
 /// # Safety
 /// They exist, initialised, and nobody else touches them while the slice lives.
 pub(super) unsafe fn numbers_at<'a, T>(start: *mut T, len: usize) -> &'a mut [T] {
-    // SAFETY: as the caller promised.
+    // SAFETY: `len` elements exist, initialised, and nobody else touches them while the slice
+    // lives.
     if len == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(start, len) } }
 }
 

@@ -11,6 +11,10 @@
 //! values between the end of a line and the next, which are not stored. Any number of dimensions is
 //! the same. The outermost one is cut into bands where a plane is larger than caches.
 //!
+//! The stage of a convolution by a matrix product (`convolution::stage`) is another thing: its
+//! units are bytes of interleaved channels. Planes convert single numbers, in any number of
+//! dimensions, so the inner loops have nothing in common.
+//!
 //! Invariant: the staged and computed elements depend on the geometry and the band alone, not on
 //! threads.
 // Raw pointers into slots and scratch; places outside of the input keep the padding.
@@ -193,7 +197,8 @@ impl Planes {
         (to, padding): (*mut W, W),
     ) {
         let plane = self.plane(span.lines);
-        // SAFETY: as the caller promised.
+        // SAFETY: `to` has `staged` elements, which hold every phase of every plane; the planes
+        // have what the axes say.
         unsafe {
             (0..self.staged(span)).for_each(|i| to.add(i).write(padding));
             for number in 0..span.planes {
@@ -217,7 +222,8 @@ impl Planes {
     ) {
         for number in 0..span.planes {
             let from = sums.wrapping_add(number * self.plane(span.lines)).cast();
-            // SAFETY: as the caller promised.
+            // SAFETY: the sums of this plane begin at `from`, and its results at `to`, which are
+            // this task's.
             unsafe { self.store_axis((copying, 0..span.lines), 0, (from, to(number)), strides) }
         }
     }

@@ -73,7 +73,8 @@ impl Kept {
     /// # Safety
     /// The slot has its memory, initialised, and nobody writes it while the numbers live.
     unsafe fn numbers<'a>(&self, slots: &'a SlotTable) -> PackedNumbers<'a> {
-        // SAFETY: as the caller promised.
+        // SAFETY: the slot has the bytes of `elements` numbers, and nobody writes them while they
+        // are borrowed.
         let bytes = unsafe { slots.slice::<u8>(self.slot, self.dtype.bytes_for(self.elements)) };
         PackedNumbers::new(bytes, self.dtype, self.elements)
     }

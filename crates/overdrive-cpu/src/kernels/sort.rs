@@ -107,7 +107,7 @@ unsafe fn store<T>(
 ) {
     for (i, value) in line.enumerate() {
         let at = (start + i as i64 * place.strides[axis]) as isize;
-        // SAFETY: as the caller promised.
+        // SAFETY: the line has an element of type `T` here, and belongs to the caller.
         unsafe { *place.get(slots).cast::<T>().offset(at) = value }
     }
 }

@@ -121,7 +121,7 @@ impl<C: Cast> LaneKernel for Copied<C> {
 
 #[inline(always)]
 unsafe fn line<C: Cast, const STEP: usize>(n: usize, from: *const C::From, to: *mut C::To) {
-    // SAFETY: the callers' lines have `n` elements at steps of `STEP` to read, and room for `n`.
+    // SAFETY: `from` has `n` elements at steps of `STEP`, and `to` has room for `n`.
     unsafe {
         match n {
             16.. => pieces::<C, STEP, 16>(n, from, to),
@@ -337,8 +337,7 @@ impl<T: Tap> TapGroup<T> {
                 }
             };
         }
-        // SAFETY: the contract of `Folding::run`: the group has `taps` offsets and weights, and
-        // `most` is no more than that.
+        // SAFETY: the group has `taps` offsets and weights, and `most` is no more than that.
         unsafe {
             pass!(1 2 3 4 5 6 7 8 9);
         }
@@ -347,8 +346,8 @@ impl<T: Tap> TapGroup<T> {
 
     #[inline(always)]
     unsafe fn pass<I: Isa, const K: usize, const FRESH: bool>(&self) {
-        // SAFETY: the contract of `Folding::run`: `n` is a multiple of `LANES`, sums and the values
-        // behind each offset are `n`, and there are `K` taps.
+        // SAFETY: `n` is a multiple of `LANES`, there are `n` sums and as many values behind each
+        // offset, and at least `K` taps.
         unsafe {
             let from: [*const T::Value; K] =
                 std::array::from_fn(|k| self.from.wrapping_add(*self.offsets.add(k)));

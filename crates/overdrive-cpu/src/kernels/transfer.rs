@@ -65,7 +65,8 @@ impl Transfer {
     /// All of the block can be read on one side and written on the other, and the sides share no
     /// bytes.
     pub(super) unsafe fn run(&self, from: *const u8, to: *mut u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: all indices of all dimensions are elements of the block, on both sides, which
+        // share no bytes.
         unsafe { self.along(&self.dims, from, to) }
     }
 
@@ -84,7 +85,8 @@ impl Transfer {
         let length = indices_of_a_part(each);
         let (first, end) = (part * length, count.min((part + 1) * length));
         let at = |stride: isize| stride * first as isize;
-        // SAFETY: as the caller promised.
+        // SAFETY: `first..end` are indices of the outermost dimension, so both sides have their
+        // part of the block.
         unsafe {
             match self.dims.split_first() {
                 None => to.add(first).copy_from_nonoverlapping(from.add(first), end - first),
@@ -113,8 +115,7 @@ impl Transfer {
     }
 
     unsafe fn along(&self, dims: &[TransferDim], from: *const u8, to: *mut u8) {
-        // SAFETY: the contract of `run`: all of the block can be read and written. Each dimension
-        // stays inside of the block.
+        // SAFETY: each dimension stays inside of the block, of which all can be read and written.
         unsafe {
             match dims {
                 [] => to.copy_from_nonoverlapping(from, self.run),
@@ -142,8 +143,7 @@ fn indices_of_a_part(each: usize) -> usize {
 /// Single elements, not side by side.
 unsafe fn elements<T: Copy>(dim: TransferDim, from: *const u8, to: *mut u8) {
     for i in 0..dim.size as isize {
-        // SAFETY: the contract of `run`: each index of the dimension is an element of the block, on
-        // both sides.
+        // SAFETY: each index of the dimension is an element of the block, on both sides.
         unsafe { *to.offset(i * dim.to).cast::<T>() = *from.offset(i * dim.from).cast::<T>() }
     }
 }

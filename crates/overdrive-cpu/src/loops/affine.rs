@@ -128,7 +128,8 @@ impl Affine {
     pub(crate) unsafe fn prepare(&self, pool: &Pool, slots: &SlotTable) {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         self.loads.iter().for_each(|&slot| table.set(slot, slots.get(slot)));
-        // SAFETY: as the caller promised; the values are this epilogue's own.
+        // SAFETY: the table has the loads' addresses and those of `values`, which this epilogue
+        // alone writes, under the lock of the table.
         unsafe { self.coefficients.run(pool, &table) }
     }
 
@@ -160,7 +161,8 @@ impl Affine {
                 immediate: columns as i64,
                 ahead: Ahead::NONE,
             };
-            // SAFETY: as the caller promised.
+            // SAFETY: rows are whole, so that the sums are one run; so are the results, or they are
+            // one number a column. Each column has a factor and a summand.
             return unsafe { (self.entry)(tile.rows * columns, &operands) };
         }
         for row in 0..tile.rows {
@@ -177,7 +179,8 @@ impl Affine {
                 immediate: 0,
                 ahead: Ahead::NONE,
             };
-            // SAFETY: as the caller promised.
+            // SAFETY: the row has `cols` sums, and as many results or one; the factor and the
+            // summand are one number each.
             unsafe { (self.entry)(tile.cols, &operands) }
         }
     }

@@ -231,7 +231,8 @@ impl CompiledLoop {
             let lanes = first_lane..(first_lane + tile).min(nest.lane);
             let mut index = index_at(first_row, &nest.outer);
             for _ in first_row..(first_row + rows_per_task).min(rows) {
-                // SAFETY: the caller vouches for the addresses; tasks are apart.
+                // SAFETY: the frame was opened on the caller's slots, and no two tasks share a row
+                // and its lanes.
                 unsafe { frame.row(&index[..nest.outer.len()], lanes.clone()) };
                 advance(&mut index[..nest.outer.len()], &nest.outer);
             }
@@ -242,14 +243,14 @@ impl CompiledLoop {
         let (bytes, address) = (self.scratch_bytes(), |slot| slots.get(slot));
         if self.points <= INLINE_POINTS {
             pool.run(1, |_, worker| {
-                // SAFETY: the caller vouches for the addresses, and the worker is this task's.
+                // SAFETY: `slots` is as `run` asks for, and the scratch is this worker's alone.
                 let mut frame =
                     unsafe { Frame::open(code, nest, &address, worker.scratch.bytes(bytes)) };
                 (0..tasks).for_each(|i| task(i, &mut frame));
             });
         } else {
             pool.run(tasks, |i, worker| {
-                // SAFETY: the caller vouches for the addresses, and the worker is this task's.
+                // SAFETY: `slots` is as `run` asks for, and the scratch is this worker's alone.
                 task(i, &mut unsafe {
                     Frame::open(code, nest, &address, worker.scratch.bytes(bytes))
                 });

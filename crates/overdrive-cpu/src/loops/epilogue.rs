@@ -93,7 +93,8 @@ impl CompiledEpilogue {
     /// product and points to its sums, and `scratch` starts on a 64-byte boundary.
     pub unsafe fn apply(&self, slots: &SlotTable, tile: AccumulatorTile, scratch: &mut [u8]) {
         let nest = &self.body.nest;
-        // SAFETY: as the caller promised; accumulators are set before each row.
+        // SAFETY: `slots` is as `open` asks for; accumulators are set before each row, so that none
+        // is read now.
         let mut frame = unsafe {
             Frame::open(self.body.code(slots, tile.sums), nest, &|slot| slots.get(slot), scratch)
         };
@@ -103,7 +104,7 @@ impl CompiledEpilogue {
             index[batch] = tile.row + row;
             frame
                 .set_accumulator(tile.sums.wrapping_add(row * tile.row_bytes).cast_mut(), tile.col);
-            // SAFETY: as the caller promised.
+            // SAFETY: accumulators point to this row of sums, and the tile lies within the product.
             unsafe { frame.row(&index[..=batch], tile.col..tile.col + tile.cols) };
         }
         if self.body.streams() {

@@ -134,7 +134,8 @@ impl<'a> Frame<'a> {
     unsafe fn run(&mut self, ops: &[Op], n: usize) {
         let table = self.table().as_ptr();
         for op in ops {
-            // SAFETY: places are indices into the table; kernels get what the caller vouches for.
+            // SAFETY: a place is an index into the table, whose pointers are right for these
+            // operations and `n` lanes.
             unsafe {
                 let place = |id: u32| *table.add(id as usize);
                 let src = [place(op.src[0]), place(op.src[1]), place(op.src[2])]

@@ -81,7 +81,8 @@ impl Operands {
     /// `dst` points to `n` lanes that nothing else refers to.
     #[inline(always)]
     pub(crate) unsafe fn dst<'a, T>(&self, n: usize) -> &'a mut [T] {
-        // SAFETY: as the caller promised.
+        // SAFETY: `dst` is to `n` lanes, aligned as `LaneKernel::run` has them, and nothing else
+        // refers to them.
         unsafe { std::slice::from_raw_parts_mut(self.dst.cast(), n) }
     }
 
@@ -91,7 +92,8 @@ impl Operands {
     /// `src[i]` points to `n` initialised lanes that nobody writes meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn src<'a, T>(&self, i: usize, n: usize) -> &'a [T] {
-        // SAFETY: as the caller promised.
+        // SAFETY: `src[i]` is to `n` initialised lanes, aligned as `LaneKernel::run` has them,
+        // which nobody writes meanwhile.
         unsafe { std::slice::from_raw_parts(self.src[i].cast(), n) }
     }
 }
@@ -145,7 +147,8 @@ macro_rules! isa {
                 /// That of `LaneKernel::run`.
                 $(#[target_feature(enable = $features)])?
                 unsafe fn run<K: LaneKernel>(n: usize, operands: &Operands) {
-                    // SAFETY: as the caller promised.
+                    // SAFETY: this function has the contract of `K::run`, and is compiled for the
+                    // instructions of `$name`.
                     unsafe { K::run::<$name>(n, operands) }
                 }
                 run::<K>

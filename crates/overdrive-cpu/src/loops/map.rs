@@ -83,7 +83,7 @@ impl<F: Fn1> LaneKernel for Map1<F> {
 /// Source `i`: lanes, or one number where `U` says so. Index it through `at`, which needs no mask.
 #[inline(always)]
 unsafe fn source<'a, T, const U: Uniform>(o: &Operands, i: usize, n: usize) -> &'a [T] {
-    // SAFETY: the contract of `LaneKernel::run`: the operands have `n` lanes, a uniform source one.
+    // SAFETY: by `LaneKernel::run` a source has `n` lanes, or one where the kernel broadcasts it.
     unsafe { o.src(i, if U >> i & 1 == 1 { n.min(1) } else { n }) }
 }
 

@@ -18,7 +18,8 @@ pub(super) struct RandomBits;
 impl LaneKernel for RandomBits {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; the seed is one u64, and the others are read as numbers.
+        // SAFETY: the destination has `n` lanes, and source 1 is the seed, a u64. The others are
+        // numbers, not addresses.
         let (dst, seed) = unsafe { (o.dst::<u32>(n), *o.src[1].cast::<u64>()) };
         let (first, step, site) =
             (o.src[0].addr() as u64, o.src[2].addr() as u64, o.immediate as u64);

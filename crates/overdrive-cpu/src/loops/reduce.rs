@@ -38,8 +38,8 @@ struct Gather<C>(PhantomData<C>);
 impl<C: Combine> LaneKernel for Along<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised; an accumulator is a unit, which has `LANES` lanes at
-        // least.
+        // SAFETY: an accumulator is a unit, which has at least `LANES` lanes; source 0 has `n`,
+        // apart from it.
         let (lanes, a) = unsafe { (&mut *o.dst.cast::<[C::T; LANES]>(), o.src::<C::T>(0, n)) };
         let (whole, rest) = a.as_chunks::<LANES>();
         let mut folded = *lanes;
@@ -58,7 +58,7 @@ impl<C: Combine> LaneKernel for Along<C> {
 impl<C: Combine> LaneKernel for Across<C> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the accumulator and source 0 have `n` lanes each, apart.
         let (dst, a) = unsafe { (o.dst::<C::T>(n), o.src::<C::T>(0, n)) };
         for i in 0..n {
             dst[i] = C::combine(dst[i], a[i]);
@@ -143,7 +143,7 @@ pub(super) struct Narrow;
 impl LaneKernel for Narrow {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the destination has `n` lanes of f32 and source 0 `n` of f64, apart.
         let (dst, a) = unsafe { (o.dst::<f32>(n), o.src::<f64>(0, n)) };
         for i in 0..n {
             dst[i] = a[i] as f32;

@@ -50,7 +50,8 @@ impl CompiledTile {
         lanes: usize,
         scratch: &mut [u8],
     ) {
-        // SAFETY: as the caller promised.
+        // SAFETY: `slots` is as `open` asks for; the slots have the elements of the first `lanes`
+        // points.
         unsafe {
             let mut frame = Frame::open(&self.0.after_loads, &self.0.nest, slots, scratch);
             frame.row(&[], 0..lanes);

@@ -54,7 +54,8 @@ impl RowQuantizer {
         let src = [x.as_ptr().cast(), scale.cast_const().cast(), std::ptr::null()];
         let operands =
             Operands { dst: numbers, src, immediate: self.block as i64, ahead: Ahead::NONE };
-        // SAFETY: as the caller promised; the instruction set is one that the CPU has.
+        // SAFETY: numbers and scale are of the types and lengths of the op, apart from x; the CPU
+        // has the instructions of `entry`.
         unsafe { (self.entry)(x.len(), &operands) }
     }
 }
@@ -151,14 +152,14 @@ struct WholeRows<E>(PhantomData<E>);
 impl<E: Element> LaneKernel for WholeRows<E> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: the caller has `n` elements at source 0, and room for as many codes.
+        // SAFETY: source 0 has `n` elements, and the destination room for `n` codes of a byte.
         let (x, codes) = unsafe { (o.src::<f32>(0, n), o.dst::<u8>(n)) };
         let scale = at_least(largest(x) / E::MAX, TINY);
         let reciprocal = 1.0 / scale;
         for i in 0..n {
             codes[i] = E::code(x[i] * reciprocal);
         }
-        // SAFETY: the caller has room for a scale at source 1.
+        // SAFETY: source 1 has room for the scale of the row.
         unsafe { *o.src[1].cast_mut().cast::<f32>() = scale }
     }
 }
@@ -219,7 +220,7 @@ struct Blocks<E, R, const BLOCK: usize>(PhantomData<(E, R)>);
 impl<E: Element, R: ScaleRule, const BLOCK: usize> LaneKernel for Blocks<E, R, BLOCK> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 has `n` elements, and the destination room for `n` numbers of bf16.
         let (x, numbers) = unsafe { (o.src::<f32>(0, n), o.dst::<u16>(n)) };
         let mut of_row = 1.0;
         if R::ROWS {

@@ -63,7 +63,8 @@ impl<'a> Finish<'a> {
     pub(super) unsafe fn done(self) {
         let (stride, Range { start: col, end }) = (self.stride(), self.columns);
         let part = ProductPart { batch: [0, 0], row: 0, col, rows: self.m, cols: end - col };
-        // SAFETY: the sums are this task's, and written, as the caller promised.
+        // SAFETY: all sums of these columns are written; they lie in this task's scratch, `stride`
+        // numbers a row.
         let block = unsafe { AccumulatorBlock::new(self.sums, stride, part) };
         self.target.epilogue().apply(block, self.scratch);
     }

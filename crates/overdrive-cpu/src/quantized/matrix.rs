@@ -55,6 +55,13 @@ impl<'a> QuantizedMatrix<'a> {
         Self { factor: self.factor * factor, ..self }
     }
 
+    /// Codes of a 32-bit lane, where there are vector kernels for the format.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn codes_per_lane(&self) -> Option<usize> {
+        let codes = self.codes.dtype();
+        matches!(codes, DType::I4 | DType::F4E2M1 | DType::I8).then(|| 32 / codes.bits())
+    }
+
     /// Groups of a row.
     pub(super) fn groups(&self) -> usize {
         self.k / self.group

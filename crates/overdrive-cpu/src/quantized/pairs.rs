@@ -49,7 +49,8 @@ pub(super) unsafe fn write(
         let column = first + half * LANES;
         if column < weights.n {
             let to = to.wrapping_add(2 * half * LANES);
-            // SAFETY: as the caller promised.
+            // SAFETY: the CPU has AVX-512, the column exists, and `to` begins at this half of the
+            // first pair.
             unsafe {
                 match weights.codes.dtype() {
                     DType::I8 => write_half::<Bytes>(weights, column, k.clone(), scaled, to),
@@ -85,7 +86,8 @@ unsafe fn write_half<C: Codes>(
         }
     }
     let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-    // SAFETY: as the caller promised; loads of codes are masked to those that exist.
+    // SAFETY: loads of codes are masked to those that exist; a store fills this half of a pair of
+    // k, for which `to` has room.
     unsafe {
         let format = C::new(dtype);
         let from: [*const u8; LANES] = std::array::from_fn(|column| {

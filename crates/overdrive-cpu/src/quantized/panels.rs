@@ -10,8 +10,6 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use overdrive_ir::DType;
-
 use super::decode::{LANES, is_supported};
 use super::matrix::QuantizedMatrix;
 use super::x86::{Bytes, Codes, Nibbles};
@@ -27,12 +25,7 @@ pub(super) fn panel(
     k: Range<usize>,
     to: &mut [f32],
 ) -> bool {
-    let dtype = weights.codes.dtype();
-    let per_lane = match dtype {
-        DType::I4 | DType::F4E2M1 => Nibbles::PER_LANE,
-        DType::I8 => Bytes::PER_LANE,
-        _ => return false,
-    };
+    let Some(per_lane) = weights.codes_per_lane() else { return false };
     let whole_lanes =
         [weights.k, weights.group, k.start, k.len()].iter().all(|x| x.is_multiple_of(per_lane));
     if !is_supported() || !whole_lanes || k.is_empty() || !width.is_multiple_of(LANES) {
@@ -57,9 +50,10 @@ pub(super) fn panel(
         };
         // SAFETY: the CPU has the instructions; the columns exist, and the panel has room for them.
         unsafe {
-            match dtype {
-                DType::I8 => columns.write::<Bytes>(),
-                _ => columns.write::<Nibbles>(),
+            if per_lane == Bytes::PER_LANE {
+                columns.write::<Bytes>();
+            } else {
+                columns.write::<Nibbles>();
             }
         }
     }
@@ -96,7 +90,8 @@ impl PanelColumns<'_> {
         }
         let stride = weights.k * dtype.bits() / 8;
         let codes = weights.codes.from(first * weights.k + k.start).as_ptr();
-        // SAFETY: as the caller promised; loads of codes are masked to those that exist.
+        // SAFETY: loads of codes are masked to those that exist; a store fills sixteen columns of
+        // one k, for which `to` has room.
         unsafe {
             let format = C::new(dtype);
             for (index, at) in (0..k.len()).step_by(block).enumerate() {

@@ -57,11 +57,7 @@ impl<'a> Split<'a> {
     pub(super) fn of(weights: &'a QuantizedMatrix<'a>) -> Option<Self> {
         let kernel = MicroKernel::<bf16>::best();
         let (k, group, codes) = (weights.k, weights.group, weights.codes.dtype());
-        let per_lane = match codes {
-            DType::I4 | DType::F4E2M1 => 8,
-            DType::I8 => 4,
-            _ => return None,
-        };
+        let per_lane = weights.codes_per_lane()?;
         let (scales, _) = weights.scale_format();
         let exact = scales == DType::E8M0 || (codes, scales) == (DType::F4E2M1, DType::F8E4M3);
         let scaled = if exact && weights.zeros.is_none() { Scaled::Here } else { Scaled::Later };
@@ -295,7 +291,8 @@ impl TaskScales<'_> {
         }
         for half in (0..cols).step_by(LANES) {
             let mask = u16::MAX >> (LANES - (cols - half).min(LANES));
-            // SAFETY: as the caller promised; only elements that exist are touched.
+            // SAFETY: masks leave out columns past `cols`; `scales` and `zeros` have `WIDTH`
+            // numbers, whole vectors.
             unsafe {
                 let [scale, zero] =
                     [&scales, &zeros].map(|of| _mm512_loadu_ps(of.as_ptr().add(half)));
@@ -350,8 +347,8 @@ unsafe fn split(x: &[f32], stride: usize, k: Range<usize>, unit: usize, to: *mut
             let steps = k.len() / STEP;
             for (step, x) in x[k.clone()].as_chunks::<STEP>().0.iter().enumerate() {
                 let panel = index * tall * unit * PARTS + row / STEP * PARTS * steps * STEP * STEP;
-                // SAFETY: as the caller promised; a step is two vectors of numbers, and one of each
-                // part.
+                // SAFETY: a step of x is two vectors of numbers, and one of each part. Whole panels
+                // have room for the row's.
                 unsafe {
                     let halves = [0, 16].map(|i| parts(_mm512_loadu_ps(x.as_ptr().add(i))));
                     for part in 0..PARTS {

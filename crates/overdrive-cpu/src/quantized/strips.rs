@@ -6,8 +6,6 @@
 //! per lane, so that groups may be as small as a lane.
 #![allow(unsafe_code)] // Raw pointers into codes, arranged x and y.
 
-use overdrive_ir::DType;
-
 use super::decode::{LANES, is_supported};
 use super::finish::Finish;
 use super::matrix::QuantizedMatrix;
@@ -33,11 +31,7 @@ pub(super) struct Strips<'a> {
 impl<'a> Strips<'a> {
     /// Whether there are kernels for the codes, lanes have one scale each, and rows begin a byte.
     pub(super) fn of(weights: &'a QuantizedMatrix<'a>) -> Option<Self> {
-        let per_lane = match weights.codes.dtype() {
-            DType::I4 | DType::F4E2M1 => 8,
-            DType::I8 => 4,
-            _ => return None,
-        };
+        let per_lane = weights.codes_per_lane()?;
         let (k, group, block) = (weights.k, weights.group, LANES * per_lane);
         let aligned = group == k
             || group.is_multiple_of(block)

@@ -135,7 +135,8 @@ impl Codes for Bytes {
 /// # Safety
 /// [`is_supported`] said yes; the strip's pointers are to as much as it says.
 pub(super) unsafe fn run(strip: &Strip, dtype: DType, [rows, count]: [usize; 2]) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `is_supported` checked the instructions; the match gives `multiply` the strip's own
+    // numbers of rows.
     unsafe {
         match (dtype == DType::I8, rows, count) {
             (false, 1, 1) => multiply::<Nibbles, 1, 1>(strip, dtype),
@@ -164,7 +165,8 @@ unsafe fn multiply<C: Codes, const M: usize, const R: usize>(s: &Strip, dtype: D
     // The lane of a block's scales that each lane of codes has.
     let of_lane = |lane: usize| if s.group < block { lane * C::PER_LANE / s.group } else { 0 };
     let lanes: [i32; LANES] = std::array::from_fn(|lane| of_lane(lane) as i32);
-    // SAFETY: as the caller promised. Loads of codes and of scales are masked to those that exist.
+    // SAFETY: loads of codes and of scales are masked to those that exist; arranged rows of x are
+    // whole blocks.
     unsafe {
         let lanes = _mm512_loadu_epi32(lanes.as_ptr());
         let codes = C::new(dtype);

@@ -5,6 +5,7 @@
 //! branches of its graph. Invariant: all of them begin after the work that was enqueued before, and
 //! later work waits for all.
 
+use super::scratch::scratch_bytes;
 use crate::Error;
 use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Refusal, Site};
@@ -51,8 +52,16 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
     Ok(Box::new(Beside { lanes, fork: event()?, workspace_bytes }))
 }
 
+/// The most scratch of products as one launch, in bytes: only those beside each other take any.
+pub(crate) fn scratch_of_all(calls: &[GemmCall]) -> usize {
+    match calls.first().is_some_and(takes) {
+        true => calls.iter().map(|call| aligned(scratch_bytes(call))).sum(),
+        false => 0,
+    }
+}
+
 /// Bytes from one workspace to the next.
-pub(super) fn aligned(bytes: usize) -> usize {
+fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT)
 }
 

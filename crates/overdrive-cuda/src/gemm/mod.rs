@@ -41,15 +41,15 @@ mod together;
 mod tune;
 mod vendor;
 
+pub(crate) use beside::scratch_of_all;
 pub(crate) use bunch::compile_bunch;
 pub use bunch::{bunches, source_bunch};
 pub use candidate::{DTYPES, GemmCandidate, UnknownCandidate};
 pub use compile::{compile, key};
 pub(crate) use following::{compile_following, followed, follows, key_following};
 pub use peak::peak;
-pub(crate) use scratch::{scratch_bytes, scratch_of_all};
-pub(crate) use sources::TEXT;
-pub use sources::sources;
+pub(crate) use scratch::scratch_bytes;
+pub(crate) use sources::{TEXT, sources};
 pub(crate) use summed::{adds, compile_summed, key_summed};
 pub(crate) use together::{APART, calls, compile_together, joins, key_together};
 pub use tune::tune;

@@ -4,7 +4,6 @@
 //! sums may wait for an epilogue that it does not have. Kernels of ours take none, unless they
 //! cannot store the results.
 
-use super::beside;
 use super::candidate::halves_of;
 use super::epilogue::is_printable;
 use super::vendor;
@@ -24,13 +23,5 @@ pub(crate) fn scratch_bytes(call: &GemmCall) -> usize {
         true => halves.scratch_bytes() + vendor::WORKSPACE_BYTES,
         false if is_printable(&call.epilogue.0) => 0,
         false => halves.scratch_bytes(),
-    }
-}
-
-/// The same of products as one launch. Only those that run beside each other take any.
-pub(crate) fn scratch_of_all(calls: &[GemmCall]) -> usize {
-    match calls.first().is_some_and(beside::takes) {
-        true => calls.iter().map(|call| beside::aligned(scratch_bytes(call))).sum(),
-        false => 0,
     }
 }

@@ -1,8 +1,9 @@
 //! Representative specialisations of the kernels here, for compilation without a GPU.
 
 use super::hopper::{self, Fit, HopperWork, TILES};
-use super::{narrow, plain, skinny, sparse_linear, tune};
-use crate::compiler::{Architecture, KernelSource};
+use super::{narrow, plain, skinny, tune};
+use crate::compiler::Architecture;
+use crate::kernels::line::SourceByArchitecture;
 use crate::loops::Following;
 use overdrive_ir::plan::{
     Access, Epilogue, GemmCall, Instr, MatrixView, Program, Reduction, SlotId, Store,
@@ -20,7 +21,7 @@ pub(crate) const TEXT: &str = concat!(
 );
 
 /// `gelu(a x b + bias)` of dense row-major matrices, where the right one may lie transposed.
-fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCall {
+pub(super) fn linear_gelu([m, n, k]: [usize; 3], dtype: DType, transposed: bool) -> GemmCall {
     let accumulate = if dtype.is_int() { DType::I32 } else { dtype.accumulation() };
     let mut p = Program { extents: vec![m, n], ..Program::default() };
     let sum = p.push(Instr::Accumulator, accumulate);
@@ -88,10 +89,10 @@ fn rms_norm(call: &GemmCall) -> Program {
     p
 }
 
-/// At least one source of every kernel here, and of each way through it, with the architectures
-/// that it is for.
-pub fn sources() -> Vec<(KernelSource, &'static [Architecture])> {
-    let mut all: Vec<(KernelSource, &'static [Architecture])> = Vec::new();
+/// At least one source of every kernel of products, and of each way through it, with the
+/// architectures that it is for.
+pub(crate) fn sources() -> Vec<SourceByArchitecture> {
+    let mut all: Vec<SourceByArchitecture> = Vec::new();
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.bits() >= 8) {
         all.push((tune::noise_source(dtype), &Architecture::DECLARED));
     }
@@ -158,13 +159,6 @@ pub fn sources() -> Vec<(KernelSource, &'static [Architecture])> {
         let parts = skinny::SkinnyWork { tiles: &tiles, lead: None };
         let sources = cuts.iter().filter_map(|cut| skinny::source(parts, cut, weights, &[]));
         all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
-    }
-    // By 2:4 weights: whole tiles, and results that the copy engine cannot store.
-    for (shape, dtype) in [([8192, 16384, 4096], DType::BF16), ([333, 519, 1152], DType::F16)] {
-        let call = linear_gelu(shape, dtype, true);
-        all.extend(
-            sparse_linear::sources(&call).map(|source| (source, &[Architecture::Sm90a][..])),
-        );
     }
     all
 }

@@ -10,11 +10,12 @@ use super::base::Base;
 use super::epilogue::{self, is_printable};
 use super::hopper;
 use super::problem::sums;
+use super::sources::linear_gelu;
 use super::staged::Halves;
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
-use crate::kernels::named::{self, Compile, NamedKernel, Sources};
+use crate::kernels::line::{Compile, Launched, NamedKernel, Sources};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
@@ -86,9 +87,13 @@ fn source(product: &GemmCall, tile: SparseTile, multiprocessors: usize) -> Kerne
     epilogue::source("sparse_linear", &defines, &text)
 }
 
-/// Sources of a product in every tile.
-pub(super) fn sources(product: &GemmCall) -> impl Iterator<Item = KernelSource> {
-    TILES.into_iter().map(|tile| source(product, tile, 132))
+/// Sources of every tile: for results of whole tiles, and for those that the copy engine cannot
+/// store.
+fn sources() -> Vec<KernelSource> {
+    let calls = [([8192, 16384, 4096], DType::BF16), ([333, 519, 1152], DType::F16)];
+    let calls = calls.map(|(shape, dtype)| linear_gelu(shape, dtype, true));
+    let of = |call| TILES.into_iter().map(move |tile| source(call, tile, 132));
+    calls.iter().flat_map(of).collect()
 }
 
 /// `sparse_linear` with its epilogue, on Hopper's sparse tensor cores.
@@ -101,14 +106,14 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
         let halves = waits.map(|product| Halves::of(&Plan::default(), &product, sums(&product)));
         Ok(halves.map_or(0, |halves| halves.scratch_bytes()))
     },
-    ..NamedKernel::new("sparse_linear", Compile::Composite(compile), Sources::Products)
+    ..NamedKernel::new("sparse_linear", Compile::Composite(compile), Sources::All(sources))
 };
 
 /// Compiles a product by a 2:4 weight with its epilogue.
 ///
 /// # Errors
 /// `Unsupported` off Hopper, and for a call without an epilogue.
-fn compile(site: &Site<'_>, call: &KernelCall, _: &OpRef, _: &[Graph]) -> named::Launched {
+fn compile(site: &Site<'_>, call: &KernelCall, _: &OpRef, _: &[Graph]) -> Launched {
     let Some(product) = product(call).filter(|_| site.device.architecture() == Architecture::Sm90a)
     else {
         return Err(Refusal::Unsupported("only Hopper has these sparse tensor cores".to_owned()));

@@ -36,24 +36,32 @@ FLOAT_UNARY(op_round, rintf(x), rint(x))
 #undef FLOAT_UNARY
 
 // Within 2^-17 of the result, for values that are rounded to at most 16 bits.
-__device__ __forceinline__ f32 fast_exp(f32 x) {
+__device__ __forceinline__ f32 fast_exp2(f32 x) {
     f32 y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+__device__ __forceinline__ f32 fast_exp(f32 x) { return fast_exp2(x * 1.4426950408889634f); }
 __device__ __forceinline__ f32 fast_div(f32 x, f32 y) {
     f32 z;
     asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
     return z;
 }
 __device__ __forceinline__ f32 fast_reciprocal(f32 x) { return fast_div(1.0f, x); }
-__device__ __forceinline__ f32 fast_logistic(f32 x) { return fast_div(1.0f, 1.0f + fast_exp(-x)); }
+// Of at least 1, which needs no scaling.
+__device__ __forceinline__ f32 reciprocal_of_large(f32 x) {
+    f32 y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ f32 fast_logistic(f32 x) {
+    return reciprocal_of_large(1.0f + fast_exp(-x));
+}
 // Around 0 the first terms of its series, since the difference there keeps too few bits.
 __device__ __forceinline__ f32 fast_tanh(f32 x) {
-    const f32 square = x * x;
-    const f32 series = fmaf(fmaf(-17.0f / 315, square, 2.0f / 15), square, -1.0f / 3);
-    const f32 far = 1.0f - fast_div(2.0f, 1.0f + fast_exp(2.0f * x));
-    return fabsf(x) < 0.25f ? fmaf(series * square, x, x) : far;
+    const f32 power = fast_exp2(fabsf(x) * -2.8853900817779268f);
+    const f32 far = copysignf((1.0f - power) * reciprocal_of_large(1.0f + power), x);
+    return fabsf(x) < 0.0625f ? fmaf(x * x * x, -1.0f / 3, x) : far;
 }
 
 #define INTEGER_UNARY(name, value)                                \

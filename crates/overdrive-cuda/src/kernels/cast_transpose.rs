@@ -1,7 +1,7 @@
 //! `cast_transpose`: codes of one byte in both orders, and the largest magnitude, from one read of
 //! x.
 
-use super::named::{self, Compile, NamedKernel, Sources};
+use super::line::{Compile, Launched, NamedKernel, Sources};
 use super::nest::ViewStart;
 use super::source::source;
 use crate::Error;
@@ -93,7 +93,7 @@ fn sources() -> Vec<KernelSource> {
 }
 
 /// Compiles the step.
-fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named::Launched {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launched {
     let op = op.downcast::<CastTranspose>().expect("the table is by name");
     let [x, scale] = [&call.operands[0], &call.operands[1]];
     let results: [Option<&View>; 3] = std::array::from_fn(|i| call.results[i].as_ref());

@@ -7,7 +7,7 @@ use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
-use super::named::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, RANK, ViewStart, one_each, position};
 use super::source::source;
 use super::transfer::{Transfer, TransferShape, WIDEST};

@@ -8,7 +8,7 @@ use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
-use super::named::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, ViewStart, one_each, position};
 use super::rows::IndexedRows;
 use super::source::source;

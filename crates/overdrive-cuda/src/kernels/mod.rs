@@ -12,6 +12,7 @@ pub mod convolution;
 mod dynamic_slice;
 mod element;
 mod gather;
+pub(crate) mod line;
 pub(crate) mod named;
 mod nest;
 mod quantized_linear;

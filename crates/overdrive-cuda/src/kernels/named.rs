@@ -1,16 +1,19 @@
 //! The table of kernels, a line each, and a GPU's answers to requests to run one.
 
 use overdrive_ir::plan::{KernelCall, KernelOp, Step, StepKind, View};
-use overdrive_ir::{Call, Decline, Graph, Kernel, OpRef, Operation, Plan, Prim, TensorType};
+use overdrive_ir::{Call, Decline, Kernel, Plan};
 
+use super::line::{
+    Compile, Launched, NamedKernel, PrintedCall, Shaped, SourceByArchitecture, Sources,
+};
 use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
     sort, transfer,
 };
-use crate::compiler::{Architecture, KernelSource};
+use crate::compiler::Architecture;
 use crate::gemm::{self, sparse_linear};
 use crate::joined;
-use crate::launch::{Launch, Refusal, Site};
+use crate::launch::{Refusal, Site};
 use crate::loops::{self, PrinterMachine};
 
 /// Every op that has a kernel of its own here.
@@ -28,98 +31,9 @@ const KERNELS: &[NamedKernel] = &[
     sparse_linear::KERNEL,
 ];
 
-/// A line of the table: a kernel for an op.
-pub(crate) struct NamedKernel {
-    /// The op's name.
-    pub(crate) op: &'static str,
-    /// The only architecture that it is for; `None` means all.
-    pub(crate) only: Option<Architecture>,
-    /// Why it does not compute these regions of the op. There is at least one region.
-    pub(crate) declines_regions: fn(&[Graph]) -> Option<Decline>,
-    /// Whether it hands its result to an epilogue.
-    pub(crate) takes_epilogue: bool,
-    /// Why it does not take this form of the op, or operands of these types.
-    pub(crate) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
-    /// The scratch of a composite's call in bytes, or why it does not take operands that lie so.
-    pub(crate) needs: Needs,
-    /// Compiles a call.
-    pub(crate) compile: Compile,
-    /// Sources, and their purpose.
-    pub(crate) sources: Sources,
-}
-
-impl NamedKernel {
-    /// A kernel of every architecture, for all forms of an op without regions.
-    pub(crate) const fn new(op: &'static str, compile: Compile, sources: Sources) -> Self {
-        Self {
-            op,
-            only: None,
-            declines_regions: |_| Some(Decline::NoKernel),
-            takes_epilogue: false,
-            declines: |_, _| None,
-            needs: |_, _, _, _| Ok(0),
-            compile,
-            sources,
-        }
-    }
-
-    fn is_for(&self, architecture: Architecture) -> bool {
-        self.only.is_none_or(|only| only == architecture)
-    }
-}
-
-/// A compiled call, or why there is none.
-pub(crate) type Launched = Result<Box<dyn Launch>, Refusal>;
-
-/// How a line answers what a call of a composite needs.
-pub(crate) type Needs = fn(&KernelCall, &OpRef, &[Graph], PrinterMachine) -> Result<usize, Refusal>;
-
-/// A call of a primitive that its kernel takes, before any device has seen it. So the plan and the
-/// compilation know the same.
-pub(crate) trait CallShape {
-    /// Scratch that it needs while it runs, in bytes.
-    fn scratch_bytes(&self) -> usize {
-        0
-    }
-
-    /// Makes it ready for the device of `site`.
-    ///
-    /// # Errors
-    /// Those of the compiler and of the driver.
-    fn load(self: Box<Self>, site: &Site<'_>) -> Launched;
-}
-
-/// The shape of a call, or why its kernel does not take it.
-pub(crate) type Shaped = Result<Box<dyn CallShape>, Refusal>;
-
-/// Results of a primitive; nobody reads those that are absent.
-type Results<'v> = [Option<&'v View>];
-
-/// How a line compiles a call.
-#[derive(Copy, Clone)]
-pub(crate) enum Compile {
-    /// A composite with its regions.
-    Composite(fn(&Site<'_>, &KernelCall, &OpRef, &[Graph]) -> Launched),
-    /// A primitive of these operands and results; `None` for another number of them.
-    Prim(fn(&Prim, &[&View], &Results<'_>) -> Option<Shaped>),
-}
-
-/// A source with the architectures that it is for.
-pub(crate) type SourceByArchitecture = (KernelSource, &'static [Architecture]);
-
-/// The printed sources of a call.
-pub(crate) type PrintedCall = Result<Vec<SourceByArchitecture>, Refusal>;
-
-/// The sources of a kernel, for compilation where there is no GPU.
-#[derive(Copy, Clone)]
-pub(crate) enum Sources {
-    /// Representative specialisations, one of each way through the kernel.
-    All(fn() -> Vec<KernelSource>),
-    /// Those of a call, whose text depends on its shapes and regions.
-    Of(fn(&KernelCall, &OpRef, &[Graph]) -> PrintedCall),
-    /// Those of products.
-    Products,
-}
+/// Sources that belong to no op of the table: those of copies, with which several ops begin, and of
+/// products.
+const BESIDE: &[fn() -> Vec<SourceByArchitecture>] = &[transfer::sources, gemm::sources];
 
 /// Names of the ops that a device of this architecture has a kernel for.
 pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {
@@ -214,18 +128,22 @@ pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
     }
 }
 
-/// Sources without a device, for compilation where there is no GPU. They are representative
-/// specialisations of a kernel, at least one of each way through it.
-pub fn sources() -> Vec<KernelSource> {
-    let of_kernel = |kernel: &NamedKernel| match kernel.sources {
-        Sources::All(sources) => sources(),
-        Sources::Of(_) | Sources::Products => Vec::new(),
+/// Sources without a device, for compilation where there is no GPU, with the architectures that
+/// they are for. They are representative specialisations of each kernel, at least one of each way
+/// through it. Those whose text depends on a call come from [`sources_of`].
+pub fn sources() -> Vec<SourceByArchitecture> {
+    let of_kernel = |kernel: &'static NamedKernel| match kernel.sources {
+        Sources::All(sources) => {
+            sources().into_iter().map(|source| (source, kernel.declared())).collect()
+        }
+        Sources::Of(_) => Vec::new(),
     };
-    transfer::sources().into_iter().chain(KERNELS.iter().flat_map(of_kernel)).collect()
+    let beside = BESIDE.iter().flat_map(|sources| sources());
+    beside.chain(KERNELS.iter().flat_map(of_kernel)).collect()
 }
 
-/// The sources of a plan whose text depends on the shapes of a call, with the architectures that
-/// they are for.
+/// The sources of a plan whose text depends on a call, with the architectures that they are for.
+/// Convolutions have such texts, and kernels that print their regions.
 ///
 /// # Errors
 /// The error that the compilation of the step would give.

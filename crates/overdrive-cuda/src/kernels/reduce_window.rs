@@ -7,7 +7,7 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer, Window};
 
 use super::element;
-use super::named::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{RANK, ViewStart, one_each};
 use super::source::source;
 use crate::Error;

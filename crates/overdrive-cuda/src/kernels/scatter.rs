@@ -10,7 +10,7 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer};
 
 use super::element;
-use super::named::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, ViewStart, one_each};
 use super::rows::IndexedRows;
 use super::source::source;

@@ -8,7 +8,7 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, SortOrder};
 
 use super::element;
-use super::named::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, ViewStart};
 use super::source::source;
 use crate::Error;

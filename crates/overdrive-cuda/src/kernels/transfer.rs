@@ -7,9 +7,10 @@ use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use overdrive_ir::plan::View;
 
 use super::element;
+use super::line::SourceByArchitecture;
 use super::nest::{Nest, ViewStart, one_each, position};
 use super::source::source;
-use crate::compiler::KernelSource;
+use crate::compiler::{Architecture, KernelSource};
 use crate::launch::Refusal;
 use crate::{Device, Error};
 
@@ -36,10 +37,10 @@ pub(super) struct TransferShape {
 }
 
 /// Representative specialisations of all sources.
-pub(super) fn sources() -> Vec<KernelSource> {
+pub(super) fn sources() -> Vec<SourceByArchitecture> {
     let of = |(bytes, position): (&str, &str)| {
         let defines = vec![("BYTES", bytes.to_owned()), ("POSITION", position.to_owned())];
-        source("transfer", TEXT, defines)
+        (source("transfer", TEXT, defines), &Architecture::DECLARED[..])
     };
     [("16", "u32"), ("1", "u64")].map(of).into()
 }

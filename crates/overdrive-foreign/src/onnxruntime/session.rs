@@ -316,12 +316,13 @@ mod tests {
     use crate::engine::Places;
     use crate::engine_buffer;
     use overdrive_ir::{Builder, DType, Tensor, TensorType};
+    use testkit::Needs;
 
     #[test]
     fn calls_find_their_inputs_on_the_device_and_leave_their_outputs_there() {
         let library = match Library::load(&Places::default()) {
             Ok(library) => library,
-            Err(reason) => return testkit::skip(testkit::Needs::Engine, reason),
+            Err(reason) => return testkit::skip(Needs::Engine("onnxruntime"), reason),
         };
         let device = Beside::default();
         let sessions = Sessions {

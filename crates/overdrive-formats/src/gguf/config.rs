@@ -83,6 +83,8 @@ pub(super) fn config(file: &File, architecture: Architecture) -> Result<Config, 
     let mut fields = Map::new();
     let mut set = |name: &str, value: Json| _ = fields.insert(name.to_owned(), value);
     let tied = !file.tensors.contains_key("output.weight");
+    // Rows of the table count; the key stands beside them for files without tokens.
+    keys.count("vocab_size")?;
     set("vocab_size", table.sizes[0].into());
     set("tie_word_embeddings", tied.into());
     let context = keys.needed("context_length")?;

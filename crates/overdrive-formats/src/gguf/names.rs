@@ -65,6 +65,26 @@ pub(super) fn weights(
     Ok((weights, if kinds.is_empty() { vec![] } else { vec![note] }))
 }
 
+/// The name in files of a tensor of Llama or its kin, by its name in checkpoints.
+pub(super) fn in_file(name: &str) -> Option<String> {
+    let (stem, ending) = name.rsplit_once('.')?;
+    let find = |table: &[[&'static str; 3]], stem: &str| {
+        table.iter().find(|row| row[1] == stem).map(|row| row[0])
+    };
+    let own = match stem.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
+        Some((block, part)) => format!("blk.{block}.{}", find(&BLOCK, part)?),
+        None => find(&WHOLE, stem)?.to_owned(),
+    };
+    Some(format!("{own}.{ending}"))
+}
+
+/// The row of queries or keys in checkpoints that stands in a row of files of Llama: the inverse of
+/// [`paired`].
+pub(super) fn unpaired(row: usize, depth: usize) -> usize {
+    let (head, channel) = (row / depth, row % depth);
+    head * depth + channel / 2 + channel % 2 * (depth / 2)
+}
+
 /// A tensor as it is where it is a float of 32 or 16 bits, else decoded.
 pub(super) fn read(file: &File, name: &str, stored: &StoredTensor) -> Result<Tensor, FormatError> {
     let dtype = match stored.kind.name {
@@ -180,4 +200,29 @@ fn unstacked(tensor: &Tensor) -> Option<Vec<Tensor>> {
         Tensor::from_bytes(ty.clone(), tensor.bytes()[i * bytes..][..bytes].to_vec()).ok()
     };
     (0..count).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_files_are_those_of_checkpoints_again() {
+        let rows: Vec<f32> = (0..24).map(|row| row as f32).collect();
+        let tensor = Tensor::from_f32([24usize], &rows);
+        let order: Vec<usize> = (0..24).map(|row| unpaired(row, 8)).collect();
+        assert_eq!(order[..8], [0, 4, 1, 5, 2, 6, 3, 7]);
+        assert_eq!(paired(&tensor.rows(&order), 3), Some(tensor));
+    }
+
+    #[test]
+    fn names_lead_to_files() {
+        let name = |own: &str| in_file(own).unwrap_or_default();
+        assert_eq!(name("model.embed_tokens.weight"), "token_embd.weight");
+        assert_eq!(name("lm_head.weight"), "output.weight");
+        assert_eq!(name("model.layers.3.self_attn.q_proj.bias"), "blk.3.attn_q.bias");
+        let norm = "model.layers.3.post_attention_layernorm.weight";
+        assert_eq!(name(norm), "blk.3.ffn_norm.weight");
+        assert_eq!(in_file("model.layers.3.mlp.experts.0.up_proj.weight"), None);
+    }
 }

@@ -1,8 +1,7 @@
 //! The header's tokens as a tokenizer.json: byte-level BPE, and the BPE of SentencePiece.
-//!
-//! Source of the patterns: `llama-vocab.cpp` of llama.cpp and the tokenizer.json of the models.
 
 use super::layout::{File, HeaderValue};
+use super::splits::{LLAMA3, QWEN2};
 use crate::FormatError;
 use serde_json::{Map, Value as Json, json};
 use std::collections::BTreeMap;
@@ -14,17 +13,6 @@ const USER_DEFINED: i64 = 4;
 
 /// Bytes of the longest token that merges make.
 const LONGEST_PIECE: usize = 256;
-
-/// How Llama 3 splits a text before its merges.
-const LLAMA3: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|",
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
-/// Qwen's way: digits one by one.
-const QWEN2: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
 
 /// The tokenizer.json, or why there is none.
 pub(super) fn json(file: &File) -> Result<Result<Json, String>, FormatError> {

@@ -71,6 +71,13 @@ impl Tokenizer {
         Ok(Self(TokenizerKind::File(Box::new(tokenizer), path.to_owned())))
     }
 
+    /// The content of its tokenizer.json, which bytes have none of.
+    pub(crate) fn to_json(&self) -> Option<serde_json::Value> {
+        let TokenizerKind::File(tokenizer, _) = &self.0 else { return None };
+        let text = tokenizer.to_string(false).expect("a tokenizer that was read is plain data");
+        Some(serde_json::from_str(&text).expect("a tokenizer is written as JSON"))
+    }
+
     /// Writes it as a tokenizer.json, which bytes have none of.
     ///
     /// # Errors

@@ -57,20 +57,9 @@ impl<'b> Expr<'b> {
         self.attention_with([k, v], attention, vec![], &[])
     }
 
-    /// The same, with weights dropped at `rate`; `seed` is u64[] and changes from step to step. The
-    /// site is new.
-    pub fn attention_dropout(
-        self,
-        [k, v]: [Expr<'b>; 2],
-        attention: Attention,
-        (rate, seed): (f64, Expr<'b>),
-    ) -> [Expr<'b>; 2] {
-        let dropout = Some(Dropout { rate, site: self.builder().site() });
-        self.attention_with([k, v], Attention { dropout, ..attention }, vec![], &[seed])
-    }
-
     /// The same with score and mask functions (`score_region`, `mask_region`), which read
-    /// `captures`. If `attention` drops weights, the seed is the first of the captures.
+    /// `captures`. If `attention` drops weights, the seed is the first of the captures. It is u64[]
+    /// and changes from step to step.
     pub fn attention_with(
         self,
         [k, v]: [Expr<'b>; 2],

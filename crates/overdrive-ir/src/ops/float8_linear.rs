@@ -222,7 +222,7 @@ impl Op for Float8Linear {
             let expected = "scalars of f32 or f64 as scales of x, w and dy";
             return Err(Mismatch::new(expected, other.to_string()));
         }
-        if !scales.is_empty() && self.granularity != Float8Granularity::Tensor {
+        if !scales.is_empty() && !self.granularity.may_be_delayed() {
             let found = format!("scales of x, w and dy beside {:?}", self.granularity);
             let remedy = "leave them out: only a scale for each tensor may come from steps before";
             return Err(Mismatch::new("x and w alone", found).remedy(remedy));

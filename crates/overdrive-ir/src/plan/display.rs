@@ -7,8 +7,8 @@
 
 use super::program::{Access, Instr, Program, Register};
 use super::{
-    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Plan, SlotId,
-    SlotPlace, Space, Step, StepKind, View,
+    ConvolutionCall, GemmCall, KernelCall, KernelOp, Layout, MatrixView, Note, Plan, Recomputing,
+    SlotId, SlotPlace, Space, Step, StepKind, View,
 };
 use crate::{Precision, row_major};
 use serde::Serialize;
@@ -165,8 +165,8 @@ impl Display for Note {
             Note::Declined { what, scope, reason } => {
                 write!(f, "declined {what} at {scope}: {reason}")
             }
-            Note::Recomputed { op, scope, reason } => {
-                write!(f, "recomputed {op} at {scope}: {reason}")
+            Note::Recomputed { op, scope, why } => {
+                write!(f, "recomputed {op} at {scope}: {why}")
             }
             Note::Offloaded { what, scope, reason } if scope.is_empty() => {
                 write!(f, "offloaded {what}: {reason}")
@@ -175,6 +175,19 @@ impl Display for Note {
                 write!(f, "offloaded {what} at {scope}: {reason}")
             }
             Note::Cast { scope, reason } => write!(f, "cast at {scope}: {reason}"),
+        }
+    }
+}
+
+impl Display for Recomputing {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Recomputing::ForMemory { kept_bytes } => {
+                write!(f, "{kept_bytes} bytes are not kept for the backward")
+            }
+            Recomputing::ForTraffic { moved_bytes } => {
+                write!(f, "its readers move {moved_bytes} bytes less so")
+            }
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use super::held::LayerKind;
 use super::layers::Layer;
-use super::scheme::{Rounding, Scheme};
+use super::scheme::Scheme;
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
-use overdrive_ir::{Builder, DType, Expr, Init, Mismatch, Node, Symmetry, TensorType};
+use overdrive_ir::{Builder, DType, Expr, Init, Mismatch, Node, TensorType};
 use std::ops::Range;
 
 /// A product of a layer, in the graph that is built.
@@ -43,11 +43,6 @@ impl<'a> Coded<'a> {
         let format = &scheme.weights;
         let zeros = |dtype: DType, sizes: Vec<usize>| (TensorType::new(dtype, sizes), Init::ZEROS);
         let counts = format.block.counts(layer.shape)?.to_vec();
-        let zero = match (scheme.rounding, format.symmetry) {
-            (Rounding::Hqq, _) => Some(DType::F32),
-            (_, Symmetry::Asymmetric) => Some(format.element),
-            (_, Symmetry::Symmetric) => None,
-        };
         let input = match scheme.activations {
             Activations::Static(element) => {
                 let zero = element.is_int().then(|| zeros(element, vec![]));
@@ -60,7 +55,7 @@ impl<'a> Coded<'a> {
             scheme,
             codes: zeros(format.element, layer.shape.to_vec()),
             scale: zeros(format.scale.dtype(DType::F32), counts.clone()),
-            zero: zero.map(|dtype| zeros(dtype, counts)),
+            zero: scheme.rounding.zero(format).map(|dtype| zeros(dtype, counts)),
             tensor_scale: (format.scale == ScaleFormat::F8e4m3).then(|| zeros(DType::F32, vec![])),
             input,
         })

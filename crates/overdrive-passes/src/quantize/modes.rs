@@ -79,7 +79,7 @@ impl QuantizationMode {
 
     /// Whether its codes are learnt in training, for which it needs data.
     pub fn is_trained(&self) -> bool {
-        self.rounding == Rounding::Learned
+        self.rounding.is_learned()
     }
 
     /// The mode of this name.

@@ -191,7 +191,7 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
 
 /// Why the weights of a layer cannot be rounded as a scheme says, if they cannot.
 fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
-    let grouped = layer.groups > 1 && scheme.rounding == Rounding::Gptq;
+    let grouped = layer.groups > 1 && scheme.rounding.reads_inputs();
     grouped.then(|| {
         let groups = layer.groups;
         format!(

@@ -1,8 +1,8 @@
 //! The quantized form of each layer, as data.
 
 use crate::{RangeRule, Statistic};
-use overdrive_ir::BlockFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
+use overdrive_ir::{BlockFormat, DType, Symmetry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -33,6 +33,37 @@ pub enum Rounding {
     Hqq,
     /// With steps and weights that training has learnt ([`learn`](crate::learn)).
     Learned,
+}
+
+impl Rounding {
+    /// The statistics of a layer's inputs that it needs.
+    pub fn statistics(self) -> &'static [Statistic] {
+        match self {
+            Self::Gptq => &[Statistic::Gram],
+            Self::Nearest | Self::Hqq | Self::Learned => &[],
+        }
+    }
+
+    /// Whether codes depend on the inputs of a layer, and so on the codes of the layers before it.
+    pub fn reads_inputs(self) -> bool {
+        !self.statistics().is_empty()
+    }
+
+    /// Whether training finds the codes.
+    pub fn is_learned(self) -> bool {
+        self == Self::Learned
+    }
+
+    /// The type of its zero points in a format, if it has any.
+    pub(super) fn zero(self, format: &BlockFormat) -> Option<DType> {
+        match (self, format.symmetry) {
+            (Self::Hqq, _) => Some(DType::F32),
+            (Self::Nearest | Self::Gptq | Self::Learned, Symmetry::Asymmetric) => {
+                Some(format.element)
+            }
+            (Self::Nearest | Self::Gptq | Self::Learned, Symmetry::Symmetric) => None,
+        }
+    }
 }
 
 /// Whether a quantized graph may have states that stand for nothing in the float one.
@@ -96,7 +127,7 @@ impl Quantization {
 
     /// Whether training finds the codes of a layer.
     pub fn is_learned(&self) -> bool {
-        self.schemes().any(|scheme| scheme.rounding == Rounding::Learned)
+        self.schemes().any(|scheme| scheme.rounding.is_learned())
     }
 
     fn schemes(&self) -> impl Iterator<Item = &Scheme> {
@@ -113,8 +144,10 @@ impl Quantization {
                 statistics.push(Statistic::Histogram);
             }
         }
-        if schemes().any(|scheme| scheme.rounding == Rounding::Gptq) {
-            statistics.push(Statistic::Gram);
+        for &statistic in schemes().flat_map(|scheme| scheme.rounding.statistics()) {
+            if !statistics.contains(&statistic) {
+                statistics.push(statistic);
+            }
         }
         statistics
     }

@@ -3,15 +3,19 @@
 //!
 //! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads;
 //! `overdrive` says it in ours, of every format. A layer that the folder holds as `[in, out]`
-//! (GPT-2's) has its codes in that order too. Invariant: both say the same, or the folder is
-//! refused.
+//! (GPT-2's) has its codes in that order too. Folders of GPTQ and AWQ need no words of ours: their
+//! tensors say it all. Invariant: both say the same, or the folder is refused.
 
 use super::error::PretrainedError;
 use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
+use overdrive_formats::int4::{Int4Config, Int4Form};
 use overdrive_formats::{FormatError, Tensors};
-use overdrive_ir::{Graph, GraphError, StateDecl, Tensor, TensorType};
-use overdrive_passes::{KAxis, Quantized, Scheme, layers};
+use overdrive_ir::ops::quantized_linear::Activations;
+use overdrive_ir::{
+    BlockFormat, DType, Granularity, Graph, GraphError, StateDecl, Tensor, TensorType,
+};
+use overdrive_passes::{KAxis, Quantized, Rounding, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +61,52 @@ impl Coding {
             config.wrong(FIELD, "what `overdrive quantize` writes", &error.to_string())
         })?;
         Ok(Some(coding))
+    }
+
+    /// The coding of a folder of GPTQ or AWQ, whose layers of these names have these forms.
+    pub(super) fn of_int4(
+        config: &Config,
+        found: &Int4Config,
+        forms: &BTreeMap<String, Int4Form>,
+    ) -> Result<Self, FormatError> {
+        let scheme = |form: &Int4Form| {
+            let symmetric = BlockFormat::plain(DType::I4, Granularity::Group(form.group));
+            let weights = if form.symmetric { symmetric } else { symmetric.asymmetric() };
+            Scheme { weights, activations: Activations::Float, rounding: Rounding::Nearest }
+        };
+        let layers = forms.iter().map(|(name, form)| (name.clone(), scheme(form))).collect();
+        let method = found.format.name();
+        let found = Self { mode: method.to_owned(), layers, recipe: Value::Null };
+        if config.has(FIELD)
+            && let Some(own) = Self::read(config)?
+        {
+            let forms = |coding: &Self| -> BTreeMap<String, BlockFormat> {
+                let layers = coding.layers.iter();
+                layers.map(|(name, scheme)| (name.clone(), scheme.weights)).collect()
+            };
+            if forms(&own) != forms(&found) {
+                let expected = format!("the layers whose tensors have codes of {method}");
+                return Err(config.wrong(FIELD, &expected, "others"));
+            }
+            return Ok(own);
+        }
+        Ok(found)
+    }
+
+    /// Columns that share a scale, where all layers have as many; else the numbers that differ.
+    pub(super) fn group(&self) -> Result<usize, Vec<usize>> {
+        let groups: BTreeSet<usize> = self
+            .layers
+            .values()
+            .filter_map(|scheme| match scheme.weights.block {
+                Granularity::Group(size) => Some(size),
+                _ => None,
+            })
+            .collect();
+        match groups.iter().copied().collect::<Vec<_>>()[..] {
+            [group] => Ok(group),
+            _ => Err(groups.into_iter().collect()),
+        }
     }
 
     /// The layers that the folder holds as `[in, out]`, of those that have codes; `float` is the

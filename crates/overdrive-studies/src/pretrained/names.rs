@@ -66,6 +66,15 @@ pub(super) fn fit(
     Fitted { tensors: fitted, renamed, left_out }
 }
 
+/// The layer of `graph` that the files call `name`, or that name where there is none.
+pub(super) fn layer_of(facts: &Facts, graph: &Graph, name: &str) -> String {
+    let states: BTreeSet<&str> = graph.states().iter().map(|state| state.name.as_str()).collect();
+    let weights = candidates(facts, &format!("{name}.weight"));
+    let found = weights.iter().find(|weight| states.contains(weight.as_str()));
+    let layer = found.and_then(|weight| weight.strip_suffix(".weight"));
+    layer.unwrap_or(name).to_owned()
+}
+
 /// Suffixes that compressed-tensors adds to the name of a weight, if a graph has no state of that
 /// name.
 const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];

@@ -9,9 +9,8 @@
 
 use super::coding::FIELD;
 use super::{Coding, Pretrained, PretrainedError};
-use overdrive_formats::Tensors;
-use overdrive_formats::huggingface;
-use overdrive_ir::{Graph, Init, Tensor};
+use overdrive_formats::{Tensors, huggingface};
+use overdrive_ir::{Graph, Init, StateDecl, Tensor};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -27,19 +26,8 @@ impl Pretrained {
         graph: &Graph,
         coding: &Coding,
     ) -> Result<Vec<String>, PretrainedError> {
-        let mut states = Tensors::new();
-        for state in graph.states() {
-            let tensor = match (&state.init, self.weights.get(&state.name)) {
-                (Init::Widened(tensor), _) => tensor.clone(),
-                (init, Some(before)) => {
-                    as_narrow(init.tensor(&state.name, graph.ty(state.value)), before)
-                }
-                (init, None) => init.tensor(&state.name, graph.ty(state.value)),
-            };
-            states.insert(state.name.clone(), tensor);
-        }
         let float = self.architecture.whole()?;
-        let (file, words) = coding.stored(&float, graph, states)?;
+        let (file, words) = coding.stored(&float, graph, self.states_of(graph))?;
         let mut tensors: Tensors =
             file.into_iter().map(|(name, tensor)| (self.name_in_file(name), tensor)).collect();
         tensors.extend(self.left_out.clone());
@@ -66,13 +54,30 @@ impl Pretrained {
                 json!({ "quant_method": "overdrive", "format": coding.mode })
             }
         };
+        self.describe(coding, &mut config);
+        self.write_as(folder, &config, &tensors)?;
+        Ok(notes)
+    }
+
+    /// The states of a graph with codes, other weights in the types that they had.
+    pub(super) fn states_of(&self, graph: &Graph) -> Tensors {
+        let tensor = |state: &StateDecl| match (&state.init, self.weights.get(&state.name)) {
+            (Init::Widened(tensor), _) => tensor.clone(),
+            (init, Some(before)) => {
+                as_narrow(init.tensor(&state.name, graph.ty(state.value)), before)
+            }
+            (init, None) => init.tensor(&state.name, graph.ty(state.value)),
+        };
+        graph.states().iter().map(|state| (state.name.clone(), tensor(state))).collect()
+    }
+
+    /// Adds our own words about codes to a config.json.
+    pub(super) fn describe(&self, coding: &Coding, config: &mut Value) {
         let facts = self.architecture.facts();
         if facts.head.is_some() {
             config["tie_word_embeddings"] = facts.tied.into();
         }
         config[FIELD] = serde_json::to_value(coding).expect("a coding is plain data");
-        self.write_as(folder, &config, &tensors)?;
-        Ok(notes)
     }
 
     /// Writes the model as it is, under the names and in the types of the files that it was read
@@ -88,7 +93,7 @@ impl Pretrained {
         self.write_as(folder, &self.described.to_json(), &tensors)
     }
 
-    fn write_as(
+    pub(super) fn write_as(
         &self,
         folder: &Path,
         config: &Value,
@@ -103,7 +108,7 @@ impl Pretrained {
     }
 
     /// The name of a tensor in the files, by that of the state which it holds or helps to.
-    fn name_in_file(&self, name: String) -> String {
+    pub(super) fn name_in_file(&self, name: String) -> String {
         if let Some(other) = self.renamed.get(&name) {
             return other.clone();
         }

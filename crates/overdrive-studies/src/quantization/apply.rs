@@ -10,8 +10,8 @@ use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
-    Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Rounding,
-    Skipped, awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
+    Additions, Layer, LayerKind, Preparation, Quantization, Quantized, QuantizedLayer, Skipped,
+    awq, awq_folded, compress, layers, quantize, smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
@@ -58,9 +58,8 @@ pub fn apply(
     };
     let statistics = quantization.statistics();
     let (found, unable) = layers(&prepared).map_err(failed)?;
-    let repeats = found
-        .iter()
-        .any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding == Rounding::Gptq));
+    let repeats =
+        found.iter().any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding.reads_inputs()));
     let mut made = if repeats {
         let mut made =
             Quantized { graph: prepared, layers: vec![], skipped: unable, simplified: vec![] };

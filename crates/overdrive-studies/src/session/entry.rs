@@ -75,7 +75,8 @@ pub(crate) fn ready(context: &Context<'_>, entry: &Entry<'_>) -> Result<ReadyEnt
     let (needed, available) = (entry.workload.least_bytes(), backend.description().memory_bytes);
     if needed > available {
         let reason = format!(
-            "parameters, inputs and outputs alone need {needed} bytes, the device has {available}"
+            "parameters, inputs and outputs alone need {needed} bytes, the device has {available}; \
+             use a smaller batch, or `quantize` the model"
         );
         return Err(Failure::out_of_memory(reason));
     }

@@ -22,6 +22,10 @@ pub(crate) struct Optimize {
     /// `memory` (bytes on the device) or `size` (bytes of parameters)
     #[arg(long, default_value = "latency", value_name = "TARGET")]
     pub target: TargetName,
+    /// The time that counts is that of decoding: one more token after so many, of one sequence (32
+    /// for `throughput`). For a decoder in Hugging Face's format or a .gguf file
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub decode: Option<u32>,
     /// Largest loss: points of top1, percent of perplexity, 1 - cosine, or increase of mse
     /// [default: 0.5 points, 1 %, 0.005; 1 % of the float mse]
     #[arg(long, value_name = "X", value_parser = tolerance)]

@@ -3,6 +3,7 @@
 use super::shared::{Machine, Replacing};
 use super::values::{named_size, tolerance};
 use clap::{Args, ValueEnum};
+use overdrive::formats::int4::Int4Format;
 use std::path::PathBuf;
 
 /// Arguments of `quantize`.
@@ -12,8 +13,9 @@ pub(crate) struct Quantize {
     /// file
     pub model: String,
     /// Mode: `int8-dynamic`, `int8-static`, `int8-weights`, `fp8`, `mxfp8`, `int4-gptq`, ...; a
-    /// wrong name lists them all. For --search and --sensitivity: the modes that layers may take,
-    /// with commas [default there: int8-dynamic,int4-gptq]
+    /// wrong name lists them all. For -o NAME.gguf: `f16`, `q8_0`, `q4_k`, `q5_k` or `q6_k`. For
+    /// --search and --sensitivity: the modes that layers may take, with commas [default there:
+    /// int8-dynamic,int4-gptq]
     #[arg(
         long = "mode",
         value_name = "MODE",
@@ -21,8 +23,8 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free. For
-    /// an .onnx model the folder has a model.onnx too
+    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free, or
+    /// NAME.gguf, which llama.cpp reads. For an .onnx model the folder has a model.onnx too
     #[arg(
         short,
         long,
@@ -73,6 +75,10 @@ pub(crate) struct Quantize {
     /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
+    /// Layout of int4 codes of a model in Hugging Face's format, for other programs: `gptq` or
+    /// `awq` [default: compressed-tensors, for every mode]
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["search", "sensitivity"])]
+    pub export: Option<ExportName>,
     /// Batches that calibrate; for inputs without labels, as many judge
     #[arg(long, value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -93,6 +99,23 @@ pub(crate) struct Quantize {
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,
+}
+
+/// Layouts of codes by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum ExportName {
+    Gptq,
+    Awq,
+}
+
+impl From<ExportName> for Int4Format {
+    fn from(name: ExportName) -> Self {
+        match name {
+            ExportName::Gptq => Self::Gptq,
+            ExportName::Awq => Self::Awq,
+        }
+    }
 }
 
 /// Measures of quality by name.

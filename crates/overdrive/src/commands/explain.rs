@@ -12,6 +12,7 @@ use overdrive::ir::{Mode, Tuning};
 use overdrive::passes::{PASSES, PassChange};
 use overdrive::train::{Shards, step_of_one_rank};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
@@ -94,7 +95,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let (count, cost) = (plan.steps.len(), plan.cost());
     tell!(
         "{name} {mode}: {count} steps, {}, {} moved",
-        flops(cost.flops),
+        digits::flops(cost.flops),
         digits::bytes(cost.bytes)
     )?;
     Ok(Exit::Fine)
@@ -161,7 +162,7 @@ fn steps(plan: &Plan) -> Table {
         table.push(vec![
             format!("{}{once}", step.name),
             step.scope.clone(),
-            flops(step.cost.flops),
+            digits::flops(step.cost.flops),
             digits::bytes(step.cost.bytes),
             to.join(", "),
         ]);
@@ -171,10 +172,10 @@ fn steps(plan: &Plan) -> Table {
 
 /// The notes of a pass. A note on several scopes in the same words stands once.
 fn notes(change: &PassChange) -> Table {
-    let mut alike: BTreeMap<[&str; 3], Vec<&str>> = BTreeMap::new();
+    let mut alike: BTreeMap<(&str, &str, Cow<'_, str>), Vec<&str>> = BTreeMap::new();
     for note in &change.notes {
         let (kind, what, scope, reason) = parts(note);
-        alike.entry([kind, what, reason]).or_default().push(scope);
+        alike.entry((kind, what, reason)).or_default().push(scope);
     }
     let titles = [
         ("note", Align::Left),
@@ -184,21 +185,21 @@ fn notes(change: &PassChange) -> Table {
         ("why", Align::Left),
     ];
     let mut table = Table::new(&titles);
-    for ([kind, what, reason], scopes) in alike {
+    for ((kind, what, reason), scopes) in alike {
         let (times, first) = (scopes.len().to_string(), scopes[0].to_owned());
-        table.push(vec![kind.to_owned(), what.to_owned(), times, first, reason.to_owned()]);
+        table.push(vec![kind.to_owned(), what.to_owned(), times, first, reason.into_owned()]);
     }
     table
 }
 
 /// Kind, subject, scope and reason.
-fn parts(note: &Note) -> (&str, &str, &str, &str) {
+fn parts(note: &Note) -> (&str, &str, &str, Cow<'_, str>) {
     match note {
-        Note::Expanded { op, scope, reason } => ("expanded", op, scope, reason),
-        Note::Declined { what, scope, reason } => ("declined", what, scope, reason),
-        Note::Recomputed { op, scope, reason } => ("recomputed", op, scope, reason),
-        Note::Offloaded { what, scope, reason } => ("offloaded", what, scope, reason),
-        Note::Cast { scope, reason } => ("cast", "contraction", scope, reason),
+        Note::Expanded { op, scope, reason } => ("expanded", op, scope, reason.into()),
+        Note::Declined { what, scope, reason } => ("declined", what, scope, reason.into()),
+        Note::Recomputed { op, scope, why } => ("recomputed", op, scope, why.to_string().into()),
+        Note::Offloaded { what, scope, reason } => ("offloaded", what, scope, reason.into()),
+        Note::Cast { scope, reason } => ("cast", "contraction", scope, reason.into()),
     }
 }
 
@@ -213,10 +214,6 @@ fn places(plan: &Plan, step: &Step) -> Vec<String> {
         SlotPlace::Persistent { space, offset } => format!("persistent{}+{offset}", space.0),
     };
     step.writes.iter().map(|slot| place(&plan.slot(*slot).place)).collect()
-}
-
-fn flops(count: u64) -> String {
-    digits::rate(count as f64, None, "FLOP").trim_end_matches("/s").to_owned()
 }
 
 fn pass_json(name: &str, does: &str, changes: &[PassChange]) -> Value {

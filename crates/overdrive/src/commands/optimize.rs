@@ -11,10 +11,11 @@ mod evidence;
 mod machine;
 mod parts;
 mod replay;
+mod step;
 mod told;
 mod written;
 
-use super::quantize::{Asked as AskedSamples, Head, Samples, Subject, samples};
+use super::quantize::{Samples, Subject};
 use crate::cli::Optimize;
 use crate::devices;
 use crate::engines::Contestants;
@@ -31,15 +32,15 @@ use overdrive::bench::exit::Exit;
 use overdrive::files::Place;
 use overdrive::ir::Backend;
 use overdrive::optimize::{Asked, Asking, Decision, Effort, Outcome, Target, search};
-use overdrive::passes::bind;
 use overdrive::studies::Device;
 use overdrive::studies::quantization::Metric;
 use overdrive_process::Stop;
 use std::path::Path;
 use std::time::Duration;
+use step::DecodingStep;
 use written::{MODEL, PAGES, Places, described, write};
 
-/// Samples of a call whose throughput counts.
+/// Samples of a call, or sequences of a step, whose throughput counts.
 const MANY: u32 = 32;
 
 pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failure> {
@@ -54,16 +55,6 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let places = Places::claim(arguments, (name, out))?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let head = if arguments.head { Head::Quantized } else { Head::Float };
-    let subject = Subject::load(name, &shapes, head)?;
-    let asked_samples = AskedSamples {
-        data: arguments.data.as_deref(),
-        metric: arguments.metric,
-        batches: arguments.batches,
-        seed: arguments.machine.seed,
-    };
-    let samples = samples(asked_samples, (backend, &subject.template), subject.published())?;
-    let asked = asked(arguments, &subject, &samples, target)?;
     let named = Named {
         model: name,
         data: arguments.data.as_deref(),
@@ -72,6 +63,12 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         head: arguments.head,
         seed: arguments.machine.seed,
     };
+    let subject = named.subject()?;
+    let samples = named.samples(arguments.metric, (backend, &subject))?;
+    let asked = asked(arguments, &subject, &samples, target)?;
+    let sequences = if target == Target::Throughput { MANY as usize } else { 1 };
+    let step = asked.decode.map(|n| DecodingStep::of(&subject, (n, sequences), backend));
+    let step = step.transpose()?;
     let about = About::of(&named, (&subject, &samples), described(&opened))?;
     let mut evidence = Evidence::begin(command_line(), asked, about);
     if arguments.resume {
@@ -86,6 +83,10 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         earlier.about.check(&evidence.about, true).map_err(refused)?;
         if earlier.asked.metric != asked.metric {
             return Err(refused(format!("its metric is {}", earlier.asked.metric.name())));
+        }
+        if earlier.asked.decode != asked.decode {
+            let before = earlier.asked.decode.map_or("no step".to_owned(), |n| n.to_string());
+            return Err(refused(format!("its --decode is {before}")));
         }
         (evidence.record, evidence.bounds) = (earlier.record, earlier.bounds);
     }
@@ -102,15 +103,18 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         (&clock, &spinner, stop),
         (asked.effort, arguments.machine.seed),
         budget(arguments, asked.effort),
-    );
-    machine.engines = engines.collect();
+    )?;
+    machine.step = step;
+    if step.is_none() {
+        machine.engines = engines.collect();
+    }
     if evidence.bounds.is_none() {
         machine.tell("measuring the rates of the device");
         let own = Device { backend, threads: opened.threads };
-        let float = bind(&subject.template.graph, &subject.template.dimensions);
-        let float = float.map_err(|error| Failure::bad_input(error.to_string()))?;
         let seed = arguments.machine.seed;
-        evidence.bounds = Bounds::of((&float, own), &reference, &clock, (seed, stop));
+        let timed = step.map(|step| step.in_f32()).transpose().map_err(Failure::harness)?;
+        let timed = timed.as_ref().unwrap_or(&machine.float);
+        evidence.bounds = Bounds::of((timed, own), &reference, &clock, (seed, stop));
     }
     let decision = searched(&mut machine, &mut evidence, &places.evidence)?;
     if decision.outcome == Outcome::Taken {
@@ -199,7 +203,7 @@ fn shapes(
     target: Target,
 ) -> Result<Vec<(String, usize)>, Failure> {
     let mut shapes = arguments.shapes.clone();
-    if target == Target::Throughput {
+    if target == Target::Throughput && arguments.decode.is_none() {
         let model: Model = model::load(name)?;
         let (batch, size) = model.batch(MANY)?;
         if shapes.iter().all(|(known, _)| *known != batch) {
@@ -230,7 +234,8 @@ fn asked(
         }
     };
     let error = 1.0 - arguments.confidence;
-    Ok(Asked { target, metric, limit, error, effort: arguments.effort.into() })
+    let decode = arguments.decode.map(|tokens| tokens as usize);
+    Ok(Asked { target, decode, metric, limit, error, effort: arguments.effort.into() })
 }
 
 /// Until when new forms are tried.

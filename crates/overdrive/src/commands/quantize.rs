@@ -2,12 +2,15 @@
 //!
 //! The files that were written are judged. The folder is read back, and its outputs must be those
 //! of the graph in memory bit for bit before a figure is printed. The outputs of an ONNX file must
-//! be the same but for rounding.
+//! be the same but for rounding. A file of GGUF is judged as it is read back.
 
 mod chosen;
 mod file;
+mod gguf;
 mod in_mode;
+mod int4;
 mod judged;
+mod loss;
 mod mixed;
 mod peers;
 mod published;
@@ -29,16 +32,18 @@ pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};
 pub(super) use in_mode::{in_mode, recipe};
 pub(super) use judged::{Asked, Samples};
+use loss::beyond;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::files::{Place, PlaceRequest};
+use overdrive::formats::gguf::GgufType;
+use overdrive::formats::int4::Int4Format;
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
 use overdrive::studies::pretrained::ModelTask;
 use overdrive::studies::quantization::{
-    Conditions, Estimate, Footprint, Metric, Rival, agreement, latency, latency_of_blocks,
-    same_class,
+    Conditions, Footprint, Rival, agreement, latency, latency_of_blocks, same_class,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive_process::Stop;
@@ -51,15 +56,19 @@ use times::{Found, Slowdown};
 pub(super) use written::Written;
 
 pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failure> {
+    let out = arguments.out.as_deref().filter(|_| !arguments.sensitivity);
+    if let Some(path) = out.filter(|path| gguf::is_file(path)) {
+        return gguf::quantize(arguments, path);
+    }
     let modes = modes(arguments)?;
-    let place = arguments.out.as_deref().filter(|_| !arguments.sensitivity);
-    let place = place.map(|path| place_of(arguments, path)).transpose()?;
+    let place = out.map(|path| place_of(arguments, path)).transpose()?;
     let head = if arguments.head { Head::Quantized } else { Head::Float };
     let subject = Subject::load(&arguments.model, &arguments.shapes, head)?;
+    let export = int4::asked(arguments, &modes, &subject)?;
     let template = &subject.template;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let samples = samples(asked(arguments), (backend, template), subject.published())?;
+    let samples = samples(Asked::of(arguments), (backend, template), subject.published())?;
     let peers = peers::start(arguments, &opened, stop)?;
     let chosen = if arguments.search || arguments.sensitivity {
         match mixed::choose((arguments, stop), &subject, &samples, &modes)? {
@@ -74,6 +83,10 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let quantization = subject.quantization(quantization);
         let recipe = recipe(&subject, (arguments.steps, arguments.machine.seed));
         in_mode((backend, &subject), &samples, (mode, quantization), &recipe)?
+    };
+    let chosen = match export {
+        Some(format) => int4::exported(format, &subject, chosen)?,
+        None => chosen,
     };
     let place = place.expect("clap asks for it where something is written");
     finish((arguments, place, stop), (backend, &subject), &samples, &chosen, &peers)
@@ -138,7 +151,9 @@ fn finish(
     }
     let _whole = stop.heed();
     let output = place.path().to_owned();
-    let written = Written { backend, subject, samples, chosen, outputs: [&float, &found] };
+    let outputs = [&float[..], &found[..]];
+    let export = arguments.export.map(Int4Format::from);
+    let written = Written { backend, subject, samples, chosen, outputs, export };
     let written = match file::is_file(&output) {
         true => (place.fill(|path| written.file(&output, path))?, "the file"),
         false => (place.fill(|path| written.folder(path))?, "files of the folder"),
@@ -211,28 +226,6 @@ fn remark(arguments: &Quantize, chosen: &Chosen) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The exit where more was lost than `--max-loss` allows; tells a loss that may be more.
-fn beyond(arguments: &Quantize, metric: Metric, lost: &Estimate) -> Result<Option<Exit>, Failure> {
-    let Some(limit) = arguments.max_loss else { return Ok(None) };
-    let (metric, unit) = (metric.name(), metric.unit_of_loss());
-    if !lost.value.is_finite() {
-        let lost = lost.value;
-        say!("{metric}: {lost} {unit} lost is within no --max-loss: nothing was written")?;
-        return Ok(Some(Exit::WrongOutputs));
-    }
-    if lost.value > limit {
-        say!(
-            "{metric}: {:.5} {unit} lost, --max-loss allows {limit}: nothing was written",
-            lost.value
-        )?;
-        return Ok(Some(Exit::WrongOutputs));
-    }
-    if lost.high > limit || lost.high.is_nan() {
-        tell!("note: within --max-loss {limit}, but the interval reaches {:.5} {unit}", lost.high)?;
-    }
-    Ok(None)
-}
-
 /// Prints the times. Returns the slowdown, if an interval shows one or excludes it.
 fn tell_times(timed: &Found, rivals: &[Rival<'_>]) -> Result<Option<Slowdown>, Failure> {
     Ok(match timed {
@@ -260,10 +253,12 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
     let find = |name: &String| {
         QuantizationMode::find(name).ok_or_else(|| {
             let known: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
-            Failure::bad_input(format!(
-                "unknown mode `{name}`: expected one of {}",
-                known.join(", ")
-            ))
+            let hint = match GgufType::find(name) {
+                Some(_) => "; a .gguf file has this one: -o NAME.gguf",
+                None => "",
+            };
+            let known = known.join(", ");
+            Failure::bad_input(format!("unknown mode `{name}`: expected one of {known}{hint}"))
         })
     };
     let found = arguments.modes.iter().map(find).collect::<Result<Vec<_>, _>>()?;
@@ -276,12 +271,6 @@ fn modes(arguments: &Quantize) -> Result<Vec<&'static QuantizationMode>, Failure
     } else {
         Ok(found)
     }
-}
-
-/// The samples that are asked for.
-fn asked(arguments: &Quantize) -> Asked<'_> {
-    let (data, metric) = (arguments.data.as_deref(), arguments.metric);
-    Asked { data, metric, batches: arguments.batches, seed: arguments.machine.seed }
 }
 
 /// The quantization with groups of another size, where it has groups.

@@ -98,9 +98,9 @@ fn contenders(arguments: &Regress, stop: &Stop) -> Result<([Contender; 2], Vec<S
         }
         (Some(baseline), ..) => revisions(arguments, baseline, stop),
         _ => Err(Failure::bad_input(
-            "nothing to compare: give --baseline REV (and --current REV, HEAD if absent) for two \
-             revisions of Overdrive, \
-             or --baseline-cmd CMD and --current-cmd CMD for two programs of your own",
+            "nothing to compare. For two revisions of Overdrive give --baseline REV (and --current \
+             REV, HEAD if absent). For two programs of your own give --baseline-cmd CMD and \
+             --current-cmd CMD",
         )),
     }
 }

@@ -22,8 +22,8 @@ use overdrive::ir::Backend;
 use overdrive::passes::{MODES, QuantizationMode};
 use overdrive::report::markdown;
 use overdrive::studies::{
-    Allowance, Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES, Parties,
-    Peer, Probes, Progress, STUDIES, Sampling, Study, ceilings,
+    Allowance, CeilingWork, Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES,
+    Parties, Peer, Probes, Progress, STUDIES, Sampling, Study, ceilings,
 };
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
@@ -110,8 +110,8 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
     };
     results.harness_overhead = harness::overhead(&context.sampling.runner()).ok();
     spinner.study("ceilings");
-    context.probes.ceilings =
-        earlier.as_ref().map_or_else(|| ceilings(&context), |e| e.ceilings.clone());
+    let measured = || ceilings(&context, &CeilingWork::ALL);
+    context.probes.ceilings = earlier.as_ref().map_or_else(measured, |e| e.ceilings.clone());
     results.ceilings.clone_from(&context.probes.ceilings);
     run_studies(&job, arguments, (&mut context, &mut results), &spinner);
     spinner.finish();

@@ -31,6 +31,8 @@ mod places;
 mod quantize;
 mod quantize_data;
 mod quantize_experts;
+mod quantize_exported;
+mod quantize_gguf;
 mod quantize_peers;
 mod quantize_published;
 #[cfg(target_os = "linux")]

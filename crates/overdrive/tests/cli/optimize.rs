@@ -2,6 +2,7 @@
 //! refused.
 
 use crate::invocation::{Folder, Outcome};
+use crate::quantize_published::fixture;
 use overdrive::ir::DType;
 use overdrive::ir::Tensor;
 use overdrive::ir::eval::philox;
@@ -80,6 +81,32 @@ fn an_interrupted_search_goes_on() {
     optimize(&folder, &format!("{asked} --resume -o out")).ends(0, &["PASS"]);
     optimize(&folder, &format!("{asked} --resume --seed 2 -o out"))
         .ends(2, &["cannot resume", "shapes, seed and head"]);
+}
+
+#[test]
+fn a_decoder_is_timed_by_the_token() {
+    let folder = Folder::new();
+    let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
+    fs::write(folder.path("words.txt"), text).unwrap();
+    let model = fixture("llama").display().to_string();
+    let of = |arguments: &str| {
+        let line = format!("{arguments} --data words.txt --target size --effort quick --batches 2");
+        let words = ["optimize", &model, "--device", "cpu", "--threads", "1"];
+        folder.overdrive(&words.into_iter().chain(line.split_whitespace()).collect::<Vec<_>>())
+    };
+    of("--decode 6 --max-loss 50 -o out").ends(0, &["PASS", "a token after 6 takes"]);
+    let stored = decision(&folder, "out");
+    assert_eq!(stored["asked"]["decode"], 6);
+    assert!(stored["record"]["sessions"].as_array().is_some_and(|all| !all.is_empty()));
+    folder.line("generate out/model --device cpu --prompt hand --tokens 3").ends(0, &[]);
+    // Times of whole calls are no continuation of times of tokens.
+    of("--max-loss 50 --resume -o out").ends(2, &["cannot resume", "--decode is 6"]);
+    of("--decode 100000 -o no").ends(2, &["--decode 100000", "expected at most"]);
+    optimize(&folder, "--decode 6 -o no").ends(2, &["expected a decoder"]);
+    let model = fixture("bert").display().to_string();
+    let words = ["optimize", &model, "--device", "cpu", "--decode", "6", "-o", "no"];
+    folder.overdrive(&words).ends(2, &["--decode 6"]);
+    assert!(!folder.path("no/model").exists());
 }
 
 #[test]

@@ -167,7 +167,7 @@ pub(super) fn element<T>(place: &Strided, at: [usize; 3], slots: &SlotTable) -> 
 /// # Safety
 /// `to` has the elements, which nobody else touches.
 pub(super) unsafe fn store<T: Narrow>(row: &[T::Acc], to: *mut T, step: i64) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `to` has an element for each of the row's, `step` apart, which nobody else touches.
     unsafe {
         if step == 1 {
             T::narrow(row, std::slice::from_raw_parts_mut(to, row.len()));

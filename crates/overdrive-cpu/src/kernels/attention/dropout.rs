@@ -64,7 +64,7 @@ impl Dropping {
     /// `kept` has its factors; the slots hold the seed.
     pub(super) unsafe fn draw<A: Score>(&self, kept: Kept<A>, at: Position, slots: &SlotTable) {
         let ([b, h, q, k], [heads, queries, keys]) = (at.map(|i| i as u64), self.extents);
-        // SAFETY: as the caller promised.
+        // SAFETY: the slot of the seed holds a u64.
         let seed = unsafe { *self.seed.get(slots).cast::<u64>() };
         let drawn = Drawn {
             kept,
@@ -76,7 +76,7 @@ impl Dropping {
             factor: A::from_f64(1.0 / (1.0 - self.dropout.rate)),
         };
         let (dst, src) = (std::ptr::null_mut(), [std::ptr::from_ref(&drawn).cast::<u8>(); 3]);
-        // SAFETY: as the caller promised.
+        // SAFETY: source 0 is `drawn`, which outlives the call, and `kept` has its factors.
         unsafe { (self.draw)(kept.rows, &Operands { dst, src, immediate: 0, ahead: Ahead::NONE }) }
     }
 
@@ -87,7 +87,7 @@ impl Dropping {
     pub(super) unsafe fn apply<A>(&self, weights: *mut A, kept: Kept<A>) {
         let (dst, src) = (weights.cast(), [kept.factors.cast_const().cast(); 3]);
         let operands = Operands { dst, src, immediate: 0, ahead: Ahead::NONE };
-        // SAFETY: as the caller promised.
+        // SAFETY: there are `rows * stride` factors, and a weight for each, apart from them.
         unsafe { (self.apply)(kept.rows * kept.stride, &operands) }
     }
 }
@@ -119,7 +119,7 @@ impl<A: Score> LaneKernel for Draw<A> {
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
-        // SAFETY: the caller has one.
+        // SAFETY: source 0 is the `Drawn` of `Dropping::draw`.
         let drawn = unsafe { &*operands.src[0].cast::<Drawn<A>>() };
         let Kept { factors, stride, .. } = drawn.kept;
         for lane in (0..stride).step_by(SIDE) {
@@ -144,7 +144,7 @@ impl<A: Score> LaneKernel for Draw<A> {
                         line[j] = if bits >= drawn.threshold { drawn.factor } else { A::ZERO };
                     }
                     let lanes = (stride - lane).min(SIDE);
-                    // SAFETY: the caller's block has the row and these lanes of it.
+                    // SAFETY: `kept` has this row and these lanes of it.
                     unsafe {
                         let to = factors.add(row * stride + lane);
                         if lanes == SIDE {
@@ -167,7 +167,7 @@ struct Apply<A>(PhantomData<A>);
 impl<A: Score> LaneKernel for Apply<A> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
-        // SAFETY: the caller has `n` of both.
+        // SAFETY: destination and source 0 have `n` numbers each, apart.
         let (numbers, by) = unsafe { (operands.dst::<A>(n), operands.src::<A>(0, n)) };
         for (number, &by) in numbers.iter_mut().zip(by) {
             *number = if by == A::ZERO { A::ZERO } else { number.mul(by) };

@@ -108,7 +108,8 @@ impl Functions {
     ) {
         if let Some(program) = &self.score {
             let places = [values.as_mut_ptr().cast(), slopes.cast()];
-            // SAFETY: as the caller promised.
+            // SAFETY: there are as many slopes as values, the scratch is aligned, and the slots
+            // hold the captures.
             unsafe { self.run(program, (places, values.len()), (at, slots), scratch) }
         }
     }
@@ -125,7 +126,8 @@ impl Functions {
         scratch: *mut u8,
     ) -> Visible {
         let Some(program) = &self.mask else { return Visible::All };
-        // SAFETY: as the caller promised.
+        // SAFETY: a mask writes its lanes and no slopes; the scratch is aligned, and the slots hold
+        // the captures.
         unsafe {
             let places = [lanes.as_mut_ptr(), std::ptr::null_mut()];
             self.run(program, (places, lanes.len()), (at, slots), scratch);
@@ -160,7 +162,8 @@ impl Functions {
             Some(number) => own[number as usize],
             None => slots.get(slot),
         };
-        // SAFETY: as the caller promised; the program writes its values only.
+        // SAFETY: `address` has every slot of the program, which writes values and slopes alone;
+        // the scratch has its bytes.
         unsafe {
             let scratch = std::slice::from_raw_parts_mut(scratch, program.scratch_bytes());
             program.run(&address, lanes, scratch);

@@ -50,7 +50,7 @@ impl Reach {
         let ScoreExtent { seen, width, stride } = extent;
         for row in self.visible(query + 1).saturating_sub(key)..seen {
             let first = (key + row + self.queries).saturating_sub(query + self.keys).min(width);
-            // SAFETY: as the caller promised.
+            // SAFETY: `row` is below `seen` and `first` at most `width`, so these scores exist.
             unsafe { std::slice::from_raw_parts_mut(scores.add(row * stride), first) }.fill(hidden);
         }
     }

@@ -157,7 +157,8 @@ struct Update<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for Update<A, W, SCALED> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
-        // SAFETY: the caller's scores are `rows x W`, and its arrays `W`.
+        // SAFETY: source 0 is a `Running`, whose arrays have `W` numbers; the scores are `rows x
+        // W`.
         let (running, scores, before, mut sum) = unsafe {
             let running = &*operands.src[0].cast::<Running<A>>();
             let scores = std::slice::from_raw_parts_mut(operands.dst.cast::<[A; W]>(), rows);
@@ -223,7 +224,7 @@ struct Hide<A>(PhantomData<A>);
 impl<A: Score> LaneKernel for Hide<A> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
-        // SAFETY: the caller has `n` scores, as many bytes, and one number.
+        // SAFETY: there are `n` scores and as many bytes of visibility; source 1 is one number.
         let (scores, visible, hidden) = unsafe {
             let hidden = *operands.src[1].cast::<A>();
             (operands.dst::<A>(n), operands.src::<u8>(0, n), hidden)
@@ -239,7 +240,7 @@ struct ScaleRows<A, const W: usize>(PhantomData<A>);
 impl<A: Score, const W: usize> LaneKernel for ScaleRows<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
-        // SAFETY: the caller's rows are `rows x W`, and its factors `W`.
+        // SAFETY: the destination is `rows x W` numbers, and source 0 has `W` factors.
         let (by, rows) = unsafe {
             let rows = std::slice::from_raw_parts_mut(operands.dst.cast::<[A; W]>(), rows);
             (operands.src[0].cast::<[A; W]>().read(), rows)
@@ -265,7 +266,8 @@ struct Pair<A, const W: usize>(PhantomData<A>);
 impl<A: Score, const W: usize> LaneKernel for Pair<A, W> {
     #[inline(always)]
     unsafe fn run<I: Isa>(pairs: usize, operands: &Operands) {
-        // SAFETY: the caller's rows are `2 * pairs x W`, and its pairs `pairs x W`.
+        // SAFETY: source 0 is `2 * pairs x W` numbers, and the destination `pairs x W` words,
+        // apart.
         let (from, to) =
             unsafe { (operands.src::<[[A; W]; 2]>(0, pairs), operands.dst::<[u32; W]>(pairs)) };
         for ([even, odd], to) in from.iter().zip(to) {

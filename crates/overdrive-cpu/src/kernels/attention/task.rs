@@ -162,7 +162,8 @@ where
     ) {
         let width = self.width();
         let queries = (self.reach.queries - first).min(self.tile);
-        // SAFETY: as the caller promised; `buffers` gave each part its room.
+        // SAFETY: queries and keys are below those of q, k and v; `buffers` gave each part its
+        // room.
         unsafe {
             let (max, sum, _) = self.running(buffers);
             std::slice::from_raw_parts_mut(max, self.tile).fill(T::Acc::LOWEST);
@@ -203,8 +204,8 @@ where
         let (width, scores) = (self.width(), buffers.scores);
         let [query, key] = [at[2] as usize, at[3] as usize];
         let out = buffers.out.wrapping_add(self.values * panel);
-        // SAFETY: as the caller promised; each part has its room, and blocks were packed for this
-        // kernel.
+        // SAFETY: the panel and `seen` keys are within the parts of `buffers`, and blocks were
+        // packed for this kernel.
         unsafe {
             let visible = std::slice::from_raw_parts_mut(
                 buffers.visible,
@@ -298,7 +299,7 @@ where
     unsafe fn scale(&self, out: *mut T::Acc, by: *const T::Acc) {
         let operands =
             Operands { dst: out.cast(), src: [by.cast(); 3], immediate: 0, ahead: Ahead::NONE };
-        // SAFETY: the caller's output is `values x W`, its factors are `W`.
+        // SAFETY: the output of a panel is `values x W` numbers, and there are `W` factors.
         unsafe { (self.passes.scale)(self.values, &operands) }
     }
 
@@ -377,7 +378,8 @@ where
             k: width,
             k_stride: 1,
         };
-        // SAFETY: as the caller promised; `buffers` gave both parts their room.
+        // SAFETY: `run` wrote the sums and outputs of the panel; `buffers` gave the inverses and
+        // rows their room.
         unsafe {
             for query in 0..width {
                 let sum = *sum.add(query);

@@ -72,7 +72,7 @@ struct Steepen<A>(PhantomData<A>);
 impl<A: Score> LaneKernel for Steepen<A> {
     #[inline(always)]
     unsafe fn run<I: Isa>(n: usize, operands: &Operands) {
-        // SAFETY: the caller has `n` of both.
+        // SAFETY: destination and source 0 have `n` slopes each, apart.
         let (slopes, by) = unsafe { (operands.dst::<A>(n), operands.src::<A>(0, n)) };
         for (slope, &by) in slopes.iter_mut().zip(by) {
             *slope = if *slope == A::ZERO { A::ZERO } else { slope.mul(by) };
@@ -85,7 +85,7 @@ struct WeighPass<A, const W: usize, const SCALED: bool>(PhantomData<A>);
 impl<A: Score, const W: usize, const SCALED: bool> LaneKernel for WeighPass<A, W, SCALED> {
     #[inline(always)]
     unsafe fn run<I: Isa>(rows: usize, operands: &Operands) {
-        // SAFETY: the caller has one.
+        // SAFETY: source 0 is the `Weighed` of this pass.
         let block = unsafe { &*operands.src[0].cast::<Weighed<A>>() };
         let factor = block.factor;
         for panel in (0..block.queries).step_by(W) {

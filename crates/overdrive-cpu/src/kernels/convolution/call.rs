@@ -332,7 +332,8 @@ impl<T: Format> Convolution<T> {
         for pixel in (0..span.pixels).step_by(width) {
             let to = panels.wrapping_add(pixel / width * panel_bytes);
             let rows = if direct { to } else { buffers.panel };
-            // SAFETY: as the caller promised; the buffers hold all panels of the span, and one.
+            // SAFETY: `from` has the rows of the span, `panels` a panel for each `width` pixels,
+            // and `buffers.panel` room for the rows of one.
             unsafe {
                 self.stage.panel(from, span, (first, count), (pixel, width), rows);
                 self.close_panel(rows, depth, to);
@@ -346,7 +347,8 @@ impl<T: Format> Convolution<T> {
     /// The rows are there, over `depth`, and `to` has room for a panel.
     pub(super) unsafe fn close_panel(&self, rows: *mut u8, depth: usize, to: *mut u8) {
         let width = self.kernel.tile()[1];
-        // SAFETY: as the caller promised.
+        // SAFETY: `rows` has `depth` rows of `width` elements, and `to` has `b_bytes`, which are no
+        // fewer than theirs.
         unsafe {
             if self.kernel.interleaves().is_some() {
                 let made = depth * width * size_of::<T>();

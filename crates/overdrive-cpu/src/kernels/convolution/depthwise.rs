@@ -234,7 +234,7 @@ impl<T: Multiplicand> Depthwise<T> {
                 at += (rest % size) as i64 * stride;
                 rest /= size;
             }
-            // SAFETY: as the caller promised.
+            // SAFETY: the kernel has an element at each of its taps, and `to` has room for as many.
             unsafe { to.add(tap).write((*from.offset(at as isize)).widen()) }
         }
     }

@@ -117,7 +117,8 @@ impl Finish {
             ..
         } = at;
         let tile = AccumulatorTile { sums, row_bytes, batch: image, row, col, rows, cols };
-        // SAFETY: as the caller promised.
+        // SAFETY: the tile names the same sums, its rows pixels and its columns channels; they and
+        // the scratch are this task's.
         unsafe { self.tile((tile, part), slots, scratch) }
     }
 
@@ -129,8 +130,8 @@ impl Finish {
         slots: &SlotTable,
         scratch: *mut u8,
     ) {
-        // SAFETY: as the caller promised; the tile lies in the output, whose other parts belong to
-        // other tasks.
+        // SAFETY: the tile lies in the output, whose other parts belong to other tasks; the scratch
+        // is enough for either epilogue.
         unsafe {
             self.each.iter().for_each(|each| each.apply(tile, slots, scratch));
             self.fold.iter().for_each(|fold| fold.apply((tile, part), slots, scratch));
@@ -167,7 +168,7 @@ impl Finish {
         rows: Range<usize>,
         slots: &SlotTable,
     ) {
-        // SAFETY: as the caller promised.
+        // SAFETY: no other task has this part of the image.
         self.fold.iter().for_each(|fold| unsafe { fold.begin((image, part), rows.clone(), slots) });
     }
 
@@ -191,7 +192,8 @@ impl Finish {
                 rows,
                 cols: run,
             };
-            // SAFETY: as the caller promised.
+            // SAFETY: `run` pixels from `done` on are among the sums, and in one line of the
+            // output.
             unsafe { self.tile((tile, part), slots, scratch) };
             done += run;
         }

@@ -67,7 +67,8 @@ impl<T: Format> Convolution<T> {
             None => PanelRows { to: buffers.panel, panel: depth * width * size_of::<T>(), width },
         };
         let columns = images * table.pixels_and_images()[0];
-        // SAFETY: as the caller promised.
+        // SAFETY: the images are there; the run, the rows and the panels are in buffers that were
+        // made for the table.
         unsafe {
             table.fill((from, images), (first, count), rows, buffers.stage);
             for panel in 0..columns.div_ceil(width) {

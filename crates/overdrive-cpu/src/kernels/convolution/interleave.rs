@@ -62,8 +62,8 @@ unsafe fn copy<const WIDTH: usize>(
 ) {
     let InterleavedColumns { count, inside: [low, high] } = columns;
     let [low, high] = if line.is_null() { [count; 2] } else { [low, high] };
-    // SAFETY: the contract of `Interleave`: the line, if there is one, has the units inside of it,
-    // and `to` has room for all of them.
+    // SAFETY: by `Interleave` the line, if there is one, has the units inside of it, and `to` has
+    // room for `count`.
     unsafe {
         to.write_bytes(0, low * WIDTH);
         to.add(low * WIDTH)
@@ -81,8 +81,8 @@ unsafe fn elements<T: Copy + Default, const G: usize>(
 ) {
     let to = to.cast::<[T; G]>();
     for i in 0..count {
-        // SAFETY: the contract of `Interleave`: lines have the units inside of them, and `to` has
-        // room for all of them.
+        // SAFETY: by `Interleave` lines have the units inside of them, and `to` has room for
+        // `count`.
         unsafe {
             let element =
                 |line: *const u8| match line.is_null() || !(inside[0]..inside[1]).contains(&i) {

@@ -78,7 +78,7 @@ impl WeightSide {
     /// # Safety
     /// The lines can be read, and `to` has the bytes of them.
     unsafe fn pack<T: Element>(self, kernel: &MicroKernel<T>, lines: OperandLines<T>, to: *mut u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the lines can be read, and `to` has the bytes of their panels on this side.
         unsafe {
             match self {
                 WeightSide::Left => kernel.pack_a(lines, to),
@@ -177,7 +177,8 @@ impl<T: Element> Packer<T> {
                 let output = (group * self.outputs + row + line) as i64 * self.view.strides[0];
                 let weight = |channel: usize, tap: usize| {
                     let at = output + channel as i64 * self.view.strides[1] + self.taps[tap];
-                    // SAFETY: as the caller promised; the view has all of its elements.
+                    // SAFETY: output, channel and tap are below the view's sizes, so the view has
+                    // the element.
                     unsafe { *from.at(0).cast::<T>().offset(at as isize) }
                 };
                 // SAFETY: the scratch is this worker's and has room for the rows; any bits are an

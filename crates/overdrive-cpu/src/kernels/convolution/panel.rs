@@ -31,7 +31,8 @@ impl Panel<'_> {
     /// # Safety
     /// All runs can be read, whole pieces of them, and there is room for the rows and a piece.
     pub(super) unsafe fn copy(self, row: &mut impl FnMut() -> *const u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: runs can be read in whole pieces, and `to` has room for the rows and a piece. The
+        // vectors are used only where the CPU has them.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if crate::isa::InstructionSet::Avx512.is_usable() {
@@ -53,12 +54,13 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
     /// A piece can be read and written.
     #[inline(always)]
     unsafe fn piece(from: *const u8, to: *mut u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: `PIECE` bytes can be read and written; neither side has to be aligned.
         unsafe {
             to.cast::<[u8; PIECE]>().write_unaligned(from.cast::<[u8; PIECE]>().read_unaligned())
         }
     }
-    // SAFETY: as the caller promised. A piece may write past its run; later pieces overwrite that.
+    // SAFETY: each run can be read in whole pieces. A piece may write past its run; later pieces
+    // overwrite that, and behind the last row there is room for one.
     unsafe {
         if let [run] = runs
             && run.bytes == 2 * PIECE
@@ -90,6 +92,6 @@ unsafe fn copy(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_avx512(panel: Panel<'_>, row: &mut impl FnMut() -> *const u8) {
-    // SAFETY: as the caller promised.
+    // SAFETY: `copy` asks for the same runs and the same room.
     unsafe { copy(panel, row) }
 }

@@ -177,8 +177,8 @@ impl Fold {
         scratch: *mut u8,
     ) {
         let tile = AccumulatorTile { batch: tile.batch * self.parts.most + part, ..tile };
-        // SAFETY: as the caller promised; the dimension of parts is the last before those of the
-        // tile.
+        // SAFETY: the dimension of parts is the last before those of the tile, so the tile lands in
+        // its own part.
         unsafe { self.tile.apply(tile, slots, scratch) }
     }
 

@@ -155,7 +155,8 @@ impl PixelTable {
         run: *mut u8,
     ) {
         let columns = (images * self.pixels).next_multiple_of(rows.width);
-        // SAFETY: as the caller promised; places are inside of the run, or the zero before it.
+        // SAFETY: places are inside of the run, or the zero before it; the panels have room for
+        // `count` rows.
         unsafe {
             // Columns that no image has are multiplied too: by zeros, not by leftovers in memory.
             run.write_bytes(0, if images < self.images { self.bytes() } else { ZEROS });
@@ -199,7 +200,8 @@ impl PixelTable {
                     *from_line = from.wrapping_offset(image as isize * self.image + apart + line);
                 }
                 let to = run.wrapping_add((image * self.input + i * count) * self.unit());
-                // SAFETY: as the caller promised.
+                // SAFETY: a line of the input has `count` units, and the run has room for `input`
+                // units of each image.
                 unsafe { (self.interleave)(lines, self.step, to, columns) };
             }
         }
@@ -214,7 +216,8 @@ impl PixelTable {
         for (panel, places) in places.chunks(row.width).enumerate() {
             let to = row.to.wrapping_add(panel * row.panel).cast::<U>();
             for (i, &place) in places.iter().enumerate() {
-                // SAFETY: as the caller promised.
+                // SAFETY: a place is a unit of the run, or the zero before it, and a row has room
+                // for `width` units.
                 unsafe {
                     to.add(i).write_unaligned(run.cast::<U>().add(place as usize).read_unaligned())
                 };
@@ -236,7 +239,8 @@ impl PixelTable {
         for (panel, pieces) in places.chunks_exact(row.width).zip(pieces.chunks(row.width / LANES))
         {
             for (i, (places, piece)) in panel.chunks_exact(LANES).zip(pieces).enumerate() {
-                // SAFETY: as the caller promised; elements that a mask leaves out are not read.
+                // SAFETY: places are units of the run, elements that a mask leaves out are not
+                // read, and a row has room for whole vectors.
                 unsafe {
                     let units = match *piece {
                         Piece::Load { from, inside } => {

@@ -11,6 +11,10 @@
 //! panel of the right matrix is made of copies. Without staging, each tap would be read from the
 //! input itself, and masks and borders would cost more than the product.
 //!
+//! The planes of a sliding window (`kernels::planes`) are another thing: folds read single numbers
+//! in the type of their sums. A matrix product reads units of interleaved channels as bytes, for a
+//! part of a line too, so the inner loops have nothing in common.
+//!
 //! Terms: a *unit* is a group of channels at one place. A *plane* holds the lines of a unit's
 //! channels, for one tap of the axes outside of the last two. A *row* of the right matrix is a tap
 //! of a plane, in units.
@@ -226,7 +230,8 @@ impl StagingGeometry {
                             }
                         }
                     }
-                    // SAFETY: as the caller promised.
+                    // SAFETY: lines that are not null are inside of the input, and the plane has
+                    // `pitch` units for each phase of a line.
                     unsafe { self.line(lines, columns, (layout, *phase), to) };
                 }
             }
@@ -276,8 +281,8 @@ impl StagingGeometry {
             let skip = at as isize * self.x.stride;
             lines.map(|line| if line.is_null() { line } else { line.wrapping_offset(skip) })
         };
-        // SAFETY: the caller has room for the columns, and an input with the elements that are
-        // inside of it.
+        // SAFETY: `columns`, or `source` of each, says which are inside of the input; `to` has room
+        // for all.
         unsafe {
             if input_dilation == 1 {
                 (self.interleave)(from(lines, begin), self.x.stride * stride as isize, to, columns);
@@ -337,7 +342,8 @@ impl StagingGeometry {
             from.wrapping_add(at * unit)
         };
         let panel = Panel { runs, rows: count, row_bytes: columns * unit, to };
-        // SAFETY: as the caller promised.
+        // SAFETY: `from` has a whole piece behind each run, because `bytes` leaves room for one;
+        // `to` has it too.
         unsafe { panel.copy(&mut row) }
     }
 

@@ -16,7 +16,8 @@ impl TileEpilogue {
     /// The sums can be read, what becomes of them belongs to this task, and there are
     /// [`scratch_bytes`](Self::scratch_bytes).
     pub(super) unsafe fn apply(&self, tile: AccumulatorTile, slots: &SlotTable, scratch: *mut u8) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the sums can be read, their results are this task's, and the scratch has what the
+        // program needs.
         unsafe {
             match self {
                 Self::Affine(affine) => affine.apply(slots, tile),

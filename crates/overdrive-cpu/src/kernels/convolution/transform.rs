@@ -114,7 +114,7 @@ pub(super) struct Points {
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn line<S: Scheme>(from: *const f32, tiles: usize, to: Points) {
     for tile in (0..tiles).step_by(LANES) {
-        // SAFETY: as the caller promised.
+        // SAFETY: `from` has windows, and each point in `to` has room, for whole vectors of tiles.
         unsafe {
             let from = from.add(tile * S::STEP);
             let elements = match S::STEP {
@@ -157,7 +157,8 @@ pub(super) unsafe fn column(
     let mut to = row.to;
     for first in (0..columns).step_by(row.width) {
         for lane in (0..row.width).step_by(LANES) {
-            // SAFETY: as the caller promised.
+            // SAFETY: columns are rounded up to whole panels, which are whole vectors; lines and
+            // the row have as many.
             unsafe {
                 let element = |line: usize| _mm512_loadu_ps(lines(line).add(first + lane));
                 _mm512_storeu_ps(to.add(lane), combined(point, element));
@@ -198,7 +199,8 @@ pub(super) unsafe fn outputs<S: Scheme>(of: Tiles) {
     let count = S::SUMS.len();
     for row in 0..lines {
         for tile in (0..tiles).step_by(LANES) {
-            // SAFETY: as the caller promised; masks leave out the places behind a line's end.
+            // SAFETY: a vector can be read behind the sums; masks leave out the places behind a
+            // line's end.
             unsafe {
                 let [low, high] =
                     interleaved.map(|index| _mm512_loadu_si512(index.as_ptr().cast()));

@@ -213,8 +213,8 @@ impl<S: Scheme> Winograd<S> {
             to: buffers.points.wrapping_add(line % S::STEP * span.pitch + line / S::STEP * tiles),
             pitch: S::STEP * span.pitch,
         };
-        // SAFETY: as the caller promised. Vectors may write behind a line; the next lines overwrite
-        // that.
+        // SAFETY: `y` and the `seen` columns are inside of the image, and the buffers are a span's.
+        // Vectors may write behind a line; the next lines overwrite that.
         unsafe {
             buffers.line.write_bytes(0, self.line_room());
             // Columns that no tile has are multiplied too: by zeros, not by leftovers in memory.
@@ -264,7 +264,7 @@ impl<S: Scheme> Winograd<S> {
                 let lines = |line: usize| {
                     along.wrapping_add(line % S::STEP * span.pitch + line / S::STEP * self.tiles[1])
                 };
-                // SAFETY: as the caller promised; a pitch leaves room for whole panels.
+                // SAFETY: the points are filled, and a pitch leaves room for whole panels.
                 unsafe { transform::column(&S::POINTS[y], lines, span.columns, row) }
             }
         }

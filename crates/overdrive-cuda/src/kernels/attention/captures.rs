@@ -13,7 +13,8 @@ use overdrive_ir::ops::attention::find_mask;
 use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, View};
 
-use super::call::{AttentionShape, FRAGMENTS, bunch, specialised};
+use super::call::{FRAGMENTS, specialised};
+use super::shape::{AttentionShape, bunch};
 use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::KernelSource;

@@ -17,15 +17,16 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
-use super::call::{AttentionShape, HEADS, bunch, specialised};
+use super::call::{HEADS, specialised};
 use super::captures::{self, Captures};
 use super::homes::{Home, Staging};
 use super::hopper::{LINE, OWN, boxes};
+use super::shape::{AttentionShape, bunch};
 use super::{dropout, region, slopes};
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
-use crate::kernels::named::{Compile, Launched, NamedKernel, PrintedCall, Sources};
+use crate::kernels::line::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::ViewStart;
 use crate::kernels::transfer::{Transfer, TransferShape};
 use crate::launch::{Addresses, Launch, Refusal, Site};

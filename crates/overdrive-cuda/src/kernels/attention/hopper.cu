@@ -51,6 +51,9 @@ typedef f32 Scores[KEYS / 2];
 typedef f32 Sums[DV / 2];
 typedef u32 Weights[KEYS / 4];
 
+// A score of this size times LOG2E is a number.
+constexpr f32 LARGEST = 2e38f;
+
 struct Softmax {
     f32 largest[2] = {-infinity(0.0f), -infinity(0.0f)}, total[2] = {}, shrink[2];
 
@@ -69,26 +72,30 @@ struct Softmax {
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
             // A row that has seen no key has maximum -infinity, whose difference is NaN: any finite
             // shift will do there.
-            const f32 base = most == -infinity(0.0f) ? 0.0f : most;
-#if !defined(SCORE) && !defined(MASK)
+            f32 base = most == -infinity(0.0f) ? 0.0f : most;
+#ifndef SCORE
+            shrink[r] = power_of_two(fmaf(largest[r], scale, -base * scale));
+#else
+            shrink[r] = power_of_two((largest[r] - base) * scale);
+            // Masks hide by the lowest number of all, which has no logarithm's base to spare: there
+            // the difference comes first.
+            if (fabsf(base) > LARGEST) {
+#pragma unroll
+                for (int i = 0; i < KEYS / 4; i++) scores[i / 2 * 4 + 2 * r + i % 2] -= base;
+                base = 0.0f;
+            }
+#endif
+            largest[r] = most;
             // Scores keep their scale until the exponential, where one multiply-add does both; the
             // factor is positive.
             const f32 shift = base * scale;
-            auto exponent = [=](f32 score) { return fmaf(score, scale, -shift); };
-#else
-            // The difference first: masks hide by the lowest number of all, which has no
-            // logarithm's base to spare.
-            auto exponent = [=](f32 score) { return (score - base) * LOG2E; };
-#endif
-            shrink[r] = power_of_two(exponent(largest[r]));
-            largest[r] = most;
             f32 sums[2] = {};
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     f32& score = scores[4 * j + 2 * r + e];
-                    score = power_of_two(exponent(score));
+                    score = power_of_two(fmaf(score, scale, -shift));
                     sums[e] += score;
                 }
             }
@@ -192,7 +199,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // Row r of the accumulators is query `row + 8 r`, columns are keys (channels) `8 j + 2
         // (lane % 4)` and the next.
         const i32 row = thread / 32 * 16 + lane / 4;
-        const f32 factor = (f32)s.factor, scale = factor * LOG2E;
+        const f32 factor = (f32)s.factor;
+#ifndef SCORE
+        const f32 scale = factor * LOG2E;
+#else
+        const f32 scale = LOG2E;
+#endif
         if (CONSUMERS > 1) {
 #pragma unroll
             for (int i = 0; i < CONSUMERS; i++) {
@@ -212,26 +224,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const i32 steps =
                 (s.seen(min(tile * QUERIES + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
             const i32 inside = s.seen(min(first, s.queries - 1));
-            auto hide = [&](Scores& scores, i32 key) {
-#if !defined(SCORE) && !defined(MASK)
-                // All of the block's keys are seen by all of the warpgroup's queries.
-                if (key + KEYS <= inside) return;
-#endif
+            // Calls `change` with each score, its query and key.
+            auto each = [&](Scores& scores, i32 key, auto change) {
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    const i32 query = first + row + 8 * r,
-                              seen = query < s.queries ? s.seen(query) : 0;
+                for (int i = 0; i < KEYS / 4; i++) {
 #pragma unroll
-                    for (int i = 0; i < KEYS / 4; i++) {
-                        const i32 at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
-                        f32& score = scores[i / 2 * 4 + 2 * r + i % 2];
-#if !defined(SCORE) && !defined(MASK)
-                        if (at >= seen) score = -infinity(0.0f);
-#else
-                        score = refined(score * factor, b, h, query, at, seen CAPTURED);
-#endif
+                    for (int r = 0; r < 2; r++) {
+                        change(scores[i / 2 * 4 + 2 * r + i % 2], first + row + 8 * r,
+                               key + i / 2 * 8 + lane % 4 * 2 + i % 2);
                     }
                 }
+            };
+            // Functions are evaluated of hidden pairs too, since what they read is in range in any
+            // case: what several pairs read is then read once.
+            auto refine = [&](Scores& scores, i32 key) {
+#ifdef SCORE
+                each(scores, key, [&](f32& product, i32 query, i32 at) {
+                    product = score(product * factor, b, h, query, at CAPTURED);
+                });
+#endif
+#ifdef MASK
+                each(scores, key, [&](f32& score, i32 query, i32 at) {
+                    if (!visible(b, h, query, at CAPTURED)) score = -infinity(0.0f);
+                });
+#endif
+                // All of the block's keys are seen by all of the warpgroup's queries.
+                if (key + KEYS <= inside) return;
+                each(scores, key, [&](f32& score, i32 query, i32 at) {
+                    const i32 seen = query < s.queries ? s.seen(query) : 0;
+                    if (at >= seen) score = -infinity(0.0f);
+                });
             };
             // After the sums, which are of all weights.
             auto drop = [&]([[maybe_unused]] Scores& scores, [[maybe_unused]] i32 key) {
@@ -262,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 fence_sums(scores);
                 if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
                 key_turn.next();
-                hide(scores, (steps - 1) * KEYS);
+                refine(scores, (steps - 1) * KEYS);
                 softmax.take(scores, scale);
                 drop(scores, (steps - 1) * KEYS);
                 round_weights(weights, scores);
@@ -279,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     fence_sums(scores);
                     if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
                     key_turn.next();
-                    hide(scores, step * KEYS);
+                    refine(scores, step * KEYS);
                     softmax.take(scores, scale);
                     drop(scores, step * KEYS);
                     fence_sums(scores);
@@ -311,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 inverse[r] = sum > 0.0f ? 1.0f / sum : 0.0f;
                 const i32 query = first + row + 8 * r;
                 if (lse && lane % 4 == 0 && query < s.queries) {
-#if !defined(SCORE) && !defined(MASK)
+#ifndef SCORE
                     const f32 scaled = softmax.largest[r] * factor;
 #else
                     const f32 scaled = softmax.largest[r];

@@ -13,7 +13,7 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 
-use super::call::AttentionShape;
+use super::shape::AttentionShape;
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;

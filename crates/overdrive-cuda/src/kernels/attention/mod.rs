@@ -4,8 +4,8 @@
 //! For 16-bit floats `hopper.cu` uses the tensor cores of Hopper, `tensor.cu` those of every GPU,
 //! and `decode.cu` is for few queries. `tiled.cu` is for every other case. `region` prints score
 //! and mask functions into all of them, `dropout` the constants of dropped weights. `call` chooses
-//! and launches. `grad.cu` has the gradients on Hopper, `captures.cu` the gradients of captured
-//! tensors.
+//! and launches; every kernel is given a `shape`. `grad.cu` has the gradients on Hopper,
+//! `captures.cu` the gradients of captured tensors.
 //!
 //! Sources: Dao, "FlashAttention-2", arXiv:2307.08691; Dong et al.,
 //! "Flex attention", arXiv:2412.05496.
@@ -17,6 +17,7 @@ pub(super) mod grad;
 mod homes;
 mod hopper;
 mod region;
+mod shape;
 mod slopes;
 
 pub(crate) use call::KERNEL;

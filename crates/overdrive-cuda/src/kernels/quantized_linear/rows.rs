@@ -4,7 +4,7 @@ use super::shape::{LINE_BYTES, QuantizedLinearShape, declines};
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
-use crate::kernels::named::{self, Compile, NamedKernel, Sources};
+use crate::kernels::line::{Compile, Launched, NamedKernel, Sources};
 use crate::kernels::nest::ViewStart;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
@@ -152,7 +152,7 @@ fn operands<'c>(
 ///
 /// # Errors
 /// As `operands`.
-fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> named::Launched {
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launched {
     let (x, weights) = operands(call, op)?;
     let ([Some(codes), Some(scale), zero, tensor_scale], [Some(y)]) = (weights, &call.results[..])
     else {

@@ -26,6 +26,12 @@ pub enum Float8Granularity {
 const SIDE: Option<usize> = Some(128);
 
 impl Float8Granularity {
+    /// Whether scales may be delayed, that is, come from steps before. A tensor's may, those of its
+    /// parts are current.
+    pub fn may_be_delayed(self) -> bool {
+        self == Self::Tensor
+    }
+
     /// The blocks of x and dy, and those of w; none where a scale covers a tensor.
     pub(super) fn blocks(self) -> Option<[ScaleBlock; 2]> {
         match self {

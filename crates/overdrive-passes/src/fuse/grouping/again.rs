@@ -9,7 +9,7 @@
 
 use super::{Grouping, MAX_BUFFERS, MAX_MEMBERS, is_contraction, one_step};
 use crate::fuse::is_cloned;
-use overdrive_ir::plan::Note;
+use overdrive_ir::plan::{Note, Recomputing};
 use overdrive_ir::{NodeId, Target, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ impl Grouping<'_> {
                 notes.push(Note::Recomputed {
                     op: node.op.name(),
                     scope: node.scope.to_string(),
-                    reason: format!("its readers move {} bytes less so", plan.saved),
+                    why: Recomputing::ForTraffic { moved_bytes: plan.saved },
                 });
             }
         }

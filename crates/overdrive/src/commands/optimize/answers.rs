@@ -7,9 +7,7 @@ use overdrive::ir::{Backend, Graph, Mode, Tuning};
 use overdrive::optimize::{
     Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, TimedForms,
 };
-use overdrive::passes::{
-    Additions, MODES, Preparation, Quantization, QuantizationMode, RangeRule, Rounding,
-};
+use overdrive::passes::{Additions, MODES, Preparation, Quantization, QuantizationMode, RangeRule};
 use overdrive::studies::quantization::{Footprint, Scores, Timed, latency_of_blocks, latency_on};
 use std::slice;
 
@@ -36,12 +34,18 @@ impl Machine for OwnMachine<'_> {
         if care == Care::Screening {
             self.going(stage_of(forms, SearchStage::Timing))?;
         }
-        let graphs = forms.iter().map(|form| self.graph(form)).collect::<Result<Vec<_>, _>>()?;
+        let graphs = forms.iter().map(|form| self.timed(form)).collect::<Result<Vec<_>, _>>()?;
         let named: Vec<String> = forms.iter().skip(1).map(Form::said).collect();
         self.tell(&format!("timing {} beside float", named.join(", ")));
         let graphs: Vec<&Graph> = graphs.iter().collect();
         let mut names: Vec<String> = forms.iter().map(|form| form.name.clone()).collect();
         let whole = fit_together(self.backend, &graphs);
+        if self.step.is_some() && !whole {
+            return Err(Halt::Declined(
+                "its weights and the float model's do not fit on the device together".to_owned(),
+            ));
+        }
+        let draw = |seed: u64| self.inputs(seed);
         let blocks = if whole {
             let conditions = self.conditions(care);
             let mut placed: Vec<_> = graphs.iter().map(|graph| (self.backend, *graph)).collect();
@@ -54,12 +58,11 @@ impl Machine for OwnMachine<'_> {
                 placed.push((*engine, graphs[0]));
                 names.push(name.clone());
             }
-            let timed = latency_on(&placed, &mut [], &*self.samples.draw, conditions);
+            let timed = latency_on(&placed, &mut [], &draw, conditions);
             vec![(1, timed.map_err(|unable| self.halt(&unable))?)]
         } else {
             let conditions = self.conditions(care);
-            let draw = &*self.samples.draw;
-            let timed = latency_of_blocks(self.backend, &graphs, draw, &conditions);
+            let timed = latency_of_blocks(self.backend, &graphs, &draw, &conditions);
             let timed = timed.map_err(|unable| self.halt(&unable))?;
             timed.into_iter().map(|block| (block.times, block.timed)).collect()
         };
@@ -137,7 +140,7 @@ fn is_in_place(quantization: &Quantization) -> bool {
 /// Whether a mode looks for its codes, which takes time.
 fn searches(mode: &QuantizationMode) -> bool {
     let scheme = mode.quantization().scheme;
-    scheme.rounding == Rounding::Gptq
+    scheme.rounding.reads_inputs()
         || matches!(mode.preparation, Preparation::Awq | Preparation::Prune(_))
 }
 

@@ -7,7 +7,7 @@ use overdrive::bench::digits;
 use overdrive::bench::rules::Rules;
 use overdrive::ir::{Backend, Graph};
 use overdrive::studies::{
-    Allowance, Context, Device, Journal, Parties, Probes, Sampling, ceilings,
+    Allowance, CeilingWork, Context, Device, Journal, Parties, Probes, Sampling, ceilings,
 };
 use overdrive_process::Stop;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ impl Bounds {
             probes: Probes::default(),
             journal: Journal::silent(""),
         };
-        let found = ceilings(&context);
+        let found = ceilings(&context, &[CeilingWork::Copy, CeilingWork::F32]);
         let first = |kind| found.iter().find(|one| one.kind == kind).map(Ceiling::per_second);
         Some(Self {
             flops: graph.cost().flops,
@@ -61,9 +61,9 @@ impl Bounds {
         })
     }
 
-    /// In words, for a call of the float model that takes so long and has so many bytes of
-    /// parameters.
-    pub(super) fn said(&self, ns: f64, parameters: u64) -> String {
+    /// In words, for a call (or what else is timed) of the float model that takes so long and has so
+    /// many bytes of parameters.
+    pub(super) fn said(&self, timed: &str, ns: f64, parameters: u64) -> String {
         let arithmetic = self.flops as f64 / self.flops_per_s * 1e9;
         let reading = parameters as f64 / self.bytes_per_s * 1e9;
         let percent = |part: f64| format!("{:.0} %", 100.0 * part / ns);
@@ -77,10 +77,10 @@ impl Bounds {
             "bound by reading parameters: a format pays by the bytes that it saves"
         };
         format!(
-            "a call of the float model takes {}; its {:.3} GFLOP need {} of that at {}, its {} of \
+            "{timed} of the float model takes {}; its {} need {} of that at {}, its {} of \
              parameters {} at {}: {conclusion}",
             digits::time(ns, None),
-            self.flops as f64 / 1e9,
+            digits::flops(self.flops),
             percent(arithmetic),
             digits::rate(self.flops_per_s, None, "FLOP"),
             digits::bytes(parameters),
@@ -98,11 +98,11 @@ mod tests {
     fn what_bounds_a_call_is_said_with_its_shares() {
         let bounds = Bounds { flops: 1_000_000, flops_per_s: 1e9, bytes_per_s: 1e9 };
         // A million operations at 1e9 a second take a millisecond.
-        let said = bounds.said(1.25e6, 100_000);
+        let said = bounds.said("a call", 1.25e6, 100_000);
         assert!(said.contains("80 %") && said.contains("bound by arithmetic"), "{said}");
-        let said = bounds.said(2.5e6, 2_000_000);
+        let said = bounds.said("a call", 2.5e6, 2_000_000);
         assert!(said.contains("40 %") && said.contains("bound by reading"), "{said}");
-        let said = bounds.said(4e6, 100_000);
+        let said = bounds.said("a call", 4e6, 100_000);
         assert!(said.contains("25 %") && said.contains("neither explains"), "{said}");
     }
 }

@@ -2,11 +2,12 @@
 //! the decision can be repeated, and an interrupted search continues.
 
 use super::bounds::Bounds;
-use crate::commands::quantize::{Samples, Subject};
+use crate::cli::MetricName;
+use crate::commands::quantize::{Asked as AskedSamples, Head, Samples, Subject, samples};
 use crate::failure::Failure;
 use overdrive::bench::environment::Revision;
 use overdrive::files::{self, Digest};
-use overdrive::ir::{Graph, Tensor};
+use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::optimize::{Asked, Decision, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -77,6 +78,25 @@ pub(super) struct Named<'a> {
     pub(super) seed: u64,
 }
 
+impl Named<'_> {
+    /// The model.
+    pub(super) fn subject(&self) -> Result<Subject, Failure> {
+        let head = if self.head { Head::Quantized } else { Head::Float };
+        Subject::load(self.model, self.shapes, head)
+    }
+
+    /// The samples that calibrate, choose and judge it.
+    pub(super) fn samples<'a>(
+        &self,
+        metric: Option<MetricName>,
+        (backend, subject): (&'a dyn Backend, &'a Subject),
+    ) -> Result<Samples<'a>, Failure> {
+        let Self { data, batches, seed, .. } = *self;
+        let asked = AskedSamples { data, metric, batches, seed };
+        samples(asked, (backend, &subject.template), subject.published())
+    }
+}
+
 impl About {
     pub(super) fn of(
         named: &Named<'_>,
@@ -96,6 +116,18 @@ impl About {
             device,
             threads,
         })
+    }
+
+    /// How the user named the model and the samples then.
+    pub(super) fn named(&self) -> Named<'_> {
+        Named {
+            model: &self.model,
+            data: self.data.as_deref(),
+            shapes: &self.shapes,
+            batches: self.batches,
+            head: self.head,
+            seed: self.seed,
+        }
     }
 
     /// Errs unless a record of `self` is of `other` too; `timed` where times count.

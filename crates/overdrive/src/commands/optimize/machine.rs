@@ -1,12 +1,14 @@
 //! The search's machine: makes forms of the user's model, times them on her device, and judges them
 //! on her samples.
 
+use super::step::DecodingStep;
 use crate::commands::quantize::{Chosen, Samples, Subject, in_mode, recipe};
+use crate::failure::Failure;
 use crate::progress::Spinner;
 use overdrive::bench::clock::Clock;
 use overdrive::bench::failure::Failure as Unable;
 use overdrive::bench::rules::Rules;
-use overdrive::ir::{Backend, Graph};
+use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::optimize::{Care, Effort, Form, Halt};
 use overdrive::passes::{Preparation, Quantization, QuantizationMode, bind, layers};
 use overdrive::studies::Progress;
@@ -57,6 +59,8 @@ impl Budget {
 pub(super) struct OwnMachine<'a> {
     pub(super) backend: &'a dyn Backend,
     pub(super) subject: &'a Subject,
+    /// The float model in its sizes.
+    pub(super) float: Graph,
     pub(super) samples: &'a Samples<'a>,
     pub(super) clock: &'a dyn Clock,
     pub(super) stop: &'a Stop,
@@ -65,6 +69,8 @@ pub(super) struct OwnMachine<'a> {
     pub(super) seed: u64,
     pub(super) time: Budget,
     pub(super) progress: &'a Spinner,
+    /// The step of decoding, where its time counts.
+    pub(super) step: Option<DecodingStep<'a>>,
     /// Other engines that are there, by name.
     pub(super) engines: Vec<(String, &'a dyn Backend)>,
     /// Forms that were made, the latest last.
@@ -72,18 +78,22 @@ pub(super) struct OwnMachine<'a> {
 }
 
 impl<'a> OwnMachine<'a> {
-    /// Of a model and the samples that judge it, on a device. Other engines can be given to it.
+    /// Of a model and the samples that judge it, on a device. A step of decoding and other engines
+    /// can be given to it.
     pub(super) fn new(
         (backend, subject, samples): (&'a dyn Backend, &'a Subject, &'a Samples<'a>),
         (clock, progress, stop): (&'a dyn Clock, &'a Spinner, &'a Stop),
         (effort, seed): (Effort, u64),
         allowed: Duration,
-    ) -> Self {
+    ) -> Result<Self, Failure> {
+        let float = bind(&subject.template.graph, &subject.template.dimensions);
+        let float = float.map_err(|error| Failure::bad_input(error.to_string()))?;
         let recipe = recipe(subject, (None, seed));
         let (time, engines, made) = (Budget::of(allowed), Vec::new(), Vec::new());
-        Self {
+        Ok(Self {
             backend,
             subject,
+            float,
             samples,
             clock,
             stop,
@@ -92,9 +102,10 @@ impl<'a> OwnMachine<'a> {
             seed,
             time,
             progress,
+            step: None,
             engines,
             made,
-        }
+        })
     }
 
     /// The form, made now or before.
@@ -153,12 +164,30 @@ impl<'a> OwnMachine<'a> {
 
     /// The graph of a form in its sizes.
     pub(super) fn graph(&mut self, form: &Form) -> Result<Graph, Halt> {
-        let template = &self.subject.template;
+        if form.is_float() {
+            return Ok(self.float.clone());
+        }
+        let dimensions = &self.subject.template.dimensions;
+        let graph = bind(&self.made(form)?.made.graph, dimensions);
+        graph.map_err(|error| Halt::Declined(error.to_string()))
+    }
+
+    /// The graph of a form whose time counts.
+    pub(super) fn timed(&mut self, form: &Form) -> Result<Graph, Halt> {
+        let Some(step) = self.step else { return self.graph(form) };
         let graph = match form.is_float() {
-            true => bind(&template.graph, &template.dimensions),
-            false => bind(&self.made(form)?.made.graph, &template.dimensions),
+            true => step.graph(None),
+            false => step.graph(Some(self.made(form)?)),
         };
         graph.map_err(|error| Halt::Declined(error.to_string()))
+    }
+
+    /// Inputs of such a graph.
+    pub(super) fn inputs(&self, seed: u64) -> Vec<Tensor> {
+        match &self.step {
+            Some(step) => step.inputs(seed),
+            None => (self.samples.draw)(seed),
+        }
     }
 
     /// Whether there is time to try more.

@@ -7,7 +7,7 @@ use overdrive::bench::oracle::normal_inputs;
 use overdrive::ir::{Builder, Graph, GraphError, Init, Value};
 use overdrive::optimize::{Care, Halt, LayerFacts, Parts};
 use overdrive::passes::{
-    Layer, LayerKind, Quantization, QuantizationMode, Rounding, bind, layers, quantize,
+    Layer, LayerKind, Quantization, QuantizationMode, Rounding, layers, quantize,
 };
 use overdrive::studies::quantization::{calibrate, latency};
 use std::collections::BTreeMap;
@@ -23,10 +23,11 @@ const FLOAT: &str = "float";
 
 /// Every layer in every mode that it can take.
 pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts, Halt> {
-    let template = &machine.subject.template;
     let declined = |error: GraphError| Halt::Declined(error.to_string());
-    let bound = bind(&template.graph, &template.dimensions).map_err(declined)?;
-    let (found, _) = layers(&bound).map_err(declined)?;
+    let bound = &machine.float;
+    let step = machine.step.map(|step| step.in_f32()).transpose().map_err(declined)?;
+    let timed = step.as_ref().unwrap_or(bound);
+    let (found, _) = layers(timed).map_err(declined)?;
     let meant: Vec<(&str, Quantization)> = modes
         .iter()
         .map(|mode| {
@@ -37,13 +38,13 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
     let can = |layer: &Layer| meant.iter().any(|(_, meant)| meant.of(&layer.name).is_some());
     let names: Vec<String> = found.iter().map(|layer| layer.name.clone()).collect();
     let found: Vec<Layer> = found.into_iter().filter(can).collect();
-    let mut parts = Parts { layers: facts(&bound, &found), ..Parts::default() };
-    lost(machine, &mut parts, (&bound, &names, &meant))?;
+    let mut parts = Parts { layers: facts(timed, &found), ..Parts::default() };
+    lost(machine, &mut parts, (bound, &names, &meant))?;
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
         let Entry::Vacant(class) = parts.times_ns.entry(facts.class) else { continue };
         machine.going(SearchStage::Mixing)?;
         machine.tell(&format!("timing a layer of {}", class.key()));
-        let times = times(machine, (&bound, layer), &meant);
+        let times = times(machine, (timed, layer), &meant);
         class.insert(times.map_err(|unable| machine.halt(&unable))?);
     }
     Ok(parts)

@@ -1,11 +1,10 @@
 //! `--replay`: the decision again, from what was measured; with -o the model again too.
 
-use super::evidence::{self, About, Evidence, Named};
+use super::evidence::{self, About, Evidence};
 use super::machine::OwnMachine;
 use super::told;
 use super::written::{MODEL, Places, described, write};
 use crate::cli::Optimize;
-use crate::commands::quantize::{Asked as AskedSamples, Head, Subject, samples};
 use crate::devices;
 use crate::failure::Failure;
 use crate::progress::Spinner;
@@ -55,15 +54,9 @@ fn again(
     let places = Places::claim(arguments, (&about.model, out))?;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
-    let head = if about.head { Head::Quantized } else { Head::Float };
-    let subject = Subject::load(&about.model, &about.shapes, head)?;
-    let metric = None;
-    let data = about.data.as_deref();
-    let (batches, seed) = (about.batches, about.seed);
-    let asked = AskedSamples { data, metric, batches, seed };
-    let samples = samples(asked, (backend, &subject.template), subject.published())?;
-    let (model, shapes) = (&about.model, &about.shapes[..]);
-    let named = Named { model, data, shapes, batches, head: about.head, seed };
+    let named = about.named();
+    let subject = named.subject()?;
+    let samples = named.samples(None, (backend, &subject))?;
     let now = About::of(&named, (&subject, &samples), described(&opened))?;
     about.check(&now, false).map_err(|reason| {
         Failure::bad_input(format!("the model cannot be made again: {reason}"))
@@ -73,9 +66,9 @@ fn again(
     let mut machine = OwnMachine::new(
         (backend, &subject, &samples),
         (&clock, &spinner, stop),
-        (stored.asked.effort, seed),
+        (stored.asked.effort, about.seed),
         Duration::ZERO,
-    );
+    )?;
     let form = decision.form.as_ref().expect("what is taken has a form");
     places.model.fill(|path| write((&mut machine, form), path))?;
     drop(machine);

@@ -131,7 +131,7 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
         Outcome::Taken => {
             let taken = decision.taken().expect("what is taken was tried");
             lines.push(format!("PASS: deploy {}", taken.form.said()));
-            lines.push(gains(taken, decision));
+            lines.push(gains(asked, taken, decision));
             lines.extend(taken.judged.as_ref().map(|judged| lost(asked, judged)));
         }
         Outcome::KeepFloat => {
@@ -150,7 +150,7 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
             if let Some(nearest) = decision.taken() {
                 let lost = nearest.lost().map_or(String::new(), |lost| format!("{lost:.4} {unit}"));
                 lines.push(format!("nearest: {}, which loses {lost}", nearest.form.said()));
-                lines.push(gains(nearest, decision));
+                lines.push(gains(asked, nearest, decision));
             }
         }
         Outcome::Undecided if decision.form.is_none() => lines
@@ -193,12 +193,21 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
     lines
 }
 
+/// What is timed.
+fn timed(asked: &Asked) -> String {
+    match asked.decode {
+        Some(before) => format!("a token after {before}"),
+        None => "a call".to_owned(),
+    }
+}
+
 /// The gains of a form over the float model.
-fn gains(tried: &Tried, decision: &Decision) -> String {
+fn gains(asked: &Asked, tried: &Tried, decision: &Decision) -> String {
     let mut parts = Vec::new();
     if let (Some([value, low, high]), Some(ns)) = (tried.time, tried.time_ns) {
         let time = digits::time(ns, None);
-        parts.push(format!("a call takes {time}, {value:.3}x [{low:.3}, {high:.3}] of float's"));
+        let timed = timed(asked);
+        parts.push(format!("{timed} takes {time}, {value:.3}x [{low:.3}, {high:.3}] of float's"));
     }
     let float = decision.tried.first();
     if let (Some(bytes), Some(before)) = (tried.bytes, float.and_then(|float| float.bytes)) {
@@ -365,9 +374,10 @@ fn about(evidence: &Evidence, decision: &Decision) -> Vec<String> {
     };
     let mut lines = vec![
         format!(
-            "on {}, {threads}; target {}, at most {} {} lost at {} confidence",
+            "on {}, {threads}; target {} of {}, at most {} {} lost at {} confidence",
             about.device,
             format!("{:?}", asked.target).to_lowercase(),
+            timed(asked),
             asked.limit,
             asked.metric.unit_of_loss(),
             1.0 - asked.error
@@ -389,7 +399,7 @@ fn about(evidence: &Evidence, decision: &Decision) -> Vec<String> {
     if let (Some(bounds), Some(ns), Some(bytes)) =
         (evidence.bounds, float.and_then(|float| float.time_ns), bytes)
     {
-        lines.push(bounds.said(ns, bytes));
+        lines.push(bounds.said(&timed(asked), ns, bytes));
     }
     lines.push(format!("`{}`", evidence.command));
     lines

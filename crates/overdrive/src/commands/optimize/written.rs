@@ -35,15 +35,13 @@ pub(super) fn write(
 ) -> Result<u64, Failure> {
     let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
     machine.tell(&format!("writing {}", form.said()));
+    let float = compared(backend, ("float", &machine.float), &samples.compared)?;
     let chosen = machine.made(form).map_err(|halt| Failure::harness(format!("{halt:?}")))?;
-    let template = &subject.template;
-    let outputs = |name, graph| {
-        let graph = bind(graph, &template.dimensions).map_err(Failure::harness)?;
-        compared(backend, (name, &graph), &samples.compared)
-    };
-    let float = outputs("float", &template.graph)?;
-    let found = outputs("taken", &chosen.made.graph)?;
-    Written { backend, subject, samples, chosen, outputs: [&float, &found] }.folder(path)
+    let graph = bind(&chosen.made.graph, &subject.template.dimensions);
+    let graph = graph.map_err(Failure::harness)?;
+    let found = compared(backend, ("taken", &graph), &samples.compared)?;
+    let outputs = [&float[..], &found[..]];
+    Written { backend, subject, samples, chosen, outputs, export: None }.folder(path)
 }
 
 /// Places of the evidence and of the model.

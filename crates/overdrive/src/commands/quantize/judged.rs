@@ -1,7 +1,7 @@
 //! Samples to calibrate on and samples to judge by, and those of a data set with labels.
 
 use super::chosen::refused;
-use crate::cli::MetricName;
+use crate::cli::{MetricName, Quantize};
 use crate::failure::Failure;
 use overdrive::ir::{Backend, Tensor};
 use overdrive::studies::Template;
@@ -20,6 +20,14 @@ pub(in crate::commands) struct Asked<'a> {
     pub batches: u32,
     /// `--seed`.
     pub seed: u64,
+}
+
+impl<'a> Asked<'a> {
+    /// Those of a command line.
+    pub(super) fn of(arguments: &'a Quantize) -> Self {
+        let (data, metric) = (arguments.data.as_deref(), arguments.metric);
+        Self { data, metric, batches: arguments.batches, seed: arguments.machine.seed }
+    }
 }
 
 /// Samples that calibrate, choose and judge, and inputs for timing.

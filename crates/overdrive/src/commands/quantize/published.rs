@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::progress;
 use crate::terminal::{note, tell};
 use overdrive::bench::failure::Failure as Unable;
+use overdrive::formats::int4::Int4Format;
 use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
 use overdrive::passes::{LayerKind, Preparation, Quantization, Quantized, layers};
 use overdrive::studies::Template;
@@ -105,9 +106,17 @@ pub(super) fn apply(
 }
 
 /// Writes the folder.
-pub(super) fn write(folder: &Path, model: &Pretrained, chosen: &Chosen) -> Result<(), Failure> {
+pub(super) fn write(
+    folder: &Path,
+    model: &Pretrained,
+    (chosen, export): (&Chosen, Option<Int4Format>),
+) -> Result<(), Failure> {
     let Chosen { name, quantization, made, .. } = chosen;
     let coding = Coding::of(name, made, json!({ "range": quantization.range }));
-    let notes = model.write_quantized(folder, &made.graph, &coding).map_err(Failure::bad_input)?;
+    let written = match export {
+        Some(format) => model.write_int4(folder, &made.graph, (&coding, format)),
+        None => model.write_quantized(folder, &made.graph, &coding),
+    };
+    let notes = written.map_err(Failure::bad_input)?;
     notes.iter().try_for_each(|note| tell!("note: {note}"))
 }

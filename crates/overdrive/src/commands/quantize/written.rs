@@ -7,6 +7,7 @@ use super::{file, published};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::tell;
+use overdrive::formats::int4::Int4Format;
 use overdrive::formats::{ModelConfig, ModelFolder};
 use overdrive::ir::{Backend, Tensor};
 use overdrive::passes::bind;
@@ -23,14 +24,16 @@ pub(in crate::commands) struct Written<'a> {
     pub(in crate::commands) chosen: &'a Chosen,
     /// Outputs of the float model, and of the quantized one in memory.
     pub(in crate::commands) outputs: [&'a [Vec<Tensor>]; 2],
+    /// The layout of a published model's codes, if it is not that of compressed-tensors.
+    pub(in crate::commands) export: Option<Int4Format>,
 }
 
 impl Written<'_> {
     /// Writes and checks the folder; gives the bytes of its files.
     pub(in crate::commands) fn folder(&self, folder: &Path) -> Result<u64, Failure> {
-        let Self { backend, subject, samples, chosen, outputs } = *self;
+        let Self { backend, subject, samples, chosen, outputs, export } = *self;
         match &subject.model {
-            Model::Pretrained(model) => published::write(folder, model, chosen)?,
+            Model::Pretrained(model) => published::write(folder, model, (chosen, export))?,
             Model::Template(_) | Model::Onnx(_) => write(folder, &subject.template, chosen)?,
         }
         if let Model::Onnx(_) = &subject.model {
@@ -42,7 +45,7 @@ impl Written<'_> {
 
     /// Writes and checks the file, which errors call `shown`; gives its bytes.
     pub(super) fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
-        let Self { backend, subject, samples, chosen, outputs } = *self;
+        let Self { backend, subject, samples, chosen, outputs, .. } = *self;
         let freed = file::encode(shown, subject, chosen)?;
         freed.note();
         std::fs::write(path, &freed.bytes).map_err(Failure::harness)?;

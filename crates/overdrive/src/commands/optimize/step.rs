@@ -1,0 +1,82 @@
+//! The step of decoding, which `--decode` times in place of a whole call: one more token of each
+//! sequence, with the keys and values of those before it in caches.
+
+use crate::commands::quantize::{Chosen, Subject};
+use crate::failure::Failure;
+use overdrive::decoding::LanguageModel;
+use overdrive::ir::{Backend, DType, Graph, GraphError, Tensor};
+use overdrive::models::{Caches, Span};
+use overdrive::studies::pretrained::{Coding, Pretrained};
+use serde_json::Value;
+
+/// A step of a published decoder.
+#[derive(Copy, Clone)]
+pub(super) struct DecodingStep<'a> {
+    model: &'a Pretrained,
+    caches: Caches,
+    /// Format of the float model's matrices, keys and values, as `generate` has it on this device.
+    format: DType,
+}
+
+impl<'a> DecodingStep<'a> {
+    /// The step that follows so many tokens of each of so many sequences.
+    pub(super) fn of(
+        subject: &'a Subject,
+        (before, sequences): (usize, usize),
+        backend: &dyn Backend,
+    ) -> Result<Self, Failure> {
+        let refused = |text: String| Failure::bad_input(format!("--decode {before}: {text}"));
+        let Some(model) = subject.published() else {
+            return Err(refused(
+                "expected a decoder in Hugging Face's format or a .gguf file, whose graphs keep \
+                 keys and values; found a model of whole calls: leave out --decode"
+                    .to_owned(),
+            ));
+        };
+        let (most, capacity) = (model.context(), before + 1);
+        let half = model.stored_half();
+        let format = half.filter(|half| backend.description().native_halves.contains(half));
+        let (caches, format) = (Caches::of(sequences, capacity), format.unwrap_or(DType::F32));
+        model
+            .unloaded(Span::Step { caches }, format)
+            .map_err(|error| refused(error.to_string()))?;
+        if capacity > most {
+            return Err(refused(format!(
+                "expected at most {}, since the model reads {most} tokens",
+                most.saturating_sub(1)
+            )));
+        }
+        Ok(Self { model, caches, format })
+    }
+
+    /// The step of the float model, or of a form of it.
+    pub(super) fn graph(&self, form: Option<&Chosen>) -> Result<Graph, GraphError> {
+        match form {
+            None => self.model.graph(Span::Step { caches: self.caches }, self.format),
+            Some(Chosen { name, made, .. }) => {
+                let coding = Coding::of(name, made, Value::Null);
+                let model = self.model.with_codes(&made.graph, coding);
+                model.graph(Span::Step { caches: self.caches }, DType::F32)
+            }
+        }
+    }
+
+    /// The step of the float model in f32: its layers are those of the model, one by one.
+    pub(super) fn in_f32(&self) -> Result<Graph, GraphError> {
+        Self { format: DType::F32, ..*self }.graph(None)
+    }
+
+    /// A token of each sequence, at the last place of its cache.
+    pub(super) fn inputs(&self, seed: u64) -> Vec<Tensor> {
+        let Caches { sequences, capacity, .. } = self.caches;
+        let vocabulary = self.model.architecture.vocabulary() as u64;
+        let token = |sequence: u64| (seed.wrapping_mul(7919) + 31 * sequence) % vocabulary.max(1);
+        let tokens: Vec<i128> = (0..sequences as u64).map(|one| token(one).into()).collect();
+        let last = capacity - 1;
+        let place = match sequences {
+            1 => Tensor::scalar(DType::I64, last as f64),
+            _ => Tensor::from_ints(DType::I64, [sequences], &vec![last as i128; sequences]),
+        };
+        vec![Tensor::from_ints(DType::I32, [sequences, 1], &tokens), place]
+    }
+}
