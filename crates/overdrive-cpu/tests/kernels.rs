@@ -4,12 +4,13 @@
 
 mod support;
 
+use overdrive_cpu::CpuBackend;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::plan::{StepKind, WindowDimension};
 use overdrive_ir::{
-    Array, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Prim, Reducer, SortOrder,
-    TensorType, Window,
+    Array, Backend, Builder, Convolution, DType, DotGeneral, Expr, Graph, Mode, Prim, Reducer,
+    SortOrder, TensorType, Tuning, Window,
 };
 use proptest::prelude::*;
 use support::{Session, check, random};
@@ -78,6 +79,35 @@ const TYPES: [DType; 8] = [
     DType::F8E4M3,
     DType::I4,
 ];
+
+/// Types that a kernel does not take are a step of the host in the plan itself, which says why.
+#[test]
+fn what_no_kernel_takes_is_a_step_of_the_host_in_the_plan() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    for (dtype, expected) in [
+        (DType::F32, None),
+        (DType::F8E4M3, Some("no arithmetic on f8e4m3")),
+        (DType::I4, Some("less than a byte, as i4")),
+    ] {
+        let inputs = [random(dtype, &[4, 6], 1)];
+        let sort = Prim::Sort { axis: 1, order: SortOrder::Ascending };
+        let graph = graph("sort", &inputs, |b, x| b.node(sort.clone(), x, vec![]));
+        let tuning = Tuning::default();
+        let plan = overdrive_passes::plan(&graph, Mode::Compile, backend.target(), &tuning);
+        let plan = plan.unwrap();
+        let host = plan.steps.iter().any(|step| matches!(step.kind, StepKind::Host(_)));
+        assert_eq!(host, expected.is_some(), "{plan}");
+        assert!(expected.is_none_or(|reason| plan.to_string().contains(reason)), "{plan}");
+        assert_eq!(
+            Session::new(&graph, Mode::Compile, 1, &[inputs[0].to_tensor()])
+                .unwrap()
+                .compiled
+                .plan(),
+            &plan,
+            "compiling changes no step"
+        );
+    }
+}
 
 #[test]
 fn gather_takes_windows_at_clamped_indices() {

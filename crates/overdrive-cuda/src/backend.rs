@@ -6,6 +6,7 @@ use crate::device::{self, Properties};
 use crate::exec::CudaExecutable;
 use crate::host_memory::host_bytes;
 use crate::launch::{Refusal, Site};
+use crate::loops::PrinterMachine;
 use crate::memory::{CudaMemory, DeviceBytes, SpaceBytes, copy};
 use crate::nccl::Ranks;
 use crate::{Device, Error, gemm, joined, kernels};
@@ -75,7 +76,7 @@ const STEP_SECONDS: f64 = 0.25e-6;
 #[derive(Clone, Debug)]
 pub struct Gpu {
     description: Description,
-    architecture: Architecture,
+    machine: PrinterMachine,
 }
 
 impl Gpu {
@@ -104,7 +105,7 @@ impl Gpu {
             bytes_of_latency: (properties.bytes_per_second * STEP_SECONDS) as u64,
             peaks,
         };
-        Self { description, architecture }
+        Self { description, machine: properties.into() }
     }
 }
 
@@ -114,7 +115,7 @@ impl Target for Gpu {
     }
 
     fn kernel(&self, call: &Call<'_>) -> Result<Kernel, Decline> {
-        kernels::answer(call, self.architecture)
+        kernels::answer(call, self.machine)
     }
 }
 

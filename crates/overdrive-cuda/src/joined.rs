@@ -36,6 +36,14 @@ pub(crate) fn is_faster(bond: Bond, steps: &[&Step], tuning: &Tuning) -> Result<
     }
 }
 
+/// The most scratch of the launch, in bytes.
+pub(crate) fn scratch_bytes(bond: Bond, steps: &[Step]) -> usize {
+    match bond {
+        Bond::Alike => gemm::scratch_of_all(&gemm::calls(&steps.iter().collect::<Vec<_>>())),
+        Bond::Small | Bond::Sum | Bond::Rows => 0,
+    }
+}
+
 /// The key by which a `Tuning` remembers steps; `None` where there is nothing to choose.
 pub(crate) fn key(bond: Bond, steps: &[&Step]) -> Option<String> {
     let calls = gemm::calls(steps);

@@ -8,7 +8,7 @@ use crate::{Device, Error};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step};
-use overdrive_ir::{Mode, Tuning};
+use overdrive_ir::{Decline, Mode, Tuning};
 use std::sync::Arc;
 
 /// Address of each slot of a plan in device memory during a call.
@@ -49,8 +49,8 @@ impl Addresses {
         &self.slots
     }
 
-    /// Scratch of at least the `workspace_bytes` that the step asked for, 256-byte aligned; its
-    /// content does not outlive the step.
+    /// Scratch of at least the `workspace_bytes` that the step asked for, 256-byte aligned. It is
+    /// as large as the plan says, and its content does not outlive the step.
     pub fn workspace(&self) -> CUdeviceptr {
         self.workspace
     }
@@ -64,7 +64,7 @@ pub trait Launch: Send {
     /// The error of the driver or a library.
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error>;
 
-    /// Scratch that the step needs while it runs, in bytes.
+    /// Scratch that the step needs while it runs, in bytes: at most what the plan gives it.
     fn workspace_bytes(&self) -> usize {
         0
     }
@@ -115,4 +115,10 @@ pub enum Refusal {
     /// CUDA failed on the way.
     #[error(transparent)]
     Failed(#[from] Error),
+}
+
+impl From<Refusal> for Decline {
+    fn from(refusal: Refusal) -> Self {
+        Decline::Because(refusal.to_string())
+    }
 }

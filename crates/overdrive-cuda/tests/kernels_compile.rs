@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use overdrive_cuda::compiler::{Architecture, KernelSource, compile, resources};
+use overdrive_cuda::loops::PrinterMachine;
 use overdrive_cuda::{Error, kernels};
 use overdrive_ir::ops::attention::{mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Dropout};
@@ -33,7 +34,8 @@ fn hopper() -> impl Target {
         loop_dtypes: DType::ALL.into(),
         ..Description::default()
     };
-    let answer = |call: &Call<'_>| kernels::answer(call, Architecture::Sm90a);
+    let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
+    let answer = move |call: &Call<'_>| kernels::answer(call, machine);
     Described { description, answer }
 }
 

@@ -7,6 +7,7 @@ mod support;
 
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::kernels::answer;
+use overdrive_cuda::loops::PrinterMachine;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
@@ -63,7 +64,8 @@ impl Layer {
         let types: Vec<TensorType> = inputs.iter().map(Array::ty).collect();
         let op = Operation::from(self.op());
         let call = Call::Op { op: &op, operands: &types, regions: &[] };
-        answer(&call, Architecture::Sm90a).err().map(|decline| decline.reason("Hopper"))
+        let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
+        answer(&call, machine).err().map(|decline| decline.reason("Hopper"))
     }
 
     fn inputs(&self) -> Vec<Array> {

@@ -11,12 +11,16 @@ use overdrive_cuda::{Error, Gpu, Library};
 use overdrive_ir::ops::Float8Linear;
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::gelu::Approximation;
-use overdrive_ir::plan::{Note, Plan, Step, StepKind};
-use overdrive_ir::{Builder, DType, Graph, Init, Mode, Target, Tensor, TensorType, Tuning};
+use overdrive_ir::ops::{Attention, AttentionGrad};
+use overdrive_ir::plan::{Note, Plan, Space, Step, StepKind};
+use overdrive_ir::{
+    Builder, DType, Graph, Init, Mode, Prim, SortOrder, Target, Tensor, TensorType, Tuning,
+};
 use overdrive_models::bert::{Bert, Kin, Pooling};
 use overdrive_models::{Activation, MODELS};
 use overdrive_passes::{
-    Evidence, Pruning, Quantized, Recipe, bind, compress, differentiate, plan, precision, sparsify,
+    Evidence, PlanError, Pruning, Quantized, Recipe, bind, compress, differentiate, plan,
+    precision, sparsify,
 };
 use std::fmt::Write;
 use support::h200;
@@ -145,6 +149,82 @@ fn pruned_layers_multiply_what_stays_where_that_gains_and_the_plan_says_so() {
             _ => false,
         };
         assert!(plan.notes.iter().any(said), "{reason}: {plan}");
+    }
+}
+
+/// Sums of dq wait in f32, for queries up to whole blocks of 96, and everything else lies in its
+/// slots.
+#[test]
+fn the_scratch_of_a_gradient_of_attention_is_in_its_plan() {
+    let b = Builder::new("gradients");
+    let input = |name: &str, heads: usize, rows: usize| {
+        b.input(name, TensorType::new(DType::BF16, [2, heads, rows, 64]))
+    };
+    let [q, k, v, dout] =
+        [input("q", 4, 300), input("k", 2, 200), input("v", 2, 200), input("dout", 4, 300)];
+    let row = TensorType::new(DType::F32, [2usize, 4, 300]);
+    let [lse, delta] = ["lse", "delta"].map(|name| b.input(name, row.clone()));
+    let op = AttentionGrad { attention: Attention::FULL };
+    for (i, y) in b.node(op, &[q, k, v, lse, dout, delta], vec![]).into_iter().enumerate() {
+        b.output(&format!("y{i}"), y);
+    }
+    let graph = b.finish().unwrap();
+    let planned = |memory_limit| {
+        let tuning = Tuning { memory_limit, ..Tuning::default() };
+        plan(&graph, Mode::Compile, &Gpu::new(&h200()), &tuning)
+    };
+    let free = planned(None).unwrap();
+    let sums = 2 * 4 * 300usize.next_multiple_of(96) * 64 * 4;
+    assert_eq!((free.steps.len(), free.scratch_bytes()), (1, sums), "{free}");
+    let passed = free.inputs.iter().chain(&free.outputs).map(|&slot| free.slot(slot).bytes());
+    let peak = free.peak_bytes(Space::MAIN);
+    assert_eq!(peak, (passed.sum::<usize>() + sums) as u64, "{free}");
+    assert_eq!(planned(Some(peak)), Ok(free));
+    let refused = planned(Some(peak - 1));
+    assert!(matches!(refused, Err(PlanError::OverLimit { .. })), "{refused:?}");
+}
+
+/// What a kernel does not take is a step of the host in the plan itself, which says why: types that
+/// are packed or have no arithmetic, and dimensions that do not merge.
+#[test]
+fn what_no_kernel_takes_is_a_step_of_the_host_in_the_plan() {
+    let sorted = |dtype: DType| {
+        let b = Builder::new("sort");
+        let x = b.input("x", TensorType::new(dtype, [4usize, 6]));
+        let sort = Prim::Sort { axis: 1, order: SortOrder::Ascending };
+        b.output("y", b.node(sort, &[x], vec![])[0]);
+        b.finish().unwrap()
+    };
+    let gathered = |rank: usize| {
+        let b = Builder::new("gather");
+        let x = b.input("x", TensorType::new(DType::F32, vec![2usize; rank]));
+        let at = b.input("at", TensorType::new(DType::I32, [3usize, 1]));
+        let turned: Vec<usize> = (0..rank).rev().collect();
+        b.output("y", x.transpose(&turned).gather(at, &[0]));
+        b.finish().unwrap()
+    };
+    let cases = [
+        (sorted(DType::F32), None),
+        (sorted(DType::F8E4M3), Some("no arithmetic")),
+        (sorted(DType::I4), Some("no arithmetic")),
+        (gathered(4), None),
+        (gathered(10), Some("dimensions that do not merge")),
+    ];
+    for (graph, expected) in cases {
+        for mode in [Mode::Eager, Mode::Compile] {
+            let plan = plan(&graph, mode, &Gpu::new(&h200()), &Tuning::default()).unwrap();
+            let host = plan.steps.iter().any(|step| matches!(step.kind, StepKind::Host(_)));
+            let said = |reason| {
+                let of = |note: &Note| match note {
+                    Note::Declined { reason: why, .. } => {
+                        why.contains(reason) && why.ends_with("the f64 reference runs on the host")
+                    }
+                    _ => false,
+                };
+                plan.notes.iter().any(of)
+            };
+            assert_eq!((host, expected.is_none_or(said)), (expected.is_some(), true), "{plan}");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod support;
 use overdrive_cuda::CudaBackend;
 use overdrive_cuda::compiler::Architecture;
 use overdrive_cuda::kernels::answer;
+use overdrive_cuda::loops::PrinterMachine;
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::SparseLinear;
 use overdrive_ir::ops::gelu::Approximation;
@@ -53,7 +54,8 @@ impl Layer {
         let types: Vec<TensorType> = self.inputs().iter().map(Array::ty).collect();
         let op = Operation::from(SparseLinear);
         let call = Call::Op { op: &op, operands: &types, regions: &[] };
-        answer(&call, Architecture::Sm90a).err().map(|decline| decline.reason("Hopper"))
+        let machine = PrinterMachine { multiprocessors: 132, architecture: Architecture::Sm90a };
+        answer(&call, machine).err().map(|decline| decline.reason("Hopper"))
     }
 }
 

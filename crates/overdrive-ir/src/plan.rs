@@ -1,9 +1,10 @@
 //! `Plan`: what a back end will do, decided before anything runs.
 //!
-//! A plan is ordered steps over slots. Every buffer, library workspaces included, has its place in
-//! one static arena per memory space. The peak is thus known, and an impossible plan is an error
-//! with its size. Back ends share this type, not its contents. Steps of one stream run in order;
-//! events order those of different streams.
+//! A plan is ordered steps over slots. Every buffer has its place in one static arena per memory
+//! space. Beside it lies one area for the scratch of kernels and libraries, as large as the step
+//! that takes most of it. The peak is thus known, and an impossible plan is an error with its size.
+//! Back ends share this type, not its contents. Steps of one stream run in order; events order
+//! those of different streams.
 //!
 //! Invariants, which `Plan::verify` checks:
 //! - A step reads only slots that a step before it, an input, a state or a constant has written.
@@ -108,13 +109,6 @@ impl Note {
     pub fn is_recomputed_for_memory(&self) -> bool {
         matches!(self, Self::Recomputed { why: Recomputing::ForMemory { .. }, .. })
     }
-
-    /// A kernel does not know the element types of its step and leaves it to the reference.
-    pub fn left_to_the_reference(step: &Step) -> Self {
-        let reason = "its kernel does not take these types: the f64 reference runs on the host";
-        let (what, scope) = (step.name.clone(), step.scope.clone());
-        Self::Declined { what, scope, reason: reason.to_owned() }
-    }
 }
 
 /// How a memory limit changed a plan; seconds are estimates ([`Plan::seconds`]).
@@ -170,12 +164,18 @@ impl Plan {
         &self.slots[id.0 as usize]
     }
 
-    /// Bytes of main memory that the plan places itself: its arena and what outlives calls, without
-    /// the caller's inputs, outputs and states. Saturates, so that an impossible plan is still only
-    /// too large.
+    /// Bytes of main memory that the plan places itself: its arena, its scratch and what outlives
+    /// calls, without the caller's inputs, outputs and states. Saturates, so that an impossible
+    /// plan is still only too large.
     pub fn needed_bytes(&self) -> u64 {
         let sizes = self.arena_bytes.first().into_iter().chain(self.persistent_bytes.first());
-        sizes.fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))
+        sizes.fold(self.scratch_bytes() as u64, |sum, &bytes| sum.saturating_add(bytes as u64))
+    }
+
+    /// The most scratch of a step, in bytes. The stream of work runs one step after another, and
+    /// others take none.
+    pub fn scratch_bytes(&self) -> usize {
+        self.steps.iter().map(|step| step.scratch_bytes).max().unwrap_or(0)
     }
 
     /// The memory space that a slot lies in.
@@ -197,15 +197,17 @@ impl Plan {
         states.map(|id| self.slot(id).bytes() as u64).sum()
     }
 
-    /// Bytes of a memory space that a call takes: the arenas there, and the states, inputs, outputs
-    /// and constants that lie there. It does not include memory of the driver and libraries.
+    /// The most bytes of a memory space that a call takes: the arenas there, the states, inputs,
+    /// outputs and constants that lie there, and in main memory the scratch of steps. What belongs
+    /// to no plan is not counted: the scratch of a processor's threads, and what the driver and
+    /// compiled kernels hold.
     pub fn peak_bytes(&self, space: Space) -> u64 {
         let constants =
             self.slots.iter().filter(|slot| matches!(slot.place, SlotPlace::Constant(_)));
         let constants = constants.map(Slot::bytes);
         let passed = self.inputs.iter().chain(&self.outputs).map(|&slot| self.slot(slot).bytes());
         let callers: Vec<usize> = match space {
-            Space::MAIN => constants.chain(passed).collect(),
+            Space::MAIN => constants.chain(passed).chain([self.scratch_bytes()]).collect(),
             Space(_) => Vec::new(),
         };
         let at = usize::from(space.0);

@@ -53,6 +53,9 @@ pub enum Call<'a> {
     /// Whether one launch should do such steps: declined where timing has shown that they are
     /// faster apart.
     Faster(Bond, &'a [&'a Step], &'a Tuning),
+    /// A step with its operands and results as they lie, the last question about it. A kernel by
+    /// name that is declined here with a reason runs on the host.
+    Step(&'a Step),
 }
 
 impl<'a> Call<'a> {
@@ -77,6 +80,8 @@ pub struct Kernel {
     /// The most parts of an image's space that a convolution folds apart from each other, where
     /// [`Description::folds_space`].
     pub parts: usize,
+    /// The most scratch in bytes that the step takes while it runs ([`Call::Step`]).
+    pub scratch_bytes: usize,
 }
 
 /// Why a device has no kernel for a call.

@@ -12,8 +12,9 @@ pub struct Tuning {
     pub threads: Option<usize>,
     /// Winners of timed candidates by site key.
     pub choices: BTreeMap<String, Choice>,
-    /// Upper limit of the bytes that a call takes of main memory, states, inputs and outputs
-    /// included. Plans that exceed it compute values again or keep some in other memory.
+    /// Upper limit of the bytes that a call takes of main memory, with states, inputs, outputs and
+    /// the scratch of kernels. Plans that exceed it compute values again or keep some in other
+    /// memory.
     pub memory_limit: Option<u64>,
     /// States that other plans share: they stay in main memory.
     #[serde(default)]

@@ -28,6 +28,7 @@ fn step(kind: StepKind, name: &str, reads: &[u32], writes: &[u32]) -> Step {
         waits: vec![],
         records: None,
         prepare: false,
+        scratch_bytes: 0,
         cost: Cost { flops: 1234, bytes: 1_048_576 },
         name: name.into(),
         scope: "fc1".into(),

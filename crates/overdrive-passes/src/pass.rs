@@ -2,9 +2,8 @@
 //!
 //! A person reads the list, `plan` runs it, and `explain` says what each entry changed. Passes
 //! rewrite the graph up to `steps`, which turns nodes into steps; those after it rewrite the plan.
-//! Invariant: after the last pass no step moves and no buffer gets another place. A back end that
-//! compiles a plan may add notes. It may also leave a step to the host, if its kernel does not take
-//! the types of that step.
+//! Invariant: after the last pass no step changes or moves, and no buffer gets another place. A
+//! back end that compiles a plan may add notes.
 
 use crate::attend::attend;
 use crate::bucket::{BUCKET_BYTES, bucket};
@@ -14,7 +13,7 @@ use crate::in_blocks::in_blocks;
 use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
-use crate::plan::{chains, join, narrowed, place, steps, updates};
+use crate::plan::{chains, join, narrowed, place, settle, steps, updates};
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
@@ -128,6 +127,15 @@ pub static PASSES: &[Pass] = &[
         run: |draft| {
             updates::in_place(&mut draft.plan);
             updates::copied_cache(draft.asked, &draft.plan).map_or(Ok(()), Err)
+        },
+    },
+    Pass {
+        name: "settle",
+        does: "steps get the scratch that they ask for; what no kernel takes runs on the host",
+        modes: ALL,
+        run: |draft| {
+            settle::settle(&mut draft.plan, draft.target);
+            Ok(())
         },
     },
     Pass {

@@ -17,6 +17,7 @@ fn step(name: &str, stream: u16, reads: &[u32], writes: &[u32]) -> overdrive_ir:
         waits: vec![],
         records: None,
         prepare: false,
+        scratch_bytes: 0,
         cost: Cost { flops: 100, bytes: 10 },
         name: name.to_owned(),
         scope: format!("model.{name}"),

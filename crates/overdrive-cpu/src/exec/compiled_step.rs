@@ -34,11 +34,6 @@ impl CompiledStep {
         Ok(())
     }
 
-    /// Whether the f64 reference does it.
-    pub(super) fn is_reference(&self) -> bool {
-        matches!(self, CompiledStep::Own(step) if step.is_reference())
-    }
-
     /// Bytes that the step holds in addition to its slots in the plan.
     pub(super) fn workspace_bytes(&self) -> usize {
         match self {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use overdrive_ir::backend::{
     CacheState, MemoryReport, Pending, Protocol, Ready, StepProfile, TimedSample,
 };
-use overdrive_ir::plan::{Derived, Note, Prepared, Signature, Space, StepKind};
+use overdrive_ir::plan::{Derived, Prepared, Signature, Space};
 use overdrive_ir::{
     Arguments, BackendError, Communicator, Executable, Plan, RankError, Session, Tensor, agree_on,
 };
@@ -54,7 +54,7 @@ impl CpuExecutable {
     /// plan needs more memory than there is. `Ranks` when other ranks do not have the same
     /// collectives.
     pub fn new(
-        mut plan: Plan,
+        plan: Plan,
         pool: Arc<Pool>,
         names: [Vec<String>; 2],
         communicator: Option<Arc<dyn Communicator>>,
@@ -64,7 +64,6 @@ impl CpuExecutable {
             agree_on(communicator.as_ref(), &plan)?;
         }
         let steps = compiled(&plan, communicator.as_ref())?;
-        say_what_the_reference_does(&mut plan, &steps);
         let signature = Signature::new(&plan, &names[0], &names[1]);
         let mut slots = SlotTable::new(signature.slot_count());
         let constants = place_constants(&plan, &mut slots)?;
@@ -204,18 +203,6 @@ impl CpuSession {
             self.has_run = true;
         }
         Ok(())
-    }
-}
-
-/// Kernels that do not know the element types of their step leave it to the reference, as the plan
-/// then says.
-fn say_what_the_reference_does(plan: &mut Plan, steps: &[CompiledStep]) {
-    for (step, compiled) in plan.steps.iter_mut().zip(steps) {
-        let StepKind::Kernel(call) = &step.kind else { continue };
-        if compiled.is_reference() {
-            step.kind = StepKind::Host(call.clone());
-            plan.notes.push(Note::left_to_the_reference(step));
-        }
     }
 }
 

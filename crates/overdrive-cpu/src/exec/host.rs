@@ -14,19 +14,15 @@ use crate::threads::Pool;
 
 /// The f64 evaluation of one node.
 #[derive(Debug)]
-pub(crate) struct Host(HostCall);
+pub(super) struct Host(HostCall);
 
 impl Host {
-    pub(crate) fn new(plan: &Plan, call: &KernelCall) -> Result<Self, Unsupported> {
+    pub(super) fn new(plan: &Plan, call: &KernelCall) -> Result<Self, Unsupported> {
         HostCall::new(plan, call).map(Self).map_err(Unsupported::new)
     }
 }
 
 impl Runnable for Host {
-    fn is_reference(&self) -> bool {
-        true
-    }
-
     fn run(&self, _: &Pool, slots: &SlotTable) {
         // SAFETY: the slot has this many bytes, an earlier step wrote them, and nothing else runs
         // now.

@@ -27,6 +27,5 @@ pub(crate) use batch::BatchParts;
 pub use executable::CpuExecutable;
 pub(crate) use executable::uploaded;
 pub(crate) use format::{Format, Named};
-pub(crate) use host::Host;
 pub(crate) use runnable::{Runnable, Unsupported};
 pub(crate) use sums::Sums;

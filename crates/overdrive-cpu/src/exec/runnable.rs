@@ -9,11 +9,6 @@ pub(crate) trait Runnable: Send + Sync {
     /// slots that the step reads and writes.
     fn run(&self, pool: &Pool, slots: &SlotTable);
 
-    /// Whether the f64 reference does it.
-    fn is_reference(&self) -> bool {
-        false
-    }
-
     /// Bytes that the step holds in addition to its slots in the plan, also between calls.
     fn workspace_bytes(&self) -> usize {
         0

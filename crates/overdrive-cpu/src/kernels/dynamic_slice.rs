@@ -25,7 +25,7 @@ fn start(whole: &Strided, sizes: &[usize], starts: &Strided, slots: &SlotTable) 
 }
 
 /// `dynamic_slice`.
-pub(super) const SLICE: NamedKernel = NamedKernel::new(
+pub(super) const SLICE: NamedKernel = NamedKernel::moving(
     "dynamic_slice",
     Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
@@ -67,7 +67,7 @@ impl Runnable for DynamicSlice {
 }
 
 /// `dynamic_update_slice`.
-pub(super) const UPDATE: NamedKernel = NamedKernel::new(
+pub(super) const UPDATE: NamedKernel = NamedKernel::moving(
     "dynamic_update_slice",
     Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::DynamicUpdateSlice, &[operand, update, starts], &[Some(result)]) => {

@@ -78,7 +78,7 @@ impl IndexedRows {
 }
 
 /// `gather`.
-pub(super) const GATHER: NamedKernel = NamedKernel::new(
+pub(super) const GATHER: NamedKernel = NamedKernel::moving(
     "gather",
     Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
@@ -140,7 +140,7 @@ fn zero(result: &Strided, slots: &SlotTable) {
 }
 
 /// `scatter`.
-pub(super) const SCATTER: NamedKernel = NamedKernel::new(
+pub(super) const SCATTER: NamedKernel = NamedKernel::combining(
     "scatter",
     Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {

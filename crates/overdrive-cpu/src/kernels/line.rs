@@ -1,7 +1,7 @@
 //! A line of the table of kernels.
 
 use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{Decline, Graph, OpRef, Operation, Plan, Prim, TensorType};
+use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, Plan, Prim, TensorType};
 
 use crate::exec::{Runnable, Unsupported};
 
@@ -25,12 +25,36 @@ impl NamedKernel {
         let regions = |regions: &[Graph]| (!regions.is_empty()).then_some(Decline::NoKernel);
         Self { op, takes_epilogue: false, regions, declines: |_, _| None, compile }
     }
+
+    /// A kernel of a primitive that moves elements.
+    pub(super) const fn moving(op: &'static str, compile: Compile) -> Self {
+        Self { declines: |_, operands| parts_of_bytes(operands), ..Self::new(op, compile) }
+    }
+
+    /// A kernel of a primitive that folds or compares elements.
+    pub(super) const fn combining(op: &'static str, compile: Compile) -> Self {
+        Self { declines: |_, operands| without_arithmetic(operands), ..Self::new(op, compile) }
+    }
+}
+
+/// Declines elements that share bytes: addresses are of bytes. Results have the types of operands.
+fn parts_of_bytes(operands: &[TensorType]) -> Option<Decline> {
+    let dtype = operands.iter().map(|ty| ty.dtype).find(|d| !d.bits().is_multiple_of(8))?;
+    Some(Decline::Because(format!("its kernel takes no elements of less than a byte, as {dtype}")))
+}
+
+/// The same, and floats that have no instructions of their own.
+pub(super) fn without_arithmetic(operands: &[TensorType]) -> Option<Decline> {
+    let is_narrow = |d: &DType| d.is_float() && !d.is_arithmetic_float();
+    let narrow = operands.first().map(|ty| ty.dtype).filter(is_narrow);
+    let reason = |dtype| format!("its kernel does no arithmetic on {dtype}; convert it first");
+    parts_of_bytes(operands).or_else(|| narrow.map(reason).map(Decline::Because))
 }
 
 /// A compiled call, or why there is none.
 pub(super) type CompiledCall = Result<Box<dyn Runnable>, Unsupported>;
 
-/// A compiled call, where the kernel takes its form.
+/// A compiled call of a primitive.
 type Taken = Option<Box<dyn Runnable>>;
 
 /// How a line compiles a call.
@@ -38,6 +62,6 @@ type Taken = Option<Box<dyn Runnable>>;
 pub(super) enum Compile {
     /// A composite.
     Composite(fn(&Plan, &KernelCall, &OpRef) -> CompiledCall),
-    /// A primitive of these operands and results; `None` for a form that the reference computes.
+    /// A primitive of these operands and results; `None` for another number of them.
     Prim(fn(&Prim, &[&View], &[Option<&View>]) -> Taken),
 }

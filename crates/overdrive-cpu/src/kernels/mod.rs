@@ -3,7 +3,7 @@
 //!
 //! Every kernel takes operands and results with any strides. Some element types have no kernel
 //! here: those of less than a byte where they are moved, and the narrow floats where they are
-//! combined. They go through the reference evaluation.
+//! combined. Their lines decline them, so that the plan leaves them to the reference evaluation.
 
 mod attention;
 mod axis;

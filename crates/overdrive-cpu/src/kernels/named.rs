@@ -1,7 +1,7 @@
 //! The table of kernels, a line each, and the CPU's answers to requests to run one.
 
 use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
-use overdrive_ir::{Call, DType, Decline, Kernel, Plan, Prim};
+use overdrive_ir::{Call, DType, Decline, Kernel, Plan};
 
 use super::line::CompiledCall;
 pub(super) use super::line::{Compile, NamedKernel};
@@ -9,7 +9,7 @@ use super::{
     attention, convolution, dynamic_slice, indexed, quantize_rows, quantized_linear, reduce_window,
     sort, unpack,
 };
-use crate::exec::{Host, Unsupported};
+use crate::exec::Unsupported;
 use crate::gemm::{self, Element};
 
 /// Every op that has a kernel of its own here.
@@ -51,6 +51,8 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
             convolution::takes_chain(calls).map_err(Decline::Because)?;
             Ok(Kernel::default())
         }
+        // The scratch of threads belongs to no plan.
+        Call::Step(_) => Ok(Kernel::default()),
         Call::Joined(..) | Call::Faster(..) => Err(Decline::NoKernel),
     }
 }
@@ -88,26 +90,8 @@ pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> CompiledCall {
         (KernelOp::Prim(prim, _), Compile::Prim(compile)) => {
             let operands: Vec<&View> = call.operands.iter().collect();
             let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
-            let of_bytes = || {
-                let mut views = operands.iter().chain(results.iter().flatten());
-                views.all(|view| view.ty.dtype.bits().is_multiple_of(8))
-            };
-            let is_known = matches!(prim, Prim::Convert { .. })
-                || of_bytes() && combines(prim, call.operands[0].ty.dtype);
-            match is_known.then(|| compile(prim, &operands, &results)).flatten() {
-                Some(step) => Ok(step),
-                None => Ok(Box::new(Host::new(plan, call)?)),
-            }
+            compile(prim, &operands, &results).ok_or_else(none)
         }
         _ => Err(none()),
     }
-}
-
-/// Whether the kernel of `prim` works on elements of `dtype`. Moving takes any; folding and
-/// comparing take only those of `scalar`.
-fn combines(prim: &Prim, dtype: DType) -> bool {
-    let moves =
-        matches!(prim, Prim::Gather { .. } | Prim::DynamicSlice { .. } | Prim::DynamicUpdateSlice);
-    let narrow = dtype.is_float() && !dtype.is_arithmetic_float();
-    moves || !narrow
 }

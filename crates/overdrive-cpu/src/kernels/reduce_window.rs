@@ -6,10 +6,10 @@
 #![allow(unsafe_code)] // Raw pointers into slots and scratch.
 
 use overdrive_ir::plan::{View, WindowDimension};
-use overdrive_ir::{Prim, Reducer, Window};
+use overdrive_ir::{Decline, Prim, Reducer, Window};
 
 use super::axis::WindowAxis;
-use super::line::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel, without_arithmetic};
 use super::place::Strided;
 use super::planes::{PlaneBand, Planes};
 use super::scalar::{Scalar, for_scalar};
@@ -20,17 +20,23 @@ use crate::slots::SlotTable;
 use crate::threads::{Pool, ScratchParts, Worker};
 
 /// `reduce_window`; one without windows is the reference's.
-pub(super) const KERNEL: NamedKernel = NamedKernel::new(
-    "reduce_window",
-    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
-        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)])
-            if !windows.is_empty() =>
-        {
-            Some(compile(operand, result, *reducer, windows))
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines: |op, operands| match op.prim() {
+        Some(Prim::ReduceWindow { windows, .. }) if windows.is_empty() => {
+            Some(Decline::Because("its kernel takes no scalars".to_owned()))
         }
-        _ => None,
-    }),
-);
+        _ => without_arithmetic(operands),
+    },
+    ..NamedKernel::new(
+        "reduce_window",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) => {
+                Some(compile(operand, result, *reducer, windows))
+            }
+            _ => None,
+        }),
+    )
+};
 
 fn compile(
     operand: &View,

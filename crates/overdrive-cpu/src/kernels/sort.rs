@@ -15,7 +15,7 @@ use crate::slots::SlotTable;
 use crate::threads::{Pool, ScratchParts, Worker};
 
 /// `sort`.
-pub(super) const KERNEL: NamedKernel = NamedKernel::new(
+pub(super) const KERNEL: NamedKernel = NamedKernel::combining(
     "sort",
     Compile::Prim(|prim, operands, results| match (prim, operands, results) {
         (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {

@@ -19,14 +19,18 @@ const PART: usize = 1 << 14;
 
 /// `convert` of codes of fewer than 8 bits; conversions of whole bytes are loops.
 pub(super) const KERNEL: NamedKernel = NamedKernel {
-    declines: |_, operands| {
+    declines: |op, operands| {
         let is_code = |ty: &TensorType| ty.dtype.bits() < 8;
-        (!operands.first().is_some_and(is_code)).then_some(Decline::NoKernel)
+        let to_bytes = match op.prim() {
+            Some(Prim::Convert { to, .. }) => to.bits().is_multiple_of(8),
+            _ => false,
+        };
+        (!to_bytes || !operands.first().is_some_and(is_code)).then_some(Decline::NoKernel)
     },
     ..NamedKernel::new(
         "convert",
         Compile::Prim(|prim, operands, results| match (operands, results) {
-            (&[operand], &[Some(result)]) => Some(Box::new(Unpack::new(prim, operand, result)?)),
+            (&[operand], &[Some(result)]) => Some(Box::new(Unpack::new(prim, operand, result))),
             _ => None,
         }),
     )
@@ -46,14 +50,9 @@ struct Unpack {
 }
 
 impl Unpack {
-    /// The kernel for `prim`, which converts the elements at `operand`; `None` where either side
-    /// has elements that are not taken here.
-    fn new(prim: &Prim, operand: &View, result: &View) -> Option<Self> {
-        let (from, to) = (operand.ty.dtype, result.ty.dtype);
-        if !matches!(prim, Prim::Convert { .. }) || from.bits() >= 8 || !to.bits().is_multiple_of(8)
-        {
-            return None;
-        }
+    /// The kernel for `prim`, which converts the elements at `operand`.
+    fn new(prim: &Prim, operand: &View, result: &View) -> Self {
+        let from = operand.ty.dtype;
         let (mut strides, mut result) = (operand.strides.clone(), Strided::new(result));
         if result.sizes.is_empty() {
             // A scalar is a row of one.
@@ -62,7 +61,7 @@ impl Unpack {
             result.strides.push(0);
         }
         let (slot, first) = (operand.slot, operand.offset);
-        Some(Self { slot, first, strides, bits: from.bits(), result, table: table(prim, from) })
+        Self { slot, first, strides, bits: from.bits(), result, table: table(prim, from) }
     }
 
     /// One row of the result: codes that follow each other `stride` apart.

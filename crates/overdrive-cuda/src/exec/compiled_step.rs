@@ -92,13 +92,7 @@ fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<CompiledS
         StepKind::Convolution(call) => {
             kernels::convolution::compile(site, call).map(CompiledStep::Launch)
         }
-        StepKind::Kernel(call) => match kernels::compile(site, call) {
-            // Element types that no kernel knows.
-            Err(Refusal::Unsupported(reason)) => HostCall::new(plan, call)
-                .map(CompiledStep::Host)
-                .map_err(|_| Refusal::Unsupported(reason)),
-            compiled => compiled.map(CompiledStep::Launch),
-        },
+        StepKind::Kernel(call) => kernels::compile(site, call).map(CompiledStep::Launch),
         StepKind::Pack { .. } | StepKind::PackFilter(_) | StepKind::Chain(_) => {
             unreachable!("no plan packs or chains for a device whose capabilities do not say how")
         }

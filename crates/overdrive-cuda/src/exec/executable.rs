@@ -15,7 +15,7 @@ use crate::nccl::Ranks;
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
-use overdrive_ir::plan::{Derived, Note, Prepared, Signature, Space, StepKind};
+use overdrive_ir::plan::{Derived, Prepared, Signature, Space, StepKind};
 use overdrive_ir::{
     Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning, agree_on,
 };
@@ -54,7 +54,7 @@ impl CudaExecutable {
     /// plan needs more memory than there is. `Device` with CUDA's words; `Ranks` when other ranks
     /// do not have the same collectives.
     pub(crate) fn new(
-        mut plan: Plan,
+        plan: Plan,
         device: &Arc<Device>,
         tuning: &Tuning,
         names: [Vec<String>; 2],
@@ -72,7 +72,6 @@ impl CudaExecutable {
         let signature = Signature::new(&plan, &names[0], &names[1]);
         let mut addresses = Addresses::new(signature.slot_count(), 0);
         let constants = place_constants(&plan, device, &mut addresses).map_err(placing)?;
-        say_what_runs_on_the_host(&mut plan, &tasks);
         Ok(Self {
             device: Arc::clone(device),
             plan: Arc::new(plan),
@@ -93,6 +92,9 @@ fn meets_others(plan: &Plan) -> bool {
 }
 
 /// A task for each step of a plan.
+///
+/// # Panics
+/// If a task takes more scratch than the plan gives its step.
 fn compiled(
     plan: &Plan,
     (device, ranks): (&Arc<Device>, Option<&Arc<Ranks>>),
@@ -100,19 +102,12 @@ fn compiled(
 ) -> Result<Vec<CompiledStep>, BackendError> {
     let compiled = plan.steps.iter().map(|step| {
         let site = Site { plan, step, device, tuning, mode: plan.mode };
-        compile(&site, ranks)
+        let task = compile(&site, ranks)?;
+        let (takes, given) = (task.workspace_bytes(), step.scratch_bytes);
+        assert!(takes <= given, "`{}` takes {takes} bytes of scratch, not {given}", step.name);
+        Ok(task)
     });
     compiled.collect()
-}
-
-/// Kernels that do not know the element types of their step leave it to the reference, as the plan
-/// then says.
-fn say_what_runs_on_the_host(plan: &mut Plan, tasks: &[CompiledStep]) {
-    for (task, step) in tasks.iter().zip(&plan.steps) {
-        if matches!((task, &step.kind), (CompiledStep::Host(_), StepKind::Kernel(_))) {
-            plan.notes.push(Note::left_to_the_reference(step));
-        }
-    }
 }
 
 /// The memory that calls of an executable work in.

@@ -5,6 +5,7 @@
 //! branches of its graph. Invariant: all of them begin after the work that was enqueued before, and
 //! later work waits for all.
 
+use super::scratch::scratch_bytes;
 use crate::Error;
 use crate::entry::begin_call;
 use crate::launch::{Addresses, Launch, Refusal, Site};
@@ -40,7 +41,7 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
     let mut lanes = Vec::with_capacity(compiled.len());
     for launch in compiled {
         let workspace = workspace_bytes;
-        workspace_bytes += launch.workspace_bytes().next_multiple_of(ALIGNMENT);
+        workspace_bytes += aligned(launch.workspace_bytes());
         // The first stays where it is.
         let aside = match lanes.is_empty() {
             true => None,
@@ -49,6 +50,19 @@ pub(super) fn compile(site: &Site<'_>, calls: &[GemmCall]) -> Result<Box<dyn Lau
         lanes.push(ConcurrentProduct { launch, workspace, aside });
     }
     Ok(Box::new(Beside { lanes, fork: event()?, workspace_bytes }))
+}
+
+/// The most scratch of products as one launch, in bytes: only those beside each other take any.
+pub(crate) fn scratch_of_all(calls: &[GemmCall]) -> usize {
+    match calls.first().is_some_and(takes) {
+        true => calls.iter().map(|call| aligned(scratch_bytes(call))).sum(),
+        false => 0,
+    }
+}
+
+/// Bytes from one workspace to the next.
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
 }
 
 /// One of the products.

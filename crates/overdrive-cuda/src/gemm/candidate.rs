@@ -7,8 +7,8 @@ use super::staged::Halves;
 use super::{narrow, plain, skinny, vendor};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
-use overdrive_ir::DType;
 use overdrive_ir::plan::GemmCall;
+use overdrive_ir::{DType, Plan};
 use std::fmt;
 use std::str::FromStr;
 
@@ -56,8 +56,9 @@ impl GemmCandidate {
                 skinny::splits(call, multiprocessors).into_iter().map(GemmCandidate::Skinny),
             );
         }
-        // A second step costs more than any algorithm gains.
-        if !whole {
+        // A second step costs more than any algorithm gains, and the plan has scratch for its sums
+        // only where it must be.
+        if !whole && !vendor::takes(call) {
             let halves = halves(site, call);
             let count = vendor(&Site { plan: &halves.plan, ..*site }, &halves.product)?;
             all.extend((0..count).map(GemmCandidate::VendorStaged));
@@ -113,10 +114,14 @@ fn stores_much(call: &GemmCall) -> bool {
     call.lhs.dtype.bits() == 16 && call.k <= DEPTH && elements >= ELEMENTS
 }
 
-/// Sums wait in their own type for the epilogue.
 fn halves(site: &Site<'_>, call: &GemmCall) -> Halves {
+    halves_of(site.plan, call)
+}
+
+/// Sums wait in their own type for the epilogue.
+pub(super) fn halves_of(plan: &Plan, call: &GemmCall) -> Halves {
     let dtype = if call.accumulate.bits() < 32 { call.accumulate } else { sums(call) };
-    Halves::of(site.plan, call, dtype)
+    Halves::of(plan, call, dtype)
 }
 
 /// Types of operands that products take; e8m0 and types narrower than a byte are converted first.

@@ -1,6 +1,7 @@
 //! From a call to its launch: the remembered winner, or the first candidate that applies.
 
 use super::candidate::GemmCandidate;
+use super::scratch::scratch_bytes;
 use crate::Error;
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use cudarc::driver::CudaStream;
@@ -28,8 +29,11 @@ pub fn compile(site: &Site<'_>, call: &GemmCall) -> Result<Box<dyn Launch>, Refu
     let chosen =
         site.tuning.choices.get(&key(call)).and_then(|choice| choice.candidate.parse().ok());
     let others = GemmCandidate::all(site, call)?;
+    let most = scratch_bytes(call);
     for candidate in chosen.into_iter().chain(others) {
-        if let Some(launch) = candidate.compile(site, call)? {
+        let launch = candidate.compile(site, call)?;
+        // A choice that was remembered may be of a time when there was more.
+        if let Some(launch) = launch.filter(|launch| launch.workspace_bytes() <= most) {
             return Ok(launch);
         }
     }

@@ -19,7 +19,7 @@ use crate::kernels::line::{Compile, Launched, NamedKernel, Sources};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
-use overdrive_ir::plan::{GemmCall, KernelCall, MatrixView, SlotId, View};
+use overdrive_ir::plan::{GemmCall, KernelCall, MatrixView, Plan, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef, Precision};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -101,6 +101,11 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
     only: Some(Architecture::Sm90a),
     takes_epilogue: true,
     declines,
+    needs: |call, _, _, _| {
+        let waits = product(call).filter(|product| !is_printable(&product.epilogue.0));
+        let halves = waits.map(|product| Halves::of(&Plan::default(), &product, sums(&product)));
+        Ok(halves.map_or(0, |halves| halves.scratch_bytes()))
+    },
     ..NamedKernel::new("sparse_linear", Compile::Composite(compile), Sources::All(sources))
 };
 

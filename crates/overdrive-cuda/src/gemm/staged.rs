@@ -17,6 +17,7 @@ pub(super) struct Staged {
     product: Box<dyn Launch>,
     rest: Box<dyn Launch>,
     sums: SlotId,
+    /// Bytes of the sums, up to where more scratch may begin.
     bytes: usize,
     touched: Vec<SlotId>,
 }
@@ -55,6 +56,11 @@ impl Halves {
         Self { plan, product: GemmCall { epilogue: Epilogue(store), ..call.clone() }, rest, sums }
     }
 
+    /// Bytes of the scratch for the sums.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        self.plan.slot(self.sums).bytes().next_multiple_of(ALIGNMENT)
+    }
+
     /// Compiles both; `product` makes the first launch, `None` if it cannot.
     pub(super) fn compile(
         &self,
@@ -65,14 +71,14 @@ impl Halves {
         let Some(product) = product(&site, &self.product)? else { return Ok(None) };
         let rest = crate::loops::compile(&site, &self.rest)?;
         let touched = site.step.reads.iter().chain(&site.step.writes).copied().collect();
-        let bytes = self.plan.slot(self.sums).bytes();
+        let bytes = self.scratch_bytes();
         Ok(Some(Box::new(Staged { product, rest, sums: self.sums, bytes, touched })))
     }
 }
 
 impl Launch for Staged {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let beyond = addresses.workspace() + self.bytes.next_multiple_of(ALIGNMENT) as u64;
+        let beyond = addresses.workspace() + self.bytes as u64;
         let mut inner = Addresses::new(self.sums.0 as usize + 1, beyond);
         self.touched.iter().for_each(|&slot| inner.set(slot, addresses.of(slot)));
         inner.set(self.sums, addresses.workspace());
@@ -82,6 +88,6 @@ impl Launch for Staged {
 
     fn workspace_bytes(&self) -> usize {
         let theirs = self.product.workspace_bytes().max(self.rest.workspace_bytes());
-        self.bytes.next_multiple_of(ALIGNMENT) + theirs
+        self.bytes + theirs
     }
 }

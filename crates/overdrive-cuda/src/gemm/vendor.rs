@@ -32,7 +32,7 @@ const CALLS: usize = 64;
 const UNKNOWN_ADDRESS: u64 = 256;
 
 /// Scratch that an algorithm may ask for: NVIDIA's recommendation for Hopper.
-const WORKSPACE_BYTES: usize = 32 << 20;
+pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// The epilogue that cuBLASLt can apply to the sums on their way out.
 #[derive(Clone, Debug)]
@@ -265,36 +265,70 @@ impl Product {
     }
 }
 
-fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
-    let wanted = || {
+/// A product in the words of cuBLASLt, which need not have an algorithm for it.
+struct KnownProduct {
+    fused: Fused,
+    compute: Compute,
+    /// The type of factors.
+    factor: DType,
+    columns: CublasOperands,
+    /// Types of A, B, the result and the factors.
+    types: [sys::cudaDataType; 4],
+    /// Batch dimensions that are calls of the library.
+    outer: usize,
+    /// The extent of the others together, and the step of A, B, C and D along it.
+    inner: (i32, [i64; 4]),
+}
+
+impl KnownProduct {
+    fn of(call: &GemmCall) -> Option<Self> {
         let fused = Fused::of(&call.epilogue.0)?;
         let (compute, factor) = compute(call)?;
         let columns = CublasOperands::of(call, &fused)?;
         let along = fused.bias.as_ref().map(|access| split(access).1);
         let fp8 = matches!(call.lhs.dtype, DType::F8E4M3 | DType::F8E5M2);
         let fits = along.is_none_or(|s| s == columns.bias) && (fp8 || fused.scales.is_empty());
-        (call.k > 0 && fits).then_some((fused, compute, factor, columns))
-    };
-    let Some((fused, compute, factor, columns)) = wanted() else { return Ok(None) };
-    let types = [columns.a.dtype, columns.b.dtype, fused.out, factor].map(data_type);
-    let [Some(a_type), Some(b_type), Some(out_type), Some(factor_type)] = types else {
-        return Ok(None);
-    };
-    let Some(library) = Handle::of(site.device)? else { return Ok(None) };
-
-    let (store_batch, _) = split(&fused.store);
-    let added_batch = fused.added.as_ref().map_or(store_batch, |access| split(access).0);
-    let all = [&columns.a.batch[..], &columns.b.batch, added_batch, store_batch];
-    let rank = call.batch.len();
-    let inner = (0..=rank).find_map(|outer| {
-        let inner = one_batch(&call.batch[outer..], all.map(|s| &s[outer..]))?;
-        Some((outer, inner))
-    });
-    let (outer, (count, steps)) = inner.expect("no dimension at all is one");
-    let Ok(count) = i32::try_from(count) else { return Ok(None) };
-    if call.batch[..outer].iter().product::<usize>() > CALLS {
-        return Ok(None);
+        let [a, b, out, by] = [columns.a.dtype, columns.b.dtype, fused.out, factor].map(data_type);
+        let types = [a?, b?, out?, by?];
+        let all = batches(&columns, &fused);
+        let inner = (0..=call.batch.len()).find_map(|outer| {
+            let inner = one_batch(&call.batch[outer..], all.map(|s| &s[outer..]))?;
+            Some((outer, inner))
+        });
+        let (outer, (count, steps)) = inner.expect("no dimension at all is one");
+        let inner = (i32::try_from(count).ok()?, steps);
+        let few = call.batch[..outer].iter().product::<usize>() <= CALLS;
+        let known = Self { fused, compute, factor, columns, types, outer, inner };
+        (call.k > 0 && fits && few).then_some(known)
     }
+}
+
+/// The steps of A, B, C and D along each dimension of a batch.
+fn batches<'a>(columns: &'a CublasOperands, fused: &'a Fused) -> [&'a [i64]; 4] {
+    let (store, _) = split(&fused.store);
+    let added = fused.added.as_ref().map_or(store, |access| split(access).0);
+    [&columns.a.batch, &columns.b.batch, added, store]
+}
+
+/// Whether cuBLASLt may have algorithms for a product with its epilogue.
+pub(super) fn knows(call: &GemmCall) -> bool {
+    KnownProduct::of(call).is_some()
+}
+
+/// Whether it has, wherever it is there and takes the types at all. A bias is only for floats of 16
+/// bits, f32 and fp8.
+pub(super) fn takes(call: &GemmCall) -> bool {
+    let has_bias = !matches!(call.lhs.dtype, DType::F64 | DType::I8);
+    KnownProduct::of(call).is_some_and(|known| has_bias || known.fused.bias.is_none())
+}
+
+fn product(site: &Site<'_>, call: &GemmCall) -> Result<Option<Product>, Error> {
+    let Some(known) = KnownProduct::of(call) else { return Ok(None) };
+    let Some(library) = Handle::of(site.device)? else { return Ok(None) };
+    let KnownProduct { fused, compute, factor, columns, types, outer, inner: (count, steps) } =
+        known;
+    let [a_type, b_type, out_type, factor_type] = types;
+    let all = batches(&columns, &fused);
 
     let [m, n, k] = columns.extents;
     let layout = |dtype, [rows, cols]: [usize; 2], leading, step| {

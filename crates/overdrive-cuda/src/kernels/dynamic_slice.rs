@@ -7,10 +7,10 @@ use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
-use super::line::{Compile, NamedKernel, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, RANK, ViewStart, one_each, position};
 use super::source::source;
-use super::transfer::{Transfer, WIDEST};
+use super::transfer::{Transfer, TransferShape, WIDEST};
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::launch::{Addresses, Launch, Refusal, Site};
@@ -38,23 +38,26 @@ enum Moving {
     To,
 }
 
-/// A copied block; `starts` give the beginning of one side.
+/// A copied block before any device has seen it; `starts` give the beginning of one side.
 #[derive(Debug)]
-struct CompiledSlice {
+struct SliceShape {
     starts: Starts,
     nest: Nest<2>,
-    function: CudaFunction,
+    source: KernelSource,
     config: LaunchConfig,
     /// From, to, starts.
     places: [ViewStart; 3],
 }
 
-impl CompiledSlice {
-    fn new(
-        site: &Site<'_>,
-        [from, to, starts]: [&View; 3],
-        moving: Moving,
-    ) -> Result<Self, Refusal> {
+/// The compiled copy.
+#[derive(Debug)]
+struct CompiledSlice {
+    shape: SliceShape,
+    function: CudaFunction,
+}
+
+impl SliceShape {
+    fn new([from, to, starts]: [&View; 3], moving: Moving) -> Result<Self, Refusal> {
         let (whole, block) = if moving == Moving::From { (from, to) } else { (to, from) };
         let (extents, sizes) = (whole.ty.sizes(), block.ty.sizes());
         if sizes.len() > RANK {
@@ -88,50 +91,67 @@ impl CompiledSlice {
             ("POSITION", position(nest.count).to_owned()),
             ("OUTWARD", outward.to_owned()),
         ];
-        let function =
-            site.device.function(&source("dynamic_slice", TEXT, defines), "dynamic_slice")?;
-        Ok(Self { starts: place, nest, function, config: one_each(nest.count)?, places })
+        let (source, config) = (source("dynamic_slice", TEXT, defines), one_each(nest.count)?);
+        Ok(Self { starts: place, nest, source, config, places })
+    }
+
+    fn compiled(self, site: &Site<'_>) -> Result<CompiledSlice, Refusal> {
+        let function = site.device.function(&self.source, "dynamic_slice")?;
+        Ok(CompiledSlice { shape: self, function })
+    }
+}
+
+impl CallShape for SliceShape {
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched {
+        Ok(Box::new(self.compiled(site)?))
     }
 }
 
 impl Launch for CompiledSlice {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.nest.count == 0 {
+        let SliceShape { starts: place, nest, config, places, .. } = &self.shape;
+        if nest.count == 0 {
             return Ok(());
         }
-        let [from, to, starts] = self.places.map(|place| place.of(addresses));
+        let [from, to, starts] = places.map(|place| place.of(addresses));
         let mut launch = stream.launch_builder(&self.function);
-        launch.arg(&from).arg(&to).arg(&starts).arg(&self.starts).arg(&self.nest);
+        launch.arg(&from).arg(&to).arg(&starts).arg(place).arg(nest);
         // SAFETY: the parameters are those of the kernel, and a clamped block is inside of the
         // whole.
-        unsafe { launch.launch(self.config)? };
+        unsafe { launch.launch(*config)? };
         Ok(())
     }
 }
 
 /// `dynamic_slice`.
-pub(super) const SLICE: NamedKernel = NamedKernel::new(
-    "dynamic_slice",
-    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
-        (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
-            Some(slice(site, [operand, starts], result))
-        }
-        _ => None,
-    }),
-    Sources::All(sources),
-);
+pub(super) const SLICE: NamedKernel = NamedKernel {
+    declines: |_, operands| element::moves(operands),
+    ..NamedKernel::new(
+        "dynamic_slice",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::DynamicSlice { .. }, &[operand, starts], &[Some(result)]) => {
+                Some(slice([operand, starts], result))
+            }
+            _ => None,
+        }),
+        Sources::All(sources),
+    )
+};
 
 /// `dynamic_update_slice`.
-pub(super) const UPDATE: NamedKernel = NamedKernel::new(
-    "dynamic_update_slice",
-    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
-        (Prim::DynamicUpdateSlice, &[operand, values, starts], &[Some(result)]) => {
-            Some(update(site, [operand, values, starts], result))
-        }
-        _ => None,
-    }),
-    Sources::All(Vec::new),
-);
+pub(super) const UPDATE: NamedKernel = NamedKernel {
+    declines: |_, operands| element::moves(operands),
+    ..NamedKernel::new(
+        "dynamic_update_slice",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::DynamicUpdateSlice, &[operand, values, starts], &[Some(result)]) => {
+                Some(update([operand, values, starts], result))
+            }
+            _ => None,
+        }),
+        Sources::All(Vec::new),
+    )
+};
 
 /// Representative specialisations of all sources; a slice and an update share their text.
 fn sources() -> Vec<KernelSource> {
@@ -142,13 +162,25 @@ fn sources() -> Vec<KernelSource> {
     [("16", "u32", "0"), ("1", "u64", "1")].map(of).into()
 }
 
-/// Compiles `dynamic_slice`.
-fn slice(
-    site: &Site<'_>,
-    [operand, starts]: [&View; 2],
-    result: &View,
-) -> Result<Box<dyn Launch>, Refusal> {
-    Ok(Box::new(CompiledSlice::new(site, [operand, result, starts], Moving::From)?))
+/// The shape of a `dynamic_slice`.
+fn slice([operand, starts]: [&View; 2], result: &View) -> Shaped {
+    Ok(Box::new(SliceShape::new([operand, result, starts], Moving::From)?))
+}
+
+/// A `dynamic_update_slice` before any device has seen it.
+#[derive(Debug)]
+struct UpdateShape {
+    whole: TransferShape,
+    operand: ViewStart,
+    block: SliceShape,
+}
+
+impl CallShape for UpdateShape {
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched {
+        let Self { whole, operand, block } = *self;
+        let (whole, block) = (whole.load(site.device)?, block.compiled(site)?);
+        Ok(Box::new(Update { whole, operand, block }))
+    }
 }
 
 /// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
@@ -162,7 +194,8 @@ struct Update {
 
 impl Launch for Update {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        let [from, to] = [self.operand, self.block.places[1]].map(|place| place.of(addresses));
+        let [from, to] =
+            [self.operand, self.block.shape.places[1]].map(|place| place.of(addresses));
         if from != to {
             // SAFETY: the copy was compiled for operand and result, and these are their addresses.
             unsafe { self.whole.run(stream, [from, to])? };
@@ -171,13 +204,9 @@ impl Launch for Update {
     }
 }
 
-/// Compiles `dynamic_update_slice`.
-fn update(
-    site: &Site<'_>,
-    [operand, update, starts]: [&View; 3],
-    result: &View,
-) -> Result<Box<dyn Launch>, Refusal> {
-    let whole = Transfer::new(site, operand, result)?;
-    let block = CompiledSlice::new(site, [update, result, starts], Moving::To)?;
-    Ok(Box::new(Update { whole, operand: ViewStart::new(operand), block }))
+/// The shape of a `dynamic_update_slice`.
+fn update([operand, update, starts]: [&View; 3], result: &View) -> Shaped {
+    let whole = TransferShape::new(operand, result)?;
+    let block = SliceShape::new([update, result, starts], Moving::To)?;
+    Ok(Box::new(UpdateShape { whole, operand: ViewStart::new(operand), block }))
 }

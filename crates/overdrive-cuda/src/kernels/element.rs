@@ -1,6 +1,6 @@
 //! Element types and folds as the sources spell them.
 
-use overdrive_ir::{DType, Reducer};
+use overdrive_ir::{DType, Decline, Reducer, TensorType};
 
 use crate::launch::Refusal;
 
@@ -39,6 +39,17 @@ pub(super) fn bytes(dtype: DType) -> Result<usize, Refusal> {
     }
     let reason = format!("elements of {dtype} are less than a byte; convert it first");
     Err(Refusal::Unsupported(reason))
+}
+
+/// Why a kernel that moves elements does not take operands of these types.
+pub(super) fn moves(types: &[TensorType]) -> Option<Decline> {
+    types.iter().find_map(|ty| bytes(ty.dtype).err()).map(Decline::from)
+}
+
+/// The same of one that combines or compares elements of the first.
+pub(super) fn combines(types: &[TensorType]) -> Option<Decline> {
+    let without = types.first().and_then(|ty| combined(ty.dtype).err());
+    without.map(Decline::from).or_else(|| moves(types))
 }
 
 /// The struct in `loop.cuh` that combines two values.

@@ -8,41 +8,51 @@ use overdrive_ir::Prim;
 use overdrive_ir::plan::View;
 
 use super::element;
-use super::line::{Compile, NamedKernel, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, ViewStart, one_each, position};
 use super::rows::IndexedRows;
 use super::source::source;
 use super::transfer::WIDEST;
 use crate::Error;
 use crate::compiler::KernelSource;
-use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::launch::{Addresses, Launch, Site};
 
 /// The kernel and what it includes.
 const TEXT: &str =
     concat!(include_str!("nest.cuh"), include_str!("rows.cuh"), include_str!("gather.cu"));
 
-/// A compiled gather.
+/// A gather before any device has seen it.
 #[derive(Debug)]
-struct Gather {
+struct GatherShape {
     rows: IndexedRows,
     window: Nest<2>,
-    function: CudaFunction,
+    source: KernelSource,
     config: LaunchConfig,
     /// Operand, indices, result.
     places: [ViewStart; 3],
 }
 
+/// A compiled gather.
+#[derive(Debug)]
+struct Gather {
+    shape: GatherShape,
+    function: CudaFunction,
+}
+
 /// `gather`.
-pub(super) const KERNEL: NamedKernel = NamedKernel::new(
-    "gather",
-    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
-        (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
-            Some(compile(site, [operand, indices], result, axes))
-        }
-        _ => None,
-    }),
-    Sources::All(sources),
-);
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines: |_, operands| element::moves(operands),
+    ..NamedKernel::new(
+        "gather",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::Gather { axes }, &[operand, indices], &[Some(result)]) => {
+                Some(shape([operand, indices], result, axes))
+            }
+            _ => None,
+        }),
+        Sources::All(sources),
+    )
+};
 
 /// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
@@ -58,13 +68,8 @@ fn sources() -> Vec<KernelSource> {
         .collect()
 }
 
-/// Compiles a gather along `axes`.
-fn compile(
-    site: &Site<'_>,
-    [operand, indices]: [&View; 2],
-    result: &View,
-    axes: &[usize],
-) -> Result<Box<dyn Launch>, Refusal> {
+/// The shape of a gather along `axes`.
+fn shape([operand, indices]: [&View; 2], result: &View, axes: &[usize]) -> Shaped {
     let mut rows = IndexedRows::new(operand, indices, axes, result)?;
     let (sizes, strides) = operand.without(axes);
     let mut window = Nest::new(&sizes, [&strides, &result.strides[indices.ty.rank() - 1..]])?;
@@ -85,21 +90,29 @@ fn compile(
     if operand.ty.elements() == 0 {
         defines.push(("EMPTY", String::new()));
     }
-    let function = site.device.function(&source("gather", TEXT, defines), "gather")?;
-    Ok(Box::new(Gather { rows, window, function, config: one_each(count)?, places }))
+    let (source, config) = (source("gather", TEXT, defines), one_each(count)?);
+    Ok(Box::new(GatherShape { rows, window, source, config, places }))
+}
+
+impl CallShape for GatherShape {
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched {
+        let function = site.device.function(&self.source, "gather")?;
+        Ok(Box::new(Gather { shape: *self, function }))
+    }
 }
 
 impl Launch for Gather {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.config.grid_dim.0 == 0 {
+        let GatherShape { rows, window, config, places, .. } = &self.shape;
+        if config.grid_dim.0 == 0 {
             return Ok(());
         }
-        let [operand, indices, result] = self.places.map(|place| place.of(addresses));
+        let [operand, indices, result] = places.map(|place| place.of(addresses));
         let mut launch = stream.launch_builder(&self.function);
-        launch.arg(&operand).arg(&indices).arg(&result).arg(&self.rows).arg(&self.window);
+        launch.arg(&operand).arg(&indices).arg(&result).arg(rows).arg(window);
         // SAFETY: the parameters are those of the kernel; clamped indices keep windows inside of
         // the operand.
-        unsafe { launch.launch(self.config)? };
+        unsafe { launch.launch(*config)? };
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ use overdrive_ir::{Decline, Graph, OpRef, Operation, Prim, TensorType};
 
 use crate::compiler::{Architecture, KernelSource};
 use crate::launch::{Launch, Refusal, Site};
+use crate::loops::PrinterMachine;
 
 /// A line of the table: a kernel for an op.
 pub(crate) struct NamedKernel {
@@ -18,6 +19,8 @@ pub(crate) struct NamedKernel {
     pub(crate) takes_epilogue: bool,
     /// Why it does not take this form of the op, or operands of these types.
     pub(crate) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
+    /// The scratch of a composite's call in bytes, or why it does not take operands that lie so.
+    pub(crate) needs: Needs,
     /// Compiles a call.
     pub(crate) compile: Compile,
     /// Sources, and their purpose.
@@ -33,6 +36,7 @@ impl NamedKernel {
             declines_regions: |_| Some(Decline::NoKernel),
             takes_epilogue: false,
             declines: |_, _| None,
+            needs: |_, _, _, _| Ok(0),
             compile,
             sources,
         }
@@ -51,6 +55,27 @@ impl NamedKernel {
 /// A compiled call, or why there is none.
 pub(crate) type Launched = Result<Box<dyn Launch>, Refusal>;
 
+/// How a line answers what a call of a composite needs.
+pub(crate) type Needs = fn(&KernelCall, &OpRef, &[Graph], PrinterMachine) -> Result<usize, Refusal>;
+
+/// A call of a primitive that its kernel takes, before any device has seen it. So the plan and the
+/// compilation know the same.
+pub(crate) trait CallShape {
+    /// Scratch that it needs while it runs, in bytes.
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
+
+    /// Makes it ready for the device of `site`.
+    ///
+    /// # Errors
+    /// Those of the compiler and of the driver.
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched;
+}
+
+/// The shape of a call, or why its kernel does not take it.
+pub(crate) type Shaped = Result<Box<dyn CallShape>, Refusal>;
+
 /// Results of a primitive; nobody reads those that are absent.
 type Results<'v> = [Option<&'v View>];
 
@@ -60,7 +85,7 @@ pub(crate) enum Compile {
     /// A composite with its regions.
     Composite(fn(&Site<'_>, &KernelCall, &OpRef, &[Graph]) -> Launched),
     /// A primitive of these operands and results; `None` for another number of them.
-    Prim(fn(&Site<'_>, &Prim, &[&View], &Results<'_>) -> Option<Launched>),
+    Prim(fn(&Prim, &[&View], &Results<'_>) -> Option<Shaped>),
 }
 
 /// A source with the architectures that it is for.

@@ -1,9 +1,11 @@
 //! The table of kernels, a line each, and a GPU's answers to requests to run one.
 
-use overdrive_ir::plan::{KernelCall, KernelOp, StepKind, View};
+use overdrive_ir::plan::{KernelCall, KernelOp, Step, StepKind, View};
 use overdrive_ir::{Call, Decline, Kernel, Plan};
 
-use super::line::{Compile, Launched, NamedKernel, PrintedCall, SourceByArchitecture, Sources};
+use super::line::{
+    Compile, Launched, NamedKernel, PrintedCall, Shaped, SourceByArchitecture, Sources,
+};
 use super::{
     attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
     sort, transfer,
@@ -12,6 +14,7 @@ use crate::compiler::Architecture;
 use crate::gemm::{self, sparse_linear};
 use crate::joined;
 use crate::launch::{Refusal, Site};
+use crate::loops::{self, PrinterMachine};
 
 /// Every op that has a kernel of its own here.
 const KERNELS: &[NamedKernel] = &[
@@ -37,11 +40,12 @@ pub(crate) fn names(architecture: Architecture) -> Vec<&'static str> {
     KERNELS.iter().filter(|kernel| kernel.is_for(architecture)).map(|kernel| kernel.op).collect()
 }
 
-/// How a device of this architecture runs a call.
+/// How a device with these multiprocessors runs a call.
 ///
 /// # Errors
 /// Why it does not.
-pub fn answer(call: &Call<'_>, architecture: Architecture) -> Result<Kernel, Decline> {
+pub fn answer(call: &Call<'_>, machine: PrinterMachine) -> Result<Kernel, Decline> {
+    let architecture = machine.architecture;
     match *call {
         Call::Op { op, operands, regions } => {
             let kernel = find(&op.name()).filter(|kernel| kernel.is_for(architecture));
@@ -58,7 +62,54 @@ pub fn answer(call: &Call<'_>, architecture: Architecture) -> Result<Kernel, Dec
         Call::Lying { .. } | Call::Chain(_) => Err(Decline::NoKernel),
         Call::Joined(bond, steps) => joined::answer(bond, steps, architecture),
         Call::Faster(bond, steps, tuning) => joined::is_faster(bond, steps, tuning),
+        Call::Step(step) => {
+            Ok(Kernel { scratch_bytes: scratch(step, machine)?, ..Kernel::default() })
+        }
     }
+}
+
+/// The most scratch that a step takes, in bytes.
+///
+/// # Errors
+/// Why its kernel does not take operands and results that lie as they do.
+fn scratch(step: &Step, machine: PrinterMachine) -> Result<usize, Refusal> {
+    Ok(match &step.kind {
+        StepKind::Loop(program) => loops::scratch_bytes(program, &step.aliases, machine),
+        StepKind::Gemm(call) => gemm::scratch_bytes(call),
+        StepKind::Convolution(call) => super::convolution::scratch_bytes(call),
+        StepKind::Joined(bond, steps) => joined::scratch_bytes(*bond, steps),
+        StepKind::Kernel(call) => match &call.op {
+            KernelOp::Prim(..) => shape(call)?.scratch_bytes(),
+            KernelOp::Composite(op, regions) => match find(op.name()) {
+                Some(kernel) => (kernel.needs)(call, op, regions, machine)?,
+                None => 0,
+            },
+        },
+        _ => 0,
+    })
+}
+
+/// The shape of a call of a primitive.
+///
+/// # Errors
+/// Why its kernel does not take it.
+fn shape(call: &KernelCall) -> Shaped {
+    let KernelOp::Prim(prim, _) = &call.op else { return Err(none(call)) };
+    let operands: Vec<&View> = call.operands.iter().collect();
+    let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
+    match find(&prim.name()).map(|kernel| kernel.compile) {
+        Some(Compile::Prim(of)) => of(prim, &operands, &results).unwrap_or_else(|| Err(none(call))),
+        _ => Err(none(call)),
+    }
+}
+
+/// There is no kernel of this name for such a call.
+fn none(call: &KernelCall) -> Refusal {
+    let name = match &call.op {
+        KernelOp::Prim(prim, _) => prim.name(),
+        KernelOp::Composite(op, _) => op.name().to_owned(),
+    };
+    Refusal::Unsupported(format!("`{name}` has no kernel on this device"))
 }
 
 fn find(op: &str) -> Option<&'static NamedKernel> {
@@ -68,24 +119,12 @@ fn find(op: &str) -> Option<&'static NamedKernel> {
 /// Compiles a named kernel.
 ///
 /// # Errors
-/// `Unsupported` for element types that the kernel does not know, and for extents past a launch's.
-/// Such types are those of less than a byte, and the narrow floats where they are combined.
+/// `Unsupported` for calls that [`answer`] declines; `Failed` where the device fails.
 pub fn compile(site: &Site<'_>, call: &KernelCall) -> Launched {
-    let name = match &call.op {
-        KernelOp::Prim(prim, _) => prim.name(),
-        KernelOp::Composite(op, _) => op.name().to_owned(),
-    };
-    let none = || Refusal::Unsupported(format!("`{name}` has no kernel on this device"));
-    match (&call.op, find(&name).ok_or_else(none)?.compile) {
-        (KernelOp::Composite(op, regions), Compile::Composite(compile)) => {
-            compile(site, call, op, regions)
-        }
-        (KernelOp::Prim(prim, _), Compile::Prim(compile)) => {
-            let operands: Vec<&View> = call.operands.iter().collect();
-            let results: Vec<Option<&View>> = call.results.iter().map(Option::as_ref).collect();
-            compile(site, prim, &operands, &results).unwrap_or_else(|| Err(none()))
-        }
-        _ => Err(none()),
+    let KernelOp::Composite(op, regions) = &call.op else { return shape(call)?.load(site) };
+    match find(op.name()).map(|kernel| kernel.compile) {
+        Some(Compile::Composite(compile)) => compile(site, call, op, regions),
+        _ => Err(none(call)),
     }
 }
 

@@ -7,7 +7,7 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer, Window};
 
 use super::element;
-use super::line::{Compile, NamedKernel, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{RANK, ViewStart, one_each};
 use super::source::source;
 use crate::Error;
@@ -74,27 +74,37 @@ impl Windows {
     }
 }
 
-/// A compiled `reduce_window`.
+/// A `reduce_window` before any device has seen it.
 #[derive(Debug)]
-struct ReduceWindow {
+struct ReduceWindowShape {
     windows: Windows,
-    function: CudaFunction,
+    source: KernelSource,
     config: LaunchConfig,
     operand: ViewStart,
     result: ViewStart,
 }
 
+/// A compiled `reduce_window`.
+#[derive(Debug)]
+struct ReduceWindow {
+    shape: ReduceWindowShape,
+    function: CudaFunction,
+}
+
 /// `reduce_window`.
-pub(super) const KERNEL: NamedKernel = NamedKernel::new(
-    "reduce_window",
-    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
-        (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) => {
-            Some(compile(site, [operand, result], *reducer, windows))
-        }
-        _ => None,
-    }),
-    Sources::All(sources),
-);
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines: |_, operands| element::combines(operands),
+    ..NamedKernel::new(
+        "reduce_window",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::ReduceWindow { reducer, windows }, &[operand], &[Some(result)]) => {
+                Some(shape([operand, result], *reducer, windows))
+            }
+            _ => None,
+        }),
+        Sources::All(sources),
+    )
+};
 
 /// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
@@ -105,36 +115,37 @@ fn sources() -> Vec<KernelSource> {
     element::REPRESENTATIVES.map(of).into()
 }
 
-/// Compiles `reduce_window`.
-fn compile(
-    site: &Site<'_>,
-    [operand, result]: [&View; 2],
-    reducer: Reducer,
-    windows: &[Window],
-) -> Result<Box<dyn Launch>, Refusal> {
+/// The shape of a `reduce_window`.
+fn shape([operand, result]: [&View; 2], reducer: Reducer, windows: &[Window]) -> Shaped {
     let dtype = operand.ty.dtype;
     let defines = vec![
         ("ELEMENT", element::combined(dtype)?.to_owned()),
         ("FOLD", element::fold(reducer).to_owned()),
     ];
     let windows = Windows::new(operand, result, windows)?;
-    let function =
-        site.device.function(&source("reduce_window", TEXT, defines), "reduce_window")?;
-    let config = one_each(windows.count)?;
+    let (source, config) = (source("reduce_window", TEXT, defines), one_each(windows.count)?);
     let [operand, result] = [operand, result].map(ViewStart::new);
-    Ok(Box::new(ReduceWindow { windows, function, config, operand, result }))
+    Ok(Box::new(ReduceWindowShape { windows, source, config, operand, result }))
+}
+
+impl CallShape for ReduceWindowShape {
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched {
+        let function = site.device.function(&self.source, "reduce_window")?;
+        Ok(Box::new(ReduceWindow { shape: *self, function }))
+    }
 }
 
 impl Launch for ReduceWindow {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.windows.count == 0 {
+        let ReduceWindowShape { windows, config, operand, result, .. } = &self.shape;
+        if windows.count == 0 {
             return Ok(());
         }
-        let [operand, result] = [self.operand, self.result].map(|place| place.of(addresses));
+        let [operand, result] = [operand, result].map(|place| place.of(addresses));
         let mut launch = stream.launch_builder(&self.function);
-        launch.arg(&operand).arg(&result).arg(&self.windows);
+        launch.arg(&operand).arg(&result).arg(windows);
         // SAFETY: the parameters are those of the kernel, which reads only taps that are inside.
-        unsafe { launch.launch(self.config)? };
+        unsafe { launch.launch(*config)? };
         Ok(())
     }
 }

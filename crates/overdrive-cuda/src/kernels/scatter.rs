@@ -10,11 +10,11 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, Reducer};
 
 use super::element;
-use super::line::{Compile, NamedKernel, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, ViewStart, one_each};
 use super::rows::IndexedRows;
 use super::source::source;
-use super::transfer::Transfer;
+use super::transfer::{Transfer, TransferShape};
 use crate::Error;
 use crate::compiler::KernelSource;
 use crate::entry::Entry;
@@ -36,6 +36,18 @@ struct Destinations {
 // SAFETY: plain numbers in C's layout.
 unsafe impl DeviceRepr for Destinations {}
 
+/// A scatter before any device has seen it.
+#[derive(Debug)]
+struct ScatterShape {
+    whole: TransferShape,
+    places: Destinations,
+    source: KernelSource,
+    /// The launch of few rows; rows, destinations, elements of all windows of many.
+    configs: Result<LaunchConfig, [LaunchConfig; 3]>,
+    /// Operand, indices, updates, result.
+    views: [ViewStart; 4],
+}
+
 /// A compiled scatter.
 #[derive(Debug)]
 struct Scatter {
@@ -50,16 +62,22 @@ struct Scatter {
 }
 
 /// `scatter`.
-pub(super) const KERNEL: NamedKernel = NamedKernel::new(
-    "scatter",
-    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
-        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
-            Some(compile(site, [operand, indices, updates], result, (axes, *reducer)))
-        }
-        _ => None,
-    }),
-    Sources::All(sources),
-);
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines: |op, operands| match op.prim() {
+        Some(Prim::Scatter { reducer: Some(_), .. }) => element::combines(operands),
+        _ => element::moves(operands),
+    },
+    ..NamedKernel::new(
+        "scatter",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
+                Some(shape([operand, indices, updates], result, (axes, *reducer)))
+            }
+            _ => None,
+        }),
+        Sources::All(sources),
+    )
+};
 
 /// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
@@ -110,13 +128,12 @@ impl Launch for ScatterOfFewRows {
     }
 }
 
-/// Compiles a scatter along `axes`.
-fn compile(
-    site: &Site<'_>,
+/// The shape of a scatter along `axes`.
+fn shape(
     [operand, indices, updates]: [&View; 3],
     result: &View,
     (axes, reducer): (&[usize], Option<Reducer>),
-) -> Result<Box<dyn Launch>, Refusal> {
+) -> Shaped {
     let rows = IndexedRows::new(result, indices, axes, updates)?;
     let (sizes, strides) = result.without(axes);
     let window = Nest::new(&sizes, [&updates.strides[indices.ty.rank() - 1..], &strides])?;
@@ -137,46 +154,71 @@ fn compile(
             defines.push(("FOLD", element::fold(reducer).to_owned()));
         }
     }
-    let source = source("scatter", TEXT, defines);
-    if reducer.is_none() && rows.nest.count <= FEW_ROWS {
-        return Ok(Box::new(ScatterOfFewRows {
-            whole: Transfer::new(site, operand, result)?,
-            entry: Entry::new(site.device, (&source, "few"), one_each(window.count)?)?,
-            places: Destinations { rows, window },
-            views: [operand, indices, updates, result].map(ViewStart::new),
-        }));
-    }
-    let function = |entry| site.device.function(&source, entry);
-    let configs = [
-        one_each(rows.nest.count)?,
-        one_each(destinations)?,
-        one_each(rows.nest.count * window.count)?,
-    ];
-    Ok(Box::new(Scatter {
-        whole: Transfer::new(site, operand, result)?,
+    let configs = if reducer.is_none() && rows.nest.count <= FEW_ROWS {
+        Ok(one_each(window.count)?)
+    } else {
+        Err([
+            one_each(rows.nest.count)?,
+            one_each(destinations)?,
+            one_each(rows.nest.count * window.count)?,
+        ])
+    };
+    Ok(Box::new(ScatterShape {
+        whole: TransferShape::new(operand, result)?,
         places: Destinations { rows, window },
-        functions: [
-            function("count")?,
-            function("allocate")?,
-            function("fill")?,
-            function("order")?,
-            function("fold")?,
-        ],
+        source: source("scatter", TEXT, defines),
         configs,
         views: [operand, indices, updates, result].map(ViewStart::new),
     }))
 }
 
+impl CallShape for ScatterShape {
+    fn scratch_bytes(&self) -> usize {
+        if self.configs.is_ok() { 0 } else { self.places.scratch_bytes() }
+    }
+
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched {
+        let Self { whole, places, source, configs, views } = *self;
+        let whole = whole.load(site.device)?;
+        let function = |entry| site.device.function(&source, entry);
+        Ok(match configs {
+            Ok(config) => {
+                let entry = Entry::new(site.device, (&source, "few"), config)?;
+                Box::new(ScatterOfFewRows { whole, places, entry, views })
+            }
+            Err(configs) => {
+                let functions = [
+                    function("count")?,
+                    function("allocate")?,
+                    function("fill")?,
+                    function("order")?,
+                    function("fold")?,
+                ];
+                Box::new(Scatter { whole, places, functions, configs, views })
+            }
+        })
+    }
+}
+
 /// Threads that sort the rows of a destination.
 const SORTERS: u32 = 128;
 
-impl Scatter {
-    /// Addresses in the workspace: the list's length, counts, starts and cursors per destination;
-    /// keys, list and ordered list per row. The first two are zeroed before each call.
-    fn parts(&self, workspace: CUdeviceptr) -> [CUdeviceptr; 7] {
-        let (rows, destinations) = (self.places.rows.nest.count, self.places.rows.destinations());
-        let mut at = workspace;
-        [1, destinations, destinations, destinations, rows, rows, rows].map(|count| {
+impl Destinations {
+    /// Numbers of 4 bytes in the scratch: the list's length, counts, starts and cursors per
+    /// destination; keys, list and ordered list per row. The first two are zeroed before each call.
+    fn counts(&self) -> [u64; 7] {
+        let (rows, destinations) = (self.rows.nest.count, self.rows.destinations());
+        [1, destinations, destinations, destinations, rows, rows, rows]
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        4 * self.counts().iter().sum::<u64>() as usize
+    }
+
+    /// The addresses of those parts.
+    fn parts(&self, scratch: CUdeviceptr) -> [CUdeviceptr; 7] {
+        let mut at = scratch;
+        self.counts().map(|count| {
             let part = at;
             at += 4 * count;
             part
@@ -197,7 +239,7 @@ impl Launch for Scatter {
             return Ok(());
         }
         let [total, counts, starts, cursors, keys, list, ordered] =
-            self.parts(addresses.workspace());
+            self.places.parts(addresses.workspace());
         let [of_rows, of_destinations, of_elements] = self.configs;
         let sorters = LaunchConfig {
             grid_dim: (rows, 1, 1),
@@ -235,6 +277,6 @@ impl Launch for Scatter {
     }
 
     fn workspace_bytes(&self) -> usize {
-        4 * (1 + 3 * self.places.rows.destinations() + 3 * self.places.rows.nest.count) as usize
+        self.places.scratch_bytes()
     }
 }

@@ -8,7 +8,7 @@ use overdrive_ir::plan::View;
 use overdrive_ir::{Prim, SortOrder};
 
 use super::element;
-use super::line::{Compile, NamedKernel, Sources};
+use super::line::{CallShape, Compile, Launched, NamedKernel, Shaped, Sources};
 use super::nest::{Nest, ViewStart};
 use super::source::source;
 use crate::Error;
@@ -37,16 +37,23 @@ struct SortLines {
 // SAFETY: plain numbers in C's layout.
 unsafe impl DeviceRepr for SortLines {}
 
-/// A compiled sort.
+/// A sort before any device has seen it.
 #[derive(Debug)]
-struct Sort {
+struct SortShape {
     lines: SortLines,
     /// A power of two.
     padded: u32,
-    passes: Passes,
+    source: KernelSource,
     operand: ViewStart,
     results: [Option<ViewStart>; 2],
     pair_bytes: usize,
+}
+
+/// A compiled sort.
+#[derive(Debug)]
+struct Sort {
+    shape: SortShape,
+    passes: Passes,
 }
 
 #[derive(Debug)]
@@ -67,16 +74,19 @@ struct Long {
 }
 
 /// `sort`.
-pub(super) const KERNEL: NamedKernel = NamedKernel::new(
-    "sort",
-    Compile::Prim(|site, prim, operands, results| match (prim, operands, results) {
-        (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
-            Some(compile(site, operand, [values, indices], (*axis, *order)))
-        }
-        _ => None,
-    }),
-    Sources::All(sources),
-);
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines: |_, operands| element::combines(operands),
+    ..NamedKernel::new(
+        "sort",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::Sort { axis, order }, &[operand], &[values, indices]) => {
+                Some(shape(operand, [values, indices], (*axis, *order)))
+            }
+            _ => None,
+        }),
+        Sources::All(sources),
+    )
+};
 
 /// Representative specialisations of all sources.
 fn sources() -> Vec<KernelSource> {
@@ -90,13 +100,8 @@ fn sources() -> Vec<KernelSource> {
     element::REPRESENTATIVES.map(of).into()
 }
 
-/// Compiles a sort along `axis`.
-fn compile(
-    site: &Site<'_>,
-    operand: &View,
-    results: [Option<&View>; 2],
-    (axis, order): (usize, SortOrder),
-) -> Result<Box<dyn Launch>, Refusal> {
+/// The shape of a sort along `axis`.
+fn shape(operand: &View, results: [Option<&View>; 2], (axis, order): (usize, SortOrder)) -> Shaped {
     let mut sizes = operand.ty.sizes();
     let length = sizes.remove(axis);
     let without = |view: &View| {
@@ -121,31 +126,40 @@ fn compile(
     if order == SortOrder::Descending {
         defines.push(("DESCENDING", String::new()));
     }
-    let source = source("sort", TEXT, defines);
-    let function = |entry| site.device.function(&source, entry);
-    let padded = (length as u32).next_power_of_two().max(2);
-    let passes = if padded <= CHUNK {
-        Passes::One(function("sort_lines")?)
-    } else {
-        Passes::Many(Box::new(Long {
-            load: function("load")?,
-            sort_chunks: function("sort_chunks")?,
-            merge_step: function("merge_step")?,
-            merge_chunks: function("merge_chunks")?,
-            store: function("store")?,
-        }))
-    };
-    let lines = SortLines { nest, steps: [from.1, values.1, indices.1], length: length as u32 };
-    let pair_bytes = if operand.ty.dtype.bits() == 64 { 16 } else { 8 };
-    let results = results.map(|view| view.map(ViewStart::new));
-    Ok(Box::new(Sort {
-        lines,
-        padded,
-        passes,
+    Ok(Box::new(SortShape {
+        lines: SortLines { nest, steps: [from.1, values.1, indices.1], length: length as u32 },
+        padded: (length as u32).next_power_of_two().max(2),
+        source: source("sort", TEXT, defines),
         operand: ViewStart::new(operand),
-        results,
-        pair_bytes,
+        results: results.map(|view| view.map(ViewStart::new)),
+        pair_bytes: if operand.ty.dtype.bits() == 64 { 16 } else { 8 },
     }))
+}
+
+impl CallShape for SortShape {
+    /// A long line waits in scratch between passes, as pairs of value and position.
+    fn scratch_bytes(&self) -> usize {
+        if self.padded <= CHUNK {
+            return 0;
+        }
+        self.lines.nest.count as usize * self.padded as usize * self.pair_bytes
+    }
+
+    fn load(self: Box<Self>, site: &Site<'_>) -> Launched {
+        let function = |entry| site.device.function(&self.source, entry);
+        let passes = if self.padded <= CHUNK {
+            Passes::One(function("sort_lines")?)
+        } else {
+            Passes::Many(Box::new(Long {
+                load: function("load")?,
+                sort_chunks: function("sort_chunks")?,
+                merge_step: function("merge_step")?,
+                merge_chunks: function("merge_chunks")?,
+                store: function("store")?,
+            }))
+        };
+        Ok(Box::new(Sort { shape: *self, passes }))
+    }
 }
 
 impl Long {
@@ -202,21 +216,21 @@ impl Long {
 
 impl Launch for Sort {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if self.lines.nest.count == 0 || self.lines.length == 0 {
+        let SortShape { lines, padded, operand, results, .. } = &self.shape;
+        if lines.nest.count == 0 || lines.length == 0 {
             return Ok(());
         }
-        let from = self.operand.of(addresses);
-        let [values, indices] =
-            self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
+        let from = operand.of(addresses);
+        let [values, indices] = results.map(|place| place.map_or(0, |place| place.of(addresses)));
         match &self.passes {
             Passes::One(function) => {
                 let config = LaunchConfig {
-                    grid_dim: (self.lines.nest.count as u32, 1, 1),
-                    block_dim: ((self.padded / 2).clamp(32, THREADS), 1, 1),
+                    grid_dim: (lines.nest.count as u32, 1, 1),
+                    block_dim: ((padded / 2).clamp(32, THREADS), 1, 1),
                     shared_mem_bytes: 0,
                 };
                 let mut launch = stream.launch_builder(function);
-                launch.arg(&from).arg(&values).arg(&indices).arg(&self.lines).arg(&self.padded);
+                launch.arg(&from).arg(&values).arg(&indices).arg(lines).arg(padded);
                 // SAFETY: the parameters are those of the kernel, and a chunk has room for the
                 // line.
                 unsafe { launch.launch(config)? };
@@ -225,17 +239,12 @@ impl Launch for Sort {
             Passes::Many(long) => {
                 let places = [from, values, indices, addresses.workspace()];
                 // SAFETY: the workspace has the requested size.
-                unsafe { long.run(stream, places, (&self.lines, self.padded)) }
+                unsafe { long.run(stream, places, (lines, *padded)) }
             }
         }
     }
 
     fn workspace_bytes(&self) -> usize {
-        match self.passes {
-            Passes::One(_) => 0,
-            Passes::Many(_) => {
-                self.lines.nest.count as usize * self.padded as usize * self.pair_bytes
-            }
-        }
+        self.shape.scratch_bytes()
     }
 }

@@ -10,9 +10,9 @@ use super::element;
 use super::line::SourceByArchitecture;
 use super::nest::{Nest, ViewStart, one_each, position};
 use super::source::source;
-use crate::Error;
-use crate::compiler::Architecture;
-use crate::launch::{Refusal, Site};
+use crate::compiler::{Architecture, KernelSource};
+use crate::launch::Refusal;
+use crate::{Device, Error};
 
 /// The kernel and what it includes.
 const TEXT: &str = concat!(include_str!("nest.cuh"), include_str!("transfer.cu"));
@@ -28,6 +28,14 @@ pub(super) struct Transfer {
     config: LaunchConfig,
 }
 
+/// A copy before any device has seen it.
+#[derive(Debug)]
+pub(super) struct TransferShape {
+    nest: Nest<2>,
+    source: KernelSource,
+    config: LaunchConfig,
+}
+
 /// Representative specialisations of all sources.
 pub(super) fn sources() -> Vec<SourceByArchitecture> {
     let of = |(bytes, position): (&str, &str)| {
@@ -37,8 +45,8 @@ pub(super) fn sources() -> Vec<SourceByArchitecture> {
     [("16", "u32"), ("1", "u64")].map(of).into()
 }
 
-impl Transfer {
-    pub(super) fn new(site: &Site<'_>, from: &View, to: &View) -> Result<Self, Refusal> {
+impl TransferShape {
+    pub(super) fn new(from: &View, to: &View) -> Result<Self, Refusal> {
         let mut nest = Nest::new(&to.ty.sizes(), [&from.strides, &to.strides])?;
         let mut bytes = element::bytes(to.ty.dtype)?;
         let aligned =
@@ -49,10 +57,17 @@ impl Transfer {
         }
         let defines =
             vec![("BYTES", bytes.to_string()), ("POSITION", position(nest.count).to_owned())];
-        let function = site.device.function(&source("transfer", TEXT, defines), "transfer")?;
-        Ok(Self { nest, function, config: one_each(nest.count)? })
+        let config = one_each(nest.count)?;
+        Ok(Self { nest, source: source("transfer", TEXT, defines), config })
     }
 
+    pub(super) fn load(self, device: &Device) -> Result<Transfer, Error> {
+        let function = device.function(&self.source, "transfer")?;
+        Ok(Transfer { nest: self.nest, function, config: self.config })
+    }
+}
+
+impl Transfer {
     /// # Safety
     /// The addresses are those of the views.
     pub(super) unsafe fn run(

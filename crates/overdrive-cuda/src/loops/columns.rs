@@ -33,22 +33,12 @@ const LEAST_ROWS: usize = 8;
 
 /// Prints the kernels, with the bytes of workspace that they share.
 pub(super) fn columns(points: Points<'_>, machine: PrinterMachine) -> (Vec<KernelLaunch>, usize) {
-    let nest = points.nest;
-    let mut extents = nest.kept().to_vec();
-    extents[nest.lane()] = extents[nest.lane()].div_ceil(nest.vector);
-    let groups: usize = extents.iter().product();
-    let height: usize = nest.folded().iter().product();
-    let across = groups.next_power_of_two().min(COLUMNS);
-    let down = (BLOCK / across).min(height.max(1).next_power_of_two());
-    let blocks = groups.div_ceil(across);
-    let resident = resident(&points, across * down);
-    let wanted = machine.multiprocessors as usize * resident;
-    let parts = parts(blocks, height / (down * LEAST_ROWS), wanted);
-    let (shares, partials) = if parts > 1 {
-        let each = groups * nest.vector * parts;
-        (Share::split(points.stages, parts), Partials::new(points.program, points.stages, each))
-    } else {
-        (Share::whole(points.stages), Partials::default())
+    let shape = ColumnShape::new(&points, machine);
+    let partials = shape.partials(&points);
+    let ColumnShape { extents, groups, height, across, resident, parts } = shape;
+    let shares = match parts {
+        1 => Share::whole(points.stages),
+        parts => Share::split(points.stages, parts),
     };
     let kernel = |share: &Share| {
         let (extents, partials) = (&extents, &partials);
@@ -70,6 +60,48 @@ pub(super) fn columns(points: Points<'_>, machine: PrinterMachine) -> (Vec<Kerne
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
     (shares.iter().map(kernel).collect(), partials.bytes)
+}
+
+/// How columns are shared.
+pub(super) struct ColumnShape {
+    /// Kept loops, the lanes' in groups.
+    extents: Vec<usize>,
+    /// Groups of columns.
+    groups: usize,
+    /// Elements of a column.
+    height: usize,
+    /// Groups of columns of a block.
+    across: usize,
+    /// See `ThreadBlock::resident`.
+    resident: usize,
+    /// Parts that columns are cut into.
+    parts: usize,
+}
+
+impl ColumnShape {
+    pub(super) fn new(points: &Points<'_>, machine: PrinterMachine) -> Self {
+        let nest = points.nest;
+        let mut extents = nest.kept().to_vec();
+        extents[nest.lane()] = extents[nest.lane()].div_ceil(nest.vector);
+        let groups: usize = extents.iter().product();
+        let height: usize = nest.folded().iter().product();
+        let across = groups.next_power_of_two().min(COLUMNS);
+        let down = (BLOCK / across).min(height.max(1).next_power_of_two());
+        let blocks = groups.div_ceil(across);
+        let resident = resident(points, across * down);
+        let wanted = machine.multiprocessors as usize * resident;
+        let parts = parts(blocks, height / (down * LEAST_ROWS), wanted);
+        Self { extents, groups, height, across, resident, parts }
+    }
+
+    /// The partial results of columns that are cut into parts.
+    pub(super) fn partials(&self, points: &Points<'_>) -> Partials {
+        let each = self.groups * points.nest.vector * self.parts;
+        match self.parts {
+            1 => Partials::default(),
+            _ => Partials::new(points.program, points.stages, each),
+        }
+    }
 }
 
 /// Blocks that registers have room for on a multiprocessor. A thread has accumulators for every

@@ -1,11 +1,12 @@
 //! From a program to launches on a device.
 
-use super::columns::columns;
+use super::columns::{ColumnShape, columns};
 use super::kernel::{Argument, KernelLaunch, PrinterMachine};
 use super::map::map;
 use super::nest::{Lanes, LoopNest, Of};
 use super::points::Points;
-use super::row_printer::rows;
+use super::row_printer::{partials, rows};
+use super::row_shape::RowShape;
 use super::source::ENTRY;
 use super::stages::Stages;
 use crate::compiler::KernelSource;
@@ -25,7 +26,8 @@ use std::sync::Arc;
 /// `Unsupported` for stores of packed elements that share a byte between threads; `Failed` as
 /// `Device::function`.
 pub fn compile(site: &Site<'_>, program: &Program) -> Result<Box<dyn Launch>, Refusal> {
-    let (kernels, workspace_bytes) = kernels(program, &site.step.aliases, machine(site.device))?;
+    let (kernels, workspace_bytes) =
+        kernels(program, &site.step.aliases, site.device.properties().into())?;
     let steps = kernels.into_iter().map(|kernel| Loaded::new(kernel, site.device));
     Ok(Box::new(Loop { kernels: steps.collect::<Result<_, _>>()?, workspace_bytes }))
 }
@@ -42,12 +44,28 @@ pub fn sources(
     Ok(kernels(program, aliases, machine)?.0.into_iter().map(|kernel| kernel.source).collect())
 }
 
-fn machine(device: &Device) -> PrinterMachine {
-    let properties = device.properties();
-    PrinterMachine {
-        multiprocessors: properties.multiprocessors,
-        architecture: properties.architecture,
+/// Bytes of the workspace that the launches of a loop share on a machine.
+pub(crate) fn scratch_bytes(
+    program: &Program,
+    aliases: &[(SlotId, SlotId)],
+    machine: PrinterMachine,
+) -> usize {
+    if is_empty(program) || program.reduced == 0 {
+        return 0;
     }
+    let nest = LoopNest::new(program);
+    let stages = Stages::new(program, &nest);
+    let points = Points::new(program, (&nest, &stages), aliases);
+    match nest.lanes {
+        Lanes::Along => partials(&points, &RowShape::new(&points, machine)).bytes,
+        Lanes::Across => ColumnShape::new(&points, machine).partials(&points).bytes,
+    }
+}
+
+/// Whether it stores nothing.
+fn is_empty(program: &Program) -> bool {
+    let kept = &program.extents[..program.extents.len() - program.reduced];
+    kept.contains(&0) || (program.reduced == 0 && program.points() == 0)
 }
 
 /// The launches of a program, and the bytes of workspace that they share.
@@ -56,8 +74,7 @@ fn kernels(
     aliases: &[(SlotId, SlotId)],
     machine: PrinterMachine,
 ) -> Result<(Vec<KernelLaunch>, usize), Refusal> {
-    let kept = &program.extents[..program.extents.len() - program.reduced];
-    if kept.contains(&0) || (program.reduced == 0 && program.points() == 0) {
+    if is_empty(program) {
         return Ok((vec![], 0));
     }
     let nest = LoopNest::new(program);

@@ -1,6 +1,7 @@
 //! `KernelLaunch`: a printed loop with its grid, before any device has seen it.
 
 use crate::compiler::{Architecture, KernelSource};
+use crate::device::Properties;
 use crate::launch::Addresses;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::{DType, SlotId};
@@ -38,13 +39,20 @@ pub(super) struct KernelLaunch {
     pub(super) arguments: Vec<Argument>,
 }
 
-/// The facts of the device that the printer may know.
+/// The facts of a device that its kernels depend on.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PrinterMachine {
     /// Multiprocessors.
     pub multiprocessors: u32,
     /// The architecture that it compiles for.
     pub architecture: Architecture,
+}
+
+impl From<&Properties> for PrinterMachine {
+    fn from(properties: &Properties) -> Self {
+        let Properties { multiprocessors, architecture, .. } = *properties;
+        Self { multiprocessors, architecture }
+    }
 }
 
 /// The slots of a program as parameters `p0, p1, ...`, so that equal loops over other slots are one

@@ -40,6 +40,7 @@ mod unroll;
 mod walk;
 
 pub use accuracy::loose;
+pub(crate) use compile::scratch_bytes;
 pub use compile::{compile, sources};
 pub(crate) use following::Following;
 pub use kernel::PrinterMachine;

@@ -30,11 +30,10 @@ const BLOCKS_IN_CLUSTERS: usize = 16;
 pub(super) fn rows(points: Points<'_>, machine: PrinterMachine) -> (Vec<KernelLaunch>, usize) {
     let shape = RowShape::new(&points, machine);
     let rows: usize = points.nest.kept().iter().product();
-    let (shares, partials) = if shape.parts > 1 {
-        let partials = Partials::new(points.program, points.stages, rows * shape.parts);
-        (Share::split(points.stages, shape.parts), partials)
-    } else {
-        (Share::whole(points.stages), Partials::default())
+    let partials = partials(&points, &shape);
+    let shares = match shape.parts {
+        1 => Share::whole(points.stages),
+        parts => Share::split(points.stages, parts),
     };
     let kernel = |share: &Share| {
         let row = RowPrinter {
@@ -65,6 +64,15 @@ pub(super) fn rows(points: Points<'_>, machine: PrinterMachine) -> (Vec<KernelLa
         Sketch { points: &points, text, grid, block, workspace }.finish()
     };
     (shares.iter().map(kernel).collect(), partials.bytes)
+}
+
+/// The partial results of rows that are cut into parts.
+pub(super) fn partials(points: &Points<'_>, shape: &RowShape) -> Partials {
+    let rows: usize = points.nest.kept().iter().product();
+    match shape.parts {
+        1 => Partials::default(),
+        parts => Partials::new(points.program, points.stages, rows * parts),
+    }
 }
 
 /// Prints a kernel.

@@ -37,6 +37,7 @@ impl Single {
             waits: vec![],
             records: None,
             prepare: false,
+            scratch_bytes: 0,
             cost: Default::default(),
             name: "loop".to_owned(),
             scope: String::new(),

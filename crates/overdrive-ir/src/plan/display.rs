@@ -34,6 +34,9 @@ impl Display for Plan {
             total(&self.persistent_bytes),
             grouped(cost.bytes)
         )?;
+        if self.scratch_bytes() > 0 {
+            writeln!(f, "  scratch {} B", grouped(self.scratch_bytes() as u64))?;
+        }
         for space in 1..self.arena_bytes.len() as u8 {
             let bytes = grouped(self.peak_bytes(Space(space)));
             writeln!(f, "  space {space}: {bytes} B with states")?;
@@ -58,7 +61,6 @@ impl Plan {
         let layout = match &slot.layout {
             Layout::RowMajor => String::new(),
             Layout::Packed { name, bytes } => format!(" {name} {} B", grouped(*bytes as u64)),
-            Layout::Workspace { bytes } => format!(" workspace {} B", grouped(*bytes as u64)),
         };
         let place = match &slot.place {
             SlotPlace::Input(number) => format!("input {number}"),
@@ -90,6 +92,9 @@ impl Plan {
             write!(f, " at {}", step.scope)?;
         }
         write!(f, ": {} FLOP, {} B", grouped(step.cost.flops), grouped(step.cost.bytes))?;
+        if step.scratch_bytes > 0 {
+            write!(f, ", scratch {} B", grouped(step.scratch_bytes as u64))?;
+        }
         if step.stream != 0 || !step.waits.is_empty() || step.records.is_some() {
             write!(
                 f,

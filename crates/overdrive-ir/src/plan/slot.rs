@@ -28,11 +28,6 @@ pub enum Layout {
         /// Size of the packed form in bytes.
         bytes: usize,
     },
-    /// Raw workspace without element structure.
-    Workspace {
-        /// Size in bytes.
-        bytes: usize,
-    },
 }
 
 /// The place of a slot's bytes.
@@ -78,7 +73,7 @@ impl Slot {
     pub fn bytes(&self) -> usize {
         match self.layout {
             Layout::RowMajor => self.ty.bytes(),
-            Layout::Packed { bytes, .. } | Layout::Workspace { bytes } => bytes,
+            Layout::Packed { bytes, .. } => bytes,
         }
     }
 }

@@ -25,6 +25,9 @@ pub struct Step {
     pub records: Option<u32>,
     /// Runs once, and again only when one of its reads (states, constants) changes.
     pub prepare: bool,
+    /// The most scratch that it takes while it runs, in bytes of main memory. Steps of work share
+    /// one area, one after the other.
+    pub scratch_bytes: usize,
     /// FLOPs and bytes of the work, for rooflines.
     pub cost: Cost,
     /// Name of the graph ops it came from, outermost first: `linear+gelu`.
@@ -153,7 +156,7 @@ impl StepKind {
             StepKind::Pack { source, .. } => see(&mut source.slot),
             StepKind::Kernel(call) | StepKind::Host(call) => {
                 let views = call.operands.iter_mut().chain(call.results.iter_mut().flatten());
-                views.map(|view| &mut view.slot).chain(&mut call.workspace).for_each(&mut *see);
+                views.map(|view| &mut view.slot).for_each(&mut *see);
                 if let Some(epilogue) = &mut call.epilogue {
                     epilogue.0.for_each_slot(see);
                 }
@@ -307,8 +310,6 @@ pub struct KernelCall {
     /// It is over `[batch..., m, n]`; n are the columns of the result. Operands of such a call are
     /// dense.
     pub epilogue: Option<Epilogue>,
-    /// Workspace slot, the last of `writes`, if the kernel asked for one.
-    pub workspace: Option<SlotId>,
 }
 
 /// The op behind a named kernel.

@@ -87,6 +87,7 @@ fn step(plan: &Plan, copy: &OffloadCopy, kind: StepKind) -> Step {
         waits: vec![],
         records: None,
         prepare: false,
+        scratch_bytes: 0,
         cost: Cost { flops: 0, bytes },
         name: format!("{} {way}", copy.name),
         scope: copy.scope.clone(),

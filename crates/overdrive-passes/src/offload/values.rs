@@ -8,7 +8,7 @@
 use super::copies::{Copies, OffloadCopy, Way};
 use super::ledger::Ledger;
 use super::ledger::{LEAST_BYTES, OTHER};
-use overdrive_ir::plan::{Layout, Note, Plan, Slot, SlotId, SlotPlace};
+use overdrive_ir::plan::{Note, Plan, Slot, SlotId, SlotPlace};
 use std::collections::BTreeSet;
 
 /// A value, with the last step of its first uses and the first of the others.
@@ -65,7 +65,6 @@ fn longest(
     let gaps = uses.iter().enumerate().filter_map(|(index, uses)| {
         let (id, slot) = (SlotId(index as u32), &plan.slots[index]);
         let moves = matches!(slot.place, SlotPlace::Arena { .. })
-            && !matches!(slot.layout, Layout::Workspace { .. })
             && slot.bytes() >= LEAST_BYTES
             && !fixed.contains(&id);
         let at = uses.partition_point(|&step| step < worst);

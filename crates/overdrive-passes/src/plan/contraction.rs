@@ -123,8 +123,7 @@ impl Planner<'_> {
         let epilogue = Epilogue(collapsed.expect("no dimension collapses with itself"));
         let reads = operands.iter().map(|view| view.slot).chain(loads(&epilogue.0)).collect();
         let touched = [reads, stores(&epilogue.0)];
-        let call =
-            KernelCall { op, operands, results: vec![], epilogue: Some(epilogue), workspace: None };
+        let call = KernelCall { op, operands, results: vec![], epilogue: Some(epilogue) };
         self.step(StepKind::Kernel(call), touched, about);
     }
 

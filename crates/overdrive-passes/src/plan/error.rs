@@ -17,7 +17,7 @@ pub enum PlanError {
     #[error(
         "`{graph}` needs {needed} bytes of memory ({} of it states, inputs and outputs), the limit \
          is {limit}; {}: use a smaller batch, or a limit of at least {least} bytes",
-        needed - arena,
+        needed - during,
         reached((*needed, *least), *waits)
     )]
     OverLimit {
@@ -25,8 +25,8 @@ pub enum PlanError {
         graph: String,
         /// Bytes that it takes without a limit.
         needed: u64,
-        /// Those of it that live only during a call.
-        arena: u64,
+        /// Those of it that live only during a call: its arena and its scratch.
+        during: u64,
         /// The fewest bytes that were found by computing values again and moving them away.
         least: u64,
         /// Whether the device has other memory, where values can wait.

@@ -67,10 +67,10 @@ pub(super) fn fit(
             break;
         }
     }
-    let arena = free.plan.arena_bytes[0] as u64;
+    let during = (free.plan.arena_bytes[0] + free.plan.scratch_bytes()) as u64;
     let waits = !device.spaces.is_empty();
     let graph = graph.name().to_owned();
-    let error = || PlanError::OverLimit { graph, needed, arena, least, waits, limit };
+    let error = || PlanError::OverLimit { graph, needed, during, least, waits, limit };
     let (seconds, mut fitted) = best.ok_or_else(error)?;
     let free_seconds = free.plan.seconds(device);
     fitted.plan.limited = Some(Limited { free_bytes: needed, free_seconds, seconds });

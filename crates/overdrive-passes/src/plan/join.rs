@@ -13,7 +13,7 @@
 //! another. Its launch keeps the order for values that one passes to the other. Copies that start
 //! between steps are no obstacle if they share no slots with them.
 
-use super::place;
+use super::{place, settle};
 use overdrive_ir::plan::{Bond, Note, Plan, SlotId, SlotPlace, Space, Step, StepKind};
 use overdrive_ir::{Call, Decline, Target, Tuning};
 use std::ops::Range;
@@ -22,14 +22,14 @@ use std::ops::Range;
 const FAR: usize = 16;
 
 /// Brings steps into one launch where the device can and should. The slots of one launch live at
-/// once. Where a memory limit has no room for that, only steps that hand nothing on are brought
-/// together.
+/// once, and it may take the scratch of each. Where a memory limit has no room for that, only steps
+/// that hand nothing on and take no more scratch are brought together.
 pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     let Some(limit) = tuning.memory_limit else {
-        return gather(plan, (target, tuning), &Bond::ALL);
+        return gather(plan, (target, tuning), (&Bond::ALL, usize::MAX));
     };
     let mut all = plan.clone();
-    gather(&mut all, (target, tuning), &Bond::ALL);
+    gather(&mut all, (target, tuning), (&Bond::ALL, usize::MAX));
     place(&mut all);
     if all.peak_bytes(Space::MAIN) <= limit {
         *plan = all;
@@ -37,11 +37,17 @@ pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
         let what = "small steps, and steps over the rows of a product, into one launch".to_owned();
         let reason = format!("what one launch does lives at once, in more than {limit} bytes");
         plan.notes.push(Note::Declined { what, scope: String::new(), reason });
-        gather(plan, (target, tuning), &[Bond::Sum, Bond::Alike]);
+        let scratch = plan.scratch_bytes();
+        gather(plan, (target, tuning), (&[Bond::Sum, Bond::Alike], scratch));
     }
 }
 
-fn gather(plan: &mut Plan, (target, tuning): (&dyn Target, &Tuning), bonds: &[Bond]) {
+/// Brings steps together by these bonds, where they take at most so much scratch.
+fn gather(
+    plan: &mut Plan,
+    (target, tuning): (&dyn Target, &Tuning),
+    (bonds, most): (&[Bond], usize),
+) {
     let can = |bond: Bond, steps: &[&Step]| target.kernel(&Call::Joined(bond, steps)).is_ok();
     let mut first = 0;
     while first < plan.steps.len() {
@@ -56,8 +62,12 @@ fn gather(plan: &mut Plan, (target, tuning): (&dyn Target, &Tuning), bonds: &[Bo
         });
         if let Some((bond, members)) = found {
             let steps: Vec<&Step> = members.iter().map(|&step| &plan.steps[step]).collect();
-            if target.kernel(&Call::Faster(bond, &steps, tuning)).is_ok() {
+            let parts = steps.iter().map(|&step| step.clone()).collect();
+            let launch = Step { kind: StepKind::Joined(bond, parts), ..steps[0].clone() };
+            let scratch = settle::scratch(&launch, target);
+            if scratch <= most && target.kernel(&Call::Faster(bond, &steps, tuning)).is_ok() {
                 unite(plan, bond, &members);
+                plan.steps[first].scratch_bytes = scratch;
             }
         }
         first += 1;

@@ -115,6 +115,7 @@ impl<'g> Planner<'g> {
             waits: vec![],
             records: None,
             prepare,
+            scratch_bytes: 0,
             cost: about.cost,
             name: about.name.to_owned(),
             scope: model_scope(about.scope).to_owned(),
@@ -227,19 +228,15 @@ impl<'g> Planner<'g> {
             Operation::Prim(prim) => KernelOp::Prim(prim.clone(), regions),
             Operation::Composite(op) => KernelOp::Composite(op.clone(), regions),
         };
-        let call = KernelCall { op: kernel_op, operands, results, epilogue: None, workspace: None };
+        let call = KernelCall { op: kernel_op, operands, results, epilogue: None };
         let types: Vec<_> = node.operands.iter().map(|&v| self.graph.ty(v).clone()).collect();
-        let asked = self.target.kernel(&overdrive_ir::Call::of(node, &types));
-        let kind = if asked.is_ok() {
-            StepKind::Kernel(call)
-        } else {
-            let reason = format!(
-                "{} has no kernel for it: the f64 reference runs on the host",
-                self.target.description().device
-            );
-            let scope = node.scope.to_string();
-            self.plan.notes.push(Note::Declined { what: name.clone(), scope, reason });
-            StepKind::Host(call)
+        let kind = match self.target.kernel(&overdrive_ir::Call::of(node, &types)) {
+            Ok(_) => StepKind::Kernel(call),
+            Err(decline) => {
+                let reason = decline.reason(&self.target.description().device);
+                self.plan.notes.push(on_the_host(&name, &node.scope, &reason));
+                StepKind::Host(call)
+            }
         };
         let cost = self.graph.node_cost(node);
         self.step(kind, touched, About { name: &name, scope: &node.scope, cost });
@@ -285,6 +282,12 @@ impl<'g> Planner<'g> {
             self.plan.updates.push((state.name.clone(), old, slot));
         }
     }
+}
+
+/// The note on a step for which the device has no kernel.
+pub(super) fn on_the_host(name: &str, scope: &str, reason: &str) -> Note {
+    let reason = format!("{reason}: the f64 reference runs on the host");
+    Note::Declined { what: name.to_owned(), scope: scope.to_owned(), reason }
 }
 
 /// The description of a step.

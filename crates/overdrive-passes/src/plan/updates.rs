@@ -105,7 +105,7 @@ fn overwrites(step: &Step, old: SlotId, new: SlotId) -> bool {
                     _ => true,
                 })
         }
-        StepKind::Kernel(call) => {
+        StepKind::Kernel(call) | StepKind::Host(call) => {
             let KernelOp::Prim(prim, _) = &call.op else { return false };
             let Some((whole, others)) = call.operands.split_first() else { return false };
             prim.written_part().is_some()

@@ -62,9 +62,10 @@ pub(crate) struct Train {
     /// Learning rate after the warm-up [default: the model's]
     #[arg(long, value_name = "X")]
     pub lr: Option<f64>,
-    /// Most memory of the device that a step may take, parameters and moments included: `512MiB`,
-    /// `4GiB`, or bytes. To fit it, values are computed again, and on a GPU moments and values wait
-    /// in memory of the host. Weights are the same: bit for bit on a CPU, up to rounding on a GPU
+    /// Most memory of the device that a step may take: `512MiB`, `4GiB`, or bytes. Parameters,
+    /// moments and the scratch of a GPU's kernels are included. To fit it, values are computed
+    /// again, and on a GPU moments and values wait in memory of the host. Weights are the same: bit
+    /// for bit on a CPU, up to rounding on a GPU
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// Stops when the validation loss has not fallen for this many looks, and keeps the best

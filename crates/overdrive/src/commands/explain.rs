@@ -52,6 +52,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
                 "arena_bytes": plan.arena_bytes,
                 "live_bytes": plan.live_bytes,
                 "persistent_bytes": plan.persistent_bytes,
+                "scratch_bytes": plan.scratch_bytes(),
             },
             "notes": plan.notes.iter().map(note_json).collect::<Vec<_>>(),
         });
@@ -78,8 +79,12 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
             digits::bytes(peak),
             digits::bytes(states)
         )?;
+        let scratch = match space {
+            Space::MAIN => format!(", scratch {}", digits::bytes(plan.scratch_bytes() as u64)),
+            Space(_) => String::new(),
+        };
         let (arena, kept) = (bytes(&plan.arena_bytes), bytes(&plan.persistent_bytes));
-        say!("  transient {arena}{live}, prepared {kept}")?;
+        say!("  transient {arena}{live}, prepared {kept}{scratch}")?;
     }
     if let Some(mesh) = &arguments.mesh {
         say!("this is one of {} ranks; {}", mesh.ranks(), exchanged(&plan))?;
@@ -150,12 +155,16 @@ fn steps(plan: &Plan) -> Table {
     let mut table = Table::new(&titles);
     for step in &plan.steps {
         let once = if step.prepare { " (once)" } else { "" };
+        let mut to = places(plan, step);
+        if step.scratch_bytes > 0 {
+            to.push(format!("scratch of {}", digits::bytes(step.scratch_bytes as u64)));
+        }
         table.push(vec![
             format!("{}{once}", step.name),
             step.scope.clone(),
             digits::flops(step.cost.flops),
             digits::bytes(step.cost.bytes),
-            places(plan, step).join(", "),
+            to.join(", "),
         ]);
     }
     table
@@ -225,6 +234,7 @@ fn step_json(plan: &Plan, step: &Step) -> Value {
         "scope": step.scope,
         "flops": step.cost.flops,
         "bytes": step.cost.bytes,
+        "scratch_bytes": step.scratch_bytes,
         "writes": places(plan, step),
         "prepare": step.prepare,
     })

@@ -253,6 +253,12 @@ struct CompiledAttention {
 /// `attention` with its score and mask functions, and dropout.
 pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
+    needs: |call, op, regions, machine| {
+        let op = (attention_of(op), regions);
+        fits(call, Design::of(call, op, machine.architecture)?)?;
+        region::print(regions, (op.0, &call.operands[3..]), call.operands[0].ty.dtype)?;
+        Ok(0)
+    },
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
 
@@ -272,12 +278,9 @@ fn sources_of(call: &KernelCall, op: &OpRef, regions: &[Graph]) -> PrintedCall {
     })
 }
 
-fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
-    let attention = attention_of(op);
-    let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
-    let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
-    let factor = attention.factor(sizes[3]);
-    let design = Design::of(call, (attention, regions), site.device.architecture())?;
+/// How many heads a call has, and tiles of queries each: as many as one launch takes.
+fn fits(call: &KernelCall, design: Design) -> Result<[usize; 2], Refusal> {
+    let (sizes, keys) = (call.operands[0].ty.sizes(), call.operands[1].ty.sizes()[2]);
     let matrices = sizes[0] * sizes[1];
     let tiles = sizes[2].div_ceil(design.queries());
     if matrices * tiles > i32::MAX as usize || sizes[2].max(keys) > 1 << 30 {
@@ -286,6 +289,16 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
             "{found} are more than one launch takes; split the batch"
         )));
     }
+    Ok([matrices, tiles])
+}
+
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) -> Launched {
+    let attention = attention_of(op);
+    let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+    let sizes = q.ty.sizes();
+    let factor = attention.factor(sizes[3]);
+    let design = Design::of(call, (attention, regions), site.device.architecture())?;
+    let [matrices, tiles] = fits(call, design)?;
     let (shape, source) =
         (AttentionShape::of(call, factor), source(call, (attention, regions), design)?);
     if let Design::Hopper(tile) = design {

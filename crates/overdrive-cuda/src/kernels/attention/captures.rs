@@ -31,15 +31,15 @@ const BITS: u32 = 62;
 const TERM_BITS: u32 = 40;
 
 /// A captured tensor whose gradient is wanted: which operand, its result and where its sums begin.
-struct Wanted {
+pub(super) struct Wanted {
     capture: usize,
-    result: usize,
+    pub(super) result: usize,
     base: usize,
     elements: usize,
 }
 
 /// Those of a call.
-fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
+pub(super) fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
     let (_, captures) = op.attention.seed_and_captures(&call.operands[6..]);
     let captures = captures.iter().enumerate();
     let floats = captures.filter(|(_, view)| view.ty.dtype.is_float());
@@ -52,6 +52,16 @@ fn wanted(call: &KernelCall, op: &AttentionGrad) -> Vec<Wanted> {
         }
     }
     wanted
+}
+
+/// Numbers of 8 bytes of their scratch: the sums, then the largest term of each.
+fn words(wanted: &[Wanted]) -> usize {
+    wanted.iter().map(|one| one.elements).sum::<usize>() + wanted.len().div_ceil(2)
+}
+
+/// Bytes of their scratch.
+pub(super) fn scratch_bytes(wanted: &[Wanted]) -> usize {
+    8 * words(wanted)
 }
 
 /// Keys of a step, by registers: queries and dout stay in them, beside scores and dweights.
@@ -168,7 +178,7 @@ impl Captures {
         // `Queries` and two of `Block`.
         let walk = [walkers, (QUERIES + 2 * KEYS) * (widths + 16) * 2];
         let tiles = shape.tasks(QUERIES);
-        let begin = over(Self::words(elements, wanted.len()));
+        let begin = over(words(&wanted));
         let round = |(i, one): (usize, Wanted)| {
             let name = format!("attention_captures_round{i}");
             Ok((entry(&name, over(one.elements), [adders, 0])?, one))
@@ -184,21 +194,6 @@ impl Captures {
         })
     }
 
-    /// Numbers of 8 bytes of the scratch.
-    fn words(elements: usize, captures: usize) -> usize {
-        elements + captures.div_ceil(2)
-    }
-
-    /// Bytes of the scratch.
-    pub(super) fn scratch_bytes(&self) -> usize {
-        8 * Self::words(self.elements, self.rounds.len())
-    }
-
-    /// Which results are written, in the order of [`At::results`].
-    pub(super) fn results(&self) -> impl Iterator<Item = usize> {
-        self.rounds.iter().map(|(_, one)| one.result)
-    }
-
     /// Enqueues all.
     ///
     /// # Safety
@@ -208,7 +203,7 @@ impl Captures {
         let mut captures = at.captures.to_vec();
         let (mut shape, mut rows) = (self.shape, self.rows);
         let (mut sums, mut largest) = (at.sums, at.sums + 8 * self.elements as u64);
-        let mut words = Self::words(self.elements, self.rounds.len()) as i64;
+        let mut words = (self.elements + self.rounds.len().div_ceil(2)) as i64;
         let begin = &mut [pointer(&mut sums), pointer(&mut words)];
         // SAFETY: the parameters are those of the kernel, and the scratch has `words` words.
         unsafe { self.begin.launch(stream, begin)? };

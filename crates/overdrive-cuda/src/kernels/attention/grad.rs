@@ -28,6 +28,7 @@ use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::line::{Compile, Launched, NamedKernel, PrintedCall, Sources};
 use crate::kernels::nest::ViewStart;
+use crate::kernels::transfer::{Transfer, TransferShape};
 use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::memory::DeviceBytes;
 use crate::tensor_map::Maps;
@@ -170,6 +171,11 @@ pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
     only: Some(Architecture::Sm90a),
     declines_regions,
     declines,
+    needs: |call, op, regions, machine| {
+        sources_of(call, op, regions)?;
+        let op = (gradient_of(op), regions);
+        Ok(GradLayout::new(call, op, machine.multiprocessors as usize)?.staging.bytes)
+    },
     ..NamedKernel::new("attention_grad", Compile::Composite(compile), Sources::Of(sources_of))
 };
 
@@ -195,22 +201,66 @@ struct OfCaptures {
     sums: usize,
 }
 
-impl OfCaptures {
+/// Where everything lies, before any device has seen the call.
+struct GradLayout {
+    staging: Staging<TransferShape>,
+    /// q, dout, k, v, dk, dv, dq: where the kernels find each, and the view that it has there.
+    homes: Vec<(Home, View)>,
+    /// Tasks of a tile of keys.
+    splits: usize,
+    /// Offsets into the scratch: sums of dq, parts of dk and dv.
+    sums: [usize; 2],
+    /// The gradients of captures, and the offset of their sums.
+    of_captures: Option<(Vec<Home>, usize)>,
+}
+
+impl GradLayout {
     fn new(
-        (site, call): (&Site<'_>, &KernelCall),
+        call: &KernelCall,
         op: (&AttentionGrad, &[Graph]),
-        views: [&View; 4],
-        staging: &mut Staging,
-    ) -> Result<Option<Self>, Refusal> {
-        let Some(slopes) = slopes(op.1) else { return Ok(None) };
-        let Some(source) = captures::source(call, op, &slopes)? else { return Ok(None) };
-        let kernels = Captures::new(site, (call, op.0), views, &source)?;
-        let wanted = kernels.results().filter_map(|i| call.results[i].as_ref());
-        let results = wanted.map(|view| staging.dense_result(site, view));
-        let results = results.collect::<Result<_, _>>()?;
-        let sums = staging.room(kernels.scratch_bytes());
-        Ok(Some(Self { kernels, results, sums }))
+        multiprocessors: usize,
+    ) -> Result<Self, Refusal> {
+        let [q, k, v, _, dout] = std::array::from_fn(|i| &call.operands[i]);
+        let mut staging = Staging::new();
+        let mut homes = Vec::new();
+        for operand in [q, dout, k, v] {
+            homes.push(staging.operand(operand)?);
+        }
+        for (result, like) in [(1, k), (2, v), (0, q)] {
+            homes.push(staging.result(call.results[result].as_ref(), like)?);
+        }
+        let captured = slopes(op.1).map(|_| captures::wanted(call, op.0));
+        let of_captures = match captured.filter(|wanted| !wanted.is_empty()) {
+            Some(wanted) => {
+                let views = wanted.iter().filter_map(|one| call.results[one.result].as_ref());
+                let results = views.map(|view| staging.dense_result(view));
+                let results = results.collect::<Result<_, _>>()?;
+                Some((results, staging.room(captures::scratch_bytes(&wanted))))
+            }
+            None => None,
+        };
+        let tile = GradTile::of(call, op);
+        let splits = splits(op.0, call, tile.queries, multiprocessors);
+        let parts = match splits {
+            1 => 0,
+            _ => tiles(call) * splits * TILE * (tile.widths[0] + tile.widths[1]),
+        };
+        let sums = [blocks(call, tile) * CONSUMERS * tile.sum_bytes(), parts * 4];
+        let sums = sums.map(|bytes| staging.room(bytes));
+        Ok(Self { staging, homes, splits, sums, of_captures })
     }
+}
+
+/// Tiles of keys of all heads.
+fn tiles(call: &KernelCall) -> usize {
+    let sizes = call.operands[1].ty.sizes();
+    sizes[0] * sizes[1] * sizes[2].div_ceil(TILE)
+}
+
+/// Blocks of queries of all heads.
+fn blocks(call: &KernelCall, tile: GradTile) -> usize {
+    let sizes = call.operands[0].ty.sizes();
+    sizes[0] * sizes[1] * sizes[2].div_ceil(tile.queries)
 }
 
 /// `Grad` of `grad.cu`.
@@ -241,25 +291,20 @@ struct CompiledAttentionGrad {
     grad: Grad,
     captures: Vec<SlotId>,
     of_captures: Option<OfCaptures>,
-    staging: Staging,
+    staging: Staging<Transfer>,
 }
 
 /// Tasks of a tile of keys, so that few tiles still fill the multiprocessors. No task is empty.
-fn splits(
-    op: &AttentionGrad,
-    shape: &AttentionShape,
-    block: usize,
-    multiprocessors: usize,
-) -> usize {
-    let (queries, keys, group) =
-        (shape.queries as usize, shape.keys as usize, shape.group as usize);
+fn splits(op: &AttentionGrad, call: &KernelCall, block: usize, multiprocessors: usize) -> usize {
+    let [of_queries, of_keys] = [0, 1].map(|i| call.operands[i].ty.sizes());
+    let (queries, keys, group) = (of_queries[2], of_keys[2], of_queries[1] / of_keys[1]);
     let (tiles, blocks) = (keys.div_ceil(TILE), queries.div_ceil(block));
     let begin = match op.attention.mask {
         Mask::Causal => ((tiles - 1) * TILE + queries).saturating_sub(keys) / block,
         Mask::Full => 0,
     };
     let (most, least) = (group * blocks, group * (blocks - begin));
-    let wanted = multiprocessors / (shape.matrices as usize * tiles);
+    let wanted = multiprocessors / (of_keys[0] * of_keys[1] * tiles);
     wanted.min(most / FEWEST_STEPS).clamp(1, least.max(1))
 }
 
@@ -268,18 +313,18 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     if site.device.architecture() != Architecture::Sm90a {
         return Err(Refusal::Unsupported("only Hopper has these tensor cores".to_owned()));
     }
-    let [q, k, v, lse, dout, delta] = std::array::from_fn(|i| &call.operands[i]);
-    let mut staging = Staging::default();
-    let mut views = Vec::new();
-    for operand in [q, dout, k, v] {
-        views.push(staging.operand(site, operand)?);
-    }
-    for (result, like) in [(1, k), (2, v), (0, q)] {
-        views.push(staging.result(site, call.results[result].as_ref(), like)?);
-    }
-    let (homes, views): (Vec<Home>, Vec<View>) = views.into_iter().unzip();
+    let multiprocessors = site.device.properties().multiprocessors as usize;
+    let GradLayout { staging, homes, splits, sums, of_captures } =
+        GradLayout::new(call, op, multiprocessors)?;
+    let [q, k, _, lse, _, delta] = std::array::from_fn(|i| &call.operands[i]);
+    let (homes, views): (Vec<Home>, Vec<View>) = homes.into_iter().unzip();
     let read = [&views[0], &views[2], &views[3], &views[1]];
-    let of_captures = OfCaptures::new((site, call), op, read, &mut staging)?;
+    let of_captures = match of_captures {
+        Some((results, sums)) => {
+            Some(OfCaptures { kernels: compile_captures(site, call, op, read)?, results, sums })
+        }
+        None => None,
+    };
     let (sizes, shared) = (q.ty.sizes(), k.ty.sizes());
     let ([batch, heads, queries], [key_heads, keys]) =
         ([sizes[0], sizes[1], sizes[2]], [shared[1], shared[2]]);
@@ -296,14 +341,10 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         factor: op.0.attention.factor(sizes[3]),
         ..AttentionShape::default()
     };
-    let (tile, multiprocessors) =
-        (GradTile::of(call, op), site.device.properties().multiprocessors as usize);
+    let tile = GradTile::of(call, op);
     let (widths, rows) = (tile.widths, tile.queries);
-    let splits = splits(op.0, &shape, rows, multiprocessors);
-    let tiles = batch * key_heads * keys.div_ceil(TILE);
-    let (tasks, blocks) = (tiles * splits, batch * heads * queries.div_ceil(rows));
-    let parts = if splits > 1 { tasks * TILE * (widths[0] + widths[1]) } else { 0 };
-    let sums = [blocks * CONSUMERS * tile.sum_bytes(), parts * 4].map(|bytes| staging.room(bytes));
+    let (tiles, blocks) = (tiles(call), blocks(call, tile));
+    let tasks = tiles * splits;
     let counters = DeviceBytes::new(site.device, 4 * (1 + blocks * CONSUMERS))?;
     counters.fill(0)?;
     let source = source(call, op)?;
@@ -341,8 +382,20 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         shape,
         captures: call.operands[6..].iter().map(|view| view.slot).collect(),
         of_captures,
-        staging,
+        staging: staging.load(site.device)?,
     }))
+}
+
+/// Compiles the gradients of captures, which are wanted.
+fn compile_captures(
+    site: &Site<'_>,
+    call: &KernelCall,
+    op: (&AttentionGrad, &[Graph]),
+    views: [&View; 4],
+) -> Result<Captures, Refusal> {
+    let slopes = slopes(op.1).expect("only a score function reads captures");
+    let source = captures::source(call, op, &slopes)?.expect("gradients of captures are wanted");
+    Captures::new(site, (call, op.0), views, &source)
 }
 
 /// Pointers to parameters, in order.

@@ -6,8 +6,9 @@ use overdrive_ir::plan::View;
 
 use super::hopper::is_copied;
 use crate::kernels::nest::ViewStart;
-use crate::kernels::transfer::Transfer;
-use crate::launch::{Addresses, Refusal, Site};
+use crate::kernels::transfer::{Transfer, TransferShape};
+use crate::launch::{Addresses, Refusal};
+use crate::{Device, Error};
 
 /// Alignment of the scratch of a step, in bytes.
 const ALIGNMENT: usize = 256;
@@ -29,22 +30,37 @@ impl Home {
     }
 }
 
-/// A copy between a view of the plan and its dense form in the scratch.
-pub(super) struct HomeCopy {
-    pub(super) transfer: Transfer,
+/// A copy between a view of the plan and its dense form in the scratch. `T` is the copy's shape, or
+/// what it was compiled to.
+pub(super) struct HomeCopy<T> {
+    pub(super) transfer: T,
     pub(super) view: ViewStart,
     pub(super) offset: usize,
 }
 
 /// Scratch for copies of views that TMA cannot copy, and for results that are not requested.
-#[derive(Default)]
-pub(super) struct Staging {
+pub(super) struct Staging<T> {
     pub(super) bytes: usize,
-    pub(super) before: Vec<HomeCopy>,
-    pub(super) after: Vec<HomeCopy>,
+    pub(super) before: Vec<HomeCopy<T>>,
+    pub(super) after: Vec<HomeCopy<T>>,
 }
 
-impl Staging {
+impl Staging<TransferShape> {
+    pub(super) fn new() -> Self {
+        Self { bytes: 0, before: Vec::new(), after: Vec::new() }
+    }
+
+    /// The same with copies that the device can run.
+    pub(super) fn load(self, device: &Device) -> Result<Staging<Transfer>, Error> {
+        let load = |copies: Vec<HomeCopy<TransferShape>>| {
+            let load = |HomeCopy { transfer, view, offset }: HomeCopy<TransferShape>| {
+                Ok(HomeCopy { transfer: transfer.load(device)?, view, offset })
+            };
+            copies.into_iter().map(load).collect::<Result<Vec<_>, Error>>()
+        };
+        Ok(Staging { bytes: self.bytes, before: load(self.before)?, after: load(self.after)? })
+    }
+
     pub(super) fn room(&mut self, bytes: usize) -> usize {
         let offset = self.bytes;
         self.bytes += bytes.next_multiple_of(ALIGNMENT);
@@ -52,17 +68,13 @@ impl Staging {
     }
 
     /// Where an operand is read, and the view that it has there.
-    pub(super) fn operand(
-        &mut self,
-        site: &Site<'_>,
-        view: &View,
-    ) -> Result<(Home, View), Refusal> {
+    pub(super) fn operand(&mut self, view: &View) -> Result<(Home, View), Refusal> {
         if is_copied(view) {
             return Ok((Home::There(ViewStart::new(view)), view.clone()));
         }
         let (offset, dense) =
             (self.room(view.ty.bytes()), View::row_major(view.slot, view.ty.clone()));
-        let transfer = Transfer::new(site, view, &dense)?;
+        let transfer = TransferShape::new(view, &dense)?;
         self.before.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         Ok((Home::Scratch(offset), dense))
     }
@@ -70,7 +82,6 @@ impl Staging {
     /// The place of a result of the type of `like`.
     pub(super) fn result(
         &mut self,
-        site: &Site<'_>,
         view: Option<&View>,
         like: &View,
     ) -> Result<(Home, View), Refusal> {
@@ -80,20 +91,20 @@ impl Staging {
         let (offset, dense) =
             (self.room(like.ty.bytes()), View::row_major(like.slot, like.ty.clone()));
         if let Some(view) = view {
-            let transfer = Transfer::new(site, &dense, view)?;
+            let transfer = TransferShape::new(&dense, view)?;
             self.after.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         }
         Ok((Home::Scratch(offset), dense))
     }
 
     /// The place of a result that the kernels write densely.
-    pub(super) fn dense_result(&mut self, site: &Site<'_>, view: &View) -> Result<Home, Refusal> {
+    pub(super) fn dense_result(&mut self, view: &View) -> Result<Home, Refusal> {
         let dense = View::row_major(view.slot, view.ty.clone());
         if dense.strides == view.strides {
             return Ok(Home::There(ViewStart::new(view)));
         }
         let offset = self.room(view.ty.bytes());
-        let transfer = Transfer::new(site, &dense, view)?;
+        let transfer = TransferShape::new(&dense, view)?;
         self.after.push(HomeCopy { transfer, view: ViewStart::new(view), offset });
         Ok(Home::Scratch(offset))
     }

@@ -19,14 +19,49 @@ const PIXELS: usize = 128;
 /// Multiprocessors of a large GPU: with fewer tiles than these, tiles are halved.
 const BLOCKS: usize = 128;
 
+/// How a call packs its weights.
+struct WeightPacking {
+    /// Whether tensor cores multiply.
+    tensor: bool,
+    /// Output channels of a tile.
+    channels: usize,
+    /// Packed elements, and their bytes.
+    elements: usize,
+    bytes: usize,
+}
+
+impl WeightPacking {
+    fn new(call: &ConvolutionCall, geometry: &Geometry<'_>) -> Self {
+        let (dtype, accumulate) = (call.input.ty.dtype, call.accumulate);
+        let tensor = matches!(dtype, DType::F16 | DType::BF16) && accumulate == DType::F32;
+        let tiles = geometry.pixels().div_ceil(PIXELS);
+        let wide =
+            tensor && geometry.outputs() > 64 && tiles * geometry.outputs().div_ceil(128) >= BLOCKS;
+        let channels = if wide { 128 } else { 64 };
+        let step = match (tensor, accumulate.bits()) {
+            (true, _) => 32,
+            (false, 64) => 8,
+            (false, _) => 16,
+        };
+        let depth = geometry.depth().next_multiple_of(step);
+        let elements = call.groups * depth * geometry.outputs().next_multiple_of(channels);
+        let staged = if tensor { dtype } else { accumulate };
+        Self { tensor, channels, elements, bytes: elements * staged.bits() / 8 }
+    }
+}
+
+/// Bytes of the scratch of a call: its packed weights.
+pub(crate) fn scratch_bytes(call: &ConvolutionCall) -> usize {
+    WeightPacking::new(call, &Geometry::new(call)).bytes
+}
+
 /// The design that a convolution is compiled to.
 struct Design {
     source: KernelSource,
     slots: Vec<SlotId>,
     /// Tiles of pixels, tiles of channels, groups.
     grid: [usize; 3],
-    packed: usize,
-    packed_bytes: usize,
+    packing: WeightPacking,
 }
 
 impl Design {
@@ -40,43 +75,26 @@ impl Design {
         }
         let geometry = Geometry::new(call);
         let finish = Finish::new(plan, &call.epilogue.0, may_alias)?;
-        let tensor = matches!(dtype, DType::F16 | DType::BF16) && accumulate == DType::F32;
-        let tiles = geometry.pixels().div_ceil(PIXELS);
-        let wide =
-            tensor && geometry.outputs() > 64 && tiles * geometry.outputs().div_ceil(128) >= BLOCKS;
-        let channels = if wide { 128 } else { 64 };
-        let step = match (tensor, accumulate.bits()) {
-            (true, _) => 32,
-            (false, 64) => 8,
-            (false, _) => 16,
-        };
+        let packing = WeightPacking::new(call, &geometry);
         let touched =
             [call.input.slot, call.kernel.slot].into_iter().chain(finish.slots.iter().copied());
         let largest = touched.map(|slot| plan.slot(slot).ty.elements()).max().unwrap_or(0);
         let offset = if largest < 1 << 30 { "i32" } else { "i64" };
-        let tile = format!("constexpr int BM = {channels};\n");
+        let tile = format!("constexpr int BM = {};\n", packing.channels);
         let text = geometry.print(offset) + &finish.text + &tile + include_str!("convolution.cu");
-        let defines = if tensor { vec![("TENSOR", String::new())] } else { vec![] };
-        let depth = geometry.depth().next_multiple_of(step);
-        let packed = call.groups * depth * geometry.outputs().next_multiple_of(channels);
-        let staged = if tensor { dtype } else { accumulate };
-        let grid = [tiles, geometry.outputs().div_ceil(channels), call.groups];
+        let defines = if packing.tensor { vec![("TENSOR", String::new())] } else { vec![] };
+        let tiles = geometry.pixels().div_ceil(PIXELS);
+        let grid = [tiles, geometry.outputs().div_ceil(packing.channels), call.groups];
         if grid[0] > i32::MAX as usize
             || grid[1..].iter().any(|&n| n > 65535)
-            || packed > i32::MAX as usize
+            || packing.elements > i32::MAX as usize
         {
             let reason =
                 format!("a convolution of {grid:?} tiles is more than a launch has; split it");
             return Err(Refusal::Unsupported(reason));
         }
         let source = KernelSource { name: "convolution".into(), text: text.into(), defines };
-        Ok(Self {
-            source,
-            slots: finish.slots,
-            grid,
-            packed,
-            packed_bytes: packed * staged.bits() / 8,
-        })
+        Ok(Self { source, slots: finish.slots, grid, packing })
     }
 }
 
@@ -113,9 +131,9 @@ pub fn compile(site: &Site<'_>, call: &ConvolutionCall) -> Result<Box<dyn Launch
         input: ViewStart::new(&call.input),
         kernel: ViewStart::new(&call.kernel),
         slots: design.slots,
-        packing: over(((design.packed as u32).div_ceil(THREADS), 1, 1)),
+        packing: over(((design.packing.elements as u32).div_ceil(THREADS), 1, 1)),
         config: over((tiles, channels, groups)),
-        packed_bytes: design.packed_bytes,
+        packed_bytes: design.packing.bytes,
     }))
 }
 

@@ -9,4 +9,5 @@ mod finish;
 mod geometry;
 
 pub use call::compile;
+pub(super) use call::scratch_bytes;
 pub(crate) use call::source_of;

@@ -82,6 +82,7 @@ impl Wanted {
 /// `quantized_linear` of float activations.
 pub(in crate::kernels) const KERNEL: NamedKernel = NamedKernel {
     declines,
+    needs: |call, op, _, _| operands(call, op).map(|_| 0),
     ..NamedKernel::new("quantized_linear", Compile::Composite(compile), Sources::All(sources))
 };
 
@@ -127,25 +128,36 @@ fn sources() -> Vec<KernelSource> {
     .into()
 }
 
-/// Compiles a product by quantized weights.
+/// x, and codes, scale, zero and tensor scale of a call.
 ///
 /// # Errors
 /// `Unsupported` for weights that do not lie row after row.
-fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launched {
+fn operands<'c>(
+    call: &'c KernelCall,
+    op: &OpRef,
+) -> Result<(&'c View, [Option<&'c View>; 4]), Refusal> {
     let op = op.downcast::<QuantizedLinear>().expect("the table is by name");
     let names = op.operands();
     let find = |name: &str| names.iter().position(|n| *n == name).map(|at| &call.operands[at]);
-    let (Some(x), Some(codes), Some(scale), Some(Some(y))) =
-        (find("x"), find("codes"), find("scale"), call.results.first())
-    else {
-        return Err(Refusal::Unsupported("a product that nobody reads".to_owned()));
-    };
     let weights = ["codes", "scale", "zero", "tensor_scale"].map(find);
     if let Some(view) = weights.into_iter().flatten().find(|view| !view.is_dense()) {
         let reason =
             format!("weights of {} whose rows do not follow each other; copy them first", view.ty);
         return Err(Refusal::Unsupported(reason));
     }
+    Ok((find("x").expect("the op multiplies x"), weights))
+}
+
+/// Compiles a product by quantized weights.
+///
+/// # Errors
+/// As `operands`.
+fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launched {
+    let (x, weights) = operands(call, op)?;
+    let ([Some(codes), Some(scale), zero, tensor_scale], [Some(y)]) = (weights, &call.results[..])
+    else {
+        unreachable!("the op has codes, scales and a result, which somebody reads")
+    };
     let [n, k] = [codes.ty.sizes()[0], codes.ty.sizes()[1]];
     let [scale_rows, groups] = [scale.ty.sizes()[0], scale.ty.sizes()[1]];
     let (of_x, x_step) = row_offsets(x);
@@ -155,8 +167,8 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, _: &[Graph]) -> Launc
         x: x.ty.dtype,
         codes: codes.ty.dtype,
         scale: scale.ty.dtype,
-        zero: find("zero").map(|view| view.ty.dtype),
-        has_tensor_scale: find("tensor_scale").is_some(),
+        zero: zero.map(|view| view.ty.dtype),
+        has_tensor_scale: tensor_scale.is_some(),
         n,
         k,
         groups,
