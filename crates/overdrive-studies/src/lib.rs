@@ -33,6 +33,7 @@ pub use context::{
     Progress, Sampling,
 };
 pub use peers::Peer;
+pub(crate) use session::relate;
 pub use session::{Entry, measure};
 pub use study::Study;
 pub use template::Template;
