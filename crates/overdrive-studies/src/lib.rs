@@ -5,6 +5,7 @@
 //! is checked against the f64 reference before its time counts.
 
 mod allowance;
+mod attention;
 mod ceilings;
 mod compilation;
 mod context;
@@ -45,4 +46,5 @@ pub static STUDIES: &[&dyn Study] = &[
     &compilation::Compilation,
     &quantization::Quantization,
     &cumulative::Cumulative,
+    &attention::AttentionStudy,
 ];
