@@ -1,7 +1,8 @@
 """PyTorch on the same work as Overdrive, in the process that `overdrive_peer` describes.
 
 This file only defines each workload in PyTorch, makes it ready in a mode, and reads the clocks.
-`published_models` makes a workload that comes with a config in Hugging Face's format.
+`published_models` makes a workload that comes with a config in Hugging Face's format, and
+`attention_variants` attention with a score or mask function, and with gradients.
 
 Modes: `eager`; `jit` (torch.jit.trace); `compile` (torch.compile); `graph` (torch.compile with CUDA
 graphs). Variants of `eager`: attention by one back end of scaled_dot_product_attention
@@ -18,6 +19,13 @@ import warnings
 
 import torch
 import torch.nn.functional as F
+from attention_variants import (
+    FUNCTIONS,
+    GRADIENTS,
+    Flexible,
+    has_flex_attention,
+    with_gradients,
+)
 from overdrive_peer import Ready, Unsupported, read, serve
 from published_models import published
 
@@ -180,6 +188,7 @@ class Made(Ready):
     def __init__(self, request, torch_here):
         self.here, self.dtype, self.names = torch_here, DTYPES[request["dtype"]], request["inputs"]
         name, mode, self.variant = request["workload"], request["mode"], request.get("variant")
+        forward = GRADIENTS.get(name, name)
         parameters = {
             key: self.place(tensor(*stored)) for key, stored in read(request["parameters"]).items()
         }
@@ -188,14 +197,21 @@ class Made(Ready):
                 published(request["config"], parameters, (self.dtype, torch_here.device)), request
             )
             module = lambda: eager  # noqa: E731
-        else:
-            function = by_liger(name) if self.variant == "liger" else WORKLOADS[name]
+        elif forward not in FUNCTIONS:
+            function = by_liger(name) if self.variant == "liger" else WORKLOADS[forward]
             eager = functools.partial(function, parameters)
             module = functools.partial(Workload, function, parameters)
         self.sets = [torch_here.placed(path, self) for path in request["sets"]]
         self.use(self.sets[0])
         start = time.perf_counter_ns()
-        self.function = eager if mode == "eager" else self.made(module(), mode)
+        if forward in FUNCTIONS:
+            self.function = Flexible(forward, parameters, mode)
+        else:
+            # The gradient of the output is no input of the forward.
+            count = len(self.names) - (forward != name)
+            self.function = eager if mode == "eager" else self.made(module(), mode, count)
+        if forward != name:
+            self.function = with_gradients(self.function)
         compile_ns = time.perf_counter_ns() - start
         start = time.perf_counter_ns()
         self.first_call()
@@ -205,10 +221,11 @@ class Made(Ready):
         """A published architecture as it is to run."""
         return outputs
 
-    def made(self, module, mode):
+    def made(self, module, mode, count):
+        """The module, which takes the first `count` inputs, in a mode."""
         if mode == "jit":
             with torch.no_grad():
-                return torch.jit.trace(module, self.current, check_trace=False)
+                return torch.jit.trace(module, self.current[:count], check_trace=False)
         if mode == "compile":
             return torch.compile(module)
         if mode == "graph" and self.here.is_cuda:
@@ -224,6 +241,8 @@ class Made(Ready):
             try:
                 self.call()
                 self.synchronize()
+            except NotImplementedError as error:
+                raise Unsupported(str(error)) from error
             except RuntimeError as error:
                 # The back end that was asked for declines; it gives the reason only as a warning.
                 if self.variant not in SDPA or not str(error).startswith(
@@ -344,11 +363,13 @@ class Torch:
         name, variants = request["workload"], []
         if request.get("config"):
             return {"known": True, "by": "transformers"}
-        if name in ATTENDING:
+        forward = GRADIENTS.get(name, name)
+        if forward in ATTENDING:
             variants += [variant for variant in SDPA if self.is_cuda or variant != "sdpa-cudnn"]
         if name in ROWS and self.is_cuda and importlib.util.find_spec("liger_kernel"):
             variants.append("liger")
-        return {"known": name in WORKLOADS, "variants": variants}
+        known = forward in WORKLOADS or forward in FUNCTIONS and has_flex_attention()
+        return {"known": known, "variants": variants}
 
     def open(self, request):
         return Made(request, self)

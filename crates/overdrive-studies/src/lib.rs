@@ -5,6 +5,7 @@
 //! is checked against the f64 reference before its time counts.
 
 mod allowance;
+mod attention;
 mod ceilings;
 mod compilation;
 mod context;
@@ -33,6 +34,7 @@ pub use context::{
     Progress, Sampling,
 };
 pub use peers::Peer;
+pub(crate) use session::relate;
 pub use session::{Entry, measure};
 pub use study::Study;
 pub use template::Template;
@@ -44,4 +46,5 @@ pub static STUDIES: &[&dyn Study] = &[
     &compilation::Compilation,
     &quantization::Quantization,
     &cumulative::Cumulative,
+    &attention::AttentionStudy,
 ];

@@ -1,10 +1,12 @@
 //! A session: several entries compiled, checked and then sampled in alternation.
 
 mod entry;
+mod relate;
 mod resources;
 
 pub use entry::Entry;
 pub(crate) use entry::{prepare, ready};
+pub(crate) use relate::relate;
 
 use crate::drawn::Drawn;
 use crate::peers::{self, Entrant};

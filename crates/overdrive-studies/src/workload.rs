@@ -120,7 +120,11 @@ impl Workload {
         self.with_rows((batch, count), inputs, build)
     }
 
-    fn with_rows(
+    /// The same, compared on so many of the rows. `build` gives the graph for a number of rows.
+    ///
+    /// # Errors
+    /// When that graph is ill-formed.
+    pub(crate) fn with_rows(
         self,
         (rows, count): (usize, usize),
         inputs: usize,

@@ -3,11 +3,11 @@
 //! Sizes are those for which other stacks publish figures. References of what is large are computed
 //! on sampled rows.
 
-use super::case::{BuildKernel, MeasureCase, NAME, beside_copy, relate, transformer};
+use super::case::{BuildKernel, MeasureCase, NAME, beside_copy, transformer};
 use super::graphs::{
     attention, chain, cross_entropy, layer_norm, linear, linear_gelu, matmul, rms_norm, softmax,
 };
-use crate::{Context, Entry, Workload, measure};
+use crate::{Context, Entry, Workload, measure, relate};
 use overdrive_bench::results::Results;
 use overdrive_ir::{DType, GraphError, Mode};
 

@@ -1,7 +1,7 @@
 //! Code that the cases of a processor and of an accelerator share.
 
 use super::graphs::{copy, transformer_matmuls};
-use crate::{Context, Entry, Workload, measure};
+use crate::{Context, Entry, Workload, measure, relate};
 use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
 use overdrive_ir::{DType, Graph, GraphError, Mode};
@@ -12,17 +12,6 @@ pub(super) const NAME: &str = "kernels";
 
 /// Measures a case and leaves its records.
 pub(super) type MeasureCase = fn(&Context<'_>, &mut Results) -> Result<(), GraphError>;
-
-/// Median time of `of` over that of `over`, as an exact quantity of `of`: both from one session.
-pub(super) fn relate(records: &mut [Record], of: usize, over: usize, quantity: &str) {
-    let median =
-        |record: &Record| Some(record.outcome.measurement()?.latency.as_ref()?.summary.median_ns);
-    // A session that was not asked for has no records.
-    let [Some(a), Some(b)] = [of, over].map(|i| records.get(i).and_then(median)) else { return };
-    if let Some(measurement) = records[of].outcome.measurement_mut() {
-        measurement.quantities.insert(quantity.to_owned(), a / b);
-    }
-}
 
 /// The graph of a kernel on rows.
 pub(super) type BuildKernel = fn(DType, [usize; 2]) -> Result<Graph, GraphError>;

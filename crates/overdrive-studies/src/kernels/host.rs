@@ -1,9 +1,9 @@
 //! The cases at the sizes of a processor.
 
-use super::case::{BuildKernel, MeasureCase, NAME, beside_copy, relate, transformer};
+use super::case::{BuildKernel, MeasureCase, NAME, beside_copy, transformer};
 use super::graphs::{attention, chain, copy, layer_norm, linear, linear_gelu, matmul, softmax};
 use super::peers;
-use crate::{Context, Device, Entry, Workload, measure};
+use crate::{Context, Device, Entry, Workload, measure, relate};
 use overdrive_bench::results::{Note, Results};
 use overdrive_ir::{DType, Graph, GraphError, Mode, WithoutKernels};
 

@@ -12,7 +12,8 @@ pub(super) struct Framework {
 }
 
 /// Modules that programs import and that are not packages: a name and a text each.
-pub(super) const MODULES: [(&str, &str); 4] = [
+pub(super) const MODULES: [(&str, &str); 5] = [
+    ("attention_variants.py", include_str!("../../../../peers/attention_variants.py")),
     ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
     ("published_models.py", include_str!("../../../../peers/published_models.py")),
     ("pytorch.py", include_str!("../../../../peers/pytorch.py")),

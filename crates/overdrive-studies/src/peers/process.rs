@@ -209,6 +209,15 @@ impl Peer {
         self.description.reads.as_deref() == Some("onnx")
     }
 
+    /// A folder of its own for one workload, which is removed with it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(super) fn subfolder(&self) -> Result<TempDir, Failure> {
+        let folder = self.folder.path();
+        tempfile::tempdir_in(folder).map_err(unwritable(folder))
+    }
+
     /// A file to exchange tensors by.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -14,7 +14,9 @@ use overdrive_ir::{DType, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use tempfile::TempDir;
 
 /// Different inputs that the calls rotate through, as for our own executables.
 const INPUT_SETS: u64 = 2;
@@ -50,6 +52,8 @@ pub(crate) struct Timed<'a> {
     /// Seeds of the input sets, and the file of each.
     seeds: Vec<u64>,
     sets: Vec<PathBuf>,
+    /// Theirs. It is removed after the last use of the workload.
+    _folder: Rc<TempDir>,
     current: usize,
     names: Vec<String>,
     /// Costs that were paid once.
@@ -110,6 +114,7 @@ impl<'a> Timed<'a> {
             held_to,
             seeds,
             sets,
+            _folder: Rc::clone(&given.folder),
             current: 0,
             names,
             overhead,
@@ -128,8 +133,8 @@ impl<'a> Timed<'a> {
 
     /// Outputs of a call with these inputs, all rows.
     pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-        let file =
-            save(self.peer, "given", self.names.iter().cloned().zip(inputs.iter().cloned()))?;
+        let file = self.peer.file("given");
+        save(&file, self.names.iter().cloned().zip(inputs.iter().cloned()))?;
         self.outputs("run", json!({ "inputs": text(&file), "rows": Value::Null }))
     }
 
@@ -143,8 +148,10 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// Weights and inputs of a workload, written once for all the ways in which it runs.
+/// Weights and inputs of a workload, written once for all the ways in which it runs. Workloads of
+/// one session may differ in their inputs, so each has a folder of its own.
 pub(crate) struct Given {
+    folder: Rc<TempDir>,
     workload: String,
     /// That of a published architecture.
     config: Option<Value>,
@@ -169,36 +176,35 @@ impl Given {
     ) -> Result<Self, Failure> {
         let graph = &workload.graph;
         let names: Vec<String> = graph.inputs().iter().map(|port| port.name.clone()).collect();
+        let folder = Rc::new(peer.subfolder()?);
         let (kind, weights) = if peer.reads_onnx() {
-            let file = peer.file("model.onnx");
+            let file = folder.path().join("model.onnx");
             onnx::write(&file, graph).map_err(|e| Failure::unsupported(e.to_string()))?;
             ("model", file)
         } else {
             let state = |s: &overdrive_ir::StateDecl| {
                 (s.name.clone(), s.init.tensor(&s.name, graph.ty(s.value)))
             };
-            ("parameters", save(peer, "parameters", graph.states().iter().map(state))?)
+            let file = folder.path().join("parameters");
+            save(&file, graph.states().iter().map(state))?;
+            ("parameters", file)
         };
         let seeds: Vec<u64> = (0..INPUT_SETS).map(|set| seed.wrapping_add(set)).collect();
         let inputs = |set: usize| names.iter().cloned().zip(draw(seeds[set]));
-        let sets = (0..seeds.len())
-            .map(|set| save(peer, &format!("inputs{set}"), inputs(set)))
-            .collect::<Result<_, _>>()?;
+        let sets: Vec<PathBuf> =
+            (0..seeds.len()).map(|set| folder.path().join(format!("inputs{set}"))).collect();
+        for (set, file) in sets.iter().enumerate() {
+            save(file, inputs(set))?;
+        }
         let (name, config) = (workload.key.name.clone(), workload.config.clone());
-        Ok(Self { workload: name, config, names, kind, weights, sets, seeds })
+        Ok(Self { folder, workload: name, config, names, kind, weights, sets, seeds })
     }
 }
 
 /// Tensors in a file that the peer can read.
-fn save(
-    peer: &Peer,
-    name: &str,
-    tensors: impl Iterator<Item = (String, Tensor)>,
-) -> Result<PathBuf, Failure> {
-    let file = peer.file(name);
+fn save(file: &Path, tensors: impl Iterator<Item = (String, Tensor)>) -> Result<(), Failure> {
     let tensors: Tensors = tensors.collect();
-    safetensors::write(&file, &tensors).map_err(|e| Failure::failed(e.to_string()))?;
-    Ok(file)
+    safetensors::write(file, &tensors).map_err(|e| Failure::failed(e.to_string()))
 }
 
 impl Subject for Timed<'_> {
@@ -223,7 +229,9 @@ impl Subject for Timed<'_> {
         let file = match self.seeds.iter().position(|&known| known == seed) {
             Some(set) => self.sets[set].clone(),
             None => {
-                save(self.peer, "verified", self.names.iter().cloned().zip(oracle.inputs(seed)))?
+                let file = self.peer.file("verified");
+                save(&file, self.names.iter().cloned().zip(oracle.inputs(seed)))?;
+                file
             }
         };
         let found = self.outputs("run", json!({ "inputs": text(&file), "rows": oracle.rows() }))?;

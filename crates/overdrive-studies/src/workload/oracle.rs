@@ -15,6 +15,9 @@ const EVALUATOR_FLOPS: u64 = 1_000_000_000;
 /// The same as the first where codes are multiplied: the definition looks a scale up for every
 /// product, and twins are evaluated too.
 const EVALUATOR_FLOPS_OF_CODES: u64 = 10_000_000;
+/// The same for attention with a score or mask function: the definition interprets it for every
+/// pair of a query and a key.
+const EVALUATOR_FLOPS_OF_FUNCTIONS: u64 = 10_000_000;
 
 impl Workload {
     /// The oracle of this workload, by the device that is measured where its f64 is quicker than
@@ -37,7 +40,13 @@ impl Workload {
     pub(crate) fn judged_by<'a>(&'a self, referee: Referee<'a>) -> Oracle<'a> {
         let graph = self.sampled.as_ref().map_or(&self.graph, |sampled| &sampled.graph);
         let has_codes = rounds_to_codes(graph);
-        let limit = if has_codes { EVALUATOR_FLOPS_OF_CODES } else { EVALUATOR_FLOPS };
+        let has_functions =
+            graph.nodes().iter().any(|node| node.op.prim().is_none() && !node.regions.is_empty());
+        let limit = match (has_codes, has_functions) {
+            (true, _) => EVALUATOR_FLOPS_OF_CODES,
+            (false, true) => EVALUATOR_FLOPS_OF_FUNCTIONS,
+            (false, false) => EVALUATOR_FLOPS,
+        };
         let is_small = self.sampled.is_none() && self.work().flops <= limit;
         let place = match is_small {
             true => ReferenceRunner::Evaluator,

@@ -1,0 +1,107 @@
+//! Every variant agrees with its reference on the CPU, is known to the peers, and has the work that
+//! papers count.
+
+use super::*;
+use crate::{Allowance, Device, Journal, Parties, Probes, Sampling};
+use overdrive_bench::clock::SystemClock;
+use overdrive_bench::rules::Rules;
+use overdrive_cpu::CpuBackend;
+use std::cell::RefCell;
+
+#[test]
+fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
+    let cpu = CpuBackend::new(Some(1)).unwrap();
+    let devices = [Device { backend: &cpu, threads: 1 }];
+    let (clock, tuning, allowance) = (SystemClock::new(), RefCell::default(), Allowance::default());
+    let context = Context {
+        parties: Parties::alone(&devices),
+        reference: &cpu,
+        tuning: &tuning,
+        sampling: Sampling::new(&clock, Rules::quick().with_trials(1, 3), &allowance),
+        probes: Probes::default(),
+        journal: Journal::silent("overdrive run"),
+    };
+    let mut results = Results::begin("overdrive run attention", 1);
+    for part in [Forward, Both] {
+        // More samples than are compared.
+        let above = session(&context, &mut results, (part, [3, 2, 40, 16])).unwrap();
+        assert!(above > 0.0, "{above}");
+    }
+    let expected: Vec<String> = [Forward, Both]
+        .iter()
+        .flat_map(|part| AttentionVariant::ALL.map(|v| v.name().to_owned() + part.suffix()))
+        .collect();
+    let found: Vec<&String> = results.records.iter().map(|r| &r.case.workload.name).collect();
+    assert_eq!(found, expected.iter().collect::<Vec<_>>());
+    for record in &results.records {
+        let name = &record.case.workload.name;
+        let measurement = record.outcome.measurement();
+        let measurement = measurement.unwrap_or_else(|| panic!("{name}: {:?}", record.outcome));
+        let is_first = name.starts_with(Causal.name());
+        let quantities = &measurement.quantities;
+        assert_eq!(quantities.contains_key("time_over_causal"), !is_first, "{name}");
+    }
+}
+
+#[test]
+fn functions_change_the_outputs() {
+    let outputs = |variant| {
+        let workload = workload((variant, Forward), (DType::F32, [2, 2, 40, 16]), 2).unwrap();
+        let inputs = workload.inputs(1);
+        overdrive_ir::eval::eval_tensors(&workload.graph, &inputs)[0].to_f64()
+    };
+    let all = AttentionVariant::ALL.map(outputs);
+    for (i, one) in all.iter().enumerate() {
+        for (j, other) in all.iter().enumerate().skip(i + 1) {
+            assert_ne!(one, other, "{} and {}", AttentionVariant::ALL[i].name(), j);
+        }
+    }
+}
+
+#[test]
+fn peers_know_every_workload_by_its_name() {
+    let plain = include_str!("../../../../peers/pytorch.py");
+    let functions = include_str!("../../../../peers/attention_variants.py");
+    for variant in AttentionVariant::ALL {
+        let text = if matches!(variant, Causal | Full) { plain } else { functions };
+        assert!(text.contains(&format!("\"{}\":", variant.name())), "{}", variant.name());
+    }
+    assert!(functions.contains(&format!("\"{}\"", Both.suffix())), "{}", Both.suffix());
+    for (name, value) in [("CAP", CAP), ("WINDOWS", WINDOWS as f64)] {
+        let line = functions.lines().find_map(|line| line.strip_prefix(&format!("{name} = ")));
+        assert_eq!(line.and_then(|text| text.parse().ok()), Some(value), "{name}");
+    }
+}
+
+#[test]
+fn documents_follow_one_another_and_differ_in_length() {
+    let t = 1000;
+    let ids = documents(2, t).to_ints();
+    let [first, second] = [&ids[..t], &ids[t..]];
+    assert_ne!(first, second);
+    for ids in [first, second] {
+        assert!(ids.is_sorted() && ids[t - 1] == DOCUMENTS as i128 - 1, "{:?}", ids[t - 1]);
+    }
+}
+
+#[test]
+fn the_work_of_the_graph_is_about_that_of_papers() {
+    for variant in AttentionVariant::ALL {
+        for part in [Forward, Both] {
+            let sizes = [1, 2, 1024, 64];
+            let workload = workload((variant, part), (DType::BF16, sizes), SAMPLES).unwrap();
+            let above = above_convention((variant, part), (&workload, sizes));
+            assert!((0.0..0.03).contains(&above), "{variant:?}, {part:?}: {above}");
+        }
+    }
+}
+
+#[test]
+fn a_reference_that_stores_all_scores_has_as_many_samples_as_fit() {
+    let host_bytes = 128 << 30;
+    let fitting = |variant, sizes| samples((variant, Both), sizes, host_bytes);
+    let found = ACCELERATOR.map(|sizes| fitting(Alibi, sizes));
+    assert_eq!(found, [2, 2, 0, 1]);
+    assert_eq!(ACCELERATOR.map(|sizes| fitting(SoftCap, sizes)), [SAMPLES; 4]);
+    assert_eq!(samples((Alibi, Forward), ACCELERATOR[2], host_bytes), SAMPLES);
+}
