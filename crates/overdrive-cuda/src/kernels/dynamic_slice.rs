@@ -151,7 +151,7 @@ fn slice(
     Ok(Box::new(CompiledSlice::new(site, [operand, result, starts], Moving::From)?))
 }
 
-/// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
+/// A compiled `dynamic_update_slice`. If the plan lets the result take the operand's place, only
 /// the update moves.
 #[derive(Debug)]
 struct Update {

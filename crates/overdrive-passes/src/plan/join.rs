@@ -22,7 +22,7 @@ use std::ops::Range;
 const FAR: usize = 16;
 
 /// Brings steps into one launch where the device can and should. The slots of one launch live at
-/// once. Where a memory limit has no room for that, only steps that hand nothing on are brought
+/// once. If a memory limit has no room for that, only steps that hand nothing on are brought
 /// together.
 pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     let Some(limit) = tuning.memory_limit else {

@@ -201,7 +201,7 @@ fn cannot_round(layer: &Layer, scheme: &Scheme) -> Option<String> {
     })
 }
 
-/// What GPTQ knows of inputs, which layers that read one value share: queries, keys and values, a
+/// GPTQ's statistics of inputs, which layers that read one value share: queries, keys and values, a
 /// gate and what it gates.
 struct SharedInputs {
     of: Value,

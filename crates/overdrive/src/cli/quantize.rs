@@ -21,8 +21,8 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free. For
-    /// an .onnx model the folder has a model.onnx too
+    /// Place for the model: a folder, or one file, NAME.onnx, whose dimensions are free. For an
+    /// .onnx model the folder has a model.onnx too
     #[arg(
         short,
         long,
