@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What NNCF's post-training quantization makes of an ONNX model, beside the float model and beside
-`overdrive optimize`, on the same inputs, in ONNX Runtime.
+"""The result of NNCF's post-training quantization of an ONNX model, beside the float model and
+beside `overdrive optimize`, on the same inputs, in ONNX Runtime.
 
     pip install nncf onnx onnxruntime
     python3 peers/nncf_peer.py MODEL.onnx OUT [--shape batch=1] [--threads 2] [--samples 64]

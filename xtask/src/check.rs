@@ -37,7 +37,7 @@ struct Report {
 }
 
 impl Report {
-    /// Of a step that this machine cannot do.
+    /// The report of a step that this machine cannot do.
     fn left_out(why: impl Into<String>) -> Self {
         Self { note: Some(why.into()), ..Self::default() }
     }

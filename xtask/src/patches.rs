@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 use build::{Built, Ran};
 use patch::{Patch, Wrong};
 
-/// Where the patches are, from the root of the checkout.
+/// Folder of the patches, from the root of the checkout.
 const FOLDER: &str = "xtask/patches";
 /// Path of the copy. It is kept between runs, so that only what changed is built again.
 const COPY: &str = "target/patches";

@@ -1,7 +1,7 @@
 //! `cargo xtask report-browser FILE`: does a report.html work in a browser?
 //!
 //! A copy of the page gets a probe that acts as a reader does. Chromium hands back what the probe
-//! saw as an attribute of the finished document. Where there is no Chromium the check is skipped,
+//! saw as an attribute of the finished document. If there is no Chromium, the check is skipped,
 //! aloud.
 
 use std::path::{Path, PathBuf};

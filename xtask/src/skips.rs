@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// The variable that names the list.
 pub(crate) const VARIABLE: &str = "OVERDRIVE_SKIPS";
 
-/// Where the list is.
+/// The path of the list.
 pub(crate) fn list(workspace: &Workspace) -> PathBuf {
     workspace.root().join("target/skips.txt")
 }

@@ -63,7 +63,7 @@ impl Workspace {
         &self.root
     }
 
-    /// Where cargo puts what it builds.
+    /// The folder of cargo's outputs.
     pub(crate) fn target(&self) -> Result<PathBuf> {
         let folder = std::env::var_os(TARGET_FOLDER)
             .map_or_else(|| self.root.join("target"), |folder| self.root.join(folder));

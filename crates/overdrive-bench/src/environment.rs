@@ -1,5 +1,5 @@
-//! Where figures were measured, recorded so that they can be doubted: processor, clocks, load,
-//! limits, toolchain.
+//! The environment of a measurement, recorded so that figures can be doubted: processor, clocks,
+//! load, limits, toolchain.
 //!
 //! Everything is read from system files below a root. Missing files leave fields empty, in a Linux
 //! container as on another system. Names of hosts and users are never read.

@@ -1,4 +1,4 @@
-//! Where the time of a call goes: a clock around each step of a plan.
+//! Time of a call, step by step: a clock runs around each step of a plan.
 //!
 //! A profiled call is never a latency: the clocks cost time of their own. From a [`Profile`] follow
 //! an [`OperatorTable`] and a trace for Perfetto ([`chrome_trace`]).

@@ -44,7 +44,7 @@ pub struct Reported {
     pub samples_ns: Vec<f64>,
 }
 
-/// What a tool kept of its timings.
+/// The part of its timings that a tool kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
@@ -142,7 +142,7 @@ impl Reported {
         Ok(())
     }
 
-    /// What the figures say against being believed, by the limits of [`status`].
+    /// Reasons to doubt the figures, by the limits of [`status`].
     pub fn gate(&self) -> Vec<Status> {
         if !self.samples_ns.is_empty() {
             return status::of_times(&self.samples_ns, 0.0);

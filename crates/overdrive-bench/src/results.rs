@@ -26,9 +26,8 @@ pub const OLDEST_VERSION: u32 = 1;
 pub struct Results {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
-    /// Where these results come from, if another program measured them. Fields that it does not
-    /// tell (time, machine, revision, seed) are then empty or zero, and a report says "not
-    /// recorded".
+    /// The source of these results, if another program measured them. Fields that it does not tell
+    /// (time, machine, revision, seed) are then empty or zero, and a report says "not recorded".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<String>,
     /// When the run began, in seconds since 1970 UTC.
@@ -37,7 +36,7 @@ pub struct Results {
     pub command: String,
     /// The measured program: Overdrive itself, at this revision.
     pub revision: Revision,
-    /// Where. Host and user names are left out.
+    /// The machine and its settings. Host and user names are left out.
     pub environment: Environment,
     /// Seed of the run: order of cases, inputs, resampling.
     pub seed: u64,
@@ -69,7 +68,7 @@ pub struct Note {
     pub text: String,
 }
 
-/// What the [`variant`](crate::case::Configuration::variant) of a configuration is.
+/// A description of the [`variant`](crate::case::Configuration::variant) of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Variant {
     /// Its name: `int8-dynamic`.

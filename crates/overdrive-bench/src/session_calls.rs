@@ -56,7 +56,7 @@ pub struct Calls<'a> {
     host_span: HostSpan,
 }
 
-/// What [`Calls`] are made of.
+/// The parts that [`Calls`] are made of.
 pub struct CallTarget<'a> {
     /// The back end that it runs on.
     pub backend: &'a dyn Backend,

@@ -251,8 +251,8 @@ pub(crate) fn dominated(n: usize, share: f64, variation: f64) -> Option<Status> 
 
 /// A first sample that is far off, by an amount that does not come back. An amount that recurs in
 /// the later half of the samples is the machine's noise and not the warm-up's fault. `times` are in
-/// the order taken. Where most of them are equal to the clock's grain, the deviation is zero, and
-/// the `grain` is then the scale.
+/// the order taken. If most of them are equal to the clock's grain, the deviation is zero, and the
+/// `grain` is then the scale.
 fn cold_first_sample(times: &[f64], grain: f64) -> Option<Status> {
     let sorted = Sorted::new(times).filter(|sorted| sorted.count() > 2)?;
     let median = sorted.median();

@@ -86,7 +86,7 @@ pub struct Reading {
     pub device_ns: Option<u64>,
     /// Device cycles during the span.
     pub cycles: Option<u64>,
-    /// What the device reported during the sample.
+    /// Flags that the device reported during the sample.
     pub flags: Vec<Flag>,
 }
 

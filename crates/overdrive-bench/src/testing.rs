@@ -55,7 +55,7 @@ pub struct Synthetic<F> {
     pub made: u64,
     /// Every range of calls that was asked to be prepared.
     pub prepared: Vec<Range<u64>>,
-    /// What [`verify`](Subject::verify) answers.
+    /// The answer of [`verify`](Subject::verify).
     pub deviation: Option<Deviation>,
 }
 

@@ -47,7 +47,7 @@ pub struct Verdicts {
     pub baseline: Program,
     /// The judged side.
     pub current: Program,
-    /// Where.
+    /// The machine and its settings.
     pub environment: Environment,
     /// The baseline against itself.
     pub control: Control,

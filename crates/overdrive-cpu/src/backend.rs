@@ -16,7 +16,7 @@ use crate::memory::{AlignedBytes, CpuMemory, available_bytes};
 use crate::peaks::peaks;
 use crate::threads::Pool;
 
-/// What errors call the owner of its buffers.
+/// The owner of its buffers, as errors name it.
 const OWNER: &str = "the cpu back end";
 
 /// FLOPs that a core of a present server does while it reads a byte from memory; nominal.

@@ -210,7 +210,7 @@ fn gelu_keeps_its_digits_where_the_tangent_cancels() {
                 let z = -2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
                 let expected = x / (1.0 + z.exp());
                 // The exponent's argument is rounded four times on its way, and half an ulp of it
-                // is up to |z| ulps of the result. Where e^z overflows the result is as good as 0.
+                // is up to |z| ulps of the result. If e^z overflows, the result is as good as 0.
                 let allowed = if z > 0.0 { 3.0 + 4.0 * z.min(110.0) } else { 3.0 };
                 let tiny = x < 0.0 && z > 85.0 && got.abs() <= 1e-30;
                 assert!(

@@ -93,7 +93,7 @@ fn declared_spill(source: &KernelSource) -> u32 {
     declared.filter_map(|rest| rest.split(' ').next()?.parse().ok()).max().unwrap_or(0)
 }
 
-/// What each source takes, in their order. All processors compile.
+/// Resources that each source takes, in their order. All processors compile.
 fn compiled(
     sources: &[(KernelSource, Architecture)],
 ) -> impl Iterator<Item = Result<Vec<Resources>, Error>> {

@@ -1,4 +1,4 @@
-//! What the host has left for pinned memory.
+//! Host memory that is left for pinned allocations.
 
 /// Memory of the host that plans may pin: half of the free memory, where the system tells.
 pub(crate) fn host_bytes() -> Option<u64> {

@@ -161,7 +161,7 @@ fn check(device: &Arc<Device>, case: &Case, seed: u64) {
     let mut candidates = vec![GemmCandidate::Plain];
     if case.shape.iter().all(|&extent| extent > 0) && !case.batch.contains(&0) {
         let all = GemmCandidate::all(&bed.site(&tuning), &call).expect("candidates are listed");
-        // Where little differs from another case, one of each kind.
+        // If little differs from another case, one of each kind is enough.
         let kept = |c: &GemmCandidate| {
             case.thorough || matches!(c, GemmCandidate::Vendor(0) | GemmCandidate::VendorStaged(0))
         };

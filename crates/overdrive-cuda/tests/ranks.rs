@@ -356,7 +356,7 @@ fn a_rank_that_fails_ends_the_other() {
     assert!(names, "{error}");
 }
 
-/// Where NCCL is missing, that is an error, and not a panic.
+/// A missing NCCL is an error, and not a panic.
 #[test]
 fn a_missing_nccl_says_what_to_install() {
     match Library::Nccl.require() {

@@ -93,8 +93,8 @@ pub fn generate_all(
     Ok(made)
 }
 
-/// Logits after the latest token of each sequence that is under way. Where the pool of pages is
-/// full, the one that began last waits first.
+/// Logits after the latest token of each sequence that is under way. If the pool of pages is full,
+/// the one that began last waits first.
 fn step(
     decoder: &mut CachedDecoder<'_>,
     running: &mut [Option<Running>],

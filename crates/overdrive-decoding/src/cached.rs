@@ -199,8 +199,8 @@ impl<'a> CachedDecoder<'a> {
             }
         }
         let ids: Vec<usize> = tokens.iter().map(|token| token.unwrap_or(0) as usize).collect();
-        // What pauses writes where its next token will, or to nobody's page: nobody looks there
-        // before.
+        // A paused sequence writes to the place of its next token, or to nobody's page: nobody
+        // looks there before.
         let positions: Vec<usize> = self.seen.iter().map(|&seen| seen.min(capacity - 1)).collect();
         let table = |pool: &PagePool| -> Vec<usize> {
             let each = pool.of(capacity);

@@ -44,7 +44,7 @@ pub enum DecodeError {
          {count}; give the pool more pages, or use a shorter prompt or fewer tokens"
     )]
     Pages {
-        /// Of one sequence.
+        /// Tokens of one sequence.
         tokens: usize,
         /// Pages that these take.
         needed: usize,

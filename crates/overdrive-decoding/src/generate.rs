@@ -12,7 +12,7 @@ pub struct Limits<'a> {
     pub ends: &'a [u32],
 }
 
-/// What was generated, and when.
+/// The generated tokens, and their times.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Generated {
     /// The tokens.

@@ -1,4 +1,4 @@
-//! What a model must give to be decoded with a cache.
+//! Requirements for a model that is decoded with a cache.
 
 use overdrive_ir::{DType, Graph, GraphError};
 use overdrive_models::Span;

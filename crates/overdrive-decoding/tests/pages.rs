@@ -40,7 +40,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
-/// What a decoder gives in these events, without the logits of sequences that do not step.
+/// The decoder's logits in these events, without those of sequences that do not step.
 fn logits(decoder: &mut CachedDecoder<'_>, events: &[Event]) -> Vec<Vec<f32>> {
     let mut seen = [0; SEQUENCES];
     let mut all = vec![];
@@ -137,7 +137,7 @@ fn texts_that_wait_for_pages_are_those_that_never_waited() {
                 made.into_iter().map(|text| text.tokens).collect::<Vec<_>>(),
             )
         };
-        // What ends in the middle keeps no page from the next call.
+        // A call that ends in the middle keeps no page from the next call.
         all(&mut decoder, 30)?;
         all(&mut decoder, usize::MAX)
     };

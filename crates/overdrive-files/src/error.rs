@@ -23,7 +23,7 @@ pub enum FileError {
         path: PathBuf,
         /// A description of it.
         found: &'static str,
-        /// What to do next.
+        /// The remedy.
         remedy: &'static str,
     },
     /// More bytes than such a file ever has.
@@ -125,7 +125,7 @@ pub enum FileError {
         path: PathBuf,
         /// The option that names it.
         option: &'static str,
-        /// What was found.
+        /// A description of what was found.
         what: String,
     },
     /// Files that are not ours are in the way.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 pub enum Existing {
     /// Anything that exists at the place is an error.
     Keep,
-    /// What exists at the place is replaced, if we wrote it.
+    /// Anything that exists at the place is replaced, if we wrote it.
     Replace,
 }
 
@@ -29,7 +29,7 @@ pub struct PlaceRequest<'a> {
     pub path: &'a Path,
     /// The option that named it, for messages; empty where none did.
     pub option: &'static str,
-    /// What may happen to existing files.
+    /// Whether existing files may be replaced.
     pub existing: Existing,
     /// The files that the command reads, so that they are not replaced by mistake.
     pub inputs: &'a [&'a Path],

@@ -24,7 +24,7 @@ impl Staging {
         Ok(Self(folder))
     }
 
-    /// Where the output is made: under its own name, since a format may go by that.
+    /// The path at which the output is made: under its own name, since a format may go by that.
     pub(crate) fn staged(&self, target: &Path) -> PathBuf {
         self.0.join(target.file_name().unwrap_or_default())
     }

@@ -56,9 +56,9 @@ pub struct FoundEngine {
 pub struct Missing {
     /// Its name.
     pub engine: String,
-    /// What was looked for and where, or the engine's own error.
+    /// The missing part and the places searched, or the engine's own error.
     pub reason: String,
-    /// What to install or to do.
+    /// The remedy: something to install or to do.
     pub remedy: String,
 }
 

@@ -97,7 +97,7 @@ impl HostMemory {
         self.stamp
     }
 
-    /// What `fingerprint` gives for the content.
+    /// The `fingerprint` of the content.
     pub(crate) fn fingerprint(&self) -> Result<u64, BackendError> {
         match self.fingerprint {
             Some(known) => Ok(known),
@@ -114,7 +114,7 @@ impl HostMemory {
         self.len
     }
 
-    /// Where the bytes are on a device, to be read: the first time they are copied there.
+    /// Address of the bytes on a device, to be read: the first time they are copied there.
     pub(crate) fn on(&self, device: &dyn DeviceAllocator) -> Result<*mut u8, BackendError> {
         if let Some(allocation) = self.allocation.get() {
             return Ok(allocation.address());
@@ -163,7 +163,7 @@ pub(crate) fn download(buffer: &Buffer) -> Result<Tensor, BackendError> {
     Ok(Tensor::from_bytes(buffer.ty.clone(), bytes).expect("a buffer has the bytes of its type"))
 }
 
-/// What errors call those whose buffers these are. The text stands behind `of`.
+/// The owner of these buffers, as errors name it. The text stands behind `of`.
 const OWNER: &str = "an engine, in host memory";
 
 /// A buffer of NaN, or of all ones.

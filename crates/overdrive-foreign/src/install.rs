@@ -64,7 +64,7 @@ const MOST_BYTES: u64 = 4 << 30;
 /// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Where.
+    /// Its folder.
     pub folder: PathBuf,
     /// SHA-256 of each library, in hexadecimal, by its name.
     pub checksums: BTreeMap<String, String>,

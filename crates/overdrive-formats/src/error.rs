@@ -27,9 +27,9 @@ pub enum FormatError {
         path: PathBuf,
         /// The place in it: a tensor's name or a part of the format.
         place: String,
-        /// What the format expects.
+        /// A description of what the format expects.
         expected: String,
-        /// What was found.
+        /// A description of what was found.
         found: String,
         /// The remedy.
         remedy: String,

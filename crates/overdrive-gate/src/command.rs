@@ -65,7 +65,7 @@ pub struct Programs {
     pub baseline: Invocation,
     /// The judged side.
     pub current: Invocation,
-    /// Where raw results stay, and logs of processes that failed.
+    /// The folder of raw results, and of logs of processes that failed.
     pub folder: PathBuf,
     /// Longest life of a process.
     pub limit: Duration,

@@ -56,8 +56,8 @@ pub(super) fn verdict(seen: &Seen, p: f64, metric: &Metric) -> Verdict {
     if differs && seen.high < 0.0 && seen.centre < *same.start() {
         return Verdict::Improved;
     }
-    // Where a few processes of one side are far off, the centre hardly moves, the mean does, and
-    // the test sees it.
+    // If a few processes of one side are far off, the centre hardly moves, the mean does, and the
+    // test sees it.
     let is_lopsided = seen.p <= ALPHA && !same.contains(&seen.mean);
     let is_within = same.contains(&seen.low) && same.contains(&seen.high);
     if is_within && !is_lopsided { Verdict::Same } else { Verdict::Undecided }

@@ -12,7 +12,7 @@ pub enum BackendError {
         op: String,
         /// Scope of the node.
         scope: String,
-        /// What is missing and how to get around it.
+        /// The missing feature and how to get around it.
         reason: String,
     },
     /// The plan does not fit in memory.
@@ -22,7 +22,7 @@ pub enum BackendError {
         needed: u64,
         /// Bytes that there are.
         available: u64,
-        /// What would make it fit.
+        /// The change that would make it fit.
         remedy: String,
     },
     /// A buffer of the wrong type was passed, or a state is missing.
@@ -30,9 +30,9 @@ pub enum BackendError {
     Mismatch {
         /// Which argument.
         what: String,
-        /// What the graph declares.
+        /// The declaration of the graph.
         expected: String,
-        /// What was passed.
+        /// The argument that was passed.
         found: String,
     },
     /// The device reported an error, in its own words.
@@ -73,7 +73,7 @@ pub enum RankError {
     Gone {
         /// The rank.
         rank: usize,
-        /// What the others were at.
+        /// The meeting or exchange that the others were at.
         what: String,
     },
     /// A rank lives, but does not come.
@@ -84,7 +84,7 @@ pub enum RankError {
     Late {
         /// The rank.
         rank: usize,
-        /// What it is waited for at.
+        /// The meeting or exchange that waits for it.
         what: String,
         /// How long it was waited for.
         seconds: u64,
@@ -99,9 +99,9 @@ pub enum RankError {
         rank: usize,
         /// The rank that it was compared with.
         other: usize,
-        /// What the other rank has.
+        /// The other rank's side of the difference.
         expected: String,
-        /// What this one has.
+        /// This rank's side of it.
         found: String,
     },
     /// The way to a rank is broken, in the words of the transport.
@@ -109,7 +109,7 @@ pub enum RankError {
     Unreachable {
         /// The rank.
         rank: usize,
-        /// What happened, and how to mend it.
+        /// The fault, and how to mend it.
         message: String,
     },
 }

@@ -4,9 +4,9 @@
 //! Devices multiply i8 by i8. Codes of other types are moved into i8 together with their zero
 //! point. The part of zero points in a sum of products is subtracted afterwards:
 //! `Σ (a - za)(b - zb) = Σ a b - zb (A - K za) - za B`. A and B are the sums of the codes
-//! themselves over K products. Where B is of weights, it is known before the model runs. Source:
-//! Jacob et al., arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and
-//! zero point, as long as the sum fits i32.
+//! themselves over K products. If B is of weights, it is known before the model runs. Source: Jacob
+//! et al., arXiv:1712.05877, section 2.3. Invariant: equal to the formula for every code and zero
+//! point, as long as the sum fits i32.
 
 use crate::{Convolution, DType, DotGeneral, Expr, Pad, Precision, Prim, Shape};
 

@@ -100,9 +100,9 @@ pub struct GraphError {
     pub op: String,
     /// Scope of the node.
     pub scope: String,
-    /// What the op expects.
+    /// A description of what the op expects.
     pub expected: String,
-    /// What was found.
+    /// A description of what was found.
     pub found: String,
     /// The remedy.
     pub remedy: String,

@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// A user's mistake as an op sees it; the builder adds op and scope.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
-    /// What the op expects.
+    /// A description of what the op expects.
     pub expected: String,
-    /// What was found.
+    /// A description of what was found.
     pub found: String,
     /// The remedy.
     pub remedy: String,
@@ -38,7 +38,7 @@ impl Mismatch {
     }
 }
 
-/// What `infer` sees: types of operands (captures last) and regions.
+/// The input of `infer`: types of operands (captures last) and regions.
 #[derive(Copy, Clone, Debug)]
 pub struct Types<'a> {
     /// Operand types.

@@ -77,7 +77,7 @@ pub enum Note {
         what: String,
         /// Scope of the value, empty for a state.
         scope: String,
-        /// Where it is kept, and how much memory that saves.
+        /// The place where it is kept, and how much memory that saves.
         reason: String,
     },
     /// A cast that the device needed.

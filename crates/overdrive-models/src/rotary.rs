@@ -24,7 +24,7 @@ pub(crate) enum Rotation<'b> {
     /// turn pairs of channels: `[T, 2, 2, D/2]`.
     All(Expr<'b>),
     /// A rotation of some channels: cosines and sines `[T, D]`, and the signed exchange `[D, D]` of
-    /// the channels of a pair. Where a channel is not turned, they are 1, 0 and 0.
+    /// the channels of a pair. For a channel that is not turned, they are 1, 0 and 0.
     Some([Expr<'b>; 3]),
 }
 

@@ -115,7 +115,7 @@ pub(crate) struct Sequence<'b> {
     table: Option<Expr<'b>>,
 }
 
-/// Where new keys and values go in a cache.
+/// Places of new keys and values in a cache.
 #[derive(Copy, Clone)]
 enum Places<'b> {
     /// i64 `[4]`: where the block of one sequence begins in `[S, Hkv, C, D]`.
@@ -256,8 +256,8 @@ fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
     position.builder().concat(&parts, 0)
 }
 
-/// Of each of so many tokens from the first of a sequence, its page and its place in that, i64
-/// `[T, 2]`. Declares `pages`, their numbers.
+/// Page of each of a sequence's first `tokens` tokens, and the token's place in it, i64 `[T, 2]`.
+/// Declares `pages`, their numbers.
 fn rows_of(b: &Builder, tokens: usize, pages: Pages) -> Expr<'_> {
     let count = pages.of(tokens);
     let all = [count, pages.size.get()];

@@ -115,7 +115,7 @@ impl AttentionProducts {
     }
 }
 
-/// What `node` computes, if that is attention whose scores are seen by nobody.
+/// The attention that `root` computes, if nobody else sees its scores.
 fn find(graph: &Graph, root: &Node, uses: &[usize]) -> Option<AttentionProducts> {
     // The op itself rounds its sum to the type of the operands.
     let rounded = matches!(root.op.prim(), Some(Prim::Convert { .. }));

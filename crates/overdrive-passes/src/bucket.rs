@@ -67,7 +67,7 @@ fn end_late(steps: &mut [Step], behind: &[SlotId]) {
 
 /// Collectives that become one.
 struct Bucket {
-    /// Where they start, in the order of the plan.
+    /// The steps where they start, in the order of the plan.
     starts: Vec<usize>,
     /// The steps where they end.
     ends: Vec<usize>,

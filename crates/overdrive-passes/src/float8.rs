@@ -33,7 +33,7 @@ pub struct Float8 {
     /// How much one scale covers.
     #[serde(default)]
     pub granularity: Float8Granularity,
-    /// Where scales come from; recipes that do not say it are older than the choice.
+    /// The source of scales; recipes that do not say it are older than the choice.
     #[serde(default)]
     pub scaling: Scaling,
     /// Layers that stay in float: their names, or the first parts of them. `*` is any one part.
@@ -74,7 +74,7 @@ impl Float8 {
         Self { forward, gradient, granularity, scaling, except, multiple, last: false }
     }
 
-    /// What the op is told.
+    /// The op's settings: formats and granularity.
     fn formats(&self) -> Float8Linear {
         let Self { forward, gradient, granularity, .. } = *self;
         Float8Linear { forward, gradient, granularity }

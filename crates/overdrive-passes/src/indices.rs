@@ -157,7 +157,7 @@ impl Indices {
         given: &[Tensor],
     ) -> OutOfRange {
         let names: Vec<&str> = lookup.from.iter().map(|&i| self.inputs[i].1.as_str()).collect();
-        // Where indices are an input's elements one by one, it is the user's own number that helps.
+        // If indices are an input's elements one by one, it is the user's own number that helps.
         let rows = |tensor: &&Tensor| lookup.from.len() == 1 && tensor.ty().elements() > row;
         let own = lookup
             .from

@@ -170,8 +170,8 @@ pub fn observe(graph: &Graph, statistics: &[Statistic]) -> Result<Graph, GraphEr
     b.finish()
 }
 
-/// What each output of a convolution of x `[N, C, H, W]` reads: `[N, C kernel H kernel W, output H,
-/// output W]`.
+/// The elements that each output of a convolution of x `[N, C, H, W]` reads: `[N, C kernel H kernel
+/// W, output H, output W]`.
 fn windows<'b>(b: &'b Builder, x: Expr<'b>, conv: &Conv2d, kernel: &[usize]) -> Expr<'b> {
     let around = |axis: usize| match conv.pad.get(axis.wrapping_sub(2)) {
         Some(&[low, high]) => Pad { low: low as i64, high: high as i64, interior: 0 },

@@ -1,10 +1,10 @@
 //! Unmask: attention whose mask function hides nothing loses it.
 //!
-//! A model of a sliding window asks for it whatever the sequence is. Where the sequence is no
-//! longer than the window, kernels without mask functions do the same, faster. Whether anything is
-//! hidden follows from the ranges of the four indices, by interval arithmetic on the function
-//! (Moore, "Interval Analysis", 1966). Invariant: a mask is dropped only where it is true of every
-//! index of its attention.
+//! A model of a sliding window asks for it whatever the sequence is. If the sequence is no longer
+//! than the window, kernels without mask functions do the same, faster. Whether anything is hidden
+//! follows from the ranges of the four indices, by interval arithmetic on the function (Moore,
+//! "Interval Analysis", 1966). Invariant: a mask is dropped only where it is true of every index of
+//! its attention.
 
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::find_mask;

@@ -182,7 +182,7 @@ fn spellings_agree_with_the_definition() {
                 let inputs = case.inputs(1);
                 let expected = case.sample.op.eval(&inputs, &[]).remove(0);
                 let found = eval(&b.finish().unwrap(), &inputs, &mut States::new()).remove(0);
-                // Where the definition overflows to infinity times zero, a spelling may too.
+                // If the definition overflows to infinity times zero, a spelling may too.
                 if found.floats().iter().all(|v| v.is_finite()) {
                     let magnitude = expected.floats().iter().fold(1.0, |m: f64, v| m.max(v.abs()));
                     compare(&expected, &found, Tolerance::new(DType::F64, 1 << 12, magnitude))

@@ -14,7 +14,7 @@ use overdrive_passes::recognise;
 use proptest::prelude::*;
 use testkit::{Tolerance, compare, random_inputs};
 
-/// Where the scores are scaled.
+/// The place where the scores are scaled.
 #[derive(Copy, Clone, Debug)]
 enum Scale {
     Scores,

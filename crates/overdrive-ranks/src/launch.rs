@@ -109,7 +109,7 @@ impl Variables<'_> {
         self.number(name)?.ok_or_else(missing)
     }
 
-    /// Where rank 0 listens, in the words of the user or of the launcher, else as `usual` says.
+    /// Host and port of rank 0, in the words of the user or of the launcher, else as `usual` says.
     fn meeting(
         &self,
         usual: impl Fn() -> (Option<String>, Option<u16>),

@@ -146,7 +146,7 @@ fn launchers_that_contradict_each_other_are_told() {
     let error = of(&both).unwrap_err().to_string();
     let expected = "expected RANK=1 and WORLD_SIZE=2, as Open MPI says, found RANK=5";
     assert!(error.contains(expected), "{error}");
-    // Where mpirun started one torchrun on each machine, both are right.
+    // If mpirun started one torchrun on each machine, both are right.
     both.push(TORCHRUN[6]);
     assert_eq!(of(&both).unwrap().unwrap().size, 8);
 }

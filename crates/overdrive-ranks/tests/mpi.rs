@@ -20,7 +20,7 @@ const SAYS: &str = "rank says ";
 /// Longer than any test waits, where nothing is to be late; in milliseconds.
 const PATIENT: u64 = 300_000;
 
-/// Ranks of a test. Where it fails, they end with it.
+/// Ranks of a test. If it fails, they end with it.
 struct Ranks {
     mpirun: Child,
     from: BufReader<ChildStdout>,
@@ -152,8 +152,8 @@ fn shown(rank: &dyn Communicator, axis: &str, bytes: &[u8]) -> Result<Vec<Vec<u8
     Ok(all)
 }
 
-/// What a rank sees in many exchanges: of no bytes, of few, and of more than an MPI message holds.
-/// The number differs on each rank.
+/// The bytes that a rank sees in many exchanges: of no bytes, of few, and of more than an MPI
+/// message holds. The number differs on each rank.
 fn seen(rank: &dyn Communicator) -> Result<Vec<Vec<Vec<u8>>>, RankError> {
     let me = rank.rank();
     let bytes = |count: usize, turn: usize| -> Vec<u8> {

@@ -62,7 +62,7 @@ fn lines(judged: &JudgedResults<'_>, decision: &Decision, width: usize) -> Strin
     lines.join("\n") + "\n"
 }
 
-/// Where nothing ran: why, in whole sentences, however many lines they take.
+/// The reason why nothing ran, in whole sentences, however many lines they take.
 fn nothing(judged: &JudgedResults<'_>, width: usize) -> String {
     let mut lines = indented(&overview::verdict(judged), width, "");
     for finding in findings::of(judged) {

@@ -1,9 +1,9 @@
 //! The study of decoding: what the next token of a published decoder takes, in each mode of the
 //! device, and on codes.
 //!
-//! A call is one token with a cache of keys and values, at positions that follow each other. Where
-//! the cache is full, the prompt is read again before the next sample. Invariant: the logits of a
-//! step are held against those of the whole sequence computed at once.
+//! A call is one token with a cache of keys and values, at positions that follow each other. If the
+//! cache is full, the prompt is read again before the next sample. Invariant: the logits of a step
+//! are held against those of the whole sequence computed at once.
 
 use crate::pretrained::Pretrained;
 use crate::{Context, Entry, Workload};
@@ -41,13 +41,13 @@ pub type MakeCoded<'a> = dyn Fn(&str) -> Option<Pretrained> + 'a;
 /// device.
 #[derive(Copy, Clone)]
 pub struct Decoded<'a> {
-    /// What is timed, for its name.
+    /// The timed workload, for its name.
     pub workload: &'a Workload,
     /// The model.
     pub model: &'a Pretrained,
     /// Modes of codes.
     pub modes: &'a [&'static str],
-    /// What makes them: asked only where the study takes its cases.
+    /// The function that makes them: called only if the study takes its cases.
     pub coded: &'a MakeCoded<'a>,
 }
 

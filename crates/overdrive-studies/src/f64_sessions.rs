@@ -59,7 +59,7 @@ struct Ready {
 }
 
 impl F64Sessions {
-    /// Runs the graph that has the place `which` among the sessions. What takes more than
+    /// Runs the graph that has the place `which` among the sessions. A session that takes more than
     /// `most_kept_bytes` is not kept for the next run.
     ///
     /// # Errors

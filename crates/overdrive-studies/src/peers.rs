@@ -26,8 +26,8 @@ pub(crate) use timed::{Given, HeldTo, Timed, Way};
 pub(crate) type Entrant<'a> = (Case, Result<Timed<'a>, Failure>);
 
 /// Every way in which a peer can run `workload` in `dtype`. A mode that it cannot run is left out
-/// where nobody would expect it (graphs of a processor). Where somebody would, the mode is a
-/// failure with its reason.
+/// where nobody would expect it (graphs of a processor). If somebody would, the mode is a failure
+/// with its reason.
 pub(crate) fn entrants<'a>(
     context: &'a Context<'_>,
     (study, workload): (&str, &'a Workload),

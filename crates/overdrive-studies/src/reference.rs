@@ -18,7 +18,7 @@ const MOST_TWINS: usize = 8;
 /// Values of a row that tell its size well enough together, over all twins.
 const TELLING: usize = 16;
 
-/// Where a reference runs.
+/// The runner of a reference.
 #[derive(Clone)]
 pub(crate) enum ReferenceRunner<'a> {
     /// The specification itself.
@@ -70,7 +70,7 @@ impl<'a> Reference<'a> {
         self.perturbed.is_some()
     }
 
-    /// What is [`compared`] of the outputs, in f64.
+    /// The [`compared`] part of the outputs, in f64.
     ///
     /// # Errors
     /// When the back end cannot run the graph; a device that disagrees with the host.

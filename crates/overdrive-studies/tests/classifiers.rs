@@ -98,7 +98,7 @@ fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
-/// What the token `at` sees of the others, head behind head.
+/// The output of attention for the token `at`, head behind head.
 fn attended([q, k, v]: [&Rows; 3], mask: &[i128], at: usize) -> Vec<f64> {
     let (depth, mut mixed) = (D / H, vec![0.0; D]);
     for head in 0..H {

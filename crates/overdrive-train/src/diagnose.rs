@@ -1,4 +1,4 @@
-//! Where a NaN or an infinity came from: the first node of a graph whose results are not finite.
+//! The origin of a NaN or an infinity: the first node of a graph whose results are not finite.
 //!
 //! The graph is run again on the same inputs and states, node by node as it stands, with one flag a
 //! value added. The answer thus names an op of the model and its scope, and not a fused loop.

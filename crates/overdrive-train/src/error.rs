@@ -28,9 +28,9 @@ pub enum TrainError {
     Invalid {
         /// A file and the place in it, or the request.
         place: String,
-        /// What was expected.
+        /// A description of what was expected.
         expected: String,
-        /// What was found.
+        /// A description of what was found.
         found: String,
         /// The remedy.
         remedy: String,
@@ -40,7 +40,7 @@ pub enum TrainError {
     NonFinite {
         /// The step, from 0.
         step: u64,
-        /// Where it came from, as [`diagnose`](crate::diagnose) found it.
+        /// Its origin, as [`diagnose`](crate::diagnose) found it.
         first: String,
     },
     /// A file of tensors.

@@ -29,7 +29,7 @@ pub struct Formats {
 pub struct NamedFormats {
     /// The name.
     pub name: &'static str,
-    /// What they are, in a line.
+    /// A description of them, in a line.
     pub help: &'static str,
     /// They.
     pub formats: Formats,

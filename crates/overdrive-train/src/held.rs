@@ -13,7 +13,7 @@ use overdrive_ir::{
 use overdrive_passes::Sharded;
 use std::collections::BTreeMap;
 
-/// What is sharded over the ranks in addition to the batch.
+/// The states that are sharded over the ranks, in addition to the batch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Shards {
     /// Nothing: each rank holds every state.

@@ -142,8 +142,8 @@ fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainE
     Ok(shard(whole, mesh, &shardings)?)
 }
 
-/// What the first of many ranks computes of a training step, and the states that it holds. No rank
-/// has to be there: this is for looking at its plan.
+/// The part of a training step that the first of many ranks computes, with the states that it
+/// holds. No rank has to be there: this is for looking at its plan.
 ///
 /// # Errors
 /// When the mesh has another axis than `data`, or the batch is no multiple of its ranks.

@@ -1,4 +1,4 @@
-//! What a run of training is given, whom it tells how it goes, and what it gives.
+//! A run of training: its input, the observer of its progress, and its result.
 
 use crate::data::{Parts, Split};
 use crate::{Checkpoint, Evaluation, Progress, Recipe, Shards, StepReport};
@@ -12,18 +12,18 @@ use std::path::Path;
 /// A run of training.
 #[derive(Copy, Clone)]
 pub struct Fit<'a> {
-    /// Where it runs.
+    /// The back end that it runs on.
     pub backend: &'a dyn Backend,
     /// The forward graph: input `x`, output `y`, the batch a named dimension `batch`. States that
     /// begin as given tensors begin so; random ones are drawn from the recipe's seed.
     pub model: &'a Graph,
     /// How.
     pub recipe: &'a Recipe,
-    /// What it learns from.
+    /// The samples that it learns from.
     pub train: &'a dyn Split,
-    /// What it is judged by on the way.
+    /// The samples that judge it on the way.
     pub validation: &'a dyn Split,
-    /// Where an earlier run of the same model, recipe and data stopped.
+    /// The checkpoint at which an earlier run of the same model, recipe and data stopped.
     pub resume: Option<&'a Checkpoint>,
     /// The file of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
@@ -33,7 +33,8 @@ pub struct Fit<'a> {
     /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
     /// model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
     pub ranks: Option<&'a dyn Communicator>,
-    /// What is sharded over the ranks in addition to the batch. Checkpoints hold all of it.
+    /// The states that are sharded over the ranks, in addition to the batch. Checkpoints hold all
+    /// of them.
     pub shards: Shards,
 }
 
@@ -98,7 +99,7 @@ pub enum Ending {
     Interrupted,
 }
 
-/// What a run gives.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fitted {
     /// Parameters that were trained: with early stop the best, else the last.

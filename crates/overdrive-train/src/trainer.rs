@@ -50,8 +50,8 @@ pub fn initial_parameter(state: &StateDecl, ty: &TensorType, seed: u64) -> Tenso
     draw(&init, &state.name, ty)
 }
 
-/// What a step of `model` starts from: the model's states as `initial` says, the optimizer's as the
-/// step declares them.
+/// The initial state of a step of `model`: the model's states as `initial` says, the optimizer's as
+/// the step declares them.
 fn initial_state(
     backend: &dyn Backend,
     model: &Graph,

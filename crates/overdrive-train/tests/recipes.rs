@@ -7,7 +7,7 @@ use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_passes::{Float8, Scaling};
 use overdrive_train::{Checkpoint, FORMATS, Formats, Recipe};
 
-/// What a file with this text has, or what is said of it.
+/// The formats of a file with this text, or the message of the error.
 fn read(text: &str) -> Result<Formats, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("own.json");
@@ -48,7 +48,7 @@ fn the_recipes_by_name_can_be_trained_by_and_written_into_files() {
         let text = serde_json::to_string(&known.formats).unwrap();
         assert_eq!(read(&text).unwrap().name(), Some(known.name), "{text}");
     }
-    // What checkpoints of earlier versions hold.
+    // Checkpoints of earlier versions hold this text.
     let earlier = r#"{"forward": "f8e4m3", "gradient": "f8e5m2", "scaling": "delayed"}"#;
     let float8: Float8 = serde_json::from_str(earlier).unwrap();
     assert_eq!(Some(&float8), Formats::named("fp8").unwrap().float8.as_ref());

@@ -74,7 +74,7 @@ pub(crate) enum Command {
     /// How a model becomes a plan: changes by each pass, steps, memory, and declined optimizations
     #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),
-    /// Where the time goes: operators by self time, and a trace
+    /// Shows where the time goes: operators by self time, and a trace
     #[command(after_help = examples::PROFILE)]
     Profile(Profile),
     /// Continues a text: decoding with a cache of keys and values
@@ -323,7 +323,7 @@ pub(crate) struct Eval {
     /// Parameters by name, .npz or .safetensors [default: the model's]
     #[arg(long, value_name = "FILE")]
     pub parameters: Option<PathBuf>,
-    /// Where to write the outputs, .npz or .safetensors
+    /// File for the outputs, .npz or .safetensors
     #[arg(short, long, alias = "output", value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Which existing outputs may be replaced.
@@ -417,8 +417,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", requires = "prompts",
         value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub page_size: Option<u32>,
-    /// Pages for all texts together. Where they run out, the text that began last waits [default:
-    /// as many as the longest texts need]
+    /// Pages for all texts together. If they run out, the text that began last waits [default: as
+    /// many as the longest texts need]
     #[arg(long, value_name = "N", requires = "page_size",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub pages: Option<u32>,

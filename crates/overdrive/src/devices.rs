@@ -21,7 +21,7 @@ pub(crate) struct Opened {
     pub described: Option<environment::Accelerator>,
 }
 
-/// What `--device` asks for.
+/// The device that `--device` asks for.
 enum DeviceChoice {
     /// The first GPU that works, or else the CPU.
     Auto,

@@ -24,7 +24,7 @@ enum Contestant {
     Engine { engine: &'static dyn Engine, is_named: bool },
 }
 
-/// Where engines are looked for.
+/// The places to look for engines in.
 pub(crate) fn places(libraries: &[(String, PathBuf)]) -> Places {
     let installed = Cache::root_of_user().map(|root| root.join("engines"));
     Places { named: libraries.iter().cloned().collect(), installed }

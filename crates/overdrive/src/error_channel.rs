@@ -11,7 +11,8 @@ use std::process::Command;
 /// Set for a process whose standard input takes its error.
 const VARIABLE: &str = "OVERDRIVE_ERROR_TO_STDIN";
 
-/// What `command` will say of its failure, if it fails by itself: all that can be read here.
+/// The reader of the error that `command` reports, if it fails by itself. Nothing else can be read
+/// here.
 pub(crate) fn of(command: &mut Command) -> io::Result<PipeReader> {
     let (reader, writer) = io::pipe()?;
     command.stdin(writer).env(VARIABLE, "1");

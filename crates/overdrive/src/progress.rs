@@ -1,4 +1,4 @@
-//! How far long work is, and how long it may still take. It is on one line of a terminal. Where
+//! How far long work is, and how long it may still take. It is on one line of a terminal. If
 //! standard error is no terminal, it is a line every ten seconds; with `-q` nothing.
 
 use crate::terminal::{self, Volume};

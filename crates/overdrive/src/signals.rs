@@ -1,7 +1,7 @@
 //! From the system's signals to the one request to end.
 //!
 //! The first signal asks: what heeds it keeps what is done and ends, with 130 for SIGINT and 143
-//! for SIGTERM and SIGHUP. Where nothing heeds it, nothing would be lost, and the process ends at
+//! for SIGTERM and SIGHUP. If nothing heeds it, nothing would be lost, and the process ends at
 //! once. So it does at a second signal, with its children. A signal that was ignored when we were
 //! started stays ignored: `nohup` counts on it.
 

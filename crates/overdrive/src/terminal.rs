@@ -95,7 +95,7 @@ pub(crate) fn beside_without_memory(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Where the line of a progress bar is drawn.
+/// The target that the line of a progress bar is drawn to.
 pub(crate) fn line() -> ProgressDrawTarget {
     ProgressDrawTarget::stderr()
 }

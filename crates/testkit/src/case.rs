@@ -89,7 +89,7 @@ impl Case {
             .map_err(|m| format!("expected {}, found {}", m.expected, m.found))
     }
 
-    /// What `infer` says of the results.
+    /// The types of the results, by `infer`.
     pub fn result_types(&self) -> Vec<TensorType> {
         self.infer().expect("`Case::all` keeps only what `infer` takes")
     }

@@ -105,7 +105,7 @@ fn at(access: &Access, index: &[usize]) -> usize {
 /// A program, what it reads, and the values of its first registers at every point.
 struct Definition<'a> {
     program: &'a Program,
-    /// Of each slot, its values as floats, and those of integers exactly.
+    /// For each slot, its values as floats, and those of integers exactly.
     read: Vec<(Vec<f64>, Vec<i128>)>,
     points: Points,
     values: Vec<Vec<BoundedValue>>,
@@ -176,7 +176,7 @@ impl Definition<'_> {
         }
     }
 
-    /// What the stores leave in slots like these.
+    /// The values that the stores leave in slots like these.
     fn stored(&self, slots: &[Tensor]) -> Vec<Vec<Option<BoundedValue>>> {
         let (level, first) =
             (self.program.element_level(), self.program.extents.len() - self.program.reduced);

@@ -69,7 +69,7 @@ fn exp(x: f64) -> f64 {
     if x < 0.0 { 1.0 / exp(-x) } else { 1.0 + expm1(x) }
 }
 
-/// Where an increasing function is 0 between `low` and `high`.
+/// The zero of an increasing function between `low` and `high`.
 fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     loop {
         let middle = low + (high - low) / 2.0;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::case::Ending;
 use super::exported::Exported;
 
-/// What became of a case.
+/// The outcome of a case.
 pub(crate) struct CaseResult {
     pub(crate) name: String,
     pub(crate) kind: String,

@@ -23,7 +23,7 @@ pub(super) struct Built {
     binaries: BTreeMap<(String, String), Binary>,
     /// Warnings of the compiler.
     pub(super) said: String,
-    /// Where tests that lack something here say so.
+    /// The file in which tests that lack something here say so.
     skips: PathBuf,
 }
 
@@ -89,7 +89,7 @@ impl Built {
     /// Runs the tests of a patch.
     ///
     /// # Errors
-    /// Where there is no such test.
+    /// When there is no such test.
     pub(super) fn run(&self, test: &Test) -> Result<Ran> {
         let key = (test.package.clone(), test.target.clone());
         let binary = self.binaries.get(&key).with_context(|| {

@@ -66,7 +66,7 @@ pub(super) struct Wrong {
 
 impl Patch {
     /// # Errors
-    /// Where the header lacks something, or a line of it cannot be read.
+    /// When the header lacks something, or a line of it cannot be read.
     pub(super) fn parse(path: &str, text: &str) -> Result<Self> {
         let header = text.split("diff --git").next().unwrap_or_default();
         let all = |key: &str| {

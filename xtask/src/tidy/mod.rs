@@ -15,6 +15,7 @@ mod imports;
 mod layers;
 mod manifest;
 mod names;
+mod openings;
 mod prints;
 mod prose;
 mod purity;

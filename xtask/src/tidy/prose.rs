@@ -11,10 +11,12 @@ pub(super) const LANGUAGES: &[&str] = &["rs", "cu", "cuh", "py", "md"];
 /// A sentence by its words.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sentence<'a> {
-    /// Where it begins, from 1.
+    /// The line that it begins on, from 1.
     pub(super) line: usize,
     /// Text in backticks stands for its first word. Signs alone are no words.
     pub(super) words: Vec<&'a str>,
+    /// True if it ends with a question mark.
+    pub(super) is_question: bool,
 }
 
 /// Every sentence of a file in one of the [`LANGUAGES`], in their order.
@@ -75,7 +77,7 @@ fn paragraphs(text: &str, lines: Lines) -> Vec<Vec<(usize, &str)>> {
     all
 }
 
-/// What follows the sign or the number of an item.
+/// The text after the sign or the number of an item.
 fn after_marker(line: &str) -> Option<&str> {
     let after_number = line.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_numbered = after_number.len() < line.len();
@@ -91,12 +93,14 @@ fn split<'a>(paragraph: &[(usize, &'a str)]) -> Vec<Sentence<'a>> {
         let is_inside = is_code;
         is_code ^= word.matches('`').count() % 2 == 1;
         if has_ended && !is_inside && begins(word) || all.is_empty() {
-            all.push(Sentence { line, words: Vec::new() });
+            all.push(Sentence { line, words: Vec::new(), is_question: false });
         }
+        let sentence = all.last_mut().expect("one was begun");
         if !is_inside && word.contains(char::is_alphanumeric) {
-            all.last_mut().expect("one was begun").words.push(word);
+            sentence.words.push(word);
         }
         let mark = word.trim_end_matches(['"', ')', '*', '_', '”']);
+        sentence.is_question = !is_code && mark.ends_with('?');
         has_ended = !is_code && mark.ends_with(['.', '!', '?', ':', ';']);
     }
     all
@@ -125,6 +129,14 @@ mod tests {
                     //! it is one. Ten.\nfn f() {} // no line of its own\n    // Indented.\n";
         assert_eq!(counts("src/a.rs", text), [(1, 3), (2, 4), (3, 5), (4, 1), (6, 1)]);
         assert_eq!(counts("a.cuh", "// e.g. this a.b is one - dash, 1.5 of them"), [(1, 9)]);
+    }
+
+    #[test]
+    fn a_question_ends_with_its_mark() {
+        let text = "Is it `a b`? It is (why?). Where is ...?\n".to_owned();
+        let file = File { path: "a.md".into(), text };
+        let found: Vec<bool> = sentences(&file).iter().map(|s| s.is_question).collect();
+        assert_eq!(found, [true, false, true]);
     }
 
     #[test]

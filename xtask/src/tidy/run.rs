@@ -6,7 +6,7 @@ use super::rule::Rule;
 use super::tree::Tree;
 use super::{
     architecture, book, circles, clauses, columns, declarations, files, header, layers, manifest,
-    names, prints, purity, sentences, size, unsafety, words,
+    names, openings, prints, purity, sentences, size, unsafety, words,
 };
 use crate::workspace::Workspace;
 
@@ -29,6 +29,7 @@ const RULES: &[Rule] = &[
     book::RULE,
     sentences::RULE,
     clauses::RULE,
+    openings::RULE,
 ];
 
 /// Fails with every finding of every rule.

@@ -5,7 +5,7 @@
 use super::rule::{Finding, Rule};
 use super::tree::Tree;
 
-/// Where `unsafe` is allowed: a file or a folder, and the reason.
+/// Places where `unsafe` is allowed: a file or a folder, and the reason.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/overdrive-cpu/src/", "SIMD intrinsics and the buffers that threads share"),
     ("crates/overdrive-cuda/src/", "the driver, launches and device memory"),

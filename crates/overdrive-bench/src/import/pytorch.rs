@@ -127,8 +127,7 @@ fn event(raw: RawEvent) -> Option<Event> {
     })
 }
 
-/// All events of an operator. Where one is shorter than the tracer can tell, only their mean is
-/// known.
+/// All events of an operator. If one is shorter than the tracer can tell, only their mean is known.
 fn judged(operator: Operator) -> Outcome {
     let samples_ns: Vec<f64> = operator.durations_us.iter().map(|us| us * 1e3).collect();
     let count = samples_ns.len() as u64;

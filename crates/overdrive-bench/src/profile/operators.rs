@@ -34,7 +34,7 @@ pub struct OperatorRow {
     pub calls: u64,
     /// Their time together. Steps do not contain each other, so it is self time.
     pub time_ns: f64,
-    /// Of [`OperatorTable::total_ns`].
+    /// Share of [`OperatorTable::total_ns`].
     pub share: f64,
     /// Mean time of one.
     pub mean_ns: f64,

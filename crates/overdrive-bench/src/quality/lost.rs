@@ -4,8 +4,8 @@
 use super::{Reading, metrics};
 use crate::record::Record;
 
-/// What the case lost between two records of it, a sentence for each measure: `accuracy halved:
-/// 0.750 to 0.375, no interval recorded`.
+/// Losses of a case between two records of it, a sentence for each measure: `accuracy halved: 0.750
+/// to 0.375, no interval recorded`.
 pub fn lost(before: &Record, now: &Record) -> Vec<String> {
     let (Some(before), Some(now)) = (before.outcome.measurement(), now.outcome.measurement())
     else {

@@ -1,5 +1,5 @@
-//! A table for a terminal, in lines of at most a width. Words and numbers are never cut. Where the
-//! columns do not fit, texts wrap between words. Where that is not enough, each row becomes a
+//! A table for a terminal, in lines of at most a width. Words and numbers are never cut. If the
+//! columns do not fit, texts wrap between words. If that is not enough, each row becomes a
 //! paragraph of titles and cells.
 
 use super::{Align, Table, UNKNOWN};

@@ -10,7 +10,7 @@ use crate::gemm::{self, Accumulator, ProductOutput, ViewMut};
 use crate::loops::{AccumulatorTile, CompiledEpilogue};
 use crate::slots::SlotTable;
 
-/// Where the sums `[batch0, batch1, m, n]` of a product go.
+/// Destination of the sums `[batch0, batch1, m, n]` of a product.
 #[derive(Debug)]
 pub(crate) enum Sums {
     /// They are stored unchanged.

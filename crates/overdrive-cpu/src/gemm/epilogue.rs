@@ -83,9 +83,9 @@ pub enum ProductOutput<'a, A> {
     Store(ViewMut<'a, A>),
     /// Through an epilogue, as the product of this shape, `[batch0, batch1, rows, cols]`.
     Apply([usize; 4], &'a dyn Epilogue<A>),
-    /// Through an epilogue that writes results where the view is, element for element. Where rows
-    /// are of adjacent elements, sums can wait right there, as in a product alone. The epilogue
-    /// gets them there, or elsewhere.
+    /// Through an epilogue that writes results where the view is, element for element. If the
+    /// elements of a row are adjacent, sums can wait right there, as in a product alone. The
+    /// epilogue gets them there, or elsewhere.
     InPlace(ViewMut<'a, A>, &'a dyn Epilogue<A>),
 }
 

@@ -288,8 +288,8 @@ impl<T: Element> MacroKernel<'_, T> {
         }
     }
 
-    /// Where the sums of a part are kept, and their row stride; `above` and `left` of it lie sums
-    /// that wait.
+    /// Address of the sums of a part, and their row stride; `above` and `left` of it lie sums that
+    /// wait.
     fn sums(
         &self,
         part: &ProductPart,

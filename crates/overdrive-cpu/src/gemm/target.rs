@@ -1,4 +1,4 @@
-//! Where sums are accumulated, and what they are passed to.
+//! The memory in which sums are accumulated, and the epilogue that they are passed to.
 #![allow(unsafe_code)] // Threads write disjoint parts of one output.
 
 use super::epilogue::{AccumulatorBlock, Epilogue, ProductOutput};
@@ -31,7 +31,7 @@ impl<'a, A: Copy + Sync> SumsTarget<'a, A> {
         }
     }
 
-    /// Where sums are kept, if not in scratch.
+    /// The memory of the sums, if they are not in scratch.
     pub(crate) fn memory(&self) -> Option<&Memory<A>> {
         match self {
             SumsTarget::Rows(c) | SumsTarget::InPlace(c, _) => Some(c),

@@ -85,7 +85,7 @@ impl<'a, T> ViewMut<'a, T> {
     }
 }
 
-/// Where matrix `batch` of a view starts; a batch axis of length 1 is repeated.
+/// Offset of matrix `batch` in a view; a batch axis of length 1 is repeated.
 pub(super) fn batch_offset(shape: [usize; 4], strides: [usize; 4], batch: [usize; 2]) -> usize {
     (0..2).filter(|&axis| shape[axis] > 1).map(|axis| batch[axis] * strides[axis]).sum()
 }

@@ -12,7 +12,7 @@ use crate::exec::Runnable;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
-/// Where a block of `sizes` starts in `whole`, in bytes; starts are clamped so that it fits.
+/// Offset of a block of `sizes` in `whole`, in bytes; starts are clamped so that it fits.
 fn start(whole: &Strided, sizes: &[usize], starts: &Strided, slots: &SlotTable) -> isize {
     let mut at = 0;
     for (d, size) in sizes.iter().enumerate() {
@@ -77,8 +77,8 @@ pub(super) const UPDATE: NamedKernel = NamedKernel::moving(
     }),
 );
 
-/// Compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
-/// the update moves.
+/// Compiled `dynamic_update_slice`. If the plan lets the result take the operand's place, only the
+/// update moves.
 #[derive(Debug)]
 pub(super) struct DynamicUpdateSlice {
     operand: Strided,

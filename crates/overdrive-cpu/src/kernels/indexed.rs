@@ -217,7 +217,7 @@ impl Scatter {
         }
     }
 
-    /// Where a line of the window's last axis begins, in elements of the updates and the result.
+    /// Start of a line of the window's last axis, in elements of the updates and the result.
     fn line(&self, line: usize) -> (isize, isize) {
         let (mut rest, mut from, mut to) = (line, 0, 0);
         for d in (0..self.sizes.len().saturating_sub(1)).rev() {

@@ -85,7 +85,7 @@ struct CompiledLinear<T> {
     x: DenseRows<T>,
     /// `[batch0, batch1, m, n]`.
     shape: [usize; 4],
-    /// Where the rows of x of each call begin, and where its sums go.
+    /// For each call, the start of its rows of x and the destination of its sums.
     calls: Vec<(usize, Sums)>,
     k: usize,
     codes: Kept,

@@ -117,7 +117,7 @@ pub(super) enum Width {
 
 pub(super) struct Emitter<'a, I> {
     pub target: EmitTarget<'a>,
-    /// Where each node's value is, if it is anywhere now.
+    /// Place of each node's value, if it has one now.
     pub homes: Vec<Option<PointerId>>,
     /// Units that nobody needs any more.
     pub free: Vec<PointerId>,

@@ -1,10 +1,10 @@
 //! Kernels of reductions: blocks folded into accumulators, and accumulators into one number.
 //!
-//! Where rows lie across the lanes, an accumulator is as wide as a block, and a fold is an
-//! elementwise kernel in place. Where the lanes are of one row, an accumulator has [`LANES`] of
-//! them, which fit the registers. It is folded once a row, by halves. Sums of f32 move into f64
-//! accumulators every [`FLUSH`] additions. So their error grows with the logarithm of the length
-//! and not with the length.
+//! If rows lie across the lanes, an accumulator is as wide as a block, and a fold is an elementwise
+//! kernel in place. If the lanes are of one row, an accumulator has [`LANES`] of them, which fit
+//! the registers. It is folded once a row, by halves. Sums of f32 move into f64 accumulators every
+//! [`FLUSH`] additions. So their error grows with the logarithm of the length and not with the
+//! length.
 #![allow(unsafe_code)] // Slices from raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;

@@ -11,7 +11,7 @@ use overdrive_ir::{Binary, Unary};
 use super::expression::{Expression, Node, Reg};
 use super::nest::{Lanes, LoopNest};
 
-/// Where in the nest a value changes, and which reductions it waits for.
+/// Levels of the nest at which a value changes, and the reductions that it waits for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Varies {
     /// From row to row.

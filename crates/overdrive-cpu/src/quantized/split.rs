@@ -246,7 +246,7 @@ impl<'a> Split<'a> {
     }
 }
 
-/// Where a task sums, and how it scales.
+/// Destination and scales of the sums of a task.
 struct TaskSums<'a> {
     sums: *mut f32,
     stride: usize,

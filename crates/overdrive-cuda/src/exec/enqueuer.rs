@@ -12,7 +12,7 @@ use cudarc::driver::CudaStream;
 use overdrive_ir::{BackendError, Plan};
 use std::sync::Arc;
 
-/// What the calls of a session are enqueued from.
+/// Device, plan and steps of a session, from which its calls are enqueued.
 pub(super) struct Enqueuer {
     pub(super) device: Arc<Device>,
     pub(super) plan: Arc<Plan>,
@@ -38,7 +38,7 @@ pub(super) enum Moment<'a> {
 }
 
 impl Enqueuer {
-    /// What outlives calls: results of prepare steps, and constants.
+    /// Memory that outlives calls: results of prepare steps, and constants.
     pub(super) fn kept(&self) -> impl Iterator<Item = &DeviceBytes> {
         self.constants.iter().chain([&*self.derived])
     }
@@ -51,7 +51,7 @@ impl Enqueuer {
             .any(|(t, s)| matches!(t, CompiledStep::Host(_)) && !s.prepare)
     }
 
-    /// What errors call a step.
+    /// The name of a step in errors.
     pub(super) fn during(&self, index: usize) -> String {
         let step = &self.plan.steps[index];
         format!("step {index} `{}` at {}", step.name, step.scope)

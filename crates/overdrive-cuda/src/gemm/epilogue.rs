@@ -254,7 +254,7 @@ fn offset(origin: i64, terms: &[(String, i64)]) -> String {
     })
 }
 
-/// Where a row's elements begin, how far apart they are, and how many can be moved at once.
+/// Start of a row's elements, the distance between them, and how many can be moved at once.
 fn address(dtype: DType, access: &Access, slot: usize) -> (String, i64, u64) {
     let (batch, [row, col]) = split(access);
     let mut terms = batch_terms(batch);

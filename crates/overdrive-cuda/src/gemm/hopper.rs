@@ -168,7 +168,7 @@ fn stored_as(call: &GemmCall, access: &Access, dtype: DType) -> Option<TmaStore>
     let bytes = dtype.bits() as i64 / 8;
     let row = if call.m == 1 { call.n.next_multiple_of(16) as i64 } else { row };
     let fits = [base.bytes, row * bytes, step * bytes].iter().all(|b| b % TMA_ALIGNMENT == 0);
-    // Where programs overwrite elements that they load, each element must be read before its row is
+    // If programs overwrite elements that they load, each element must be read before its row is
     // written.
     (fits && col == 1 && row >= call.n as i64 && step >= 0 && bytes <= 4).then_some(TmaStore {
         base,

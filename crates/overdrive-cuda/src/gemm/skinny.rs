@@ -87,7 +87,7 @@ impl Cut {
     }
 
     /// Whether a block has prefetched all of its weights before the kernel before it is over: half
-    /// of them copied, half brought near. Where it has not, it streams them, and less of its memory
+    /// of them copied, half brought near. If it has not, it streams them, and less of its memory
     /// should go to anything else.
     pub(super) fn is_ahead(&self, call: &GemmCall) -> bool {
         let tiles = call.k.div_ceil(LINE * 8 / call.lhs.dtype.bits()).div_ceil(self.split);

@@ -164,8 +164,8 @@ __device__ __forceinline__ void fence_sum(i32& sum) { asm volatile("" : "+r"(sum
 // The part of an operand's tile that a block copies: rows (or columns) `first` on of `EXTENT`, as
 // boxes.
 //
-// Where the operand is contiguous along k, a box is 128 bytes of k by up to 256 rows. Otherwise it
-// is one swizzle's width of rows by as many k as fill 128 bytes.
+// If the operand is contiguous along k, a box is 128 bytes of k by up to 256 rows. Otherwise it is
+// one swizzle's width of rows by as many k as fill 128 bytes.
 template <int ELEMENT_BYTES, bool BY_K, int EXTENT>
 struct Operand {
     // Bytes of an atom's line where k is not contiguous.

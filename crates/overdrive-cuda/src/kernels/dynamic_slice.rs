@@ -183,7 +183,7 @@ impl CallShape for UpdateShape {
     }
 }
 
-/// A compiled `dynamic_update_slice`. Where the plan lets the result take the operand's place, only
+/// A compiled `dynamic_update_slice`. If the plan lets the result take the operand's place, only
 /// the update moves.
 #[derive(Debug)]
 struct Update {

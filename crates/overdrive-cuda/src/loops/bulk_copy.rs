@@ -1,4 +1,4 @@
-//! What the bulk copy engine takes: which devices have it, and which operands it can bring.
+//! Limits of the bulk copy engine: the devices that have it, and the operands that it can bring.
 
 use super::kernel::{PrinterMachine, Use};
 use super::nest::Of;

@@ -103,7 +103,7 @@ impl FoldsOfPass {
         }
     }
 
-    /// What a thread has of each fold at the end, in C++.
+    /// A thread's part of each fold at the end, in C++.
     pub(super) fn of_thread(&self) -> Vec<(&Fold, String)> {
         let of_pairs =
             self.pairs.iter().map(|(fold, _)| (fold, format!("a{}.result()", fold.register.0)));

@@ -310,8 +310,8 @@ impl<'a> Following<'a> {
         });
     }
 
-    /// Where a thread's pair `j` of a row is, how far apart its neighbours are, and how many move
-    /// at once.
+    /// Place of a thread's pair `j` of a row, the distance to its neighbours, and how many move at
+    /// once.
     fn address(&self, of: Of, slot: usize) -> (String, i64, i64) {
         let walk = &self.nest.walks[&of];
         let [row, col] = walk.strides[..] else { unreachable!("rows and columns") };

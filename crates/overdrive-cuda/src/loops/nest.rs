@@ -82,7 +82,8 @@ impl LoopNest {
                 strides: walks.iter().map(|(_, walk)| walk.strides[d]).collect(),
             })
             .collect();
-        // Stores in steps of one element are walked innermost. Where nothing is written, loads are.
+        // Stores in steps of one element are walked innermost. If nothing is written, the loads in
+        // such steps are.
         let guides = |wanted: fn(&Of) -> bool| {
             walks.iter().enumerate().filter(move |(_, (of, _))| wanted(of))
         };

@@ -14,7 +14,7 @@ use overdrive_ir::{Compare, Reducer};
 /// One element of a row instead of a sum.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pick {
-    /// Where it is, of an integer type; the same for a whole row.
+    /// The element's index in the row, of an integer type; the same for a whole row.
     pub(super) place: Register,
     /// The value that is picked.
     pub(super) value: Register,

@@ -1,7 +1,7 @@
 //! Loops that fold rows whose elements lie side by side: the threads of a row share it.
 //!
 //! A short row belongs to a few lanes of a warp, a long one to a block or to a cluster of blocks.
-//! Where the row is walked more than once and registers hold it, each byte is read once.
+//! If the row is walked more than once and registers hold it, each byte is read once.
 //!
 //! Long because every way of folding a row is printed by one machine.
 

@@ -57,7 +57,7 @@ impl Share {
     }
 }
 
-/// Where partial results are in the workspace: for each fold, in bytes from its start.
+/// Offsets of partial results in the workspace: for each fold, in bytes from its start.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Partials {
     offsets: BTreeMap<Register, usize>,

@@ -1,5 +1,5 @@
-//! Where each register of a program is computed: once a kernel, once a row, or for every element;
-//! and in which pass.
+//! The stage at which each register of a program is computed: once a kernel, once a row, or for
+//! every element; and in which pass.
 //!
 //! A row is walked in passes. A `Reduce` of pass `p` folds values that need no reduction later than
 //! `p - 1`. Values that depend on its result have stage `p + 1`. Stores of elements belong to the

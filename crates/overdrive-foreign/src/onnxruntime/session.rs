@@ -37,7 +37,7 @@ pub(super) struct Sessions {
     pub(super) original: Option<OriginalFile>,
     /// The library of a provider that is no part of ONNX Runtime's.
     pub(super) plugin: Option<PathBuf>,
-    /// Where inputs and outputs are, if not on the host.
+    /// The allocator of inputs and outputs, if they are not on the host.
     pub(super) device: Option<Arc<dyn DeviceAllocator>>,
 }
 
@@ -194,7 +194,7 @@ struct SessionModel {
 }
 
 impl SessionModel {
-    /// Where inputs and outputs are, in this order.
+    /// Addresses of inputs and outputs, in this order.
     fn addresses(
         &self,
         inputs: &[&HostMemory],

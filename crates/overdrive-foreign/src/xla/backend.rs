@@ -11,7 +11,7 @@ use overdrive_ir::{
 use std::path::Path;
 use std::sync::Arc;
 
-/// What errors call the owner of its buffers.
+/// The owner of its buffers, as errors name it.
 const OWNER: &str = "the xla back end";
 
 /// XLA behind a plugin.

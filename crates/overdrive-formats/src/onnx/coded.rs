@@ -25,7 +25,8 @@ pub(super) struct Coded<'b> {
     pub(super) shape: Vec<usize>,
     /// Extents of scale and zero along each axis. Each element is for equally many numbers.
     pub(super) counts: Vec<usize>,
-    /// Of the numbers: the first of `shape` along each axis. The rest fills up the last block.
+    /// Extents of the numbers: the first of `shape` along each axis. The rest fills up the last
+    /// block.
     pub(super) kept: Vec<usize>,
     /// The type of the numbers.
     pub(super) dtype: DType,

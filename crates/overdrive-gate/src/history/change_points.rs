@@ -25,7 +25,7 @@ pub struct ChangePoint {
     pub p: f64,
 }
 
-/// Where `values` changed, ascending.
+/// The points at which `values` changed, ascending.
 pub fn change_points(values: &[f64], seed: u64) -> Vec<ChangePoint> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut found: Vec<ChangePoint> = Vec::new();

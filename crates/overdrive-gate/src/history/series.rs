@@ -24,7 +24,7 @@ pub struct HistorySeries {
     pub metric: String,
     /// Figures, oldest first.
     pub points: Vec<Point>,
-    /// Where they changed, oldest first.
+    /// Changes of their level, oldest first.
     pub changes: Vec<LevelChange>,
 }
 

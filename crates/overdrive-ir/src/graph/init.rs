@@ -76,7 +76,7 @@ impl Init {
     /// draw one state. They are equal to those of [`tensor`](Self::tensor).
     ///
     /// # Panics
-    /// Where the state is not random.
+    /// When the state is not random.
     pub fn part(&self, name: &str, ty: &TensorType, part: usize) -> Tensor {
         let start = part * Self::PART;
         let length = Self::PART.min(ty.elements() - start);

@@ -3,10 +3,10 @@
 //!
 //! With `p = exp(scores - lse)`, `ds = p (dout vᵀ - delta)` and the score function's slope `f'`:
 //! `dq = ds f' k scale`, `dk = (ds f')ᵀ q scale`, `dv = pᵀ dout`, where delta `[B, H, Tq]` is `Σ
-//! dout out` of each row, less the cotangent of the log-sum-exp. Where there is a score function,
-//! one more result for each captured tensor of floats, in their order: the sum over all pairs of
-//! `ds ∂f/∂capture`. Where weights are dropped, with `m` 0 or `1 / (1 - rate)` of each pair, drawn
-//! as forward drew it: `ds = p (m dout vᵀ - delta)`, `dv = (p m)ᵀ dout`; delta stays. An op of its
+//! dout out` of each row, less the cotangent of the log-sum-exp. A score function adds one more
+//! result for each captured tensor of floats, in their order: the sum over all pairs of `ds
+//! ∂f/∂capture`. If weights are dropped, with `m` 0 or `1 / (1 - rate)` of each pair, drawn as
+//! forward drew it: `ds = p (m dout vᵀ - delta)`, `dv = (p m)ᵀ dout`; delta stays. An op of its
 //! own, so that a back end can compute it tile by tile without ever storing `[Tq, Tk]`. Regions:
 //! those of `attention`. Sources: Dao et al., "FlashAttention", arXiv:2205.14135, algorithm 4; Dong
 //! et al., "Flex attention", arXiv:2412.05496.

@@ -83,7 +83,7 @@ impl Op for AttentionSink {
         let (out, lse, sink) = (args[0], args[1], of_rows(args[2], args[1]));
         let share = share(lse, sink).broadcast_in(&out.shape(), &[0, 1, 2]);
         let (max, min) = (lse.max(sink), lse.min(sink));
-        // Where both are -∞, their difference is NaN.
+        // If both are -∞, their difference is NaN.
         let none = max.compare(Compare::Eq, max.constant(f64::NEG_INFINITY));
         let gap = none.select(max.constant(0.0), min - max);
         let whole = max + gap.exp().unary(Unary::Log1p);

@@ -61,7 +61,7 @@ impl Prepared {
     }
 
     /// Makes `memory` what the steps derive from states with these stamps, as far as that needs no
-    /// step to run. Where another session has derived from the same states, `memory` becomes that
+    /// step to run. If another session has derived from the same states, `memory` becomes that
     /// session's. Otherwise it stays, or `anew` replaces it where another session still reads it.
     /// Call [`Deriving::publish`] on the result once the stale steps have run.
     ///

@@ -79,10 +79,10 @@ pub enum Instr {
 /// Writes a register to a slot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Store {
-    /// Where to; distinct points of the space write distinct elements, except for row-level values
-    /// over the reduced dimensions.
+    /// The destination; distinct points of the space write distinct elements, except for row-level
+    /// values over the reduced dimensions.
     pub access: Access,
-    /// What; already converted to the slot's type.
+    /// The value, already converted to the slot's type.
     pub value: Register,
 }
 

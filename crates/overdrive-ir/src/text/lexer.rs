@@ -12,7 +12,7 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What was expected there.
+    /// A description of the text expected there.
     pub expected: String,
     /// The text that was found there.
     pub found: String,

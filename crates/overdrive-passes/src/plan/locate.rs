@@ -1,4 +1,4 @@
-//! Where values live: views on demand, destinations chosen for their readers.
+//! Places of values: views on demand, destinations chosen for their readers.
 
 use super::steps::{Planner, is_dense};
 use crate::lower::index::reshape_strides;

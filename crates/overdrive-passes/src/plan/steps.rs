@@ -32,7 +32,7 @@ pub(super) struct Planner<'g> {
     pub(super) graph: &'g Graph,
     pub(super) target: &'g dyn Target,
     pub(super) plan: Plan,
-    /// Where each value is, once it is computed.
+    /// The place of each value, once it is computed.
     pub(super) located: HashMap<Value, View>,
     /// Nodes that read each value.
     pub(super) readers: HashMap<Value, Vec<NodeId>>,

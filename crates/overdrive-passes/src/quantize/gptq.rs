@@ -22,18 +22,18 @@ const COLUMNS: usize = 128;
 /// Rows that are rounded together: enough to reuse a factor that is larger than caches.
 const ROWS: usize = 256;
 
-/// What a layer's inputs say of its columns.
+/// Statistics of a layer's inputs, by column.
 pub(super) struct ColumnInputs {
     /// Columns as they are rounded, the largest inputs first.
     order: Vec<usize>,
     /// `U` `[K, K]` of the columns in that order, upper triangular.
     factor: Vec<f64>,
-    /// What a squared error costs in each column: the diagonal of `H`.
+    /// The cost of a squared error in each column: the diagonal of `H`.
     costs: Vec<f64>,
 }
 
 impl ColumnInputs {
-    /// Of a layer of `k` inputs that saw these Gram sums.
+    /// The statistics of a layer of `k` inputs that saw these Gram sums.
     pub(super) fn of(gram: &[f64], k: usize) -> Self {
         let h = damped(gram, k);
         let costs: Vec<f64> = (0..k).map(|i| h[i * k + i]).collect();
@@ -153,8 +153,8 @@ impl LayerColumns<'_> {
         }
     }
 
-    /// Puts codes in the place of some columns of a row, in their order. What this does to the
-    /// columns behind is left in `errors`.
+    /// Puts codes in the place of some columns of a row, in their order. The effect on the columns
+    /// behind is left in `errors`.
     fn round_part(&self, row: &mut [f64], grids: &[Grid], (from, errors): (usize, &mut [f64])) {
         let to = from + errors.len();
         for column in from..to {

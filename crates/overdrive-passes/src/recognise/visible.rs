@@ -50,7 +50,7 @@ impl<'g> KnownValues<'g> {
         Self { graph, values: HashMap::new() }
     }
 
-    /// What masks that act together let through, of scores `[..., Tq, Tk]`.
+    /// The part of the scores `[..., Tq, Tk]` that all of these masks let through.
     pub(super) fn sight(
         &mut self,
         masks: &[(Effect, Value)],
@@ -100,7 +100,7 @@ impl<'g> KnownValues<'g> {
         let whole = |array: Array| (array.len() <= LIMIT).then(|| Spread::of(array));
         let (node, operands) = match graph.origin(value) {
             Origin::Input(_) => return None,
-            // Where nothing replaces it, a table keeps its first value.
+            // A table that nothing replaces keeps its first value.
             Origin::State(i) => {
                 let state = &graph.states()[i];
                 let Init::Value(tensor) = &state.init else { return None };

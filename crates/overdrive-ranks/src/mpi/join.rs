@@ -80,7 +80,7 @@ impl OfMpi {
         if let Some(fault) = self.known.fault.get() {
             return Err(fault.clone());
         }
-        // Where the thread has ended, so has the way back.
+        // If the thread has ended, so has the way back.
         let _ = line.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
         let waited = self.patience + GRACE;
         loop {
@@ -136,7 +136,7 @@ impl Communicator for OfMpi {
 }
 
 impl Drop for OfMpi {
-    /// Where the rank has not left, the thread now tells the others that it has failed.
+    /// If the rank has not left, the thread now tells the others that it has failed.
     fn drop(&mut self) {
         let line = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
         line.orders = None;

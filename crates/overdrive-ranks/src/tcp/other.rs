@@ -201,7 +201,7 @@ impl Communicator for Other {
             }
             said.at = Some(exchange.what.to_owned());
         }
-        // Where this fails, the thread that hears finds the same, and whose fault it is.
+        // If this fails, the thread that hears finds the same, and whose fault it is.
         let _ = (&*self.stream).write_all(&share(exchange));
         let mut said = self.inbox.said();
         said.heard = Instant::now();

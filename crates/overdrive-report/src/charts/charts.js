@@ -1,5 +1,5 @@
-// What a chart's option cannot say as plain JSON: the palette, formats of numbers, and the marks
-// that ECharts does not have (interval, hatched slot, violin). The same file draws the SVG in an
+// The parts of a chart's option beyond plain JSON: the palette, formats of numbers, and marks that
+// ECharts does not have (interval, hatched slot, violin). The same file draws the SVG in an
 // embedded engine and the live chart in the page, so that both are the same picture.
 //
 // In an option, "$ink" is a colour of the palette, "fn:time" a function of FORMATS, and a series'

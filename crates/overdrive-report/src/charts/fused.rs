@@ -48,7 +48,7 @@ pub(super) fn charts(judged: &JudgedResults<'_>, study: &Study<'_>) -> Vec<Chart
     }]
 }
 
-/// What `row` is the fused form of.
+/// The row that `row` is the fused form of.
 fn pair<'j>(judged: &'j JudgedResults<'_>, row: &JudgedRow<'_>) -> Option<&'j JudgedRow<'j>> {
     let baseline = judged.find(row.record.baseline.as_ref()?)?;
     let words = (word(&baseline.record.case.configuration), word(&row.record.case.configuration));

@@ -1,5 +1,5 @@
-// What the page does beyond showing what is in it: live charts, sorting, filtering, a case's
-// samples, colours. It reads only what the page holds, and without it nothing is missing but these.
+// This script adds to the page: live charts, sorting, filtering, a case's samples, colours. It
+// reads only what the page holds, and without it nothing is missing but these.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const parsed = {};
@@ -77,7 +77,7 @@
       if (isIntersecting) { near.unobserve(target); mount(target); }
     }
   }, { rootMargin: '300px' });
-  // What is in sight is drawn with the page; an observer tells of it only later.
+  // Charts in sight are drawn with the page; an observer tells of them only later.
   for (const figure of all('.chart')) {
     if (figure.getBoundingClientRect().top < innerHeight) mount(figure); else near.observe(figure);
   }
@@ -147,7 +147,7 @@
           return key === 'n' ? parseFloat(shown) : shown;
         };
         const sign = down ? -1 : 1;
-        // What has no figure stands last in both directions.
+        // Rows without a figure stand last in both directions.
         const order = (a, b) => (typeof a === 'string'
           ? a.localeCompare(b, 'en', { numeric: true }) * sign
           : Number.isNaN(a) - Number.isNaN(b) || (a - b) * sign);
@@ -248,7 +248,7 @@
   };
 
   const reveal = () => {
-    // What a link leads to may lie in a drawer, or be one.
+    // The target of a link may lie in a drawer, or be one.
     const target = document.getElementById(location.hash.slice(1));
     for (let one = target?.closest('details'); one; one = one.parentElement.closest('details')) {
       one.open = true;

@@ -78,7 +78,7 @@ struct RowView {
     status: String,
 }
 
-/// Where a speed-up and its interval stand in their cell, in per cent of its width.
+/// The place of a speed-up and its interval in their cell, in per cent of its width.
 #[derive(Serialize)]
 struct Forest {
     low: f64,

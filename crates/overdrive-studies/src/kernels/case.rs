@@ -28,7 +28,7 @@ pub(super) fn beside_copy(
     let some = |name: &str, build: BuildKernel| {
         let graph = build(dtype, shape)?;
         let row_inputs = (shape[0], graph.inputs().len());
-        // What is drawn below the vocabulary are targets: columns.
+        // Inputs that are drawn below the vocabulary are targets: columns.
         let whole = Workload { vocabulary: shape[1], ..Workload::new(name, dims, graph) };
         whole.with_sampled_rows(row_inputs, |n| build(dtype, [n, shape[1]]))
     };

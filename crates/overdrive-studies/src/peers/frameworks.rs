@@ -6,7 +6,7 @@ pub(super) struct Framework {
     pub(super) name: &'static str,
     /// As its users write it.
     pub(super) spelt: &'static str,
-    /// What `pip` installs.
+    /// The package that `pip` installs.
     pub(super) package: &'static str,
     pub(super) program: &'static str,
 }

@@ -27,7 +27,7 @@ pub(crate) struct Way<'a> {
     pub(crate) mode: &'a str,
     pub(crate) variant: Option<&'a str>,
     pub(crate) dtype: DType,
-    /// Where a variant quantizes: which layers.
+    /// Layers that the variant quantizes, if it quantizes any.
     pub(crate) layers: &'a [String],
 }
 

@@ -120,8 +120,8 @@ pub(super) fn facts(bert: &Bert) -> Facts {
     }
 }
 
-/// What modules.json of a sentence encoder does with the last hidden state: how it pools, and
-/// whether it normalises.
+/// The treatment of the last hidden state in modules.json of a sentence encoder: how it is pooled,
+/// and whether it is normalised.
 fn pooling(folder: &Path) -> Result<(Pooling, bool), FormatError> {
     let path = folder.join("modules.json");
     let modules = if path.exists() { Config::read_list(&path)? } else { vec![] };

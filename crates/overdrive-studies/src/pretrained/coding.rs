@@ -146,8 +146,8 @@ impl Coding {
         Ok(states)
     }
 
-    /// What the file holds for the states of `graph`, and its words for the ecosystem, if there are
-    /// any.
+    /// The tensors that the file holds for the states of `graph`, and its words for the ecosystem,
+    /// if there are any.
     pub(super) fn stored(
         &self,
         float: &Graph,

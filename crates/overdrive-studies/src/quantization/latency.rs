@@ -30,7 +30,7 @@ pub struct Conditions<'a> {
     pub stop: &'a Stop,
 }
 
-/// The times of the blocks of graphs of one model, each distinct block in a session of its own. Of
+/// The times of the blocks of graphs of one model, each distinct block in a session of its own. For
 /// models larger than memory, only a block's weights are then on the device. `draw` gives the
 /// inputs of the whole; values between blocks are drawn from a normal distribution.
 ///

@@ -62,8 +62,8 @@ pub fn rivals<'a>(
     made
 }
 
-/// Of a framework's modes `float` and those whose weights have the format of ours, else as many
-/// bits, else all: `int8-dynamic` is beside `int8-weights`, and `nf4` beside `int4`.
+/// Keeps `float` and the framework's modes whose weights have the format of ours, else those with
+/// as many bits, else all: `int8-dynamic` is beside `int8-weights`, and `nf4` beside `int4`.
 fn near(variants: Vec<String>, mode: &str) -> Vec<String> {
     let format = |name: &str| name.split('-').next().unwrap_or_default().to_owned();
     let bits = |name: &str| format(name).chars().filter(char::is_ascii_digit).collect::<String>();

@@ -135,7 +135,7 @@ fn path(scanned: &[Sensitivity]) -> Vec<(String, &'static str)> {
     }
 }
 
-/// Where the first `count` steps lead.
+/// The assignment after the first `count` steps.
 fn after(steps: &[(String, &'static str)], count: usize) -> Assignment {
     steps[..count.min(steps.len())].iter().cloned().collect()
 }

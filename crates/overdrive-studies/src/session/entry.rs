@@ -14,7 +14,7 @@ use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tuning};
 pub struct Entry<'a> {
     /// The computation.
     pub workload: &'a Workload,
-    /// Where.
+    /// The device that it runs on.
     pub device: &'a Device<'a>,
     /// How.
     pub mode: Mode,

@@ -72,7 +72,7 @@ pub(super) fn resources(
 
 /// Most timings of a copy; their median is its time.
 const ROUNDS: usize = 5;
-/// Where copies took this long, those that were made are enough.
+/// If copies took this long, those that were made are enough.
 const LONG_NS: u64 = 1_000_000_000;
 
 /// Copies of the inputs to the device, and of the outputs from it.

@@ -11,7 +11,8 @@ pub struct Batch {
     pub x: Tensor,
     /// For texts of several lengths: i32 `[B, T]`, 1 for tokens and 0 for padding.
     pub mask: Option<Tensor>,
-    /// What each should give: i32 `[B]` classes or `[B, T]` next tokens, or f32 `[B]` quantities.
+    /// The expected answer to each: i32 `[B]` classes or `[B, T]` next tokens, or f32 `[B]`
+    /// quantities.
     pub labels: Tensor,
     /// How many bytes of text the labels of each sample stand for; empty where labels are not text.
     pub text_bytes: Vec<u64>,

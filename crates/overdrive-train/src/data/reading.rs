@@ -1,4 +1,4 @@
-//! What a user and a model say of the columns of a table before it is read.
+//! Statements of a user and a model about the columns of a table before it is read.
 
 use super::Target;
 use overdrive_formats::TableColumns;
@@ -8,7 +8,7 @@ use overdrive_formats::TableColumns;
 pub struct Reading {
     /// The column of labels, by its name or its number from 0; else the model's, else the last.
     pub label: Option<String>,
-    /// What labels are; else what the model has learnt, else what their nature says.
+    /// The kind of labels; else the model's, else the one that their nature suggests.
     pub target: Option<Target>,
     /// The columns that a model has learnt from, whose names and classes these must have.
     pub like: Option<TableColumns>,

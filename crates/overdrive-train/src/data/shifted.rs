@@ -6,7 +6,7 @@ use crate::TrainError;
 use overdrive_ir::Tensor;
 use sha2::{Digest, Sha256};
 
-/// Where the pixel at an image's place comes from: here, or from a neighbour.
+/// The source of the pixel at an image's place: the same place, or a neighbour.
 const MOVES: [[i64; 2]; 5] = [[0, 0], [0, 1], [0, -1], [1, 0], [-1, 0]];
 
 /// A part whose images `[.., H, W]` appear as they are and moved by one pixel in each direction;

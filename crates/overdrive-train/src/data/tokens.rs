@@ -17,7 +17,7 @@ const BYTES: usize = 256;
 /// Bytes that are looked at in one go.
 const CHUNK: usize = 1 << 16;
 
-/// Where the ids are.
+/// The place of the ids.
 #[derive(Debug)]
 enum Source {
     Memory(Vec<u8>),
@@ -156,8 +156,8 @@ impl Tokens {
     }
 }
 
-/// Where the last word of a chunk ends that certainly ends in it; without white space, where its
-/// last whole character ends.
+/// The end of the last word that certainly ends in a chunk; without white space, the end of its
+/// last whole character.
 fn end_of_words(chunk: &[u8]) -> usize {
     let starts_space =
         |at: &usize| chunk[*at].is_ascii_whitespace() && !chunk[at - 1].is_ascii_whitespace();

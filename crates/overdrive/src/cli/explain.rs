@@ -45,7 +45,7 @@ pub(crate) struct Explain {
     /// Needs no device but the one that plans
     #[arg(long, value_name = "AXIS=RANKS", requires = "training")]
     pub mesh: Option<Mesh>,
-    /// What those ranks share out among each other, beside the batch
+    /// The states that those ranks share out among each other, beside the batch
     #[arg(long, requires = "mesh")]
     pub shard: Option<ShardName>,
     /// Passes, steps, memory and notes as JSON on standard output

@@ -18,7 +18,7 @@ pub(crate) struct Optimize {
     /// `text` where the model has a tokenizer, else random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
-    /// What to reduce: `latency` (time of a call), `throughput` (time of a call of 32 samples),
+    /// Quantity to reduce: `latency` (time of a call), `throughput` (time of a call of 32 samples),
     /// `memory` (bytes on the device) or `size` (bytes of parameters)
     #[arg(long, default_value = "latency", value_name = "TARGET")]
     pub target: TargetName,

@@ -26,7 +26,7 @@ impl From<ModeName> for Mode {
     }
 }
 
-/// What is sharded over ranks.
+/// The states that are sharded over ranks.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShardName {
     /// The optimizer's states (ZeRO-1)

@@ -203,7 +203,7 @@ fn parts(note: &Note) -> (&str, &str, &str, Cow<'_, str>) {
     }
 }
 
-/// Where a step writes.
+/// The places that a step writes to.
 fn places(plan: &Plan, step: &Step) -> Vec<String> {
     let place = |place: &SlotPlace| match place {
         SlotPlace::Input(number) => format!("input {number}"),

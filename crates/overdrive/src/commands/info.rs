@@ -39,7 +39,7 @@ pub(crate) fn info(arguments: &Info, stop: &Stop) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-/// What there is on this machine.
+/// The processor, its instruction sets and the GPUs of this machine.
 struct Found {
     environment: Environment,
     backend: CpuBackend,
@@ -137,7 +137,8 @@ fn print_processor(found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What earlier runs compiled and chose for GPUs.
+/// Prints the caches of the kernels that earlier runs compiled and of the choices that they made
+/// for GPUs.
 fn print_caches() -> Result<(), Failure> {
     if let Some(cache) = Cache::of_user() {
         match cache.size() {
@@ -244,7 +245,7 @@ fn choices(part: &str, arguments: &Info) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-/// Where compiled kernels are kept, and how many.
+/// The folder of compiled kernels, and their number.
 fn cache_json() -> serde_json::Value {
     let Some(cache) = Cache::of_user() else { return serde_json::Value::Null };
     let size = cache.size().ok();

@@ -24,7 +24,7 @@ pub(crate) const REPORT: Contents = Contents {
     writes: |name| name == RESULTS || is_drawn(name),
     is_ours: has_results,
 };
-/// What `report` draws.
+/// The files that `report` draws.
 pub(crate) const PAGES: Contents =
     Contents { name: "results", writes: is_drawn, is_ours: has_results };
 
@@ -101,8 +101,8 @@ pub(crate) fn has_measurements(results: &Results) -> bool {
     results.records.iter().any(|record| record.outcome.measurement().is_some())
 }
 
-/// Writes results.json and what is drawn from it. Where the folder takes no results any more, they
-/// are kept elsewhere.
+/// Writes results.json and what is drawn from it. If the folder takes no results any more, they are
+/// kept elsewhere.
 pub(crate) fn write(place: &Place, results: &Results) -> Result<(), Failure> {
     write_results(place, results).map_err(|error| kept(&error, results))?;
     write_report(place, &Report::new(std::slice::from_ref(results))).map_err(|failure| {

@@ -211,7 +211,8 @@ fn told(arguments: &Run, place: &Place, results: &Results, stop: &Stop) -> Resul
     Ok(results.exit())
 }
 
-/// What the quantized models among the results are, and the commands that make them of the user's.
+/// Descriptions of the quantized models among the results, and the commands that make them of the
+/// user's.
 fn variants(results: &Results, arguments: &Run) -> Vec<Variant> {
     let variants = || results.records.iter().map(|r| r.case.configuration.variant.as_deref());
     let of_results = MODES.iter().filter(|mode| variants().any(|name| name == Some(mode.name)));

@@ -6,7 +6,7 @@ use overdrive::formats::huggingface::Tokenizer;
 use overdrive::studies::pretrained::{Labels, Pretrained, Problem};
 use overdrive::train::data::{Meaning, Parts, Rows, Target, Texts};
 
-/// Where they are from.
+/// The source of the texts.
 #[derive(Copy, Clone)]
 pub(super) struct TextsSource<'a> {
     /// The file.

@@ -163,7 +163,7 @@ fn again(arguments: &Train) -> String {
     command_with(&[], if arguments.resume { "" } else { "--resume" })
 }
 
-/// A failure of the loop. Where a file was not written, the checkpoint before it is whole.
+/// A failure of the loop. If a file was not written, the checkpoint before it is whole.
 fn unkept(error: TrainError, checkpoint: &Path, arguments: &Train) -> Failure {
     let unwritten =
         matches!(error, TrainError::File(_) | TrainError::Format(_) | TrainError::Io { .. });

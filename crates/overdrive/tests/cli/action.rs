@@ -115,7 +115,7 @@ struct Ended {
 }
 
 impl Runner {
-    /// Of one's own, for a pull request of a branch, with the inputs' defaults.
+    /// A runner in a folder of its own, for a pull request of a branch, with the inputs' defaults.
     fn new() -> Self {
         let folder = Folder::new();
         let programs = folder.path("programs");

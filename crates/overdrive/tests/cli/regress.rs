@@ -176,7 +176,7 @@ fn program(ns: u64) -> String {
     )
 }
 
-/// Where the repository's own tree is left alone, and no other one stays.
+/// Number of worktrees: 1 if the repository's own tree is left alone, and no other one stays.
 fn worktrees(folder: &Folder) -> usize {
     let mut command = Command::new("git");
     let listed = command.current_dir(folder.path("")).args(["worktree", "list"]).output().unwrap();

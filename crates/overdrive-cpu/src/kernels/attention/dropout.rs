@@ -96,7 +96,7 @@ fn entries<A: Score, I: Isa>() -> [LaneEntry; 2] {
     [I::entry::<Draw<A>>(), I::entry::<Apply<A>>()]
 }
 
-/// What [`Draw`] draws.
+/// Parameters of [`Draw`].
 struct Drawn<A> {
     kept: Kept<A>,
     seed: u64,

@@ -24,7 +24,7 @@ pub(super) struct AttentionGradShape<T: Element> {
     pub(super) depth: usize,
     /// Channels of v.
     pub(super) values: usize,
-    /// What scores are multiplied by to become powers of two.
+    /// Factor of scores that turns them into exponents of two.
     pub(super) factor: f64,
     /// Queries of a group, a multiple of the kernel's columns.
     pub(super) group: usize,
@@ -37,10 +37,10 @@ pub(super) struct AttentionGradShape<T: Element> {
 /// The parts of a worker's scratch.
 #[derive(Debug)]
 pub(super) struct AttentionGradScratch<'a, A> {
-    /// Of a group: q and dout as the right operands of scores and of slopes, and as those of the
+    /// For a group: q and dout as the right operands of scores and of slopes, and as those of the
     /// gradients of k and v.
     pub(super) group: [*mut u8; 4],
-    /// Of each block of a tile: k and v as left operands, and k as that of the gradient of q.
+    /// For each block of a tile: k and v as left operands, and k as that of the gradient of q.
     pub(super) tile: [*mut u8; 3],
     /// Scores and slopes, keys by queries; and the slopes of a score function.
     pub(super) scores: *mut A,
@@ -56,11 +56,11 @@ pub(super) struct AttentionGradScratch<'a, A> {
     /// Sums of dk and dv, key by channel.
     pub(super) dk: *mut A,
     pub(super) dv: *mut A,
-    /// Of a group, query by channel.
+    /// Sums of dq of a group, transposed: query by channel.
     pub(super) turned: *mut A,
     pub(super) visible: *mut u8,
     pub(super) functions: *mut u8,
-    /// What weights are multiplied by where some are dropped.
+    /// Factors of weights, if some are dropped.
     pub(super) kept: *mut A,
     _placed: PlacedParts<'a, 22>,
 }

@@ -114,7 +114,7 @@ where
             accumulate: false,
         };
         // SAFETY: block and group are packed. Scores and slopes have room for a block by a group.
-        // Of that, `seen` by `width` are touched. dq, dk and dv are the caller's alone.
+        // Only `seen` by `width` of it are touched. dq, dk and dv are the caller's alone.
         unsafe {
             let scored = product(left, right, scores, self.depth);
             if self.score((buffers, slots), (at, block), scored) == Visible::None {
@@ -141,7 +141,7 @@ where
     }
 
     /// Scores of the keys by the queries of a block, after the functions, hidden ones at the end of
-    /// the range. Where none is visible, none is computed.
+    /// the range. If no key is visible, no score is computed.
     ///
     /// # Safety
     /// As for [`block`](Self::block).

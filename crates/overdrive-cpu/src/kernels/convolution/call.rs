@@ -341,7 +341,7 @@ impl<T: Format> Convolution<T> {
         }
     }
 
-    /// Makes a panel of its rows. Where the rows are the panel already, ends it.
+    /// Makes a panel of its rows. If the rows are the panel already, ends it.
     ///
     /// # Safety
     /// The rows are there, over `depth`, and `to` has room for a panel.

@@ -1,8 +1,8 @@
 //! Weights, most often the left matrix, in the panels of the micro-kernel, per group and block of
 //! k.
 //!
-//! Where the weights never change, a step of the plan packs them once (`PackFilter`), and
-//! convolutions read its slot. Weights that training moves are packed in each call.
+//! If the weights never change, a step of the plan packs them once (`PackFilter`), and convolutions
+//! read its slot. Weights that training moves are packed in each call.
 #![allow(unsafe_code)] // Raw pointers into slots and buffers.
 
 use overdrive_ir::plan::{ConvolutionCall, Layout};

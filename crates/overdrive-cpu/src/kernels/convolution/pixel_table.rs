@@ -5,8 +5,8 @@
 //! copied one by one (`stage`). So the channels of several images are laid into one short run,
 //! which stays in the first-level cache. Rows of the right matrix are picked from the run by a
 //! table that is made once. The table works for any strides, dilations, padding and number of
-//! dimensions: padding is a place that holds a zero. Where a vector's places follow each other
-//! (taps of a step of 1, mostly), a masked load does it.
+//! dimensions: padding is a place that holds a zero. If a vector's places follow each other (taps
+//! of a step of 1, mostly), a masked load does it.
 // Raw pointers into the input and scratch; every place of the table is inside of the run.
 #![allow(unsafe_code)]
 
@@ -284,7 +284,7 @@ fn piece(places: &[u32]) -> Piece {
     Piece::Load { from, inside: inside().map(|(i, _)| 1 << i).sum() }
 }
 
-/// Where lines of the input begin, and bytes from a pixel of a line to the next. Axes that lie as
+/// Starts of the lines of the input, and bytes from a pixel of a line to the next. Axes that lie as
 /// one are one line.
 fn lines(axes: &[WindowAxis]) -> (Vec<isize>, isize) {
     let Some((last, rest)) = axes.split_last() else { return (vec![0], 0) };

@@ -81,7 +81,7 @@ pub(super) struct PixelSpan {
     pub(super) pixels: usize,
 }
 
-/// Where things are in a staged span, in units.
+/// Layout of a staged span, in units.
 #[derive(Clone, Copy, Debug)]
 struct StageLayout {
     first_line: usize,

@@ -106,8 +106,8 @@ __device__ __forceinline__ void finish(Sums& sums, Tile tile, const TensorMap& m
         if constexpr (STORE_BY_TMA) named_sync<1>(warpgroup, WARPGROUP);
 #pragma unroll
         for (int j = 0; j < SLICE; j += 16) {
-            // Of eight rows by eight outputs a thread has two rows of one output. So it has four
-            // such pairs of sixteen by sixteen.
+            // In each eight rows by eight outputs, a thread has two rows of one output. So it has
+            // four such pairs of sixteen by sixteen.
             OUT values[4][2];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

@@ -61,7 +61,7 @@ impl Description {
         self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
     }
 
-    /// Where the scale of operand `number` (A or B) of fp8 is, which multiplies the sums.
+    /// Sets the address of the fp8 scale of operand `number` (A or B), which multiplies the sums.
     pub(super) fn scale_address(&self, number: usize, address: u64) -> Result<(), Error> {
         let scales = [
             Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,

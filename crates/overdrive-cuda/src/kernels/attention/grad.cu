@@ -15,7 +15,7 @@
 // A warpgroup multiplies dq of the block before this one, so that it need not wait for the other's
 // dscores. Two warpgroups take turns (ping-pong): while one exponentiates, the other multiplies.
 //
-// Where there are few tiles, each is split among several tasks, whose dk and dv are added up by
+// If there are few tiles, each is split among several tasks, whose dk and dv are added up by
 // `attention_grad_round`. Channels past D and DV and rows past the end are zeros that TMA fills in
 // and clips.
 //
@@ -40,9 +40,9 @@ struct Grad {
     i32 splits, tasks;
 };
 
-// What is subtracted from the exponents of a row, in powers of two. With a score function it is in
-// units of the scores, since these may be the lowest number of all. A row that sees nothing has an
-// lse of -infinity. The shift of +infinity makes its weights 0.
+// The number that is subtracted from the exponents of a row, in powers of two. With a score
+// function it is in units of the scores, since these may be the lowest number of all. A row that
+// sees nothing has an lse of -infinity. The shift of +infinity makes its weights 0.
 __device__ __forceinline__ f32 shift_of(f32 lse) {
 #ifdef SLOPES
     constexpr f32 UNIT = 1.0f;

@@ -190,8 +190,8 @@ struct alignas(64) TensorMap {
 };
 #define COPIES_IN_BULK (__CUDA_ARCH__ >= 900)
 
-// Where the bulk copy engine puts 16 bytes of a line, so that the same of other lines are in other
-// banks.
+// The place to which the bulk copy engine swizzles 16 bytes of a line. The same bytes of other
+// lines are then in other banks.
 __device__ __forceinline__ int turned(int row, int piece) {
     return HALVES == 2 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3);
 }

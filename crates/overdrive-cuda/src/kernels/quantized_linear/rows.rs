@@ -220,7 +220,7 @@ fn copies_in_bulk(architecture: Architecture) -> bool {
     }
 }
 
-/// Where the rows of a view begin, in elements from its first, and the step along them.
+/// Starts of the rows of a view, in elements from its first, and the step along them.
 fn row_offsets(view: &View) -> (Vec<i64>, i64) {
     let sizes = view.ty.sizes();
     let (outer, last) = (&sizes[..sizes.len() - 1], sizes.len() - 1);

@@ -39,7 +39,7 @@ pub(super) struct WrittenOut<'b> {
     pub(super) cap: f64,
     /// Added to the scores, broadcasting.
     pub(super) bias: Option<Expr<'b>>,
-    /// Where a query sees a key, broadcasting.
+    /// Whether a query sees a key, broadcasting.
     pub(super) visible: Option<Expr<'b>>,
 }
 

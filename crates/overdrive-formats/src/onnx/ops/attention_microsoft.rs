@@ -92,7 +92,7 @@ fn attend<'b>(
     Ok(WrittenOut { scale, cap: 0.0, bias, visible }.apply([q, k, v])?[0])
 }
 
-/// Where a mask of 0 and 1, or lengths of key sequences `[B]`, lets keys be seen.
+/// Whether a mask of 0 and 1, or lengths of key sequences `[B]`, lets each key be seen.
 fn key_mask<'b>(mask: Expr<'b>, [batch, queries, keys]: [usize; 3]) -> Result<Expr<'b>, Fault> {
     let nonzero = |mask: Expr<'b>| mask.compare(Compare::Ne, mask.constant(0.0));
     match sizes(mask)?[..] {

@@ -1,9 +1,9 @@
 //! If, Loop and Scan, resolved while reading. Shapes must be known then, so trips and branches must
 //! be known too.
 //!
-//! Where data decides a branch, both sides are computed and one is selected, since a value has no
-//! side effects. Where one side cannot be built for the sizes at hand, the condition must be known.
-//! A branch that is not taken is not looked at. A loop runs as often as its count says. Its body
+//! If data decides a branch, both sides are computed and one is selected, since a value has no side
+//! effects. If one side cannot be built for the sizes at hand, the condition must be known. A
+//! branch that is not taken is not looked at. A loop runs as often as its count says. Its body
 //! stands in the graph once for each turn.
 
 use crate::onnx::axes::{axis, reverse, sizes};

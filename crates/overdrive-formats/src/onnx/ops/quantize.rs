@@ -127,8 +127,8 @@ pub(super) fn quantize<'b>(c: &Call<'_, 'b>) -> Outcome<'b> {
     one(codes(quotient, zero, dtype))
 }
 
-/// What is dequantized by its codes; `None` where zero points are not of their kind, or blocks are
-/// not covered.
+/// Codes, scales and zero points of a dequantized tensor; `None` where zero points are not of their
+/// kind, or blocks are not covered.
 fn by_codes<'b>(
     c: &Call<'_, 'b>,
     by: (i64, usize),

@@ -57,8 +57,8 @@ pub(super) fn scatter<'b>(
     vec![Some(dx), None, Some(du)]
 }
 
-/// Where updates overwrite one place, the last one stays: each writes its number, and looks whether
-/// it survived.
+/// If updates overwrite one place, the last one stays: each writes its number, and looks whether it
+/// survived.
 fn last_writer<'b>(g: &Gradient<'b, '_>, axes: &[usize]) -> Expr<'b> {
     let (x, indices, updates) = (g.inputs[0], g.inputs[1], g.inputs[2]);
     let rows: Vec<usize> = indices.sizes()[..indices.rank() - 1].to_vec();

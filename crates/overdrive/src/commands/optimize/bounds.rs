@@ -18,7 +18,7 @@ const SAMPLES: usize = 15;
 /// A share of a call from which on one bound explains its time.
 const EXPLAINS: f64 = 0.5;
 
-/// What a call has to do, and how fast the device does such work.
+/// The work of a call, and how fast the device does such work.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Bounds {
     /// Floating-point operations of a call of the float model.

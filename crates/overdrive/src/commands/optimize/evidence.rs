@@ -30,7 +30,7 @@ pub(super) struct Evidence {
     pub(super) asked: Asked,
     /// The model, data and machine.
     pub(super) about: About,
-    /// What bounds the float model; absent where the device's rates could not be had.
+    /// The bounds of the float model; absent where the device's rates could not be had.
     #[serde(default)]
     pub(super) bounds: Option<Bounds>,
     /// All that was measured.
@@ -52,7 +52,7 @@ pub(super) struct About {
     pub(super) data: Option<String>,
     /// Digest of what calibrates, chooses and judges.
     samples: String,
-    /// Where they are from.
+    /// The source of the samples.
     pub(super) source: String,
     /// `--shape`, the batch of a target among them.
     pub(super) shapes: Vec<(String, usize)>,

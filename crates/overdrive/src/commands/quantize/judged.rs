@@ -43,7 +43,7 @@ pub(in crate::commands) struct Samples<'a> {
     pub compared: Vec<Vec<Tensor>>,
     /// Inputs of timed calls by seed.
     pub draw: Box<dyn Fn(u64) -> Vec<Tensor> + 'a>,
-    /// Where they are from, in words.
+    /// The source of the samples, in words.
     pub source: &'static str,
     /// Data for a mode that learns; `None` without labels.
     pub parts: Option<Parts>,

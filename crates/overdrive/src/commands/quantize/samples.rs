@@ -1,4 +1,4 @@
-//! Where samples come from: a data set with labels, a text, the user's inputs, or random ones.
+//! Sources of samples: a data set with labels, a text, the user's inputs, or random ones.
 
 use super::chosen::refused;
 use super::judged::{Asked, Samples, judged_by_labels};

@@ -1,4 +1,4 @@
-//! What `quantize` prints, in lines of the terminal's width.
+//! Tables and lines that `quantize` prints, in the terminal's width.
 
 use super::times::{slowdown, sum_of_blocks};
 use crate::terminal::width;

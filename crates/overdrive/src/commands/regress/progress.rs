@@ -1,4 +1,4 @@
-//! Where a session of the gate is, and how long it may still take.
+//! The progress of a session of the gate, and how long it may still take.
 
 use crate::progress::{Looks, minutes, seen};
 use indicatif::ProgressBar;

@@ -19,7 +19,7 @@ use overdrive::train::{
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where in the folder of a published model its adapters lie, and how it was trained.
+/// Names of the adapters, and of the record of training, in the folder of a published model.
 pub(super) const ADAPTER: &str = "adapter";
 const TRAINING: &str = "training.json";
 

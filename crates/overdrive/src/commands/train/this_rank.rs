@@ -50,7 +50,7 @@ impl Rank {
         agreed.map_err(|error| failure(error, self.launch.rank))
     }
 
-    /// Where it runs.
+    /// The rank's place on its machine, and its link to the other ranks.
     pub(super) fn place(&self) -> OfRank {
         let Launch { local_rank, sharing, .. } = self.launch;
         OfRank { local_rank, sharing, communicator: Arc::clone(&self.communicator) }
