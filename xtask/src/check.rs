@@ -9,19 +9,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use crate::extent::{Extent, features};
 use crate::skips::{self, Skips};
 use crate::step::{Tally, stream};
 use crate::workspace::Workspace;
 use crate::{container, generate, patches, tidy};
-
-/// How much of the check to run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// All of it: what decides.
-    Full,
-    /// Without the docs and the patches: for the loop while one works.
-    Quick,
-}
 
 /// The end of the first failure's output, in lines, that the summary shows again.
 const TAIL: usize = 40;
@@ -61,15 +53,6 @@ const QUICK: &[Step] = &[
         cargo(workspace, &[&["test"], features(extent), &all].concat(), &[])
     }),
 ];
-
-/// The whole workspace; in full with the engine that the default build leaves out. Steps that
-/// compile name the same, so that each finds what the one before it has built.
-pub(crate) fn features(extent: Extent) -> &'static [&'static str] {
-    match extent {
-        Extent::Full => &["--workspace", "--features", "overdrive-foreign/tract"],
-        Extent::Quick => &["--workspace"],
-    }
-}
 
 /// The tests of ranks that mpirun starts, first of exchanges alone, then of the program.
 const MPI: [&[&str]; 2] = [

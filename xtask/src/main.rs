@@ -7,6 +7,7 @@
 mod check;
 mod container;
 mod dist;
+mod extent;
 mod generate;
 mod onnx_tests;
 mod ops_page;
@@ -21,6 +22,7 @@ mod workspace;
 
 use std::process::ExitCode;
 
+use extent::Extent;
 use workspace::Workspace;
 
 const USAGE: &str = "\
@@ -51,8 +53,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let workspace = Workspace::of_this_build();
     let outcome = match args[..] {
-        ["check"] => return check::run(&workspace, check::Extent::Full),
-        ["check", "--quick"] => return check::run(&workspace, check::Extent::Quick),
+        ["check"] => return check::run(&workspace, Extent::Full),
+        ["check", "--quick"] => return check::run(&workspace, Extent::Quick),
         ["tidy"] => tidy::run(&workspace),
         ["generate"] => generate::write(&workspace, generate::GENERATED),
         ["generate", "--check"] => generate::compare(&workspace, generate::GENERATED),

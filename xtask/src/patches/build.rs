@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::patch::Test;
-use crate::check::{Extent, features};
+use crate::extent::{Extent, features};
 use crate::skips;
 use crate::step::Tally;
 use crate::workspace::{TARGET_FOLDER, Workspace};
