@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use overdrive_cpu::{CpuBackend, InstructionSet};
 use overdrive_ir::eval::{States, eval, philox};
 use overdrive_ir::{
-    Array, Backend, BackendError, Buffer, DType, Graph, Mode, State, Tensor, Tuning,
+    Array, Backend, BackendError, Buffer, Builder, DType, Expr, Graph, Mode, State, Tensor, Tuning,
 };
 use testkit::{Tolerance, compare};
 
@@ -24,6 +24,23 @@ pub(crate) fn random(dtype: DType, shape: &[usize], seed: u64) -> Array {
         _ => philox::uniforms(seed, 0).take(count).map(|u| (u * 7.0).floor()).collect(),
     };
     Array::from(&Array::from_f64(dtype, shape, values).to_tensor())
+}
+
+/// The tolerance of results that are not rounded.
+pub(crate) const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
+
+/// A graph whose inputs have the types of `inputs`.
+pub(crate) fn graph(
+    name: &str,
+    inputs: &[Array],
+    f: impl for<'b> Fn(&'b Builder, &[Expr<'b>]) -> Vec<Expr<'b>>,
+) -> Graph {
+    let b = Builder::new(name);
+    let args: Vec<Expr<'_>> =
+        inputs.iter().enumerate().map(|(i, a)| b.input(&format!("x{i}"), a.ty())).collect();
+    let results = f(&b, &args);
+    results.iter().enumerate().for_each(|(i, result)| b.output(&format!("y{i}"), *result));
+    b.finish().expect("the test's graph is well typed")
 }
 
 /// A compiled graph with its buffers.
