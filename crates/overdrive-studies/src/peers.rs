@@ -6,6 +6,7 @@
 //! more [`Subject`](overdrive_bench::subject::Subject): it alternates with ours in one session,
 //! under the same rules of sampling. Its outputs are held against the same f64 reference.
 
+mod folder;
 mod frameworks;
 mod process;
 mod timed;

@@ -3,10 +3,11 @@
 //! The process runs in a private folder and finds its packages where the user installed them.
 //! Nothing is ever imported from the user's working folder, or from a folder that others can write.
 
-use super::frameworks::{FRAMEWORKS, Framework, MODULES, QUANTIZING};
+use super::folder::{folder, unwritable, with_modules};
+use super::frameworks::{FRAMEWORKS, Framework, QUANTIZING};
 use crate::Workload;
 use overdrive_bench::failure::Failure;
-use overdrive_process::{Running, Stop, program, python};
+use overdrive_process::{Running, Stop, python};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -245,29 +246,6 @@ impl Peer {
     }
 }
 
-/// Each peer of this process has a folder of its own, which nobody else can write.
-fn folder() -> Result<TempDir, Failure> {
-    let place = std::path::absolute(std::env::temp_dir()).unwrap_or_else(|_| std::env::temp_dir());
-    tempfile::Builder::new()
-        .prefix("overdrive-peer-")
-        .tempdir_in(&place)
-        .map_err(unwritable(&place))
-}
-
-/// Writes the modules that programs import. Returns the folders that the interpreter searches first
-/// for packages: this one, and the absolute paths in the user's `PYTHONPATH`.
-fn with_modules(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    for (name, text) in MODULES {
-        std::fs::write(folder.join(name), text).map_err(unwritable(folder))?;
-    }
-    let known = std::env::var_os("PYTHONPATH").unwrap_or_default();
-    Ok(std::iter::once(folder.to_owned()).chain(program::absolute_folders(&known)).collect())
-}
-
-fn unwritable(folder: &Path) -> impl Fn(std::io::Error) -> Failure {
-    move |e| Failure::failed(format!("{}: {e}", folder.display()))
-}
-
 /// The next answer.
 fn receive<T: DeserializeOwned>(pipe: &RefCell<Pipe>) -> Result<T, Failure> {
     let mut line = String::new();
@@ -360,19 +338,6 @@ mod tests {
                 .as_ref()
                 .map(|k| (k.by.as_deref(), k.variants.iter().map(String::as_str).collect()));
             assert_eq!(found, expected, "{answer}");
-        }
-    }
-
-    #[test]
-    fn programs_find_their_modules_before_anything_else() {
-        let folder = folder().expect("it can be written");
-        let folders = with_modules(folder.path()).expect("it can be written");
-        assert_eq!(folders.first().map(PathBuf::as_path), Some(folder.path()));
-        for (name, text) in MODULES {
-            assert_eq!(
-                std::fs::read_to_string(folder.path().join(name)).expect("it is there"),
-                text
-            );
         }
     }
 
