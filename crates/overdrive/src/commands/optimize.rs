@@ -13,6 +13,7 @@ mod parts;
 mod replay;
 mod step;
 mod told;
+mod tried;
 mod written;
 
 use super::quantize::{Samples, Subject};

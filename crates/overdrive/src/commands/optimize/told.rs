@@ -2,10 +2,11 @@
 //! sensitive, and how to repeat it. On the terminal, and as Markdown.
 
 use super::evidence::Evidence;
+use super::tried::tried;
 use crate::failure::Failure;
 use crate::terminal::width;
 use overdrive::bench::digits;
-use overdrive::bench::table::{Align, Table, cell, indented, markdown_table, terminal_table};
+use overdrive::bench::table::{Align, Table, indented, markdown_table, terminal_table};
 use overdrive::optimize::{Asked, Decision, Fate, Form, Judgement, Outcome, Target, Tried};
 use overdrive::report::charts::Chart;
 #[cfg(feature = "plots")]
@@ -115,7 +116,8 @@ fn fronts(asked: &Asked, decision: &Decision) -> Vec<Chart> {
 
 /// All of the page. The decision comes last, so that a terminal still shows it at the end.
 pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
-    let mut all = vec![tried(&evidence.asked, decision)];
+    let (lines, table) = tried(&evidence.asked, decision);
+    let mut all = vec![Section { title: "What was tried", lines, table: Some(table) }];
     all.extend(sensitive(evidence));
     all.push(Section { title: DECISION, lines: verdict(&evidence.asked, decision), table: None });
     all.push(Section { title: "How it was found", lines: about(evidence, decision), table: None });
@@ -193,7 +195,7 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
     lines
 }
 
-/// What is timed.
+/// The thing that is timed, in words.
 fn timed(asked: &Asked) -> String {
     match asked.decode {
         Some(before) => format!("a token after {before}"),
@@ -254,78 +256,6 @@ fn lost(asked: &Asked, judged: &Judgement) -> String {
         );
     }
     text
-}
-
-/// Everything that was tried, with its fate. Modes of one format that were not judged have one row.
-fn tried(asked: &Asked, decision: &Decision) -> Section {
-    let columns = [
-        ("form", Align::Left),
-        ("time", Align::Right),
-        ("95 %", Align::Right),
-        ("size", Align::Right),
-        ("lost", Align::Right),
-        ("fate", Align::Left),
-    ];
-    let mut table = Table::new(&columns);
-    let float_bytes = decision.tried.first().and_then(|float| float.bytes);
-    let is_known = |one: &&Tried| one.fate != Fate::NotReached || one.time.is_some();
-    let known: Vec<&Tried> = decision.tried.iter().filter(is_known).collect();
-    let alike = |a: &&Tried, b: &&Tried| {
-        let judged = |one: &Tried| one.chosen_by.is_some() || one.format.is_empty();
-        a.format == b.format && a.fate == b.fate && !judged(a) && !judged(b)
-    };
-    for rows in known.chunk_by(alike) {
-        let one = rows[0];
-        let share = one.bytes.zip(float_bytes);
-        let share = share.map(|(bytes, float)| format!("{:.3}x", bytes as f64 / float as f64));
-        let more = match rows.len() {
-            1 => String::new(),
-            count => format!(" and {} more", count - 1),
-        };
-        let interval = one.time.filter(|time| time[1] < time[2]);
-        table.push(vec![
-            format!("{}{}{more}", if one.on_front { "* " } else { "" }, one.form.said()),
-            cell(one.time.map(|time| format!("{:.3}x", time[0]))),
-            cell(interval.map(|[_, low, high]| format!("{low:.2} to {high:.2}"))),
-            cell(share),
-            cell(one.lost().map(|lost| format!("{lost:.4}"))),
-            fate(&one.fate),
-        ]);
-    }
-    let unit = asked.metric.unit_of_loss();
-    let lost = match unit.strip_prefix("of ") {
-        Some(metric) => metric.to_owned(),
-        None => format!("{unit} of {}", asked.metric.name()),
-    };
-    let mut lines = vec![format!(
-        "time and size (bytes of parameters) as shares of the float model's; lost is {lost}; * \
-         nothing is as fast, as small and as good",
-    )];
-    let left: Vec<&str> = decision
-        .tried
-        .iter()
-        .filter(|one| !is_known(one))
-        .map(|one| one.form.name.as_str())
-        .collect();
-    if !left.is_empty() {
-        lines.push(format!("not reached: {}", left.join(", ")));
-    }
-    Section { title: "What was tried", lines, table: Some(table.without_unknown_columns()) }
-}
-
-fn fate(fate: &Fate) -> String {
-    match fate {
-        Fate::Brought => "as brought".to_owned(),
-        Fate::Beside => "float, in another engine".to_owned(),
-        Fate::Taken => "PASS, taken".to_owned(),
-        Fate::NoBetterThanFloat => "no better than float".to_owned(),
-        Fate::Beaten(by) => format!("beaten by {by}, not judged"),
-        Fate::Kept => "keeps the limit".to_owned(),
-        Fate::LosesTooMuch => "loses too much".to_owned(),
-        Fate::Judged(verdict) => verdict.name().to_owned(),
-        Fate::Declined(reason) => reason.clone(),
-        Fate::NotReached => "not reached".to_owned(),
-    }
 }
 
 /// The groups of layers that cost most, dearest first.
