@@ -5,8 +5,9 @@ the same place of the cache. Needs torch and transformers; downloads nothing.
     python3 peers/decode_step.py FOLDER --before 512 [--dtype bf16] [--sequences 1] [--samples 50]
 
 A line of JSON for each way: `eager`, `compile` (torch.compile with CUDA graphs), both with a static
-cache of `--before` tokens and one more. A sample is the time of a call on the device (on the host,
-where there is no GPU), from the token's id to its logits. The token before is not waited for.
+cache of `--before` tokens and one more. A sample is the time of a call, from the token's id to its
+logits. It is taken on the device, or on the host if there is no GPU. The token before is not waited
+for.
 """
 
 import argparse

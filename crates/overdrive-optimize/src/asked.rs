@@ -42,8 +42,7 @@ pub enum Effort {
 pub struct Asked {
     /// The quantity to reduce.
     pub target: Target,
-    /// Where the time of decoding counts in place of a call's: the tokens before the one that is
-    /// timed.
+    /// Tokens before the one that is timed, if the time of decoding counts in place of a call's.
     #[serde(default)]
     pub decode: Option<usize>,
     /// The metric that judges.

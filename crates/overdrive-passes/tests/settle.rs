@@ -1,5 +1,5 @@
-//! The last questions about each step: a device that exists only as data says how much scratch it
-//! takes, and whether a kernel takes operands that lie so.
+//! The last questions about each step: how much scratch it takes, and whether a kernel takes
+//! operands that lie so. A device that exists only as data answers them.
 
 use overdrive_ir::plan::{Note, Space, StepKind};
 use overdrive_ir::{

@@ -1,8 +1,8 @@
 //! The most scratch that a product takes, before it is known which candidate computes it.
 //!
-//! Tuning chooses later, among candidates that all keep to it. cuBLASLt may take its workspace, and
-//! sums may wait for an epilogue that it does not have. Kernels of ours take none, unless they
-//! cannot store the results.
+//! Tuning chooses later, among candidates that all keep to it. A product by cuBLASLt may take the
+//! library's workspace, and sums may wait for an epilogue that it does not have. Kernels of ours
+//! take none, unless they cannot store the results.
 
 use super::candidate::halves_of;
 use super::epilogue::is_printable;

@@ -48,7 +48,7 @@ __device__ __forceinline__ f32 fast_div(f32 x, f32 y) {
     return z;
 }
 __device__ __forceinline__ f32 fast_reciprocal(f32 x) { return fast_div(1.0f, x); }
-// Of at least 1, which needs no scaling.
+// Expects x of at least 1, which needs no scaling.
 __device__ __forceinline__ f32 reciprocal_of_large(f32 x) {
     f32 y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -122,7 +122,7 @@ impl GgufType {
     }
 }
 
-/// Where a matrix stands in a model.
+/// The place of a matrix in a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum MatrixPlace {
     Inside,

@@ -112,7 +112,7 @@ impl Lines {
             f16::from_f32(largest / SIX_BITS)
         };
         let (scale, least) = (unit(|line| line.scale), unit(|line| line.least));
-        // Of a unit that is 0 the codes are 0, whatever their scale.
+        // If the unit is 0, the codes are 0, whatever their scale.
         let units =
             |number: f32, unit: f16| (number / unit.to_f32()).round().clamp(0.0, SIX_BITS) as u8;
         let parts = lines.map(|line| [units(line.scale, scale), units(line.least, least)]);
@@ -204,7 +204,7 @@ pub(super) fn q6_k(x: &[f32], out: &mut Vec<u8>) {
     let scales: [f32; 16] = from_fn(|part| signed_scale(&x[16 * part..][..16]));
     let most = scales.iter().fold(0.0f32, |most, x| if x.abs() > most.abs() { *x } else { most });
     let unit = f16::from_f32(most / -128.0);
-    // Of a unit that is 0 the codes are 0, whatever their scale.
+    // If the unit is 0, the codes are 0, whatever their scale.
     let units = scales.map(|scale| (scale / unit.to_f32()).round().clamp(-128.0, 127.0) as i8);
     let codes: [u8; 256] = from_fn(|at| {
         let scale = unit.to_f32() * f32::from(units[at / 16]);

@@ -1,8 +1,8 @@
 //! Layers of GPTQ.
 //!
 //! `qweight` i32 `[K/8, N]` has eight rows of a column in a word, the first in the lowest bits.
-//! `qzeros` i32 `[G, N/8]` has eight columns in a word. `scales` are f16 `[G, N]`. `g_idx` i32 `[K]`
-//! is the group of each row.
+//! `qzeros` i32 `[G, N/8]` has eight columns in a word. `scales` are f16 `[G, N]`. `g_idx` i32
+//! `[K]` is the group of each row.
 //!
 //! `checkpoint_format` says whether a zero point is stored less 1 (`gptq`) or as it is
 //! (`gptq_v2`). Source: `qlinear_cuda.py` of AutoGPTQ, and `convert_gptq_v1_to_v2_format` of

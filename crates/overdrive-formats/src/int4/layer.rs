@@ -223,7 +223,7 @@ pub(super) fn mislabelled(
         .remedy("the file is mislabelled: fetch or write the folder again")
 }
 
-/// What is unpacked into a layer's codes must be of so many words.
+/// Errs unless the tensor that is unpacked into a layer's codes has the expected sizes, in words.
 pub(super) fn check_words(
     (path, name): (&Path, &str),
     part: &str,
@@ -270,7 +270,7 @@ fn unsigned(tensor: &Tensor) -> Vec<u8> {
         for column in 0..k {
             let at = row * k + column;
             let code = tensor.bytes()[at / 2] >> (4 * (at % 2)) & 15;
-            // Of four bits, adding 8 turns the highest one over.
+            // In four bits, adding 8 turns the highest one over.
             codes[column * n + row] = code ^ OFFSET;
         }
     }

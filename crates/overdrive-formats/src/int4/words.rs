@@ -53,7 +53,7 @@ const GEMM: &str = "gemm";
 const LESS_ONE: &str = "gptq";
 const AS_THEY_ARE: &str = "gptq_v2";
 
-/// What a config.json says of such a folder.
+/// The entry of a config.json about such a folder.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Int4Config {
     /// The format.

@@ -22,7 +22,7 @@ use std::ops::Range;
 const FAR: usize = 16;
 
 /// Brings steps into one launch where the device can and should. The slots of one launch live at
-/// once, and it may take the scratch of each. Where a memory limit has no room for that, only steps
+/// once, and it may take the scratch of each. If a memory limit has no room for that, only steps
 /// that hand nothing on and take no more scratch are brought together.
 pub(crate) fn join(plan: &mut Plan, target: &dyn Target, tuning: &Tuning) {
     let Some(limit) = tuning.memory_limit else {

@@ -193,7 +193,7 @@ impl<'l> Boundary<'l> {
         Some(largest)
     }
 
-    /// What each channel is to be divided by.
+    /// The divisor of each channel.
     fn factors(&self, moved: &Moved<'l>) -> Vec<f64> {
         let [channels, inputs] = self.made_by.shape;
         let mut made = vec![0.0f64; channels];

@@ -64,7 +64,7 @@ pub(super) fn gptq(
         let of_rows = |inputs: &ColumnInputs| inputs.costs.repeat(alike);
         inputs.iter().flat_map(of_rows).collect()
     };
-    // Where all rows share a grid, they share one.
+    // If rows have no grids of their own, all of them share one.
     let shared = (counts[0] != n).then(|| best_grid(&values, &costs(), format, scale));
     let mut grids = vec![Grid { scale: 1.0, zero: 0.0 }; n * counts[1]];
     let of_grids = grids.chunks_mut((alike * counts[1]).max(1));

@@ -26,7 +26,8 @@ pub struct OutputErrors {
 }
 
 impl OutputErrors {
-    /// Of the layers of `float` that have codes in `quantized`; both are bound to the same sizes.
+    /// The errors of those layers of `float` that have codes in `quantized`. Both graphs are bound
+    /// to the same sizes.
     ///
     /// # Errors
     /// When a graph is damaged.

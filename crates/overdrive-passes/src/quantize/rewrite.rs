@@ -185,11 +185,11 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
     Some(format!("expected {}, found {}", refused.expected, refused.found))
 }
 
-/// What GPTQ knows of inputs, which layers that read one value share: queries, keys and values, a
-/// gate and what it gates.
+/// Statistics of inputs for GPTQ. Layers that read one value share them: queries, keys and values,
+/// a gate and the layer that it gates.
 struct SharedInputs {
     of: Value,
-    /// Of each group of channels.
+    /// One for each group of channels.
     inputs: Vec<ColumnInputs>,
 }
 

@@ -79,7 +79,7 @@ pub enum Additions {
     None,
 }
 
-/// What becomes of the biases of quantized layers.
+/// Whether the biases of quantized layers change.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Biases {
@@ -103,7 +103,7 @@ pub struct Quantization {
     /// Whether states may be added that the float graph lacks.
     #[serde(default)]
     pub additions: Additions,
-    /// What becomes of biases.
+    /// Whether biases change.
     #[serde(default)]
     pub biases: Biases,
 }

@@ -14,7 +14,7 @@ use overdrive_models::{Activation, Rotary};
 use std::num::NonZero;
 use std::path::Path;
 
-/// What errors about the original point to.
+/// The file that errors about the original point to.
 const CONFIG: &str = "config.json";
 
 /// Base of rotary frequencies where config.json names none, of all kin that are written.

@@ -13,7 +13,7 @@ use overdrive_passes::layers;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// What errors about the folder point to.
+/// The file that errors about the folder point to.
 const CONFIG: &str = "config.json";
 
 /// Sizes of groups that the kernels of vLLM take.

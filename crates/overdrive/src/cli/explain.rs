@@ -37,8 +37,8 @@ pub(crate) struct Explain {
     #[command(flatten)]
     pub subject: SubjectArguments,
     /// Most memory of the device that the plan may take, states and the scratch of a GPU's kernels
-    /// included: `512MiB`, `4GiB`, or bytes. To fit, a training step recomputes values, and on a GPU
-    /// moves moments and values to host memory
+    /// included: `512MiB`, `4GiB`, or bytes. To fit, a training step recomputes values, and on a
+    /// GPU moves moments and values to host memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
     /// The training step as one of these ranks takes it, each with its part of the batch: `data=4`.

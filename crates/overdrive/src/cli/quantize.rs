@@ -23,7 +23,7 @@ pub(crate) struct Quantize {
         required_unless_present_any = ["search", "sensitivity"]
     )]
     pub modes: Vec<String>,
-    /// Where to write the model: a folder, or one file, NAME.onnx, whose dimensions are free, or
+    /// Place to write the model to: a folder, or one file, NAME.onnx, whose dimensions are free, or
     /// NAME.gguf, which llama.cpp reads. For an .onnx model the folder has a model.onnx too
     #[arg(
         short,

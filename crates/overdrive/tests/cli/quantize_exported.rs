@@ -21,7 +21,7 @@ fn codes(file: &Tensors, layer: &str) -> Vec<u8> {
     let [rows, columns] = [words.ty().sizes()[0], words.ty().sizes()[1]];
     let is_gptq = file.contains_key(&format!("{layer}.g_idx"));
     let [n, k] = if is_gptq { [columns, rows * 8] } else { [columns * 8, rows] };
-    // Where column `i` of eight stands in a word of AWQ.
+    // The place of column `i` of eight in a word of AWQ.
     const PLACES: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
     let of = |row: usize, column: usize| match is_gptq {
         true => code(words, (column / 8 * n + row) * 8 + column % 8),

@@ -201,7 +201,7 @@ struct OfCaptures {
     sums: usize,
 }
 
-/// Where everything lies, before any device has seen the call.
+/// Places of all tensors and sums, before any device has seen the call.
 struct GradLayout {
     staging: Staging<TransferShape>,
     /// q, dout, k, v, dk, dv, dq: where the kernels find each, and the view that it has there.

@@ -67,7 +67,7 @@ impl Staging<TransferShape> {
         offset
     }
 
-    /// Where an operand is read, and the view that it has there.
+    /// The place where an operand is read, and the view that it has there.
     pub(super) fn operand(&mut self, view: &View) -> Result<(Home, View), Refusal> {
         if is_copied(view) {
             return Ok((Home::There(ViewStart::new(view)), view.clone()));

@@ -61,8 +61,8 @@ impl Bounds {
         })
     }
 
-    /// In words, for a call (or what else is timed) of the float model that takes so long and has so
-    /// many bytes of parameters.
+    /// In words, for a call (or what else is timed) of the float model that takes so long and has
+    /// so many bytes of parameters.
     pub(super) fn said(&self, timed: &str, ns: f64, parameters: u64) -> String {
         let arithmetic = self.flops as f64 / self.flops_per_s * 1e9;
         let reading = parameters as f64 / self.bytes_per_s * 1e9;

@@ -78,8 +78,8 @@ pub(super) struct OwnMachine<'a> {
 }
 
 impl<'a> OwnMachine<'a> {
-    /// Of a model and the samples that judge it, on a device. A step of decoding and other engines
-    /// can be given to it.
+    /// The machine for a model and the samples that judge it, on a device. A step of decoding and
+    /// other engines can be given to it.
     pub(super) fn new(
         (backend, subject, samples): (&'a dyn Backend, &'a Subject, &'a Samples<'a>),
         (clock, progress, stop): (&'a dyn Clock, &'a Spinner, &'a Stop),

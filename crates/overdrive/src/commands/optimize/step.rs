@@ -1,5 +1,5 @@
-//! The step of decoding, which `--decode` times in place of a whole call: one more token of each
-//! sequence, with the keys and values of those before it in caches.
+//! The step of decoding, which `--decode` times in place of a whole call. It computes one more
+//! token of each sequence, with the keys and values of those before it in caches.
 
 use crate::commands::quantize::{Chosen, Subject};
 use crate::failure::Failure;

@@ -131,7 +131,7 @@ fn float(arguments: &Quantize) -> Result<(Box<Pretrained>, Template), Failure> {
     Ok((model, template))
 }
 
-/// What judges the file that was written.
+/// The judge of the file that was written.
 struct FileJudge<'a> {
     arguments: &'a Quantize,
     backend: &'a dyn Backend,

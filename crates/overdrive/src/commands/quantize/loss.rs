@@ -1,4 +1,4 @@
-//! What a smaller model loses against `--max-loss`.
+//! The loss of a smaller model against `--max-loss`.
 
 use crate::cli::Quantize;
 use crate::failure::Failure;
