@@ -184,8 +184,8 @@ fn the_scratch_of_a_gradient_of_attention_is_in_its_plan() {
     assert!(matches!(refused, Err(PlanError::OverLimit { .. })), "{refused:?}");
 }
 
-/// What a kernel does not take is a step of the host in the plan itself, which says why: types that
-/// are packed or have no arithmetic, and dimensions that do not merge.
+/// A step that no kernel takes is one of the host in the plan itself, which says why. There are
+/// types that are packed or have no arithmetic, and dimensions that do not merge.
 #[test]
 fn what_no_kernel_takes_is_a_step_of_the_host_in_the_plan() {
     let sorted = |dtype: DType| {

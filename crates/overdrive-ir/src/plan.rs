@@ -197,9 +197,9 @@ impl Plan {
         states.map(|id| self.slot(id).bytes() as u64).sum()
     }
 
-    /// The most bytes of a memory space that a call takes: the arenas there, the states, inputs,
-    /// outputs and constants that lie there, and in main memory the scratch of steps. What belongs
-    /// to no plan is not counted: the scratch of a processor's threads, and what the driver and
+    /// The most bytes of a memory space that a call takes: the arenas there, and the states, inputs,
+    /// outputs and constants that lie there. Main memory also has the scratch of steps. It does not
+    /// count what belongs to no plan: the scratch of a processor's threads, and what the driver and
     /// compiled kernels hold.
     pub fn peak_bytes(&self, space: Space) -> u64 {
         let constants =
