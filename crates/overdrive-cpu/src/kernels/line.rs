@@ -15,6 +15,8 @@ pub(crate) struct NamedKernel {
     pub(super) regions: fn(&[Graph]) -> Option<Decline>,
     /// Why it does not take this form of the op, or operands of these types.
     pub(super) declines: fn(&Operation, &[TensorType]) -> Option<Decline>,
+    /// Why it does not take operands and results that lie so.
+    pub(super) lies_wrong: fn(&KernelCall) -> Option<Decline>,
     /// Compiles a call.
     pub(super) compile: Compile,
 }
@@ -23,7 +25,8 @@ impl NamedKernel {
     /// Takes every form of an op without regions, and hands its result to no epilogue.
     pub(super) const fn new(op: &'static str, compile: Compile) -> Self {
         let regions = |regions: &[Graph]| (!regions.is_empty()).then_some(Decline::NoKernel);
-        Self { op, takes_epilogue: false, regions, declines: |_, _| None, compile }
+        let (declines, lies_wrong) = (|_: &_, _: &[_]| None, |_: &_| None);
+        Self { op, takes_epilogue: false, regions, declines, lies_wrong, compile }
     }
 
     /// A kernel of a primitive that moves elements.

@@ -1,6 +1,6 @@
 //! The table of kernels, a line each, and the CPU's answers to requests to run one.
 
-use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, View};
+use overdrive_ir::plan::{GemmCall, Instr, KernelCall, KernelOp, StepKind, View};
 use overdrive_ir::{Call, DType, Decline, Kernel, Plan};
 
 use super::line::CompiledCall;
@@ -52,7 +52,11 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Kernel, Decline> {
             Ok(Kernel::default())
         }
         // The scratch of threads belongs to no plan.
-        Call::Step(_) => Ok(Kernel::default()),
+        Call::Step(step) => {
+            let StepKind::Kernel(call) = &step.kind else { return Ok(Kernel::default()) };
+            let wrong = find(&name_of(call)).and_then(|kernel| (kernel.lies_wrong)(call));
+            wrong.map_or(Ok(Kernel::default()), Err)
+        }
         Call::Joined(..) | Call::Faster(..) => Err(Decline::NoKernel),
     }
 }
@@ -77,12 +81,16 @@ fn find(op: &str) -> Option<&'static NamedKernel> {
     KERNELS.iter().find(|kernel| kernel.op == op)
 }
 
+fn name_of(call: &KernelCall) -> String {
+    match &call.op {
+        KernelOp::Prim(prim, _) => prim.name(),
+        KernelOp::Composite(op, _) => op.name().to_owned(),
+    }
+}
+
 /// Compiles a named kernel.
 pub(crate) fn compile(plan: &Plan, call: &KernelCall) -> CompiledCall {
-    let name = match &call.op {
-        KernelOp::Prim(prim, _) => prim.name().to_owned(),
-        KernelOp::Composite(op, _) => op.name().to_owned(),
-    };
+    let name = name_of(call);
     let none = || Unsupported::new(format!("`{name}` has no kernel on the CPU"));
     let kernel = find(&name).ok_or_else(none)?;
     match (&call.op, kernel.compile) {

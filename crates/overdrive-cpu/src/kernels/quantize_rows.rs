@@ -1,19 +1,17 @@
 //! `quantize_rows`: activations as a product by quantized weights takes them, a row at a time.
 //!
 //! This is a kernel of its own and no fused loop, because the cost per row counts. A loop calls a
-//! dozen kernels for the few vectors of a short row or a block of 32. Some cases are the
-//! reference's: codes of less than a byte, results that do not lie row after row, rows of no
-//! elements, and f64.
+//! dozen kernels for the few vectors of a short row or a block of 32.
 #![allow(unsafe_code)] // Rows of slots.
 
 use half::{bf16, f16};
 use overdrive_ir::ops::QuantizeRows;
 use overdrive_ir::plan::{KernelCall, View};
-use overdrive_ir::{DType, OpRef, Plan, SlotId};
+use overdrive_ir::{DType, Decline, OpRef, Operation, Plan, SlotId, TensorType};
 
 use super::dense_rows::{DenseRows, Number, numbers_at};
 use super::line::{Compile, NamedKernel};
-use crate::exec::{Host, Runnable, Unsupported};
+use crate::exec::{Runnable, Unsupported};
 use crate::quantized::RowQuantizer;
 use crate::slots::SlotTable;
 use crate::threads::{Apart, Pool};
@@ -22,25 +20,45 @@ use crate::threads::{Apart, Pool};
 const TASK: usize = 16 << 10;
 
 /// `quantize_rows`.
-pub(super) const KERNEL: NamedKernel =
-    NamedKernel::new("quantize_rows", Compile::Composite(compile));
+pub(super) const KERNEL: NamedKernel = NamedKernel {
+    declines,
+    lies_wrong,
+    ..NamedKernel::new("quantize_rows", Compile::Composite(compile))
+};
 
-fn compile(plan: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
+fn declines(op: &Operation, operands: &[TensorType]) -> Option<Decline> {
+    let (op, x) = (op.composite::<QuantizeRows>()?, operands.first()?);
+    let reason = if RowQuantizer::new(op).is_none() {
+        "codes of less than a byte".to_owned()
+    } else if x.sizes().last() == Some(&0) {
+        "rows of no elements".to_owned()
+    } else if !matches!(x.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        format!("activations of {}", x.dtype)
+    } else {
+        return None;
+    };
+    Some(Decline::Because(format!("its kernel does not take {reason}")))
+}
+
+/// Declines results that do not lie row after row, and an x that lies backwards.
+fn lies_wrong(call: &KernelCall) -> Option<Decline> {
+    let is_backward = call.operands[0].strides.iter().any(|&stride| stride < 0);
+    let is_apart = call.results.iter().any(|view| view.as_ref().is_none_or(|v| !v.is_dense()));
+    (is_backward || is_apart)
+        .then(|| Decline::Because("its kernel reads and writes row after row".to_owned()))
+}
+
+fn compile(_: &Plan, call: &KernelCall, op: &OpRef) -> Result<Box<dyn Runnable>, Unsupported> {
     let op = op.downcast::<QuantizeRows>().expect("the table is by name");
     let x = &call.operands[0];
     let results: Vec<&View> = call.results.iter().flatten().collect();
-    let whole = results.len() == 1 + usize::from(op.scales_rows())
-        && results.iter().all(|view| view.is_dense());
-    let forward = x.strides.iter().all(|&stride| stride >= 0);
-    let empty = x.ty.sizes().last() == Some(&0);
-    let (Some(quantizer), true) = (RowQuantizer::new(op), whole && forward && !empty) else {
-        return Ok(Box::new(Host::new(plan, call)?));
-    };
+    let quantizer =
+        RowQuantizer::new(op).ok_or_else(|| Unsupported::new("codes without a kernel"))?;
     Ok(match x.ty.dtype {
         DType::F32 => Box::new(Quantization::<f32>::new(x, &results, quantizer)?),
         DType::F16 => Box::new(Quantization::<f16>::new(x, &results, quantizer)?),
         DType::BF16 => Box::new(Quantization::<bf16>::new(x, &results, quantizer)?),
-        _ => Box::new(Host::new(plan, call)?),
+        other => return Err(Unsupported::new(format!("activations of {other}"))),
     })
 }
 
