@@ -43,7 +43,7 @@ impl Narrow for bf16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         #[cfg(target_arch = "x86_64")]
         if InstructionSet::Avx512.is_usable() {
-            // SAFETY: the CPU has the instructions.
+            // SAFETY: the CPU has AVX-512, as the line above asked.
             return unsafe { round_to_bf16_avx512(from, to) };
         }
         round_to_bf16(from, to);

@@ -34,14 +34,14 @@ simd!(I16x16: i32 => i32, [__m256i; 8], _mm256_setzero_si256, load_eight, _mm256
 /// 131,072 products does.
 #[inline(always)]
 unsafe fn dot_bytes(a: __m512i, b: __m512i, acc: __m512i) -> __m512i {
-    // SAFETY: called where AVX512-VNNI is.
+    // SAFETY: only `i8_vnni` calls this, where AVX512-VNNI is.
     unsafe { _mm512_dpbusd_epi32(acc, a, b) }
 }
 
 /// Adds the dot products of pairs of i16.
 #[inline(always)]
 unsafe fn dot_words(a: __m256i, b: __m256i, acc: __m256i) -> __m256i {
-    // SAFETY: called where AVX2 is.
+    // SAFETY: only `i8_avx2` calls this, where AVX2 is.
     unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(a, b)) }
 }
 
@@ -67,14 +67,15 @@ unsafe fn load_pairs(from: *const i32) -> __m512 {
 
 #[inline(always)]
 unsafe fn splat_pair(pair: i32) -> __m512 {
-    // SAFETY: called where AVX-512 is.
+    // SAFETY: only `bf16_avx512` calls this, where AVX-512 is.
     unsafe { _mm512_castsi512_ps(_mm512_set1_epi32(pair)) }
 }
 
 /// Adds the dot products of pairs.
 #[inline(always)]
 unsafe fn dot_pairs(a: __m512, b: __m512, acc: __m512) -> __m512 {
-    // SAFETY: called where AVX512-BF16 is; a vector of pairs has the bits of a vector of f32.
+    // SAFETY: only `bf16_avx512` calls this, where AVX512-BF16 is; a vector of pairs has the bits
+    // of a vector of f32.
     unsafe {
         let [a, b] = [a, b].map(|pairs| std::mem::transmute::<__m512, __m512bh>(pairs));
         _mm512_dpbf16_ps(acc, a, b)

@@ -260,7 +260,8 @@ where
         let factor = if self.shape.functions.has_score() { 1.0 } else { LOG2_E };
         for lane in 0..self.shape.group {
             let at = [b, h, first + lane.min(queries - 1)];
-            // SAFETY: the operands have the query.
+            // SAFETY: the operands have the query, as `lane` stays below their number; each row of
+            // numbers has `group` lanes.
             unsafe {
                 let [lse, delta] =
                     [3, 5].map(|i| *element::<T::Acc>(&self.operands[i], at, slots).cast_const());

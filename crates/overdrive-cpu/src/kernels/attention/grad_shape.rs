@@ -106,7 +106,7 @@ where
         ]));
         let at = placed.starts;
         // Lanes beyond the queries are computed too, and numbers that nobody wrote may be slow.
-        // SAFETY: the parts have the elements.
+        // SAFETY: scores and slopes were placed with `matrix` elements each.
         unsafe {
             at[7].cast::<T::Acc>().write_bytes(0, matrix);
             at[8].cast::<T::Acc>().write_bytes(0, matrix);

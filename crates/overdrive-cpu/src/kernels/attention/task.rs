@@ -331,7 +331,8 @@ where
             }
             return packed.cast_const();
         }
-        // SAFETY: each part has its room.
+        // SAFETY: scores and rounded probabilities have room for a block of keys by a panel, and
+        // `seen` is at most the block's keys.
         unsafe {
             let from = std::slice::from_raw_parts(scores, count);
             let to = std::slice::from_raw_parts_mut(rounded.cast::<T>(), count);
