@@ -5,9 +5,9 @@ the same place of the cache. Needs torch and transformers; downloads nothing.
     python3 peers/decode_step.py FOLDER --before 512 [--dtype bf16] [--sequences 1] [--samples 50]
 
 A line of JSON for each way: `eager`, `compile` (torch.compile with CUDA graphs), both with a static
-cache of `--before` tokens and one more. A sample is the time of a call, from the token's id to its
-logits. It is taken on the device, or on the host if there is no GPU. The token before is not waited
-for.
+cache of `--before` tokens. Each call adds one, up to 256 more. A sample is the time of a call, from
+the token's id to its logits. It is taken on the device, or on the host if there is no GPU. The
+token before is not waited for.
 """
 
 import argparse
@@ -17,6 +17,9 @@ import time
 
 import torch
 import transformers
+
+# Tokens of the cache behind those before; calls fill it one by one.
+ROOM = 256
 
 
 def timed(call, samples):
@@ -55,7 +58,7 @@ def main():
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[asked.dtype]
     model = transformers.AutoModelForCausalLM.from_pretrained(asked.folder, dtype=dtype)
     model = model.eval().to(device)
-    cache = transformers.StaticCache(config=model.config, max_cache_len=asked.before + 1)
+    cache = transformers.StaticCache(config=model.config, max_cache_len=asked.before + ROOM)
     ids = torch.ones((asked.sequences, asked.before), dtype=torch.long, device=device)
     positions = torch.arange(asked.before, device=device)
     model(ids, past_key_values=cache, cache_position=positions, use_cache=True)

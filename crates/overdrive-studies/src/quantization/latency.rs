@@ -13,7 +13,7 @@ use overdrive_bench::runner::{Runner, Stop};
 use overdrive_bench::session_calls::{CallTarget, Calls};
 use overdrive_bench::subject::Subject;
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::{Backend, DType, Graph, Mode, Session, State, Tensor, Tuning};
+use overdrive_ir::{Backend, DType, Graph, Session, State, Tensor, Tuning};
 use overdrive_passes::{ModelBlock, blocks};
 use std::collections::BTreeMap;
 
@@ -61,8 +61,8 @@ pub fn latency_of_blocks(
     blocks.into_iter().map(timed).collect()
 }
 
-/// The times of bound graphs, in their order, then those of rivals. Inputs are those of `draw` for
-/// a seed. A graph's outputs are compared with those of a separate run of the same graph, and must
+/// The times of bound graphs in the device's fastest mode, in their order, then those of rivals.
+/// Inputs are those of `draw` for a seed. A graph's outputs are compared with those of a separate run of the same graph, and must
 /// be equal up to rounding. How near they are to the float model is judged elsewhere.
 ///
 /// # Errors
@@ -90,7 +90,8 @@ pub fn latency_on(
 ) -> Result<Vec<Timed>, Failure> {
     let mut compiled: Vec<(Box<dyn Session>, State)> = Vec::new();
     for (backend, graph) in placed {
-        let session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
+        let mode = backend.description().fastest_mode();
+        let session = backend.compile(graph, mode, &Tuning::default())?.session()?;
         compiled.push((session, State::initial(graph, *backend)?));
     }
     let own = |(backend, graph): (&dyn Backend, &Graph), inputs: &[Tensor]| {

@@ -13,7 +13,7 @@ use overdrive_bench::measurement::Measurement;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::{Note, Results};
 use overdrive_bench::work::{Items, Work};
-use overdrive_ir::{Graph, GraphError, Mode, Tensor};
+use overdrive_ir::{Graph, GraphError, Tensor};
 use overdrive_passes::{MODES, QuantizationMode, bind};
 use overdrive_train::data::{FOLDS, Subset};
 use std::collections::BTreeSet;
@@ -168,7 +168,9 @@ pub(super) fn case(
     workload: &Workload,
     mode: Option<&QuantizationMode>,
 ) -> Case {
-    let mut case = Entry::plain(workload, context.device(), Mode::Compile).case(STUDY);
+    let device = context.device();
+    let fastest = device.backend.description().fastest_mode();
+    let mut case = Entry::plain(workload, device, fastest).case(STUDY);
     case.configuration.variant = mode.map(|mode| mode.name.to_owned());
     case
 }
