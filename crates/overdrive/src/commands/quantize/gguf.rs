@@ -63,7 +63,8 @@ pub(super) fn quantize(arguments: &Quantize, path: &Path) -> Result<Exit, Failur
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
     let samples = samples(Asked::of(arguments), (backend, &template), Some(&*model))?;
-    let threads = NonZero::new(devices::threads(&arguments.machine)).unwrap_or(NonZero::MIN);
+    let threads =
+        NonZero::new(devices::threads(&arguments.machine)).unwrap_or(NonZero::<usize>::MIN);
     let filled = place.fill(|staged| -> Result<(), Left> {
         let notes = model.write_gguf(staged, ty, threads).map_err(Failure::bad_input)?;
         let again = model.read_gguf(staged).map_err(Failure::harness)?;
