@@ -30,6 +30,7 @@ mod learned;
 mod least_error;
 mod linear_algebra;
 mod modes;
+mod on_cores;
 mod output_errors;
 mod rescale;
 mod rewrite;

@@ -5,6 +5,7 @@ use super::gptq::{ColumnInputs, gptq};
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};
 use super::least_error::least_error;
+use super::on_cores::on_cores;
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
@@ -88,9 +89,8 @@ pub(super) fn prepare(
     evidence: &Evidence,
 ) -> Result<Layers, GraphError> {
     let (found, mut skipped) = layers(graph)?;
-    let mut prepared = Vec::new();
+    let mut accepted = Vec::new();
     let mut simplified = Vec::new();
-    let mut shared = None;
     for layer in found {
         let Some(mut scheme) = quantization.of(&layer.name) else {
             skipped.push(Skipped {
@@ -113,8 +113,12 @@ pub(super) fn prepare(
             skipped.push(Skipped { layer: layer.name, reason });
             continue;
         }
+        accepted.push((layer, scheme));
+    }
+    let encoded = round_all(graph, &accepted, evidence)?;
+    let mut prepared = Vec::new();
+    for ((layer, scheme), encoded) in accepted.into_iter().zip(encoded) {
         let refused = |m: Mismatch| refused(&layer, m);
-        let encoded = round((graph, &layer), &scheme, evidence, &mut shared).map_err(refused)?;
         let input = match scheme.activations {
             Activations::Static(element) => {
                 let grid = input_grid(&layer, element, quantization, evidence).map_err(refused)?;
@@ -144,7 +148,8 @@ pub(super) fn conclude(
             weight_error: relative_error(&prepared.layer.rows(graph), &prepared.encoded.decode()),
         }
     };
-    let reports = layers.iter().map(report).collect();
+    let weights = |prepared: &Prepared| prepared.layer.shape[0] * prepared.layer.shape[1];
+    let reports = on_cores(&layers, weights, report);
     let coded: Vec<_> = layers.iter().map(|prepared| (&prepared.layer, prepared.coded())).collect();
     let quantized = rebuild(graph, &coded, &|coded, product| coded.build(product))?;
     Ok(Quantized { graph: quantized, layers: reports, skipped, simplified })
@@ -214,6 +219,26 @@ impl SharedInputs {
         };
         Ok(&last.insert(shared).inputs)
     }
+}
+
+/// The codes of each layer. GPTQ, whose layers share what it knows of inputs, has threads of its
+/// own; all else is rounded layer by layer on all cores.
+fn round_all(
+    graph: &Graph,
+    layers: &[(Layer, Scheme)],
+    evidence: &Evidence,
+) -> Result<Vec<Encoded>, GraphError> {
+    let weights = |(layer, _): &(Layer, Scheme)| layer.shape[0] * layer.shape[1];
+    let alone = on_cores(layers, weights, |(layer, scheme)| {
+        let alone = !scheme.rounding.reads_inputs();
+        alone.then(|| round((graph, layer), scheme, evidence, &mut None))
+    });
+    let mut shared = None;
+    let finish = |((layer, scheme), alone): (&(Layer, Scheme), Option<_>)| {
+        let together = || round((graph, layer), scheme, evidence, &mut shared);
+        alone.unwrap_or_else(together).map_err(|mismatch| refused(layer, mismatch))
+    };
+    layers.iter().zip(alone).map(finish).collect()
 }
 
 fn round(

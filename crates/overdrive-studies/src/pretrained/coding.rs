@@ -93,22 +93,6 @@ impl Coding {
         Ok(found)
     }
 
-    /// Columns that share a scale, where all layers have as many; else the numbers that differ.
-    pub(super) fn group(&self) -> Result<usize, Vec<usize>> {
-        let groups: BTreeSet<usize> = self
-            .layers
-            .values()
-            .filter_map(|scheme| match scheme.weights.block {
-                Granularity::Group(size) => Some(size),
-                _ => None,
-            })
-            .collect();
-        match groups.iter().copied().collect::<Vec<_>>()[..] {
-            [group] => Ok(group),
-            _ => Err(groups.into_iter().collect()),
-        }
-    }
-
     /// The layers that the folder holds as `[in, out]`, of those that have codes; `float` is the
     /// graph of the architecture.
     pub(super) fn input_major(&self, float: &Graph) -> Result<BTreeSet<String>, GraphError> {

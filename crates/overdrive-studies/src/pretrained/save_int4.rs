@@ -8,8 +8,8 @@ use super::architecture::Architecture;
 use super::{Coding, Pretrained, PretrainedError};
 use overdrive_formats::int4::{self, Int4Format, Int4Head};
 use overdrive_formats::{FormatError, Tensors};
-use overdrive_ir::Graph;
-use overdrive_passes::layers;
+use overdrive_ir::{Granularity, Graph};
+use overdrive_passes::{Layer, layers};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -61,12 +61,21 @@ impl Pretrained {
             let expected = "an output layer in float, as readers of awq have it";
             return Err(refused("lm_head", expected, "codes").into());
         }
-        let several = |found: Vec<usize>| {
+        let several = |found: &BTreeSet<usize>| {
             let sizes: Vec<String> = found.iter().map(usize::to_string).collect();
             let expected = format!("groups of one size, which {name} has for all layers");
             refused("group_size", &expected, &format!("groups of {}", sizes.join(", ")))
         };
-        Ok(coding.group().map_err(several)?)
+        // A layer of fewer inputs than a group has one group, of as many.
+        let group = |layer: &Layer| match coding.layers.get(&layer.name)?.weights.block {
+            Granularity::Group(size) => Some(size.min(layer.shape[1])),
+            _ => None,
+        };
+        let groups: BTreeSet<usize> = all.iter().filter_map(group).collect();
+        match groups.iter().copied().collect::<Vec<_>>()[..] {
+            [group] => Ok(group),
+            _ => Err(several(&groups).into()),
+        }
     }
 
     /// Writes `graph`, which `quantize` made of the graph of this model, to `folder`. Returns notes
@@ -97,7 +106,9 @@ impl Pretrained {
         };
         let mut config = self.described.to_json();
         config["quantization_config"] = format.quantization_config(group, head);
-        self.describe(coding, &mut config);
+        let mut coding = coding.clone();
+        coding.layers.values_mut().for_each(|s| s.weights.block = Granularity::Group(group));
+        self.describe(&coding, &mut config);
         self.write_as(folder, &config, &tensors)?;
         let note = format!(
             "groups of {group}: vLLM takes groups of 32, 64 or 128, Overdrive reads the folder"
