@@ -2,7 +2,7 @@
 """Writes a model with the architecture of a well-known one and random weights, for timings. The
 time of a call does not depend on the values of the weights.
 
-    python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama FOLDER
+    python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama FOLDER [bf16]
     python3 peers/random_weights.py resnet50 FILE.onnx
 
 Folders are in Hugging Face's format. Needs numpy and safetensors; resnet50 needs onnx.
@@ -142,13 +142,23 @@ FOLDERS = {
 }
 
 
-def write_folder(name, folder):
-    from safetensors.numpy import save_file
+def bf16(x):
+    """The upper halves of x, to the nearest."""
+    return ((x.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+
+
+def write_folder(name, folder, dtype):
+    from safetensors import serialize_file
 
     config, tensors = FOLDERS[name]()
+    stored = {"float32": lambda x: x, "bfloat16": bf16}[dtype]
+    files = {
+        key: {"dtype": dtype, "shape": x.shape, "data": stored(np.ascontiguousarray(x)).tobytes()}
+        for key, x in tensors.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}, indent=1))
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype}, indent=1))
+    serialize_file(files, folder / "model.safetensors", {"format": "pt"})
 
 
 def resnet50(path):
@@ -207,8 +217,8 @@ def resnet50(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
 
 
-name, out = sys.argv[1:]
+name, out, *rest = sys.argv[1:]
 if name == "resnet50":
     resnet50(out)
 else:
-    write_folder(name, Path(out))
+    write_folder(name, Path(out), "bfloat16" if rest == ["bf16"] else "float32")

@@ -42,11 +42,6 @@ struct CachedSession {
     outputs: [Buffer; 1],
 }
 
-/// The power of two that so many tokens are rounded up to.
-fn bucket(tokens: usize, most: usize) -> usize {
-    tokens.next_power_of_two().clamp(SHORTEST.min(most), most)
-}
-
 /// The pages of these caches, all free.
 fn pool_of(caches: Caches) -> Option<PagePool> {
     caches.pages.map(|pages| PagePool::new(pages, caches.sequences))
@@ -79,7 +74,7 @@ impl<'a> CachedDecoder<'a> {
         format: DType,
     ) -> Result<Self, DecodeError> {
         let (context, tokens) = (model.context(), asked.capacity);
-        let capacity = bucket(tokens.min(context), context);
+        let capacity = Self::room(tokens.min(context), context);
         let pages = asked.pages.map(|pages| {
             let size = NonZeroUsize::new(capacity).map_or(pages.size, |most| pages.size.min(most));
             // More could never be taken.
@@ -96,6 +91,12 @@ impl<'a> CachedDecoder<'a> {
         let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
         let pool = pool_of(caches);
         Ok(Self { backend, mode, model, format, state, caches, compiled, seen, pool })
+    }
+
+    /// The capacity of caches for so many tokens, of a model that reads `most`: the next power of
+    /// two.
+    pub fn room(tokens: usize, most: usize) -> usize {
+        tokens.next_power_of_two().clamp(SHORTEST.min(most), most)
     }
 
     /// A decoder of the same weights, which the device holds once for both, with empty caches.
@@ -143,7 +144,7 @@ impl<'a> CachedDecoder<'a> {
         match prompt {
             0 => Err(DecodeError::EmptyPrompt),
             found if found > capacity => Err(DecodeError::Full { capacity, found }),
-            _ => Ok(Span::Prefill { tokens: bucket(prompt, capacity), caches }),
+            _ => Ok(Span::Prefill { tokens: Self::room(prompt, capacity), caches }),
         }
     }
 

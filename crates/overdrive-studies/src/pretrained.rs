@@ -43,7 +43,7 @@ use names::{Fitted, fit, layer_of};
 use overdrive_formats::huggingface::{Config, Tokenizer};
 use overdrive_formats::int4::{self, Int4Config};
 use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
-use overdrive_ir::{DType, Graph, GraphError, Init};
+use overdrive_ir::{DType, Description, Graph, GraphError, Init};
 use serde_json::Value;
 use source::PretrainedSource;
 use std::collections::BTreeMap;
@@ -223,16 +223,31 @@ impl Pretrained {
         })
     }
 
-    /// The 16-bit format that most of the model's numbers are stored in, if one is; a model with
-    /// codes has none.
-    pub fn stored_half(&self) -> Option<DType> {
-        let numbers = |dtype: DType| -> usize {
-            let of_it = self.weights.values().filter(|w| w.ty().dtype == dtype);
-            of_it.map(|w| w.ty().elements()).sum()
+    /// Whether a state holds codes, or something beside them.
+    fn is_coded(&self, state: &str) -> bool {
+        let holds = |layer: &String| {
+            state.strip_prefix(layer.as_str()).is_some_and(|rest| rest.starts_with('.'))
         };
-        let all: usize = self.weights.values().map(|w| w.ty().elements()).sum();
-        let halves = [DType::F16, DType::BF16].into_iter();
-        halves.filter(|_| self.coding.is_none()).find(|&half| 2 * numbers(half) > all)
+        self.coding.as_ref().is_some_and(|coding| coding.layers.keys().any(holds))
+    }
+
+    /// The 16-bit format that most of the model's numbers are stored in, if one is. Layers with
+    /// codes do not count.
+    pub fn stored_half(&self) -> Option<DType> {
+        let floats = || self.weights.iter().filter(|(name, _)| !self.is_coded(name));
+        let numbers = |dtype: DType| -> usize {
+            let of_it = floats().filter(|(_, w)| w.ty().dtype == dtype);
+            of_it.map(|(_, w)| w.ty().elements()).sum()
+        };
+        let all: usize = floats().map(|(_, w)| w.ty().elements()).sum();
+        [DType::F16, DType::BF16].into_iter().find(|&half| 2 * numbers(half) > all)
+    }
+
+    /// That format, if a device decodes in it. A processor multiplies codes with activations in
+    /// f32.
+    pub fn native_half(&self, device: &Description) -> Option<DType> {
+        let half = self.stored_half().filter(|half| device.native_halves.contains(half));
+        half.filter(|_| self.coding.is_none() || device.replays)
     }
 
     /// The model of whole sequences: dimensions `batch` and `tokens`.

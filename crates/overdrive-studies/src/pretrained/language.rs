@@ -15,22 +15,14 @@ impl LanguageModel for Pretrained {
         Ok(self.loaded(self.unloaded(span, format)?))
     }
 
-    /// A model with codes is in f32 beside them.
+    /// Codes and their scales stay as they are.
     fn unloaded(&self, span: Span, format: DType) -> Result<Graph, GraphError> {
         let graph = declared(self.coding.as_ref(), self.architecture.span(span)?)?;
         if format == DType::F32 {
             return Ok(graph);
         }
-        if let Some(coding) = &self.coding {
-            return Err(GraphError {
-                op: "generate".into(),
-                scope: self.name.clone(),
-                expected: "weights without codes for a 16-bit format".into(),
-                found: format!("{} layers with codes ({})", coding.layers.len(), coding.mode),
-                remedy: "leave out `--dtype`, or use the folder that was quantized".into(),
-            });
-        }
-        let stored = store(&graph, &|_, ty| (ty.rank() > 1).then_some(format))?;
+        let is_matrix = |name: &str, rank: usize| rank > 1 && !self.is_coded(name);
+        let stored = store(&graph, &|name, ty| is_matrix(name, ty.rank()).then_some(format))?;
         precision(&stored, &Recipe { contractions: format })
     }
 }

@@ -98,7 +98,10 @@ fn a_decoder_is_timed_by_the_token() {
     let stored = decision(&folder, "out");
     assert_eq!(stored["asked"]["decode"], 6);
     assert!(stored["record"]["sessions"].as_array().is_some_and(|all| !all.is_empty()));
-    folder.line("generate out/model --device cpu --prompt hand --max-tokens 3").ends(0, &[]);
+    let line = "generate out/model --device cpu --prompt hand --max-tokens 3";
+    folder.line(line).ends(0, &["3 made", "codes and f32 weights"]);
+    // Codes stay, and everything else is in the format.
+    folder.line(&format!("{line} --dtype bf16")).ends(0, &["3 made", "codes and bf16 weights"]);
     // Times of whole calls are no continuation of times of tokens.
     of("--max-loss 50 --resume -o out").ends(2, &["cannot resume", "--decode is 6"]);
     of("--decode 100000 -o no").ends(2, &["--decode 100000", "expected at most"]);

@@ -95,8 +95,8 @@ fn format_of(
             ))),
         };
     };
-    let stored = pretrained.stored_half();
-    let native = stored.filter(|half| backend.description().native_halves.contains(half));
+    let stored = pretrained.stored_half().filter(|_| pretrained.coding.is_none());
+    let native = pretrained.native_half(backend.description());
     if let (None, Some(half), None) = (asked, stored, native) {
         note!(
             "note: {half} weights are widened to f32: this device has no instructions for products \

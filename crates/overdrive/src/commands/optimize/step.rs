@@ -3,7 +3,7 @@
 
 use crate::commands::quantize::{Chosen, Subject};
 use crate::failure::Failure;
-use overdrive::decoding::LanguageModel;
+use overdrive::decoding::{CachedDecoder, LanguageModel};
 use overdrive::ir::{Backend, DType, Graph, GraphError, Tensor};
 use overdrive::models::{Caches, Span};
 use overdrive::studies::pretrained::{Coding, Pretrained};
@@ -14,8 +14,12 @@ use serde_json::Value;
 pub(super) struct DecodingStep<'a> {
     model: &'a Pretrained,
     caches: Caches,
-    /// Format of the float model's matrices, keys and values, as `generate` has it on this device.
+    /// Tokens before the one that is timed.
+    before: usize,
+    /// Format of matrices, keys and values, as `generate` has it on this device.
     format: DType,
+    /// Whether a device replays graphs: it has that format beside codes too.
+    replays: bool,
 }
 
 impl<'a> DecodingStep<'a> {
@@ -34,9 +38,9 @@ impl<'a> DecodingStep<'a> {
             ));
         };
         let (most, capacity) = (model.context(), before + 1);
-        let half = model.stored_half();
-        let format = half.filter(|half| backend.description().native_halves.contains(half));
-        let (caches, format) = (Caches::of(sequences, capacity), format.unwrap_or(DType::F32));
+        let format = model.native_half(backend.description()).unwrap_or(DType::F32);
+        let room = CachedDecoder::room(capacity, most);
+        let caches = Caches::of(sequences, room);
         model
             .unloaded(Span::Step { caches }, format)
             .map_err(|error| refused(error.to_string()))?;
@@ -46,7 +50,8 @@ impl<'a> DecodingStep<'a> {
                 most.saturating_sub(1)
             )));
         }
-        Ok(Self { model, caches, format })
+        let replays = backend.description().replays;
+        Ok(Self { model, before, caches, format, replays })
     }
 
     /// The step of the float model, or of a form of it.
@@ -56,7 +61,8 @@ impl<'a> DecodingStep<'a> {
             Some(Chosen { name, made, .. }) => {
                 let coding = Coding::of(name, made, Value::Null);
                 let model = self.model.with_codes(&made.graph, coding);
-                model.graph(Span::Step { caches: self.caches }, DType::F32)
+                let format = if self.replays { self.format } else { DType::F32 };
+                model.graph(Span::Step { caches: self.caches }, format)
             }
         }
     }
@@ -66,16 +72,15 @@ impl<'a> DecodingStep<'a> {
         Self { format: DType::F32, ..*self }.graph(None)
     }
 
-    /// A token of each sequence, at the last place of its cache.
+    /// A token of each sequence, behind those before it.
     pub(super) fn inputs(&self, seed: u64) -> Vec<Tensor> {
-        let Caches { sequences, capacity, .. } = self.caches;
+        let sequences = self.caches.sequences;
         let vocabulary = self.model.architecture.vocabulary() as u64;
         let token = |sequence: u64| (seed.wrapping_mul(7919) + 31 * sequence) % vocabulary.max(1);
         let tokens: Vec<i128> = (0..sequences as u64).map(|one| token(one).into()).collect();
-        let last = capacity - 1;
         let place = match sequences {
-            1 => Tensor::scalar(DType::I64, last as f64),
-            _ => Tensor::from_ints(DType::I64, [sequences], &vec![last as i128; sequences]),
+            1 => Tensor::scalar(DType::I64, self.before as f64),
+            _ => Tensor::from_ints(DType::I64, [sequences], &vec![self.before as i128; sequences]),
         };
         vec![Tensor::from_ints(DType::I32, [sequences, 1], &tokens), place]
     }
