@@ -5,7 +5,7 @@ time of a call does not depend on the values of the weights.
     python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama FOLDER [bf16]
     python3 peers/random_weights.py resnet50 FILE.onnx
 
-Folders are in Hugging Face's format. Needs numpy and safetensors; resnet50 needs onnx.
+Folders are in Hugging Face's format. Needs numpy; resnet50 needs onnx.
 """
 
 import json
@@ -148,17 +148,21 @@ def bf16(x):
 
 
 def write_folder(name, folder, dtype):
-    from safetensors import serialize_file
-
     config, tensors = FOLDERS[name]()
-    stored = {"float32": lambda x: x, "bfloat16": bf16}[dtype]
-    files = {
-        key: {"dtype": dtype, "shape": x.shape, "data": stored(np.ascontiguousarray(x)).tobytes()}
-        for key, x in tensors.items()
-    }
+    stored, word = {"float32": (lambda x: x, "F32"), "bfloat16": (bf16, "BF16")}[dtype]
+    header, end, parts = {"__metadata__": {"format": "pt"}}, 0, []
+    for key, x in tensors.items():
+        parts.append(stored(np.ascontiguousarray(x)).tobytes())
+        begin, end = end, end + len(parts[-1])
+        header[key] = {"dtype": word, "shape": list(x.shape), "data_offsets": [begin, end]}
+    # Data begins at a multiple of eight bytes.
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype}, indent=1))
-    serialize_file(files, folder / "model.safetensors", {"format": "pt"})
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.writelines(parts)
 
 
 def resnet50(path):
