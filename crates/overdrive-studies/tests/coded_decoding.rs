@@ -1,5 +1,5 @@
 //! A decoder with codes in some layers computes the same in a 16-bit format as in f32, but for
-//! rounding; its codes and their scales stay as they are.
+//! rounding. Its codes and their scales stay as they are.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

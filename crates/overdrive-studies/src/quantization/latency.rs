@@ -62,8 +62,9 @@ pub fn latency_of_blocks(
 }
 
 /// The times of bound graphs in the device's fastest mode, in their order, then those of rivals.
-/// Inputs are those of `draw` for a seed. A graph's outputs are compared with those of a separate run of the same graph, and must
-/// be equal up to rounding. How near they are to the float model is judged elsewhere.
+/// Inputs are those of `draw` for a seed. A graph's outputs are compared with those of a separate
+/// run of the same graph, and must be equal up to rounding. How near they are to the float model is
+/// judged elsewhere.
 ///
 /// # Errors
 /// When the back end cannot compile or run one of them.

@@ -20,7 +20,12 @@ impl Machine for OwnMachine<'_> {
             Effort::Normal => !mode.is_trained(),
             Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
         });
-        let mut rungs: Vec<Rung> = tried.map(|mode| self.rung(mode)).collect();
+        let mut tried: Vec<&QuantizationMode> = tried.collect();
+        // A step of decoding reads every weight for one token: fewest bits are most promising.
+        if self.step.is_some() {
+            tried.sort_by_key(|mode| mode.quantization().scheme.weights.element.bits());
+        }
+        let mut rungs: Vec<Rung> = tried.into_iter().map(|mode| self.rung(mode)).collect();
         // Modes of one format stand together, in the order in which formats come.
         let mut formats: Vec<String> = Vec::new();
         for rung in &rungs {
