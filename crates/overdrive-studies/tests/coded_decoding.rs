@@ -36,11 +36,12 @@ fn logits(model: &Pretrained, format: DType) -> Vec<f32> {
 
 #[test]
 fn a_format_beside_codes_only_rounds() {
-    for mode in ["int8-dynamic", "int4-rtn"] {
+    // A rounding may move an activation to the next of its codes.
+    for (mode, in_f16) in [("int8-dynamic", 0.05), ("int4-rtn", 0.01)] {
         let model = coded(mode);
         let exact = logits(&model, DType::F32);
         let size = exact.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-        for (format, share) in [(DType::BF16, 0.05), (DType::F16, 0.01)] {
+        for (format, share) in [(DType::BF16, 0.05), (DType::F16, in_f16)] {
             let found = logits(&model, format);
             let off = found.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off > 0.0 && off < share * size, "{mode} in {format}: {off} of {size}");
