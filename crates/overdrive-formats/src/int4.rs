@@ -2,7 +2,7 @@
 //!
 //! A graph has the states `layer.weight` i4 `[N, K]`, `layer.weight_scale` f32 `[N, G]` and, of
 //! asymmetric codes, `layer.weight_zero_point` i4 `[N, G]`. A file has them transposed, in words of
-//! eight codes, with scales in f16; [`gptq`] and [`awq`] say how. A number is
+//! eight codes, with scales in f16; `gptq` and `awq` say how. A number is
 //! `(code - zero) * scale` in both. Codes and zero points are unsigned in a file: ours plus 8.
 //! Invariant: what is read is bit for bit what was written. Source: `quantization_config` and the
 //! layers of AutoGPTQ, GPTQModel and AutoAWQ, as `transformers` and vLLM read them.
