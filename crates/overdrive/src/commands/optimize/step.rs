@@ -4,7 +4,7 @@
 use crate::commands::quantize::{Chosen, Subject};
 use crate::failure::Failure;
 use overdrive::decoding::{CachedDecoder, LanguageModel};
-use overdrive::ir::{Backend, DType, Graph, GraphError, Tensor};
+use overdrive::ir::{Backend, DType, Description, Graph, GraphError, Tensor};
 use overdrive::models::{Caches, Span};
 use overdrive::studies::pretrained::{Coding, Pretrained};
 use serde_json::Value;
@@ -16,10 +16,7 @@ pub(super) struct DecodingStep<'a> {
     caches: Caches,
     /// Tokens before the one that is timed.
     before: usize,
-    /// Format of matrices, keys and values, as `generate` has it on this device.
-    format: DType,
-    /// Whether a device replays graphs: it has that format beside codes too.
-    replays: bool,
+    device: &'a Description,
 }
 
 impl<'a> DecodingStep<'a> {
@@ -27,7 +24,7 @@ impl<'a> DecodingStep<'a> {
     pub(super) fn of(
         subject: &'a Subject,
         (before, sequences): (usize, usize),
-        backend: &dyn Backend,
+        backend: &'a dyn Backend,
     ) -> Result<Self, Failure> {
         let refused = |text: String| Failure::bad_input(format!("--decode {before}: {text}"));
         let Some(model) = subject.published() else {
@@ -38,11 +35,11 @@ impl<'a> DecodingStep<'a> {
             ));
         };
         let (most, capacity) = (model.context(), before + 1);
-        let format = model.native_half(backend.description()).unwrap_or(DType::F32);
+        let device = backend.description();
         let room = CachedDecoder::room(capacity, most);
         let caches = Caches::of(sequences, room);
         model
-            .unloaded(Span::Step { caches }, format)
+            .unloaded(Span::Step { caches }, DType::F32)
             .map_err(|error| refused(error.to_string()))?;
         if capacity > most {
             return Err(refused(format!(
@@ -50,26 +47,27 @@ impl<'a> DecodingStep<'a> {
                 most.saturating_sub(1)
             )));
         }
-        let replays = backend.description().replays;
-        Ok(Self { model, before, caches, format, replays })
+        Ok(Self { model, before, caches, device })
     }
 
-    /// The step of the float model, or of a form of it.
+    /// The step of the float model, or of a form of it, in the format in which `generate` has it.
     pub(super) fn graph(&self, form: Option<&Chosen>) -> Result<Graph, GraphError> {
+        let step = |model: &Pretrained| {
+            let format = model.native_half(self.device).unwrap_or(DType::F32);
+            model.graph(Span::Step { caches: self.caches }, format)
+        };
         match form {
-            None => self.model.graph(Span::Step { caches: self.caches }, self.format),
+            None => step(self.model),
             Some(Chosen { name, made, .. }) => {
                 let coding = Coding::of(name, made, Value::Null);
-                let model = self.model.with_codes(&made.graph, coding);
-                let format = if self.replays { self.format } else { DType::F32 };
-                model.graph(Span::Step { caches: self.caches }, format)
+                step(&self.model.with_codes(&made.graph, coding))
             }
         }
     }
 
     /// The step of the float model in f32: its layers are those of the model, one by one.
     pub(super) fn in_f32(&self) -> Result<Graph, GraphError> {
-        Self { format: DType::F32, ..*self }.graph(None)
+        self.model.graph(Span::Step { caches: self.caches }, DType::F32)
     }
 
     /// A token of each sequence, behind those before it.
