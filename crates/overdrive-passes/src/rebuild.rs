@@ -3,7 +3,9 @@
 //! Invariant: inputs, states, outputs and updates keep their names and order; only nodes change. A
 //! pass therefore never has to clear up behind itself: the next one does not copy what became dead.
 
-use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, TensorType, Value};
+use overdrive_ir::{
+    Builder, Expr, Graph, GraphError, Init, Node, Prim, StateDecl, TensorType, Value,
+};
 
 /// A node about to be copied.
 pub(crate) struct NodeToCopy<'b, 'a> {
@@ -80,12 +82,22 @@ pub(crate) fn rebuild_states(
     b.finish()
 }
 
-/// Values that an output or an update needs.
+/// Values that an output, an update or another rank needs. One rank may not need the result of a
+/// collective, but others wait for its part in it.
 pub(crate) fn live(graph: &Graph) -> Vec<bool> {
-    let mut live = vec![false; graph.value_count()];
     let updates = graph.states().iter().filter_map(|s| s.update);
-    graph.outputs().iter().map(|o| o.value).chain(updates).for_each(|v| live[v.0 as usize] = true);
+    live_for(graph, graph.outputs().iter().map(|o| o.value).chain(updates))
+}
+
+/// The same where these values are needed, whatever the outputs.
+pub(crate) fn live_for(graph: &Graph, needed: impl Iterator<Item = Value>) -> Vec<bool> {
+    let mut live = vec![false; graph.value_count()];
+    needed.for_each(|v| live[v.0 as usize] = true);
     for node in graph.nodes().iter().rev() {
+        let meets = node.op.prim().and_then(Prim::channel).is_some_and(|c| c.ranks() > 1);
+        if meets {
+            live[node.results[0].0 as usize] = true;
+        }
         if node.results.iter().any(|v| live[v.0 as usize]) {
             node.operands.iter().for_each(|v| live[v.0 as usize] = true);
         }

@@ -8,8 +8,10 @@
 mod layout;
 mod parts;
 mod relation;
+mod ring;
 mod walk;
 
+use crate::rebuild::live;
 use layout::Laid;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
@@ -101,6 +103,8 @@ impl Sharded {
                 init => Init::Value(self.part(&init.tensor(name, ty), sharding, rank)),
             }
         };
+        // Choices by the position are made here, and nothing is computed for those not taken.
+        let graph = crate::dce(&crate::fold(&graph)?)?;
         Ok(graph.with_initial_values(init))
     }
 
@@ -200,7 +204,7 @@ pub fn shard(
         states.push(sharding);
     }
     let mut ranks = Ranks { b: &b, mesh, notes: vec![] };
-    let known = ranks.graph(graph, known, shardings);
+    let known = ranks.graph(graph, known, (shardings, &live(graph)));
     let notes = ranks.notes;
     let mut outputs = vec![];
     for port in graph.outputs() {

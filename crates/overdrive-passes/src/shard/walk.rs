@@ -9,6 +9,7 @@
 
 use super::layout::{Laid, localized, over, position, wire_bytes};
 use super::relation::{FactorKind, Relation, relation};
+use crate::rebuild::live_for;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
     Axis, Binary, Builder, Compare, DType, Expr, Graph, Mesh, Node, Prim, Sharding, TensorType,
@@ -44,23 +45,28 @@ struct NodeCall<'a, 'b> {
     relation: Relation,
     /// The annotation of its first result.
     wanted: Option<Sharding>,
+    /// Whether anybody needs each result.
+    needed: Vec<bool>,
 }
 
 impl<'b> Ranks<'b, '_> {
-    /// Computes the values of `graph`, annotated by `shardings`. `known` has those of inputs and
-    /// states.
+    /// Computes the values of `graph` that are `live`, annotated by `shardings`. A collective for any
+    /// other would stay. `known` has those of inputs and states.
     pub(super) fn graph(
         &mut self,
         graph: &Graph,
         mut known: BTreeMap<Value, Rc<Laid<'b>>>,
-        shardings: &BTreeMap<Value, Sharding>,
+        (shardings, live): (&BTreeMap<Value, Sharding>, &[bool]),
     ) -> BTreeMap<Value, Rc<Laid<'b>>> {
-        for node in graph.nodes() {
+        let is_live = |node: &&Node| node.results.iter().any(|v| live[v.0 as usize]);
+        for node in graph.nodes().iter().filter(is_live) {
             let _scope = self.b.scope_path(&node.scope);
             let operands = node.operands.iter().map(|v| known[v].clone()).collect();
             let wanted = node.results.first().and_then(|v| shardings.get(v));
-            let results = self.node(graph, node, (operands, wanted));
-            for (&value, mut laid) in node.results.iter().zip(results) {
+            let needed = node.results.iter().map(|v| live[v.0 as usize]).collect();
+            let results = self.node(graph, node, (operands, wanted, needed));
+            for (&value, laid) in node.results.iter().zip(results) {
+                let Some(mut laid) = laid else { continue };
                 if let Some(sharding) = shardings.get(&value) {
                     let expr = laid.at(self.b, self.mesh, sharding);
                     laid = Laid::new(laid.ty.clone(), sharding.clone(), expr);
@@ -71,17 +77,21 @@ impl<'b> Ranks<'b, '_> {
         known
     }
 
+    /// The results of a node, as far as they are needed.
     fn node(
         &mut self,
         graph: &Graph,
         node: &Node,
-        (operands, wanted): (Vec<Rc<Laid<'b>>>, Option<&Sharding>),
-    ) -> Vec<Rc<Laid<'b>>> {
+        (operands, wanted, needed): (Vec<Rc<Laid<'b>>>, Option<&Sharding>, Vec<bool>),
+    ) -> Vec<Option<Rc<Laid<'b>>>> {
         let (types, results) = (graph.types(&node.operands), graph.types(&node.results));
         if let Some(prim) = node.op.prim()
             && let Some(free) = Laid::free(self.b, prim, &operands, &results[0])
         {
-            return vec![free];
+            return vec![Some(free)];
+        }
+        if let Some(laid) = self.ring(node, &operands, &results) {
+            return laid.into_iter().map(Some).collect();
         }
         let is_split = wanted.is_some()
             || operands.iter().any(|x| x.sharding.split.iter().any(Option::is_some));
@@ -89,7 +99,8 @@ impl<'b> Ranks<'b, '_> {
             true => relation(&node.op, &types, &results, &node.regions),
             false => Relation::whole(&types, &results),
         };
-        let call = NodeCall { node, operands, types, results, relation, wanted: wanted.cloned() };
+        let wanted = wanted.cloned();
+        let call = NodeCall { node, operands, types, results, relation, wanted, needed };
         let choices = self.choices(&call);
         let moved = call.moved(self.mesh, &choices);
         if node.op.prim().is_none() && (moved.is_some() || !call.fits(self.mesh, &choices)) {
@@ -98,7 +109,7 @@ impl<'b> Ranks<'b, '_> {
         if let Some(axis) = moved {
             self.gathered(node, &axis);
         }
-        self.emit(&call, &choices)
+        self.emit(&call, &choices).into_iter().map(Some).collect()
     }
 
     fn gathered(&mut self, node: &Node, axis: &Axis) {
@@ -108,7 +119,11 @@ impl<'b> Ranks<'b, '_> {
     }
 
     /// The expansion of a composite, sharded in its place.
-    fn expanded(&mut self, call: &NodeCall<'_, 'b>, moved: Option<Axis>) -> Vec<Rc<Laid<'b>>> {
+    fn expanded(
+        &mut self,
+        call: &NodeCall<'_, 'b>,
+        moved: Option<Axis>,
+    ) -> Vec<Option<Rc<Laid<'b>>>> {
         let NodeCall { node, operands, types, .. } = call;
         let reason = match moved {
             Some(axis) => format!("`{axis}` splits a dimension that it folds"),
@@ -119,8 +134,11 @@ impl<'b> Ranks<'b, '_> {
         let expansion = node.op.expansion(types, &node.regions);
         let inputs = expansion.inputs().iter().map(|port| port.value);
         let known = inputs.zip(operands.iter().cloned()).collect();
-        let known = self.graph(&expansion, known, &BTreeMap::new());
-        expansion.outputs().iter().map(|port| known[&port.value].clone()).collect()
+        let outputs = || expansion.outputs().iter().map(|port| port.value);
+        let needed = outputs().zip(&call.needed).filter(|(_, needed)| **needed);
+        let live = live_for(&expansion, needed.map(|(value, _)| value));
+        let known = self.graph(&expansion, known, (&BTreeMap::new(), &live));
+        outputs().map(|value| known.get(&value).cloned()).collect()
     }
 
     /// The use of each mesh axis, in the mesh's order.
@@ -202,7 +220,8 @@ impl<'b> Ranks<'b, '_> {
             };
             let declared = call.relation.folds.iter().enumerate();
             let declared = declared.filter_map(|(result, fold)| Some((result, (*fold)?)));
-            for (result, reducer) in first.into_iter().chain(declared) {
+            let folds = first.into_iter().chain(declared);
+            for (result, reducer) in folds.filter(|(result, _)| call.needed[*result]) {
                 let channel = over(b, mesh, axis);
                 results[result] = b.op1(Prim::AllReduce { reducer, channel }, &[results[result]]);
             }
