@@ -5,9 +5,10 @@
 
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::eval::{States, eval, eval_ranks, philox};
+use overdrive_ir::ops::Attention;
 use overdrive_ir::{
-    Array, Backend, BackendError, Builder, Channel, Communicator, DType, Graph, Mesh, Mode, Prim,
-    RankError, Reducer, Sharding, State, Tensor, TensorType, Tuning,
+    Array, Backend, BackendError, Builder, Channel, Communicator, DType, Graph, Mesh, Mode, Port,
+    Prim, RankError, Reducer, Sharding, State, Tensor, TensorType, Tuning,
 };
 use overdrive_passes::{Sharded, shard};
 use overdrive_ranks::run;
@@ -66,8 +67,12 @@ fn agrees(seed: u64, graph: &Graph, inputs: &[Array]) {
     let mode = [Mode::Eager, Mode::Jit, Mode::Compile][seed as usize / 5 % 3];
     let sharded = shard(graph, mesh, &random_shardings(graph, mesh, seed)).unwrap();
     let place = format!("seed {seed} on {mesh} in mode {mode}");
+    agrees_as(&place, (graph, mode), &sharded, inputs);
+}
+
+fn agrees_as(place: &str, (graph, mode): (&Graph, Mode), sharded: &Sharded, inputs: &[Array]) {
     let run = || {
-        call_all(&sharded, (graph, mode), inputs)
+        call_all(sharded, (graph, mode), inputs)
             .unwrap_or_else(|e| panic!("{place}: {e}\n{}", sharded.graph))
     };
     let found = run();
@@ -96,6 +101,34 @@ fn sharded_random_graphs_mean_what_the_whole_graphs_mean() {
     for seed in 0..150 {
         let graph = random_graph(seed, DType::F64);
         agrees(seed, &graph, &random_inputs(&graph, seed));
+    }
+}
+
+/// The plans of ranks differ after the choices by rank; their collectives do not.
+#[test]
+fn attention_goes_round_a_ring() {
+    let b = Builder::new("attention");
+    let input = |name: &str, heads| b.input(name, TensorType::new(DType::F64, [2, heads, 16, 4]));
+    let (q, k, v) = (input("q", 4), input("k", 2), input("v", 2));
+    b.output("out", q.attention(k, v, Attention::CAUSAL)[0]);
+    let forward = b.finish().unwrap();
+    let inputs = random_inputs(&forward, 1);
+    let (gradient, point) = derivative(&forward, &inputs, 1).unwrap();
+    for mesh in ["context=2", "context=4", "data=2,context=2"] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        for (graph, inputs) in [(&forward, &inputs), (&gradient, &point)] {
+            let sequence = |port: &Port| {
+                let to = Sharding::whole(4).and_split(2, &"context".into());
+                let is_batched = mesh.axes.len() > 1;
+                (port.value, if is_batched { to.and_split(0, &"data".into()) } else { to })
+            };
+            let is_sequence = |port: &&Port| graph.ty(port.value).rank() == 4;
+            let split = graph.inputs().iter().filter(is_sequence).map(sequence).collect();
+            let sharded = shard(graph, &mesh, &split).unwrap();
+            for mode in [Mode::Jit, Mode::Compile] {
+                agrees_as(&format!("{mesh} in mode {mode}"), (graph, mode), &sharded, inputs);
+            }
+        }
     }
 }
 

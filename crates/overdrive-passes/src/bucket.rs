@@ -43,11 +43,21 @@ fn meet(a: &Step, b: &Step, behind: &[SlotId]) -> bool {
     a.meets(b, |x, y| behind[x.0 as usize] == behind[y.0 as usize])
 }
 
+/// Whether one of two collectives is a permutation. The work between permutations may be another on
+/// each rank (the turns of a ring), so that by moving past them ranks would come to another order.
+fn keeps_order(a: &Step, b: &Step) -> bool {
+    let permutes =
+        |step: &Step| matches!(step.kind, StepKind::CollectiveStart { prim: Prim::Permute { .. } });
+    is_start(a) && is_start(b) && (permutes(a) || permutes(b))
+}
+
 /// Moves each start up to what it waits for.
 fn start_early(steps: &mut [Step], behind: &[SlotId]) {
     for at in 0..steps.len() {
         if is_start(&steps[at]) {
-            let meets = |earlier: &Step| meet(earlier, &steps[at], behind);
+            let meets = |earlier: &Step| {
+                meet(earlier, &steps[at], behind) || keeps_order(earlier, &steps[at])
+            };
             let first = steps[..at].iter().rposition(meets).map_or(0, |last| last + 1);
             steps[first..=at].rotate_right(1);
         }

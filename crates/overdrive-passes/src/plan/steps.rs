@@ -152,8 +152,11 @@ impl<'g> Planner<'g> {
     fn node(&mut self, id: NodeId) {
         let graph = self.graph;
         let node = graph.node(id);
+        // Other ranks wait for this one's part in a collective, whoever needs the result here.
+        let meets = node.op.prim().and_then(Prim::channel).is_some_and(|c| c.ranks() > 1);
+        let is_unused = || node.results.iter().all(|&v| !self.is_used(v));
         // Views, scalars and iotas are located when somebody needs them as a buffer.
-        if is_cloned(graph, node) || node.results.iter().all(|&v| !self.is_used(v)) {
+        if is_cloned(graph, node) || (!meets && is_unused()) {
             return;
         }
         if let Some(fused) = node.op.composite::<Fused>() {
@@ -172,9 +175,7 @@ impl<'g> Planner<'g> {
             }
             Operation::Prim(Prim::Pad { pads }) => self.pad(node, pads),
             Operation::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
-            Operation::Prim(prim) if prim.channel().is_some_and(|c| c.ranks() > 1) => {
-                self.collective(node, prim)
-            }
+            Operation::Prim(prim) if meets => self.collective(node, prim),
             op => self.kernel(node, op),
         }
     }
