@@ -154,3 +154,21 @@ impl Held {
         Ok(if rank == 0 { sharded.join(&parts, sharding) } else { own })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_ir::DType;
+
+    #[test]
+    fn errors_of_other_ranks_are_those_of_the_first() {
+        let errors = Tensor::from_f64(DType::F32, [3usize, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let of = |ranks: usize| TensorType::new(DType::F32, [ranks, 2]);
+        let name = "compression.0.error";
+        assert!(continues(name, errors.ty(), &of(2)) && continues(name, errors.ty(), &of(3)));
+        assert!(!continues("optimizer.m.error", errors.ty(), &of(2)), "it is of no rank");
+        assert!(!continues(name, errors.ty(), &TensorType::new(DType::F32, [2usize, 3])));
+        assert_eq!(of_ranks(&errors, &of(3)), errors, "the same ranks have their own");
+        assert_eq!(of_ranks(&errors, &of(2)).to_f64(), [9.0, 12.0, 0.0, 0.0]);
+    }
+}
