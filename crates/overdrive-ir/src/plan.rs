@@ -220,4 +220,16 @@ impl Plan {
     pub fn cost(&self) -> crate::Cost {
         self.steps.iter().map(|s| s.cost).sum()
     }
+
+    /// Bytes that this rank sends to others in a call, as [`crate::Prim::sent_bytes`] counts them.
+    pub fn sent_bytes(&self) -> u64 {
+        let sent = |step: &Step| match &step.kind {
+            StepKind::CollectiveStart { prim } => {
+                let operands = step.reads.iter().map(|slot| self.slot(*slot).bytes() as u64);
+                operands.map(|bytes| prim.sent_bytes(bytes)).sum()
+            }
+            _ => 0u64,
+        };
+        self.steps.iter().map(sent).sum()
+    }
 }

@@ -499,4 +499,18 @@ impl Prim {
             _ => None,
         }
     }
+
+    /// Bytes that each rank sends in a collective on an operand of so many bytes, by algorithms
+    /// that send as few as can be: rings, as NCCL has them for large operands. 0 for others.
+    pub fn sent_bytes(&self, operand: u64) -> u64 {
+        let ranks = self.channel().map_or(1, Channel::ranks) as u64;
+        let pass = operand.saturating_mul(ranks - 1) / ranks;
+        match self {
+            Prim::AllReduce { .. } => pass.saturating_mul(2),
+            Prim::ReduceScatter { .. } | Prim::AllToAll { .. } => pass,
+            Prim::AllGather { .. } => operand.saturating_mul(ranks - 1),
+            Prim::Permute { pairs, .. } if !pairs.is_empty() => operand,
+            _ => 0,
+        }
+    }
 }

@@ -141,6 +141,7 @@ fn kind(step: &Step) -> Option<(BucketKind, &Channel)> {
             Some((BucketKind::Scatter(*reducer), channel))
         }
         Prim::AllGather { channel, .. } => Some((BucketKind::Gather, channel)),
+        Prim::AllToAll { channel, .. } => Some((BucketKind::Exchange, channel)),
         _ => None,
     }
 }
@@ -150,6 +151,7 @@ enum BucketKind {
     Reduce(Reducer),
     Scatter(Reducer),
     Gather,
+    Exchange,
 }
 
 /// Whether two collectives do the same, over the same group, with elements of the same type.

@@ -6,6 +6,7 @@
 mod attend;
 mod bind;
 mod bucket;
+mod compress_gradients;
 mod cse;
 mod dce;
 mod delayed;
@@ -43,6 +44,7 @@ mod unmask;
 mod widen;
 
 pub use bind::bind;
+pub use compress_gradients::{BadCompression, Compression, compress_gradients};
 pub use cse::cse;
 pub use dce::dce;
 pub use delayed::DelayedScales;

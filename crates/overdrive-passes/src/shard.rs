@@ -11,11 +11,13 @@ mod relation;
 mod ring;
 mod walk;
 
+pub(crate) use layout::part;
+
 use crate::rebuild::live;
 use layout::Laid;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{
-    Axis, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, Value,
+    Axis, Builder, DType, Graph, GraphError, Init, Mesh, Prim, Sharding, Tensor, TensorType, Value,
 };
 use parts::ShardPart;
 use std::collections::BTreeMap;
@@ -92,9 +94,12 @@ impl Sharded {
             }
             _ => None,
         })?;
-        let init = |name: &str, local: &overdrive_ir::TensorType| {
-            let index = whole.states().iter().position(|state| state.name == name);
-            let index = index.expect("a sharded graph has the states of the whole");
+        let init = |name: &str, local: &TensorType| {
+            let Some(index) = whole.states().iter().position(|state| state.name == name) else {
+                // A later pass added it, as each rank has it.
+                let added = self.graph.states().iter().find(|state| state.name == name);
+                return added.expect("the name is that of a state").init.clone();
+            };
             let (state, sharding) = (&whole.states()[index], &self.states[index]);
             let ty = whole.ty(state.value);
             match &state.init {
@@ -134,11 +139,8 @@ impl Sharded {
             let wide: Vec<Tensor> = parts.iter().map(|part| part.convert(WHOLE_BYTES)).collect();
             return self.join(&wide, sharding).convert(dtype);
         }
-        let scale = |(n, axis): (&usize, &Option<Axis>)| {
-            n * axis.as_ref().map_or(1, |axis| self.mesh.size(axis))
-        };
-        let sizes: Vec<usize> = local.iter().zip(&sharding.split).map(scale).collect();
-        let ty = parts[0].ty().with_shape(sizes.clone());
+        let ty = self.whole_type(parts[0].ty(), sharding);
+        let sizes = ty.sizes();
         let (width, mut found) = (dtype.bits() / 8, vec![0; ty.bytes()]);
         for (rank, own) in parts.iter().enumerate() {
             let start = self.start(&local, sharding, rank);
@@ -149,6 +151,15 @@ impl Sharded {
             });
         }
         Tensor::from_bytes(ty, found).expect("parts are all of the whole")
+    }
+
+    /// The type of the whole, from that of each rank's part.
+    pub fn whole_type(&self, part: &TensorType, sharding: &Sharding) -> TensorType {
+        let scale = |(n, axis): (usize, &Option<Axis>)| {
+            n * axis.as_ref().map_or(1, |axis| self.mesh.size(axis))
+        };
+        let sizes = part.sizes().into_iter().zip(&sharding.split).map(scale);
+        part.with_shape(sizes.collect::<Vec<usize>>())
     }
 
     /// The start of a rank's part of these sizes in the whole.

@@ -5,6 +5,10 @@
 //! of every parameter, from its part of the reduced gradient, and all gather the parameters.
 //! Invariant: what leaves this crate, checkpoints say, is whole, so that any number of ranks
 //! continues from it.
+//!
+//! Errors of compressed gradients differ from rank to rank. Whole, they are those of all ranks,
+//! along a dimension of their own. Their sum is what the parameters have yet to receive. So another
+//! number of ranks continues with the sum on rank 0 and nothing on others.
 
 use crate::TrainError;
 use overdrive_ir::{
@@ -33,6 +37,12 @@ pub(crate) struct Held {
 /// Begins the names of states that are the optimizer's.
 const OPTIMIZER: &str = "optimizer.";
 
+/// Begins the names of states that compression of gradients keeps.
+const COMPRESSION: &str = "compression.";
+
+/// Ends the names of those that each rank has for itself.
+const ERROR: &str = ".error";
+
 /// How the optimizer's states lie on ranks along `axis`, and the gradients that they take.
 pub(crate) fn optimizer(whole: &Graph, axis: &Axis, ranks: usize) -> BTreeMap<Value, Sharding> {
     let mut split = BTreeMap::new();
@@ -57,13 +67,38 @@ pub(crate) fn optimizer(whole: &Graph, axis: &Axis, ranks: usize) -> BTreeMap<Va
     split
 }
 
+/// Whether a state of a checkpoint continues as one of type `expected`.
+pub(crate) fn continues(name: &str, found: &TensorType, expected: &TensorType) -> bool {
+    let each = |ty: &TensorType| ty.sizes().get(1..).map(<[usize]>::to_vec);
+    let is_of_each_rank = name.starts_with(COMPRESSION) && name.ends_with(ERROR);
+    found == expected
+        || is_of_each_rank
+            && found.dtype == expected.dtype
+            && found.rank() == expected.rank()
+            && each(found) == each(expected)
+}
+
+/// A whole state of a checkpoint as the ranks of this run have it, which may be others in number.
+pub(crate) fn of_ranks(saved: &Tensor, expected: &TensorType) -> Tensor {
+    if saved.ty() == expected {
+        return saved.clone();
+    }
+    let each: usize = expected.sizes()[1..].iter().product();
+    let mut sums = vec![0.0; expected.elements()];
+    for of_rank in saved.to_f64().chunks(each) {
+        sums.iter_mut().zip(of_rank).for_each(|(sum, error)| *sum += error);
+    }
+    Tensor::from_f64(expected.dtype, expected.shape.clone(), &sums)
+}
+
 impl Held {
     /// Those of a step that was sharded.
-    pub(crate) fn of(whole: &Graph, sharded: Sharded) -> Self {
-        let states = whole.states().iter().zip(&sharded.states);
+    pub(crate) fn of(sharded: Sharded) -> Self {
+        let states = sharded.graph.states().iter().zip(&sharded.states);
         let split = states.filter(|(_, sharding)| sharding.split.iter().any(Option::is_some));
         let split = split.map(|(state, sharding)| {
-            (state.name.clone(), (whole.ty(state.value).clone(), sharding.clone()))
+            let whole = sharded.whole_type(sharded.graph.ty(state.value), sharding);
+            (state.name.clone(), (whole, sharding.clone()))
         });
         Self { split: split.collect(), sharded: Some(sharded) }
     }
@@ -117,5 +152,23 @@ impl Held {
             parts.extend(part.map(|part| part.expect("all parts of a state are of one type")));
         }
         Ok(if rank == 0 { sharded.join(&parts, sharding) } else { own })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdrive_ir::DType;
+
+    #[test]
+    fn errors_of_other_ranks_are_those_of_the_first() {
+        let errors = Tensor::from_f64(DType::F32, [3usize, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let of = |ranks: usize| TensorType::new(DType::F32, [ranks, 2]);
+        let name = "compression.0.error";
+        assert!(continues(name, errors.ty(), &of(2)) && continues(name, errors.ty(), &of(3)));
+        assert!(!continues("optimizer.m.error", errors.ty(), &of(2)), "it is of no rank");
+        assert!(!continues(name, errors.ty(), &TensorType::new(DType::F32, [2usize, 3])));
+        assert_eq!(of_ranks(&errors, &of(3)), errors, "the same ranks have their own");
+        assert_eq!(of_ranks(&errors, &of(2)).to_f64(), [9.0, 12.0, 0.0, 0.0]);
     }
 }

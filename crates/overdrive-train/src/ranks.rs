@@ -9,7 +9,7 @@ use crate::data::{Batch, Split, Target};
 use crate::held::{self, Held, Shards};
 use crate::{Evaluation, Recipe, TrainError};
 use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, Value, agree};
-use overdrive_passes::{Sharded, shard};
+use overdrive_passes::{Compression, Sharded, compress_gradients, shard};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -45,11 +45,17 @@ impl Ranks<'_> {
 
     /// This rank's part of a step, and the states that it holds. `whole` is the step of the whole
     /// batch.
-    pub(crate) fn step(self, whole: Graph) -> Result<(Graph, Held), TrainError> {
+    pub(crate) fn step(
+        self,
+        whole: Graph,
+        compression: Option<Compression>,
+    ) -> Result<(Graph, Held), TrainError> {
+        check_compression(compression, self.count())?;
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
         let sharded = sharded(&whole, communicator.mesh(), self.1)?;
+        let sharded = compressed(sharded, compression)?;
         let graph = sharded.at_rank(&whole, communicator.rank())?;
-        Ok((graph, Held::of(&whole, sharded)))
+        Ok((graph, Held::of(sharded)))
     }
 
     /// Errs unless the recipe's batch can be cut, and all ranks train the same: `lines` say what.
@@ -142,17 +148,40 @@ fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainE
     Ok(shard(whole, mesh, &shardings)?)
 }
 
+/// The same with compressed gradients.
+fn compressed(sharded: Sharded, compression: Option<Compression>) -> Result<Sharded, TrainError> {
+    match compression {
+        Some(scheme) => Ok(compress_gradients(sharded, &DATA.into(), scheme)?),
+        None => Ok(sharded),
+    }
+}
+
+/// Errs where gradients are to be compressed for an exchange that one rank does not make.
+fn check_compression(compression: Option<Compression>, ranks: usize) -> Result<(), TrainError> {
+    let Some(scheme) = compression.filter(|_| ranks == 1) else { return Ok(()) };
+    let place = format!("compression of gradients, `{scheme}`");
+    let remedy = "train with several ranks (--nproc N, or a launcher), or without compression";
+    Err(TrainError::invalid(place, "several ranks", "one", remedy))
+}
+
 /// The part of a training step that the first of many ranks computes, with the states that it
 /// holds. No rank has to be there: this is for looking at its plan.
 ///
 /// # Errors
-/// When the mesh has another axis than `data`, or the batch is no multiple of its ranks.
-pub fn step_of_one_rank(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Graph, TrainError> {
+/// When the mesh has another axis than `data`, or the batch is no multiple of its ranks. With
+/// compression, when the mesh has one rank.
+pub fn step_of_one_rank(
+    whole: &Graph,
+    mesh: &Mesh,
+    shards: Shards,
+    compression: Option<Compression>,
+) -> Result<Graph, TrainError> {
     if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| *axis.0 != *DATA) {
         let remedy = "training splits batches alone: name the axis `data`, as in `data=4`";
         return Err(TrainError::invalid("mesh", "the axis `data`", axis, remedy));
     }
-    Ok(sharded(whole, mesh, shards)?.at_rank(whole, 0)?)
+    check_compression(compression, mesh.ranks())?;
+    Ok(compressed(sharded(whole, mesh, shards)?, compression)?.at_rank(whole, 0)?)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.

@@ -4,7 +4,7 @@
 use crate::schedule::Decay;
 use crate::{Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
-use overdrive_passes::{Float8, Lora, Scaling};
+use overdrive_passes::{Compression, Float8, Lora, Scaling};
 use serde::{Deserialize, Serialize};
 
 /// How a model is trained.
@@ -29,6 +29,10 @@ pub struct Recipe {
     /// How linear layers are on codes of fp8; else they are in `precision` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub float8: Option<Float8>,
+    /// How gradients are compressed for the exchange between ranks; else they are summed as they
+    /// are. It needs several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
     /// Steps between two looks at the validation samples.
     pub evaluate_every: u64,
     /// When to stop early.
@@ -94,6 +98,7 @@ impl Default for Recipe {
             clip_norm: Some(1.0),
             precision: DType::F32,
             float8: None,
+            compression: None,
             evaluate_every: 100,
             early_stop: None,
             augmentation: Augmentation::None,

@@ -4,7 +4,7 @@
 
 use crate::compiled::Compiled;
 use crate::data::Batch;
-use crate::held::{Held, Shards};
+use crate::held::{self, Held, Shards};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
@@ -134,7 +134,7 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let part = |role| ranks.step(graph_of(graph, recipe, role)?);
+        let part = |role| ranks.step(graph_of(graph, recipe, role)?, recipe.compression);
         let (step, held) = part(Role::Update)?;
         let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
@@ -329,7 +329,7 @@ impl<'a> Trainer<'a> {
         self.changing.iter().map(whole).collect()
     }
 
-    /// Goes on from a snapshot that was taken after `done` steps.
+    /// Goes on from a snapshot that was taken after `done` steps, by any number of ranks.
     ///
     /// # Errors
     /// When its states are not those of this step; nothing has changed then.
@@ -337,7 +337,7 @@ impl<'a> Trainer<'a> {
         for name in &self.changing {
             let expected = self.whole_type(name);
             let found = snapshot.get(name).map(Tensor::ty);
-            if found != Some(expected) {
+            if found.is_none_or(|found| !held::continues(name, found, expected)) {
                 let found = found.map_or("nothing".to_owned(), TensorType::to_string);
                 let remedy = "resume with the model and the recipe that wrote the checkpoint";
                 return Err(TrainError::invalid(
@@ -351,7 +351,8 @@ impl<'a> Trainer<'a> {
         for name in &self.changing {
             let buffer = self.state.buffers.get_mut(name).expect("the step has its states");
             let rank = self.ranks.0.map_or(0, |communicator| communicator.rank());
-            self.backend.write(buffer, &self.held.part(name, &snapshot[name], rank))?;
+            let whole = held::of_ranks(&snapshot[name], self.held.whole_type(name, &buffer.ty));
+            self.backend.write(buffer, &self.held.part(name, &whole, rank))?;
         }
         self.done = done;
         Ok(())

@@ -329,3 +329,72 @@ fn each_gradient_is_reduced_once() {
     let elements = sizes.iter().filter(|&&size| size > 1).sum::<usize>();
     assert_eq!(elements, parameters.sum::<usize>(), "{sizes:?}");
 }
+
+/// The digits with compressed gradients.
+fn compressed(scheme: &str, steps: u64) -> Task {
+    let whole = of_digits();
+    let compression = Some(scheme.parse().unwrap());
+    let recipe = Recipe { steps, evaluate_every: steps, compression, ..whole.recipe.clone() };
+    Task { recipe, ..whole }
+}
+
+#[test]
+fn compressed_gradients_learn_nearly_as_much() {
+    let steps = 120;
+    let plain = Task {
+        recipe: Recipe { steps, evaluate_every: steps, ..of_digits().recipe },
+        ..of_digits()
+    };
+    let loss = |all: &[(Fitted, Watch)]| all[0].1.validation[0].loss();
+    let expected = loss(&together(&plain, 2));
+    // Codes round by less than a percent. The others send a tenth, and the rest some steps later.
+    for (scheme, band) in [("int8", 0.02), ("fp8", 0.05), ("topk:0.1", 0.3), ("powersgd:4", 0.3)] {
+        let all = together(&compressed(scheme, steps), 2);
+        assert!(all[0].0.parameters == all[1].0.parameters, "{scheme}: the same bits");
+        let found = loss(&all);
+        let off = found / expected - 1.0;
+        assert!(off.abs() < band, "{scheme}: {found} for {expected} of plain sums");
+    }
+}
+
+#[test]
+fn they_go_with_other_ways_to_share_work() {
+    for (scheme, shards) in [("topk:0.1", Shards::Optimizer), ("powersgd:4", Shards::Nothing)] {
+        let task = compressed(scheme, 4);
+        let task = Task { recipe: Recipe { accumulate: 2, ..task.recipe.clone() }, ..task };
+        let beside = Beside { shards, ..Beside::default() };
+        let all = run(&mesh(2), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+        assert!(all[0].0.parameters == all[1].0.parameters, "{scheme}: the same bits");
+    }
+}
+
+/// As many ranks continue with the same bits.
+#[test]
+fn errors_of_compression_are_whole_in_a_checkpoint() {
+    let task = compressed("topk:0.1", 6);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint.safetensors");
+    let parameters = |ranks, beside: Beside<'_>| {
+        let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        all.into_iter().map(|run| run.unwrap().0.parameters).collect::<Vec<_>>()
+    };
+    let expected = together(&task, 4);
+    parameters(4, Beside { checkpoint: Some(&file), last: Some(2), ..Beside::default() });
+    let kept = Checkpoint::read(&file).unwrap();
+    let errors = kept.state.iter().filter(|(name, _)| name.ends_with(".error"));
+    let errors: Vec<_> = errors.map(|(name, error)| (name, error.ty().sizes())).collect();
+    assert_eq!(errors.len(), 2, "two of its matrices are large enough: {errors:?}");
+    assert!(errors.iter().all(|(_, sizes)| sizes[0] == 4), "{errors:?}");
+    let resume = Beside { resume: Some(&kept), ..Beside::default() };
+    assert!(parameters(4, resume).iter().all(|found| *found == expected[0].0.parameters));
+    let [first, second] = parameters(2, resume).try_into().unwrap();
+    assert!(first == second, "two ranks continue too");
+}
+
+#[test]
+fn one_rank_has_nothing_to_compress() {
+    let error = of_rank(&compressed("int8", 4), None, Beside::default()).err().unwrap();
+    let text = error.to_string();
+    assert!(text.contains("`int8`: expected several ranks, found one; train with"), "{text}");
+}

@@ -38,6 +38,8 @@ pub(crate) struct Watch {
     seconds: f64,
     last: Option<StepReport>,
     ranks: usize,
+    /// Bytes that a rank sends for each batch.
+    sent_bytes: u64,
     /// FLOPs of an update, and those that the devices do in a second at best.
     flops: u64,
     peak: Option<f64>,
@@ -98,6 +100,7 @@ impl Watch {
             seconds: 0.0,
             last: None,
             ranks,
+            sent_bytes: 0,
             flops: 0,
             peak: opened
                 .backend
@@ -142,6 +145,7 @@ impl Watch {
 impl Observer for Watch {
     fn planned(&mut self, plan: &Plan, memory: &MemoryReport, flops: u64) {
         self.flops = flops;
+        self.sent_bytes = plan.sent_bytes();
         let states = digits::bytes(memory.state_bytes);
         let packed = match memory.persistent_bytes {
             0 => String::new(),
@@ -207,6 +211,17 @@ impl Observer for Watch {
     }
 }
 
+/// The formats and the compression of gradients of a recipe that has them.
+fn variant(recipe: &Recipe) -> Option<String> {
+    let formats = recipe
+        .float8
+        .is_some()
+        .then(|| recipe.formats().name().unwrap_or("fp8 by a recipe of the user").to_owned());
+    let compression = recipe.compression.map(|scheme| format!("gradients {scheme}"));
+    let parts: Vec<String> = formats.into_iter().chain(compression).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
 /// The record of a finished run.
 pub(crate) fn record(
     opened: &Opened,
@@ -224,9 +239,7 @@ pub(crate) fn record(
             mode: "compile".to_owned(),
             dtype: recipe.precision.name().to_owned(),
             threads: opened.threads,
-            variant: recipe.float8.is_some().then(|| {
-                recipe.formats().name().unwrap_or("fp8 by a recipe of the user").to_owned()
-            }),
+            variant: variant(recipe),
         },
     };
     let done = fitted.progress.done;
@@ -242,6 +255,7 @@ pub(crate) fn record(
     quantities.insert(format!("validation_{loss}"), fitted.progress.best_loss);
     if watch.ranks > 1 {
         quantities.insert("ranks".to_owned(), watch.ranks as f64);
+        quantities.insert("sent_bytes_per_batch".to_owned(), watch.sent_bytes as f64);
     }
     quantities.insert(format!("test_{loss}"), test.loss());
     match test.target() {

@@ -73,9 +73,9 @@ impl QuantizeRows {
 
     /// A row as numbers, and its scale, 1 where rows have none.
     pub(crate) fn row(&self, x: &[f64]) -> (Vec<f64>, f64) {
-        let largest = |x: &[f64]| {
-            x.iter().fold(0.0f64, |a, x| if x.is_nan() { f64::NAN } else { a.max(x.abs()) })
-        };
+        // `f64::max` would forget a NaN.
+        let larger = |a: f64, x: f64| if a.is_nan() || x.is_nan() { f64::NAN } else { a.max(x) };
+        let largest = |x: &[f64]| x.iter().fold(0.0, |a, x| larger(a, x.abs()));
         let row = if self.scales_rows() { self.of_row(largest(x)) } else { 1.0 };
         let of = |x: f64, scale: f64| code(self.element, x / scale, 0.0);
         let Some(block) = self.block else {

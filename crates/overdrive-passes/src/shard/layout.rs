@@ -219,7 +219,7 @@ fn lay<'b>(mut x: Expr<'b>, mesh: &Mesh, (mut at, to): (Sharding, &Sharding)) ->
 }
 
 /// This rank's part of a dimension of a whole value.
-fn part<'b>(x: Expr<'b>, (dim, axis): (usize, &Axis), mesh: &Mesh) -> Expr<'b> {
+pub(crate) fn part<'b>(x: Expr<'b>, (dim, axis): (usize, &Axis), mesh: &Mesh) -> Expr<'b> {
     if x.is_poison() {
         return x;
     }

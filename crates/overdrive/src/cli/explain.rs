@@ -4,6 +4,7 @@ use super::shared::Machine;
 use super::values::{ModeName, Precision, ShardName, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
+use overdrive::passes::Compression;
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
@@ -48,6 +49,9 @@ pub(crate) struct Explain {
     /// The states that those ranks share out among each other, beside the batch
     #[arg(long, requires = "mesh")]
     pub shard: Option<ShardName>,
+    /// How those ranks compress gradients: int8, fp8, topk:SHARE or powersgd:RANK
+    #[arg(long, value_name = "SCHEME", requires = "mesh")]
+    pub compress: Option<Compression>,
     /// Passes, steps, memory and notes as JSON on standard output
     #[arg(long)]
     pub json: bool,

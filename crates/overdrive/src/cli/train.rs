@@ -5,7 +5,7 @@ use super::shared::{Machine, Replacing};
 use super::values::ShardName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use overdrive::passes::Lora;
+use overdrive::passes::{Compression, Lora};
 use overdrive::train::data::Target;
 use overdrive::train::{FORMATS, Formats};
 use std::path::PathBuf;
@@ -94,6 +94,12 @@ pub(crate) struct Train {
     /// a part of it, which saves memory
     #[arg(long, value_name = "WHAT")]
     pub shard: Option<ShardName>,
+    /// With several ranks: sums gradients in fewer bytes. `int8` and `fp8` are codes with a scale
+    /// for each 256 elements; `topk:SHARE` sends the largest elements, as in `topk:0.01`;
+    /// `powersgd:RANK` sends two thin factors of each matrix, as in `powersgd:4`. The last two send
+    /// the rest in later steps
+    #[arg(long, value_name = "SCHEME")]
+    pub compress: Option<Compression>,
     /// With several ranks: seconds after which a rank that others wait for is taken for hung
     #[arg(long, value_name = "SECONDS", default_value_t = 600,
         value_parser = clap::value_parser!(u64).range(1..))]

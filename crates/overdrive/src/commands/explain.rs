@@ -29,7 +29,8 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let graph = match &arguments.mesh {
         Some(mesh) => {
             let shards = arguments.shard.map_or(Shards::Nothing, Shards::from);
-            step_of_one_rank(&graph, mesh, shards).map_err(Failure::bad_input)?
+            step_of_one_rank(&graph, mesh, shards, arguments.compress)
+                .map_err(Failure::bad_input)?
         }
         None => graph,
     };
@@ -101,14 +102,11 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     Ok(Exit::Fine)
 }
 
-/// How much a rank sends or receives, as operands of collectives.
+/// How much a rank sends.
 fn exchanged(plan: &Plan) -> String {
     let is_start = |step: &&Step| matches!(step.kind, StepKind::CollectiveStart { .. });
-    let starts = plan.steps.iter().filter(is_start);
-    let bytes =
-        |step: &Step| -> usize { step.reads.iter().map(|slot| plan.slot(*slot).bytes()).sum() };
-    let (count, bytes) = starts.fold((0, 0), |(n, sum), step| (n + 1, sum + bytes(step)));
-    format!("{count} collectives exchange {} a step", digits::bytes(bytes as u64))
+    let count = plan.steps.iter().filter(is_start).count();
+    format!("{count} collectives exchange {} a step", digits::bytes(plan.sent_bytes()))
 }
 
 fn passes(mode: Mode, changes: &[PassChange]) -> Table {

@@ -31,11 +31,15 @@ use this_rank::{Rank, launched};
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let launch = launched(arguments)?;
-    match (&launch, arguments.nproc) {
-        (None, Some(size @ 2..)) => nproc::run(size as usize, stop),
-        (None, _) if arguments.shard.is_some() => Err(Failure::bad_input(
-            "--shard: expected several ranks, found one; add --nproc N, or start with a launcher",
-        )),
+    let of_ranks = [
+        arguments.shard.is_some().then_some("--shard"),
+        arguments.compress.is_some().then_some("--compress"),
+    ];
+    match (&launch, arguments.nproc, of_ranks.into_iter().flatten().next()) {
+        (None, Some(size @ 2..), _) => nproc::run(size as usize, stop),
+        (None, _, Some(option)) => Err(Failure::bad_input(format!(
+            "{option}: expected several ranks, found one; add --nproc N, or start with a launcher"
+        ))),
         _ => train_alone_or_as(launch, arguments, stop),
     }
 }

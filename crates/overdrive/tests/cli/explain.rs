@@ -100,7 +100,16 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
     assert_eq!(data, alone, "each rank holds the whole model");
     let (shared, _) = states("--mesh data=4 --shard optimizer");
     assert_ne!(shared, alone, "each rank holds a part of the moments");
+    let exchange = |said: &str| {
+        let line = said.lines().find(|line| line.contains("collectives exchange")).unwrap();
+        line.rsplit_once("exchange ").unwrap().1.to_owned()
+    };
+    let (_, codes) = states("--mesh data=4 --compress int8");
+    assert_ne!(exchange(&codes), exchange(&said), "codes are fewer bytes");
     for (rest, words) in [
+        ("--mesh data=1 --compress int8", ["expected several ranks", "found one"]),
+        ("--mesh data=2 --compress int4", ["int8, fp8, topk:SHARE", "found `int4`"]),
+        ("--compress int8", ["--mesh", "required"]),
         ("--mesh tensor=2", ["expected the axis `data`", "data=4"]),
         ("--mesh data=3", ["64", "3"]),
         ("--mesh data", ["an axis and its size", "data=4,tensor=2"]),

@@ -52,6 +52,10 @@ fn ranks_that_share_out_the_optimizer_give_them_too() {
     same(&states(&folder, "one"), &states(&folder, "two"));
     let alone = folder.line(&format!("{TRAIN} --shard optimizer -o three"));
     alone.ends(2, &["--shard: expected several ranks, found one"]);
+    let alone = folder.line(&format!("{TRAIN} --compress int8 -o three"));
+    alone.ends(2, &["--compress: expected several ranks, found one"]);
+    let line = format!("{TRAIN} --steps 8 --nproc 2 --compress topk:0.1 -o fewer");
+    folder.line(&line).ends(0, &["model: fewer"]);
 }
 
 #[test]
