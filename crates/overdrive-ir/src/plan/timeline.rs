@@ -69,7 +69,7 @@ pub struct Exchanged {
 impl Timeline {
     /// Bytes that the rank sends in a call.
     pub fn sent_bytes(&self) -> f64 {
-        self.collectives.values().map(|kind| kind.sent_bytes).sum()
+        self.collectives.values().fold(0.0, |sum, kind| sum + kind.sent_bytes)
     }
 }
 

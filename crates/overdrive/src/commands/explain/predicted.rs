@@ -125,9 +125,9 @@ impl Prediction {
             return None;
         }
         let axis = &mesh.axes[0].0;
-        let (samples, kept) = match *axis == Axis::from(DATA) {
-            true => (self.samples, "samples a rank: the batch grows with the ranks (weak scaling)"),
-            false => (self.step.batch, "samples in all: the batch stays (strong scaling)"),
+        let kept = match *axis == Axis::from(DATA) {
+            true => format!("{} samples a rank (weak scaling)", self.samples),
+            false => format!("a batch of {} (strong scaling)", self.step.batch),
         };
         let titles = ["ranks", "batch", "step", "efficiency", "exposed", "sent", "memory"];
         let mut table = Table::new(&titles.map(|title| (title, Align::Right)));
@@ -143,7 +143,7 @@ impl Prediction {
                 digits::bytes(step.peak_bytes),
             ]);
         }
-        Some((format!("predicted for other sizes of `{axis}`, at {samples} {kept}"), table))
+        Some((format!("predicted for other sizes of `{axis}`, {kept}"), table))
     }
 }
 
@@ -238,5 +238,5 @@ fn named(name: &str) -> Result<Fabric, Failure> {
 
 /// Seconds, for people.
 fn time(seconds: f64) -> String {
-    digits::time(1e9 * seconds, None)
+    if seconds == 0.0 { "0 s".to_owned() } else { digits::time(1e9 * seconds, None) }
 }
