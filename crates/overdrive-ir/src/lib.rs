@@ -13,6 +13,7 @@ mod codes;
 mod communicator;
 mod dtype;
 pub mod eval;
+mod fabric;
 mod float_format;
 mod gradients;
 mod graph;
@@ -39,6 +40,7 @@ pub use codes::{Codes, Placement};
 pub use communicator::{Communicator, Exchange, agree, agree_on};
 pub use dtype::{DType, UnknownDType};
 pub use eval::Array;
+pub use fabric::{BadFabric, Cluster, Fabric, Link};
 pub use float_format::{FloatFormat, Overflow, Specials};
 pub use gradients::gradients;
 pub use graph::{

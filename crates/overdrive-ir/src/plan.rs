@@ -36,6 +36,7 @@ pub use step::{
     Bond, ConvolutionCall, Epilogue, GemmCall, KernelCall, KernelOp, MatrixView, Step, StepKind,
     View,
 };
+pub use timeline::{Exchanged, Pace, Timeline};
 
 use crate::Mode;
 pub use crate::window_dimension::WindowDimension;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The axis along which batches are split.
-const DATA: &str = "data";
+pub const DATA: &str = "data";
 
 /// This rank among those of the run, and what is sharded over them. Without a communicator it is
 /// the only rank.

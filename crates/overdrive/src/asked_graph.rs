@@ -3,7 +3,7 @@
 use crate::cli::SubjectArguments;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
-use crate::model;
+use crate::model::{self, Model};
 use overdrive::ir::{DType, Graph, Tensor};
 use overdrive::passes::{Recipe, precision};
 use overdrive::studies::Workload;
@@ -12,18 +12,37 @@ use overdrive::train::{self, recipe_of, training_step, with_loss};
 
 /// The workload, its graph with contractions in the format asked for, and the device.
 pub(crate) fn open(subject: &SubjectArguments) -> Result<(Workload, Graph, Opened), Failure> {
-    let model = model::load(&subject.model)?;
-    let batch = subject.batch.map(|n| model.batch(n)).transpose()?;
-    let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
-    let opened = devices::open(&subject.machine)?;
-    if subject.training {
-        let workload = trained(workload, subject)?;
-        let graph = workload.graph.clone();
-        return Ok((workload, graph, opened));
+    let (workload, graph) = AskedModel::load(subject)?.at_batch(subject.batch)?;
+    Ok((workload, graph, devices::open(&subject.machine)?))
+}
+
+/// The model that is meant, whose batch may still have any size.
+pub(crate) struct AskedModel<'a> {
+    subject: &'a SubjectArguments,
+    model: Model,
+}
+
+impl<'a> AskedModel<'a> {
+    /// Reads the model.
+    pub(crate) fn load(subject: &'a SubjectArguments) -> Result<Self, Failure> {
+        Ok(Self { subject, model: model::load(&subject.model)? })
     }
-    let recipe = Recipe { contractions: subject.dtype.into() };
-    let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
-    Ok((workload, graph, opened))
+
+    /// The workload, and its graph with contractions in the format asked for. Without a batch, that
+    /// of the model.
+    pub(crate) fn at_batch(&self, batch: Option<u32>) -> Result<(Workload, Graph), Failure> {
+        let Self { subject, model } = self;
+        let batch = batch.map(|n| model.batch(n)).transpose()?;
+        let workload = model.bind(&subject.shapes.iter().cloned().chain(batch).collect())?;
+        if subject.training {
+            let workload = trained(workload, subject)?;
+            let graph = workload.graph.clone();
+            return Ok((workload, graph));
+        }
+        let recipe = Recipe { contractions: subject.dtype.into() };
+        let graph = precision(&workload.graph, &recipe).map_err(Failure::harness)?;
+        Ok((workload, graph))
+    }
 }
 
 /// The step that trains a model by the recipe of its name, on labels drawn from its classes, or as

@@ -72,7 +72,7 @@ pub(crate) enum Command {
     #[command(after_help = examples::EXPORT)]
     Export(Export),
     /// How a model becomes a plan: changes by each pass, steps, memory, and declined optimizations
-    #[command(after_help = examples::EXPLAIN)]
+    #[command(visible_alias = "plan", after_help = examples::EXPLAIN)]
     Explain(Explain),
     /// Shows where the time goes: operators by self time, and a trace
     #[command(after_help = examples::PROFILE)]

@@ -1,11 +1,15 @@
-//! How long a plan takes at least, by its streams, its events and the device's peaks.
+//! How long a plan takes at least, by its streams, its events, the device's peaks and the links
+//! between ranks.
 //!
 //! It serves to choose between plans of one graph: recomputing values has a cost, and copies may or
-//! may not hide behind work. It is an estimate, never a measurement.
+//! may not hide behind work. And it predicts the step of a rank on more ranks than there are. It is
+//! an estimate, never a measurement. A measured step and measured links make it a better one.
 
-use super::{Plan, Space, Step, StepKind};
-use crate::{DType, Description};
-use std::collections::HashMap;
+use super::{Plan, SlotId, Space, Step, StepKind};
+use crate::fabric::sent_bytes;
+use crate::{Cluster, DType, Description, Mesh, Prim};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Share of the peaks that kernels reach, as a rule.
 const REACHED: f64 = 0.6;
@@ -13,22 +17,178 @@ const REACHED: f64 = 0.6;
 /// Bandwidth of the memory of a device that does not tell its own, in bytes per second.
 const NOMINAL_BYTES_PER_SECOND: f64 = 1e12;
 
+/// How fast a rank works and exchanges.
+#[derive(Copy, Clone, Debug)]
+pub struct Pace<'a> {
+    /// Its device.
+    pub device: &'a Description,
+    /// Seconds of work for each second of the estimate: measured over estimated, or 1 if nothing
+    /// was measured.
+    pub work_factor: f64,
+    /// The ranks that it exchanges with. Without them a collective takes as long as the device
+    /// reads and writes its bytes.
+    pub cluster: Option<Cluster<'a>>,
+}
+
+impl<'a> Pace<'a> {
+    /// The pace of one rank, by the peaks of its device.
+    pub fn of(device: &'a Description) -> Self {
+        Self { device, work_factor: 1.0, cluster: None }
+    }
+}
+
+/// The estimated times of a call. `seconds` is the sum of work, of what slows it, of exposed
+/// exchange, and of waiting for copies.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Timeline {
+    /// Seconds of the call.
+    pub seconds: f64,
+    /// Seconds of all steps that compute, with nothing beside them.
+    pub work_seconds: f64,
+    /// How much longer work takes because collectives run beside it, in seconds.
+    pub slowed_seconds: f64,
+    /// Seconds of all collectives, whether hidden or not.
+    pub exchange_seconds: f64,
+    /// Seconds in which a collective runs and no work does.
+    pub exposed_seconds: f64,
+    /// Collectives by the name of their primitive.
+    pub collectives: BTreeMap<String, Exchanged>,
+}
+
+/// Collectives of one kind. A bucket is one collective.
+#[derive(Copy, Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Exchanged {
+    /// Number of them.
+    pub count: usize,
+    /// Bytes that the rank sends.
+    pub sent_bytes: f64,
+    /// Seconds of all of them, one after another.
+    pub seconds: f64,
+}
+
+impl Timeline {
+    /// Bytes that the rank sends in a call.
+    pub fn sent_bytes(&self) -> f64 {
+        self.collectives.values().fold(0.0, |sum, kind| sum + kind.sent_bytes)
+    }
+}
+
+/// The use that a step makes of the device.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Activity {
+    Work,
+    Copy,
+    Exchange,
+}
+
+/// A step that is still to be done.
+struct Pending {
+    /// Its position in the plan.
+    at: usize,
+    activity: Activity,
+    /// Seconds that are left of it, at full speed.
+    seconds: f64,
+    /// Earlier steps that end before it begins.
+    after: Vec<usize>,
+}
+
 impl Plan {
-    /// Estimated seconds of a call.
+    /// Estimated seconds of a call on one rank.
     pub fn seconds(&self, device: &Description) -> f64 {
-        let mut streams: HashMap<u16, f64> = HashMap::new();
-        let mut events: HashMap<u32, f64> = HashMap::new();
-        for step in self.steps.iter().filter(|step| !step.prepare) {
-            let stream = streams.entry(step.stream).or_default();
-            let begins = step.waits.iter().filter_map(|event| events.get(event));
-            let begins = begins.fold(*stream, |latest, event| latest.max(*event));
-            *stream = begins + self.step_seconds(step, device);
-            events.extend(step.records.map(|event| (event, *stream)));
-        }
-        streams.into_values().fold(0.0, f64::max)
+        self.timeline(&Pace::of(device)).seconds
     }
 
-    /// Estimated seconds of a step by itself.
+    /// Estimated times of a call. The plan's groups are those of the mesh of `pace`.
+    pub fn timeline(&self, pace: &Pace<'_>) -> Timeline {
+        let mut timeline = Timeline::default();
+        let mut streams = self.pending(pace, &mut timeline);
+        let beside = pace.cluster.map_or(1.0, |cluster| cluster.work_beside());
+        let mut ended = vec![false; self.steps.len()];
+        loop {
+            let may_run = |stream: &&mut VecDeque<Pending>| {
+                stream.front().is_some_and(|step| step.after.iter().all(|&before| ended[before]))
+            };
+            let running: Vec<_> = streams.values_mut().filter(may_run).collect();
+            let has = |activity| running.iter().any(|stream| stream[0].activity == activity);
+            let (works, exchanges) = (has(Activity::Work), has(Activity::Exchange));
+            let speed = |step: &Pending| match step.activity {
+                Activity::Work if exchanges => beside,
+                _ => 1.0,
+            };
+            let lengths = running.iter().map(|stream| stream[0].seconds / speed(&stream[0]));
+            // The first step that is left can always run: it waits for earlier ones alone.
+            let Some(passed) = lengths.reduce(f64::min) else { break };
+            timeline.seconds += passed;
+            match (works, exchanges) {
+                (true, true) => timeline.slowed_seconds += passed * (1.0 - beside),
+                (false, true) => timeline.exposed_seconds += passed,
+                (_, false) => {}
+            }
+            for stream in running {
+                let step = &mut stream[0];
+                let speed = speed(step);
+                if step.seconds / speed <= passed {
+                    ended[step.at] = true;
+                    stream.pop_front();
+                } else {
+                    step.seconds -= passed * speed;
+                }
+            }
+        }
+        timeline
+    }
+
+    /// The steps of a call by stream, each with its time alone. Adds those times up in `timeline`.
+    fn pending(
+        &self,
+        pace: &Pace<'_>,
+        timeline: &mut Timeline,
+    ) -> BTreeMap<u16, VecDeque<Pending>> {
+        let mut streams: BTreeMap<u16, VecDeque<Pending>> = BTreeMap::new();
+        let mut recorders: HashMap<u32, usize> = HashMap::new();
+        let mut placements = HashMap::new();
+        for (at, step) in self.steps.iter().enumerate().filter(|(_, step)| !step.prepare) {
+            let alone = self.step_seconds(step, pace.device);
+            let (activity, seconds) = match &step.kind {
+                StepKind::CopyStart => (Activity::Copy, alone),
+                StepKind::CollectiveStart { prim } => {
+                    let bytes = self.exchanged_bytes(step);
+                    let seconds = pace.cluster.map_or(alone, |cluster| {
+                        let group = group(prim);
+                        let placed =
+                            placements.entry(group).or_insert_with(|| cluster.placements(group));
+                        cluster.seconds(prim, bytes, placed)
+                    });
+                    let kind = timeline.collectives.entry(prim.name()).or_default();
+                    kind.count += 1;
+                    kind.sent_bytes += sent_bytes(prim, bytes);
+                    kind.seconds += seconds;
+                    timeline.exchange_seconds += seconds;
+                    (Activity::Exchange, seconds)
+                }
+                _ => {
+                    let seconds = pace.work_factor * alone;
+                    timeline.work_seconds += seconds;
+                    (Activity::Work, seconds)
+                }
+            };
+            let after = step.waits.iter().filter_map(|event| recorders.get(event).copied());
+            let pending = Pending { at, activity, seconds, after: after.collect() };
+            streams.entry(step.stream).or_default().push_back(pending);
+            recorders.extend(step.records.map(|event| (event, at)));
+        }
+        streams
+    }
+
+    /// Bytes of the whole value of a collective: of the operands or of the results, if these are
+    /// more.
+    fn exchanged_bytes(&self, step: &Step) -> f64 {
+        let bytes =
+            |slots: &[SlotId]| -> usize { slots.iter().map(|slot| self.slot(*slot).bytes()).sum() };
+        bytes(&step.reads).max(bytes(&step.writes)) as f64
+    }
+
+    /// Estimated seconds of a step by itself, on one rank.
     pub fn step_seconds(&self, step: &Step, device: &Description) -> f64 {
         let own = device.peaks.levels.last().map(|(_, bytes_per_second)| bytes_per_second);
         let memory = REACHED * own.copied().unwrap_or(NOMINAL_BYTES_PER_SECOND);
@@ -50,6 +210,11 @@ impl Plan {
             }
         }
     }
+}
+
+/// The axes over which a collective runs.
+fn group(prim: &Prim) -> &Mesh {
+    &prim.channel().expect("a collective has a channel").group
 }
 
 /// The type that a step multiplies matrices in.

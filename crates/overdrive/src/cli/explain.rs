@@ -1,7 +1,7 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
 use super::shared::Machine;
-use super::values::{ModeName, Precision, ShardName, named_size};
+use super::values::{GpuName, ModeName, Precision, ShardName, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
 use overdrive::passes::Compression;
@@ -52,9 +52,31 @@ pub(crate) struct Explain {
     /// How those ranks compress gradients: int8, fp8, topk:SHARE or powersgd:RANK
     #[arg(long, value_name = "SCHEME", requires = "mesh")]
     pub compress: Option<Compression>,
+    /// Plans for this GPU by its data sheet; none has to be there
+    #[arg(long, value_name = "GPU", conflicts_with = "device")]
+    pub gpu: Option<GpuName>,
+    /// Predicts the step of those ranks over these links: `nvlink-h200` (8 GPUs a host),
+    /// `infiniband-400` (one GPU a host), or a file of measured links in JSON
+    #[arg(long, value_name = "NAME|FILE", requires = "mesh")]
+    pub fabric: Option<String>,
+    /// Measured milliseconds of the step on one device, with the batch of a rank: the prediction
+    /// then stands on them [default: an estimate by the peaks of the device]
+    #[arg(long, value_name = "MS", requires = "fabric", value_parser = milliseconds)]
+    pub step_ms: Option<f64>,
+    /// Predicts the step for each of these sizes of the mesh's first axis: `1,8,64,512,4096`. The
+    /// batch of a rank stays the same (weak scaling)
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', requires = "fabric",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub scale: Vec<u32>,
     /// Passes, steps, memory and notes as JSON on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// A time that something took.
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let above_zero = text.parse().ok().filter(|x: &f64| *x > 0.0 && x.is_finite());
+    above_zero.ok_or_else(|| "expected milliseconds above 0".to_owned())
 }
 
 /// Bytes, in binary units where one is named.

@@ -1,6 +1,8 @@
 //! Values of options: modes, number formats, sizes by name, tolerances.
 
 use clap::ValueEnum;
+use overdrive::cuda::Gpu;
+use overdrive::cuda::data_sheets::{a100, h100, h200};
 use overdrive::ir::{DType, Mode};
 use overdrive::train::Shards;
 use std::path::PathBuf;
@@ -38,6 +40,25 @@ impl From<ShardName> for Shards {
         match name {
             ShardName::Optimizer => Self::Optimizer,
         }
+    }
+}
+
+/// GPUs by name that plans can be made for without them.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum GpuName {
+    H200,
+    H100,
+    A100,
+}
+
+impl From<GpuName> for Gpu {
+    fn from(name: GpuName) -> Self {
+        Gpu::new(&match name {
+            GpuName::H200 => h200(),
+            GpuName::H100 => h100(),
+            GpuName::A100 => a100(),
+        })
     }
 }
 

@@ -1,47 +1,79 @@
 //! `overdrive explain`: how a model becomes a plan, pass by pass, and the plan; nothing runs.
 
+mod predicted;
+
+use crate::asked_graph::AskedModel;
 use crate::cli::Explain;
 use crate::failure::Failure;
 use crate::terminal::{say, tell, width};
-use crate::{asked_graph, limit};
+use crate::{devices, limit};
 use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
+use overdrive::cuda::Gpu;
 use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step, StepKind};
-use overdrive::ir::{Mode, Tuning};
+use overdrive::ir::{Graph, Mesh, Mode, Target, Tuning};
 use overdrive::passes::{PASSES, PassChange};
 use overdrive::train::{Shards, step_of_one_rank};
+use predicted::Prediction;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+/// Who plans, for which device and within which limits.
+struct Planner<'a> {
+    arguments: &'a Explain,
+    model: AskedModel<'a>,
+    target: &'a dyn Target,
+    mode: Mode,
+    tuning: Tuning,
+}
+
+impl Planner<'_> {
+    /// The part of a step that the first rank of a mesh takes.
+    fn part(&self, whole: &Graph, mesh: &Mesh) -> Result<Graph, Failure> {
+        let shards = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
+        step_of_one_rank(whole, mesh, shards, self.arguments.compress).map_err(Failure::bad_input)
+    }
+}
+
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
-    let (workload, graph, opened) = asked_graph::open(&arguments.subject)?;
+    let model = AskedModel::load(&arguments.subject)?;
+    let (workload, whole) = model.at_batch(arguments.subject.batch)?;
+    let (described, opened);
+    let target: &dyn Target = match arguments.gpu {
+        Some(name) => {
+            described = Gpu::from(name);
+            &described
+        }
+        None => {
+            opened = devices::open(&arguments.subject.machine)?;
+            opened.backend.target()
+        }
+    };
     let name = &workload.key.name;
     let mode: Mode = arguments.subject.mode.into();
-    let description = opened.backend.description();
+    let description = target.description();
     if mode == Mode::Graph && !description.replays {
         return Err(Failure::bad_input(
             "--mode graph: expected a GPU, whose launches are captured and replayed, found a CPU; \
              use --mode compile",
         ));
     }
-    let graph = match &arguments.mesh {
-        Some(mesh) => {
-            let shards = arguments.shard.map_or(Shards::Nothing, Shards::from);
-            step_of_one_rank(&graph, mesh, shards, arguments.compress)
-                .map_err(Failure::bad_input)?
-        }
-        None => graph,
-    };
     let tuning = Tuning { memory_limit: arguments.memory_limit, ..Tuning::default() };
+    let planner = Planner { arguments, model, target, mode, tuning };
+    let part = arguments.mesh.as_ref().map(|mesh| planner.part(&whole, mesh)).transpose()?;
     // A plan that does not exist is the model's or the user's doing.
     let (plan, changes) =
-        overdrive::passes::explain(&graph, mode, opened.backend.target(), &tuning)
+        overdrive::passes::explain(part.as_ref().unwrap_or(&whole), mode, target, &planner.tuning)
             .map_err(Failure::bad_input)?;
+    let meant = arguments.mesh.as_ref().zip(arguments.fabric.as_ref());
+    let predict =
+        |(mesh, fabric): (&Mesh, &String)| Prediction::new(&planner, (&whole, mesh, &plan), fabric);
+    let prediction = meant.map(predict).transpose()?;
     let spaces = || (0..plan.arena_bytes.len() as u8).map(Space);
     if arguments.json {
-        let json = json!({
+        let mut json = json!({
             "model": name,
             "device": description.device,
             "mode": mode.name(),
@@ -57,6 +89,9 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
             },
             "notes": plan.notes.iter().map(note_json).collect::<Vec<_>>(),
         });
+        if let Some(prediction) = &prediction {
+            json["predicted"] = json!(prediction);
+        }
         say!("{}", serde_json::to_string_pretty(&json).expect("plain data"))?;
         return Ok(Exit::Fine);
     }
@@ -89,6 +124,12 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     }
     if let Some(mesh) = &arguments.mesh {
         say!("this is one of {} ranks; {}", mesh.ranks(), exchanged(&plan))?;
+        if let Some(prediction) = &prediction {
+            prediction.lines(&planner).iter().try_for_each(|line| say!("{line}"))?;
+            if let Some((title, table)) = prediction.table(mesh) {
+                say!("\n{title}\n{}\n", terminal_table(&table, width()))?;
+            }
+        }
     }
     if let Some(told) = limit::told(&plan) {
         say!("{told}")?;

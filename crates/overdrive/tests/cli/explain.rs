@@ -119,3 +119,71 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
     }
     folder.line("explain digits-mlp --mesh data=2").ends(2, &["--training"]);
 }
+
+/// A training step of eight ranks on GPUs that are not there.
+const PREDICTED: &str = "plan digits-mlp --training --batch 512 --gpu h200 --mesh data=8 --fabric";
+
+fn predicted(folder: &Folder, rest: &str) -> Value {
+    let said = folder.line(&format!("{PREDICTED} {rest} --json")).ends(0, &[]).stdout.clone();
+    serde_json::from_str::<Value>(&said).unwrap()["predicted"].clone()
+}
+
+fn is_near(value: &Value, expected: f64) -> bool {
+    (value.as_f64().unwrap() / expected - 1.0).abs() < 1e-9
+}
+
+#[test]
+fn the_step_of_many_ranks_is_predicted_without_a_gpu() {
+    let folder = Folder::new();
+    let said = folder.line(&format!("{PREDICTED} nvlink-h200"));
+    said.ends(0, &["predicted step of 8 ranks", "efficiency", "exposed", "all_reduce", "nominal"]);
+    let json = predicted(&folder, "nvlink-h200 --scale 1,8,64,4096");
+    assert_eq!((&json["samples"], &json["step"]["batch"]), (&64.into(), &512.into()));
+    let rows = json["scale"].as_array().unwrap();
+    assert_eq!(rows[1], json["step"], "the mesh itself is planned as any other size");
+    let of = |name: &str| rows.iter().map(|row| row[name].as_f64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(of("ranks"), [1.0, 8.0, 64.0, 4096.0]);
+    assert_eq!(of("batch"), [64.0, 512.0, 4096.0, 262_144.0], "64 samples a rank");
+    assert!(is_near(&rows[0]["efficiency"], 1.0) && rows[0]["sent_bytes"] == 0.0, "{}", rows[0]);
+    let is_sorted = |all: &[f64]| all.windows(2).all(|pair| pair[0] < pair[1]);
+    assert!(is_sorted(&of("seconds")) && is_sorted(&of("exposed_seconds")), "{json}");
+    assert!(of("efficiency").windows(2).all(|pair| pair[0] > pair[1]), "{json}");
+    let table = folder.line(&format!("{PREDICTED} nvlink-h200 --scale 1,16"));
+    table.ends(0, &["predicted for other sizes of `data`, 64 samples a rank", "weak scaling"]);
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn a_prediction_stands_on_a_measured_step_and_measured_links() {
+    let folder = Folder::new();
+    let nominal = predicted(&folder, "nvlink-h200");
+    let measured = predicted(&folder, "nvlink-h200 --step-ms 20");
+    assert_eq!(
+        (&nominal["one_rank_measured"], &measured["one_rank_measured"]),
+        (&false.into(), &true.into())
+    );
+    assert!(is_near(&measured["one_rank_seconds"], 0.02), "{measured}");
+    // Other ranks change a few small steps.
+    let work = measured["step"]["work_seconds"].as_f64().unwrap();
+    assert!((work / 0.02 - 1.0).abs() < 0.02, "about the same work on every rank: {work}");
+    let exchange = "exchange_seconds";
+    assert_eq!(measured["step"][exchange], nominal["step"][exchange], "links are as they were");
+    // Eight of its ranks are on a host, and a link there is a thousandth as fast.
+    let text = nominal["fabric"].to_string().replace("360000000000", "360000000");
+    std::fs::write(folder.path("slow.json"), &text).unwrap();
+    let slow = predicted(&folder, "slow.json");
+    let seconds = |json: &Value| json["step"][exchange].as_f64().unwrap();
+    assert!(seconds(&slow) > 1.5 * seconds(&nominal), "{slow}");
+    std::fs::write(folder.path("alone.json"), text.replace("\"between\"", "\"besides\"")).unwrap();
+    for (rest, words) in [
+        ("alone.json", ["`alone.json`", "unknown field `besides`", "docs/simulator.md"]),
+        ("absent.json", ["absent.json", "", ""]),
+        ("nvlink-h20", ["unknown fabric", "infiniband-400", "did you mean `nvlink-h200`?"]),
+        ("nvlink-h200 --step-ms 0", ["--step-ms", "above 0", ""]),
+        ("nvlink-h200 --scale 0", ["--scale", "0", ""]),
+        ("nvlink-h200 --device cpu", ["--gpu", "--device", "cannot be used with"]),
+    ] {
+        folder.line(&format!("{PREDICTED} {rest}")).ends(2, &words);
+    }
+    folder.line(&format!("{LINE} --fabric nvlink-h200")).ends(2, &["--mesh"]);
+}
