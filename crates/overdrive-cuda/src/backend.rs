@@ -56,7 +56,8 @@ impl CudaBackend {
     }
 
     /// The same as one rank of several, each on a GPU of its own: it runs graphs with collectives,
-    /// by NCCL. All ranks compile such a graph at the same time.
+    /// by NCCL or by copies. All ranks compile such a graph, and make its sessions, at the same
+    /// time.
     #[must_use]
     pub fn on(self, communicator: Arc<dyn Communicator>) -> Self {
         let ranks = Some(Arc::new(Ranks::new(&self.device, communicator)));

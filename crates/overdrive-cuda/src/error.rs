@@ -65,6 +65,12 @@ pub enum Error {
         /// NCCL's words.
         message: String,
     },
+    /// Copies between GPUs failed.
+    #[error("copies between GPUs: {message}")]
+    Peers {
+        /// The reason, and the remedy.
+        message: String,
+    },
     /// Another rank has failed.
     #[error(transparent)]
     Ranks(RankError),

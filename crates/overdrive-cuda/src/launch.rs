@@ -9,6 +9,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 use overdrive_ir::plan::{Plan, SlotId, SlotPlace, Step};
 use overdrive_ir::{Decline, Mode, Tuning};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Address of each slot of a plan in device memory during a call.
@@ -16,12 +17,17 @@ use std::sync::Arc;
 pub struct Addresses {
     slots: Vec<CUdeviceptr>,
     workspace: CUdeviceptr,
+    peers: Arc<PeerAddresses>,
 }
+
+/// Slots of the other ranks that this one writes to: their addresses as this device reaches them,
+/// in the order of the members of a group.
+pub(crate) type PeerAddresses = BTreeMap<SlotId, Vec<CUdeviceptr>>;
 
 impl Addresses {
     /// Addresses of `slots` slots, all unset, and of the scratch that the steps of a stream share.
     pub fn new(slots: usize, workspace: CUdeviceptr) -> Self {
-        Self { slots: vec![0; slots], workspace }
+        Self { slots: vec![0; slots], workspace, peers: Arc::default() }
     }
 
     /// Address of the first byte of a slot.
@@ -32,6 +38,16 @@ impl Addresses {
     /// Places a slot.
     pub fn set(&mut self, slot: SlotId, address: CUdeviceptr) {
         self.slots[slot.0 as usize] = address;
+    }
+
+    /// Address of the slot that a member of a group has in the place of `slot`.
+    pub(crate) fn of_peer(&self, slot: SlotId, member: usize) -> CUdeviceptr {
+        self.peers[&slot][member]
+    }
+
+    /// Places the slots of the other ranks.
+    pub(crate) fn set_peers(&mut self, peers: PeerAddresses) {
+        self.peers = Arc::new(peers);
     }
 
     /// Places the scratch that the steps of a stream share.

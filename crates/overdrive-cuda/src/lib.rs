@@ -26,6 +26,7 @@ pub mod loops;
 pub mod memory;
 mod nccl;
 mod occupancy;
+mod peers;
 pub mod pinned;
 pub mod pool;
 mod staging;

@@ -26,6 +26,8 @@ pub struct DeviceBytes {
     device: Arc<Device>,
     address: CUdeviceptr,
     len: usize,
+    /// The owner of bytes that are not of the pool.
+    lender: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DeviceBytes {
@@ -35,22 +37,17 @@ impl DeviceBytes {
     /// `OutOfMemory` when the device has no more, even after the pool gave back its unused memory.
     pub fn new(device: &Arc<Device>, len: usize) -> Result<Self, Error> {
         let _turn = device.turn();
-        let address = match allocate(device, len) {
-            Err(Error::Driver(e)) if e.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                device.stream().synchronize()?;
-                device.trim_pool()?;
-                allocate(device, len).map_err(|error| match error {
-                    Error::Driver(e) if e.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-                        let available =
-                            device.context().mem_get_info().map_or(0, |(free, _)| free as u64);
-                        Error::OutOfMemory { needed: len as u64, available }
-                    }
-                    other => other,
-                })?
-            }
-            other => other?,
-        };
-        Ok(Self { device: Arc::clone(device), address, len })
+        let address = or_trimmed(device, len, || allocate(device, len))?;
+        Ok(Self { device: Arc::clone(device), address, len, lender: None })
+    }
+
+    /// `len` bytes from `address` on, which are the lender's.
+    pub(crate) fn lent(
+        device: &Arc<Device>,
+        (address, len): (CUdeviceptr, usize),
+        lender: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { device: Arc::clone(device), address, len, lender: Some(lender) }
     }
 
     /// The first byte.
@@ -113,6 +110,32 @@ pub(crate) unsafe fn copy(
     Ok(())
 }
 
+/// Allocates `len` bytes, where needed after the pool gave back its unused memory.
+///
+/// # Errors
+/// `OutOfMemory` when the device has no more even then.
+pub(crate) fn or_trimmed(
+    device: &Device,
+    len: usize,
+    allocate: impl Fn() -> Result<CUdeviceptr, Error>,
+) -> Result<CUdeviceptr, Error> {
+    let full = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+    let is_full = |error: &Error| matches!(error, Error::Driver(e) if e.0 == full);
+    match allocate() {
+        Err(error) if is_full(&error) => {}
+        done => return done,
+    }
+    device.stream().synchronize()?;
+    device.trim_pool()?;
+    allocate().map_err(|error| {
+        if !is_full(&error) {
+            return error;
+        }
+        let available = device.context().mem_get_info().map_or(0, |(free, _)| free as u64);
+        Error::OutOfMemory { needed: len as u64, available }
+    })
+}
+
 fn allocate(device: &Arc<Device>, len: usize) -> Result<CUdeviceptr, Error> {
     // A block for nothing too, so that every slot has an address of its own.
     let bytes = len.next_multiple_of(BLOCK).max(BLOCK);
@@ -123,6 +146,9 @@ fn allocate(device: &Arc<Device>, len: usize) -> Result<CUdeviceptr, Error> {
 
 impl Drop for DeviceBytes {
     fn drop(&mut self) {
+        if self.lender.is_some() {
+            return;
+        }
         let _turn = self.device.turn();
         let context = self.device.context();
         // After a fault the context is lost and the block with it: there is nobody to tell and

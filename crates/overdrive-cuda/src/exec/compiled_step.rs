@@ -1,7 +1,7 @@
 //! `CompiledStep`: a step of a plan compiled for this device, and the choice of its kernel.
 
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::nccl::{self, Ranks};
+use crate::nccl::{self, PlanRanks};
 use crate::{Device, Error, gemm, joined, kernels, loops, memory};
 use cudarc::driver::CudaStream;
 use overdrive_ir::plan::{HostCall, Plan, StepKind};
@@ -65,7 +65,7 @@ fn on_host(call: &HostCall, device: &Device, addresses: &Addresses) -> Result<()
 /// `Unsupported` when no kernel here takes the step as it is; `Device` when CUDA failed on the way.
 pub(super) fn compile(
     site: &Site<'_>,
-    ranks: Option<&Arc<Ranks>>,
+    ranks: Option<&Arc<PlanRanks>>,
 ) -> Result<CompiledStep, BackendError> {
     let step = site.step;
     compile_kind(site, ranks).map_err(|refusal| match refusal {
@@ -81,7 +81,7 @@ pub(super) fn compile(
     })
 }
 
-fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<Ranks>>) -> Result<CompiledStep, Refusal> {
+fn compile_kind(site: &Site<'_>, ranks: Option<&Arc<PlanRanks>>) -> Result<CompiledStep, Refusal> {
     let (plan, step) = (site.plan, site.step);
     match &step.kind {
         StepKind::Joined(bond, steps) => {

@@ -42,7 +42,7 @@ impl Copies {
     pub(super) fn in_place(enqueuer: &Enqueuer) -> Result<Self, Error> {
         let mut addresses = enqueuer.addresses.clone();
         let blocks = match enqueuer.plan.mode {
-            Mode::Eager => arenas(&enqueuer.device, &enqueuer.plan, &mut addresses)?,
+            Mode::Eager => arenas(&enqueuer.device, &enqueuer.plan, &mut addresses, None)?,
             Mode::Jit | Mode::Compile | Mode::Graph => vec![],
         };
         Ok(Self { addresses, _blocks: blocks })
@@ -57,7 +57,7 @@ impl Copies {
         let device = &enqueuer.device;
         let (plan, original) = (&enqueuer.plan, &enqueuer.addresses);
         let mut addresses = original.clone();
-        let mut blocks = arenas(device, plan, &mut addresses)?;
+        let mut blocks = arenas(device, plan, &mut addresses, None)?;
         let kept = enqueuer.kept().map(|block| (block.address(), block.len()));
         let sources: BTreeMap<CUdeviceptr, usize> =
             passed.clone().into_iter().chain(kept).collect();

@@ -6,7 +6,7 @@ use super::queues::Queues;
 use super::storage::Storage;
 use crate::launch::{Addresses, Launch};
 use crate::memory::DeviceBytes;
-use crate::nccl::Ranks;
+use crate::nccl::PlanRanks;
 use crate::{Device, Error};
 use cudarc::driver::CudaStream;
 use overdrive_ir::{BackendError, Plan};
@@ -17,7 +17,7 @@ pub(super) struct Enqueuer {
     pub(super) device: Arc<Device>,
     pub(super) plan: Arc<Plan>,
     /// The other ranks, where steps meet some.
-    pub(super) ranks: Option<Arc<Ranks>>,
+    pub(super) ranks: Option<Arc<PlanRanks>>,
     /// One per step of the plan.
     pub(super) tasks: Vec<CompiledStep>,
     /// From where the plan left results to where the caller has them.

@@ -11,14 +11,12 @@ use super::sampling::Sampling;
 use super::storage::Storage;
 use crate::launch::{Addresses, Site};
 use crate::memory::{CudaMemory, DeviceBytes, PINNED};
-use crate::nccl::Ranks;
+use crate::nccl::{PlanRanks, Ranks};
 use crate::{Device, Error};
 use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
 use overdrive_ir::plan::{Derived, Prepared, Signature, Space, StepKind};
-use overdrive_ir::{
-    Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning, agree_on,
-};
+use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A compiled graph on a GPU.
@@ -35,7 +33,7 @@ pub(crate) struct CudaExecutable {
     constants: Arc<[DeviceBytes]>,
     derived: Derived<DeviceBytes>,
     /// The other ranks, where steps meet some.
-    ranks: Option<Arc<Ranks>>,
+    ranks: Option<Arc<PlanRanks>>,
 }
 
 impl std::fmt::Debug for CudaExecutable {
@@ -54,21 +52,19 @@ impl CudaExecutable {
     /// plan needs more memory than there is. `Device` with CUDA's words; `Ranks` when other ranks
     /// do not have the same collectives.
     pub(crate) fn new(
-        plan: Plan,
+        mut plan: Plan,
         device: &Arc<Device>,
         tuning: &Tuning,
         names: [Vec<String>; 2],
         ranks: Option<&Arc<Ranks>>,
     ) -> Result<Self, BackendError> {
         let ranks = ranks.filter(|_| meets_others(&plan));
-        if let Some(ranks) = ranks {
-            agree_on(ranks.communicator(), &plan)?;
-            ranks.meet(&plan).map_err(|e| e.during(format!("meeting for `{}`", plan.name)))?;
-        }
+        let meet = |ranks| PlanRanks::meet(ranks, &mut plan, tuning).map(Arc::new);
+        let ranks = ranks.map(meet).transpose()?;
         let placing = |e: Error| e.during(format!("placing `{}`", plan.name));
         device.context().bind_to_thread().map_err(|e| placing(e.into()))?;
         check_memory(&plan, device).map_err(placing)?;
-        let tasks = compiled(&plan, (device, ranks), tuning)?;
+        let tasks = compiled(&plan, (device, ranks.as_ref()), tuning)?;
         let signature = Signature::new(&plan, &names[0], &names[1]);
         let mut addresses = Addresses::new(signature.slot_count(), 0);
         let constants = place_constants(&plan, device, &mut addresses).map_err(placing)?;
@@ -81,7 +77,7 @@ impl CudaExecutable {
             addresses,
             constants: constants.into(),
             derived: Derived::default(),
-            ranks: ranks.cloned(),
+            ranks,
         })
     }
 }
@@ -97,7 +93,7 @@ fn meets_others(plan: &Plan) -> bool {
 /// If a task takes more scratch than the plan gives its step.
 fn compiled(
     plan: &Plan,
-    (device, ranks): (&Arc<Device>, Option<&Arc<Ranks>>),
+    (device, ranks): (&Arc<Device>, Option<&Arc<PlanRanks>>),
     tuning: &Tuning,
 ) -> Result<Vec<CompiledStep>, BackendError> {
     let compiled = plan.steps.iter().map(|step| {
@@ -143,7 +139,15 @@ impl CudaSession {
         addresses.set_workspace(workspace.address());
         let derived = Arc::new(room_for_derived(&plan, &device).map_err(placing)?);
         place_derived(&plan, &derived, &mut addresses);
-        let storage = Storage::new(&device, &plan, &mut addresses).map_err(placing)?;
+        let shared = executable.ranks.as_ref().and_then(|ranks| {
+            ranks.arena(&plan).transpose().map(|arena| arena.map(|arena| (ranks, arena)))
+        });
+        let shared = shared.transpose().map_err(placing)?;
+        let main = shared.as_ref().map(|(ranks, arena)| ranks.lend(&plan, arena));
+        let storage = Storage::new(&device, &plan, &mut addresses, main).map_err(placing)?;
+        if let Some((ranks, arena)) = shared {
+            ranks.introduce(&plan, &arena, &mut addresses).map_err(placing)?;
+        }
         let queues = Queues::new(&device, &plan).map_err(placing)?;
         let enqueuer = Enqueuer {
             device,
@@ -232,7 +236,7 @@ fn place_derived(plan: &Plan, derived: &DeviceBytes, addresses: &mut Addresses) 
 struct Enqueued {
     device: Arc<Device>,
     plan: Arc<Plan>,
-    ranks: Option<Arc<Ranks>>,
+    ranks: Option<Arc<PlanRanks>>,
     done: CudaEvent,
 }
 
@@ -272,7 +276,11 @@ impl Session for CudaSession {
         let device = Arc::clone(&self.executable.device);
         let _turn = device.turn();
         self.enter(call)?;
-        self.caller.call()?;
+        let called = self.caller.call();
+        if let (Err(_), Some(ranks)) = (&called, &self.executable.ranks) {
+            ranks.abort();
+        }
+        called?;
         let recorded = device.event().and_then(|event| {
             event.record(device.stream())?;
             Ok(event)

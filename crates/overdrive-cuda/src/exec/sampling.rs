@@ -148,7 +148,9 @@ impl Sampling {
         let estimate = self.estimate_ns.expect("estimated above");
         let is_short = estimate < SHORT_NS;
         let is_long_to_launch = caller.enqueuer.tasks.len() > CAPACITY;
-        if caller.enqueuer.has_host_steps() || !(is_short || is_long_to_launch) {
+        // Copies between ranks count themselves, and write where the others said: no other buffers.
+        let is_of_ranks = caller.enqueuer.ranks.is_some();
+        if caller.enqueuer.has_host_steps() || is_of_ranks || !(is_short || is_long_to_launch) {
             return self.mean_of_single_calls(caller, protocol);
         }
         let wanted = if is_short { (SPAN_NS / estimate).ceil() as usize } else { 1 };

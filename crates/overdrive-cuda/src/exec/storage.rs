@@ -20,17 +20,19 @@ pub(super) enum Storage {
 }
 
 impl Storage {
-    /// Transient memory for a plan, with the addresses of arena slots entered.
+    /// Transient memory for a plan, with the addresses of arena slots entered. `main` is the arena
+    /// of main memory if other ranks write into it.
     pub(super) fn new(
         device: &Arc<Device>,
         plan: &Plan,
         addresses: &mut Addresses,
+        main: Option<DeviceBytes>,
     ) -> Result<Self, Error> {
         if plan.mode == Mode::Eager {
             let blocks = Blocks { device: Arc::clone(device), in_use: 0, peak: 0 };
             return Ok(Self::OnDemand(OnDemand::new(plan), blocks));
         }
-        Ok(Self::Arenas(arenas(device, plan, addresses)?))
+        Ok(Self::Arenas(arenas(device, plan, addresses, main)?))
     }
 
     /// Makes the slots that step `step` is the first to touch.
@@ -62,16 +64,21 @@ impl Storage {
     }
 }
 
-/// An arena in each memory space, with the transient slots of a plan in it.
+/// An arena in each memory space, with the transient slots of a plan in it. `main` is that of main
+/// memory if it is there already.
 pub(super) fn arenas(
     device: &Arc<Device>,
     plan: &Plan,
     addresses: &mut Addresses,
+    mut main: Option<DeviceBytes>,
 ) -> Result<Vec<SpaceBytes>, Error> {
     let mut arenas = Vec::with_capacity(plan.arena_bytes.len());
     for (space, &bytes) in plan.arena_bytes.iter().enumerate() {
         let space = Space(space as u8);
-        let arena = SpaceBytes::new(device, space, bytes)?;
+        let arena = match main.take_if(|_| space == Space::MAIN) {
+            Some(main) => SpaceBytes::Device(main),
+            None => SpaceBytes::new(device, space, bytes)?,
+        };
         for (slot, offset) in plan.arena_slots(space) {
             addresses.set(slot, arena.address() + offset as u64);
         }

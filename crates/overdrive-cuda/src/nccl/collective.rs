@@ -1,12 +1,12 @@
-//! Collectives as launches: what NCCL calls them.
+//! `Collective`: a collective as a launch of NCCL.
 
 use super::group::NcclGroup;
 use super::library::{Comm, IN_PROGRESS, Library, SUCCESS};
-use super::ranks::Ranks;
 use crate::Error;
-use crate::launch::{Addresses, Launch, Refusal, Site};
+use crate::launch::{Addresses, Launch};
+use crate::peers::{CollectivePart, Movement};
 use cudarc::driver::{CudaStream, result};
-use overdrive_ir::{DType, Operation, Prim, Reducer, SlotId};
+use overdrive_ir::{DType, Prim, Reducer};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -14,87 +14,36 @@ use std::sync::Arc;
 const U8: c_int = 1;
 
 /// A collective along axis 0, as the pass `in_blocks` leaves it.
-struct Collective {
-    group: Arc<NcclGroup>,
-    kind: NcclCollective,
+pub(super) struct Collective {
+    pub(super) group: Arc<NcclGroup>,
+    pub(super) kind: NcclCollective,
     /// One, or those of a bucket.
-    parts: Vec<CollectivePart>,
-}
-
-/// An operand and its result.
-struct CollectivePart {
-    operand: SlotId,
-    result: SlotId,
-    /// Bytes of the operand and of the result.
-    bytes: [usize; 2],
-    /// Elements of the result.
-    elements: usize,
+    pub(super) parts: Vec<CollectivePart>,
 }
 
 /// The collective, with NCCL's numbers of the element type and the fold.
-enum NcclCollective {
+#[derive(Copy, Clone)]
+pub(super) enum NcclCollective {
     AllReduce { dtype: c_int, fold: c_int },
     ReduceScatter { dtype: c_int, fold: c_int },
-    AllGather,
-    AllToAll,
-    Permute { to: Option<c_int>, from: Option<c_int> },
+    Move(Movement),
 }
 
-/// Compiles the collective of a step.
-///
-/// # Errors
-/// `Unsupported` for elements that NCCL does not fold; as the groups of `Ranks`.
-pub(crate) fn compile(
-    site: &Site<'_>,
-    prim: &Prim,
-    ranks: Option<&Arc<Ranks>>,
-) -> Result<Box<dyn Launch>, Refusal> {
-    let axes = &prim.channel().expect("collectives have a channel").group;
-    let Some(ranks) = ranks else {
-        return Err(Refusal::Unsupported(format!(
-            "it is one rank of {axes}, and this back end has no way to the others: open it with \
-             `on` a communicator"
-        )));
-    };
-    let (plan, step) = (site.plan, site.step);
-    let dtype = plan.slot(step.reads[0]).ty.dtype;
-    let refused = || {
-        let name = Operation::Prim(prim.clone()).name();
-        let reason = format!("no `{name}` on {dtype}; convert to a wider type before it");
-        Refusal::Unsupported(reason)
-    };
-    let folded = |reducer: &Reducer| number(dtype).zip(fold(*reducer, dtype)).ok_or_else(refused);
-    if !dtype.bits().is_multiple_of(8) {
-        return Err(refused());
+impl NcclCollective {
+    /// The collective of a primitive on elements of a type, as the member at position `own` sees
+    /// it; `None` if NCCL does not fold them.
+    pub(super) fn of(prim: &Prim, dtype: DType, own: usize) -> Option<Self> {
+        let folded = |reducer: &Reducer| number(dtype).zip(fold(*reducer, dtype));
+        match prim {
+            Prim::AllReduce { reducer, .. } => {
+                folded(reducer).map(|(dtype, fold)| Self::AllReduce { dtype, fold })
+            }
+            Prim::ReduceScatter { reducer, .. } => {
+                folded(reducer).map(|(dtype, fold)| Self::ReduceScatter { dtype, fold })
+            }
+            other => Movement::of(other, own).map(Self::Move),
+        }
     }
-    let group = ranks.group(axes)?;
-    let own = group.position;
-    let kind = match prim {
-        Prim::AllReduce { reducer, .. } => {
-            let (dtype, fold) = folded(reducer)?;
-            NcclCollective::AllReduce { dtype, fold }
-        }
-        Prim::ReduceScatter { reducer, .. } => {
-            let (dtype, fold) = folded(reducer)?;
-            NcclCollective::ReduceScatter { dtype, fold }
-        }
-        Prim::AllGather { .. } => NcclCollective::AllGather,
-        Prim::AllToAll { .. } => NcclCollective::AllToAll,
-        Prim::Permute { pairs, .. } => {
-            let to = pairs.iter().find(|(from, _)| *from == own).map(|(_, to)| *to as c_int);
-            let from = pairs.iter().find(|(_, to)| *to == own).map(|(from, _)| *from as c_int);
-            NcclCollective::Permute { to, from }
-        }
-        other => unreachable!("`{}` is no collective", other.name()),
-    };
-    let part = |(&operand, &result): (&SlotId, &SlotId)| CollectivePart {
-        operand,
-        result,
-        bytes: [operand, result].map(|slot| plan.slot(slot).bytes()),
-        elements: plan.slot(result).ty.elements(),
-    };
-    let parts = step.reads.iter().zip(&step.writes).map(part).collect();
-    Ok(Box::new(Collective { group, kind, parts }))
 }
 
 /// NCCL's number of an element type that it folds.
@@ -166,10 +115,10 @@ impl Collective {
                     NcclCollective::ReduceScatter { dtype, fold } => calls.then(|| {
                         (library.reduce_scatter)(from, to, count, dtype, fold, comm, stream)
                     }),
-                    NcclCollective::AllGather => {
+                    NcclCollective::Move(Movement::AllGather) => {
                         calls.then(|| (library.all_gather)(from, to, bytes, U8, comm, stream));
                     }
-                    NcclCollective::AllToAll => {
+                    NcclCollective::Move(Movement::AllToAll) => {
                         let block = result_bytes / ranks;
                         for other in 0..ranks {
                             let (at, peer) = (other * block, other as c_int);
@@ -178,11 +127,11 @@ impl Collective {
                             calls.then(|| (library.receive)(to, block, U8, peer, comm, stream));
                         }
                     }
-                    NcclCollective::Permute { to: target, from: source } => {
-                        if let Some(peer) = target {
+                    NcclCollective::Move(Movement::Permute { to: target, from: source }) => {
+                        if let Some(peer) = target.map(|peer| peer as c_int) {
                             calls.then(|| (library.send)(from, bytes, U8, peer, comm, stream));
                         }
-                        if let Some(peer) = source {
+                        if let Some(peer) = source.map(|peer| peer as c_int) {
                             calls.then(|| (library.receive)(to, bytes, U8, peer, comm, stream));
                         }
                     }
@@ -197,7 +146,7 @@ impl Collective {
 
 impl Launch for Collective {
     fn launch(&self, stream: &Arc<CudaStream>, addresses: &Addresses) -> Result<(), Error> {
-        if let NcclCollective::Permute { from: None, .. } = self.kind {
+        if let NcclCollective::Move(Movement::Permute { from: None, .. }) = self.kind {
             for part in &self.parts {
                 let (to, bytes) = (addresses.of(part.result), part.bytes[1]);
                 // SAFETY: the slot has so many bytes, and the stream is of its device.

@@ -2,12 +2,12 @@
 //! that other ranks take part in.
 
 use super::group::{NcclGroup, late};
+use crate::peers::{ExportedBytes, PeerGroup};
 use crate::{Device, Error};
 use cudarc::driver::CudaEvent;
-use overdrive_ir::plan::{Plan, StepKind};
-use overdrive_ir::{Communicator, Mesh};
+use overdrive_ir::{Choice, Communicator, Mesh};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,54 +26,102 @@ pub(crate) struct Ranks {
     device: Arc<Device>,
     communicator: Arc<dyn Communicator>,
     /// By their members.
-    groups: Mutex<BTreeMap<Vec<usize>, Arc<NcclGroup>>>,
+    groups: Mutex<BTreeMap<Vec<usize>, Arc<Group>>>,
+    /// Memory that other ranks have been shown. It lasts as long as the ranks, since another rank
+    /// may end its session later than this one.
+    blocks: Mutex<Vec<Arc<ExportedBytes>>>,
+}
+
+/// The ways to the other members of a group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) nccl: Arc<NcclGroup>,
+    /// Copies, or in words why there are none.
+    pub(super) peers: Result<Arc<PeerGroup>, String>,
+    /// The timed ways of collectives, the same on all members.
+    pub(super) choices: Mutex<BTreeMap<String, Choice>>,
+}
+
+impl Group {
+    fn check(&self) -> Result<(), Error> {
+        self.nccl.check()?;
+        self.peers.as_ref().map_or(Ok(()), |peers| peers.check())
+    }
 }
 
 impl Ranks {
     pub(crate) fn new(device: &Arc<Device>, communicator: Arc<dyn Communicator>) -> Self {
-        Self { device: Arc::clone(device), communicator, groups: Mutex::default() }
+        let (groups, blocks) = (Mutex::default(), Mutex::default());
+        Self { device: Arc::clone(device), communicator, groups, blocks }
     }
 
-    pub(crate) fn communicator(&self) -> &dyn Communicator {
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(super) fn communicator(&self) -> &dyn Communicator {
         self.communicator.as_ref()
     }
 
-    /// Joins the groups of a plan. The order of the plan is the same on all ranks.
+    /// This rank's group of these axes, which all members join at the same time.
     ///
     /// # Errors
     /// Without NCCL, and when another rank fails meanwhile.
-    pub(crate) fn meet(&self, plan: &Plan) -> Result<(), Error> {
-        for step in &plan.steps {
-            if let StepKind::CollectiveStart { prim } = &step.kind {
-                self.group(&prim.channel().expect("collectives have a channel").group)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// This rank's group of these axes.
-    pub(super) fn group(&self, axes: &Mesh) -> Result<Arc<NcclGroup>, Error> {
+    pub(super) fn group(&self, axes: &Mesh) -> Result<Arc<Group>, Error> {
         let members = self.communicator.mesh().group_of(self.communicator.rank(), axes);
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.groups();
         if let Some(group) = groups.get(&members) {
             return Ok(Arc::clone(group));
         }
-        let group = Arc::new(NcclGroup::meet(&self.device, &self.communicator, &members)?);
+        let nccl = Arc::new(NcclGroup::meet(&self.device, &self.communicator, &members)?);
+        let peers = PeerGroup::meet(&self.device, &self.communicator, &members)?.map(Arc::new);
+        let group = Arc::new(Group { nccl, peers, choices: Mutex::default() });
         groups.insert(members, Arc::clone(&group));
         Ok(group)
+    }
+
+    fn groups(&self) -> MutexGuard<'_, BTreeMap<Vec<usize>, Arc<Group>>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block of at least so many bytes that no session has.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the device has no more.
+    pub(super) fn block(&self, bytes: usize) -> Result<Arc<ExportedBytes>, Error> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits =
+            |block: &&Arc<ExportedBytes>| Arc::strong_count(block) == 1 && block.len() >= bytes;
+        if let Some(free) = blocks.iter().filter(fits).min_by_key(|block| block.len()) {
+            return Ok(Arc::clone(free));
+        }
+        let block = Arc::new(ExportedBytes::new(&self.device, bytes)?);
+        blocks.push(Arc::clone(&block));
+        Ok(block)
     }
 
     /// Waits for an event that may come after work of other ranks.
     ///
     /// # Errors
-    /// When one of them fails: nothing of NCCL's is under way any more then.
-    pub(crate) fn wait(&self, event: &CudaEvent) -> Result<(), Error> {
+    /// When one of them fails: no collective is under way any more then.
+    pub(super) fn wait(&self, event: &CudaEvent) -> Result<(), Error> {
         let waited = self.wait_for(event);
         if waited.is_err() {
-            let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-            groups.values().for_each(|group| group.abort());
+            self.abort();
         }
         waited
+    }
+
+    /// Ends what waits for other ranks; no later collective succeeds.
+    pub(super) fn abort(&self) {
+        let groups = self.groups();
+        // At the same time: work of NCCL's may wait behind copies, and copies behind it.
+        thread::scope(|scope| {
+            for peers in groups.values().filter_map(|group| group.peers.as_ref().ok()) {
+                scope.spawn(|| peers.abort());
+            }
+            groups.values().for_each(|group| group.nccl.abort());
+        });
     }
 
     fn wait_for(&self, event: &CudaEvent) -> Result<(), Error> {
@@ -89,8 +137,7 @@ impl Ranks {
             if now - looked_around >= LOOK_AROUND {
                 looked_around = now;
                 self.communicator.check()?;
-                let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-                groups.values().try_for_each(|group| group.check())?;
+                self.groups().values().try_for_each(|group| group.check())?;
             }
             if now - start >= self.communicator.patience() {
                 return Err(late(self.communicator.as_ref(), "the end of a call"));
@@ -98,5 +145,20 @@ impl Ranks {
             thread::sleep(LOOK);
         }
         Ok(())
+    }
+}
+
+impl Drop for Ranks {
+    /// If copies were ended early, another rank may still write into blocks of this one. They then
+    /// stay until the process ends.
+    fn drop(&mut self) {
+        let groups = self.groups();
+        let ended = groups.values().filter_map(|group| group.peers.as_ref().ok()).map(|p| p.end());
+        let is_well = ended.fold(true, |all, one| all && one);
+        drop(groups);
+        if !is_well {
+            let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+            blocks.drain(..).for_each(std::mem::forget);
+        }
     }
 }
