@@ -60,9 +60,9 @@ fn nominal_400() -> Link {
     }
 }
 
-/// Speed of work while NCCL holds multiprocessors, as a share. Chosen so that the step of gpt-1.3b on
-/// two H100s is the measured one (`results/h100/scaling.json`: 91.2 % efficiency). It stands for all
-/// that a second rank costs.
+/// Speed of work while NCCL holds multiprocessors, as a share. Chosen so that the step of gpt-1.3b
+/// on two H100s is the measured one (`results/h100/scaling.json`: 91.2 % efficiency). So it stands
+/// for all that a second rank costs.
 const WORK_BESIDE: f64 = 0.38;
 
 #[cfg(test)]
