@@ -20,8 +20,8 @@ pub struct Addresses {
     peers: Arc<PeerAddresses>,
 }
 
-/// Slots of the other ranks that this one writes to: their addresses as this device reaches them,
-/// in the order of the members of a group.
+/// Slots of the other ranks that this one writes to. Their addresses are those by which this device
+/// reaches them, in the order of the members of a group.
 pub(crate) type PeerAddresses = BTreeMap<SlotId, Vec<CUdeviceptr>>;
 
 impl Addresses {

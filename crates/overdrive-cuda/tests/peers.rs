@@ -1,6 +1,8 @@
-//! Collectives by copies between all GPUs of this host, up to four: their bytes against the CPU's,
-//! calls in a row whose data change, ranks that fail, and ranks that are processes. This program
-//! starts itself again for each of those.
+//! Collectives by copies between all GPUs of this host, up to four. Their bytes are the CPU's, also
+//! in calls in a row whose data change. Ranks that fail end the others. Ranks are threads, and
+//! processes: this program starts itself again for each of those.
+//!
+//! Long because threads and processes run the same cases.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

@@ -133,7 +133,7 @@ impl PlanRanks {
     }
 }
 
-/// What a rank says of a collective: whether copies can do it here, and the user's choice.
+/// A rank's word on a collective: whether copies can do it here, and the remembered choice.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Vote {
     Impossible,

@@ -74,8 +74,8 @@ impl Flags {
     ) -> Result<(), Error> {
         // This way to write is behind a barrier for the whole system.
         let way = CUstreamWriteValue_flags_enum::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-        // SAFETY: the word is pinned and mapped for the stream's device, as long as `self` lives;
-        // the group waits for its streams before it gives up its pages.
+        // SAFETY: the word is pinned and mapped for the stream's device, as long as `self` lives.
+        // The group waits for its streams before it gives up its pages.
         unsafe {
             sys::cuStreamWriteValue32_v2(stream.cu_stream(), self.address(word), count, way)
                 .result()?

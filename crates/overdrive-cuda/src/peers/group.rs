@@ -172,8 +172,8 @@ impl PeerGroup {
     /// of `sources`. The places that sources write to are free once the stream is here.
     ///
     /// # Safety
-    /// The bytes of each delivery stay as they are until the stream has come to its end, and its
-    /// place is what the member said is free.
+    /// The bytes of each delivery stay as they are until the stream has copied them. Its place has
+    /// as many bytes, and is the one that the member has introduced.
     ///
     /// # Errors
     /// The driver's error; `Peers` or `Ranks` once the group is aborted, as it then is.

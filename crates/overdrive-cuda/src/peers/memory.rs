@@ -1,8 +1,8 @@
 //! Memory that other GPUs of the host write into: `ExportedBytes` as its owner has it, and
 //! `Import` as another member reaches it.
 //!
-//! Why apart from `DeviceBytes`: blocks of the driver's pool have no handle that another process
-//! could open, and no other GPU of the same process reaches them.
+//! They are apart from `DeviceBytes`, which come from the driver's pool. Blocks of the pool have no
+//! handle that another process could open. No other GPU of the same process reaches them either.
 
 use crate::memory::or_trimmed;
 use crate::{Device, Error};
@@ -84,7 +84,7 @@ impl ExportedBytes {
         self.len
     }
 
-    /// What the others need to reach it.
+    /// The address and the handle by which the others reach it.
     pub(super) fn shown(&self) -> ShownBlock {
         self.shown
     }

@@ -3,7 +3,7 @@
 use overdrive_ir::Prim;
 use overdrive_ir::plan::{Plan, SlotId, Step};
 
-/// What goes where.
+/// The bytes that each member sends, and their places.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Movement {
     /// The operand of each member to all of them, joined in their order.
