@@ -32,6 +32,7 @@ mod precision;
 mod quantize;
 mod rebuild;
 mod recognise;
+mod regather;
 mod region;
 mod rematerialize;
 mod segments;

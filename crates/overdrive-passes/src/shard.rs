@@ -80,16 +80,21 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    /// The graph of one rank as it runs there: its positions are constants, and its states start as
-    /// its parts of those of `whole`.
-    pub fn at_rank(&self, whole: &Graph, rank: usize) -> Result<Graph, GraphError> {
-        let graph = self.graph.rewrite(&mut |b, node, _| match node.op.prim() {
+    /// The graph of one rank: its positions are constants. For a caller that brings the states: no
+    /// initial value is computed.
+    pub fn placed(&self, rank: usize) -> Result<Graph, GraphError> {
+        self.graph.rewrite(&mut |b, node, _| match node.op.prim() {
             Some(Prim::RankIndex { along }) => {
                 let position = self.mesh.position(rank, along) as i128;
                 Some(vec![b.constant(Tensor::from_ints(DType::I32, [0usize; 0], &[position]))])
             }
             _ => None,
-        })?;
+        })
+    }
+
+    /// The same with states that start as its parts of those of `whole`.
+    pub fn at_rank(&self, whole: &Graph, rank: usize) -> Result<Graph, GraphError> {
+        let graph = self.placed(rank)?;
         let init = |name: &str, local: &overdrive_ir::TensorType| {
             let index = whole.states().iter().position(|state| state.name == name);
             let index = index.expect("a sharded graph has the states of the whole");
