@@ -9,8 +9,11 @@
 //! touch the same bytes keep their order. Plans of all ranks have the same collectives in the same
 //! order.
 
-use overdrive_ir::plan::{Plan, SlotId, Step, StepKind};
+mod under_way;
+
+use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
+use under_way::{end_late, is_end, start_early};
 
 /// Bytes of a bucket, as in PyTorch: of more, less is hidden by the backward; fewer reach less of
 /// the bandwidth.
@@ -25,8 +28,8 @@ pub(crate) fn bucket(plan: &mut Plan, device: &Description, most: usize) {
         return;
     }
     let behind = plan.bytes_behind();
-    start_early(&mut plan.steps, &behind);
-    end_late(&mut plan.steps, &behind);
+    start_early(plan, &behind, most);
+    end_late(plan, &behind, most);
     gather(plan, most);
     if device.overlaps_collectives {
         let starts = plan.steps.iter_mut().filter(|step| is_start(step));
@@ -36,43 +39,6 @@ pub(crate) fn bucket(plan: &mut Plan, device: &Description, most: usize) {
 
 fn is_start(step: &Step) -> bool {
     matches!(step.kind, StepKind::CollectiveStart { .. })
-}
-
-/// Whether one of two steps writes bytes that the other touches.
-fn meet(a: &Step, b: &Step, behind: &[SlotId]) -> bool {
-    a.meets(b, |x, y| behind[x.0 as usize] == behind[y.0 as usize])
-}
-
-/// Whether one of two collectives is a permutation. The work between permutations may be another on
-/// each rank (the turns of a ring), so that by moving past them ranks would come to another order.
-fn keeps_order(a: &Step, b: &Step) -> bool {
-    let permutes =
-        |step: &Step| matches!(step.kind, StepKind::CollectiveStart { prim: Prim::Permute { .. } });
-    is_start(a) && is_start(b) && (permutes(a) || permutes(b))
-}
-
-/// Moves each start up to what it waits for.
-fn start_early(steps: &mut [Step], behind: &[SlotId]) {
-    for at in 0..steps.len() {
-        if is_start(&steps[at]) {
-            let meets = |earlier: &Step| {
-                meet(earlier, &steps[at], behind) || keeps_order(earlier, &steps[at])
-            };
-            let first = steps[..at].iter().rposition(meets).map_or(0, |last| last + 1);
-            steps[first..=at].rotate_right(1);
-        }
-    }
-}
-
-/// Moves each end down to what waits for it.
-fn end_late(steps: &mut [Step], behind: &[SlotId]) {
-    for at in (0..steps.len()).rev() {
-        if matches!(steps[at].kind, StepKind::CollectiveDone { .. }) {
-            let meets = |later: &Step| meet(later, &steps[at], behind);
-            let passed = steps[at + 1..].iter().position(meets).unwrap_or(steps.len() - at - 1);
-            steps[at..=at + passed].rotate_left(1);
-        }
-    }
 }
 
 /// Collectives that become one.
@@ -91,12 +57,10 @@ fn gather(plan: &mut Plan, most: usize) {
     let mut open: Vec<Bucket> = vec![];
     let mut buckets = vec![];
     for at in 0..plan.steps.len() {
-        let Some((_, channel)) = kind(&plan.steps[at]) else { continue };
-        let start = &plan.steps[at];
-        let done = StepKind::CollectiveDone { channel: channel.id };
-        let ends = |step: &Step| {
-            step.kind == done && step.reads == start.reads && step.writes == start.writes
-        };
+        if kind(&plan.steps[at]).is_none() {
+            continue;
+        }
+        let ends = |step: &Step| is_end(&plan.steps[at], step);
         let end = at + plan.steps[at..].iter().position(ends).expect("a collective ends");
         let bytes = plan.slot(plan.steps[at].reads[0]).bytes();
         let one = Bucket { starts: vec![at], ends: vec![end], bytes };
@@ -180,10 +144,12 @@ fn joined(plan: &Plan, members: &[usize], kept: usize) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use super::under_way::AHEAD;
     use super::*;
     use crate::plan;
+    use overdrive_ir::plan::SlotId;
     use overdrive_ir::{
-        Builder, DType, Expr, Graph, Mesh, Mode, TensorType, Tuning, WithoutKernels,
+        Builder, DType, Expr, Graph, Init, Mesh, Mode, TensorType, Tuning, WithoutKernels,
     };
 
     const SIDE: usize = 32;
@@ -234,9 +200,39 @@ mod tests {
         starts.map(|(at, step)| (step.reads.len(), at, end(at))).collect()
     }
 
+    /// Products with weights that are gathered, and updates from gradients that are scattered.
+    fn split_step(layers: usize) -> Graph {
+        let b = Builder::new("step");
+        let channel = || Channel { id: b.channel(), group: Mesh::new([("data", 2)]) };
+        let ty = |rows: usize| TensorType::new(DType::F32, [rows, SIDE]);
+        let mut x = b.input("x", ty(SIDE));
+        let name = |layer: usize| format!("w{layer}");
+        let part = |layer: usize| b.state_named(&name(layer), ty(SIDE / 2), Init::ZEROS);
+        let parts: Vec<Expr<'_>> = (0..layers).map(part).collect();
+        for part in &parts {
+            let gather = Prim::AllGather { axis: 0, channel: channel() };
+            x = x.matmul(b.op1(gather, &[*part])).tanh();
+        }
+        let mut scattered = vec![];
+        for _ in &parts {
+            x = x.matmul(x).tanh();
+            let (reducer, channel) = (Reducer::Sum, channel());
+            scattered.push(b.op1(Prim::ReduceScatter { reducer, axis: 0, channel }, &[x]));
+        }
+        for (layer, (part, gradient)) in parts.iter().zip(scattered).enumerate() {
+            b.update(&name(layer), *part - gradient);
+        }
+        b.output("y", x.sum(&[0, 1]));
+        b.finish().unwrap()
+    }
+
     fn planned(device: &Description, most: usize) -> Plan {
+        planned_of(&backward(6), device, most)
+    }
+
+    fn planned_of(graph: &Graph, device: &Description, most: usize) -> Plan {
         let target = WithoutKernels(device.clone());
-        let mut plan = plan(&backward(6), Mode::Jit, &target, &Tuning::default()).unwrap();
+        let mut plan = plan(graph, Mode::Jit, &target, &Tuning::default()).unwrap();
         bucket(&mut plan, device, most);
         crate::plan::place(&mut plan);
         assert_eq!(plan.verify(), Ok(()), "{plan}");
@@ -274,6 +270,62 @@ mod tests {
             assert_eq!((start.stream, end.stream), (STREAM, 0));
             let event = start.records.expect("its end waits for it");
             assert!(end.waits.contains(&event), "{plan}");
+        }
+    }
+
+    fn starts_of(plan: &Plan, is_kind: fn(&Prim) -> bool) -> Vec<usize> {
+        let is_wanted =
+            |step: &Step| matches!(&step.kind, StepKind::CollectiveStart { prim } if is_kind(prim));
+        (0..plan.steps.len()).filter(|&at| is_wanted(&plan.steps[at])).collect()
+    }
+
+    /// Each gather starts before the product before the one that reads it. Gathered weights, and
+    /// gradients that are scattered, are whole for a few layers at a time.
+    #[test]
+    fn split_parameters_are_gathered_a_few_products_ahead() {
+        let layers = 3 * AHEAD;
+        let plan = planned_of(&split_step(layers), &device(true), 0);
+        let products = |from: usize, to: usize| {
+            let is_product = |step: &&Step| matches!(step.kind, StepKind::Gemm(_));
+            plan.steps[from..to].iter().filter(is_product).count()
+        };
+        let gathers = starts_of(&plan, |prim| matches!(prim, Prim::AllGather { .. }));
+        let order: Vec<SlotId> = gathers.iter().map(|&at| plan.steps[at].reads[0]).collect();
+        assert!(order.len() == layers && order.is_sorted(), "{order:?}\n{plan}");
+        let reader = |&start: &usize| {
+            let reads = |step: &Step| step.reads.contains(&plan.steps[start].writes[0]);
+            start + plan.steps[start..].iter().position(reads).unwrap()
+        };
+        for (layer, start) in gathers.iter().enumerate() {
+            let ahead = products(*start, reader(start));
+            assert!(ahead >= layer.min(AHEAD - 1) && ahead < AHEAD + 1, "{layer}: {ahead}\n{plan}");
+        }
+        for at in 0..plan.steps.len() {
+            let waits = |start: &&usize| **start <= at && at <= reader(start);
+            let held = gathers.iter().filter(waits).count();
+            assert!(held <= AHEAD + 1, "{held} at {at}\n{plan}");
+        }
+        let scatters = starts_of(&plan, |prim| matches!(prim, Prim::ReduceScatter { .. }));
+        let end = |start: usize| {
+            start + plan.steps[start..].iter().position(|s| is_end(&plan.steps[start], s)).unwrap()
+        };
+        assert_eq!(scatters.len(), layers);
+        for &start in &scatters {
+            let since = scatters.iter().filter(|&&other| start <= other && other < end(start));
+            assert!(since.count() <= AHEAD, "{plan}");
+        }
+        // Not each waits at once: the first is under way while later products run.
+        assert!(products(scatters[0], end(scatters[0])) >= AHEAD - 1, "{plan}");
+    }
+
+    #[test]
+    fn small_ones_are_few_buckets_however_many_there_are() {
+        let plan = planned_of(&split_step(12), &device(true), 16 * BYTES);
+        for is_kind in [
+            (|prim: &Prim| matches!(prim, Prim::AllGather { .. })) as fn(&Prim) -> bool,
+            |prim: &Prim| matches!(prim, Prim::ReduceScatter { .. }),
+        ] {
+            assert_eq!(starts_of(&plan, is_kind).len(), 1, "{plan}");
         }
     }
 }

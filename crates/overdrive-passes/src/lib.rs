@@ -33,6 +33,7 @@ mod precision;
 mod quantize;
 mod rebuild;
 mod recognise;
+mod regather;
 mod region;
 mod rematerialize;
 mod segments;

@@ -14,6 +14,7 @@ use crate::legalize::{legalize, share};
 use crate::multiply_codes::multiply_codes;
 use crate::offload::offload;
 use crate::plan::{chains, join, narrowed, place, settle, steps, updates};
+use crate::regather::regather;
 use crate::rematerialize::{LOSS, Rematerialize, rematerialize};
 use crate::unmask::unmask;
 use crate::widen::widen;
@@ -44,6 +45,12 @@ pub static PASSES: &[Pass] = &[
             Rematerialize::None => Ok(()),
             policy => draft.rewrite(|graph, _, notes| rematerialize(graph, LOSS, policy, notes)),
         },
+    },
+    Pass {
+        name: "regather",
+        does: "states that ranks share out are gathered again for readers far apart",
+        modes: ALL,
+        run: |draft| draft.rewrite(|graph, _, _| regather(graph, BUCKET_BYTES)),
     },
     Pass {
         name: "unmask",
@@ -140,7 +147,7 @@ pub static PASSES: &[Pass] = &[
     },
     Pass {
         name: "bucket",
-        does: "collectives start early and end late, and small all-reduces become few",
+        does: "collectives start early and end late, as memory allows, and small ones become few",
         modes: FUSED,
         run: |draft| {
             bucket(&mut draft.plan, draft.target.description(), BUCKET_BYTES);

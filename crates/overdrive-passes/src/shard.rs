@@ -84,9 +84,10 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    /// The graph of one rank as it runs there: its positions are constants, and its states start as
-    /// its parts of those of `whole`.
-    pub fn at_rank(&self, whole: &Graph, rank: usize) -> Result<Graph, GraphError> {
+    /// The graph of one rank: its positions are constants. Choices by them are made here, and nothing
+    /// is computed for those not taken. For a caller that brings the states: no initial value is
+    /// computed.
+    pub fn placed(&self, rank: usize) -> Result<Graph, GraphError> {
         let graph = self.graph.rewrite(&mut |b, node, _| match node.op.prim() {
             Some(Prim::RankIndex { along }) => {
                 let position = self.mesh.position(rank, along) as i128;
@@ -94,6 +95,12 @@ impl Sharded {
             }
             _ => None,
         })?;
+        crate::dce(&crate::fold(&graph)?)
+    }
+
+    /// The same with states that start as its parts of those of `whole`.
+    pub fn at_rank(&self, whole: &Graph, rank: usize) -> Result<Graph, GraphError> {
+        let graph = self.placed(rank)?;
         let init = |name: &str, local: &TensorType| {
             let Some(index) = whole.states().iter().position(|state| state.name == name) else {
                 // A later pass added it, as each rank has it.
@@ -108,8 +115,6 @@ impl Sharded {
                 init => Init::Value(self.part(&init.tensor(name, ty), sharding, rank)),
             }
         };
-        // Choices by the position are made here, and nothing is computed for those not taken.
-        let graph = crate::dce(&crate::fold(&graph)?)?;
         Ok(graph.with_initial_values(init))
     }
 

@@ -5,84 +5,15 @@
 //! position crosses to the host, instead of one for each class of it. Any graph with input `x` and
 //! output `y` of logits will do, quantized ones too.
 
-use crate::TrainError;
 use crate::compiled::Compiled;
 use crate::data::{Batch, Split, Target};
+use crate::held::{Held, Shards, by_name};
 use crate::loss::with_judgement;
+use crate::ranks::Ranks;
+use crate::{Evaluation, TrainError};
 use overdrive_formats::{Differences, ParametersError, Tensors};
 use overdrive_ir::{Backend, Graph, State, Tensor, TensorType, Tuning};
 use std::path::PathBuf;
-
-/// Results of a model on each sample of a split, in the split's order.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Evaluation {
-    /// Cross entropy in nats, summed over the sample's positions (1 of a class, T of a window of
-    /// text); of a quantity the squared error.
-    pub losses: Vec<f64>,
-    /// Positions whose largest logit is the label's; empty of quantities.
-    pub hits: Vec<u32>,
-    /// The target of each sample, for quantities; else empty.
-    pub quantities: Vec<f64>,
-    /// Positions of each sample.
-    pub positions: usize,
-    /// Bytes of text that each sample's labels stand for; empty where labels are not text.
-    pub text_bytes: Vec<u64>,
-}
-
-impl Evaluation {
-    /// Adds the outputs of a judged graph for a batch. Only its first `count` samples count.
-    pub fn add(&mut self, (batch, count): (&Batch, usize), outputs: &[Tensor]) {
-        self.positions = batch.labels.ty().elements() / batch.x.ty().sizes()[0];
-        let sums = |output: &Tensor| -> Vec<f64> {
-            let values = output.to_f64();
-            values.chunks(self.positions).take(count).map(|values| values.iter().sum()).collect()
-        };
-        self.losses.extend(sums(&outputs[0]));
-        match outputs.get(1) {
-            Some(hits) => self.hits.extend(sums(hits).into_iter().map(|hits| hits as u32)),
-            None => self.quantities.extend(batch.labels.to_f64().iter().take(count)),
-        }
-        self.text_bytes.extend(batch.text_bytes.iter().take(count));
-    }
-
-    /// The kind of target of its samples.
-    pub fn target(&self) -> Target {
-        if self.quantities.is_empty() { Target::Classes } else { Target::Quantity }
-    }
-
-    /// Share of the variance of quantities that the model explains (R²): 1 of a perfect one, 0 of
-    /// their mean, below of a worse one; `None` of classes, and where all are the same.
-    pub fn explained(&self) -> Option<f64> {
-        let mean = self.quantities.iter().sum::<f64>() / self.quantities.len() as f64;
-        let variation: f64 = self.quantities.iter().map(|x| (x - mean).powi(2)).sum();
-        (variation > 0.0).then(|| 1.0 - self.losses.iter().sum::<f64>() / variation)
-    }
-
-    fn total_positions(&self) -> f64 {
-        (self.losses.len() * self.positions) as f64
-    }
-
-    /// Mean cross entropy of a position, in nats; of quantities the mean squared error.
-    pub fn loss(&self) -> f64 {
-        self.losses.iter().sum::<f64>() / self.total_positions()
-    }
-
-    /// Share of positions that were hit, 0 to 1.
-    pub fn accuracy(&self) -> f64 {
-        self.hits.iter().map(|&n| f64::from(n)).sum::<f64>() / self.total_positions()
-    }
-
-    /// e to the mean cross entropy of a token.
-    pub fn perplexity(&self) -> f64 {
-        self.loss().exp()
-    }
-
-    /// Bits that the text takes under the model, per byte; `None` where labels are not text.
-    pub fn bits_per_byte(&self) -> Option<f64> {
-        let bytes: u64 = self.text_bytes.iter().sum();
-        (bytes > 0).then(|| self.losses.iter().sum::<f64>() / std::f64::consts::LN_2 / bytes as f64)
-    }
-}
 
 /// A bound graph with input `x` `[B, ...]` and output `y` `[B, ..., classes]`, made to judge its
 /// outputs by labels.
@@ -130,15 +61,23 @@ impl Judged {
         &'s self,
         split: &'s dyn Split,
     ) -> impl Iterator<Item = Result<(Batch, usize), TrainError>> + 's {
-        let numbers: Vec<u64> = (0..split.len()).collect();
-        let starts = (0..numbers.len()).step_by(self.batch);
-        starts.map(move |start| {
-            let part = &numbers[start..(start + self.batch).min(numbers.len())];
-            let mut filled = part.to_vec();
-            filled.resize(self.batch, part[0]);
+        self.batches_up_to(split, split.len())
+    }
+
+    /// The same as if the split had so many samples, at least as many as it has.
+    fn batches_up_to<'s>(
+        &'s self,
+        split: &'s dyn Split,
+        len: u64,
+    ) -> impl Iterator<Item = Result<(Batch, usize), TrainError>> + 's {
+        (0..len).step_by(self.batch).map(move |start| {
+            let mut filled: Vec<u64> =
+                (start..split.len().min(start + self.batch as u64)).collect();
+            let count = filled.len();
+            filled.resize(self.batch, filled.first().copied().unwrap_or(0));
             let batch = split.batch(&filled)?;
             let labels = self.fitting(&batch)?;
-            Ok((Batch { labels, ..batch }, part.len()))
+            Ok((Batch { labels, ..batch }, count))
         })
     }
 
@@ -170,8 +109,10 @@ impl Judged {
 /// A compiled model that judges splits.
 pub struct Evaluator<'a> {
     backend: &'a dyn Backend,
+    ranks: Ranks<'a>,
     judged: Judged,
     model: Compiled,
+    held: Held,
 }
 
 impl<'a> Evaluator<'a> {
@@ -184,12 +125,24 @@ impl<'a> Evaluator<'a> {
         graph: &Graph,
         target: Target,
     ) -> Result<Self, TrainError> {
-        let judged = Judged::new(graph, target)?;
-        Ok(Self {
-            backend,
-            model: Compiled::new(backend, judged.graph.clone(), &Tuning::default())?,
-            judged,
-        })
+        Self::of_rank((backend, Ranks(None, Shards::Nothing)), graph, target)
+    }
+
+    /// The same as one rank of several, which judges its part of the samples. The graph is of a
+    /// batch of all ranks.
+    pub(crate) fn of_rank(
+        (backend, ranks): (&'a dyn Backend, Ranks<'a>),
+        graph: &Graph,
+        target: Target,
+    ) -> Result<Self, TrainError> {
+        let mut judged = Judged::new(graph, target)?;
+        let (graph, held) = ranks.graph(judged.graph.clone(), None)?;
+        let model = Compiled::new(backend, graph, &Tuning::default())?;
+        let mut labels = judged.labels.sizes();
+        labels[0] /= ranks.count();
+        judged.labels = judged.labels.with_shape(labels);
+        judged.batch /= ranks.count();
+        Ok(Self { backend, ranks, judged, model, held })
     }
 
     /// Judges every sample; `state` holds the parameters.
@@ -201,11 +154,23 @@ impl<'a> Evaluator<'a> {
         state: &mut State,
         split: &dyn Split,
     ) -> Result<Evaluation, TrainError> {
+        self.evaluate_up_to(state, split, split.len())
+    }
+
+    /// The same in as many batches as a split of so many samples has. Ranks that gather parameters
+    /// meet in each batch, so all of them need as many as the one with most samples.
+    pub(crate) fn evaluate_up_to(
+        &mut self,
+        state: &mut State,
+        split: &dyn Split,
+        len: u64,
+    ) -> Result<Evaluation, TrainError> {
         let mut evaluation = Evaluation::default();
-        for batch in self.judged.batches(split) {
+        for batch in self.judged.batches_up_to(split, len) {
             let (batch, count) = batch?;
-            let inputs: Vec<_> = batch.inputs().chain([("labels", &batch.labels)]).collect();
-            evaluation.add((&batch, count), &self.model.run(self.backend, state, &inputs)?);
+            let given = self.held.given(&batch, (self.model.graph(), self.ranks.rank()));
+            let outputs = self.model.run(self.backend, state, &by_name(&given))?;
+            evaluation.add((&batch, count), &outputs);
         }
         Ok(evaluation)
     }

@@ -5,15 +5,17 @@ use crate::checkpoint::Writer;
 use crate::data::{Batch, Shifted, Split, hex};
 use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks};
+use crate::trainer::{Initial, initial_elements};
 use crate::{
     Augmentation, Checkpoint, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards,
-    Shuffle, TrainError, Trainer, initial_parameters, with_loss,
+    Shuffle, TrainError, Trainer, initial_parameter, with_loss,
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
 use overdrive_ir::{Graph, Tuning};
 use overdrive_passes::left_in_float;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 
 /// Trains.
 ///
@@ -25,28 +27,30 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     recipe.check()?;
     let ranks = Ranks(run.ranks, run.shards);
     let forward = learner(run.model, recipe, recipe.batch)?;
-    let initial = initial_parameters(&forward, recipe.seed);
-    let origin = origin(run.train, recipe, &initial)?;
+    let initial = |name: &str| {
+        let state = forward.states().iter().find(|state| state.name == name)?;
+        Some(initial_parameter(state, forward.ty(state.value), recipe.seed))
+    };
+    let origin = origin(run.train, recipe, (&forward, &initial))?;
     // The choices made when the run began; its bits depend on them.
     let choices = run.resume.map(|checkpoint| checkpoint.choices.clone()).unwrap_or_default();
     let tuning = Tuning { memory_limit: run.memory_limit, choices, ..Tuning::default() };
     let target = run.train.target();
     let done = run.resume.map_or(0, |checkpoint| checkpoint.progress.done);
-    ranks.check(recipe, || trained_by_all(run, (&forward, &initial), (&origin, done)))?;
+    ranks.check(recipe, || trained_by_all(run, &forward, (&origin, done)))?;
     let place = (run.backend, ranks);
     let judged_by = with_loss(&forward, target)?;
     let trainer = Trainer::of_rank(place, &judged_by, recipe, &initial, &tuning);
     let mut trainer = trainer.map_err(|error| advised(error, run, &tuning))?;
-    drop(initial);
-    let flops = trainer.flops().saturating_mul(ranks.count() as u64);
+    let flops = trainer.flops().saturating_mul(ranks.all_count() as u64);
     observer.planned(trainer.plan(), &trainer.memory(), flops);
     if let Some(float8) = &recipe.float8 {
         observer.left_in_float(&left_in_float(&judged_by, float8));
     }
-    let judged = learner(run.model, recipe, recipe.batch / ranks.count())?;
-    let mut evaluator = Evaluator::new(run.backend, &judged, target)?;
+    let mut evaluator = Evaluator::of_rank(place, &forward, target)?;
     let range = ranks.part(run.validation.len());
     let validation = Neighbours { split: run.validation, range };
+    let most = ranks.longest_part(run.validation.len());
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
         checkpoint.check(recipe, &origin)?;
@@ -83,7 +87,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
         if looks {
-            let own = evaluator.evaluate(trainer.state_mut(), &validation)?;
+            let own = evaluator.evaluate_up_to(trainer.state_mut(), &validation, most)?;
             let evaluation = ranks.joined(own)?;
             observer.evaluated(progress.done, &evaluation);
             if !evaluation.loss().is_finite() {
@@ -119,38 +123,42 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         }
     }
     writer.finish()?;
-    let parameters = if best.is_empty() { trainer.parameters()? } else { best };
+    // The same on all ranks, also where only rank 0 has the best parameters.
+    let has_best = recipe.early_stop.is_some() && progress.best_loss.is_finite();
+    let parameters = if has_best { best } else { trainer.parameters()? };
     Ok(Fitted { parameters, progress, ending })
 }
 
 /// Identifies the origin of a run: the hash of its training samples and of its frozen weights,
 /// which no checkpoint holds.
-fn origin(train: &dyn Split, recipe: &Recipe, initial: &Tensors) -> Result<String, TrainError> {
-    let frozen: Vec<_> = initial.iter().filter(|(name, _)| !recipe.trains(name)).collect();
+fn origin(
+    train: &dyn Split,
+    recipe: &Recipe,
+    (forward, initial): (&Graph, &Initial<'_>),
+) -> Result<String, TrainError> {
+    let names = forward.states().iter().map(|state| &state.name);
+    let frozen: BTreeSet<&String> = names.filter(|name| !recipe.trains(name)).collect();
     if frozen.is_empty() {
         return train.hash();
     }
     let mut hash = Sha256::new();
     hash.update(train.hash()?);
-    for (name, tensor) in frozen {
+    for name in frozen {
         hash.update(name);
-        hash.update(tensor.bytes());
+        hash.update(initial(name).expect("a state of the model").bytes());
     }
     Ok(hex(hash))
 }
 
 /// Properties that all ranks must share, a line each.
-fn trained_by_all(
-    run: &Fit<'_>,
-    (forward, initial): (&Graph, &Tensors),
-    (origin, done): (&str, u64),
-) -> String {
+fn trained_by_all(run: &Fit<'_>, forward: &Graph, (origin, done): (&str, u64)) -> String {
     /// Bytes of each tensor that tell other weights.
     const ENOUGH: usize = 4096;
     let mut weights = Sha256::new();
-    for (name, tensor) in initial {
-        weights.update(name);
-        weights.update(&tensor.bytes()[..tensor.bytes().len().min(ENOUGH)]);
+    for state in forward.states() {
+        let first = initial_elements(state, forward.ty(state.value), run.recipe.seed);
+        weights.update(&state.name);
+        weights.update(&first.bytes()[..first.bytes().len().min(ENOUGH)]);
     }
     let mut model = Sha256::new();
     model.update(forward.to_string());

@@ -1,21 +1,29 @@
 //! `Held`: which part of each state of a step this rank holds.
 //!
-//! The optimizer's states may be split among ranks (ZeRO-1: Rajbhandari et al., "ZeRO: memory
-//! optimizations toward training trillion parameter models", 2020). Each rank then updates its part
-//! of every parameter, from its part of the reduced gradient, and all gather the parameters.
-//! Invariant: what leaves this crate, checkpoints say, is whole, so that any number of ranks
-//! continues from it.
+//! States may be split among the ranks along `data` (ZeRO: Rajbhandari et al., "ZeRO: memory
+//! optimizations toward training trillion parameter models", 2020). Split states of the optimizer
+//! are its stages 1 and 2: each rank updates its part of every parameter from its part of the
+//! reduced gradient, and all gather the parameters. Split parameters are stage 3: each rank keeps
+//! its part of the matrices, and all gather them where they are read. Invariant: what leaves this
+//! crate, checkpoints say, is whole, so that any number of ranks continues from it.
 //!
 //! Errors of compressed gradients differ from rank to rank. Whole, they are those of all ranks,
 //! along a dimension of their own. Their sum is what the parameters have yet to receive. So another
 //! number of ranks continues with the sum on rank 0 and nothing on others.
 
 use crate::TrainError;
+use crate::data::Batch;
+use crate::step::OPTIMIZER;
 use overdrive_ir::{
-    Axis, Binary, Communicator, Exchange, Graph, Prim, Sharding, Tensor, TensorType, Value,
+    Axis, Binary, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim,
+    Sharding, StateDecl, Tensor, TensorType, Value,
 };
 use overdrive_passes::Sharded;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+/// The axis along which the positions of samples are split.
+pub(crate) const CONTEXT: &str = "context";
 
 /// The states that are sharded over the ranks, in addition to the batch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -23,8 +31,10 @@ pub enum Shards {
     /// Nothing: each rank holds every state.
     #[default]
     Nothing,
-    /// The optimizer's states, along a dimension that the ranks divide.
+    /// The optimizer's states, along a dimension that the ranks divide; gradients with them.
     Optimizer,
+    /// The same and the model's matrices. They are gathered for each layer that reads them.
+    Parameters,
 }
 
 /// The parts of states that a rank holds; all of those that are not listed.
@@ -34,8 +44,8 @@ pub(crate) struct Held {
     sharded: Option<Sharded>,
 }
 
-/// Begins the names of states that are the optimizer's.
-const OPTIMIZER: &str = "optimizer.";
+/// How values lie on the ranks.
+pub(crate) type Shardings = BTreeMap<Value, Sharding>;
 
 /// Begins the names of states that compression of gradients keeps.
 const COMPRESSION: &str = "compression.";
@@ -43,28 +53,111 @@ const COMPRESSION: &str = "compression.";
 /// Ends the names of those that each rank has for itself.
 const ERROR: &str = ".error";
 
-/// How the optimizer's states lie on ranks along `axis`, and the gradients that they take.
-pub(crate) fn optimizer(whole: &Graph, axis: &Axis, ranks: usize) -> BTreeMap<Value, Sharding> {
-    let mut split = BTreeMap::new();
-    for state in whole.states().iter().filter(|state| state.name.starts_with(OPTIMIZER)) {
-        let sizes = whole.ty(state.value).sizes();
-        if let Some(dim) = sizes.iter().position(|size| size.is_multiple_of(ranks)) {
-            split.insert(state.value, Sharding::whole(sizes.len()).and_split(dim, axis));
+/// Whether ranks share out this state of the model. Vectors are few bytes in many collectives.
+fn is_matrix(graph: &Graph, state: &StateDecl) -> bool {
+    let ty = graph.ty(state.value);
+    optimized(state).is_none() && ty.dtype.is_float() && ty.rank() > 1
+}
+
+/// The name of the parameter whose state of the optimizer this is: `w` of `optimizer.m.w`.
+fn optimized(state: &StateDecl) -> Option<&str> {
+    state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.').map(|(_, name)| name)
+}
+
+/// The sharding of a value that lies as `at` says, with one more dimension divided among the ranks
+/// along `axis`: the first that they divide.
+fn divided(ty: &TensorType, at: Sharding, (axis, mesh): (&Axis, &Mesh)) -> Option<Sharding> {
+    let sizes = ty.sizes();
+    let is_free =
+        |dim: &usize| at.split[*dim].is_none() && sizes[*dim].is_multiple_of(mesh.size(axis));
+    let dim = (0..sizes.len()).find(is_free)?;
+    Some(at.and_split(dim, axis))
+}
+
+/// Adds how the optimizer's states lie on ranks along an axis, and the gradients that they take.
+/// They lie along other axes as their parameters do.
+pub(crate) fn optimizer(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
+    let of = |name: &str| whole.states().iter().find(|state| state.name == name);
+    for state in whole.states() {
+        let Some(parameter) = optimized(state).and_then(of) else { continue };
+        let ty = whole.ty(state.value);
+        let known = shardings.get(&state.value).or_else(|| shardings.get(&parameter.value));
+        let known = known.cloned().unwrap_or_else(|| Sharding::whole(ty.rank()));
+        if let Some(split) = divided(ty, known, along) {
+            shardings.insert(state.value, split);
         }
     }
     for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
         let [gradient, moment] = [node.operands[1], node.operands[2]];
-        let Some(sharding) = split.get(&moment).cloned() else { continue };
+        let split = shardings.get(&moment).filter(|moment| moment.dim_of(along.0).is_some());
+        let Some(sharding) = split.cloned() else { continue };
         // Clipping multiplies gradients, after their norm was taken: they are split before both.
         let unclipped = whole.producer(gradient).filter(|producer| {
             matches!(producer.op.prim(), Some(Prim::Binary { kind: Binary::Mul, .. }))
         });
         let unclipped = unclipped.map(|product| product.operands[0]);
         for value in [Some(gradient), unclipped].into_iter().flatten() {
-            split.insert(value, sharding.clone());
+            shardings.insert(value, sharding.clone());
         }
     }
-    split
+}
+
+/// Adds how the model's matrices lie on ranks along an axis, and that their readers find them
+/// gathered. The graph is one of [`with_reads`].
+pub(crate) fn parameters(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
+    for state in whole.states().iter().filter(|state| is_matrix(whole, state)) {
+        let ty = whole.ty(state.value);
+        let known = shardings.get(&state.value).cloned();
+        let known = known.unwrap_or_else(|| Sharding::whole(ty.rank()));
+        let Some(split) = divided(ty, known.clone(), along) else { continue };
+        shardings.insert(state.value, split);
+        let reads = whole.nodes().iter().filter(|node| node.operands.contains(&state.value));
+        for node in reads.filter(|node| !is_of_optimizer(node)) {
+            shardings.insert(node.results[0], known.clone());
+        }
+    }
+}
+
+/// The graph with a value between each matrix of the model and its readers: a narrower format of it
+/// or, where there is none, a view. Ranks gather that value. Only the optimizer reads the states
+/// themselves, which it updates part by part.
+///
+/// # Errors
+/// When the graph is ill-formed.
+pub(crate) fn with_reads(whole: &Graph) -> Result<Graph, GraphError> {
+    let matrices = whole.states().iter().filter(|state| is_matrix(whole, state));
+    let matrices: Vec<Value> = matrices.map(|state| state.value).collect();
+    let b = Builder::new(whole.name());
+    let mut map: BTreeMap<Value, Expr<'_>> = b.declare(whole).into_iter().collect();
+    let mut views: BTreeMap<Value, Expr<'_>> = BTreeMap::new();
+    for node in whole.nodes() {
+        let is_direct = is_of_optimizer(node) || narrows(whole, node);
+        let mut read = |value: &Value| {
+            let x = map[value];
+            if is_direct || !matrices.contains(value) {
+                return x;
+            }
+            let _scope = b.scope_path(&node.scope);
+            let view = || b.op1(Prim::Reshape { shape: x.shape() }, &[x]);
+            *views.entry(*value).or_insert_with(view)
+        };
+        let operands: Vec<Expr<'_>> = node.operands.iter().map(&mut read).collect();
+        let results = b.again(node, &operands);
+        map.extend(node.results.iter().copied().zip(results));
+    }
+    b.conclude(whole, |value| map[&value]);
+    b.finish()
+}
+
+/// Whether a node comes after gradients.
+fn is_of_optimizer(node: &Node) -> bool {
+    node.scope.split('/').next() == Some(OPTIMIZER)
+}
+
+/// Whether a node converts its operand to fewer bytes.
+fn narrows(graph: &Graph, node: &Node) -> bool {
+    matches!(node.op.prim(), Some(Prim::Convert { .. }))
+        && graph.ty(node.results[0]).bytes() < graph.ty(node.operands[0]).bytes()
 }
 
 /// Whether a state of a checkpoint continues as one of type `expected`.
@@ -121,6 +214,28 @@ impl Held {
         }
     }
 
+    /// The inputs and labels of a batch by name, as this rank's graph takes them. Rows are the
+    /// rank's own already. Along `context` ranks share the samples, and each takes its positions.
+    pub(crate) fn given<'t>(
+        &self,
+        batch: &'t Batch,
+        (graph, rank): (&Graph, usize),
+    ) -> Vec<(&'static str, Cow<'t, Tensor>)> {
+        let context = Axis::from(CONTEXT);
+        let sharded = self.sharded.as_ref().filter(|sharded| sharded.mesh.size(&context) > 1);
+        let own = |name: &str, tensor: &'t Tensor| {
+            let port = graph.inputs().iter().find(|port| port.name == name)?;
+            let split = Sharding::whole(tensor.ty().rank());
+            let is_split = split.split.len() > 1 && graph.ty(port.value) != tensor.ty();
+            Some(sharded.filter(|_| is_split)?.part(tensor, &split.and_split(1, &context), rank))
+        };
+        let all = batch.inputs().chain([("labels", &batch.labels)]);
+        let part = |(name, tensor): (&'static str, &'t Tensor)| {
+            (name, own(name, tensor).map_or(Cow::Borrowed(tensor), Cow::Owned))
+        };
+        all.map(part).collect()
+    }
+
     /// On rank 0 the whole state from the parts of all ranks, which all come here; elsewhere the
     /// rank's own part.
     pub(crate) fn gathered(
@@ -153,6 +268,13 @@ impl Held {
         }
         Ok(if rank == 0 { sharded.join(&parts, sharding) } else { own })
     }
+}
+
+/// Tensors by name, as compiled graphs take them.
+pub(crate) fn by_name<'t>(
+    given: &'t [(&'static str, Cow<'_, Tensor>)],
+) -> Vec<(&'static str, &'t Tensor)> {
+    given.iter().map(|(name, tensor)| (*name, tensor.as_ref())).collect()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod data;
 pub mod diagnose;
 mod error;
 mod evaluate;
+mod evaluation;
 mod fit;
 mod formats;
 mod held;
@@ -41,7 +42,8 @@ mod trainer;
 
 pub use checkpoint::{Checkpoint, Progress};
 pub use error::TrainError;
-pub use evaluate::{Evaluation, Evaluator, Judged, evaluate};
+pub use evaluate::{Evaluator, Judged, evaluate};
+pub use evaluation::Evaluation;
 pub use fit::{batches, fit};
 pub use formats::{FORMATS, Formats, NamedFormats};
 pub use held::Shards;

@@ -1,20 +1,23 @@
-//! Data parallel training: each rank learns from its part of every batch and keeps the whole model.
+//! Ranks that train together on a mesh. Along `data` each learns from its part of every batch.
+//! Along other axes ranks share samples, and split their positions or the model.
 //!
 //! The step is sharded from that of the whole batch. So loss, norm of gradients and update are
 //! those of a run on one rank. Everything that decides how a run continues is shared: a request to
 //! stop, and each rank's results on the validation samples. Invariant: after each step all ranks
-//! have the same parameters and have taken the same decisions.
+//! have taken the same decisions, and ranks that hold the same part of a state have the same bits.
 
 use crate::data::{Batch, Split, Target};
-use crate::held::{self, Held, Shards};
+use crate::held::{self, CONTEXT, Held, Shardings, Shards};
 use crate::{Evaluation, Recipe, TrainError};
-use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, Value, agree};
+use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, agree};
 use overdrive_passes::{Compression, Sharded, compress_gradients, shard};
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The axis along which batches are split.
 pub const DATA: &str = "data";
+
+/// The axis along which the model is split.
+const TENSOR: &str = "tensor";
 
 /// This rank among those of the run, and what is sharded over them. Without a communicator it is
 /// the only rank.
@@ -27,7 +30,12 @@ impl Ranks<'_> {
         self.0.map_or(1, |communicator| communicator.mesh().size(&DATA.into()))
     }
 
-    /// The position of this rank.
+    /// All ranks of the run.
+    pub(crate) fn all_count(self) -> usize {
+        self.0.map_or(1, |communicator| communicator.mesh().ranks())
+    }
+
+    /// The position of this rank along the batch.
     fn position(self) -> usize {
         self.0.map_or(0, |c| c.mesh().position(c.rank(), &DATA.into()))
     }
@@ -43,9 +51,14 @@ impl Ranks<'_> {
         len * position / count..len * (position + 1) / count
     }
 
-    /// This rank's part of a step, and the states that it holds. `whole` is the step of the whole
-    /// batch.
-    pub(crate) fn step(
+    /// The length of the longest of these parts.
+    pub(crate) fn longest_part(self, len: u64) -> u64 {
+        len.div_ceil(self.count() as u64)
+    }
+
+    /// This rank's part of a step or of an evaluation, and the states that it holds. `whole` is of
+    /// the whole batch.
+    pub(crate) fn graph(
         self,
         whole: Graph,
         compression: Option<Compression>,
@@ -54,8 +67,13 @@ impl Ranks<'_> {
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
         let sharded = sharded(&whole, communicator.mesh(), self.1)?;
         let sharded = compressed(sharded, compression)?;
-        let graph = sharded.at_rank(&whole, communicator.rank())?;
+        let graph = sharded.placed(communicator.rank())?;
         Ok((graph, Held::of(sharded)))
+    }
+
+    /// The number of this rank.
+    pub(crate) fn rank(self) -> usize {
+        self.0.map_or(0, Communicator::rank)
     }
 
     /// Errs unless the recipe's batch can be cut, and all ranks train the same: `lines` say what.
@@ -65,6 +83,7 @@ impl Ranks<'_> {
         lines: impl FnOnce() -> String,
     ) -> Result<(), TrainError> {
         let Some(communicator) = self.0 else { return Ok(()) };
+        check_axes(communicator.mesh(), self.1)?;
         let (batch, count) = (recipe.batch, self.count());
         if !batch.is_multiple_of(count) {
             let fitting = (1..=batch.min(1024)).filter(|n| batch.is_multiple_of(*n));
@@ -79,7 +98,7 @@ impl Ranks<'_> {
 
     /// Whether all ranks want to go on; `None` for a single rank, whose own wish decides.
     pub(crate) fn all(self, goes_on: bool) -> Result<Option<bool>, TrainError> {
-        if self.count() == 1 {
+        if self.all_count() == 1 {
             return Ok(None);
         }
         let mut all = true;
@@ -99,7 +118,8 @@ impl Ranks<'_> {
         Ok(if self.0.is_some() { first } else { mine })
     }
 
-    /// The evaluations of all ranks, in the order of their parts.
+    /// The evaluations of all ranks, in the order of their parts. Ranks at one position of `data`
+    /// have judged the same samples, which count once.
     pub(crate) fn joined(self, own: Evaluation) -> Result<Evaluation, TrainError> {
         if self.0.is_none() {
             return Ok(own);
@@ -133,17 +153,37 @@ impl Ranks<'_> {
     }
 }
 
-/// A training step of the whole batch, split over the ranks of a mesh.
+/// Errs when a mesh has an axis that training does not know, or no ranks to share out states.
+fn check_axes(mesh: &Mesh, shards: Shards) -> Result<(), TrainError> {
+    let known = [DATA, TENSOR, CONTEXT];
+    if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| !known.contains(&&*axis.0)) {
+        let remedy = "`data` splits batches, `tensor` the model, `context` the positions of \
+                      samples, as in `data=4,tensor=2`";
+        let expected = "the axes `data`, `tensor` and `context`";
+        return Err(TrainError::invalid("mesh", expected, axis, remedy));
+    }
+    if shards != Shards::Nothing && mesh.ranks() > 1 && mesh.size(&DATA.into()) == 1 {
+        let remedy = "states are shared out along `data`: use a mesh with it, or leave them whole";
+        return Err(TrainError::invalid("mesh", "several ranks along `data`", mesh, remedy));
+    }
+    Ok(())
+}
+
+/// A training step or an evaluation of the whole batch, split over the ranks of a mesh. Each line
+/// adds annotations to those before it.
 fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainError> {
-    let (axis, ranks) = (Axis::from(DATA), mesh.size(&DATA.into()));
-    let batched = whole.inputs().iter().filter(|port| whole.ty(port.value).rank() > 0);
-    let rows = batched.map(|port| {
-        let rank = whole.ty(port.value).rank();
-        (port.value, Sharding::whole(rank).and_split(0, &axis))
-    });
-    let mut shardings: BTreeMap<Value, Sharding> = rows.collect();
-    if shards == Shards::Optimizer && ranks > 1 {
-        shardings.extend(held::optimizer(whole, &axis, ranks));
+    let data = Axis::from(DATA);
+    let shards = if mesh.size(&data) > 1 { shards } else { Shards::Nothing };
+    let along = (&data, mesh);
+    let with_reads = (shards == Shards::Parameters).then(|| held::with_reads(whole)).transpose()?;
+    let whole = with_reads.as_ref().unwrap_or(whole);
+    let mut shardings = of_batch(whole, mesh)?;
+    // Annotations along `TENSOR` are added here, before those of states.
+    if shards != Shards::Nothing {
+        held::optimizer(whole, along, &mut shardings);
+    }
+    if shards == Shards::Parameters {
+        held::parameters(whole, along, &mut shardings);
     }
     Ok(shard(whole, mesh, &shardings)?)
 }
@@ -164,24 +204,52 @@ fn check_compression(compression: Option<Compression>, ranks: usize) -> Result<(
     Err(TrainError::invalid(place, "several ranks", "one", remedy))
 }
 
+/// How the inputs of a batch, and outputs of each of its samples, lie on the ranks: rows along
+/// `data`, and positions of inputs along `context`. Positions are dimension 1 of the labels.
+fn of_batch(whole: &Graph, mesh: &Mesh) -> Result<Shardings, TrainError> {
+    let [data, context] = [DATA, CONTEXT].map(Axis::from);
+    let has = |axis: &Axis| mesh.size(axis) > 1;
+    let mut shardings = Shardings::new();
+    let labels = whole.inputs().iter().find(|port| port.name == "labels");
+    let positions = labels.and_then(|port| whole.ty(port.value).sizes().get(1).copied());
+    if has(&context) && positions.is_none() {
+        let remedy = "use the axis `data` for this model";
+        let expected = "a label for each position of a sample, whose positions can be split";
+        return Err(TrainError::invalid("mesh, `context`", expected, "one of each sample", remedy));
+    }
+    for (ports, splits_positions) in [(whole.inputs(), has(&context)), (whole.outputs(), false)] {
+        for port in ports {
+            let sizes = whole.ty(port.value).sizes();
+            let mut sharding = Sharding::whole(sizes.len());
+            if has(&data) && !sizes.is_empty() {
+                sharding = sharding.and_split(0, &data);
+            }
+            if splits_positions && sizes.get(1).is_some() && sizes.get(1) == positions.as_ref() {
+                sharding = sharding.and_split(1, &context);
+            }
+            if sharding.split.iter().any(Option::is_some) {
+                shardings.insert(port.value, sharding);
+            }
+        }
+    }
+    Ok(shardings)
+}
+
 /// The part of a training step that the first of many ranks computes, with the states that it
 /// holds. No rank has to be there: this is for looking at its plan.
 ///
 /// # Errors
-/// When the mesh has another axis than `data`, or the batch is no multiple of its ranks. With
-/// compression, when the mesh has one rank.
+/// When the mesh has an axis that training does not know, or does not divide the batch or the
+/// positions of its samples. With compression, when batches are not split.
 pub fn step_of_one_rank(
     whole: &Graph,
     mesh: &Mesh,
     shards: Shards,
     compression: Option<Compression>,
 ) -> Result<Graph, TrainError> {
-    if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| *axis.0 != *DATA) {
-        let remedy = "training splits batches alone: name the axis `data`, as in `data=4`";
-        return Err(TrainError::invalid("mesh", "the axis `data`", axis, remedy));
-    }
-    check_compression(compression, mesh.ranks())?;
-    Ok(compressed(sharded(whole, mesh, shards)?, compression)?.at_rank(whole, 0)?)
+    check_axes(mesh, shards)?;
+    check_compression(compression, mesh.size(&DATA.into()))?;
+    Ok(compressed(sharded(whole, mesh, shards)?, compression)?.placed(0)?)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.
@@ -231,3 +299,6 @@ impl Split for Neighbours<'_> {
         self.split.hash()
     }
 }
+
+#[cfg(test)]
+mod lockstep;

@@ -16,6 +16,8 @@ use overdrive_ir::{
 use overdrive_passes::{DelayedScales, cse, dce, float8, fold, keep_sums, precision};
 use std::collections::BTreeMap;
 
+/// The scope of all that follows gradients.
+pub(crate) const OPTIMIZER: &str = "optimizer";
 /// Number of updates so far.
 pub(crate) const COUNT: &str = "optimizer.count";
 pub(crate) const SCALE: &str = "optimizer.loss_scale";
@@ -113,7 +115,7 @@ pub(crate) fn graph_of(graph: &Graph, recipe: &Recipe, role: Role) -> Result<Gra
     let wrt: Vec<Value> = trained.chain(scales.of_gradients()).collect();
     let mut found = gradients(&b, graph, &values, &[(loss, seed)], &wrt);
     let largest = found.split_off(names.len());
-    let scope = b.scope("optimizer");
+    let scope = b.scope(OPTIMIZER);
     let weight = 1.0 / recipe.accumulate as f64;
     let divisor = scale.map(|s| s.unary(Unary::Reciprocal) * weight);
     let mut trained = Vec::new();

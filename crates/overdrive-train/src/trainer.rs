@@ -4,7 +4,7 @@
 
 use crate::compiled::Compiled;
 use crate::data::Batch;
-use crate::held::{self, Held, Shards};
+use crate::held::{self, Held, Shards, by_name};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
@@ -12,7 +12,7 @@ use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::plan::Space;
 use overdrive_ir::{
-    Backend, Choice, Graph, Init, Plan, State, StateDecl, Tensor, TensorType, Tuning,
+    Backend, Choice, DType, Graph, Init, Plan, State, StateDecl, Tensor, TensorType, Tuning,
 };
 use overdrive_passes::draw;
 use std::collections::BTreeMap;
@@ -42,21 +42,36 @@ pub fn initial_parameters(graph: &Graph, seed: u64) -> Tensors {
 
 /// One of them, of this type.
 pub fn initial_parameter(state: &StateDecl, ty: &TensorType, seed: u64) -> Tensor {
-    let init = match state.init.clone() {
+    draw(&seeded(state, seed), &state.name, ty)
+}
+
+/// The first elements of one of them or, of a constant, its number: they tell other ones apart.
+pub(crate) fn initial_elements(state: &StateDecl, ty: &TensorType, seed: u64) -> Tensor {
+    match seeded(state, seed) {
+        Init::Constant(value) => Tensor::scalar(DType::F64, value),
+        Init::Value(tensor) | Init::Widened(tensor) => tensor,
+        random => random.part(&state.name, ty, 0),
+    }
+}
+
+fn seeded(state: &StateDecl, seed: u64) -> Init {
+    match state.init.clone() {
         Init::Normal { std, .. } => Init::Normal { std, seed },
         Init::Uniform { bound, .. } => Init::Uniform { bound, seed },
         other => other,
-    };
-    draw(&init, &state.name, ty)
+    }
 }
 
-/// The initial state of a step of `model`: the model's states as `initial` says, the optimizer's as
-/// the step declares them.
+/// Gives the initial value of a state of a model by name; one at a time is in memory.
+pub(crate) type Initial<'i> = dyn Fn(&str) -> Option<Tensor> + 'i;
+
+/// The initial state of a step of `model`, as a rank holds it: the model's states as `initial` says,
+/// the optimizer's as the step declares them.
 fn initial_state(
-    backend: &dyn Backend,
+    (backend, rank): (&dyn Backend, usize),
     model: &Graph,
-    step: &Compiled,
-    initial: &Tensors,
+    (step, held): (&Compiled, &Held),
+    initial: &Initial<'_>,
 ) -> Result<State, TrainError> {
     let mut state = State::default();
     let (step, offloaded) = (step.graph(), &step.plan().offloaded);
@@ -68,8 +83,10 @@ fn initial_state(
             other => backend.upload_to(tensor, other),
         };
         let is_models = model.states().iter().any(|known| known.name == declared.name);
-        let buffer = match initial.get(&declared.name) {
-            Some(tensor) if tensor.ty() == ty => upload(tensor)?,
+        let buffer = match initial(&declared.name) {
+            Some(tensor) if tensor.ty() == held.whole_type(&declared.name, ty) => {
+                upload(&held.part(&declared.name, &tensor, rank))?
+            }
             None if !is_models => upload(&draw(&declared.init, &declared.name, ty))?,
             other => {
                 let found = other.map_or("no tensor".to_owned(), |tensor| tensor.ty().to_string());
@@ -118,7 +135,8 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         let alone = Ranks(None, Shards::Nothing);
-        Self::of_rank((backend, alone), graph, recipe, initial, tuning)
+        let initial = |name: &str| initial.get(name).cloned();
+        Self::of_rank((backend, alone), graph, recipe, &initial, tuning)
     }
 
     /// The same as one rank of several. Each gets its part of every batch, while `graph` and the
@@ -130,11 +148,11 @@ impl<'a> Trainer<'a> {
         (backend, ranks): (&'a dyn Backend, Ranks<'a>),
         graph: &Graph,
         recipe: &Recipe,
-        initial: &Tensors,
+        initial: &Initial<'_>,
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let part = |role| ranks.step(graph_of(graph, recipe, role)?, recipe.compression);
+        let part = |role| ranks.graph(graph_of(graph, recipe, role)?, recipe.compression);
         let (step, held) = part(Role::Update)?;
         let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
@@ -156,7 +174,7 @@ impl<'a> Trainer<'a> {
         };
         let step = compiled(step)?;
         let accumulate = accumulate.map(compiled).transpose()?;
-        let state = initial_state(backend, graph, &step, initial)?;
+        let state = initial_state((backend, ranks.rank()), graph, (&step, &held), initial)?;
         let names = parameters(graph, recipe).map(|(name, _)| name.to_owned()).collect();
         let changing = step.graph().states().iter().filter(|state| state.update.is_some());
         let changing = changing.map(|state| state.name.clone()).collect();
@@ -221,15 +239,17 @@ impl<'a> Trainer<'a> {
             "a step takes the recipe's number of batches"
         );
         let learning_rate = self.recipe.learning_rate(self.done);
-        let lr = Tensor::scalar(overdrive_ir::DType::F32, learning_rate);
+        let lr = Tensor::scalar(DType::F32, learning_rate);
         let (last, earlier) = batches.split_last().expect("a recipe has at least one batch a step");
         let mut losses = 0.0;
         for batch in earlier {
             let accumulate = self.accumulate.as_mut().expect("several batches have their graph");
-            let given: Vec<_> = batch.inputs().chain([("labels", &batch.labels)]).collect();
-            losses += accumulate.run(self.backend, &mut self.state, &given)?[0].to_f64()[0];
+            let given = self.held.given(batch, (accumulate.graph(), self.ranks.rank()));
+            let outputs = accumulate.run(self.backend, &mut self.state, &by_name(&given))?;
+            losses += outputs[0].to_f64()[0];
         }
-        let given: Vec<_> = last.inputs().chain([("labels", &last.labels), ("lr", &lr)]).collect();
+        let given = self.held.given(last, (self.step.graph(), self.ranks.rank()));
+        let given: Vec<_> = by_name(&given).into_iter().chain([("lr", &lr)]).collect();
         let (outputs, result) =
             self.step.run_beside(self.backend, &mut self.state, &given, meanwhile)?;
         let [loss, grad_norm, applied] = [0, 1, 2].map(|i| outputs[i].to_f64()[0]);
@@ -237,7 +257,7 @@ impl<'a> Trainer<'a> {
         let (step, applied) = (self.done, applied == 1.0);
         let overflowed =
             self.recipe.loss_scaling().is_some() && loss.is_finite() && self.loss_scale()? >= 1.0;
-        if !applied && !overflowed && self.ranks.count() > 1 {
+        if !applied && !overflowed && self.ranks.all_count() > 1 {
             let first =
                 "the loss or a gradient is not finite (one rank would say where)".to_owned();
             return Err(TrainError::NonFinite { step, first });
@@ -258,19 +278,18 @@ impl<'a> Trainer<'a> {
         Ok(self.backend.download(buffer)?.to_f64()[0])
     }
 
-    /// The model's parameters.
+    /// The model's parameters. With several ranks all call this at the same time; if they share
+    /// out parameters, rank 0 gets whole ones and any other its parts.
     ///
     /// # Errors
-    /// When the device cannot give them.
+    /// When the device cannot give them, or another rank has failed.
     pub fn parameters(&self) -> Result<Tensors, TrainError> {
-        let download =
-            |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
-        self.names.iter().map(download).collect()
+        self.whole_states(&self.names)
     }
 
     /// Bytes of the parameters of the model.
     pub fn parameter_bytes(&self) -> u64 {
-        self.names.iter().map(|name| self.state.buffers[name].ty.bytes() as u64).sum()
+        self.names.iter().map(|name| self.whole_type(name).bytes() as u64).sum()
     }
 
     /// The plan of the step, of its last batch where there are several.
@@ -318,6 +337,11 @@ impl<'a> Trainer<'a> {
         if !self.ranks.is_first() && !self.held.is_split() {
             return Ok(Tensors::new());
         }
+        self.whole_states(&self.changing)
+    }
+
+    /// States by name: whole on rank 0, as far as this rank holds them on any other.
+    fn whole_states(&self, names: &[String]) -> Result<Tensors, TrainError> {
         let whole = |name: &String| {
             let own = self.backend.download(&self.state.buffers[name])?;
             let whole = match self.ranks.0 {
@@ -326,7 +350,7 @@ impl<'a> Trainer<'a> {
             };
             Ok((name.clone(), whole))
         };
-        self.changing.iter().map(whole).collect()
+        names.iter().map(whole).collect()
     }
 
     /// Goes on from a snapshot that was taken after `done` steps, by any number of ranks.
@@ -350,9 +374,8 @@ impl<'a> Trainer<'a> {
         }
         for name in &self.changing {
             let buffer = self.state.buffers.get_mut(name).expect("the step has its states");
-            let rank = self.ranks.0.map_or(0, |communicator| communicator.rank());
             let whole = held::of_ranks(&snapshot[name], self.held.whole_type(name, &buffer.ty));
-            self.backend.write(buffer, &self.held.part(name, &whole, rank))?;
+            self.backend.write(buffer, &self.held.part(name, &whole, self.ranks.rank()))?;
         }
         self.done = done;
         Ok(())

@@ -219,6 +219,57 @@ fn ranks_that_share_out_the_optimizer_learn_the_same() {
     }
 }
 
+/// The states that a rank holds when those of the model are sharded too.
+#[test]
+fn ranks_that_share_out_parameters_learn_the_same() {
+    let recipes = [
+        Recipe { steps: 6, batch: 24, evaluate_every: 3, ..Recipe::default() },
+        Recipe { steps: 4, batch: 24, accumulate: 2, evaluate_every: 2, ..Recipe::default() },
+    ];
+    for recipe in recipes {
+        let task = Task { recipe, ..of_digits() };
+        let (expected, watched) = alone(&task);
+        for mesh in ["data=2", "data=4", "tensor=2,data=2"] {
+            let mesh: Mesh = mesh.parse().unwrap();
+            let beside = Beside { shards: Shards::Parameters, ..Beside::default() };
+            let all = run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+            let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+            // Rank 0 has the whole parameters.
+            same(&expected.parameters, &all[0].0.parameters, ROUNDING);
+            for (_, watch) in &all {
+                close("loss", &watched.losses, &watch.losses, 1e-5);
+                for (one, of_all) in watched.validation.iter().zip(&watch.validation) {
+                    close("validation", &one.losses, &of_all.losses, 1e-3);
+                }
+                assert_eq!(watch.validation.len(), 2);
+            }
+            let held = |watch: &Watch| watch.states.expect("a run has a plan");
+            let (whole, part) = (held(&watched), held(&all[0].1));
+            let expected = whole / mesh.size(&Axis::from("data")) as u64;
+            let off = part.abs_diff(expected);
+            assert!(off < whole / 50, "{part} of {whole} bytes are held on {mesh}");
+        }
+    }
+}
+
+/// Ranks along `context` share the samples of a batch, and each takes a part of their positions.
+#[test]
+fn ranks_that_split_positions_learn_the_same() {
+    let model = (find("text-transformer").unwrap().build)().unwrap();
+    let parts = Dataset::Text(books()).parts(&model, 0).unwrap();
+    let recipe = Recipe { steps: 2, batch: 2, evaluate_every: 10, ..Recipe::default() };
+    let validation = overdrive_train::data::Subset::evenly(parts.validation, 3);
+    let task = Task { model, parts: Parts { validation: Arc::new(validation), ..parts }, recipe };
+    let (_, watched) = alone(&task);
+    let mesh: Mesh = "data=2,context=2".parse().unwrap();
+    let beside = Beside { shards: Shards::Parameters, ..Beside::default() };
+    for result in run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside)) {
+        let (_, watch) = result.unwrap();
+        close("loss", &watched.losses, &watch.losses, 1e-4);
+        close("validation", &watched.validation[0].losses, &watch.validation[0].losses, 1e-3);
+    }
+}
+
 #[test]
 fn what_is_shared_out_is_whole_in_a_checkpoint() {
     let task = of_digits();
@@ -226,19 +277,40 @@ fn what_is_shared_out_is_whole_in_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoint.safetensors");
     let file: &Path = &file;
-    let shards = Shards::Optimizer;
-    let stopped = run(&mesh(4), PATIENCE, |rank| {
-        let beside = Beside { checkpoint: Some(file), last: Some(3), shards, ..Beside::default() };
-        of_rank(&task, Some(rank), beside)
-    });
-    assert!(stopped.iter().all(Result::is_ok));
-    let kept = Checkpoint::read(file).unwrap();
+    for shards in [Shards::Optimizer, Shards::Parameters] {
+        let stopped = run(&mesh(4), PATIENCE, |rank| {
+            let (checkpoint, last) = (Some(file), Some(3));
+            let beside = Beside { checkpoint, last, shards, ..Beside::default() };
+            of_rank(&task, Some(rank), beside)
+        });
+        assert!(stopped.iter().all(Result::is_ok));
+        let kept = Checkpoint::read(file).unwrap();
+        let beside = Beside { resume: Some(&kept), ..Beside::default() };
+        let (fitted, _) = of_rank(&task, None, beside).unwrap();
+        same(&expected.parameters, &fitted.parameters, ROUNDING);
+        let beside = Beside { shards, ..beside };
+        let mut resumed = run(&mesh(3), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        same(&expected.parameters, &resumed.remove(0).unwrap().0.parameters, ROUNDING);
+    }
+}
+
+/// A run that has ended is the same model on any mesh, bit for bit.
+#[test]
+fn a_checkpoint_of_split_parameters_is_the_same_model_anywhere() {
+    let task = of_digits();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint.safetensors");
+    let shards = Shards::Parameters;
+    let beside = Beside { checkpoint: Some(&file), shards, ..Beside::default() };
+    let mut ended = run(&mesh(2), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+    let expected = ended.remove(0).unwrap().0.parameters;
+    let kept = Checkpoint::read(&file).unwrap();
     let beside = Beside { resume: Some(&kept), ..Beside::default() };
-    let (fitted, _) = of_rank(&task, None, beside).unwrap();
-    same(&expected.parameters, &fitted.parameters, ROUNDING);
-    let beside = Beside { shards, ..beside };
-    for result in run(&mesh(3), PATIENCE, |rank| of_rank(&task, Some(rank), beside)) {
-        same(&expected.parameters, &result.unwrap().0.parameters, ROUNDING);
+    assert!(of_rank(&task, None, beside).unwrap().0.parameters == expected);
+    for shards in [Shards::Nothing, Shards::Parameters] {
+        let beside = Beside { shards, ..beside };
+        let mut again = run(&mesh(3), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        assert!(again.remove(0).unwrap().0.parameters == expected);
     }
 }
 

@@ -147,21 +147,12 @@ impl<'b> Ranks<'b, '_> {
         for (axis, ranks) in &self.mesh.axes {
             let mut candidates = call.factors_along(axis, *ranks);
             candidates.retain(|f| !choices.contains(&AxisChoice::Factor(*f)));
-            let keeps = matches!(
-                call.node.op.prim(),
-                Some(
-                    Prim::DotGeneral(_)
-                        | Prim::Convolution(_)
-                        | Prim::Gather { .. }
-                        | Prim::Scatter { .. }
-                )
-            );
             let mut open: Vec<AxisChoice> =
                 candidates.into_iter().map(AxisChoice::Factor).collect();
             if call.passes(axis) {
                 open.push(AxisChoice::Pass);
             }
-            if open.is_empty() || !keeps {
+            if open.is_empty() || !call.keeps() {
                 open.push(AxisChoice::Same);
             }
             let cost = |choice: &AxisChoice| call.cost(self.mesh, axis, *choice);
@@ -232,13 +223,30 @@ impl<'b> Ranks<'b, '_> {
 }
 
 impl NodeCall<'_, '_> {
+    /// Whether it is a contraction or a lookup, which never gives up a factor.
+    fn keeps(&self) -> bool {
+        matches!(
+            self.node.op.prim(),
+            Some(
+                Prim::DotGeneral(_)
+                    | Prim::Convolution(_)
+                    | Prim::Gather { .. }
+                    | Prim::Scatter { .. }
+            )
+        )
+    }
+
     /// Factors that some operand has split along `axis`, or the annotation of the result wants so,
-    /// and that its ranks divide everywhere.
+    /// and that its ranks divide everywhere. A contraction of split operands takes none from the
+    /// annotation: it would wait for its operands, while its sums are scattered beside later work.
     fn factors_along(&self, axis: &Axis, ranks: usize) -> Vec<usize> {
-        let wanted = self.wanted.iter().map(|sharding| (sharding, &self.relation.results[0]));
         let operands = self.operands.iter().map(|x| &x.sharding).zip(&self.relation.operands);
+        let wanted = self.wanted.iter().map(|sharding| (sharding, &self.relation.results[0]));
         let mut found = vec![];
-        for (sharding, dims) in operands.chain(wanted) {
+        for (at, (sharding, dims)) in operands.chain(wanted).enumerate() {
+            if at >= self.operands.len() && self.keeps() && !found.is_empty() {
+                break;
+            }
             let factor = sharding.dim_of(axis).and_then(|dim| dims[dim]);
             if let Some(factor) = factor.filter(|f| !found.contains(f) && self.divides(*f, ranks)) {
                 found.push(factor);

@@ -42,9 +42,9 @@ pub(crate) struct Explain {
     /// GPU moves moments and values to host memory
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_limit: Option<u64>,
-    /// The training step as one of these ranks takes it, each with its part of the batch: `data=4`.
-    /// Needs no device but the one that plans
-    #[arg(long, value_name = "AXIS=RANKS", requires = "training")]
+    /// The training step as one of these ranks takes it: `data=4`, or with the axes `tensor` and
+    /// `context` as in `train`. Needs no device but the one that plans
+    #[arg(long, value_name = "AXIS=RANKS,...", requires = "training")]
     pub mesh: Option<Mesh>,
     /// The states that those ranks share out among each other, beside the batch
     #[arg(long, requires = "mesh")]

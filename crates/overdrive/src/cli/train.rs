@@ -5,6 +5,7 @@ use super::shared::{Machine, Replacing};
 use super::values::ShardName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use overdrive::ir::Mesh;
 use overdrive::passes::{Compression, Lora};
 use overdrive::train::data::Target;
 use overdrive::train::{FORMATS, Formats};
@@ -90,8 +91,13 @@ pub(crate) struct Train {
     /// built with the feature `mpi`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub nproc: Option<u32>,
-    /// With several ranks: what is sharded over them in addition to the batch. Each rank then holds
-    /// a part of it, which saves memory
+    /// With several ranks: how they share the work, as a grid whose sizes multiply to their number:
+    /// `data=2,tensor=2`. `data` splits batches, `tensor` the model, `context` the positions of
+    /// samples [default: data=RANKS]
+    #[arg(long, value_name = "AXIS=RANKS,...")]
+    pub mesh: Option<Mesh>,
+    /// With several ranks: what is sharded over those along `data`, in addition to the batch. Each
+    /// rank then holds a part of it, which saves memory
     #[arg(long, value_name = "WHAT")]
     pub shard: Option<ShardName>,
     /// With several ranks: sums gradients in fewer bytes. `int8` and `fp8` are codes with a scale

@@ -31,14 +31,17 @@ impl From<ModeName> for Mode {
 /// The states that are sharded over ranks.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShardName {
-    /// The optimizer's states (ZeRO-1)
+    /// The optimizer's states and the reduced gradients (ZeRO-2)
     Optimizer,
+    /// The same and the model's matrices, which are gathered for each layer (ZeRO-3, FSDP)
+    All,
 }
 
 impl From<ShardName> for Shards {
     fn from(name: ShardName) -> Self {
         match name {
             ShardName::Optimizer => Self::Optimizer,
+            ShardName::All => Self::Parameters,
         }
     }
 }

@@ -21,16 +21,19 @@ use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
+use overdrive::ir::Mesh;
 use overdrive::ranks::Launch;
 use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use task::TrainingRun;
-use this_rank::{Rank, launched};
+use this_rank::{Rank, launched, mesh};
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let launch = launched(arguments)?;
+    let asked = launch.as_ref().map(|launch| launch.size).or(arguments.nproc.map(|n| n as usize));
+    let mesh = mesh(arguments, asked.unwrap_or(1))?;
     let of_ranks = [
         arguments.shard.is_some().then_some("--shard"),
         arguments.compress.is_some().then_some("--compress"),
@@ -40,19 +43,19 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
         (None, _, Some(option)) => Err(Failure::bad_input(format!(
             "{option}: expected several ranks, found one; add --nproc N, or start with a launcher"
         ))),
-        _ => train_alone_or_as(launch, arguments, stop),
+        _ => train_alone_or_as(launch.map(|launch| (launch, mesh)), arguments, stop),
     }
 }
 
 /// The whole run, or that of one rank.
 fn train_alone_or_as(
-    launch: Option<Launch>,
+    launch: Option<(Launch, Mesh)>,
     arguments: &Train,
     stop: &Stop,
 ) -> Result<Exit, Failure> {
     let patience = Duration::from_secs(arguments.rank_timeout);
     // First of all, so that the others hear of whatever fails here.
-    let rank = launch.map(|launch| Rank::join(launch, patience)).transpose()?;
+    let rank = launch.map(|(launch, mesh)| Rank::join(launch, &mesh, patience)).transpose()?;
     let is_first = rank.as_ref().is_none_or(Rank::is_first);
     let place = is_first.then(|| place(arguments)).transpose()?;
     let checkpoint = checkpoint(&arguments.out)?;

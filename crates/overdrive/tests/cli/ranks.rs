@@ -59,6 +59,24 @@ fn ranks_that_share_out_the_optimizer_give_them_too() {
 }
 
 #[test]
+fn ranks_of_a_mesh_that_share_out_everything_do_so() {
+    let folder = Folder::new();
+    folder.line(&format!("{TRAIN} --steps 8 -o one")).ends(0, &[]);
+    let line = format!("{TRAIN} --steps 8 --nproc 2 --mesh data=2 --shard all -o two");
+    folder.line(&line).ends(0, &["model: two"]);
+    same(&states(&folder, "one"), &states(&folder, "two"));
+    for (options, found) in [
+        ("--nproc 2 --mesh data=3", "multiply to the number of ranks, 2, found 3; change the"),
+        ("--mesh data=2", "multiply to the number of ranks, 1, found 2; add --nproc 2"),
+        ("--nproc 2 --mesh expert=2", "expected the axes `data`, `tensor` and `context`"),
+        ("--nproc 2 --mesh tensor=2 --shard all", "expected several ranks along `data`"),
+        ("--nproc 2 --mesh context=2", "expected a label for each position of a sample"),
+    ] {
+        folder.line(&format!("{TRAIN} {options} -o other")).ends(2, &[found]);
+    }
+}
+
+#[test]
 fn what_ranks_left_other_ranks_continue() {
     let folder = Folder::new();
     folder.line(&format!("{TRAIN} --steps 600 -o one")).ends(0, &[]);

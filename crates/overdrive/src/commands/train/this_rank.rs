@@ -24,6 +24,23 @@ pub(super) fn launched(arguments: &Train) -> Result<Option<Launch>, Failure> {
     }
 }
 
+/// The mesh of so many ranks: the one asked for, else all along `data`.
+pub(super) fn mesh(arguments: &Train, ranks: usize) -> Result<Mesh, Failure> {
+    let Some(mesh) = &arguments.mesh else { return Ok(Mesh::new([("data", ranks)])) };
+    let found = mesh.ranks();
+    if found == ranks {
+        return Ok(mesh.clone());
+    }
+    let remedy = match ranks {
+        1 => format!("add --nproc {found}, or start with a launcher"),
+        _ => format!("change the sizes, or start {found} ranks"),
+    };
+    Err(Failure::bad_input(format!(
+        "--mesh {mesh}: expected sizes that multiply to the number of ranks, {ranks}, found \
+         {found}; {remedy}"
+    )))
+}
+
 /// This rank among the others.
 pub(super) struct Rank {
     pub(super) launch: Launch,
@@ -32,12 +49,11 @@ pub(super) struct Rank {
 
 impl Rank {
     /// Meets the others. All but rank 0 are silent from here on, but for their errors.
-    pub(super) fn join(launch: Launch, patience: Duration) -> Result<Self, Failure> {
+    pub(super) fn join(launch: Launch, mesh: &Mesh, patience: Duration) -> Result<Self, Failure> {
         if launch.rank > 0 {
             terminal::hush();
         }
-        let mesh = Mesh::new([("data", launch.size)]);
-        let joined = join(&launch, &mesh, patience);
+        let joined = join(&launch, mesh, patience);
         let communicator = joined.map_err(|error| failure(error, launch.rank))?;
         note!("note: {} ranks exchange over {}", launch.size, launch.transport);
         Ok(Self { launch, communicator })

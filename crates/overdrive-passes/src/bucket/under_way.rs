@@ -1,0 +1,148 @@
+//! When collectives start and end: as early and as late as their operands and readers let them, and
+//! as memory allows.
+//!
+//! Two kinds take memory while they are early or late. A gather of split parameters could start
+//! with the step itself: all parameters would be whole at once. It starts so early that at most
+//! `AHEAD` gathered values, or those of one bucket, wait for their first reader. A reduce-scatter
+//! keeps its whole operand, a gradient, until it ends. It ends so late that at most `AHEAD` such
+//! operands, or those of one bucket, are under way. So parameters and gradients are whole for a few
+//! layers at a time (Zhao et al., "PyTorch FSDP", 2023, section 3.3).
+
+use overdrive_ir::Prim;
+use overdrive_ir::plan::{Plan, Slot, SlotId, Step, StepKind};
+
+/// Gathered values that wait for their reader, or operands of reduce-scatters under way, however
+/// large they are: more than two, since short products lie between long ones, and fewer than the
+/// matrices of a transformer block.
+pub(super) const AHEAD: usize = 4;
+
+/// Whether one of two steps writes bytes that the other touches.
+fn meet(a: &Step, b: &Step, behind: &[SlotId]) -> bool {
+    a.meets(b, |x, y| behind[x.0 as usize] == behind[y.0 as usize])
+}
+
+/// Whether one of two collectives is a permutation. The work between permutations may be another on
+/// each rank (the turns of a ring), so that by moving past them ranks would come to another order.
+fn keeps_order(a: &Step, b: &Step) -> bool {
+    let starts = |step: &Step| matches!(step.kind, StepKind::CollectiveStart { .. });
+    let permutes =
+        |step: &Step| matches!(step.kind, StepKind::CollectiveStart { prim: Prim::Permute { .. } });
+    starts(a) && starts(b) && (permutes(a) || permutes(b))
+}
+
+/// Whole values that collectives hold in memory at the same time.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+struct Held {
+    count: usize,
+    bytes: usize,
+}
+
+impl Held {
+    fn of(slots: &[Slot], slot: SlotId) -> Self {
+        Self { count: 1, bytes: slots[slot.0 as usize].bytes() }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { count: self.count + other.count, bytes: self.bytes + other.bytes }
+    }
+
+    /// Whether they may be held at the same time; `most` is the bytes of a bucket.
+    fn fits(self, most: usize) -> bool {
+        self.count <= AHEAD || self.bytes <= most
+    }
+}
+
+/// The operand that a reduce-scatter holds from this step on, if it is the start of one.
+fn scattered(slots: &[Slot], step: &Step) -> Held {
+    match step.kind {
+        StepKind::CollectiveStart { prim: Prim::ReduceScatter { .. } } => {
+            Held::of(slots, step.reads[0])
+        }
+        _ => Held::default(),
+    }
+}
+
+/// For each step, the gathered values of which it is the first reader; and the same for each start,
+/// of its own result, if a step reads it.
+fn first_readers(plan: &Plan) -> (Vec<Held>, Vec<Held>) {
+    let mut readers = vec![Held::default(); plan.steps.len()];
+    let mut starts = readers.clone();
+    for (at, step) in plan.steps.iter().enumerate() {
+        if !matches!(step.kind, StepKind::CollectiveStart { prim: Prim::AllGather { .. } }) {
+            continue;
+        }
+        let result = step.writes[0];
+        let reads = |later: &Step| later.reads.contains(&result);
+        if let Some(first) = plan.steps[at + 1..].iter().position(reads) {
+            let held = Held::of(&plan.slots, result);
+            readers[at + 1 + first] = readers[at + 1 + first].and(held);
+            starts[at] = held;
+        }
+    }
+    (readers, starts)
+}
+
+/// Moves each start up to what it waits for, or to where too many gathered values would wait.
+pub(super) fn start_early(plan: &mut Plan, behind: &[SlotId], most: usize) {
+    let (mut readers, mut starts) = first_readers(plan);
+    let steps = &mut plan.steps;
+    for at in 0..steps.len() {
+        let own = starts[at];
+        if !matches!(steps[at].kind, StepKind::CollectiveStart { .. }) {
+            continue;
+        }
+        let (mut first, mut waiting) = (at, own);
+        while first > 0
+            && !meet(&steps[first - 1], &steps[at], behind)
+            && !keeps_order(&steps[first - 1], &steps[at])
+        {
+            // Above its first reader a value gathered earlier still waits.
+            waiting = waiting.and(readers[first - 1]);
+            if own != Held::default() && !waiting.fits(most) {
+                break;
+            }
+            first -= 1;
+        }
+        // Those that may start at the same place start in the order of their readers.
+        while own != Held::default() && starts[first] != Held::default() && first < at {
+            first += 1;
+        }
+        steps[first..=at].rotate_right(1);
+        readers[first..=at].rotate_right(1);
+        starts[first..=at].rotate_right(1);
+    }
+}
+
+/// Moves each end down to what waits for it, or to where too many operands would be under way.
+pub(super) fn end_late(plan: &mut Plan, behind: &[SlotId], most: usize) {
+    let Plan { steps, slots, .. } = plan;
+    for at in 0..steps.len() {
+        let starts = |step: &Step| is_end(step, &steps[at]);
+        if let Some(start) = steps[..at].iter().rposition(starts) {
+            steps[start + 1..=at].rotate_right(1);
+        }
+    }
+    for at in (1..steps.len()).rev() {
+        if !is_end(&steps[at - 1], &steps[at]) {
+            continue;
+        }
+        let own = scattered(slots, &steps[at - 1]);
+        let (mut last, mut under_way) = (at, own);
+        while last + 1 < steps.len() && !meet(&steps[last + 1], &steps[at], behind) {
+            under_way = under_way.and(scattered(slots, &steps[last + 1]));
+            if own != Held::default() && !under_way.fits(most) {
+                break;
+            }
+            last += 1;
+        }
+        steps[at..=last].rotate_left(1);
+    }
+}
+
+/// Whether a collective that starts with one step ends with the other.
+pub(super) fn is_end(start: &Step, end: &Step) -> bool {
+    let StepKind::CollectiveStart { prim } = &start.kind else { return false };
+    let StepKind::CollectiveDone { channel } = end.kind else { return false };
+    prim.channel().is_some_and(|own| own.id == channel)
+        && (&start.reads, &start.writes) == (&end.reads, &end.writes)
+}
