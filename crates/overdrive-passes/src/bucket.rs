@@ -11,6 +11,7 @@
 
 mod under_way;
 
+use crate::meeting_order::permutes;
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
 use under_way::{end_late, is_end, start_early};
@@ -52,11 +53,14 @@ struct Bucket {
 
 /// Merges collectives of a kind that are under way at the same time into one step. It starts where
 /// the last of them started, and ends where the first was waited for. No step in between touches
-/// any of them.
+/// any of them, or is a permutation.
 fn gather(plan: &mut Plan, most: usize) {
     let mut open: Vec<Bucket> = vec![];
     let mut buckets = vec![];
     for at in 0..plan.steps.len() {
+        if permutes(&plan.steps[at]) {
+            buckets.append(&mut open);
+        }
         if kind(&plan.steps[at]).is_none() {
             continue;
         }

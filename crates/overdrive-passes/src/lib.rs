@@ -22,6 +22,7 @@ mod indices;
 mod legalize;
 mod lora;
 mod lower;
+mod meeting_order;
 mod multiply_codes;
 mod nan_guard;
 mod observe;

@@ -3,9 +3,8 @@
 //! Invariant: inputs, states, outputs and updates keep their names and order; only nodes change. A
 //! pass therefore never has to clear up behind itself: the next one does not copy what became dead.
 
-use overdrive_ir::{
-    Builder, Expr, Graph, GraphError, Init, Node, Prim, StateDecl, TensorType, Value,
-};
+use crate::meeting_order::meets;
+use overdrive_ir::{Builder, Expr, Graph, GraphError, Init, Node, StateDecl, TensorType, Value};
 
 /// A node about to be copied.
 pub(crate) struct NodeToCopy<'b, 'a> {
@@ -94,8 +93,7 @@ pub(crate) fn live_for(graph: &Graph, needed: impl Iterator<Item = Value>) -> Ve
     let mut live = vec![false; graph.value_count()];
     needed.for_each(|v| live[v.0 as usize] = true);
     for node in graph.nodes().iter().rev() {
-        let meets = node.op.prim().and_then(Prim::channel).is_some_and(|c| c.ranks() > 1);
-        if meets {
+        if meets(node) {
             live[node.results[0].0 as usize] = true;
         }
         if node.results.iter().any(|v| live[v.0 as usize]) {

@@ -8,6 +8,7 @@
 //! operands, or those of one bucket, are under way. So parameters and gradients are whole for a few
 //! layers at a time (Zhao et al., "PyTorch FSDP", 2023, section 3.3).
 
+use crate::meeting_order::keeps_order;
 use overdrive_ir::Prim;
 use overdrive_ir::plan::{Plan, Slot, SlotId, Step, StepKind};
 
@@ -19,15 +20,6 @@ pub(super) const AHEAD: usize = 4;
 /// Whether one of two steps writes bytes that the other touches.
 fn meet(a: &Step, b: &Step, behind: &[SlotId]) -> bool {
     a.meets(b, |x, y| behind[x.0 as usize] == behind[y.0 as usize])
-}
-
-/// Whether one of two collectives is a permutation. The work between permutations may be another on
-/// each rank (the turns of a ring), so that by moving past them ranks would come to another order.
-fn keeps_order(a: &Step, b: &Step) -> bool {
-    let starts = |step: &Step| matches!(step.kind, StepKind::CollectiveStart { .. });
-    let permutes =
-        |step: &Step| matches!(step.kind, StepKind::CollectiveStart { prim: Prim::Permute { .. } });
-    starts(a) && starts(b) && (permutes(a) || permutes(b))
 }
 
 /// Whole values that collectives hold in memory at the same time.

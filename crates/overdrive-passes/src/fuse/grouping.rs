@@ -12,6 +12,7 @@ mod beside;
 use super::region::{Cut, cut, is_cloned, label};
 use super::{is_step_of_its_own, one_step};
 use crate::lower::{contraction, is_contraction};
+use crate::meeting_order::met_before;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Target, Value};
@@ -36,6 +37,8 @@ struct Grouping<'g> {
     copies: HashMap<u32, BTreeSet<usize>>,
     /// Nodes that read each value; `None` stands for outputs and state updates.
     readers: HashMap<Value, Vec<Option<u32>>>,
+    /// What each collective comes after on all ranks, beside its operands.
+    met_before: HashMap<u32, Vec<Value>>,
 }
 
 /// Merges what lowers into `fused` ops.
@@ -56,7 +59,8 @@ pub fn groups(
     results.for_each(|v| readers.entry(v).or_default().push(None));
     let group_of = vec![None; graph.nodes().len()];
     let (groups, copies) = (vec![], HashMap::new());
-    let mut grouping = Grouping { graph, group_of, groups, copies, readers };
+    let met_before = met_before(graph);
+    let mut grouping = Grouping { graph, group_of, groups, copies, readers, met_before };
     for index in 0..graph.nodes().len() as u32 {
         grouping.place(index, target, notes);
     }
@@ -224,7 +228,10 @@ impl Grouping<'_> {
                     }
                 }
                 None if id.0 < first => {}
-                None => pending.extend(&self.graph.node(id).operands),
+                None => {
+                    pending.extend(&self.graph.node(id).operands);
+                    pending.extend(self.met_before.get(&id.0).into_iter().flatten());
+                }
             }
         }
         false

@@ -5,6 +5,7 @@ use crate::draft::Draft;
 use crate::fuse::is_cloned;
 use crate::legalize::model_scope;
 use crate::lower::lower;
+use crate::meeting_order::meets;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
     KernelCall, KernelOp, Note, Plan, Slot, SlotId, SlotPlace, Step, StepKind, View,
@@ -153,7 +154,7 @@ impl<'g> Planner<'g> {
         let graph = self.graph;
         let node = graph.node(id);
         // Other ranks wait for this one's part in a collective, whoever needs the result here.
-        let meets = node.op.prim().and_then(Prim::channel).is_some_and(|c| c.ranks() > 1);
+        let meets = meets(node);
         let is_unused = || node.results.iter().all(|&v| !self.is_used(v));
         // Views, scalars and iotas are located when somebody needs them as a buffer.
         if is_cloned(graph, node) || (!meets && is_unused()) {

@@ -1,0 +1,45 @@
+//! The order of collectives that all ranks keep.
+//!
+//! Ranks meet in every collective, so that all must come to them in one order. Where the graphs of
+//! all ranks are the same, any pass orders them alike. A permutation is how ranks do different work
+//! in turns (a ring), so the work around it may differ. Nothing moves past it: each rank would move
+//! something else.
+
+use overdrive_ir::plan::{Step, StepKind};
+use overdrive_ir::{Graph, Node, Prim, Value};
+use std::collections::HashMap;
+
+/// For each collective, by the number of its node: results of those that no rank may do later.
+pub(crate) fn met_before(graph: &Graph) -> HashMap<u32, Vec<Value>> {
+    let mut before = HashMap::new();
+    // The last permutation, and what came after it.
+    let (mut last, mut since): (Option<Value>, Vec<Value>) = (None, vec![]);
+    for (index, node) in graph.nodes().iter().enumerate().filter(|(_, node)| meets(node)) {
+        let result = node.results[0];
+        let mut known: Vec<Value> = last.into_iter().collect();
+        if matches!(node.op.prim(), Some(Prim::Permute { .. })) {
+            known.append(&mut since);
+            last = Some(result);
+        } else {
+            since.push(result);
+        }
+        before.insert(index as u32, known);
+    }
+    before
+}
+
+/// Whether other ranks take part in a node.
+pub(crate) fn meets(node: &Node) -> bool {
+    node.op.prim().and_then(Prim::channel).is_some_and(|channel| channel.ranks() > 1)
+}
+
+/// Whether a step is the start of a permutation.
+pub(crate) fn permutes(step: &Step) -> bool {
+    matches!(step.kind, StepKind::CollectiveStart { prim: Prim::Permute { .. } })
+}
+
+/// Whether two steps are collectives whose order stays.
+pub(crate) fn keeps_order(a: &Step, b: &Step) -> bool {
+    let starts = |step: &Step| matches!(step.kind, StepKind::CollectiveStart { .. });
+    starts(a) && starts(b) && (permutes(a) || permutes(b))
+}
