@@ -1,0 +1,96 @@
+// Block masks: the blocks of keys that a mask function shows to each tile of queries, of the pairs
+// within bounds. Dong et al., "Flex attention", arXiv:2412.05496, section 4.
+//
+// `attention_classes` evaluates the function for pairs until the class of a block is certain, so
+// that it is exact for any function. `attention_lists` lists the blocks of each tile that are not
+// empty. Tiles of all masks are rows: a mask is that of a head, or of all heads or sequences if the
+// function does not read their index.
+//
+// Text before gives MASK_QUERIES and MASK_KEYS (the tile and the block), BY_BATCH and BY_HEAD
+// (which indices the function reads).
+
+constexpr u8 EMPTY = 0, PARTIAL = 1, FULL = 2;
+// Warps of a block of the grid, each with a block of keys or with a row.
+constexpr int MASK_WARPS = 8;
+// Queries between two looks at whether the class is certain.
+constexpr int MASK_CHUNK = 16;
+static_assert(MASK_QUERIES % MASK_CHUNK == 0 && MASK_KEYS % 32 == 0);
+
+// `MaskGrid` of block_mask.rs: classes by row and block, lists by row; numbers of rows, of tiles of
+// a mask, of blocks, and of query heads of a sequence.
+struct MaskGrid {
+    u8* classes;
+    // A list has its length, then entries by ascending block: twice its number, and 1 if it is full.
+    u32* lists;
+    i32 rows, tiles, blocks, heads;
+
+    // The place of a list.
+    __device__ __forceinline__ i32 list(i32 row) const { return row * (blocks + 1); }
+    __device__ __forceinline__ i32 list(i32 b, i32 h, i32 tile) const {
+        const i32 mask = (BY_BATCH ? b : 0) * (BY_HEAD ? heads : 1) + (BY_HEAD ? h : 0);
+        return list(mask * tiles + tile);
+    }
+};
+
+// Whether any and all pairs within bounds are visible. A lane has keys that are 32 apart. `Inside`:
+// all pairs are within bounds.
+template <bool Inside>
+__device__ __forceinline__ void look(bool& any, bool& all, const AttentionShape& s, i32 b, i32 h,
+                                     i32 first, i32 key CAPTURES) {
+    for (i32 from = first; from < first + MASK_QUERIES; from += MASK_CHUNK) {
+#pragma unroll
+        for (i32 q = from; q < from + MASK_CHUNK; q++) {
+            const i32 seen = Inside ? 0 : q < s.queries ? s.seen(q) : 0;
+#pragma unroll
+            for (int j = 0; j < MASK_KEYS; j += 32) {
+                const i32 k = key + j;
+                const bool shown = visible(b, h, q, k CAPTURED), is_real = Inside || k < seen;
+                any |= is_real && shown;
+                all &= !is_real || shown;
+            }
+        }
+        if (__any_sync(~0u, any) && !__all_sync(~0u, all)) break;
+    }
+    any = __any_sync(~0u, any);
+    all = __all_sync(~0u, all);
+}
+
+extern "C" __global__ void __launch_bounds__(MASK_WARPS * 32)
+    attention_classes(const __grid_constant__ AttentionShape s,
+                      const __grid_constant__ MaskGrid g CAPTURES) {
+    after_previous();
+    const int lane = threadIdx.x % 32;
+    const i32 warps = gridDim.x * MASK_WARPS;
+    for (u32 i = blockIdx.x * MASK_WARPS + threadIdx.x / 32; i < g.rows * g.blocks; i += warps) {
+        const i32 row = i / g.blocks, key = i % g.blocks * MASK_KEYS, mask = row / g.tiles,
+                  first = row % g.tiles * MASK_QUERIES, end = first + MASK_QUERIES;
+        const i32 b = BY_BATCH ? mask / (BY_HEAD ? g.heads : 1) : 0,
+                  h = BY_HEAD ? mask % g.heads : 0;
+        bool any = false, all = true;
+        if (end <= s.queries && key + MASK_KEYS <= s.seen(first))
+            look<true>(any, all, s, b, h, first, key + lane CAPTURED);
+        else if (key < s.seen(min(end, s.queries) - 1))
+            look<false>(any, all, s, b, h, first, key + lane CAPTURED);
+        if (lane == 0) g.classes[i] = any ? all ? FULL : PARTIAL : EMPTY;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(MASK_WARPS * 32)
+    attention_lists(const __grid_constant__ MaskGrid g) {
+    after_previous();
+    const int lane = threadIdx.x % 32;
+    for (i32 row = blockIdx.x * MASK_WARPS + threadIdx.x / 32; row < g.rows;
+         row += gridDim.x * MASK_WARPS) {
+        u32* const list = g.lists + g.list(row);
+        u32 count = 0;
+        for (i32 from = 0; from < g.blocks; from += 32) {
+            const i32 block = from + lane;
+            const u8 of = block < g.blocks ? g.classes[row * g.blocks + block] : EMPTY;
+            const u32 shown = __ballot_sync(~0u, of != EMPTY);
+            if (of != EMPTY)
+                list[1 + count + __popc(shown & ((1u << lane) - 1))] = block << 1 | (of == FULL);
+            count += __popc(shown);
+        }
+        if (lane == 0) *list = count;
+    }
+}
