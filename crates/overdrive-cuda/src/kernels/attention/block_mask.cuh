@@ -3,8 +3,8 @@
 //
 // `attention_classes` evaluates the function for pairs until the class of a block is certain, so
 // that it is exact for any function. `attention_lists` lists the blocks of each tile that are not
-// empty. Tiles of all masks are rows: a mask is that of a head, or of all heads or sequences if the
-// function does not read their index.
+// empty. Tiles of all masks are rows. A mask is that of one head of one sequence, or of all whose
+// index the function does not read.
 //
 // Text before gives MASK_QUERIES and MASK_KEYS (the tile and the block), BY_BATCH and BY_HEAD
 // (which indices the function reads).
@@ -16,11 +16,12 @@ constexpr int MASK_WARPS = 8;
 constexpr int MASK_CHUNK = 16;
 static_assert(MASK_QUERIES % MASK_CHUNK == 0 && MASK_KEYS % 32 == 0);
 
-// `MaskGrid` of block_mask.rs: classes by row and block, lists by row; numbers of rows, of tiles of
-// a mask, of blocks, and of query heads of a sequence.
+// `MaskGrid` of block_mask.rs: classes by row and block, and lists by row. Then the numbers of rows,
+// of tiles of a mask, of blocks, and of query heads of a sequence.
 struct MaskGrid {
     u8* classes;
-    // A list has its length, then entries by ascending block: twice its number, and 1 if it is full.
+    // A list has its length, then an entry for each block, ascending: twice its number, and 1 if it
+    // is full.
     u32* lists;
     i32 rows, tiles, blocks, heads;
 

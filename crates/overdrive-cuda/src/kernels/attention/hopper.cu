@@ -6,9 +6,9 @@
 // keys by their values, it exponentiates the scores of the next. While one warpgroup exponentiates,
 // another multiplies (ping-pong by named barriers). Blocks of keys are walked from the last to the
 // first, so that masked ones come first. Those that a mask function hides are neither loaded nor
-// multiplied, and it is evaluated only in those that it hides a part of (block_mask.cuh). A block of
-// the grid takes tasks until none are left, longest first. Channels past D and DV and rows past the
-// end are zeros that TMA fills in and clips.
+// multiplied, and it is evaluated only in those that it hides a part of (block_mask.cuh). A block
+// of the grid takes tasks until none are left, longest first. Channels past D and DV and rows past
+// the end are zeros that TMA fills in and clips.
 //
 // Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, the instructions `wgmma` and
 // `wgmma_of_registers`, and block_mask.cuh if there is a mask function.
