@@ -521,6 +521,33 @@ fn gradients_of_attention_with_mask_functions() {
     }
 }
 
+/// Blocks that a mask function hides are skipped, in whole and split tiles of keys. Some tiles see
+/// no query, and some queries no key.
+#[test]
+fn gradients_of_attention_with_block_masks() {
+    for (dtype, shape) in [
+        (DType::BF16, [1, 4, 2, 200, 300, 128, 128]),
+        (DType::F16, [2, 2, 1, 260, 270, 64, 64]),
+        (DType::BF16, [1, 2, 2, 300, 200, 48, 96]),
+        (DType::BF16, [1, 8, 1, 300, 130, 64, 64]),
+    ] {
+        let captures = masked_by(shape);
+        let types: Vec<_> = captures.iter().map(Array::ty).collect();
+        let inputs = [gradient_inputs(dtype, shape), captures.to_vec()].concat();
+        for ((name, visible), turn) in MASKS.into_iter().zip(0..) {
+            let mask = mask_region(&types, visible).unwrap();
+            let attention = [Attention::CAUSAL, Attention::FULL][turn % 2];
+            let capped = score_region(DType::F32, &types, |score, _, _| (score / 2.0).tanh());
+            let score = (turn == 1).then(|| capped.unwrap());
+            let regions: Vec<Graph> = score.into_iter().chain([mask]).collect();
+            let case = format!("gradients with {name} in {dtype} {shape:?} {attention:?}");
+            check(&case, &inputs, |b, x| {
+                gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]))
+            });
+        }
+    }
+}
+
 /// Gradients of captured tensors too. These are rounded to 16 bits, since their summands are.
 #[test]
 fn gradients_of_attention_with_score_functions() {

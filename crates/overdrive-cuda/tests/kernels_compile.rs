@@ -120,8 +120,8 @@ fn attentions_of_hopper_compile_and_spill_nothing() {
     }
 }
 
-/// So do its gradients, but for the values that the warps that copy keep from task to task. The
-/// gradients of captured tensors keep all.
+/// So do its gradients, but for values that the warps that copy keep from task to task. Beside a
+/// mask function they keep some from step to step. The gradients of captured tensors keep all.
 #[test]
 fn gradients_of_attention_compile_for_hopper_and_spill_little() {
     let captures = [
@@ -199,11 +199,13 @@ fn gradients_of_attention_compile_for_hopper_and_spill_little() {
             assert_eq!(names, expected, "{case}");
             for (source, architectures) in &sources {
                 assert_eq!(*architectures, [Architecture::Sm90a]);
-                spills_at_most(
-                    if *source.name == *"attention_grad" { 16 } else { 0 },
-                    source,
-                    &case,
-                );
+                let has_mask = source.text.contains("#define MASK\n");
+                let most = match (&*source.name, has_mask) {
+                    ("attention_grad", false) => 16,
+                    ("attention_grad", true) => 64,
+                    _ => 0,
+                };
+                spills_at_most(most, source, &case);
             }
         }
     }

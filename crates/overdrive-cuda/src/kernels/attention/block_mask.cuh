@@ -7,7 +7,7 @@
 // index the function does not read.
 //
 // Text before gives MASK_QUERIES and MASK_KEYS (the tile and the block), BY_BATCH and BY_HEAD
-// (which indices the function reads).
+// (which indices the function reads). BY_KEYS: blocks of keys have lists of tiles of queries.
 
 constexpr u8 EMPTY = 0, PARTIAL = 1, FULL = 2;
 // Warps of a block of the grid, each with a block of keys or with a row.
@@ -16,20 +16,29 @@ constexpr int MASK_WARPS = 8;
 constexpr int MASK_CHUNK = 16;
 static_assert(MASK_QUERIES % MASK_CHUNK == 0 && MASK_KEYS % 32 == 0);
 
-// `MaskGrid` of block_mask.rs: classes by row and block, and lists by row. Then the numbers of rows,
-// of tiles of a mask, of blocks, and of query heads of a sequence.
+// `MaskGrid` of block_mask.rs: classes by row and block, and lists. Then the numbers of rows, of
+// tiles of a mask, of blocks, and of query heads of a sequence.
 struct MaskGrid {
     u8* classes;
-    // A list has its length, then an entry for each block, ascending: twice its number, and 1 if it
-    // is full.
+    // A list has its length, then an entry for each block (BY_KEYS: tile), ascending: twice its
+    // number, and 1 if it is full.
     u32* lists;
+    // BY_KEYS: for each row how many blocks are not empty, then for each block how many before it.
+    u32* ranks;
     i32 rows, tiles, blocks, heads;
+    // Last tiles of a mask in which no block is empty: each list has an entry for every task.
+    i32 least;
 
-    // The place of a list.
-    __device__ __forceinline__ i32 list(i32 row) const { return row * (blocks + 1); }
-    __device__ __forceinline__ i32 list(i32 b, i32 h, i32 tile) const {
-        const i32 mask = (BY_BATCH ? b : 0) * (BY_HEAD ? heads : 1) + (BY_HEAD ? h : 0);
-        return list(mask * tiles + tile);
+    __device__ __forceinline__ i32 mask(i32 b, i32 h) const {
+        return (BY_BATCH ? b : 0) * (BY_HEAD ? heads : 1) + (BY_HEAD ? h : 0);
+    }
+    // The place of the list of a tile (BY_KEYS: of a block).
+    __device__ __forceinline__ i32 list(i32 b, i32 h, i32 of) const {
+        return BY_KEYS ? (mask(b, h) * blocks + of) * (tiles + 1)
+                       : (mask(b, h) * tiles + of) * (blocks + 1);
+    }
+    __device__ __forceinline__ const u32* ranks_of(i32 b, i32 h, i32 tile) const {
+        return ranks + (mask(b, h) * tiles + tile) * (blocks + 1);
     }
 };
 
@@ -72,26 +81,42 @@ extern "C" __global__ void __launch_bounds__(MASK_WARPS * 32)
             look<true>(any, all, s, b, h, first, key + lane CAPTURED);
         else if (key < s.seen(min(end, s.queries) - 1))
             look<false>(any, all, s, b, h, first, key + lane CAPTURED);
-        if (lane == 0) g.classes[i] = any ? all ? FULL : PARTIAL : EMPTY;
+        const bool is_kept = row % g.tiles >= g.tiles - g.least;
+        if (lane == 0) g.classes[i] = any && all ? FULL : any || is_kept ? PARTIAL : EMPTY;
     }
+}
+
+// Writes the list of a line of classes, or the ranks of its classes.
+template <bool Ranks>
+__device__ __forceinline__ void write_line(u32* to, const u8* classes, i32 stride, i32 length) {
+    const int lane = threadIdx.x % 32;
+    u32 count = 0;
+    for (i32 from = 0; from < length; from += 32) {
+        const i32 at = from + lane;
+        const u8 of = at < length ? classes[at * stride] : EMPTY;
+        const u32 shown = __ballot_sync(~0u, of != EMPTY);
+        const u32 before = count + __popc(shown & ((1u << lane) - 1));
+        if (Ranks && at < length) to[1 + at] = before;
+        else if (of != EMPTY) to[1 + before] = at << 1 | (of == FULL);
+        count += __popc(shown);
+    }
+    if (lane == 0) *to = count;
 }
 
 extern "C" __global__ void __launch_bounds__(MASK_WARPS * 32)
     attention_lists(const __grid_constant__ MaskGrid g) {
     after_previous();
-    const int lane = threadIdx.x % 32;
-    for (i32 row = blockIdx.x * MASK_WARPS + threadIdx.x / 32; row < g.rows;
-         row += gridDim.x * MASK_WARPS) {
-        u32* const list = g.lists + g.list(row);
-        u32 count = 0;
-        for (i32 from = 0; from < g.blocks; from += 32) {
-            const i32 block = from + lane;
-            const u8 of = block < g.blocks ? g.classes[row * g.blocks + block] : EMPTY;
-            const u32 shown = __ballot_sync(~0u, of != EMPTY);
-            if (of != EMPTY)
-                list[1 + count + __popc(shown & ((1u << lane) - 1))] = block << 1 | (of == FULL);
-            count += __popc(shown);
-        }
-        if (lane == 0) *list = count;
+    const i32 lines = g.rows + (BY_KEYS ? g.rows / g.tiles * g.blocks : 0);
+    for (i32 i = blockIdx.x * MASK_WARPS + threadIdx.x / 32; i < lines;
+         i += gridDim.x * MASK_WARPS) {
+        const i32 column = i - g.rows;
+        if (column >= 0)
+            write_line<false>(g.lists + column * (g.tiles + 1),
+                              g.classes + column / g.blocks * g.tiles * g.blocks +
+                                  column % g.blocks,
+                              g.blocks, g.tiles);
+        else
+            write_line<BY_KEYS>((BY_KEYS ? g.ranks : g.lists) + i * (g.blocks + 1),
+                                g.classes + i * g.blocks, 1, g.blocks);
     }
 }

@@ -28,11 +28,22 @@ const WARPS: usize = 8;
 /// Blocks of the grid that a multiprocessor runs at once.
 const RESIDENT: usize = 8;
 
+/// The lists that a kernel walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lists {
+    /// Each tile of queries has a list of blocks of keys.
+    OfQueries,
+    /// Each block of keys has a list of tiles of queries, and each tile the ranks of its blocks. A
+    /// list has the `least` last tiles in any case, so that no task is without work.
+    OfKeys { least: usize },
+}
+
 /// The form of the block masks of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockMask {
     /// Queries of a tile, and keys of a block.
     tile: [usize; 2],
+    order: Lists,
     /// Whether the function reads the index of the sequence, and that of the head. All others share
     /// a mask.
     by: [bool; 2],
@@ -54,7 +65,7 @@ impl BlockMask {
     pub(super) fn of(
         call: &KernelCall,
         (mask, captures): (&Graph, &[View]),
-        tile: [usize; 2],
+        (tile, order): ([usize; 2], Lists),
     ) -> Result<Self, Refusal> {
         let [q, k] = [0, 1].map(|i| &call.operands[i]);
         let (sizes, keys) = (q.ty.sizes(), k.ty.sizes()[2]);
@@ -63,7 +74,8 @@ impl BlockMask {
         let masks = |dimension: usize| if by[dimension] { sizes[dimension] } else { 1 };
         let (tiles, blocks) = (sizes[2].div_ceil(tile[0]), keys.div_ceil(tile[1]));
         let rows = masks(0) * masks(1) * tiles;
-        if rows.saturating_mul(blocks + 1) > i32::MAX as usize {
+        // The larger of both kinds of lists.
+        if rows.saturating_mul(blocks + 1 + blocks.div_ceil(tiles)) > i32::MAX as usize {
             let (batch, heads) = (masks(0), masks(1));
             return Err(Refusal::Unsupported(format!(
                 "{batch} x {heads} masks of {} queries and {keys} keys have more blocks than one \
@@ -72,26 +84,33 @@ impl BlockMask {
             )));
         }
         let reads_tensors = !printed.region.reads.is_empty();
-        Ok(Self { tile, by, reads_tensors, tiles, rows, blocks, heads: sizes[1] })
+        Ok(Self { tile, order, by, reads_tensors, tiles, rows, blocks, heads: sizes[1] })
     }
 
     /// The kernels' text, and what the lists' readers need.
     pub(super) fn text(self) -> String {
         let ([queries, keys], [by_batch, by_head]) = (self.tile, self.by);
+        let by_keys = self.order != Lists::OfQueries;
         format!(
             "constexpr int MASK_QUERIES = {queries}, MASK_KEYS = {keys};\nconstexpr bool BY_BATCH \
-             = {by_batch}, BY_HEAD = {by_head};\n{}",
+             = {by_batch}, BY_HEAD = {by_head}, BY_KEYS = {by_keys};\n{}",
             include_str!("block_mask.cuh")
         )
     }
 
-    fn list_bytes(self) -> usize {
-        4 * self.rows * (self.blocks + 1)
+    /// Blocks of keys of all masks, if these have lists.
+    fn columns(self) -> usize {
+        if self.order == Lists::OfQueries { 0 } else { self.rows / self.tiles * self.blocks }
     }
 
-    /// Bytes of lists and classes.
+    /// Numbers of the lines of rows (lists or ranks), and of columns.
+    fn line_lengths(self) -> [usize; 2] {
+        [self.rows * (self.blocks + 1), self.columns() * (self.tiles + 1)]
+    }
+
+    /// Bytes of lists, ranks and classes.
     fn bytes(self) -> usize {
-        self.list_bytes() + self.rows * self.blocks
+        4 * self.line_lengths().iter().sum::<usize>() + self.rows * self.blocks
     }
 
     /// Scratch of a call, in bytes.
@@ -106,10 +125,12 @@ impl BlockMask {
 pub(super) struct MaskGrid {
     classes: CUdeviceptr,
     lists: CUdeviceptr,
+    ranks: CUdeviceptr,
     rows: i32,
     tiles: i32,
     blocks: i32,
     heads: i32,
+    least: i32,
 }
 
 /// The launches that make the block masks of a call.
@@ -142,7 +163,7 @@ impl CompiledBlockMask {
         let mut compiled = Self {
             mask,
             classes: entry("attention_classes", mask.rows * mask.blocks)?,
-            lists: entry("attention_lists", mask.rows)?,
+            lists: entry("attention_lists", mask.rows + mask.columns())?,
             shape,
             settled: None,
         };
@@ -155,7 +176,8 @@ impl CompiledBlockMask {
         Ok(compiled)
     }
 
-    /// Enqueues what is not settled, with room at `scratch`. Returns the masks.
+    /// Enqueues the launches, unless the masks are settled. `scratch` has room for them. Returns
+    /// the kernel's parameter.
     pub(super) fn make(
         &self,
         stream: &Arc<CudaStream>,
@@ -189,9 +211,15 @@ impl CompiledBlockMask {
     }
 
     fn grid(&self, home: CUdeviceptr) -> MaskGrid {
-        let BlockMask { rows, tiles, blocks, heads, .. } = self.mask;
-        let classes = home + self.mask.list_bytes() as u64;
-        let [rows, tiles, blocks, heads] = [rows, tiles, blocks, heads].map(|n| n as i32);
-        MaskGrid { classes, lists: home, rows, tiles, blocks, heads }
+        let BlockMask { rows, tiles, blocks, heads, order, .. } = self.mask;
+        let [of_rows, of_columns] = self.mask.line_lengths().map(|length| 4 * length as u64);
+        let (lists, ranks, least) = match order {
+            Lists::OfQueries => (home, 0, 0),
+            Lists::OfKeys { least } => (home + of_rows, home, least),
+        };
+        let classes = home + of_rows + of_columns;
+        let [rows, tiles, blocks, heads, least] =
+            [rows, tiles, blocks, heads, least].map(|n| n as i32);
+        MaskGrid { classes, lists, ranks, rows, tiles, blocks, heads, least }
     }
 }

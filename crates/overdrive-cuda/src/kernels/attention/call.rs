@@ -9,7 +9,7 @@ use overdrive_ir::ops::attention::{Mask, find_mask, find_score};
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef};
 
-use super::block_mask::BlockMask;
+use super::block_mask::{BlockMask, Lists};
 use super::shape::AttentionShape;
 use super::{dropout, hopper, region};
 use crate::Error;
@@ -180,7 +180,8 @@ fn block_mask(
 ) -> Result<Option<BlockMask>, Refusal> {
     let (Design::Hopper(tile), Some(mask)) = (design, find_mask(regions)) else { return Ok(None) };
     let (_, captures) = attention.seed_and_captures(&call.operands[3..]);
-    BlockMask::of(call, (mask, captures), [tile.queries(), tile.keys()]).map(Some)
+    let tile = [tile.queries(), tile.keys()];
+    BlockMask::of(call, (mask, captures), (tile, Lists::OfQueries)).map(Some)
 }
 
 /// The kernel of a design, specialised.
