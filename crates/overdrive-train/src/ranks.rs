@@ -148,11 +148,19 @@ fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainE
 /// # Errors
 /// When the mesh has another axis than `data`, or the batch is no multiple of its ranks.
 pub fn step_of_one_rank(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Graph, TrainError> {
+    Ok(sharded_step(whole, mesh, shards)?.at_rank(whole, 0)?)
+}
+
+/// The step of the whole batch, split over ranks that train together.
+///
+/// # Errors
+/// As [`step_of_one_rank`].
+pub fn sharded_step(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainError> {
     if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| *axis.0 != *DATA) {
         let remedy = "training splits batches alone: name the axis `data`, as in `data=4`";
         return Err(TrainError::invalid("mesh", "the axis `data`", axis, remedy));
     }
-    Ok(sharded(whole, mesh, shards)?.at_rank(whole, 0)?)
+    sharded(whole, mesh, shards)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.
