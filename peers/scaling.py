@@ -18,62 +18,18 @@ import sys
 import time
 from pathlib import Path
 
-SIZES = {
-    "gpt-125m": (12, 768, 12),
-    "gpt-350m": (24, 1024, 16),
-    "gpt-1.3b": (24, 2048, 16),
-}
-VOCABULARY, CONTEXT = 50304, 1024
-
-
-def model(layers, width, heads):
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            b, t, _ = x.shape
-            q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4)
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(y.transpose(1, 2).reshape(b, t, width))
-            return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-    class Gpt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokens = nn.Embedding(VOCABULARY, width)
-            self.positions = nn.Parameter(torch.randn(CONTEXT, width) * 0.02)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
-
-        def forward(self, x, labels):
-            h = self.tokens(x) + self.positions
-            for block in self.blocks:
-                h = block(h)
-            logits = self.head(self.norm(h))
-            return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-
-    torch.manual_seed(1)
-    return Gpt()
-
 
 def rank_of_pytorch(size, batch, steps):
     """One rank of torchrun: prints the tokens/s of all ranks, by the median step of rank 0."""
     import torch
     import torch.distributed as dist
+    from gpt import CONTEXT, VOCABULARY, model
     from torch.nn.parallel import DistributedDataParallel
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(device)
-    net = model(*SIZES[size]).cuda()
+    net = model(size).cuda()
     if ranks > 1:
         dist.init_process_group("nccl", device_id=torch.device("cuda", device))
         net = DistributedDataParallel(net, device_ids=[device], gradient_as_bucket_view=True)

@@ -54,7 +54,7 @@ const STORED: u64 = 12;
 
 /// The mask, or the one function of scores or of visibility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AttentionVariant {
+pub(crate) enum AttentionVariant {
     Causal,
     Full,
     Window,
@@ -66,7 +66,7 @@ enum AttentionVariant {
 
 /// The computed part of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AttentionPart {
+pub(crate) enum AttentionPart {
     Forward,
     Both,
 }
@@ -141,7 +141,7 @@ impl AttentionVariant {
 
 impl AttentionPart {
     /// The end of a workload's name.
-    fn suffix(self) -> &'static str {
+    pub(crate) fn suffix(self) -> &'static str {
         match self {
             Forward => "",
             Both => ", forward and backward",
@@ -174,7 +174,7 @@ fn documents(batch: usize, t: usize) -> Tensor {
     Tensor::from_ints(DType::I32, [batch, t], &ids)
 }
 
-fn graph(
+pub(crate) fn graph(
     (variant, part): (AttentionVariant, AttentionPart),
     (dtype, sizes): (DType, Sizes),
 ) -> Result<Graph, GraphError> {

@@ -9,7 +9,9 @@ mod probes;
 mod sampling;
 
 pub use journal::{Journal, Progress};
-pub use parties::{Device, Matmul, MatmulPeer, PEER_MODES, Parties};
+pub use parties::{
+    Device, Matmul, MatmulPeer, OpenRank, PEER_MODES, Parties, RankDevices, RanksMeter,
+};
 pub use probes::{EnergyProbes, Probes};
 pub use sampling::Sampling;
 

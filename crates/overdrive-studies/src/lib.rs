@@ -11,6 +11,7 @@ mod compilation;
 mod context;
 mod cumulative;
 pub mod decoding;
+mod distributed;
 mod drawn;
 mod f64_sessions;
 mod kernels;
@@ -30,9 +31,10 @@ pub use allowance::Allowance;
 pub use ceilings::{CeilingWork, ceilings};
 pub use compilation::compilation;
 pub use context::{
-    Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES, Parties, Probes,
-    Progress, Sampling,
+    Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, OpenRank, PEER_MODES, Parties,
+    Probes, Progress, RankDevices, RanksMeter, Sampling,
 };
+pub use distributed::fabric;
 pub use peers::Peer;
 pub(crate) use session::relate;
 pub use session::{Entry, measure};
@@ -47,4 +49,5 @@ pub static STUDIES: &[&dyn Study] = &[
     &quantization::Quantization,
     &cumulative::Cumulative,
     &attention::AttentionStudy,
+    &distributed::Distributed,
 ];

@@ -9,6 +9,7 @@
 mod folder;
 mod frameworks;
 mod process;
+mod ranks;
 mod timed;
 
 pub use process::Peer;
@@ -21,6 +22,7 @@ use overdrive_bench::oracle::Oracle;
 use overdrive_bench::record::Record;
 use overdrive_ir::DType;
 use process::KnownWorkload;
+pub(crate) use ranks::{RankPeer, RankPeers};
 pub(crate) use timed::{Given, HeldTo, Timed, Way};
 
 /// An entry of a peer in a session: the case and, if the peer could prepare it, the subject.

@@ -50,7 +50,7 @@ pub use held::Shards;
 pub use loss::with_loss;
 pub use optimizer::Optimizer;
 pub use quantize_aware::{Tuned, quantize_aware};
-pub use ranks::{DATA, step_of_one_rank};
+pub use ranks::{DATA, sharded_step, step_of_one_rank};
 pub use recipe::{Augmentation, EarlyStop, LossScaling, Recipe};
 pub use recipes::{fine_tuning, fine_tuning_of_classes, recipe_of, tuning_of, tuning_of_published};
 pub use run::{Ending, Fit, Fitted, Observer};

@@ -247,9 +247,22 @@ pub fn step_of_one_rank(
     shards: Shards,
     compression: Option<Compression>,
 ) -> Result<Graph, TrainError> {
+    Ok(sharded_step(whole, mesh, shards, compression)?.placed(0)?)
+}
+
+/// The step of the whole batch, split over ranks that train together.
+///
+/// # Errors
+/// As [`step_of_one_rank`].
+pub fn sharded_step(
+    whole: &Graph,
+    mesh: &Mesh,
+    shards: Shards,
+    compression: Option<Compression>,
+) -> Result<Sharded, TrainError> {
     check_axes(mesh, shards)?;
     check_compression(compression, mesh.size(&DATA.into()))?;
-    Ok(compressed(sharded(whole, mesh, shards)?, compression)?.placed(0)?)
+    compressed(sharded(whole, mesh, shards)?, compression)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.

@@ -3,8 +3,10 @@
 use crate::cli::{Isa, Machine};
 use crate::failure::Failure;
 use crate::terminal::note;
+use overdrive::bench::energy::{Gpu, Meter, Selector};
 use overdrive::bench::environment::{self, Environment};
 use overdrive::bench::exit::Exit;
+use overdrive::bench::failure;
 use overdrive::cpu::CpuBackend;
 use overdrive::cuda::{CudaBackend, Library, gpus};
 use overdrive::ir::{Backend, BackendError, Communicator};
@@ -101,6 +103,77 @@ pub(crate) fn open_as(machine: &Machine, rank: Option<OfRank>) -> Result<Opened,
     }
 }
 
+/// Devices for ranks that are threads of this process: GPUs from the one that was opened on, or
+/// shares of the processor's cores.
+pub(crate) struct ForRanks<'a> {
+    machine: &'a Machine,
+    /// The first GPU; none of a processor.
+    first: Option<usize>,
+    /// Numbers of ranks to measure.
+    pub counts: Vec<usize>,
+}
+
+/// Ranks of a processor, if no number was asked for.
+const RANKS_OF_PROCESSOR: usize = 2;
+
+impl<'a> ForRanks<'a> {
+    /// For as many ranks as were asked for, or as there are devices; none, where there is one.
+    pub(crate) fn beside(
+        opened: &Opened,
+        machine: &'a Machine,
+        asked: &[u32],
+    ) -> Result<Option<Self>, Failure> {
+        let is_gpu = opened.described.is_some();
+        let ordinal = opened.backend.name().strip_prefix("cuda:").filter(|_| is_gpu);
+        let first: Option<usize> = ordinal.and_then(|ordinal| ordinal.parse().ok());
+        let counts = counts(asked, first.map(|first| gpus().saturating_sub(first)))?;
+        Ok((!counts.is_empty()).then_some(Self { machine, first, counts }))
+    }
+
+    /// Opens the device of a rank.
+    pub(crate) fn open(
+        &self,
+        communicator: Arc<dyn Communicator>,
+    ) -> Result<Box<dyn Backend>, failure::Failure> {
+        if let Some(first) = self.first {
+            let gpu = CudaBackend::new(first + communicator.rank());
+            let gpu = gpu.map_err(|e| failure::Failure::failed(e.to_string()))?;
+            return Ok(Box::new(gpu.on(communicator)));
+        }
+        let threads = threads(self.machine).div_ceil(communicator.mesh().ranks());
+        let processor = processor(Some(threads), self.machine.isa);
+        let processor = processor.map_err(|e| failure::Failure::failed(e.message))?;
+        Ok(Box::new(processor.on(communicator)))
+    }
+
+    /// The counter of energy of all of them. GPUs are counted in the order of their places on the
+    /// bus, which a choice of visible GPUs changes: then nothing is told.
+    pub(crate) fn meter(&self, ranks: usize) -> Option<Box<dyn Meter>> {
+        let first = self.first.filter(|_| std::env::var_os("CUDA_VISIBLE_DEVICES").is_none())?;
+        let of = |at: usize| Gpu::open(Selector::Index(at as u32));
+        let gpus: Result<Vec<Gpu>, _> = (first..first + ranks).map(of).collect();
+        Some(Box::new(gpus.ok()?))
+    }
+}
+
+/// Numbers of ranks, ascending: those asked for, or as many as there are GPUs. A processor, whose
+/// ranks share its cores, has a few.
+fn counts(asked: &[u32], gpus: Option<usize>) -> Result<Vec<usize>, Failure> {
+    let mut counts: Vec<usize> = asked.iter().map(|&ranks| ranks as usize).collect();
+    if asked.is_empty() {
+        counts.extend(Some(gpus.unwrap_or(RANKS_OF_PROCESSOR)).filter(|&ranks| ranks > 1));
+    }
+    counts.sort_unstable();
+    counts.dedup();
+    match (counts.last(), gpus) {
+        (Some(&ranks), Some(gpus)) if ranks > gpus => Err(Failure::bad_input(format!(
+            "--ranks: expected at most {gpus}, the GPUs from that of --device on, found {ranks}; \
+             use fewer ranks, or another first GPU"
+        ))),
+        _ => Ok(counts),
+    }
+}
+
 /// The devices of a run: a GPU alone; the CPU with the threads asked for, and with one where that
 /// differs.
 pub(crate) fn open_all(machine: &Machine) -> Result<Vec<Opened>, Failure> {
@@ -186,5 +259,21 @@ pub(crate) fn failure(error: BackendError) -> Failure {
         | BackendError::Mismatch { .. }
         | BackendError::Device { .. } => Failure::harness(error),
         BackendError::Ranks(error) => Failure { message: error.to_string(), exit: Exit::OtherRank },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_as_many_as_asked_for_or_as_there_are_gpus() {
+        assert_eq!(counts(&[], Some(4)).ok(), Some(vec![4]));
+        assert_eq!(counts(&[], Some(1)).ok(), Some(vec![]), "one GPU has nobody to exchange with");
+        assert_eq!(counts(&[], None).ok(), Some(vec![2]));
+        assert_eq!(counts(&[4, 2, 4], Some(8)).ok(), Some(vec![2, 4]));
+        let failure = counts(&[2, 4], Some(2)).expect_err("there are two GPUs");
+        assert_eq!(failure.exit, Exit::BadInput);
+        assert!(failure.message.contains("at most 2") && failure.message.contains("found 4"));
     }
 }

@@ -130,6 +130,17 @@ impl Meter for Gpu {
     }
 }
 
+/// Several GPUs as one.
+impl Meter for Vec<Gpu> {
+    fn source(&self) -> &'static str {
+        "nvml"
+    }
+
+    fn joules(&mut self) -> Result<f64, Failure> {
+        self.iter().map(Gpu::total_energy_joules).sum()
+    }
+}
+
 /// A slowdown by the hardware may have either cause and is called thermal unless the card says
 /// power.
 fn flags(reasons: ThrottleReasons) -> Vec<Flag> {

@@ -1,8 +1,9 @@
-//! Strong scaling: how much of the ideal speed-up more ranks or threads give.
+//! Scaling: how much of the ideal speed-up more ranks or threads give.
 //!
 //! Efficiency of `p` workers is the time of the fewest, times their number, over `p` times the time
-//! of `p`. A rank's record holds the maximum over ranks of each sample, so the slowest rank
-//! decides.
+//! of `p`. Where the work grows with the workers (weak scaling), that is times how many more items
+//! a call handles, and `ranks` is one of the workload's sizes. A rank's record holds the maximum
+//! over ranks of each sample, so the slowest rank decides.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +30,12 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
         } else {
             configuration.device = String::new();
         }
-        families
-            .entry((row.record.case.workload.clone(), configuration))
-            .or_default()
-            .push((workers, row));
+        let mut workload = row.record.case.workload.clone();
+        // Work of another size that counts no items, as an exchange of messages, has no ideal.
+        if workload.dimensions.remove(RANKS).is_some() && items(row).is_none() {
+            continue;
+        }
+        families.entry((workload, configuration)).or_default().push((workers, row));
     }
     families.retain(|_, members| {
         members.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -84,6 +87,11 @@ pub(super) fn charts(study: &Study<'_>) -> Vec<Chart> {
     }]
 }
 
+/// Items that a call handles, where they are counted.
+fn items(row: &JudgedRow<'_>) -> Option<f64> {
+    Some(row.measurement()?.work.as_ref()?.items.as_ref()?.per_call as f64)
+}
+
 fn line(
     ((workload, configuration), members): (&(Workload, Configuration), &Vec<(f64, &JudgedRow<'_>)>),
     ink: &'static str,
@@ -91,7 +99,8 @@ fn line(
     let (fewest, first) = members.first()?;
     let base = series(first)?.sorted_ns();
     let point = |(workers, row): &(f64, &JudgedRow<'_>)| {
-        let scale = fewest / workers;
+        let more = items(row).unwrap_or(1.0) / items(first).unwrap_or(1.0);
+        let scale = more * fewest / workers;
         let ratio = ratio_of_medians(&base, &series(row)?.sorted_ns(), row.record.seed)?;
         Some(Point {
             x: *workers,

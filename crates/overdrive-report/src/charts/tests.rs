@@ -5,6 +5,7 @@ use crate::Report;
 use crate::gallery::gallery;
 use overdrive_bench::results::Results;
 use overdrive_bench::testing::example;
+use overdrive_bench::work::{Items, Work};
 use serde_json::Value;
 
 fn charts(results: &Results) -> Vec<Chart> {
@@ -167,6 +168,30 @@ fn scaling_is_measured_against_the_fewest_ranks() {
         ranks == 4.0 && (0.85..0.95).contains(&efficiency),
         "83 ms over 4 times 23 ms: {efficiency}"
     );
+}
+
+#[test]
+fn weak_scaling_counts_the_items_of_all_ranks() {
+    let mut found = gallery();
+    let ranked = |record: &overdrive_bench::record::Record| {
+        record.outcome.measurement().is_some_and(|m| m.quantities.contains_key("ranks"))
+    };
+    let base = find(&charts(&found), "training-scaling").option["series"][0]["data"].clone();
+    for record in found.records.iter_mut().filter(|record| ranked(record)) {
+        let measurement = record.outcome.measurement_mut().unwrap();
+        let ranks = measurement.quantities["ranks"] as u64;
+        record.case.workload.dimensions.insert("ranks".to_owned(), ranks);
+        let items = Some(Items { per_call: 8 * ranks, name: "tokens".to_owned() });
+        measurement.work = Some(Work { flops: 1, bytes: 1, items });
+    }
+    let weak = find(&charts(&found), "training-scaling").option["series"][0]["data"].clone();
+    let efficiency = |points: &Value| points[2]["value"][1].as_f64().unwrap();
+    assert!((efficiency(&weak) / efficiency(&base) - 4.0).abs() < 1e-9, "{weak}");
+    for record in found.records.iter_mut().filter(|record| ranked(record)) {
+        record.outcome.measurement_mut().unwrap().work = None;
+    }
+    let ids: Vec<String> = charts(&found).into_iter().map(|chart| chart.id).collect();
+    assert!(!ids.contains(&"training-scaling".to_owned()), "exchanges have no ideal: {ids:?}");
 }
 
 #[test]

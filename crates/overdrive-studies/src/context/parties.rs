@@ -1,7 +1,10 @@
 //! `Parties`: our devices, and the engines and frameworks that are measured in the same session.
 
 use crate::Peer;
-use overdrive_ir::Backend;
+use overdrive_bench::energy::Meter;
+use overdrive_bench::failure::Failure;
+use overdrive_ir::{Backend, Communicator};
+use std::sync::Arc;
 
 /// A back end with the number of host threads that it was given.
 pub struct Device<'a> {
@@ -37,6 +40,24 @@ pub struct MatmulPeer<'a> {
     pub run: &'a Matmul,
 }
 
+/// Opens the device of the rank that a communicator is of.
+pub type OpenRank<'a> =
+    dyn Fn(Arc<dyn Communicator>) -> Result<Box<dyn Backend>, Failure> + Sync + 'a;
+
+/// The counter of energy that sees the devices of so many ranks together, if there is one.
+pub type RanksMeter<'a> = dyn Fn(usize) -> Option<Box<dyn Meter>> + Sync + 'a;
+
+/// Devices of one kind for ranks that run together, one for each.
+#[derive(Clone, Copy)]
+pub struct RankDevices<'a> {
+    /// Numbers of ranks to measure, each above 1.
+    pub counts: &'a [usize],
+    /// Opens them.
+    pub open: &'a OpenRank<'a>,
+    /// Their energy.
+    pub meter: &'a RanksMeter<'a>,
+}
+
 /// How a peer may run a workload.
 pub const PEER_MODES: [&str; 4] = ["eager", "jit", "compile", "graph"];
 
@@ -53,12 +74,21 @@ pub struct Parties<'a> {
     pub peers: &'a [Peer],
     /// Modes that they take part in, of [`PEER_MODES`].
     pub peer_modes: &'a [&'a str],
+    /// Devices for several ranks, where this machine has them.
+    pub ranks: Option<RankDevices<'a>>,
 }
 
 impl<'a> Parties<'a> {
     /// These devices alone.
     pub fn alone(devices: &'a [Device<'a>]) -> Self {
-        Self { devices, engines: &[], matmul_peers: &[], peers: &[], peer_modes: &PEER_MODES }
+        Self {
+            devices,
+            engines: &[],
+            matmul_peers: &[],
+            peers: &[],
+            peer_modes: &PEER_MODES,
+            ranks: None,
+        }
     }
 
     /// The device that figures are about.

@@ -12,8 +12,10 @@ pub(super) struct Framework {
 }
 
 /// Modules that programs import and that are not packages: a name and a text each.
-pub(super) const MODULES: [(&str, &str); 5] = [
+pub(super) const MODULES: [(&str, &str); 7] = [
     ("attention_variants.py", include_str!("../../../../peers/attention_variants.py")),
+    ("distributed_ranks.py", include_str!("../../../../peers/distributed_ranks.py")),
+    ("gpt.py", include_str!("../../../../peers/gpt.py")),
     ("overdrive_peer.py", include_str!("../../../../peers/overdrive_peer.py")),
     ("published_models.py", include_str!("../../../../peers/published_models.py")),
     ("pytorch.py", include_str!("../../../../peers/pytorch.py")),
@@ -51,3 +53,11 @@ pub(super) const QUANTIZING: [Framework; 2] = [
         program: include_str!("../../../../peers/by_bitsandbytes.py"),
     },
 ];
+
+/// Those that have a process for each of several ranks.
+pub(super) const DISTRIBUTED: [Framework; 1] = [Framework {
+    name: "pytorch",
+    spelt: "PyTorch",
+    package: "torch",
+    program: include_str!("../../../../peers/distributed.py"),
+}];

@@ -4,7 +4,7 @@
 //! Nothing is ever imported from the user's working folder, or from a folder that others can write.
 
 use super::folder::{folder, unwritable, with_modules};
-use super::frameworks::{FRAMEWORKS, Framework, QUANTIZING};
+use super::frameworks::{DISTRIBUTED, FRAMEWORKS, Framework, QUANTIZING};
 use crate::Workload;
 use overdrive_bench::failure::Failure;
 use overdrive_process::{Running, Stop, python};
@@ -108,6 +108,19 @@ impl Peer {
         stop: &Stop,
     ) -> Result<Self, Failure> {
         Self::one_of((&QUANTIZING, name), interpreter, (device, threads), stop)
+    }
+
+    /// The same of a framework with a process for each of some ranks.
+    ///
+    /// # Errors
+    /// As [`Self::python`].
+    pub(super) fn of_ranks(
+        name: &str,
+        interpreter: &str,
+        (device, ranks): (&str, u32),
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
+        Self::one_of((&DISTRIBUTED, name), interpreter, (device, ranks), stop)
     }
 
     fn one_of(

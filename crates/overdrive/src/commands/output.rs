@@ -9,19 +9,22 @@ use overdrive::bench::results::Results;
 use overdrive::files::{self, Contents, Existing, FileError, Place, PlaceRequest};
 use overdrive::report::html::{Stills, alone, html};
 use overdrive::report::{Report, summary, terminal};
+use overdrive::studies::fabric;
 use std::path::{Path, PathBuf};
 
 /// The file that everything else in the folder is drawn from.
 pub(crate) const RESULTS: &str = import::RESULTS;
 /// The report to open.
 pub(crate) const PAGE: &str = "report.html";
+/// What joins the ranks that were measured, for `explain`; only of results that tell.
+pub(crate) const FABRIC: &str = "fabric.json";
 /// The report for pull requests and terminals.
 const MARKDOWN: &str = "report.md";
 
 /// Everything that `run` and `bench` write.
 pub(crate) const REPORT: Contents = Contents {
     name: "results",
-    writes: |name| name == RESULTS || is_drawn(name),
+    writes: |name| [RESULTS, FABRIC].contains(&name) || is_drawn(name),
     is_ours: has_results,
 };
 /// The files that `report` draws.
@@ -174,6 +177,9 @@ fn write_plots(_place: &Place, _report: &Report<'_>) -> Result<Stills, Failure> 
 
 /// Writes results.json.
 pub(crate) fn write_results(place: &Place, results: &Results) -> Result<(), FileError> {
+    if let Some(fabric) = fabric(results) {
+        place.put(FABRIC, fabric.as_bytes())?;
+    }
     place.put(RESULTS, to_json(results).as_bytes())
 }
 

@@ -4,7 +4,7 @@ mod brought;
 
 use super::{output, resume};
 use crate::cli::Run;
-use crate::devices::{self, Opened};
+use crate::devices::{self, ForRanks, Opened};
 use crate::energy;
 use crate::engines::Contestants;
 use crate::failure::{Failure, unknown};
@@ -22,8 +22,9 @@ use overdrive::ir::Backend;
 use overdrive::passes::{MODES, QuantizationMode};
 use overdrive::report::markdown;
 use overdrive::studies::{
-    Allowance, CeilingWork, Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, PEER_MODES,
-    Parties, Peer, Probes, Progress, STUDIES, Sampling, Study, ceilings,
+    Allowance, CeilingWork, Context, Device, EnergyProbes, Journal, Matmul, MatmulPeer, OpenRank,
+    PEER_MODES, Parties, Peer, Probes, Progress, RankDevices, RanksMeter, STUDIES, Sampling, Study,
+    ceilings,
 };
 use overdrive_process::Stop;
 use overdrive_process::python::interpreter;
@@ -61,6 +62,10 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
         .iter()
         .map(|(name, threads, run)| MatmulPeer { name, threads: *threads, run: run.as_ref() })
         .collect();
+    let for_ranks = ForRanks::beside(&opened[0], &arguments.machine, &arguments.ranks)?;
+    let open: &OpenRank<'_> = &|rank| for_ranks.as_ref().expect("there are ranks").open(rank);
+    let meter: &RanksMeter<'_> = &|ranks| for_ranks.as_ref()?.meter(ranks);
+    let ranks = for_ranks.as_ref().map(|of| RankDevices { counts: &of.counts, open, meter });
     let contestants = Contestants::beside(&opened[0], &arguments.machine);
     let gpu = opened[0].described.as_ref().map(|_| opened[0].backend.description());
     let original = brought.as_ref().and_then(Brought::original);
@@ -83,6 +88,7 @@ pub(crate) fn run(arguments: &Run, stop: &Stop) -> Result<Exit, Failure> {
             matmul_peers: &matmul_peers,
             peers: &peers,
             peer_modes: &PEER_MODES,
+            ranks,
         },
         reference: &reference,
         tuning: &tuning,
@@ -300,6 +306,11 @@ fn rerun(arguments: &Run) -> String {
         none if none.is_empty() => none,
         names => format!(" --peers={names}"),
     };
+    let ranks: Vec<String> = arguments.ranks.iter().map(u32::to_string).collect();
+    let ranks = match ranks.join(",") {
+        none if none.is_empty() => none,
+        numbers => format!(" --ranks {numbers}"),
+    };
     let machine = &arguments.machine;
     let threads = machine.threads.map_or(String::new(), |n| format!(" --threads {n}"));
     let device = if machine.device == "auto" {
@@ -320,5 +331,8 @@ fn rerun(arguments: &Run) -> String {
                 .map(|(name, size)| format!(" --shape {}", quoted(&format!("{name}={size}")))),
         )
         .collect();
-    format!("overdrive run{given}{quick}{peers}{cases}{device}{threads} --seed {}", machine.seed)
+    format!(
+        "overdrive run{given}{quick}{peers}{ranks}{cases}{device}{threads} --seed {}",
+        machine.seed
+    )
 }

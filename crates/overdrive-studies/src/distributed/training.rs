@@ -1,0 +1,124 @@
+//! A training step whose batch is split over the ranks, by itself or with a part of the states: the
+//! step that `overdrive train` makes, weak scaling.
+//!
+//! Every rank is given the same samples. The loss and the norm of the gradients of all ranks
+//! together are then those of one rank, which judges them at full size.
+
+use super::joint::{Joint, Judge, Split, below, of_graph};
+use overdrive_bench::case::Workload;
+use overdrive_bench::failure::Failure;
+use overdrive_bench::work::Items;
+use overdrive_ir::{DType, Graph, Mesh, Port, Tensor};
+use overdrive_models::BuiltInModel;
+use overdrive_passes::{Compression, bind};
+use overdrive_train::data::Target;
+use overdrive_train::{Recipe, Shards, TrainError, sharded_step, training_step, with_loss};
+use serde_json::{Value, json};
+
+/// The axis along which batches are split.
+const AXIS: &str = "data";
+/// Roundings that two orders of one sum may differ by.
+const ROUNDINGS: f64 = 4.0;
+
+/// The step of a language model with `batch` samples a rank.
+pub(super) struct Training {
+    pub(super) model: &'static str,
+    pub(super) batch: usize,
+    pub(super) shards: Shards,
+    pub(super) compression: Option<Compression>,
+    pub(super) precision: DType,
+}
+
+impl Training {
+    fn model(&self) -> &'static BuiltInModel {
+        overdrive_models::find(self.model).expect("cases name built-in models")
+    }
+
+    /// The step of so many samples.
+    fn step(&self, batch: usize) -> Result<Graph, Failure> {
+        let forward = (self.model().build)().map_err(of_graph)?;
+        let sizes = [("batch".to_owned(), batch)].into();
+        let bound = bind(&forward, &sizes).map_err(of_graph)?;
+        let bound = with_loss(&bound, Target::Classes).map_err(of_graph)?;
+        let recipe = Recipe { batch, precision: self.precision, ..Recipe::default() };
+        training_step(&bound, &recipe).map_err(of_training)
+    }
+
+    /// T.
+    fn tokens(&self) -> usize {
+        let forward = (self.model().build)().expect("built-in models build");
+        let ty = forward.ty(forward.inputs()[0].value).clone();
+        ty.shape.0.get(1).and_then(overdrive_ir::Dim::size).expect("language models have a context")
+    }
+}
+
+fn of_training(error: TrainError) -> Failure {
+    Failure::unsupported(error.to_string())
+}
+
+/// Tokens, the same on every rank: ids below 256, which every vocabulary has, and a small learning
+/// rate.
+fn samples(graph: &Graph, _rank: usize) -> Vec<Tensor> {
+    let of = |port: &Port| match graph.ty(port.value) {
+        ty if ty.dtype.is_float() => Tensor::scalar(ty.dtype, 1e-4),
+        ty => below(256, &port.name, ty),
+    };
+    graph.inputs().iter().map(of).collect()
+}
+
+impl Joint for Training {
+    fn workload(&self, ranks: usize) -> Workload {
+        let sizes = [self.batch, self.tokens(), ranks].map(|size| size as u64);
+        let dimensions = ["B a rank", "T", "ranks"].into_iter().zip(sizes);
+        Workload::new(format!("training step of {}", self.model), dimensions)
+    }
+
+    fn variant(&self) -> Option<&'static str> {
+        Some(match (self.shards, self.compression) {
+            (Shards::Nothing, None) => "data parallel",
+            (Shards::Optimizer, None) => "zero-1",
+            (Shards::Parameters, None) => "zero-3",
+            (_, Some(Compression::Int8)) => "gradients int8",
+            (_, Some(Compression::Fp8)) => "gradients fp8",
+            (_, Some(Compression::TopK { .. })) => "gradients topk",
+            (_, Some(Compression::PowerSgd { .. })) => "gradients powersgd",
+        })
+    }
+
+    fn dtype(&self) -> DType {
+        self.precision
+    }
+
+    fn items(&self, ranks: usize) -> Option<Items> {
+        let tokens = (self.batch * self.tokens() * ranks) as u64;
+        Some(Items { per_call: tokens, name: "tokens".to_owned() })
+    }
+
+    fn axis(&self) -> &'static str {
+        AXIS
+    }
+
+    fn split(&self, ranks: usize) -> Result<Split, Failure> {
+        let whole = self.step(self.batch * ranks)?;
+        let mesh = Mesh::new([(AXIS, ranks)]);
+        let sharded = (ranks > 1)
+            .then(|| sharded_step(&whole, &mesh, self.shards, self.compression))
+            .transpose()
+            .map_err(of_training)?;
+        Ok(Split { whole, sharded, inputs: samples })
+    }
+
+    fn judge(&self, _ranks: usize) -> Result<Judge, Failure> {
+        Ok(Judge::OneRank { rtol: ROUNDINGS * self.precision.epsilon().max(1e-5) })
+    }
+
+    fn peers(&self) -> Vec<(&'static str, Value)> {
+        let sizes =
+            json!({ "model": self.model, "batch": self.batch, "dtype": self.precision.name() });
+        match (self.shards, self.compression) {
+            (Shards::Nothing, None) => vec![("ddp", sizes)],
+            (Shards::Parameters, None) => vec![("fsdp2", sizes)],
+            _ => vec![],
+        }
+    }
+}
