@@ -6,6 +6,6 @@ mod joined;
 #[allow(unused_imports)] // Each test binary uses its part.
 pub(crate) use gpu::{gpu, modes};
 #[allow(unused_imports)]
-pub(crate) use overdrive_cuda::data_sheets::h200;
-#[allow(unused_imports)]
 pub(crate) use joined::joined;
+#[allow(unused_imports)]
+pub(crate) use overdrive_cuda::data_sheets::h200;
