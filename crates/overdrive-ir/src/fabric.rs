@@ -71,7 +71,7 @@ impl Link {
 pub struct BadFabric {
     /// The expected text, number or link.
     pub expected: String,
-    /// What was found.
+    /// The text, number or link that was found.
     pub found: String,
     /// How to mend it.
     pub remedy: String,

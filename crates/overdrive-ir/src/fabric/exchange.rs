@@ -51,7 +51,7 @@ impl Fabric {
         let inside = self.within.range(spread.most..).next().or(self.within.last_key_value());
         let inside = inside.map_or(Link::UNUSED, |(_, link)| *link);
         let between = self.between.unwrap_or(Link::UNUSED);
-        // Of the bytes of one pass around the ring, those of a host leave it by all of its ranks.
+        // All ranks of a host share the bytes that leave it.
         let ring_seconds = f64::max(
             others(spread.most) * bytes / inside.ring_bytes_per_second,
             others(spread.hosts) * bytes / (spread.least as f64 * between.ring_bytes_per_second),
