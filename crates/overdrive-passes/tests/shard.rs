@@ -2,17 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-use overdrive_ir::eval::{States, eval, eval_ranks};
 use overdrive_ir::ops::float8_linear::Float8Granularity;
 use overdrive_ir::ops::{Attention, Float8Linear};
 use overdrive_ir::{
     Array, Axis, Builder, DType, Expr, Graph, Init, Mesh, Sharding, Tensor, TensorType, Value,
-    gradients, verify,
+    gradients,
 };
 use overdrive_passes::{ShardError, Sharded, differentiate, shard, to_f64};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use testkit::{Tolerance, compare, meshes, random_graph, random_inputs, random_shardings};
+use testkit::{collectives, lockstep, meshes, random_graph, random_inputs, random_shardings};
 
 /// Fails unless each rank of the sharded graph has its part of the whole graph's results.
 fn agrees(
@@ -21,58 +20,7 @@ fn agrees(
     shardings: &BTreeMap<Value, Sharding>,
     inputs: &[Array],
 ) -> Sharded {
-    let sharded = shard(graph, mesh, shardings).unwrap();
-    let context = || format!("{mesh}, {shardings:?}\n{graph}\n{}", sharded.graph);
-    verify(&sharded.graph).unwrap_or_else(|e| panic!("{e}: {}", context()));
-    let mut states = States::new();
-    let outputs = eval(graph, inputs, &mut states);
-    let part = |whole: &Array, sharding: &Sharding, rank: usize| {
-        Array::from(&sharded.part(&whole.to_tensor(), sharding, rank))
-    };
-    let ranks = 0..mesh.ranks();
-    let of_rank = |rank: usize| -> Vec<Array> {
-        inputs.iter().zip(&sharded.inputs).map(|(x, s)| part(x, s, rank)).collect()
-    };
-    let given: Vec<Vec<Array>> = ranks.clone().map(of_rank).collect();
-    let initial = |rank: usize| -> States {
-        let declared = graph.states().iter().zip(&sharded.states);
-        let state = |(state, sharding): (&overdrive_ir::StateDecl, &Sharding)| {
-            let whole = Array::from(&state.init.tensor(&state.name, graph.ty(state.value)));
-            (state.name.clone(), part(&whole, sharding, rank))
-        };
-        declared.map(state).collect()
-    };
-    let mut rank_states: Vec<States> = ranks.clone().map(initial).collect();
-    let found = eval_ranks(&sharded.graph, mesh, &given, &mut rank_states);
-    let close = |expected: &Array, found: &Array, name: &str| {
-        let magnitude = expected.to_f64().into_iter().fold(1.0, |max: f64, x| max.max(x.abs()));
-        let tolerance = Tolerance::new(DType::F64, 1 << 10, magnitude);
-        compare(expected, found, tolerance).unwrap_or_else(|e| panic!("{name}: {e}: {}", context()))
-    };
-    for rank in ranks {
-        for (i, port) in graph.outputs().iter().enumerate() {
-            let expected = part(&outputs[i], &sharded.outputs[i], rank);
-            close(&expected, &found[rank][i], &port.name);
-        }
-        for (state, sharding) in graph.states().iter().zip(&sharded.states) {
-            if state.update.is_some() {
-                let expected = part(&states[&state.name], sharding, rank);
-                close(&expected, &rank_states[rank][&state.name], &state.name);
-            }
-        }
-    }
-    sharded
-}
-
-/// How many collectives of each name a graph holds.
-fn collectives(graph: &Graph) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::new();
-    for node in graph.nodes() {
-        if let Some(prim) = node.op.prim().filter(|prim| prim.channel().is_some()) {
-            *counts.entry(prim.name()).or_insert(0) += 1;
-        }
-    }
-    counts
+    lockstep(graph, mesh, shardings, inputs).unwrap_or_else(|e| panic!("{e}"))
 }
 
 proptest! {

@@ -14,7 +14,7 @@ use overdrive_ir::{
     Axis, Binary, Builder, Compare, DType, Expr, Graph, Mesh, Node, Prim, Sharding, TensorType,
     Types, Value,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// The use of a mesh axis for a node.
@@ -119,7 +119,10 @@ impl<'b> Ranks<'b, '_> {
         let expansion = node.op.expansion(types, &node.regions);
         let inputs = expansion.inputs().iter().map(|port| port.value);
         let known = inputs.zip(operands.iter().cloned()).collect();
-        let known = self.graph(&expansion, known, &BTreeMap::new());
+        let first = expansion.outputs().first().map(|port| port.value);
+        // So a sum that the result ends becomes the wanted part at once.
+        let wanted = first.zip(call.wanted.clone()).into_iter().collect();
+        let known = self.graph(&expansion, known, &wanted);
         expansion.outputs().iter().map(|port| known[&port.value].clone()).collect()
     }
 
@@ -129,21 +132,12 @@ impl<'b> Ranks<'b, '_> {
         for (axis, ranks) in &self.mesh.axes {
             let mut candidates = call.factors_along(axis, *ranks);
             candidates.retain(|f| !choices.contains(&AxisChoice::Factor(*f)));
-            let keeps = matches!(
-                call.node.op.prim(),
-                Some(
-                    Prim::DotGeneral(_)
-                        | Prim::Convolution(_)
-                        | Prim::Gather { .. }
-                        | Prim::Scatter { .. }
-                )
-            );
             let mut open: Vec<AxisChoice> =
                 candidates.into_iter().map(AxisChoice::Factor).collect();
             if call.passes(axis) {
                 open.push(AxisChoice::Pass);
             }
-            if open.is_empty() || !keeps {
+            if open.is_empty() || !call.keeps() {
                 open.push(AxisChoice::Same);
             }
             let cost = |choice: &AxisChoice| call.cost(self.mesh, axis, *choice);
@@ -213,18 +207,34 @@ impl<'b> Ranks<'b, '_> {
 }
 
 impl NodeCall<'_, '_> {
+    /// Whether it never gives up a factor that it could keep.
+    fn keeps(&self) -> bool {
+        matches!(
+            self.node.op.prim(),
+            Some(
+                Prim::DotGeneral(_)
+                    | Prim::Convolution(_)
+                    | Prim::Gather { .. }
+                    | Prim::Scatter { .. }
+            )
+        )
+    }
+
     /// Factors that some operand has split along `axis`, or the annotation of the result wants so,
     /// and that its ranks divide everywhere.
     fn factors_along(&self, axis: &Axis, ranks: usize) -> Vec<usize> {
-        let wanted = self.wanted.iter().map(|sharding| (sharding, &self.relation.results[0]));
-        let operands = self.operands.iter().map(|x| &x.sharding).zip(&self.relation.operands);
-        let mut found = vec![];
-        for (sharding, dims) in operands.chain(wanted) {
+        let factor = |sharding: &Sharding, dims: &[Option<usize>]| {
             let factor = sharding.dim_of(axis).and_then(|dim| dims[dim]);
-            if let Some(factor) = factor.filter(|f| !found.contains(f) && self.divides(*f, ranks)) {
-                found.push(factor);
-            }
+            factor.filter(|f| self.divides(*f, ranks))
+        };
+        let operands = self.operands.iter().zip(&self.relation.operands);
+        let found = operands.filter_map(|(x, dims)| factor(&x.sharding, dims));
+        let mut found: Vec<usize> = found.collect();
+        if let Some(wanted) = self.wanted.as_ref().filter(|_| !self.keeps() || found.is_empty()) {
+            found.extend(factor(wanted, &self.relation.results[0]));
         }
+        let mut seen = BTreeSet::new();
+        found.retain(|factor| seen.insert(*factor));
         found
     }
 
