@@ -50,7 +50,6 @@ proptest! {
     }
 }
 
-/// The random cases hold these collectives; training steps below hold `reduce_scatter`.
 #[test]
 fn random_cases_hold_each_collective() {
     let mut seen = BTreeSet::new();
@@ -59,7 +58,7 @@ fn random_cases_hold_each_collective() {
         let sharded = shard(&graph, mesh, &random_shardings(&graph, mesh, seed)).unwrap();
         seen.extend(collectives(&sharded.graph).into_keys());
     }
-    let all = ["all_gather", "all_reduce", "all_to_all"];
+    let all = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"];
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
 }
 
