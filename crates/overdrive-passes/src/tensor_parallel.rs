@@ -5,8 +5,8 @@
 //! - a *pair*: one projection makes it and another contracts it, and nothing between needs it
 //!   whole. Heads of attention are such, and the width of a feed-forward layer. The one sum behind
 //!   the second projection is all that the pair exchanges.
-//! - an *end*: rows of a looked-up table, or outputs of a projection that no other contracts. Both
-//!   are vocabularies. They are split where the ranks divide them.
+//! - an *end*: rows of a table that data looks up, or outputs of a projection that no other
+//!   contracts. Both are vocabularies. They are split where the ranks divide them.
 //!
 //! All else stays whole. States of the optimizer follow their parameters. Sources: Shoeybi et al.,
 //! "Megatron-LM", arXiv:1909.08053; Korthikanti et al., "Reducing activation recomputation in large
@@ -30,8 +30,8 @@ const TENSOR: &str = "tensor";
 pub enum ResidualStream {
     /// Whole on each rank: an `all_reduce` behind each pair of projections.
     Whole,
-    /// Split along the sequence, the last dimension of `[batch, ..., T, D]` but for D, if the ranks
-    /// divide it (sequence parallel): a `reduce_scatter` behind each pair, and an `all_gather`
+    /// Split along the sequence (sequence parallel), if the ranks divide it: T of
+    /// `[batch, ..., T, D]`. There is a `reduce_scatter` behind each pair, and an `all_gather`
     /// before. Norms and residual sums are then split too.
     #[default]
     AlongSequence,
@@ -45,8 +45,8 @@ pub enum ResidualStream {
 /// projection) stays whole, and its slices are split. Outputs are whole along `tensor`.
 ///
 /// # Errors
-/// When the ranks do not divide a dimension of a pair (the error names the smallest such
-/// dimension, often the heads of attention), or nothing can be split.
+/// When the ranks do not divide a pair, or nothing can be split. The error names the smallest
+/// dimension of the pair that they do not divide, often the heads of attention.
 pub fn tensor_parallel(
     graph: &Graph,
     mesh: &Mesh,
@@ -97,7 +97,7 @@ struct Uses {
     made: bool,
     /// Some projection's inputs.
     contracted: bool,
-    /// Rows of a table.
+    /// Rows of a table that data looks up. Positions that no input changes read all rows.
     looked_up: bool,
     /// A reduction is over it, as in a norm or a softmax.
     folded: bool,
@@ -159,7 +159,8 @@ impl<'f> Layers<'f> {
         for (&value, dims) in node.operands.iter().zip(&node.relation.operands) {
             for (dim, factor) in dims.iter().enumerate() {
                 let kind = factor.map(|factor| node.relation.factors[factor]);
-                let is_table = self.flat.state(value).is_some();
+                let is_table = self.flat.state(value).is_some()
+                    && !node.operands[1..].iter().all(|&index| self.flat.is_fixed(index));
                 let (class, uses) = self.uses((value, dim));
                 match kind {
                     Some(FactorKind::Parallel) => {}
