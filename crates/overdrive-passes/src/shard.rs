@@ -5,9 +5,10 @@
 //! (docs/decisions/0009). All ranks run the same graph. Differentiate first, shard second. Tests
 //! run all ranks in lockstep and compare them with the whole graph.
 
+pub(crate) mod classes;
 mod layout;
 mod parts;
-mod relation;
+pub(crate) mod relation;
 mod ring;
 mod walk;
 
@@ -56,6 +57,17 @@ pub enum ShardError {
         found: String,
         /// The remedy.
         remedy: String,
+    },
+    /// No layers of the graph could be split along an axis.
+    #[error(
+        "{graph}: expected two projections in a row, or a table of a vocabulary, to split along \
+         `{axis}`, found none; leave `{axis}` out of the mesh"
+    )]
+    Unsplittable {
+        /// Name of the graph.
+        graph: String,
+        /// Name of the axis.
+        axis: String,
     },
     /// The graph is ill-formed.
     #[error(transparent)]
@@ -251,13 +263,7 @@ fn apart(mesh: &Mesh, shardings: &BTreeMap<Value, Sharding>) -> (Mesh, BTreeMap<
 
 /// Errs unless an annotation fits its value and the mesh.
 fn check(graph: &Graph, mesh: &Mesh, value: Value, sharding: &Sharding) -> Result<(), ShardError> {
-    let ports = graph.inputs().iter().map(|p| (p.value, format!("input `{}`", p.name)));
-    let states = graph.states().iter().map(|s| (s.value, format!("state `{}`", s.name)));
-    let named = ports.chain(states).find(|(v, _)| *v == value).map(|(_, name)| name);
-    let name = named.unwrap_or_else(|| match graph.producer(value) {
-        Some(node) => format!("{} at {}", node.op.name(), node.scope),
-        None => format!("%{}", value.0),
-    });
+    let name = name_of(graph, value);
     let ty = graph.ty(value);
     let wrong = |expected: &str, remedy: &str| ShardError::Annotation {
         value: name.clone(),
@@ -281,11 +287,33 @@ fn check(graph: &Graph, mesh: &Mesh, value: Value, sharding: &Sharding) -> Resul
         }
         let ranks = mesh.size(axis);
         if !size.is_multiple_of(ranks) {
-            let divisors = (1..=size.min(4096)).filter(|d| size.is_multiple_of(*d));
-            let divisors: Vec<String> = divisors.map(|d| d.to_string()).collect();
-            let (axis, divisors) = (axis.to_string(), divisors.join(", "));
-            return Err(ShardError::Undivided { value: name, dim, size, axis, ranks, divisors });
+            return Err(undivided(name, (dim, &[size]), (axis, ranks)));
         }
     }
     Ok(())
+}
+
+/// The name of a value in messages.
+pub(crate) fn name_of(graph: &Graph, value: Value) -> String {
+    let ports = graph.inputs().iter().map(|p| (p.value, format!("input `{}`", p.name)));
+    let states = graph.states().iter().map(|s| (s.value, format!("state `{}`", s.name)));
+    let named = ports.chain(states).find(|(v, _)| *v == value).map(|(_, name)| name);
+    named.unwrap_or_else(|| match graph.producer(value) {
+        Some(node) => format!("{} at {}", node.op.name(), node.scope),
+        None => format!("%{}", value.0),
+    })
+}
+
+/// The error that ranks along an axis do not divide a dimension. `sizes` are its own, and those
+/// that the ranks would have to divide too.
+pub(crate) fn undivided(
+    value: String,
+    (dim, sizes): (usize, &[usize]),
+    (axis, ranks): (&Axis, usize),
+) -> ShardError {
+    let least = sizes.iter().copied().min().unwrap_or(1).min(4096);
+    let divisors = (1..=least).filter(|d| sizes.iter().all(|size| size.is_multiple_of(*d)));
+    let divisors: Vec<String> = divisors.map(|d| d.to_string()).collect();
+    let (axis, divisors) = (axis.to_string(), divisors.join(", "));
+    ShardError::Undivided { value, dim, size: sizes[0], axis, ranks, divisors }
 }

@@ -11,7 +11,7 @@ use overdrive_ir::{
 use overdrive_passes::{ShardError, Sharded, differentiate, shard, to_f64};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use testkit::{lockstep, meshes, random_graph, random_inputs, random_shardings};
+use testkit::{collectives, lockstep, meshes, random_graph, random_inputs, random_shardings};
 
 /// Fails unless each rank of the sharded graph has its part of the whole graph's results.
 fn agrees(
@@ -20,18 +20,7 @@ fn agrees(
     shardings: &BTreeMap<Value, Sharding>,
     inputs: &[Array],
 ) -> Sharded {
-    lockstep(graph, mesh, shardings, inputs).unwrap_or_else(|wrong| panic!("{wrong}"))
-}
-
-/// How many collectives of each name a graph holds.
-fn collectives(graph: &Graph) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::new();
-    for node in graph.nodes() {
-        if let Some(prim) = node.op.prim().filter(|prim| prim.channel().is_some()) {
-            *counts.entry(prim.name()).or_insert(0) += 1;
-        }
-    }
-    counts
+    lockstep(graph, mesh, shardings, inputs).unwrap_or_else(|e| panic!("{e}"))
 }
 
 proptest! {

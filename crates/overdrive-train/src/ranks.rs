@@ -10,7 +10,9 @@ use crate::data::{Batch, Split, Target};
 use crate::held::{self, CONTEXT, Held, Shardings, Shards};
 use crate::{Evaluation, Recipe, TrainError};
 use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, agree};
-use overdrive_passes::{Compression, Sharded, compress_gradients, shard};
+use overdrive_passes::{
+    Compression, ResidualStream, Sharded, compress_gradients, shard, tensor_parallel,
+};
 use std::ops::Range;
 
 /// The axis along which batches are split.
@@ -178,7 +180,7 @@ fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainE
     let with_reads = (shards == Shards::Parameters).then(|| held::with_reads(whole)).transpose()?;
     let whole = with_reads.as_ref().unwrap_or(whole);
     let mut shardings = of_batch(whole, mesh)?;
-    // Annotations along `TENSOR` are added here, before those of states.
+    shardings = tensor_parallel(whole, mesh, &shardings, ResidualStream::default())?;
     if shards != Shards::Nothing {
         held::optimizer(whole, along, &mut shardings);
     }

@@ -60,3 +60,14 @@ pub fn lockstep(
     }
     Ok(sharded)
 }
+
+/// How many collectives of each name a graph holds.
+pub fn collectives(graph: &Graph) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for node in graph.nodes() {
+        if let Some(prim) = node.op.prim().filter(|prim| prim.channel().is_some()) {
+            *counts.entry(prim.name()).or_insert(0) += 1;
+        }
+    }
+    counts
+}

@@ -12,6 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// A wait begins with looks one after another: NCCL takes a collective over within some
+/// microseconds, and a plan has tens of them.
+const EAGER: Duration = Duration::from_micros(200);
+
 /// Between two looks at what is under way.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -156,13 +160,18 @@ impl NcclGroup {
 
     fn settle(&self, handle: &Handle, (name, result): (&'static str, c_int)) -> Result<(), Error> {
         let mut now = result;
-        let deadline = Instant::now() + self.communicator.patience();
+        let begun = Instant::now();
         while now == IN_PROGRESS {
-            self.communicator.check()?;
-            if Instant::now() >= deadline {
-                return Err(late(self.communicator.as_ref(), name));
+            let waited = begun.elapsed();
+            if waited < EAGER {
+                std::hint::spin_loop();
+            } else {
+                self.communicator.check()?;
+                if waited >= self.communicator.patience() {
+                    return Err(late(self.communicator.as_ref(), name));
+                }
+                thread::sleep(LOOK);
             }
-            thread::sleep(LOOK);
             now = self.state(handle);
         }
         if now == SUCCESS { Ok(()) } else { Err(self.failed(name, now, handle)) }

@@ -4,6 +4,7 @@
 //! each rank computes its part alone. Relations are written for primitives; that of a composite is
 //! derived from its expansion, as in Shardy. Invariant: no factor occurs twice in one operand.
 
+use super::classes::Classes;
 use overdrive_ir::{
     Binary, DotGeneral, Graph, Node, Operation, Pad, Prim, Reducer, TensorType, Unary, Value,
     Window,
@@ -315,7 +316,7 @@ fn derive(
             }
             for dim in 0..expansion.ty(port.value).rank() {
                 let class = classes.of((port.value, dim));
-                if classes.is_whole[class] {
+                if classes.marked[class] {
                     continue;
                 }
                 let next = r.factors.len();
@@ -351,50 +352,16 @@ fn through(classes: &mut Classes, (graph, node): (&Graph, &Node), needed: &HashS
             for (dim, factor) in dims.iter().enumerate() {
                 let class = classes.of((value, dim));
                 match factor {
-                    None => classes.is_whole[class] = true,
+                    None => classes.marked[class] = true,
                     Some(factor) => {
                         let other = *first[*factor].get_or_insert(class);
                         let class = classes.join(other, class);
-                        classes.is_whole[class] |=
+                        classes.marked[class] |=
                             is_folded || r.factors[*factor] != FactorKind::Parallel;
                         first[*factor] = Some(class);
                     }
                 }
             }
         }
-    }
-}
-
-/// Classes of dimensions, joined as nodes relate them.
-#[derive(Default)]
-struct Classes {
-    index: HashMap<(Value, usize), usize>,
-    parent: Vec<usize>,
-    is_whole: Vec<bool>,
-}
-
-impl Classes {
-    fn of(&mut self, dim: (Value, usize)) -> usize {
-        let next = self.parent.len();
-        let class = *self.index.entry(dim).or_insert(next);
-        if class == next {
-            self.parent.push(next);
-            self.is_whole.push(false);
-        }
-        self.root(class)
-    }
-
-    fn root(&self, mut class: usize) -> usize {
-        while self.parent[class] != class {
-            class = self.parent[class];
-        }
-        class
-    }
-
-    fn join(&mut self, a: usize, b: usize) -> usize {
-        let (a, b) = (self.root(a), self.root(b));
-        self.parent[b] = a;
-        self.is_whole[a] |= self.is_whole[b];
-        a
     }
 }

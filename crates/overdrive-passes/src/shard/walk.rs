@@ -15,7 +15,7 @@ use overdrive_ir::{
     Axis, Binary, Builder, Compare, DType, Expr, Graph, Mesh, Node, Prim, Sharding, TensorType,
     Types, Value,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// The use of a mesh axis for a node.
@@ -137,7 +137,9 @@ impl<'b> Ranks<'b, '_> {
         let outputs = || expansion.outputs().iter().map(|port| port.value);
         let needed = outputs().zip(&call.needed).filter(|(_, needed)| **needed);
         let live = live_for(&expansion, needed.map(|(value, _)| value));
-        let known = self.graph(&expansion, known, (&BTreeMap::new(), &live));
+        // So a sum that the result ends becomes the wanted part at once.
+        let wanted = outputs().next().zip(call.wanted.clone()).into_iter().collect();
+        let known = self.graph(&expansion, known, (&wanted, &live));
         outputs().map(|value| known.get(&value).cloned()).collect()
     }
 
@@ -240,18 +242,18 @@ impl NodeCall<'_, '_> {
     /// and that its ranks divide everywhere. A contraction of split operands takes none from the
     /// annotation: it would wait for its operands, while its sums are scattered beside later work.
     fn factors_along(&self, axis: &Axis, ranks: usize) -> Vec<usize> {
-        let operands = self.operands.iter().map(|x| &x.sharding).zip(&self.relation.operands);
-        let wanted = self.wanted.iter().map(|sharding| (sharding, &self.relation.results[0]));
-        let mut found = vec![];
-        for (at, (sharding, dims)) in operands.chain(wanted).enumerate() {
-            if at >= self.operands.len() && self.keeps() && !found.is_empty() {
-                break;
-            }
+        let factor = |sharding: &Sharding, dims: &[Option<usize>]| {
             let factor = sharding.dim_of(axis).and_then(|dim| dims[dim]);
-            if let Some(factor) = factor.filter(|f| !found.contains(f) && self.divides(*f, ranks)) {
-                found.push(factor);
-            }
+            factor.filter(|f| self.divides(*f, ranks))
+        };
+        let operands = self.operands.iter().zip(&self.relation.operands);
+        let found = operands.filter_map(|(x, dims)| factor(&x.sharding, dims));
+        let mut found: Vec<usize> = found.collect();
+        if let Some(wanted) = self.wanted.as_ref().filter(|_| !self.keeps() || found.is_empty()) {
+            found.extend(factor(wanted, &self.relation.results[0]));
         }
+        let mut seen = BTreeSet::new();
+        found.retain(|factor| seen.insert(*factor));
         found
     }
 

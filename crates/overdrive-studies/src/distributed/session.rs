@@ -134,6 +134,10 @@ impl<'a> Session<'a> {
                 let start = || Team::start(scope, self.devices, mesh, work.as_ref());
                 teams.insert(ranks, is_prepared.and_then(|()| start()));
             }
+            let compiled = teams.values().filter_map(|team| team.as_ref().ok());
+            for declined in compiled.filter_map(|(team, _)| team.ask(|m| Ok(m.declined())).ok()) {
+                declined[0].iter().for_each(|text| note(results, format!("{name}: {text}")));
+            }
             self.outcomes(joint, (&entries, &prepared, &teams), results)
         });
         let records = self.records(joint, &entries, outcomes);

@@ -8,11 +8,12 @@ use crate::RankDevices;
 use overdrive_bench::clock::{Clock, SystemClock};
 use overdrive_bench::failure::Failure;
 use overdrive_ir::backend::MemoryReport;
-use overdrive_ir::plan::{Space, StepKind};
+use overdrive_ir::plan::{Note, Space, StepKind};
 use overdrive_ir::{
     Backend, Buffer, Communicator, Exchange, Executable, Graph, Mesh, RankError, Session, State,
     Tensor, Tuning,
 };
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::Scope;
@@ -151,11 +152,26 @@ impl Member {
         self.executable.plan().peak_bytes(Space::MAIN) as u64
     }
 
+    /// Which collectives the device does in another way than it could, and why; each reason once.
+    pub(super) fn declined(&self) -> BTreeSet<String> {
+        let of_collective = |what: &str| what.ends_with(BETWEEN_DEVICES);
+        let reason = |note: &Note| match note {
+            Note::Declined { what, reason, .. } if of_collective(what) => {
+                Some(format!("{what}: {reason}"))
+            }
+            _ => None,
+        };
+        self.executable.plan().notes.iter().filter_map(reason).collect()
+    }
+
     /// Memory as the session tells it.
     pub(super) fn memory(&mut self) -> MemoryReport {
         self.ready().session.memory()
     }
 }
+
+/// Ends what a back end's notes say of a collective that could go another way.
+const BETWEEN_DEVICES: &str = "between GPUs";
 
 /// A function for a rank; false ends the rank.
 type Order = Box<dyn FnOnce(&mut Member) -> bool + Send>;
