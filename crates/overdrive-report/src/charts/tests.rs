@@ -173,7 +173,7 @@ fn scaling_is_measured_against_the_fewest_ranks() {
 #[test]
 fn weak_scaling_counts_the_items_of_all_ranks() {
     let mut found = gallery();
-    let ranked = |record: &mut &mut overdrive_bench::record::Record| {
+    let ranked = |record: &&mut overdrive_bench::record::Record| {
         record.outcome.measurement().is_some_and(|m| m.quantities.contains_key("ranks"))
     };
     let base = find(&charts(&found), "training-scaling").option["series"][0]["data"].clone();
