@@ -173,11 +173,11 @@ fn scaling_is_measured_against_the_fewest_ranks() {
 #[test]
 fn weak_scaling_counts_the_items_of_all_ranks() {
     let mut found = gallery();
-    let ranked = |record: &overdrive_bench::record::Record| {
+    let ranked = |record: &&mut overdrive_bench::record::Record| {
         record.outcome.measurement().is_some_and(|m| m.quantities.contains_key("ranks"))
     };
     let base = find(&charts(&found), "training-scaling").option["series"][0]["data"].clone();
-    for record in found.records.iter_mut().filter(|record| ranked(record)) {
+    for record in found.records.iter_mut().filter(ranked) {
         let measurement = record.outcome.measurement_mut().unwrap();
         let ranks = measurement.quantities["ranks"] as u64;
         record.case.workload.dimensions.insert("ranks".to_owned(), ranks);
@@ -187,7 +187,7 @@ fn weak_scaling_counts_the_items_of_all_ranks() {
     let weak = find(&charts(&found), "training-scaling").option["series"][0]["data"].clone();
     let efficiency = |points: &Value| points[2]["value"][1].as_f64().unwrap();
     assert!((efficiency(&weak) / efficiency(&base) - 4.0).abs() < 1e-9, "{weak}");
-    for record in found.records.iter_mut().filter(|record| ranked(record)) {
+    for record in found.records.iter_mut().filter(ranked) {
         record.outcome.measurement_mut().unwrap().work = None;
     }
     let ids: Vec<String> = charts(&found).into_iter().map(|chart| chart.id).collect();
