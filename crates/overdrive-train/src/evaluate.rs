@@ -125,18 +125,18 @@ impl<'a> Evaluator<'a> {
         graph: &Graph,
         target: Target,
     ) -> Result<Self, TrainError> {
-        Self::of_rank((backend, Ranks(None, Shards::Nothing)), graph, target)
+        Self::of_rank((backend, Ranks(None, Shards::Nothing)), (graph, None), target)
     }
 
     /// The same as one rank of several, which judges its part of the samples. The graph is of a
-    /// batch of all ranks.
+    /// batch of all ranks; `like` says how the step holds its states.
     pub(crate) fn of_rank(
         (backend, ranks): (&'a dyn Backend, Ranks<'a>),
-        graph: &Graph,
+        (graph, like): (&Graph, Option<&Held>),
         target: Target,
     ) -> Result<Self, TrainError> {
         let mut judged = Judged::new(graph, target)?;
-        let (graph, held) = ranks.graph(judged.graph.clone(), None)?;
+        let (graph, held) = ranks.graph(judged.graph.clone(), None, like)?;
         let model = Compiled::new(backend, graph, &Tuning::default())?;
         let mut labels = judged.labels.sizes();
         labels[0] /= ranks.count();

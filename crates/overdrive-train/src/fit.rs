@@ -47,7 +47,7 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     if let Some(float8) = &recipe.float8 {
         observer.left_in_float(&left_in_float(&judged_by, float8));
     }
-    let mut evaluator = Evaluator::of_rank(place, &forward, target)?;
+    let mut evaluator = Evaluator::of_rank(place, (&forward, Some(trainer.held())), target)?;
     let range = ranks.part(run.validation.len());
     let validation = Neighbours { split: run.validation, range };
     let most = ranks.longest_part(run.validation.len());

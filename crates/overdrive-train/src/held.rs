@@ -111,10 +111,15 @@ pub(crate) fn parameters(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut S
         let known = known.unwrap_or_else(|| Sharding::whole(ty.rank()));
         let Some(split) = divided(ty, known.clone(), along) else { continue };
         shardings.insert(state.value, split);
-        let reads = whole.nodes().iter().filter(|node| node.operands.contains(&state.value));
-        for node in reads.filter(|node| !is_of_optimizer(node)) {
-            shardings.insert(node.results[0], known.clone());
-        }
+        gathered(whole, state, &known, shardings);
+    }
+}
+
+/// Adds that the readers of a matrix find it as `known` says.
+fn gathered(whole: &Graph, state: &StateDecl, known: &Sharding, shardings: &mut Shardings) {
+    let reads = whole.nodes().iter().filter(|node| node.operands.contains(&state.value));
+    for node in reads.filter(|node| !is_of_optimizer(node)) {
+        shardings.insert(node.results[0], known.clone());
     }
 }
 
@@ -194,6 +199,27 @@ impl Held {
             (state.name.clone(), (whole, sharding.clone()))
         });
         Self { split: split.collect(), sharded: Some(sharded) }
+    }
+
+    /// Adds to the shardings of another graph that its states lie as they do here. `data` is the
+    /// axis that they are shared out along.
+    pub(crate) fn lay(
+        &self,
+        whole: &Graph,
+        data: &Axis,
+        shards: Shards,
+        shardings: &mut Shardings,
+    ) {
+        for state in whole.states() {
+            let Some((_, sharding)) = self.split.get(&state.name) else { continue };
+            shardings.insert(state.value, sharding.clone());
+            if shards == Shards::Parameters && is_matrix(whole, state) {
+                let mut known = sharding.clone();
+                let along = known.split.iter_mut().filter(|axis| axis.as_ref() == Some(data));
+                along.for_each(|axis| *axis = None);
+                gathered(whole, state, &known, shardings);
+            }
+        }
     }
 
     /// The type of a whole state. `own` is the type of the part that this rank holds.

@@ -59,15 +59,16 @@ impl Ranks<'_> {
     }
 
     /// This rank's part of a step or of an evaluation, and the states that it holds. `whole` is of
-    /// the whole batch.
+    /// the whole batch. Where another graph has those states already, `like` says how they lie.
     pub(crate) fn graph(
         self,
         whole: Graph,
         compression: Option<Compression>,
+        like: Option<&Held>,
     ) -> Result<(Graph, Held), TrainError> {
         check_compression(compression, self.count())?;
         let Some(communicator) = self.0 else { return Ok((whole, Held::default())) };
-        let sharded = sharded(&whole, communicator.mesh(), self.1)?;
+        let sharded = sharded(&whole, communicator.mesh(), self.1, like)?;
         let sharded = compressed(sharded, compression)?;
         let graph = sharded.placed(communicator.rank())?;
         Ok((graph, Held::of(sharded)))
@@ -173,13 +174,22 @@ fn check_axes(mesh: &Mesh, shards: Shards) -> Result<(), TrainError> {
 
 /// A training step or an evaluation of the whole batch, split over the ranks of a mesh. Each line
 /// adds annotations to those before it.
-fn sharded(whole: &Graph, mesh: &Mesh, shards: Shards) -> Result<Sharded, TrainError> {
+fn sharded(
+    whole: &Graph,
+    mesh: &Mesh,
+    shards: Shards,
+    like: Option<&Held>,
+) -> Result<Sharded, TrainError> {
     let data = Axis::from(DATA);
     let shards = if mesh.size(&data) > 1 { shards } else { Shards::Nothing };
     let along = (&data, mesh);
     let with_reads = (shards == Shards::Parameters).then(|| held::with_reads(whole)).transpose()?;
     let whole = with_reads.as_ref().unwrap_or(whole);
     let mut shardings = of_batch(whole, mesh)?;
+    if let Some(held) = like {
+        held.lay(whole, &data, shards, &mut shardings);
+        return Ok(shard(whole, mesh, &shardings)?);
+    }
     shardings = tensor_parallel(whole, mesh, &shardings, ResidualStream::default())?;
     if shards != Shards::Nothing {
         held::optimizer(whole, along, &mut shardings);
@@ -264,7 +274,7 @@ pub fn sharded_step(
 ) -> Result<Sharded, TrainError> {
     check_axes(mesh, shards)?;
     check_compression(compression, mesh.size(&DATA.into()))?;
-    compressed(sharded(whole, mesh, shards)?, compression)
+    compressed(sharded(whole, mesh, shards, None)?, compression)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.

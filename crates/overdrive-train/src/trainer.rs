@@ -152,9 +152,11 @@ impl<'a> Trainer<'a> {
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
         recipe.check()?;
-        let part = |role| ranks.graph(graph_of(graph, recipe, role)?, recipe.compression);
-        let (step, held) = part(Role::Update)?;
-        let accumulate = (recipe.accumulate > 1).then(|| part(Role::Accumulate)).transpose()?;
+        let part =
+            |role, like| ranks.graph(graph_of(graph, recipe, role)?, recipe.compression, like);
+        let (step, held) = part(Role::Update, None)?;
+        let accumulates = recipe.accumulate > 1;
+        let accumulate = accumulates.then(|| part(Role::Accumulate, Some(&held))).transpose()?;
         let accumulate = accumulate.map(|(graph, _)| graph);
         // States that are evaluated, or that other batches add to, are read by other plans too.
         let mut tuning = tuning.clone();
@@ -351,6 +353,11 @@ impl<'a> Trainer<'a> {
             Ok((name.clone(), whole))
         };
         names.iter().map(whole).collect()
+    }
+
+    /// The states that this rank holds.
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
     }
 
     /// Goes on from a snapshot that was taken after `done` steps, by any number of ranks.

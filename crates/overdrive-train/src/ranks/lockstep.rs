@@ -52,7 +52,7 @@ fn close(name: &str, expected: &Array, found: &Array) {
 
 /// Fails unless all ranks in lockstep have their parts of the states of one.
 fn agrees(whole: &Graph, mesh: &Mesh, shards: Shards) -> Sharded {
-    let sharded = sharded(whole, mesh, shards).unwrap();
+    let sharded = sharded(whole, mesh, shards, None).unwrap();
     let inputs: Vec<Array> = whole.inputs().iter().map(|port| input(whole, port)).collect();
     let part = |of: &Array, sharding: &Sharding, rank: usize| {
         Array::from(&sharded.part(&of.to_tensor(), sharding, rank))
