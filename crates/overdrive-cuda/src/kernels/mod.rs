@@ -15,6 +15,7 @@ mod gather;
 pub(crate) mod line;
 pub(crate) mod named;
 mod nest;
+mod quantized_linear;
 mod reduce_window;
 mod rows;
 mod scatter;
