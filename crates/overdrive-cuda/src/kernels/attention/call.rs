@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::{Mask, find_mask, find_score};
+use overdrive_ir::ops::attention::Mask;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef};
 
-use super::block_mask::{BlockMask, Lists};
 use super::shape::AttentionShape;
 use super::{dropout, hopper, region};
 use crate::Error;
@@ -93,18 +92,16 @@ impl Design {
             return Ok(Self::Decode(cut));
         }
         let has_regions = !regions.is_empty();
-        let does = match (attention.dropout, find_score(regions)) {
+        let does = match (attention.dropout, has_regions) {
             (Some(_), _) => hopper::Does::Dropout,
-            (None, Some(_)) => hopper::Does::Score,
-            (None, None) if has_regions => hopper::Does::Mask,
-            (None, None) => hopper::Does::Plain,
+            (None, true) => hopper::Does::Functions,
+            (None, false) => hopper::Does::Plain,
         };
-        // The maximum is taken before the factor, which must not turn the order around. Scores of a
-        // function have no factor left, nor have those of `tensor.cu` beside a mask function.
-        let is_positive = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0;
+        // Its maximum is taken before the factor, which must not turn the order around.
+        let is_ordered = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0 || has_regions;
         if let Some(tile) = hopper::AttentionTile::of(call, does)
             && architecture == Architecture::Sm90a
-            && (is_positive || find_score(regions).is_some())
+            && is_ordered
         {
             return Ok(Self::Hopper(tile));
         }
@@ -118,7 +115,7 @@ impl Design {
         let tensor = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && fits
             && [q, k, v].into_iter().all(dense)
-            && (is_positive || has_regions);
+            && is_ordered;
         if tensor {
             let sizes = q.ty.sizes();
             // Two fragments halve the reads of keys and values, once there are tiles enough for all
@@ -172,18 +169,6 @@ fn tiled_bytes([d, values]: [usize; 2], tile: usize, sum: usize) -> usize {
     sum * (2 * d.max(1) * (tile + 1) + tile * values.max(1) + tile * (tile + 1))
 }
 
-/// The block masks of a call, for a design that skips blocks.
-fn block_mask(
-    call: &KernelCall,
-    (attention, regions): (&Attention, &[Graph]),
-    design: Design,
-) -> Result<Option<BlockMask>, Refusal> {
-    let (Design::Hopper(tile), Some(mask)) = (design, find_mask(regions)) else { return Ok(None) };
-    let (_, captures) = attention.seed_and_captures(&call.operands[3..]);
-    let tile = [tile.queries(), tile.keys()];
-    BlockMask::of(call, (mask, captures), (tile, Lists::OfQueries)).map(Some)
-}
-
 /// The kernel of a design, specialised.
 fn source(
     call: &KernelCall,
@@ -193,11 +178,7 @@ fn source(
     let dtype = call.operands[0].ty.dtype;
     let values = call.operands[2].ty.sizes()[3];
     let text = match design {
-        Design::Hopper(tile) => {
-            let mask = block_mask(call, (attention, regions), design)?;
-            let mask = mask.map_or_else(String::new, BlockMask::text);
-            tile.text(dtype, values) + HEADS + &mask + include_str!("hopper.cu")
-        }
+        Design::Hopper(tile) => tile.text(dtype, values) + HEADS + include_str!("hopper.cu"),
         Design::Tensor { fragments } => {
             let tile = format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n");
             tile + FRAGMENTS + include_str!("tensor.cu")
@@ -274,10 +255,9 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
     needs: |call, op, regions, machine| {
         let op = (attention_of(op), regions);
-        let design = Design::of(call, op, machine.architecture)?;
-        fits(call, design)?;
+        fits(call, Design::of(call, op, machine.architecture)?)?;
         region::print(regions, (op.0, &call.operands[3..]), call.operands[0].ty.dtype)?;
-        Ok(block_mask(call, op, design)?.map_or(0, BlockMask::scratch_bytes))
+        Ok(0)
     },
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
@@ -322,8 +302,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let (shape, source) =
         (AttentionShape::of(call, factor), source(call, (attention, regions), design)?);
     if let Design::Hopper(tile) = design {
-        let mask = block_mask(call, (attention, regions), design)?;
-        return hopper::compile(site, call, (tile, shape, mask), &source);
+        return hopper::compile(site, call, (tile, shape), &source);
     }
     let widths = [q, v].map(|view| view.ty.sizes()[3]);
     let (threads, bytes) = block(design, widths, q.ty.dtype.accumulation().bits() / 8);
