@@ -1,4 +1,4 @@
-"""PyTorch on several devices, in the process that `overdrive_peer` describes: it has a process for
+"""PyTorch on several devices, in the process that `overdrive_peer` describes. It has a process for
 each rank (`distributed_ranks`), hands them each request, and answers with the slowest rank's time.
 
     distributed.py cuda|cpu RANKS

@@ -1,5 +1,5 @@
-//! Attention whose sequence is split goes round a ring of all GPUs of this host, up to four, with
-//! its gradients, functions and both ways of masking. The bits repeat.
+//! Attention whose sequence is split goes round a ring of all GPUs of this host, up to four. So do
+//! its gradients, with functions and both ways of masking. The bits repeat.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

@@ -500,8 +500,9 @@ impl Prim {
         }
     }
 
-    /// Bytes that each rank sends in a collective on an operand of so many bytes, by algorithms
-    /// that send as few as can be: rings, as NCCL has them for large operands. 0 for others.
+    /// Bytes that each rank sends in a collective on an operand of so many bytes; 0 for other
+    /// primitives. The algorithms are those that send as few as can be: rings, as NCCL has them for
+    /// large operands.
     pub fn sent_bytes(&self, operand: u64) -> u64 {
         let ranks = self.channel().map_or(1, Channel::ranks) as u64;
         let pass = operand.saturating_mul(ranks - 1) / ranks;

@@ -55,8 +55,8 @@ fn step(kind: StepKind, (reads, writes): (&[u32], &[u32]), seconds: u64) -> Step
     }
 }
 
-/// A backward of 2 s that makes a gradient, `beside` seconds more of it while the gradient is
-/// reduced over `ranks`, and an update of 1 s. `stream` is that of the collective.
+/// A backward of 2 s that makes a gradient, `beside` seconds more of it, and an update of 1 s.
+/// During `beside` the gradient is reduced over `ranks`. `stream` is that of the collective.
 fn plan(ranks: usize, beside: u64, stream: u16) -> Plan {
     let slot = |place| Slot {
         ty: TensorType::new(DType::F32, [BYTES / 4]),

@@ -10,7 +10,7 @@
 //! `compression.NUMBER.error`, which differs from rank to rank.
 //!
 //! Invariants: all ranks get the same bits. A NaN or an infinity in a gradient of any rank is a NaN
-//! or an infinity in the result of all ranks, and in no state. Every sum that stays is in the
+//! or an infinity in the result of all ranks. It is in no state. Every sum that stays is in the
 //! notes.
 
 mod power_sgd;
@@ -88,8 +88,8 @@ struct Sum {
 }
 
 /// The sums along the axis, in the order in which their operands are computed. That order is the
-/// same in all graphs of one model, so that the graph of a batch that is only added to others gives
-/// a gradient the number, and with it the state, that the last batch gives it.
+/// same in all graphs of one model. So the graph of a batch that is only added to others numbers a
+/// gradient as that of the last batch does. The same number means the same state.
 fn sums(graph: &Graph, wire: &Wire<'_>) -> Vec<Sum> {
     let sum = |node: &Node| {
         let channel = node.op.prim()?.channel()?;

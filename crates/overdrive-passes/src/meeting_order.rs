@@ -1,8 +1,8 @@
 //! The order of collectives that all ranks keep.
 //!
-//! Ranks meet in every collective, so that all must come to them in one order. Where the graphs of
-//! all ranks are the same, any pass orders them alike. A permutation is how ranks do different work
-//! in turns (a ring), so the work around it may differ. Nothing moves past it: each rank would move
+//! Ranks meet in every collective, so that all must come to them in one order. If the graphs of all
+//! ranks are the same, any pass orders them alike. A permutation is how ranks do different work in
+//! turns (a ring), so the work around it may differ. Nothing moves past it: each rank would move
 //! something else.
 
 use overdrive_ir::plan::{Step, StepKind};

@@ -96,9 +96,9 @@ pub struct Sharded {
 }
 
 impl Sharded {
-    /// The graph of one rank: its positions are constants. Choices by them are made here, and nothing
-    /// is computed for those not taken. For a caller that brings the states: no initial value is
-    /// computed.
+    /// The graph of one rank: its positions are constants. Choices by them are made here, and
+    /// nothing is computed for those not taken. For a caller that brings the states: no initial
+    /// value is computed.
     pub fn placed(&self, rank: usize) -> Result<Graph, GraphError> {
         let graph = self.graph.rewrite(&mut |b, node, _| match node.op.prim() {
             Some(Prim::RankIndex { along }) => {

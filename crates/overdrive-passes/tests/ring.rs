@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use testkit::{lockstep, random_inputs};
 
-/// What refines the scores.
+/// The function that refines the scores.
 #[derive(Copy, Clone, Debug)]
 enum Refined {
     Not,

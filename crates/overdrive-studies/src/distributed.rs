@@ -1,10 +1,10 @@
-//! Several devices of one host together: weak and strong scaling of training, attention whose
-//! context is split, a block whose layers are split, and the collectives that all of them rest on.
+//! Several devices of one host together: weak and strong scaling of training, and collectives.
+//! Other cases are attention whose context is split, and a block whose layers are split.
 //!
-//! A case is one graph for each rank ([`Joint`]), ranks are threads of this process
-//! ([`team`]), and one rank alone is measured in the same session ([`session`]). So efficiency is a
-//! ratio of medians with an interval. `peers/distributed.py` has the same cases in PyTorch.
-//! Invariant: outputs are held against a reference before a time counts.
+//! A case is one graph for each rank ([`Joint`]), and ranks are threads of this process ([`team`]).
+//! One rank alone is measured in the same session ([`session`]), so efficiency is a ratio of
+//! medians with an interval. `peers/distributed.py` has the same cases in PyTorch. Invariant:
+//! outputs are held against a reference before a time counts.
 
 mod block;
 mod collective;
@@ -13,6 +13,7 @@ mod efficiency;
 mod entrant;
 mod fabric;
 mod joint;
+mod name;
 mod session;
 mod team;
 #[cfg(test)]
@@ -28,15 +29,13 @@ use block::Block;
 use collective::{Collective, CollectiveKind};
 use context_parallel::ContextParallel;
 use joint::Joint;
-use overdrive_bench::results::{Note, Results};
+use name::{STUDY, note};
+use overdrive_bench::results::Results;
 use overdrive_ir::DType;
 use overdrive_passes::Compression;
 use overdrive_train::Shards;
 use session::Session;
 use training::Training;
-
-/// Its name.
-const STUDY: &str = "distributed";
 
 /// The study.
 pub(crate) struct Distributed;
@@ -70,10 +69,6 @@ impl Study for Distributed {
             session.take(case.as_ref(), results);
         }
     }
-}
-
-fn note(results: &mut Results, text: String) {
-    results.notes.push(Note { study: STUDY.to_owned(), text });
 }
 
 /// Message sizes of the fit, beside those of the tables.
@@ -141,8 +136,8 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
     cases
 }
 
-/// Small cases: ranks are threads that share the cores, so that their figures say nothing of a
-/// machine and only show that all of it works.
+/// Small cases, which only show that all of it works. Ranks are threads that share the cores, so
+/// their figures say nothing of a machine.
 fn host(is_brief: bool) -> Vec<Box<dyn Joint>> {
     use AttentionPart::{Both, Forward};
     let f32 = DType::F32;

@@ -1,5 +1,5 @@
-//! `Evaluation`: the results of a model on each sample of a split, so that two models can be compared
-//! sample by sample.
+//! `Evaluation`: the results of a model on each sample of a split, so that two models can be
+//! compared sample by sample.
 
 use crate::data::{Batch, Target};
 use overdrive_ir::Tensor;

@@ -2,7 +2,7 @@
 //!
 //! States may be split among the ranks along `data` (ZeRO: Rajbhandari et al., "ZeRO: memory
 //! optimizations toward training trillion parameter models", 2020). Split states of the optimizer
-//! are its stages 1 and 2: each rank updates its part of every parameter from its part of the
+//! are its stages 1 and 2. Each rank updates its part of every parameter from its part of the
 //! reduced gradient, and all gather the parameters. Split parameters are stage 3: each rank keeps
 //! its part of the matrices, and all gather them where they are read. Invariant: what leaves this
 //! crate, checkpoints say, is whole, so that any number of ranks continues from it.
@@ -123,9 +123,9 @@ fn gathered(whole: &Graph, state: &StateDecl, known: &Sharding, shardings: &mut 
     }
 }
 
-/// The graph with a value between each matrix of the model and its readers: a narrower format of it
-/// or, where there is none, a view. Ranks gather that value. Only the optimizer reads the states
-/// themselves, which it updates part by part.
+/// The graph with a value between each matrix of the model and its readers. It is a narrower format
+/// of the matrix or, where there is none, a view. Ranks gather that value. Only the optimizer reads
+/// the states themselves, which it updates part by part.
 ///
 /// # Errors
 /// When the graph is ill-formed.

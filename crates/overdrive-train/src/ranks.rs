@@ -59,7 +59,7 @@ impl Ranks<'_> {
     }
 
     /// This rank's part of a step or of an evaluation, and the states that it holds. `whole` is of
-    /// the whole batch. Where another graph has those states already, `like` says how they lie.
+    /// the whole batch. If another graph has those states already, `like` says how they lie.
     pub(crate) fn graph(
         self,
         whole: Graph,
@@ -216,7 +216,7 @@ fn check_compression(compression: Option<Compression>, ranks: usize) -> Result<(
     Err(TrainError::invalid(place, "several ranks", "one", remedy))
 }
 
-/// How the inputs of a batch, and outputs of each of its samples, lie on the ranks: rows along
+/// How the inputs of a batch, and outputs of each of its samples, lie on the ranks. Rows lie along
 /// `data`, and positions of inputs along `context`. Positions are dimension 1 of the labels.
 fn of_batch(whole: &Graph, mesh: &Mesh) -> Result<Shardings, TrainError> {
     let [data, context] = [DATA, CONTEXT].map(Axis::from);

@@ -102,7 +102,7 @@ pub enum Ending {
 /// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fitted {
-    /// Parameters that were trained: with early stop the best, else the last. Where ranks share out
+    /// Parameters that were trained: with early stop the best, else the last. If ranks share out
     /// parameters, rank 0 has whole ones and any other its parts.
     pub parameters: Tensors,
     /// How far it came.

@@ -65,8 +65,8 @@ fn seeded(state: &StateDecl, seed: u64) -> Init {
 /// Gives the initial value of a state of a model by name; one at a time is in memory.
 pub(crate) type Initial<'i> = dyn Fn(&str) -> Option<Tensor> + 'i;
 
-/// The initial state of a step of `model`, as a rank holds it: the model's states as `initial` says,
-/// the optimizer's as the step declares them.
+/// The initial state of a step of `model`, as a rank holds it. The model's states are as `initial`
+/// says, the optimizer's as the step declares them.
 fn initial_state(
     (backend, rank): (&dyn Backend, usize),
     model: &Graph,

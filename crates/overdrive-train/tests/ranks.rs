@@ -1,4 +1,6 @@
 //! Data parallel training: several ranks learn what one learns from the same batches.
+//!
+//! Long because each way to share out the work is compared with the same run of one rank.
 
 #![allow(clippy::unwrap_used)]
 

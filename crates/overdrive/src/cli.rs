@@ -150,7 +150,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', num_args = 0..=1,
         default_missing_value = "pytorch", require_equals = true)]
     pub peers: Vec<String>,
-    /// Numbers of ranks that study `distributed` measures beside one, such as 2,4; each rank has a
+    /// Numbers of ranks that study `distributed` measures beside one, such as 2,4. Each rank has a
     /// GPU, the first being that of --device [default: all GPUs; on a CPU 2, which share its cores]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(2..=1024))]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Shards a graph, and runs all ranks in f64: each has its part of the whole graph's results.
 ///
 /// # Errors
-/// What a rank has instead; or why the graph cannot be sharded.
+/// The values that a rank has instead, or why the graph cannot be sharded.
 pub fn lockstep(
     graph: &Graph,
     mesh: &Mesh,

@@ -207,7 +207,8 @@ mod tests {
         assert_eq!(apart[0], 1.0 + 2.0 * 400.0 / 10.0 + 2.0 * 8.0);
         let together = seconds(&fabric(), &mesh, "tensor");
         assert_eq!(together, seconds(&fabric(), &Mesh::new([("tensor", 4)]), "tensor"));
-        // Three ranks a group: the second group has one rank on the first host, and two on the next.
+        // Three ranks a group: the second group has one rank on the first host, and two on the
+        // next.
         let split = Mesh::new([("data", 2), ("tensor", 3)]);
         let fabric = fabric();
         let cluster = Cluster::new(&fabric, &split).unwrap();

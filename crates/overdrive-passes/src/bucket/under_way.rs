@@ -13,8 +13,8 @@ use overdrive_ir::Prim;
 use overdrive_ir::plan::{Plan, Slot, SlotId, Step, StepKind};
 
 /// Gathered values that wait for their reader, or operands of reduce-scatters under way, however
-/// large they are: more than two, since short products lie between long ones, and fewer than the
-/// matrices of a transformer block.
+/// large they are. They are more than two, since short products lie between long ones, and fewer
+/// than the matrices of a transformer block.
 pub(super) const AHEAD: usize = 4;
 
 /// Whether one of two steps writes bytes that the other touches.
@@ -54,8 +54,8 @@ fn scattered(slots: &[Slot], step: &Step) -> Held {
     }
 }
 
-/// For each step, the gathered values of which it is the first reader; and the same for each start,
-/// of its own result, if a step reads it.
+/// For each step, the gathered values of which it is the first reader. For each start, the same of
+/// its own result, if a step reads it.
 fn first_readers(plan: &Plan) -> (Vec<Held>, Vec<Held>) {
     let mut readers = vec![Held::default(); plan.steps.len()];
     let mut starts = readers.clone();

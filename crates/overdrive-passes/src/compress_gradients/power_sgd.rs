@@ -59,8 +59,8 @@ fn magnitude(rows: Expr<'_>) -> Expr<'_> {
 
 /// Rows with the same span, orthogonal and of length 1; 0 in place of a row that depends on those
 /// before it. Gram-Schmidt, each projection twice: once would leave rounding of the size of what is
-/// left (Giraud et al., "Rounding error analysis of the classical Gram-Schmidt orthogonalization
-/// process", 2005). NaN stays NaN.
+/// left. Source: Giraud et al., "Rounding error analysis of the classical Gram-Schmidt
+/// orthogonalization process", 2005. NaN stays NaN.
 fn orthonormal<'b>(rows: Expr<'b>) -> Expr<'b> {
     let (b, largest) = (rows.builder(), magnitude(rows));
     let is_zero = largest.compare(Compare::Eq, largest.constant(0.0));

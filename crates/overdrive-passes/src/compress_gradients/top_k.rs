@@ -6,7 +6,7 @@
 //!
 //! The k largest of each block instead of those of the whole gradient are a choice. Error feedback
 //! needs `|m - T(m)|^2 <= (1 - k/n) |m|^2`, which both fulfil (Stich et al., arXiv:1809.07599). A
-//! block is sorted by one core, or within the shared memory of one block of GPU threads; a whole
+//! block is sorted by one core, or within the shared memory of one block of GPU threads. A whole
 //! gradient takes many passes over memory. A position in a block has 16 bits.
 //!
 //! NaN counts as the largest magnitude, then infinities. So they are sent first, and all ranks see

@@ -3,7 +3,7 @@
 //! The gradient is cut into a part for each rank. Hop 1: every rank quantizes all parts and sends
 //! each to its rank (all-to-all), which sums them in f32. Hop 2: that rank quantizes the sum of its
 //! part, and all gather it. So each element is rounded once on the way there and once on the way
-//! back, however many ranks there are; a ring of codes would round at every rank. A
+//! back, however many ranks there are. A ring of codes would round at every rank. A
 //! `reduce_scatter` is hop 1 alone. Source: the quantized collectives of ZeRO++ (Wang et al.,
 //! arXiv:2306.10209, section 3.3).
 //!
@@ -12,10 +12,10 @@
 //! ranks is at most
 //!
 //! `sum over ranks of s_r h + S h`, with `h` = 1/2 (int8), 16 (e4m3, whose largest codes lie 32
-//! apart), and `s_r`, `S` the scales of the block on rank r and of its sum.
+//! apart). `s_r` and `S` are the scales of the block on rank r and of its sum.
 //!
 //! A block of zeros has zeros as codes. A block with a NaN or an infinity has a scale that is none,
-//! and arrives as NaN in every element: scaling of the loss and checks of gradients see it.
+//! and arrives as NaN in every element. So scaling of the loss and checks of gradients see it.
 
 use super::wire::{Wire, padded};
 use overdrive_ir::ops::QuantizeRows;

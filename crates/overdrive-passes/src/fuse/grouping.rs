@@ -37,7 +37,7 @@ struct Grouping<'g> {
     copies: HashMap<u32, BTreeSet<usize>>,
     /// Nodes that read each value; `None` stands for outputs and state updates.
     readers: HashMap<Value, Vec<Option<u32>>>,
-    /// What each collective comes after on all ranks, beside its operands.
+    /// Values that each collective comes after on all ranks, beside its operands.
     met_before: HashMap<u32, Vec<Value>>,
 }
 

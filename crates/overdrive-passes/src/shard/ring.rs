@@ -4,18 +4,21 @@
 //! Each rank keeps its queries. Keys and values go round the ring of ranks: while a rank attends to
 //! those that it has, the next ones arrive. Results of parts are merged by their log-sum-exp, in
 //! f32 (f64 for f64). In the backward the gradients of keys and values go round with them, summed
-//! in the accumulation type, until they are back at the rank that holds their keys.
+//! in the accumulation type. They end at the rank that holds their keys.
 //!
 //! Under a causal mask a rank at the front would have next to nothing to do. So the sequence is cut
-//! into two chunks a rank, and each rank works on a chunk of the front and its mirror image at the
-//! back: `c` and `2 N - 1 - c`. A rank holds chunks 2 r and 2 r + 1. It keeps the even one and swaps
-//! the odd one with rank N - 1 - r, for chunk 2 N - 1 - 2 r. Then each turn of the ring is the same
-//! work for all: two products of chunks without a mask. Sources: Liu et al., "Ring attention with
-//! blockwise transformers", arXiv:2310.01889; balance: Zhu, "zigzag ring attention", 2024.
+//! into two chunks a rank. Each rank works on a chunk of the front and its mirror image at the
+//! back: `c` and `2 N - 1 - c`. A rank holds chunks 2 r and 2 r + 1. It keeps the even one and
+//! swaps the odd one with rank N - 1 - r, for chunk 2 N - 1 - 2 r. Then each turn of the ring is
+//! the same work for all: two products of chunks without a mask. Sources: Liu et al., "Ring
+//! attention with blockwise transformers", arXiv:2310.01889; balance: Zhu, "zigzag ring attention",
+//! 2024.
 //!
-//! All ranks run the same graph: what depends on the rank is chosen by tables of its position, which
+//! All ranks run the same graph. Tables of the rank's position choose what depends on the rank, and
 //! fold away once the rank is known. Positions that score and mask functions see are those of the
 //! whole sequence.
+//!
+//! Long because the forward and the backward turn one ring with the same chunks and choices.
 
 use super::layout::{Laid, over, position};
 use super::walk::Ranks;
@@ -38,9 +41,9 @@ const BACKWARD: usize = 6;
 
 impl<'b> Ranks<'b, '_> {
     /// The results of attention or of its gradient, if queries and keys are split along the same
-    /// axis of the mesh. `None` for another node, and where the ring does not apply: dropout, whose
-    /// numbers have the places of whole weights; causal attention of other keys than the queries',
-    /// or of an odd number of positions on each rank.
+    /// axis of the mesh. `None` for another node, and if the ring does not apply. It does not apply
+    /// to dropout, whose numbers have the places of whole weights. It also does not apply to causal
+    /// attention of other keys than the queries', or of an odd number of positions on each rank.
     pub(super) fn ring(
         &mut self,
         node: &Node,
@@ -110,8 +113,8 @@ impl<'b> Ranks<'b, '_> {
     }
 }
 
-/// The functions of scores and visibility as parts of the sequence call them: they take four more
-/// captures, the first sample, head, query and key of the part.
+/// The functions of scores and visibility as parts of the sequence call them. They take four more
+/// captures: the first sample, head, query and key of the part.
 fn functions(regions: &[Graph], captures: &[Expr<'_>]) -> Vec<Graph> {
     let index = std::iter::repeat_n(TensorType::scalar(DType::I32), 4);
     let types: Vec<TensorType> = captures.iter().map(|x| x.ty()).chain(index).collect();
@@ -255,7 +258,7 @@ impl<'b> Ring<'b, '_> {
         self.attention.mask == Mask::Causal
     }
 
-    /// What a rank computes after so many turns.
+    /// The products of chunks that a rank computes after so many turns.
     fn calls(&self, turn: usize) -> Vec<Call> {
         let turned = Chunk::Turned(turn);
         match (self.is_causal(), turn) {
@@ -265,8 +268,8 @@ impl<'b> Ring<'b, '_> {
                 (Chunk::High, Chunk::High, Mask::Causal),
                 (Chunk::High, Chunk::Low, Mask::Full),
             ],
-            // All of the back sees all of any front. Of a rank further at the front, the front is
-            // seen by the own front too; of one further inside, the back by the own back.
+            // All of the back sees all of any front. The own front sees the front of a rank further
+            // at the front too. The own back sees the back of a rank further inside too.
             (true, _) => vec![(Chunk::High, Chunk::Low, Mask::Full), (turned, turned, Mask::Full)],
         }
     }

@@ -6,6 +6,8 @@
 //! lookup never gives up a factor that it could keep: every rank would repeat its work, or hold the
 //! whole table. A composite stays whole as long as nothing has to be gathered for it; otherwise its
 //! expansion is sharded in its place.
+//!
+//! Long because the choice of an axis, its cost and the node that it leads to read one `NodeCall`.
 
 use super::layout::{Laid, localized, over, position, wire_bytes};
 use super::relation::{FactorKind, Relation, relation};
@@ -50,8 +52,8 @@ struct NodeCall<'a, 'b> {
 }
 
 impl<'b> Ranks<'b, '_> {
-    /// Computes the values of `graph` that are `live`, annotated by `shardings`. A collective for any
-    /// other would stay. `known` has those of inputs and states.
+    /// Computes the values of `graph` that are `live`, annotated by `shardings`. A collective for
+    /// any other would stay. `known` has those of inputs and states.
     pub(super) fn graph(
         &mut self,
         graph: &Graph,

@@ -1,9 +1,9 @@
 //! Scaling: how much of the ideal speed-up more ranks or threads give.
 //!
 //! Efficiency of `p` workers is the time of the fewest, times their number, over `p` times the time
-//! of `p`. Where the work grows with the workers (weak scaling), that is times how many more items
-//! a call handles, and `ranks` is one of the workload's sizes. A rank's record holds the maximum
-//! over ranks of each sample, so the slowest rank decides.
+//! of `p`. If the work grows with the workers (weak scaling), efficiency is multiplied by the
+//! growth in items of a call. Then `ranks` is one of the workload's sizes. A rank's record holds
+//! the maximum over ranks of each sample, so the slowest rank decides.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ const COLUMNS: usize = 128;
 /// Numbers after which a message repeats: a prime, so that its rows differ.
 const PERIOD: usize = 4099;
 
-/// What the ranks do with the message of each.
+/// Collective that the ranks run, each with a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CollectiveKind {
     AllReduce,

@@ -1,5 +1,5 @@
-//! Causal attention over a context that the ranks share: each has a part of the queries, keys and
-//! values along T, and a graph of the whole is split by `shard`.
+//! Causal attention over a context that the ranks share. Each rank has a part of the queries, keys
+//! and values along T. A graph of the whole is split by `shard`.
 
 use super::joint::{Joint, Judge, Split, normal, of_graph, of_shards};
 use crate::attention::{AttentionPart, AttentionVariant, graph};

@@ -11,14 +11,14 @@ use overdrive_ir::{Mesh, Tensor};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// What is known of a case before it is timed.
+/// Facts of a case that are known before it is timed.
 pub(super) struct Known<'a> {
     /// Its mesh.
     pub(super) mesh: Mesh,
     pub(super) judge: &'a Judge,
-    /// Of [`Judge::Small`]: how far the outputs at small sizes lie from f64.
+    /// For [`Judge::Small`]: how far the outputs at small sizes lie from f64.
     pub(super) small: Option<Result<Deviation, Failure>>,
-    /// Of [`Judge::OneRank`]: the outputs of the first call of one rank, once it was made.
+    /// For [`Judge::OneRank`]: the outputs of the first call of one rank, once it was made.
     pub(super) one: &'a RefCell<Option<Vec<f64>>>,
 }
 

@@ -1,13 +1,13 @@
-//! What joins the ranks, by a fit to the collectives of all sizes: a cost of each call, latency of
-//! a step, bandwidth of a ring and between pairs.
+//! The links between the ranks, by a fit to the collectives of all sizes. It finds the cost of a
+//! call, the latency of a step, and the bandwidths of a ring and between pairs.
 //!
 //! A collective takes `call + steps * latency + bytes / bandwidth`, with the bytes that each rank
 //! sends and the steps of a ring. The fit minimises relative differences, so that messages of 4 KiB
 //! and of 1 GiB count alike. The result has the form in which the simulator reads a fabric.
 
-use super::STUDY;
 use super::collective::CollectiveKind;
 use super::efficiency::RANKS;
+use super::name::STUDY;
 use overdrive_bench::record::Record;
 use overdrive_bench::results::Results;
 use serde_json::{Map, Value, json};

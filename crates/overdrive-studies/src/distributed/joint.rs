@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// One case of the study, written down once for any number of ranks.
 pub(super) trait Joint {
-    /// Name and sizes. Where the work grows with the ranks, `ranks` is one of the sizes.
+    /// Name and sizes. If the work grows with the ranks, `ranks` is one of the sizes.
     fn workload(&self, ranks: usize) -> Workload;
 
     /// How it is split, where there are several ways.
@@ -78,7 +78,7 @@ pub(super) enum Judge {
 /// Gives a rank's inputs for its graph.
 pub(super) type DrawInputs = fn(&Graph, usize) -> Vec<Tensor>;
 
-/// What each of some ranks does.
+/// Work of each of some ranks.
 pub(super) struct Split {
     /// The work of all ranks; where nothing was sharded, that of each.
     pub(super) whole: Graph,

@@ -8,8 +8,8 @@
 use super::efficiency::{Entry, relate};
 use super::entrant::{Known, Ours, small_outputs};
 use super::joint::{Joint, Judge, Split};
+use super::name::{STUDY, note};
 use super::team::{RankWork, Team, WorkOf};
-use super::{STUDY, note};
 use crate::drawn::Drawn;
 use crate::peers::{RankPeer, RankPeers};
 use crate::tolerance::tolerance;
@@ -46,7 +46,7 @@ const PROFILED: u32 = 3;
 /// Share of a device's memory that entrants may plan to take together.
 const FILLED: f64 = 0.85;
 
-/// What all cases of a run share.
+/// State that all cases of a run share.
 pub(super) struct Session<'a> {
     context: &'a Context<'a>,
     devices: RankDevices<'a>,
@@ -56,7 +56,7 @@ pub(super) struct Session<'a> {
     meters: BTreeMap<usize, RefCell<EnergyProbe>>,
 }
 
-/// What some ranks do, and how it is judged.
+/// Work of some ranks, and how it is judged.
 struct Prepared {
     split: Split,
     judge: Judge,

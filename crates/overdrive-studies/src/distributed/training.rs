@@ -1,5 +1,5 @@
-//! A training step whose batch is split over the ranks, by itself or with a part of the states: the
-//! step that `overdrive train` makes, weak scaling.
+//! A training step whose batch is split over the ranks, by itself or with a part of the states. It
+//! is the step that `overdrive train` makes, and its scaling is weak.
 //!
 //! Every rank is given the same samples. The loss and the norm of the gradients of all ranks
 //! together are then those of one rank, which judges them at full size.

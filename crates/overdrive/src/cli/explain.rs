@@ -59,7 +59,7 @@ pub(crate) struct Explain {
     /// `infiniband-400` (one GPU a host), or a file of measured links in JSON
     #[arg(long, value_name = "NAME|FILE", requires = "mesh")]
     pub fabric: Option<String>,
-    /// Measured milliseconds of the step on one device, with the batch of a rank: the prediction
+    /// Measured milliseconds of the step on one device, with the batch of a rank. The prediction
     /// then stands on them [default: an estimate by the peaks of the device]
     #[arg(long, value_name = "MS", requires = "fabric", value_parser = milliseconds)]
     pub step_ms: Option<f64>,

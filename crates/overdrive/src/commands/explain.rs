@@ -1,5 +1,6 @@
 //! `overdrive explain`: how a model becomes a plan, pass by pass, and the plan; nothing runs.
 
+mod planner;
 mod predicted;
 
 use crate::asked_graph::AskedModel;
@@ -12,30 +13,13 @@ use overdrive::bench::exit::Exit;
 use overdrive::bench::table::{Align, Table, terminal_table};
 use overdrive::cuda::Gpu;
 use overdrive::ir::plan::{Note, Plan, SlotPlace, Space, Step, StepKind};
-use overdrive::ir::{Graph, Mesh, Mode, Target, Tuning};
+use overdrive::ir::{Mesh, Mode, Target, Tuning};
 use overdrive::passes::{PASSES, PassChange};
-use overdrive::train::{Shards, step_of_one_rank};
+use planner::Planner;
 use predicted::Prediction;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-
-/// Who plans, for which device and within which limits.
-struct Planner<'a> {
-    arguments: &'a Explain,
-    model: AskedModel<'a>,
-    target: &'a dyn Target,
-    mode: Mode,
-    tuning: Tuning,
-}
-
-impl Planner<'_> {
-    /// The part of a step that the first rank of a mesh takes.
-    fn part(&self, whole: &Graph, mesh: &Mesh) -> Result<Graph, Failure> {
-        let shards = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
-        step_of_one_rank(whole, mesh, shards, self.arguments.compress).map_err(Failure::bad_input)
-    }
-}
 
 pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
     let model = AskedModel::load(&arguments.subject)?;

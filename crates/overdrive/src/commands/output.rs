@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const RESULTS: &str = import::RESULTS;
 /// The report to open.
 pub(crate) const PAGE: &str = "report.html";
-/// What joins the ranks that were measured, for `explain`; only of results that tell.
+/// Links between the ranks that were measured, for `explain`; only of results that tell.
 pub(crate) const FABRIC: &str = "fabric.json";
 /// The report for pull requests and terminals.
 const MARKDOWN: &str = "report.md";

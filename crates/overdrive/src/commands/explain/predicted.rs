@@ -4,7 +4,7 @@
 //! Every number here is an estimate and says so. A row plans the step anew, since the parts that a
 //! rank holds depend on the mesh.
 
-use super::Planner;
+use super::planner::Planner;
 use crate::failure::{Failure, unknown};
 use overdrive::bench::digits;
 use overdrive::bench::table::{Align, Table};
