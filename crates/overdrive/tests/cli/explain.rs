@@ -100,6 +100,8 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
     assert_eq!(data, alone, "each rank holds the whole model");
     let (shared, _) = states("--mesh data=4 --shard optimizer");
     assert_ne!(shared, alone, "each rank holds a part of the moments");
+    let (all, _) = states("--mesh data=4 --shard all");
+    assert!(all != alone && all != shared, "each rank holds a part of the matrices too");
     let exchange = |said: &str| {
         let line = said.lines().find(|line| line.contains("collectives exchange")).unwrap();
         line.rsplit_once("exchange ").unwrap().1.to_owned()
@@ -110,7 +112,8 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
         ("--mesh data=1 --compress int8", ["expected several ranks", "found one"]),
         ("--mesh data=2 --compress int4", ["int8, fp8, topk:SHARE", "found `int4`"]),
         ("--compress int8", ["--mesh", "required"]),
-        ("--mesh tensor=2", ["expected the axis `data`", "data=4"]),
+        ("--mesh expert=2", ["expected the axes `data`, `tensor` and `context`", "data=4"]),
+        ("--mesh context=2", ["mesh, `context`: expected a label for each position", "`data`"]),
         ("--mesh data=3", ["64", "3"]),
         ("--mesh data", ["an axis and its size", "data=4,tensor=2"]),
         ("--shard optimizer", ["--mesh", "required"]),
