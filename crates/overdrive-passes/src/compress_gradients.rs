@@ -3,7 +3,7 @@
 //! It runs on a training step after `shard`. A sum along the axis that splits batches (`all_reduce`
 //! or `reduce_scatter`) is one of gradients, or a small one of the loss and its statistics. Each of
 //! at least [`LEAST`] elements becomes other collectives; a scheme has a file, with its formula and
-//! its source. Sums along other axes are of activations and stay.
+//! its source. Sums along other axes, or along several, stay.
 //!
 //! Top-k and PowerSGD send a part of a gradient and keep the rest for the next step (error
 //! feedback: Karimireddy et al., arXiv:1901.09847). That rest is a state

@@ -22,19 +22,21 @@ enum Refined {
     Window,
 }
 
-/// B, H, Hkv, T, D.
-type Sizes = [usize; 5];
+/// B, H, Hkv, D, and positions of queries and of keys.
+type Sizes = ([usize; 4], [usize; 2]);
 
-fn attention(attention: Attention, refined: Refined, [b, h, kv, t, d]: Sizes) -> Graph {
+fn attention(attention: Attention, refined: Refined, ([b, h, kv, d], [t, keys]): Sizes) -> Graph {
     let builder = Builder::new("attention");
     let input =
         |name: &str, sizes: [usize; 4]| builder.input(name, TensorType::new(DType::F64, sizes));
     let q = input("q", [b, h, t, d]);
-    let (k, v) = (input("k", [b, kv, t, d]), input("v", [b, kv, t, d]));
+    let (k, v) = (input("k", [b, kv, keys, d]), input("v", [b, kv, keys, d]));
     let captures = match refined {
         Refined::Not | Refined::Window => vec![],
         Refined::Alibi => vec![builder.input("slopes", TensorType::new(DType::F64, [b, h]))],
-        Refined::Documents => vec![builder.input("ids", TensorType::new(DType::I32, [b, t]))],
+        Refined::Documents => {
+            vec![builder.input("ids", TensorType::new(DType::I32, [b, t.max(keys)]))]
+        }
     };
     let types: Vec<TensorType> = captures.iter().map(|x| x.ty()).collect();
     let regions = match refined {
@@ -124,7 +126,9 @@ proptest! {
         let mesh = &meshes()[mesh];
         let kind = if causal { Attention::CAUSAL } else { Attention::FULL };
         let kv = if grouped { 2 } else { 4 };
-        let forward = attention(kind, refined, [2, 4, kv, 24, 3]);
+        // Keys of another length, as in attention across two sequences.
+        let keys = if causal || grouped { 24 } else { 36 };
+        let forward = attention(kind, refined, ([2, 4, kv, 3], [24, keys]));
         let graph = if gradients { with_gradients(&forward) } else { forward };
         let found = sharded(&graph, mesh, seed).graph;
         // Nobody holds all keys.
@@ -136,7 +140,8 @@ proptest! {
 /// Once the rank is known, choices are made: what is left is the work of its turns.
 #[test]
 fn every_rank_has_the_same_work() {
-    let graph = with_gradients(&attention(Attention::CAUSAL, Refined::Not, [1, 2, 2, 16, 4]));
+    let graph =
+        with_gradients(&attention(Attention::CAUSAL, Refined::Not, ([1, 2, 2, 4], [16, 16])));
     let mesh = Mesh::new([("context", 4)]);
     let sharded = sharded(&graph, &mesh, 7);
     for rank in 0..4 {
@@ -160,7 +165,7 @@ fn every_rank_has_the_same_work() {
 /// An odd number of positions a rank cannot be balanced: keys are gathered, and the plan says so.
 #[test]
 fn what_cannot_go_round_is_gathered() {
-    let graph = attention(Attention::CAUSAL, Refined::Not, [1, 2, 2, 6, 4]);
+    let graph = attention(Attention::CAUSAL, Refined::Not, ([1, 2, 2, 4], [6, 6]));
     let found = sharded(&graph, &Mesh::new([("context", 2)]), 3);
     assert_eq!(counted(&found.graph, "permute"), 0);
     assert!(!found.notes.is_empty());

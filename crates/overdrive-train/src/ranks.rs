@@ -212,8 +212,9 @@ fn compressed(sharded: Sharded, compression: Option<Compression>) -> Result<Shar
 fn check_compression(compression: Option<Compression>, ranks: usize) -> Result<(), TrainError> {
     let Some(scheme) = compression.filter(|_| ranks == 1) else { return Ok(()) };
     let place = format!("compression of gradients, `{scheme}`");
-    let remedy = "train with several ranks (--nproc N, or a launcher), or without compression";
-    Err(TrainError::invalid(place, "several ranks", "one", remedy))
+    let remedy = "train with several ranks along `data` (--nproc N, or a launcher), or without \
+                  compression";
+    Err(TrainError::invalid(place, "several ranks along `data`", "one", remedy))
 }
 
 /// How the inputs of a batch, and outputs of each of its samples, lie on the ranks. Rows lie along

@@ -203,7 +203,7 @@ impl<'b> Ring<'b, '_> {
             for call @ (of_queries, of_keys, _) in self.calls(turn) {
                 let q = self.get(&queries, of_queries)[0];
                 let kv = self.get(&keys, of_keys);
-                let (attention, captures) = self.call(call, turn, q.size(TIME));
+                let (attention, captures) = self.call(call, turn, [q, kv[0]].map(|x| x.size(TIME)));
                 let regions = self.functions.clone();
                 let [out, lse] = q.attention_with([kv[0], kv[1]], attention, regions, &captures);
                 let part = vec![out.convert(lse.dtype()), lse];
@@ -231,7 +231,8 @@ impl<'b> Ring<'b, '_> {
             for call @ (which_rows, which_keys, _) in self.calls(turn) {
                 let row = self.get(&rows, which_rows);
                 let kv = self.get(&keys, which_keys);
-                let (attention, captures) = self.call(call, turn, row[0].size(TIME));
+                let (attention, captures) =
+                    self.call(call, turn, [row[0], kv[0]].map(|x| x.size(TIME)));
                 let operands = [&[row[0], kv[0], kv[1]], &row[1..], &captures].concat();
                 let grad = AttentionGrad { attention };
                 let results = self.b.node(grad, &operands, self.functions.clone());
@@ -274,29 +275,23 @@ impl<'b> Ring<'b, '_> {
         }
     }
 
-    /// The op of a call, and its captures.
-    fn call(&self, call: Call, turn: usize, positions: usize) -> (Attention, Vec<Expr<'b>>) {
+    /// The op of a call, and its captures. `sizes` are positions of the chunk of queries and of that
+    /// of keys.
+    fn call(&self, call: Call, turn: usize, sizes: [usize; 2]) -> (Attention, Vec<Expr<'b>>) {
         let (queries, keys, mask) = call;
         let attention = Attention { mask, ..self.attention };
         if self.functions.is_empty() {
             return (attention, vec![]);
         }
-        let start = |rank, chunk| match self.is_causal() {
-            true => positions * self.chunk(rank, chunk),
-            false => positions * rank,
+        // The chunk of the rank `of`, as this rank's turn chooses it.
+        let start = |rank: usize, of: usize, chunk: Chunk| match (self.is_causal(), chunk) {
+            (false, _) => of,
+            (true, Chunk::Turned(_)) if self.is_before(rank, turn) => self.chunk(of, Chunk::Low),
+            (true, Chunk::Turned(_)) => self.chunk(of, Chunk::High),
+            (true, chunk) => self.chunk(of, chunk),
         };
-        let first_query = self.number(|rank| match queries {
-            Chunk::Turned(_) if !self.is_before(rank, turn) => start(rank, Chunk::High),
-            Chunk::Turned(_) => start(rank, Chunk::Low),
-            chunk => start(rank, chunk),
-        });
-        let first_key = self.number(|rank| match keys {
-            Chunk::Turned(_) if !self.is_before(rank, turn) => {
-                start(self.source(rank, turn), Chunk::High)
-            }
-            Chunk::Turned(_) => start(self.source(rank, turn), Chunk::Low),
-            chunk => start(self.source(rank, turn), chunk),
-        });
+        let first_query = self.number(|rank| sizes[0] * start(rank, rank, queries));
+        let first_key = self.number(|rank| sizes[1] * start(rank, self.source(rank, turn), keys));
         (attention, [self.captures.as_slice(), &[first_query, first_key]].concat())
     }
 

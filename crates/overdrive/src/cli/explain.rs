@@ -63,8 +63,8 @@ pub(crate) struct Explain {
     /// then stands on them [default: an estimate by the peaks of the device]
     #[arg(long, value_name = "MS", requires = "fabric", value_parser = milliseconds)]
     pub step_ms: Option<f64>,
-    /// Predicts the step for each of these sizes of the mesh's first axis: `1,8,64,512,4096`. The
-    /// batch of a rank stays the same (weak scaling)
+    /// Predicts the step for each of these sizes of the mesh's first axis: `1,8,64,512,4096`. Along
+    /// `data` the batch of a rank stays the same, along other axes that of all ranks
     #[arg(long, value_name = "SIZES", value_delimiter = ',', requires = "fabric",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub scale: Vec<u32>,
