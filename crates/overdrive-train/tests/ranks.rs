@@ -247,7 +247,8 @@ fn ranks_that_share_out_parameters_learn_the_same() {
             }
             let held = |watch: &Watch| watch.states.expect("a run has a plan");
             let (whole, part) = (held(&watched), held(&all[0].1));
-            let expected = whole / mesh.ranks() as u64;
+            // Along `tensor` this model is hardly split: `data` alone divides its states.
+            let expected = whole / mesh.size(&Axis::from("data")) as u64;
             let off = part.abs_diff(expected);
             assert!(off < whole / 50, "{part} of {whole} bytes are held on {mesh}");
         }
