@@ -56,13 +56,13 @@ fn always(way: &str, ranks: usize) -> Tuning {
 
 /// The reasons against copies that a plan has, one for each collective.
 fn declined(plan: &Plan) -> Vec<&str> {
-    let reason = |note| match note {
-        &Note::Declined { ref what, ref reason, .. } if what.contains("by copies between GPUs") => {
+    let reasons = plan.notes.iter().filter_map(|note| match note {
+        Note::Declined { what, reason, .. } if what.contains("by copies between GPUs") => {
             Some(reason.as_str())
         }
         _ => None,
-    };
-    plan.notes.iter().filter_map(reason).collect()
+    });
+    reasons.collect()
 }
 
 fn collective<'b>(x: Expr<'b>, ranks: usize, prim: impl FnOnce(Channel) -> Prim) -> Expr<'b> {

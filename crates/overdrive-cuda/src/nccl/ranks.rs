@@ -153,8 +153,10 @@ impl Drop for Ranks {
     /// stay until the process ends.
     fn drop(&mut self) {
         let groups = self.groups();
-        let ended = groups.values().filter_map(|group| group.peers.as_ref().ok()).map(|p| p.end());
-        let is_well = ended.fold(true, |all, one| all && one);
+        let peers = groups.values().filter_map(|group| group.peers.as_ref().ok());
+        // All of them end, whether the one before ended well or not.
+        let ended: Vec<bool> = peers.map(|peers| peers.end()).collect();
+        let is_well = ended.iter().all(|is_well| *is_well);
         drop(groups);
         if !is_well {
             let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -134,7 +134,7 @@ impl Joint for Block {
     fn judge(&self, ranks: usize) -> Result<Judge, Failure> {
         let (tokens, width) = SMALL;
         let small = Block { tokens, width: width * self.heads, ..*self };
-        Ok(Judge::Small(small.of_ranks(ranks)?, self.dtype))
+        Ok(Judge::Small(Box::new(small.of_ranks(ranks)?), self.dtype))
     }
 
     fn peers(&self) -> Vec<(&'static str, Value)> {

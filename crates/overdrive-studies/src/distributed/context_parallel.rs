@@ -67,7 +67,8 @@ impl Joint for ContextParallel {
 
     fn judge(&self, ranks: usize) -> Result<Judge, Failure> {
         let [_, _, _, d] = self.sizes;
-        Ok(Judge::Small(self.of_sizes([1, 2, SMALL * ranks, d], ranks)?, self.dtype))
+        let small = self.of_sizes([1, 2, SMALL * ranks, d], ranks)?;
+        Ok(Judge::Small(Box::new(small), self.dtype))
     }
 
     fn peers(&self) -> Vec<(&'static str, Value)> {

@@ -70,7 +70,7 @@ pub(super) enum Judge {
     /// inputs, by the evaluator. Each output holds so many blocks of rows.
     Rows { graph: Graph, blocks: usize },
     /// The same work at a small size is held against its f64 reference.
-    Small(Split, DType),
+    Small(Box<Split>, DType),
     /// The outputs of the first call are those of one rank, which has the same part of the data.
     OneRank { rtol: f64 },
 }

@@ -149,7 +149,7 @@ impl Member {
 
     /// Most memory of a call on this rank's device, by its plan.
     pub(super) fn planned_bytes(&self) -> u64 {
-        self.executable.plan().peak_bytes(Space::MAIN) as u64
+        self.executable.plan().peak_bytes(Space::MAIN)
     }
 
     /// Which collectives the device does in another way than it could, and why; each reason once.
