@@ -275,8 +275,8 @@ impl<'b> Ring<'b, '_> {
         }
     }
 
-    /// The op of a call, and its captures. `sizes` are positions of the chunk of queries and of that
-    /// of keys.
+    /// The op of a call, and its captures. `sizes` are positions of the chunk of queries and of
+    /// that of keys.
     fn call(&self, call: Call, turn: usize, sizes: [usize; 2]) -> (Attention, Vec<Expr<'b>>) {
         let (queries, keys, mask) = call;
         let attention = Attention { mask, ..self.attention };
