@@ -471,5 +471,8 @@ fn errors_of_compression_are_whole_in_a_checkpoint() {
 fn one_rank_has_nothing_to_compress() {
     let error = of_rank(&compressed("int8", 4), None, Beside::default()).err().unwrap();
     let text = error.to_string();
-    assert!(text.contains("`int8`: expected several ranks, found one; train with"), "{text}");
+    assert!(
+        text.contains("`int8`: expected several ranks along `data`, found one; train with"),
+        "{text}"
+    );
 }
