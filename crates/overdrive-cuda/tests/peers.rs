@@ -6,8 +6,10 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
+mod support;
+
 use overdrive_cpu::CpuBackend;
-use overdrive_cuda::{CudaBackend, Library, gpus};
+use overdrive_cuda::CudaBackend;
 use overdrive_ir::plan::{Note, Plan};
 use overdrive_ir::{
     Backend, BackendError, Builder, Channel, Choice, Communicator, DType, Expr, Graph, Mesh, Mode,
@@ -20,23 +22,9 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::Needs;
+use support::ranks;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// All GPUs of this machine, up to four; says so where there are fewer than two.
-fn ranks() -> Option<usize> {
-    let found = gpus();
-    if found < 2 {
-        testkit::skip(Needs::TwoGpus, format!("two GPUs are needed, found {found}"));
-        return None;
-    }
-    if let Err(missing) = Library::Nccl.require() {
-        testkit::skip(Needs::TwoGpus, missing);
-        return None;
-    }
-    Some(found.min(4))
-}
 
 fn mesh(ranks: usize) -> Mesh {
     Mesh::new([("data", ranks)])

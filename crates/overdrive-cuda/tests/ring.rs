@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
-use overdrive_cuda::{CudaBackend, Library, gpus};
+mod support;
+
+use overdrive_cuda::CudaBackend;
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{mask_region, score_region};
@@ -15,26 +17,13 @@ use overdrive_passes::{Sharded, differentiate, shard};
 use overdrive_ranks::run;
 use std::sync::Arc;
 use std::time::Duration;
-use testkit::{Needs, Tolerance, compare, random_inputs};
+use support::ranks;
+use testkit::{Tolerance, compare, random_inputs};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// B, H, Hkv, T, D.
 const SIZES: [usize; 5] = [1, 2, 1, 256, 64];
-
-/// All GPUs of this machine, up to four; says so where there are fewer than two.
-fn ranks() -> Option<usize> {
-    let found = gpus();
-    if found < 2 {
-        testkit::skip(Needs::TwoGpus, format!("two GPUs are needed, found {found}"));
-        return None;
-    }
-    if let Err(missing) = Library::Nccl.require() {
-        testkit::skip(Needs::TwoGpus, missing);
-        return None;
-    }
-    Some(found.min(4))
-}
 
 /// Attention with the gradients of q, k and v; by a window and by distance if `refined`.
 fn attention(dtype: DType, kind: Attention, refined: bool) -> Graph {

@@ -1,7 +1,7 @@
 //! The GPU of the tests, where there is one.
 #![allow(dead_code)] // Each test binary uses its part.
 
-use overdrive_cuda::{CudaBackend, gpus};
+use overdrive_cuda::{CudaBackend, Library, gpus};
 use overdrive_ir::Mode;
 use testkit::Needs;
 
@@ -21,4 +21,18 @@ pub(crate) fn modes() -> Vec<Mode> {
         asked.as_ref().is_none_or(|names| names.split(',').any(|name| name == mode.name()))
     };
     Mode::ALL.into_iter().filter(chosen).collect()
+}
+
+/// All GPUs of this machine, up to four; says so where there are fewer than two.
+pub(crate) fn ranks() -> Option<usize> {
+    let found = gpus();
+    if found < 2 {
+        testkit::skip(Needs::TwoGpus, format!("two GPUs are needed, found {found}"));
+        return None;
+    }
+    if let Err(missing) = Library::Nccl.require() {
+        testkit::skip(Needs::TwoGpus, missing);
+        return None;
+    }
+    Some(found.min(4))
 }

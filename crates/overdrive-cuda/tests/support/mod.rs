@@ -4,7 +4,7 @@ mod gpu;
 mod joined;
 
 #[allow(unused_imports)] // Each test binary uses its part.
-pub(crate) use gpu::{gpu, modes};
+pub(crate) use gpu::{gpu, modes, ranks};
 #[allow(unused_imports)]
 pub(crate) use joined::joined;
 #[allow(unused_imports)]

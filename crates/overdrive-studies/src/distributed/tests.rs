@@ -17,10 +17,13 @@ fn open(rank: Arc<dyn Communicator>) -> Result<Box<dyn Backend>, Failure> {
 
 /// Results of these cases on 1, 2 and 4 ranks.
 fn measured(cases: &[Box<dyn Joint>]) -> Results {
+    measured_on(RankDevices { counts: &[2, 4], open: &open, meter: &|_| None }, cases)
+}
+
+fn measured_on(ranks: RankDevices<'_>, cases: &[Box<dyn Joint>]) -> Results {
     let cpu = CpuBackend::new(Some(1)).unwrap();
     let devices = [Device { backend: &cpu, threads: 1 }];
     let (clock, tuning, allowance) = (SystemClock::new(), RefCell::default(), Allowance::default());
-    let ranks = RankDevices { counts: &[2, 4], open: &open, meter: &|_| None };
     let context = Context {
         parties: Parties { ranks: Some(ranks), ..Parties::alone(&devices) },
         reference: &cpu,
@@ -30,7 +33,7 @@ fn measured(cases: &[Box<dyn Joint>]) -> Results {
         journal: Journal::silent("overdrive run"),
     };
     let mut results = Results::begin("overdrive run distributed", 1);
-    let peers = RankPeers::of(&context, 4);
+    let peers = RankPeers::of(&context, ranks.counts.iter().copied().max().unwrap_or(1));
     let session = Session::new(&context, ranks, &peers);
     cases.iter().for_each(|case| session.take(case.as_ref(), &mut results));
     results
@@ -96,32 +99,18 @@ fn collectives_are_exact_and_give_a_fabric() {
 
 #[test]
 fn a_rank_without_a_device_is_a_failure_that_says_so() {
-    let cpu = CpuBackend::new(Some(1)).unwrap();
-    let devices = [Device { backend: &cpu, threads: 1 }];
-    let (clock, tuning, allowance) = (SystemClock::new(), RefCell::default(), Allowance::default());
     let lacking = |rank: Arc<dyn Communicator>| match rank.rank() {
         0 => open(rank),
         _ => Err(Failure::failed("no GPU 1")),
     };
     let ranks = RankDevices { counts: &[2], open: &lacking, meter: &|_| None };
-    let context = Context {
-        parties: Parties { ranks: Some(ranks), ..Parties::alone(&devices) },
-        reference: &cpu,
-        tuning: &tuning,
-        sampling: Sampling::new(&clock, Rules::quick(), &allowance),
-        probes: Probes::default(),
-        journal: Journal::silent("overdrive run"),
-    };
-    let mut results = Results::begin("overdrive run distributed", 1);
-    let peers = RankPeers::of(&context, 2);
-    let session = Session::new(&context, ranks, &peers);
     let case = Block { tokens: 32, width: 48, heads: 3, dtype: DType::F32 };
-    session.take(&case, &mut results);
+    let results = measured_on(ranks, &[Box::new(case)]);
     let failures: Vec<_> = results.records.iter().map(|r| r.outcome.failure().cloned()).collect();
     let refused = failures[1].as_ref().expect("three heads are no multiple of two ranks");
     assert!(refused.kind == FailureKind::Unsupported && refused.reason.contains("3 heads"));
-    let mut results = Results::begin("overdrive run distributed", 1);
-    session.take(&Collective { kind: CollectiveKind::Ring, bytes: 4096 }, &mut results);
+    let case = Collective { kind: CollectiveKind::Ring, bytes: 4096 };
+    let results = measured_on(ranks, &[Box::new(case)]);
     let failure = results.records[0].outcome.failure().expect("a rank has no device");
     assert!(failure.reason.contains("rank 1: no GPU 1"), "{failure}");
 }
