@@ -1,7 +1,7 @@
 //! `Collective`: a collective as a launch of NCCL.
 
 use super::group::NcclGroup;
-use super::library::{Comm, IN_PROGRESS, Library, SUCCESS};
+use super::library::{Comm, Library, SUCCESS};
 use crate::Error;
 use crate::launch::{Addresses, Launch};
 use crate::peers::{CollectivePart, Movement};
@@ -80,8 +80,7 @@ struct Calls(c_int);
 impl Calls {
     fn then(&mut self, call: impl FnOnce() -> c_int) {
         if self.0 == SUCCESS {
-            // Within a group nothing is done yet, which is no error.
-            self.0 = Some(call()).filter(|result| *result != IN_PROGRESS).unwrap_or(SUCCESS);
+            self.0 = call();
         }
     }
 }

@@ -1,25 +1,26 @@
 //! `NcclGroup`: one rank's part in the collectives of a group of ranks.
 //!
-//! Calls of NCCL return before they are done. Whoever waits for one looks at the same time whether
-//! all ranks live. Invariant: once a call has failed, the group is aborted, which ends what NCCL
-//! still runs on the device, and every later call fails.
+//! A call of NCCL takes a collective over within microseconds, and blocks only where another rank
+//! is missed. A thread of the group (`Watch`) looks at calls that take longer, and aborts the group
+//! if a rank has ended or the patience is over. Calls that return at once would need no such
+//! thread, but NCCL starts one for each of them, which costs a tenth of a millisecond. Invariant:
+//! once a call has failed, the group is aborted, which ends what NCCL still runs on the device, and
+//! every later call fails.
 
-use super::library::{Comm, Config, IN_PROGRESS, Library, SUCCESS, UniqueId};
+use super::library::{Comm, IN_PROGRESS, Library, SUCCESS, UniqueId};
+use super::watch::{Handle, Watch};
 use crate::{Device, Error, Library as Named};
 use overdrive_ir::{Communicator, Exchange, RankError};
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wait begins with looks one after another: NCCL takes a collective over within some
-/// microseconds, and a plan has tens of them.
-const EAGER: Duration = Duration::from_micros(200);
+/// Between two looks at the other ranks.
+const LOOK: Duration = Duration::from_millis(1);
 
-/// Between two looks at what is under way.
-const LOOK: Duration = Duration::from_micros(50);
-
-/// How long the end of another rank may take to be heard of, once NCCL has failed.
+/// How long the end of another rank may take to be heard of, once NCCL has failed. Also how long
+/// the last bytes to other ranks may take.
 const HEARD: Duration = Duration::from_secs(5);
 
 /// One rank of one group.
@@ -27,17 +28,13 @@ pub(super) struct NcclGroup {
     library: &'static Library,
     device: Arc<Device>,
     communicator: Arc<dyn Communicator>,
-    comm: Mutex<Handle>,
+    watch: Watch,
+    /// One call at a time.
+    turn: Mutex<()>,
     /// This rank's position in the group.
     pub(super) position: usize,
     pub(super) ranks: usize,
 }
-
-/// A communicator of NCCL; null once it was aborted.
-struct Handle(Comm);
-
-// SAFETY: NCCL's communicators may be used from any thread, one at a time, which the mutex sees to.
-unsafe impl Send for Handle {}
 
 impl std::fmt::Debug for NcclGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,15 +54,12 @@ impl NcclGroup {
         let position = members.iter().position(|&r| r == rank).expect("a rank is in its group");
         device.context().bind_to_thread()?;
         let mut id = UniqueId([0; UniqueId::BYTES]);
-        let failed = |call, result| Error::Nccl {
-            call,
-            message: library.words(result, std::ptr::null_mut()),
-        };
         if position == 0 {
             // SAFETY: the pointer is to an id that outlives the call.
             let result = unsafe { (library.get_unique_id)(&raw mut id) };
             if result != SUCCESS {
-                return Err(failed("ncclGetUniqueId", result));
+                let message = library.words(result);
+                return Err(Error::Nccl { call: "ncclGetUniqueId", message });
             }
         }
         let bytes = if position == 0 { &id.0[..] } else { &[] };
@@ -77,109 +71,65 @@ impl NcclGroup {
             }
         })?;
         let id = UniqueId(shown.expect("the first member shows an id"));
-        let mut comm: Comm = std::ptr::null_mut();
-        let mut config = Config::not_blocking();
         let (ranks, own) = (members.len() as c_int, position as c_int);
-        // SAFETY: the pointers are to what outlives the call, and the device's context is current.
-        let result = unsafe { (library.init_rank)(&raw mut comm, ranks, id, own, &raw mut config) };
-        if comm.is_null() {
-            return Err(failed("ncclCommInitRankConfig", result));
-        }
-        let group = Self {
+        let handle = joined(library, device, communicator.as_ref(), (id, ranks, own))?;
+        Ok(Self {
             library,
             device: Arc::clone(device),
             communicator: Arc::clone(communicator),
-            comm: Mutex::new(Handle(comm)),
+            watch: Watch::start(library, Arc::clone(communicator), handle),
+            turn: Mutex::default(),
             position,
             ranks: members.len(),
-        };
-        group.call("ncclCommInitRankConfig", |_, _| result)?;
-        Ok(group)
+        })
     }
 
-    fn handle(&self) -> MutexGuard<'_, Handle> {
-        self.comm.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes calls of NCCL and waits until it has taken them over; `name` is for errors.
+    /// Makes calls of NCCL, which take over what they are to do; `name` is for errors.
     pub(super) fn call(
         &self,
         name: &'static str,
         calls: impl FnOnce(&Library, Comm) -> c_int,
     ) -> Result<(), Error> {
-        let mut handle = self.handle();
-        self.alive(&handle)?;
-        let result = calls(self.library, handle.0);
-        let settled = self.settle(&handle, (name, result));
-        if settled.is_err() {
-            self.abort_handle(&mut handle);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let patience = self.communicator.patience();
+        let Some(comm) = self.watch.begin(patience) else { return Err(self.aborted()) };
+        let result = calls(self.library, comm);
+        let is_late = self.watch.end();
+        if result == SUCCESS && !is_late {
+            return Ok(());
         }
-        settled
+        self.watch.abort();
+        match is_late {
+            true => Err(late(self.communicator.as_ref(), name)),
+            false => Err(self.failed(name, result)),
+        }
     }
 
     /// Errs where NCCL, working on by itself, has failed.
     pub(super) fn check(&self) -> Result<(), Error> {
-        // Whoever holds it makes a call, which finds the same.
-        let Ok(handle) = self.comm.try_lock() else { return Ok(()) };
-        self.alive(&handle)?;
-        match self.state(&handle) {
-            SUCCESS | IN_PROGRESS => Ok(()),
-            failed => Err(self.failed("a collective", failed, &handle)),
+        match self.watch.state() {
+            None => Err(self.aborted()),
+            Some(SUCCESS | IN_PROGRESS) => Ok(()),
+            Some(failed) => Err(self.failed("a collective", failed)),
         }
     }
 
     /// Ends what is under way; no later call succeeds.
     pub(super) fn abort(&self) {
-        self.abort_handle(&mut self.handle());
-    }
-
-    fn abort_handle(&self, handle: &mut Handle) {
-        let comm = std::mem::replace(&mut handle.0, std::ptr::null_mut());
-        if !comm.is_null() && self.device.context().bind_to_thread().is_ok() {
-            // SAFETY: the communicator is one, and nobody uses it any more.
-            unsafe { (self.library.abort)(comm) };
+        if self.device.context().bind_to_thread().is_ok() {
+            self.watch.abort();
         }
     }
 
-    fn alive(&self, handle: &Handle) -> Result<(), Error> {
-        if handle.0.is_null() {
-            self.communicator.check()?;
-            let message = "an earlier collective has failed; start all ranks again".to_owned();
-            return Err(Error::Nccl { call: "a collective", message });
-        }
-        Ok(())
-    }
-
-    /// NCCL's state of the communicator.
-    fn state(&self, handle: &Handle) -> c_int {
-        let mut state = SUCCESS;
-        // SAFETY: the communicator lives, and the pointer is to an integer that outlives the call.
-        let result = unsafe { (self.library.async_error)(handle.0, &raw mut state) };
-        if result == SUCCESS { state } else { result }
-    }
-
-    fn settle(&self, handle: &Handle, (name, result): (&'static str, c_int)) -> Result<(), Error> {
-        let mut now = result;
-        let begun = Instant::now();
-        while now == IN_PROGRESS {
-            let waited = begun.elapsed();
-            if waited < EAGER {
-                std::hint::spin_loop();
-            } else {
-                self.communicator.check()?;
-                if waited >= self.communicator.patience() {
-                    return Err(late(self.communicator.as_ref(), name));
-                }
-                thread::sleep(LOOK);
-            }
-            now = self.state(handle);
-        }
-        if now == SUCCESS { Ok(()) } else { Err(self.failed(name, now, handle)) }
+    fn aborted(&self) -> Error {
+        let message = "an earlier collective has failed; start all ranks again".to_owned();
+        let of_group = Error::Nccl { call: "a collective", message };
+        self.communicator.check().map_or_else(Error::from, |()| of_group)
     }
 
     /// Why NCCL has failed: a rank that ended, if one did, else what NCCL says.
-    fn failed(&self, call: &'static str, result: c_int, handle: &Handle) -> Error {
-        let message = self.library.words(result, handle.0);
+    fn failed(&self, call: &'static str, result: c_int) -> Error {
+        let message = self.library.words(result);
         let deadline = Instant::now() + HEARD;
         while Instant::now() < deadline {
             if let Err(error) = self.communicator.check() {
@@ -188,6 +138,42 @@ impl NcclGroup {
             thread::sleep(LOOK);
         }
         Error::Nccl { call, message }
+    }
+}
+
+/// A communicator of all members, who are asked for at the same time. NCCL joins them on a thread
+/// of its own: should a member never come, that thread is left behind.
+fn joined(
+    library: &'static Library,
+    device: &Arc<Device>,
+    communicator: &dyn Communicator,
+    (id, ranks, own): (UniqueId, c_int, c_int),
+) -> Result<Handle, Error> {
+    const CALL: &str = "ncclCommInitRank";
+    let (answer, answers) = mpsc::channel();
+    let context = Arc::clone(device.context());
+    thread::spawn(move || {
+        let mut comm: Comm = std::ptr::null_mut();
+        let bound = context.bind_to_thread();
+        // SAFETY: the pointer is to what outlives the call, and the device's context is current.
+        let result = bound.map(|()| unsafe { (library.init_rank)(&raw mut comm, ranks, id, own) });
+        // Nobody waits any more only where another rank has failed.
+        drop(answer.send((result, Handle(comm))));
+    });
+    let begun = Instant::now();
+    loop {
+        match answers.recv_timeout(LOOK) {
+            Ok((Ok(SUCCESS), handle)) => return Ok(handle),
+            Ok((Ok(result), _)) => {
+                communicator.check()?;
+                return Err(Error::Nccl { call: CALL, message: library.words(result) });
+            }
+            Ok((Err(error), _)) => return Err(error.into()),
+            Err(_) => communicator.check()?,
+        }
+        if begun.elapsed() >= communicator.patience() {
+            return Err(late(communicator, CALL));
+        }
     }
 }
 
@@ -218,24 +204,13 @@ impl From<RankError> for Error {
 impl Drop for NcclGroup {
     /// If nothing failed, data that other ranks may still need is sent first.
     fn drop(&mut self) {
-        let mut handle = self.handle();
-        let is_well = !handle.0.is_null()
-            && self.communicator.check().is_ok()
-            && self.device.context().bind_to_thread().is_ok();
-        if is_well {
-            // SAFETY: the communicator lives.
-            let mut state = unsafe { (self.library.finalize)(handle.0) };
-            let deadline = Instant::now() + HEARD;
-            while state == IN_PROGRESS && Instant::now() < deadline {
-                thread::sleep(LOOK);
-                state = self.state(&handle);
-            }
-            if state == SUCCESS {
-                // SAFETY: the communicator is done with, and nobody uses it any more.
-                unsafe { (self.library.destroy)(handle.0) };
-                handle.0 = std::ptr::null_mut();
-            }
-        }
-        self.abort_handle(&mut handle);
+        let bound = self.device.context().bind_to_thread();
+        let is_well = bound.is_ok() && self.communicator.check().is_ok();
+        let comm = is_well.then(|| self.watch.begin(HEARD)).flatten();
+        // SAFETY: the communicator lives: only `abort` ends it, which tells a call that is under
+        // way.
+        let finalized = comm.map(|comm| unsafe { (self.library.finalize)(comm) });
+        let is_done = !self.watch.end() && finalized == Some(SUCCESS);
+        self.watch.stop(is_done);
     }
 }

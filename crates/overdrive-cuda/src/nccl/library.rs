@@ -21,31 +21,7 @@ impl UniqueId {
     pub(super) const BYTES: usize = 128;
 }
 
-/// The beginning of `ncclConfig_t`: what version 2.14 knew. Later versions take what is missing to
-/// be unset.
-#[repr(C)]
-pub(super) struct Config {
-    size: usize,
-    magic: u32,
-    version: u32,
-    blocking: c_int,
-    unset: c_int,
-}
-
-impl Config {
-    /// Calls return at once, so that their callers can look after the other ranks.
-    pub(super) fn not_blocking() -> Self {
-        Self {
-            size: size_of::<Self>(),
-            magic: 0xcafe_beef,
-            version: 21_400,
-            blocking: 0,
-            unset: c_int::MIN,
-        }
-    }
-}
-
-/// Results of its functions.
+/// Results of its functions. The second is a state of a communicator alone.
 pub(super) const SUCCESS: c_int = 0;
 pub(super) const IN_PROGRESS: c_int = 7;
 
@@ -58,8 +34,7 @@ pub(super) struct Library {
     get_error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     get_last_error: unsafe extern "C" fn(Comm) -> *const c_char,
     pub(super) get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
-    pub(super) init_rank:
-        unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> c_int,
+    pub(super) init_rank: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int) -> c_int,
     pub(super) async_error: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
     pub(super) finalize: unsafe extern "C" fn(Comm) -> c_int,
     pub(super) destroy: unsafe extern "C" fn(Comm) -> c_int,
@@ -131,7 +106,7 @@ impl Library {
             get_error_string: find!("ncclGetErrorString"),
             get_last_error: find!("ncclGetLastError"),
             get_unique_id: find!("ncclGetUniqueId"),
-            init_rank: find!("ncclCommInitRankConfig"),
+            init_rank: find!("ncclCommInitRank"),
             async_error: find!("ncclCommGetAsyncError"),
             finalize: find!("ncclCommFinalize"),
             destroy: find!("ncclCommDestroy"),
@@ -148,10 +123,12 @@ impl Library {
     }
 
     /// The library's text for a result, and its last error.
-    pub(super) fn words(&self, result: c_int, comm: Comm) -> String {
-        // SAFETY: both give texts that the library owns, of any result and communicator.
+    pub(super) fn words(&self, result: c_int) -> String {
+        // SAFETY: both give texts that the library owns, of any result. The last error is the
+        // process's: no communicator is looked at.
         let [what, why] = unsafe {
-            [(self.get_error_string)(result), (self.get_last_error)(comm)].map(|text| {
+            let last = (self.get_last_error)(std::ptr::null_mut());
+            [(self.get_error_string)(result), last].map(|text| {
                 if text.is_null() {
                     String::new()
                 } else {

@@ -13,6 +13,7 @@ mod library;
 mod measure;
 mod plan_ranks;
 mod ranks;
+mod watch;
 
 pub(crate) use compile::compile;
 pub(crate) use library::{FILE, version};

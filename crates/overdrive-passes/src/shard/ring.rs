@@ -166,7 +166,11 @@ type Merge = for<'b> fn(&[Expr<'b>], &[Expr<'b>]) -> Vec<Expr<'b>>;
 /// A chunk of those that a rank works on.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Chunk {
-    /// The only one, or that of the front.
+    /// The one that the rank holds anyway.
+    Kept,
+    /// The one that it has from another rank, under a causal mask.
+    Swapped,
+    /// That of the front.
     Low,
     /// That of the back.
     High,
@@ -201,13 +205,13 @@ impl<'b> Ring<'b, '_> {
                 keys = self.turned(&keys);
             }
             for call @ (of_queries, of_keys, _) in self.calls(turn) {
-                let q = self.get(&queries, of_queries)[0];
-                let kv = self.get(&keys, of_keys);
+                let q = self.get(&queries, (of_queries, 0))[0];
+                let kv = self.get(&keys, (of_keys, turn));
                 let (attention, captures) = self.call(call, turn, [q, kv[0]].map(|x| x.size(TIME)));
                 let regions = self.functions.clone();
                 let [out, lse] = q.attention_with([kv[0], kv[1]], attention, regions, &captures);
                 let part = vec![out.convert(lse.dtype()), lse];
-                self.add(&mut found, of_queries, part, merged);
+                self.add(&mut found, (of_queries, 0), part, merged);
             }
         }
         self.joined(&found)
@@ -229,16 +233,16 @@ impl<'b> Ring<'b, '_> {
                 (keys, of_keys) = (self.turned(&keys), self.turned(&of_keys));
             }
             for call @ (which_rows, which_keys, _) in self.calls(turn) {
-                let row = self.get(&rows, which_rows);
-                let kv = self.get(&keys, which_keys);
+                let row = self.get(&rows, (which_rows, 0));
+                let kv = self.get(&keys, (which_keys, turn));
                 let (attention, captures) =
                     self.call(call, turn, [row[0], kv[0]].map(|x| x.size(TIME)));
                 let operands = [&[row[0], kv[0], kv[1]], &row[1..], &captures].concat();
                 let grad = AttentionGrad { attention };
                 let results = self.b.node(grad, &operands, self.functions.clone());
                 let results: Vec<Expr<'b>> = results.iter().map(|x| x.convert(wide)).collect();
-                self.add(&mut of_rows, which_rows, results[..1].to_vec(), summed);
-                self.add(&mut of_keys, which_keys, results[1..3].to_vec(), summed);
+                self.add(&mut of_rows, (which_rows, 0), results[..1].to_vec(), summed);
+                self.add(&mut of_keys, (which_keys, turn), results[1..3].to_vec(), summed);
                 of_captures = match of_captures.is_empty() {
                     true => results[3..].to_vec(),
                     false => summed(&of_captures, &results[3..]),
@@ -259,14 +263,15 @@ impl<'b> Ring<'b, '_> {
         self.attention.mask == Mask::Causal
     }
 
-    /// The products of chunks that a rank computes after so many turns.
+    /// The products of chunks that a rank computes after so many turns. The first needs none of the
+    /// other ranks, so that chunks are swapped meanwhile.
     fn calls(&self, turn: usize) -> Vec<Call> {
         let turned = Chunk::Turned(turn);
         match (self.is_causal(), turn) {
-            (false, _) => vec![(Chunk::Low, Chunk::Low, Mask::Full)],
+            (false, _) => vec![(Chunk::Kept, Chunk::Kept, Mask::Full)],
             (true, 0) => vec![
-                (Chunk::Low, Chunk::Low, Mask::Causal),
-                (Chunk::High, Chunk::High, Mask::Causal),
+                (Chunk::Kept, Chunk::Kept, Mask::Causal),
+                (Chunk::Swapped, Chunk::Swapped, Mask::Causal),
                 (Chunk::High, Chunk::Low, Mask::Full),
             ],
             // All of the back sees all of any front. The own front sees the front of a rank further
@@ -283,15 +288,17 @@ impl<'b> Ring<'b, '_> {
         if self.functions.is_empty() {
             return (attention, vec![]);
         }
-        // The chunk of the rank `of`, as this rank's turn chooses it.
-        let start = |rank: usize, of: usize, chunk: Chunk| match (self.is_causal(), chunk) {
-            (false, _) => of,
-            (true, Chunk::Turned(_)) if self.is_before(rank, turn) => self.chunk(of, Chunk::Low),
-            (true, Chunk::Turned(_)) => self.chunk(of, Chunk::High),
-            (true, chunk) => self.chunk(of, chunk),
+        // The chunk that the rank has, after so many turns.
+        let start = |rank: usize, turn: usize, chunk: Chunk| {
+            let of = self.source(rank, turn);
+            match (self.is_causal(), self.is_kept(rank, (chunk, turn))) {
+                (false, _) => of,
+                (true, true) => 2 * of,
+                (true, false) => 2 * self.count - 1 - 2 * of,
+            }
         };
-        let first_query = self.number(|rank| sizes[0] * start(rank, rank, queries));
-        let first_key = self.number(|rank| sizes[1] * start(rank, self.source(rank, turn), keys));
+        let first_query = self.number(|rank| sizes[0] * start(rank, 0, queries));
+        let first_key = self.number(|rank| sizes[1] * start(rank, turn, keys));
         (attention, [self.captures.as_slice(), &[first_query, first_key]].concat())
     }
 
@@ -300,20 +307,27 @@ impl<'b> Ring<'b, '_> {
         (rank + self.count - turns) % self.count
     }
 
-    /// The number of a rank's chunk of the front or of the back.
-    fn chunk(&self, rank: usize, chunk: Chunk) -> usize {
-        let low = (2 * rank).min(2 * self.count - 1 - 2 * rank);
-        if chunk == Chunk::Low { low } else { 2 * self.count - 1 - low }
-    }
-
-    /// True where the even chunk, which a rank keeps, is the one of the front.
-    fn keeps_low(&self, rank: usize) -> bool {
-        self.chunk(rank, Chunk::Low) == 2 * rank
+    /// The number of a rank's chunk of the front.
+    fn front(&self, rank: usize) -> usize {
+        (2 * rank).min(2 * self.count - 1 - 2 * rank)
     }
 
     /// Whether the keys after some turns are from before a rank's own front.
     fn is_before(&self, rank: usize, turns: usize) -> bool {
-        self.chunk(self.source(rank, turns), Chunk::Low) < self.chunk(rank, Chunk::Low)
+        self.front(self.source(rank, turns)) < self.front(rank)
+    }
+
+    /// Whether a chunk of those that a rank has after some turns is the one that their owner keeps.
+    fn is_kept(&self, rank: usize, (which, turns): (Chunk, usize)) -> bool {
+        let owner = self.source(rank, turns);
+        let keeps_low = self.front(owner) == 2 * owner;
+        match which {
+            Chunk::Kept => true,
+            Chunk::Swapped => false,
+            Chunk::Low => keeps_low,
+            Chunk::High => !keeps_low,
+            Chunk::Turned(turn) => self.is_before(rank, turn) == keeps_low,
+        }
     }
 
     /// A number of this rank.
@@ -334,28 +348,32 @@ impl<'b> Ring<'b, '_> {
         yes.iter().zip(no).map(|(yes, no)| self.pick(&of, [*yes, *no])).collect()
     }
 
-    /// The tensors of a chunk.
-    fn get(&self, chunks: &[Vec<Expr<'b>>], which: Chunk) -> Vec<Expr<'b>> {
-        match which {
-            Chunk::Low => chunks[0].clone(),
-            Chunk::High => chunks[1].clone(),
-            Chunk::Turned(turn) => {
-                self.picked(|rank| self.is_before(rank, turn), [&chunks[0], &chunks[1]])
-            }
+    /// The tensors of a chunk of those that a rank has after some turns.
+    fn get(&self, chunks: &[Vec<Expr<'b>>], which: (Chunk, usize)) -> Vec<Expr<'b>> {
+        match which.0 {
+            Chunk::Kept => chunks[0].clone(),
+            Chunk::Swapped => chunks[1].clone(),
+            _ => self.picked(|rank| self.is_kept(rank, which), [&chunks[0], &chunks[1]]),
         }
     }
 
     /// Merges a part into what a chunk has so far.
-    fn add(&self, chunks: &mut [Vec<Expr<'b>>], which: Chunk, part: Vec<Expr<'b>>, merge: Merge) {
+    fn add(
+        &self,
+        chunks: &mut [Vec<Expr<'b>>],
+        which: (Chunk, usize),
+        part: Vec<Expr<'b>>,
+        merge: Merge,
+    ) {
         let so_far = self.get(chunks, which);
         let sum = if so_far.is_empty() { part } else { merge(&so_far, &part) };
-        match which {
-            Chunk::Low => chunks[0] = sum,
-            Chunk::High => chunks[1] = sum,
-            Chunk::Turned(turn) => {
-                let is_low = |rank| self.is_before(rank, turn);
-                let low = self.picked(is_low, [&sum, &chunks[0]]);
-                (chunks[0], chunks[1]) = (low, self.picked(is_low, [&chunks[1], &sum]));
+        match which.0 {
+            Chunk::Kept => chunks[0] = sum,
+            Chunk::Swapped => chunks[1] = sum,
+            _ => {
+                let is_kept = |rank| self.is_kept(rank, which);
+                let kept = self.picked(is_kept, [&sum, &chunks[0]]);
+                (chunks[0], chunks[1]) = (kept, self.picked(is_kept, [&chunks[1], &sum]));
             }
         }
     }
@@ -375,27 +393,24 @@ impl<'b> Ring<'b, '_> {
         self.permuted(x, |rank| self.count - 1 - rank)
     }
 
-    /// The chunks that a rank works on, from its part of the sequence.
+    /// The chunks that a rank works on, from its part of the sequence: the one that it keeps, and
+    /// the one that it swaps for another.
     fn chunks(&self, all: &[Expr<'b>]) -> Vec<Vec<Expr<'b>>> {
         if !self.is_causal() {
             return vec![all.to_vec()];
         }
         let half = all[0].size(TIME) / 2;
-        let even: Vec<Expr<'b>> = all.iter().map(|x| x.slice_axis(TIME, 0, half)).collect();
-        let odd = all.iter().map(|x| self.swapped(x.slice_axis(TIME, half, 2 * half)));
-        let odd: Vec<Expr<'b>> = odd.collect();
-        let keeps_low = |rank| self.keeps_low(rank);
-        vec![self.picked(keeps_low, [&even, &odd]), self.picked(keeps_low, [&odd, &even])]
+        let even = all.iter().map(|x| x.slice_axis(TIME, 0, half)).collect();
+        let odd = all.iter().map(|x| self.swapped(x.slice_axis(TIME, half, 2 * half))).collect();
+        vec![even, odd]
     }
 
     /// A rank's part of the sequence, from the chunks that it worked on.
     fn joined(&self, chunks: &[Vec<Expr<'b>>]) -> Vec<Expr<'b>> {
-        let [low, high] = chunks else { return chunks[0].clone() };
-        let keeps_low = |rank| self.keeps_low(rank);
-        let (even, odd) =
-            (self.picked(keeps_low, [low, high]), self.picked(keeps_low, [high, low]));
-        let join =
-            |(even, odd): (Expr<'b>, Expr<'b>)| self.b.concat(&[even, self.swapped(odd)], TIME);
-        even.into_iter().zip(odd).map(join).collect()
+        let [kept, other] = chunks else { return chunks[0].clone() };
+        let join = |(kept, other): (&Expr<'b>, &Expr<'b>)| {
+            self.b.concat(&[*kept, self.swapped(*other)], TIME)
+        };
+        kept.iter().zip(other).map(join).collect()
     }
 }

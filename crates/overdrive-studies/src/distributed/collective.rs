@@ -1,7 +1,9 @@
 //! One collective of a message of some bytes: what parallel training rests on.
 //!
 //! Messages are whole numbers in f32, whose sums are exact in any order. A message is a matrix with
-//! rows of 512 bytes, of which each output keeps the order, so that some rows stand for all.
+//! rows of 512 bytes, of which each output keeps the order, so that some rows stand for all. Of a
+//! ring only the rows at both ends are an output. What the collective writes is then the plan's
+//! own, as in a model, where copies between devices may write it.
 
 use super::joint::{Joint, Judge, Split, of_graph};
 use overdrive_bench::case::Workload;
@@ -71,7 +73,17 @@ impl Collective {
         let b = Builder::new(self.kind.name());
         let x = b.input("x", TensorType::new(DType::F32, [rows, COLUMNS]));
         let channel = Channel { id: b.channel(), group: Mesh::new([(AXIS, ranks)]) };
-        b.output("y", b.op1(self.kind.prim(channel), &[x]));
+        let y = b.op1(self.kind.prim(channel), &[x]);
+        b.output(
+            "y",
+            match self.kind {
+                CollectiveKind::Ring => {
+                    let ends = [0, rows - 1].map(|row| y.slice_axis(0, row, row + 1));
+                    b.concat(&ends, 0)
+                }
+                _ => y,
+            },
+        );
         b.finish().map_err(of_graph)
     }
 }

@@ -52,7 +52,7 @@ impl Ours<'_> {
             member.input_rows(&[0, last])
         })?;
         let outputs = self.team.ask(move |member| {
-            let count = member.rows_of_input(0);
+            let count = member.rows_of_output(0) / blocks;
             let ends = (0..blocks).flat_map(|block| [block * count, (block + 1) * count - 1]);
             member.outputs(Some(&ends.collect::<Vec<_>>()))
         })?;

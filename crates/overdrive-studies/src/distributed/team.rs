@@ -132,6 +132,12 @@ impl Member {
         graph.ty(graph.inputs()[input].value).sizes()[0]
     }
 
+    /// Rows of an output.
+    pub(super) fn rows_of_output(&self, output: usize) -> usize {
+        let graph = &self.work.graph;
+        graph.ty(graph.outputs()[output].value).sizes()[0]
+    }
+
     /// Time of all collectives in each of so many calls, in nanoseconds, hidden behind other work
     /// or not.
     pub(super) fn collectives_ns(&mut self, calls: u32) -> Result<Vec<f64>, Failure> {
