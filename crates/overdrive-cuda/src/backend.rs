@@ -13,7 +13,7 @@ use crate::{Device, Error, gemm, joined, kernels};
 use overdrive_ir::plan::{Plan, Space, Step, StepKind};
 use overdrive_ir::{
     Backend, BackendError, Buffer, Call, Choice, Communicator, DType, Decline, Description,
-    Executable, Graph, Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
+    Executable, Graph, Init, Kernel, MemorySpace, Mode, Peaks, Target, Tensor, TensorType, Tuning,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -208,6 +208,14 @@ impl Backend for CudaBackend {
         self.upload_to(tensor, Space::MAIN)
     }
 
+    /// Zeros never lie on the host: moments are zeros, and twice as many bytes as parameters.
+    fn initial(&self, init: &Init, name: &str, ty: &TensorType) -> Result<Buffer, BackendError> {
+        match init.is_zero(ty.dtype) {
+            true => self.filled(ty, 0),
+            false => self.upload(&init.tensor(name, ty)),
+        }
+    }
+
     fn upload_to(&self, tensor: &Tensor, space: Space) -> Result<Buffer, BackendError> {
         let mut block = self.block(tensor.ty(), space)?;
         self.copy_in(tensor, &mut block)?;
@@ -234,12 +242,8 @@ impl Backend for CudaBackend {
     }
 
     fn output(&self, ty: &TensorType) -> Result<Buffer, BackendError> {
-        let allocating = |e: Error| e.during(format!("allocating {ty}"));
-        let bytes = DeviceBytes::new(&self.device, ty.bytes()).map_err(allocating)?;
         // All ones is a NaN in every float format that has one.
-        bytes.fill(0xFF).map_err(|e| e.during(format!("filling {ty}")))?;
-        let memory = Box::new(CudaMemory::new(SpaceBytes::Device(bytes)));
-        Ok(Buffer { ty: ty.clone(), memory })
+        self.filled(ty, 0xFF)
     }
 
     fn write(&self, buffer: &mut Buffer, tensor: &Tensor) -> Result<(), BackendError> {
@@ -302,6 +306,15 @@ impl CudaBackend {
             },
             Refusal::Failed(error) => error.during(format!("`{op}` at {scope}")),
         }
+    }
+
+    /// A buffer whose bytes are all the same.
+    fn filled(&self, ty: &TensorType, byte: u8) -> Result<Buffer, BackendError> {
+        let allocating = |e: Error| e.during(format!("allocating {ty}"));
+        let bytes = DeviceBytes::new(&self.device, ty.bytes()).map_err(allocating)?;
+        bytes.fill(byte).map_err(|e| e.during(format!("filling {ty}")))?;
+        let memory = Box::new(CudaMemory::new(SpaceBytes::Device(bytes)));
+        Ok(Buffer { ty: ty.clone(), memory })
     }
 
     fn block(&self, ty: &TensorType, space: Space) -> Result<SpaceBytes, BackendError> {

@@ -171,24 +171,32 @@ fn expected(case: &Case, ranks: usize, calls: usize) -> Vec<Vec<Vec<Tensor>>> {
     results.into_iter().map(|of_rank: Result<_, BackendError>| of_rank.unwrap()).collect()
 }
 
-/// Fails unless all ranks have exactly the CPU's bytes, by copies where the tuning says so.
-fn is_exact(case: &Case, ranks: usize, (mode, tuning): (Mode, &Tuning), calls: usize) {
-    let expected = expected(case, ranks, calls);
+/// Fails unless all ranks have exactly the CPU's bytes, by copies where the tuning says so. The ranks
+/// meet once for all cases, which takes longer than a case.
+fn are_exact(cases: &[Case], ranks: usize, (mode, tuning): (Mode, &Tuning), calls: usize) {
     let found = run(&mesh(ranks), PATIENCE, |rank| {
         let backend = on_gpu(&rank)?;
-        called(&backend, (&case.graph, mode, tuning), (rank.rank(), calls))
+        let of_case =
+            |case: &Case| called(&backend, (&case.graph, mode, tuning), (rank.rank(), calls));
+        cases.iter().map(of_case).collect::<Result<Vec<_>, BackendError>>()
     });
+    let found: Vec<Vec<Called>> = found
+        .into_iter()
+        .map(|of_rank| of_rank.unwrap_or_else(|e| panic!("in {mode}: {e}")))
+        .collect();
     let by_copies = tuning.choices.values().any(|choice| choice.candidate == "copies");
-    for (rank, (expected, found)) in expected.iter().zip(found).enumerate() {
-        let (found, declined) = found.unwrap_or_else(|e| panic!("{} in {mode}: {e}", case.name));
-        for (call, (expected, found)) in expected.iter().zip(&found).enumerate() {
-            assert!(expected == found, "{} in {mode}: rank {rank}, call {call}", case.name);
-        }
-        if by_copies {
-            let rings = case.graph.outputs().len();
-            assert_eq!(declined.len(), rings, "{}: {declined:?}", case.name);
-            for reason in &declined {
-                assert!(reason.contains("no fixed address"), "{}: {reason}", case.name);
+    for (index, case) in cases.iter().enumerate() {
+        for (rank, expected) in expected(case, ranks, calls).iter().enumerate() {
+            let (found, declined) = &found[rank][index];
+            for (call, (expected, found)) in expected.iter().zip(found).enumerate() {
+                assert!(expected == found, "{} in {mode}: rank {rank}, call {call}", case.name);
+            }
+            if by_copies {
+                let rings = case.graph.outputs().len();
+                assert_eq!(declined.len(), rings, "{}: {declined:?}", case.name);
+                for reason in declined {
+                    assert!(reason.contains("no fixed address"), "{}: {reason}", case.name);
+                }
             }
         }
     }
@@ -199,10 +207,8 @@ fn copies_move_the_bytes_that_the_cpu_moves() {
     let Some(ranks) = ranks() else { return };
     let by_copies = always("copies", ranks);
     for bytes in [ranks, 1001, 65_537, (3 << 20) + 5] {
-        for case in cases(ranks, bytes) {
-            for mode in [Mode::Compile, Mode::Graph] {
-                is_exact(&case, ranks, (mode, &by_copies), 3);
-            }
+        for mode in [Mode::Compile, Mode::Graph] {
+            are_exact(&cases(ranks, bytes), ranks, (mode, &by_copies), 3);
         }
     }
 }
@@ -210,10 +216,9 @@ fn copies_move_the_bytes_that_the_cpu_moves() {
 #[test]
 fn the_timed_choice_and_nccl_move_the_same() {
     let Some(ranks) = ranks() else { return };
-    for case in cases(ranks, (1 << 20) + 3) {
-        is_exact(&case, ranks, (Mode::Compile, &Tuning::default()), 2);
-        is_exact(&case, ranks, (Mode::Compile, &always("nccl", ranks)), 2);
-    }
+    let cases = cases(ranks, (1 << 20) + 3);
+    are_exact(&cases, ranks, (Mode::Compile, &Tuning::default()), 2);
+    are_exact(&cases, ranks, (Mode::Compile, &always("nccl", ranks)), 2);
 }
 
 /// Ranks that remember different choices are at no odds: all take the timed one.
@@ -237,9 +242,7 @@ fn a_hundred_calls_with_other_data_each_do_not_race() {
     let Some(ranks) = ranks() else { return };
     let by_copies = always("copies", ranks);
     for bytes in [4097, (1 << 20) + 1] {
-        for case in cases(ranks, bytes) {
-            is_exact(&case, ranks, (Mode::Compile, &by_copies), 100);
-        }
+        are_exact(&cases(ranks, bytes), ranks, (Mode::Compile, &by_copies), 100);
     }
 }
 

@@ -9,7 +9,9 @@
 //! Long because the types of one contract are kept together.
 
 use crate::plan::{Space, Step};
-use crate::{BackendError, Description, Graph, Mode, Plan, Target, Tensor, TensorType, Tuning};
+use crate::{
+    BackendError, Description, Graph, Init, Mode, Plan, Target, Tensor, TensorType, Tuning,
+};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -125,8 +127,9 @@ impl State {
     pub fn beside(&self, graph: &Graph, backend: &dyn Backend) -> Result<Self, BackendError> {
         let mut state = State { weights: Arc::clone(&self.weights), ..State::default() };
         for declared in graph.states().iter().filter(|d| !self.weights.contains_key(&d.name)) {
-            let value = declared.init.tensor(&declared.name, graph.ty(declared.value));
-            state.buffers.insert(declared.name.clone(), backend.upload(&value)?);
+            let value =
+                backend.initial(&declared.init, &declared.name, graph.ty(declared.value))?;
+            state.buffers.insert(declared.name.clone(), value);
         }
         Ok(state)
     }
@@ -360,6 +363,10 @@ pub trait Backend: Send + Sync {
     }
     /// Copies a tensor to the device.
     fn upload(&self, tensor: &Tensor) -> Result<Buffer, BackendError>;
+    /// The value of the state `name` before the first call.
+    fn initial(&self, init: &Init, name: &str, ty: &TensorType) -> Result<Buffer, BackendError> {
+        self.upload(&init.tensor(name, ty))
+    }
     /// Copies a tensor to a memory space of the device ([`Description::spaces`]).
     fn upload_to(&self, tensor: &Tensor, space: Space) -> Result<Buffer, BackendError> {
         assert_eq!(space, Space::MAIN, "a back end with several memory spaces knows them all");

@@ -87,6 +87,9 @@ fn initial_state(
             Some(tensor) if tensor.ty() == held.whole_type(&declared.name, ty) => {
                 upload(&held.part(&declared.name, &tensor, rank))?
             }
+            None if !is_models && space == Space::MAIN => {
+                backend.initial(&declared.init, &declared.name, ty)?
+            }
             None if !is_models => upload(&draw(&declared.init, &declared.name, ty))?,
             other => {
                 let found = other.map_or("no tensor".to_owned(), |tensor| tensor.ty().to_string());

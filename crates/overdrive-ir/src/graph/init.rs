@@ -1,7 +1,7 @@
 //! Initial values of states, as data: a 6.7 B model can be planned without ever making its weights.
 
 use crate::eval::philox;
-use crate::{Shape, Tensor, TensorType};
+use crate::{DType, Shape, Tensor, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// The value of a state before the first call. Random values depend on the seed, the state's name
@@ -72,6 +72,12 @@ impl Init {
         }
     }
 
+    /// Whether each byte of such a value is 0, so that a device can fill memory with it.
+    pub fn is_zero(&self, dtype: DType) -> bool {
+        let Init::Constant(c) = self else { return false };
+        Tensor::from_f64(dtype, [1usize], &[*c]).bytes().iter().all(|&byte| byte == 0)
+    }
+
     /// Elements from `part * PART` to the next part of a random state, so that several threads can
     /// draw one state. They are equal to those of [`tensor`](Self::tensor).
     ///
@@ -97,8 +103,7 @@ impl Init {
 
 /// Zeros are never written element by element, since models hold billions of them.
 fn constant(c: f64, ty: &TensorType) -> Tensor {
-    let one = Tensor::from_f64(ty.dtype, [1usize], &[c]);
-    if one.bytes().iter().all(|&byte| byte == 0) {
+    if Init::Constant(c).is_zero(ty.dtype) {
         return Tensor::from_bytes(ty.clone(), vec![0; ty.bytes()]).expect("a zero an element");
     }
     Tensor::from_f64(ty.dtype, Shape::clone(&ty.shape), &vec![c; ty.elements()])

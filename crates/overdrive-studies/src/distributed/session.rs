@@ -39,8 +39,12 @@ const LOOKS: [usize; 3] = [6, 10, 20];
 const WARMUP: usize = 3;
 /// Longest sampling of one entrant.
 const SAMPLING_NS: u64 = 8_000_000_000;
-/// Shortest sample: the meeting of ranks before it, some ten microseconds, does not count in it.
-const SAMPLE_NS: u64 = 3_000_000;
+/// Shortest sample. A device lowers its clocks some ten milliseconds after it has begun to draw too
+/// much power. With samples of one call, the device that all entrants share had lower clocks than
+/// the others, and they waited for it.
+const SAMPLE_NS: u64 = 250_000_000;
+/// The same on a host, and where a sample is only to show that all works.
+const SHORT_SAMPLE_NS: u64 = 3_000_000;
 /// Calls whose steps are timed one by one.
 const PROFILED: u32 = 3;
 /// Share of a device's memory that entrants may plan to take together.
@@ -71,12 +75,13 @@ impl<'a> Session<'a> {
         peers: &'a RankPeers<'a>,
     ) -> Self {
         let looks = if context.sampling.is_quick() { LOOKS[..1].to_vec() } else { LOOKS.into() };
+        let is_short = context.sampling.is_quick() || !context.device().is_accelerator();
         let rules = Rules {
             warmup_min_calls: WARMUP,
             warmup_max_calls: WARMUP,
             looks,
             sampling_max_ns: SAMPLING_NS,
-            sample_min_ns: SAMPLE_NS,
+            sample_min_ns: if is_short { SHORT_SAMPLE_NS } else { SAMPLE_NS },
             seeds: 1,
             ..context.sampling.rules.clone()
         };
