@@ -49,7 +49,7 @@ pub(crate) struct Explain {
     /// The states that those ranks share out among each other, beside the batch
     #[arg(long, requires = "mesh")]
     pub shard: Option<ShardName>,
-    /// How those ranks compress gradients: int8, fp8, topk:SHARE or powersgd:RANK
+    /// How those ranks compress gradients: f32, bf16, int8, fp8, topk:SHARE or powersgd:RANK
     #[arg(long, value_name = "SCHEME", requires = "mesh")]
     pub compress: Option<Compression>,
     /// Plans for this GPU by its data sheet; none has to be there
