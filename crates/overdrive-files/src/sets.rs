@@ -1,9 +1,9 @@
 //! Sets of files that several processes write into one folder. A set takes the place of the one
 //! before at once.
 //!
-//! A folder has two sets, each a folder of its own. The manifest lists the files of one of them with
-//! their checksums, while writers fill the other. Invariant: a kill at any moment leaves the listed
-//! set whole, since the manifest is replaced by a rename after all files of the new set are there.
+//! A folder has two sets, each a folder of its own. The manifest lists the files of one of them
+//! with their checksums, while writers fill the other. Invariant: a kill at any moment leaves the
+//! listed set whole. The manifest is replaced by a rename after all files of the new set are there.
 
 use crate::checksum::Checksum;
 use crate::contents::Contents;

@@ -4,8 +4,8 @@
 //! optimizations toward training trillion parameter models", 2020). Split states of the optimizer
 //! are its stages 1 and 2. Each rank updates its part of every parameter from its part of the
 //! reduced gradient, and all gather the parameters. Split parameters are stage 3: each rank keeps
-//! its part of the matrices, and all gather them where they are read. A checkpoint says of each part
-//! where it lies in the whole, so that any number of ranks continues from it.
+//! its part of the matrices, and all gather them where they are read. A checkpoint says where each
+//! part lies in the whole, so that any number of ranks continues from it.
 //!
 //! Errors of compressed gradients differ from rank to rank. Whole, they are those of all ranks,
 //! along a dimension of their own. Their sum is what the parameters have yet to receive. So another

@@ -336,8 +336,8 @@ impl<'a> Trainer<'a> {
         self.held.whole_type(name, &self.state.buffers[name].ty)
     }
 
-    /// The states that steps have changed and that the next step needs, by name, as far as this rank
-    /// holds them.
+    /// The states that steps have changed and that the next step needs, by name, as far as this
+    /// rank holds them.
     ///
     /// # Errors
     /// When the device cannot give it.
