@@ -4,12 +4,18 @@
 //! does, where SHA-256 takes seconds for a model of a gigabyte on processors without instructions
 //! for it.
 
+use crate::{FileError, open};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes of a file that are read at a time.
+const PIECE: usize = 1 << 20;
 
 /// Size and hash of a file as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Checksum {
+pub struct Checksum {
     /// Its size.
     bytes: u64,
     /// XXH3-128 in hexadecimal, as `xxhsum -H2` prints it.
@@ -20,6 +26,24 @@ impl Checksum {
     pub(crate) fn of(bytes: &[u8]) -> Self {
         let hash = twox_hash::XxHash3_128::oneshot(bytes);
         Self { bytes: bytes.len() as u64, xxh3_128: format!("{hash:032x}") }
+    }
+
+    /// That of a file, which is read in pieces.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn of_file(path: &Path) -> Result<Self, FileError> {
+        let (mut file, mut hash) = (open(path)?, twox_hash::XxHash3_128::default());
+        let (mut bytes, mut piece) = (0, vec![0; PIECE]);
+        loop {
+            let count = file.read(&mut piece).map_err(FileError::io(path, "read"))?;
+            if count == 0 {
+                let xxh3_128 = format!("{:032x}", hash.finish_128());
+                return Ok(Self { bytes, xxh3_128 });
+            }
+            hash.write(&piece[..count]);
+            bytes += count as u64;
+        }
     }
 }
 

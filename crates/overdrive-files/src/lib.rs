@@ -18,15 +18,17 @@ mod open;
 mod place;
 mod put;
 mod room;
+mod sets;
 mod snapshot;
 mod staging;
 
 pub use about::{About, about, worked_on};
-pub use checksum::Digest;
+pub use checksum::{Checksum, Digest};
 pub use claim::give_up_places;
 pub use contents::{Contents, MANIFEST};
 pub use error::FileError;
 pub use open::{RESULTS, SETTINGS, TEXT, UNBOUNDED, beginning, open, read, read_text};
 pub use place::{Existing, Place, PlaceRequest};
 pub use room::check_room;
+pub use sets::{ListedFiles, listed_set, remove_sets};
 pub use snapshot::{is_folder_of, recovered, snapshot};

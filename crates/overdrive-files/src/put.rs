@@ -71,11 +71,12 @@ impl Place {
         self.write(MANIFEST, text.as_bytes())
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("no writer panicked")
     }
 
-    fn write(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
+    /// Replaces a file of the folder by these bytes, at once.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), FileError> {
         let (draft, path) = (self.draft(), self.target.join(name));
         let folder = path.parent().filter(|folder| *folder != self.target);
         let made = folder.map_or(Ok(()), fs::create_dir_all);

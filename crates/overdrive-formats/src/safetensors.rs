@@ -5,6 +5,10 @@
 //! the file without gap or overlap. Here its types become ours, and its errors say what was
 //! expected.
 
+mod opened;
+
+pub use opened::OpenedSafetensors;
+
 use crate::tensors::tensor;
 use crate::{FormatError, Tensors, file};
 use bytes::Bytes;
@@ -60,13 +64,13 @@ pub fn can_hold(dtype: DType) -> bool {
 /// When the file cannot be read, or is not what its header says; its size is compared before the
 /// rest is read.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
-    check_size(path)?;
+    header(path)?;
     decode(path, file::bytes(path)?)
 }
 
-/// Errs where the header does not fit the size of the file: a sparse file may claim to be larger
-/// than memory.
-fn check_size(path: &Path) -> Result<(), FormatError> {
+/// The size of the header with its length, in bytes, and what it says if it can be read. Errs where
+/// it does not fit the size of the file: a sparse file may claim to be larger than memory.
+fn header(path: &Path) -> Result<(u64, Option<Metadata>), FormatError> {
     let size =
         overdrive_files::open(path)?.metadata().map_err(FormatError::io(path, "read"))?.len();
     let start = overdrive_files::beginning(path, LENGTH)?;
@@ -75,12 +79,11 @@ fn check_size(path: &Path) -> Result<(), FormatError> {
         overdrive_files::beginning(path, LENGTH.saturating_add(header.min(LARGEST_HEADER)))?;
     // A header that cannot be read at all is told by the reader of the whole.
     let metadata = header.get(LENGTH as usize..).map(serde_json::from_slice::<Metadata>);
-    let claimed = match metadata {
-        Some(Ok(metadata)) => header.len() as u64 + metadata.data_len() as u64,
-        _ => header.len() as u64,
-    };
+    let metadata = metadata.and_then(Result::ok);
+    let data = metadata.as_ref().map_or(0, |metadata| metadata.data_len() as u64);
+    let claimed = header.len() as u64 + data;
     if claimed == size {
-        return Ok(());
+        return Ok((header.len() as u64, metadata));
     }
     match SafeTensors::deserialize(&header) {
         Err(SafeTensorError::MetadataIncompleteBuffer) | Ok(_) => {
@@ -100,15 +103,23 @@ pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatErr
     let views = SafeTensors::deserialize(&bytes).map_err(|e| damaged(path, &bytes, e))?;
     let mut tensors = Tensors::new();
     for (name, view) in views.iter() {
-        let Some(dtype) = ours(view.dtype()) else {
-            let error =
-                FormatError::damaged(path, name, "an element type known here", view.dtype());
-            return Err(error.remedy("convert this tensor to another type"));
-        };
-        let ty = TensorType::new(dtype, view.shape());
+        let ty = our_type(path, name, (view.dtype(), view.shape()))?;
         tensors.insert(name.to_owned(), tensor(path, name, ty, bytes.slice_ref(view.data()))?);
     }
     Ok(tensors)
+}
+
+/// A type in the file as ours.
+fn our_type(
+    path: &Path,
+    name: &str,
+    (dtype, shape): (Dtype, &[usize]),
+) -> Result<TensorType, FormatError> {
+    let Some(known) = ours(dtype) else {
+        let error = FormatError::damaged(path, name, "an element type known here", dtype);
+        return Err(error.remedy("convert this tensor to another type"));
+    };
+    Ok(TensorType::new(known, shape))
 }
 
 /// Writes tensors to a file, which appears whole or not at all.
@@ -117,7 +128,7 @@ pub fn write(path: &Path, tensors: &Tensors) -> Result<(), FormatError> {
 }
 
 /// The same with metadata of the file, for facts that types and shapes do not tell.
-pub(crate) fn write_described(
+pub fn write_described(
     path: &Path,
     tensors: &Tensors,
     metadata: BTreeMap<String, String>,

@@ -179,8 +179,8 @@ impl Sharded {
         part.with_shape(sizes.collect::<Vec<usize>>())
     }
 
-    /// The start of a rank's part of these sizes in the whole.
-    fn start(&self, local: &[usize], sharding: &Sharding, rank: usize) -> Vec<usize> {
+    /// The start of a rank's part of these sizes in the whole, in each dimension.
+    pub fn start(&self, local: &[usize], sharding: &Sharding, rank: usize) -> Vec<usize> {
         let position =
             |axis: &Option<Axis>| axis.as_ref().map_or(0, |axis| self.mesh.position(rank, axis));
         local.iter().zip(&sharding.split).map(|(n, axis)| n * position(axis)).collect()

@@ -5,8 +5,8 @@
 
 use overdrive_ir::{Communicator, Exchange, Mesh, RankError, agree};
 use overdrive_ranks::{Launch, join};
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,6 +258,72 @@ fn a_stopped_rank_0_is_named_too() {
     assert!(said.starts_with("rank 0 did not come to tensor in 8 s"), "{said}");
 }
 
+/// How a link fails.
+#[derive(Copy, Clone, PartialEq)]
+enum Fault {
+    /// Both ends find the connection closed.
+    Cut,
+    /// Nothing arrives any more, and nobody is told.
+    Lost,
+}
+
+/// A port whose connection to `port` fails after so many bytes to it, in the middle of a message.
+fn failing(port: u16, bytes: u64, fault: Fault) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (rank, _) = listener.accept().unwrap();
+        let first = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let (back, forth) = (first.try_clone().unwrap(), rank.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut &back, &mut &forth));
+        std::io::copy(&mut (&rank).take(bytes), &mut &first).unwrap();
+        if fault == Fault::Lost {
+            // Both connections stay open until the ranks have ended.
+            let _ = std::io::copy(&mut &rank, &mut std::io::sink());
+        }
+        let _ = first.shutdown(Shutdown::Both);
+        let _ = rank.shutdown(Shutdown::Both);
+    });
+    own
+}
+
+/// The last words of all ranks, of which rank 2 has a link that fails in its second long message.
+fn with_failing(fault: Fault, patience: &str) -> Vec<Rank> {
+    let port = free_port();
+    let link = failing(port, 5_000_000, fault);
+    let start = |rank| {
+        let port = if rank == 2 { link } else { port };
+        Rank::start(&Launch::local(rank, 4, port, "test"), &format!("shows {patience}"))
+    };
+    (0..4).map(start).collect()
+}
+
+#[test]
+fn a_connection_that_is_cut_in_a_message_names_its_rank_to_all() {
+    let mut ranks = with_failing(Fault::Cut, PATIENT);
+    for number in [0, 1, 3] {
+        let said = ranks[number].says();
+        assert!(said.starts_with("rank 2 ended, while others"), "{number}: {said}");
+    }
+    // From there it is rank 0 that has gone.
+    let said = ranks[2].says();
+    assert!(said.starts_with("rank 0 ended, while others"), "{said}");
+}
+
+#[test]
+fn a_message_that_is_lost_names_its_rank_to_all() {
+    let mut ranks = with_failing(Fault::Lost, "8000");
+    for number in [0, 1, 3] {
+        let said = ranks[number].says();
+        assert!(said.starts_with("rank 2 did not come to"), "{number}: {said}");
+    }
+}
+
 #[test]
 fn ranks_that_differ_are_told_what_both_have() {
     let mut ranks = start(4, |_| format!("differs {PATIENT}"));
@@ -301,7 +367,7 @@ fn strangers_do_not_disturb_and_other_runs_are_sent_away() {
     let launch = |rank| Launch::local(rank, 2, port, "test");
     let mut first = Rank::start(&launch(0), &format!("shows {PATIENT}"));
     let stranger = loop {
-        match std::net::TcpStream::connect(("127.0.0.1", port)) {
+        match TcpStream::connect(("127.0.0.1", port)) {
             Ok(mut stream) => {
                 stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
                 break stream;

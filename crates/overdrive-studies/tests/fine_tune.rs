@@ -164,7 +164,7 @@ impl Observer for StopAfter {
 fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
     let (backend, graph) = (CpuBackend::new(Some(1)).unwrap(), graph(&model("llama")));
     let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("checkpoint.safetensors");
+    let file = place.path().join("checkpoint");
     let text = Tokens::of_bytes("the hand and the tin. ".repeat(60).into_bytes());
     let parts = Parts::of_text(&Arc::new(text), 8).unwrap();
     let recipe =

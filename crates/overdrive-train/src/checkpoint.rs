@@ -1,17 +1,39 @@
-//! Checkpoints: everything that the next step depends on, in one safetensors file that appears
-//! whole or not at all.
+//! Checkpoints: everything that the next step depends on, in a folder of files that ranks write.
 //!
-//! States stand under `state/`, the best parameters so far under `best/`, counters under
-//! `progress/`. Two entries are JSON. `run` has the recipe and the hash of the training samples,
-//! since only a run with both may continue. `choices` says how the device computes the step. Which
-//! samples come next follows from the number of steps, so nothing of the data is kept.
+//! Each rank writes its parts of the states into a file of its own, and a state that is whole on
+//! several ranks is written once. A manifest lists the files with their checksums. It is written
+//! last, so that a kill at any moment leaves the checkpoint before. Any ranks on any mesh read the
+//! parts that they need. Which samples come next follows from the number of steps, so nothing of
+//! the data is kept.
+
+mod keeper;
+mod part_file;
+mod region;
+mod saved;
+mod whole_file;
+
+pub use saved::{SavedState, SavedStates};
+
+pub(crate) use keeper::Keeper;
+pub(crate) use part_file::{PartFile, RunFacts, StatePart, StateParts};
+pub(crate) use region::Region;
 
 use crate::{Recipe, TrainError};
-use overdrive_formats::Tensors;
-use overdrive_ir::{Choice, DType, Tensor, TensorType};
+use overdrive_files::{Checksum, Contents};
+use overdrive_ir::Choice;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::thread::{self, JoinHandle};
+use std::path::{Path, PathBuf};
+
+/// Folders of checkpoints.
+const CONTENTS: Contents = Contents::sets("a checkpoint");
+
+/// Names of states of a step in files begin so, and names of the best parameters.
+const STATE: &str = "state/";
+const BEST: &str = "best/";
+
+/// The remedy for a file that is missing or not as it was written.
+const DAMAGED: &str =
+    "bring back the file as it was, or start again without the checkpoint, which is damaged";
 
 /// How far a run is.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -30,13 +52,13 @@ impl Default for Progress {
     }
 }
 
-/// A run between two steps.
-#[derive(Clone, PartialEq, Debug, Default)]
+/// A run between two steps. Its states stay in their files until they are read.
+#[derive(Clone, Debug, Default)]
 pub struct Checkpoint {
-    /// Every state of the step's graph.
-    pub state: Tensors,
+    /// Every state that steps change.
+    pub state: SavedStates,
     /// Parameters at the smallest validation loss; empty where nothing looks for them.
-    pub best: Tensors,
+    pub best: SavedStates,
     /// How far it is.
     pub progress: Progress,
     /// How the model is trained.
@@ -45,126 +67,77 @@ pub struct Checkpoint {
     pub data: String,
     /// How the device computes the step.
     pub choices: BTreeMap<String, Choice>,
+    /// Its files with their checksums. A checkpoint of an earlier version has none.
+    pub files: BTreeMap<PathBuf, Checksum>,
 }
-
-/// Writes checkpoints while steps go on, one at a time.
-#[derive(Default)]
-pub(crate) struct Writer {
-    writing: Option<JoinHandle<Result<(), TrainError>>>,
-}
-
-impl Writer {
-    /// Starts to write one, when the one before is whole.
-    ///
-    /// # Errors
-    /// When the one before could not be written.
-    pub(crate) fn write(&mut self, checkpoint: Checkpoint, path: &Path) -> Result<(), TrainError> {
-        self.finish()?;
-        let path = path.to_owned();
-        self.writing = Some(thread::spawn(move || checkpoint.write(&path)));
-        Ok(())
-    }
-
-    /// Waits for the last one.
-    ///
-    /// # Errors
-    /// When it could not be written.
-    pub(crate) fn finish(&mut self) -> Result<(), TrainError> {
-        let join = |writing: JoinHandle<_>| match writing.join() {
-            Ok(written) => written,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        self.writing.take().map_or(Ok(()), join)
-    }
-}
-
-impl Drop for Writer {
-    /// A run that fails leaves its last checkpoint whole.
-    fn drop(&mut self) {
-        // The user is told the failure that ends the run.
-        if let Some(writing) = self.writing.take() {
-            let _ = writing.join();
-        }
-    }
-}
-
-const STATE: &str = "state/";
-const BEST: &str = "best/";
-const DONE: &str = "progress/done";
-const BEST_LOSS: &str = "progress/best_loss";
-const STALE: &str = "progress/stale";
-const RUN: &str = "run";
-const CHOICES: &str = "choices";
 
 impl Checkpoint {
-    /// Writes it.
-    ///
-    /// # Errors
-    /// When the file cannot be written; one that was there before is then untouched.
-    pub fn write(&self, path: &Path) -> Result<(), TrainError> {
-        let under = |prefix: &'static str| {
-            move |(name, t): (&String, &Tensor)| (format!("{prefix}{name}"), t.clone())
-        };
-        let mut tensors: Tensors = self.state.iter().map(under(STATE)).collect();
-        tensors.extend(self.best.iter().map(under(BEST)));
-        let count = |n: u64| Tensor::from_ints(DType::U64, [1usize], &[i128::from(n)]);
-        tensors.insert(DONE.to_owned(), count(self.progress.done));
-        tensors.insert(STALE.to_owned(), count(self.progress.stale));
-        let best = Tensor::from_f64(DType::F64, [1usize], &[self.progress.best_loss]);
-        tensors.insert(BEST_LOSS.to_owned(), best);
-        let mut text = |name: &str, json: Vec<u8>| {
-            let ty = TensorType::new(DType::U8, [json.len()]);
-            tensors.insert(name.to_owned(), Tensor::from_bytes(ty, json).expect("bytes"));
-        };
-        let plain = "recipes and choices are plain data";
-        text(RUN, serde_json::to_vec(&(&self.recipe, &self.data)).expect(plain));
-        text(CHOICES, serde_json::to_vec(&self.choices).expect(plain));
-        Ok(overdrive_formats::write(path, &tensors)?)
+    /// Whether a folder has a whole checkpoint, or a file is one of an earlier version.
+    pub fn is_at(path: &Path) -> bool {
+        // Damage is told by whoever reads it.
+        let is_whole =
+            || overdrive_files::listed_set(path, CONTENTS).map_or(true, |f| !f.is_empty());
+        if path.is_dir() { is_whole() } else { path.is_file() }
     }
 
-    /// Reads what `write` wrote.
+    /// Opens the checkpoint in a folder, or in a file of an earlier version.
     ///
     /// # Errors
-    /// When the file cannot be read, is damaged, or is no checkpoint.
+    /// When a file is missing, damaged or of another step, or is no checkpoint.
     pub fn read(path: &Path) -> Result<Self, TrainError> {
-        let mut checkpoint = Self::default();
-        let mut counters = Tensors::new();
-        for (name, tensor) in overdrive_formats::read(path)? {
-            if let Some(name) = name.strip_prefix(STATE) {
-                checkpoint.state.insert(name.to_owned(), tensor);
-            } else if let Some(name) = name.strip_prefix(BEST) {
-                checkpoint.best.insert(name.to_owned(), tensor);
+        if !path.is_dir() {
+            return whole_file::read(path);
+        }
+        let files = overdrive_files::listed_set(path, CONTENTS)?;
+        let mut found = Self::default();
+        let mut first: Option<(PathBuf, RunFacts)> = None;
+        for (name, sum) in files {
+            let file = path.join(&name);
+            let run = part_file::read(&file, &mut found).map_err(|error| missing(error, &file))?;
+            if let Some((first, expected)) = &first {
+                part_file::check_same((&file, &run), (first, expected))?;
             } else {
-                counters.insert(name, tensor);
+                first = Some((file.clone(), run));
+            }
+            found.files.insert(file, sum);
+        }
+        let Some((_, run)) = first else {
+            let expected = "a checkpoint that `train` wrote";
+            let remedy = "start again without --resume";
+            return Err(TrainError::invalid(path.display(), expected, "no whole one", remedy));
+        };
+        for (name, saved) in found.state.iter().chain(&found.best) {
+            saved.check(name, path)?;
+        }
+        let Self { state, best, files, .. } = found;
+        Ok(Self { state, best, files, ..run.checkpoint() })
+    }
+
+    /// Removes the checkpoint at a path, if there is one.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn remove(path: &Path) -> Result<(), TrainError> {
+        if path.is_dir() {
+            return Ok(overdrive_files::remove_sets(path, CONTENTS)?);
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(TrainError::io(path, "remove")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Errs unless files are as they were written. Of `count` ranks each looks at some of them.
+    pub(crate) fn check_files(&self, rank: usize, count: usize) -> Result<(), TrainError> {
+        for (path, expected) in self.files.iter().skip(rank).step_by(count) {
+            let found = Checksum::of_file(path)?;
+            if found != *expected {
+                return Err(TrainError::invalid(path.display(), expected, found, DAMAGED));
             }
         }
-        let fault = |name: &str| {
-            let (place, expected) = (path.display(), format!("`{name}` of a checkpoint"));
-            TrainError::invalid(
-                place,
-                expected,
-                "another file",
-                "name a checkpoint that `train` wrote",
-            )
-        };
-        let counter = |name: &str, dtype: DType| {
-            let found =
-                counters.get(name).filter(|t| t.ty().dtype == dtype && t.ty().elements() == 1);
-            found.ok_or_else(|| fault(name))
-        };
-        let run = counters.get(RUN).and_then(|t| serde_json::from_slice(t.bytes()).ok());
-        (checkpoint.recipe, checkpoint.data) = run.ok_or_else(|| fault(RUN))?;
-        // Checkpoints of earlier versions have none.
-        if let Some(choices) = counters.get(CHOICES) {
-            checkpoint.choices =
-                serde_json::from_slice(choices.bytes()).map_err(|_| fault(CHOICES))?;
-        }
-        checkpoint.progress = Progress {
-            done: counter(DONE, DType::U64)?.to_ints()[0] as u64,
-            best_loss: counter(BEST_LOSS, DType::F64)?.to_f64()[0],
-            stale: counter(STALE, DType::U64)?.to_ints()[0] as u64,
-        };
-        Ok(checkpoint)
+        Ok(())
     }
 
     /// Errs unless a run of this recipe on these samples may go on from here.
@@ -192,3 +165,20 @@ impl Checkpoint {
         Ok(())
     }
 }
+
+/// The error that a file of a checkpoint is not there; any other stays as it is.
+fn missing(error: TrainError, file: &Path) -> TrainError {
+    use overdrive_formats::FormatError;
+    let absent = match &error {
+        TrainError::File(error) | TrainError::Format(FormatError::File(error)) => error.is_absent(),
+        _ => false,
+    };
+    if !absent {
+        return error;
+    }
+    let expected = "a part of the checkpoint, as its list of files says";
+    TrainError::invalid(file.display(), expected, "no such file", DAMAGED)
+}
+
+#[cfg(test)]
+mod tests;

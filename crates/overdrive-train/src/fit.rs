@@ -1,10 +1,10 @@
 //! The loop around the step: batches, validation, early stop, checkpoints.
 
 use crate::advice::advised;
-use crate::checkpoint::Writer;
+use crate::checkpoint::{Keeper, PartFile, RunFacts};
 use crate::data::{Batch, Shifted, Split, hex};
 use crate::learner::learner;
-use crate::ranks::{Neighbours, Ranks};
+use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::trainer::{Initial, initial_elements};
 use crate::{
     Augmentation, Checkpoint, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards,
@@ -12,7 +12,7 @@ use crate::{
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;
-use overdrive_ir::{Graph, Tuning};
+use overdrive_ir::{Communicator, Graph, Tuning};
 use overdrive_passes::left_in_float;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -54,18 +54,21 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
     let (mut progress, mut best) = (Progress::default(), Tensors::new());
     if let Some(checkpoint) = run.resume {
         checkpoint.check(recipe, &origin)?;
-        trainer.restore(&checkpoint.state, checkpoint.progress.done)?;
-        (progress, best) = (checkpoint.progress, checkpoint.best.clone());
+        checkpoint.check_files(ranks.rank(), ranks.all_count())?;
+        trainer.restore(checkpoint)?;
+        (progress, best) = (checkpoint.progress, trainer.best_of(checkpoint)?);
     }
-    let checkpoint = run.checkpoint.filter(|_| ranks.is_first());
-    if let Some(path) = checkpoint {
-        // The file before stays until the next one is whole; the model is no larger than either.
+    if let Some(path) = run.checkpoint.filter(|_| ranks.is_first()) {
+        // The checkpoint before stays until the next one is whole; the model is no larger than
+        // either.
         let best = if recipe.early_stop.is_some() { trainer.parameter_bytes() } else { 0 };
-        overdrive_files::check_room(path, &[trainer.snapshot_bytes() + best; 2])?;
+        let files = if trainer.held().is_split() { ranks.all_count() } else { 1 };
+        let bytes = (trainer.snapshot_bytes() + best) / files as u64;
+        overdrive_files::check_room(path, &vec![bytes; 2 * files])?;
     }
-    let (recipe_kept, choices) = (recipe.clone(), trainer.choices().clone());
-    let kept = Checkpoint { recipe: recipe_kept, choices, data: origin, ..Checkpoint::default() };
-    let mut writer = Writer::default();
+    let mut keeper = run.checkpoint.map(|path| Keeper::open(path, ranks)).transpose()?;
+    let choices = trainer.choices().clone();
+    let mesh = run.ranks.map(Communicator::mesh).cloned().unwrap_or_default();
     let shifted = match recipe.augmentation {
         Augmentation::None => None,
         Augmentation::Shift => Some(Shifted::new(run.train)?),
@@ -78,11 +81,21 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         let (now, after) = (next?, trainer.done() + 1);
         // Batches after the last step are drawn and never used.
         // Ranks exchange while their devices compute, so they end one step after the first wish to.
-        let meanwhile = || (part_of_batches(train, recipe, after, ranks), ranks.all(wishes_on));
-        let (report, (drawn, all)) = trainer.step_beside(&now, meanwhile)?;
-        next = drawn;
-        wishes_on = observer.stepped(&report).is_continue();
-        let goes_on = all?.unwrap_or(wishes_on);
+        let is_written = keeper.as_ref().is_some_and(Keeper::is_written);
+        let own = Votes { goes_on: wishes_on, is_written };
+        let meanwhile = || (part_of_batches(train, recipe, after, ranks), ranks.all(own));
+        let stepped = trainer.step_beside(&now, meanwhile);
+        if let (Err(TrainError::NonFinite { .. }), Some(keeper)) = (&stepped, &mut keeper) {
+            // All ranks find it, and leave their last checkpoint whole.
+            keeper.settle()?;
+        }
+        let (report, (drawn, all)) = stepped?;
+        (next, wishes_on) = (drawn, observer.stepped(&report).is_continue());
+        let all = all?;
+        let goes_on = if ranks.all_count() == 1 { wishes_on } else { all.goes_on };
+        if let Some(keeper) = keeper.as_mut().filter(|_| all.is_written) {
+            keeper.settle()?;
+        }
         progress.done = trainer.done();
         let looks =
             progress.done.is_multiple_of(recipe.evaluate_every) || progress.done == recipe.steps;
@@ -91,13 +104,14 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
             let evaluation = ranks.joined(own)?;
             observer.evaluated(progress.done, &evaluation);
             if !evaluation.loss().is_finite() {
+                keeper.as_mut().map_or(Ok(()), Keeper::settle)?;
                 let first = format!("the loss on the validation samples is {}", evaluation.loss());
                 return Err(TrainError::NonFinite { step: progress.done, first });
             }
             if evaluation.loss() < progress.best_loss {
                 (progress.best_loss, progress.stale) = (evaluation.loss(), 0);
                 if recipe.early_stop.is_some() {
-                    best = trainer.parameters()?;
+                    best = trainer.own_parameters()?;
                 }
             } else {
                 progress.stale += 1;
@@ -105,13 +119,10 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
         }
         let early =
             recipe.early_stop.is_some_and(|stop| progress.stale >= u64::from(stop.patience));
-        if run.checkpoint.is_some() && (looks || early || !goes_on) {
-            // All ranks bring their parts of sharded states.
-            let state = trainer.snapshot()?;
-            if let Some(path) = checkpoint {
-                let best = best.clone();
-                writer.write(Checkpoint { state, best, progress, ..kept.clone() }, path)?;
-            }
+        if let Some(keeper) = keeper.as_mut().filter(|_| looks || early || !goes_on) {
+            let (state, best) = (trainer.state_parts()?, trainer.parts_of(&best));
+            let facts = RunFacts::of(progress, (recipe, &origin), &choices);
+            keeper.write(PartFile { run: facts, mesh: mesh.clone(), state, best })?;
         }
         if !goes_on {
             ending = Ending::Interrupted;
@@ -122,10 +133,10 @@ pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainEr
             break;
         }
     }
-    writer.finish()?;
-    // The same on all ranks, also where only rank 0 has the best parameters.
+    keeper.as_mut().map_or(Ok(()), Keeper::settle)?;
     let has_best = recipe.early_stop.is_some() && progress.best_loss.is_finite();
-    let parameters = if has_best { best } else { trainer.parameters()? };
+    let own = if has_best { best } else { trainer.own_parameters()? };
+    let parameters = trainer.gathered(own)?;
     Ok(Fitted { parameters, progress, ending })
 }
 

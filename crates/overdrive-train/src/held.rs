@@ -4,14 +4,15 @@
 //! optimizations toward training trillion parameter models", 2020). Split states of the optimizer
 //! are its stages 1 and 2. Each rank updates its part of every parameter from its part of the
 //! reduced gradient, and all gather the parameters. Split parameters are stage 3: each rank keeps
-//! its part of the matrices, and all gather them where they are read. Invariant: what leaves this
-//! crate, checkpoints say, is whole, so that any number of ranks continues from it.
+//! its part of the matrices, and all gather them where they are read. A checkpoint says where each
+//! part lies in the whole, so that any number of ranks continues from it.
 //!
 //! Errors of compressed gradients differ from rank to rank. Whole, they are those of all ranks,
 //! along a dimension of their own. Their sum is what the parameters have yet to receive. So another
 //! number of ranks continues with the sum on rank 0 and nothing on others.
 
 use crate::TrainError;
+use crate::checkpoint::Region;
 use crate::data::Batch;
 use crate::step::OPTIMIZER;
 use overdrive_ir::{
@@ -230,6 +231,34 @@ impl Held {
     /// Whether a rank holds less than all.
     pub(crate) fn is_split(&self) -> bool {
         !self.split.is_empty()
+    }
+
+    /// Where the part of a state lies that a rank holds; `own` is the type of the part.
+    pub(crate) fn region(&self, name: &str, own: &TensorType, rank: usize) -> Region {
+        let sizes = own.sizes();
+        match (self.split.get(name), &self.sharded) {
+            (Some((_, sharding)), Some(sharded)) => {
+                Region { start: sharded.start(&sizes, sharding, rank), sizes }
+            }
+            _ => Region::whole(sizes),
+        }
+    }
+
+    /// The rank that writes the part of a state that `rank` holds. Those that hold the same part
+    /// take turns by the number of the state, so that none has to write all. If nothing is split,
+    /// rank 0 writes all, and no other rank needs its disk.
+    pub(crate) fn writer(
+        &self,
+        (name, number): (&str, usize),
+        own: &TensorType,
+        rank: usize,
+    ) -> usize {
+        let Some(sharded) = self.sharded.as_ref().filter(|_| self.is_split()) else { return 0 };
+        let of_rank = |rank| self.region(name, own, rank);
+        let held = of_rank(rank);
+        let holders = (0..sharded.mesh.ranks()).filter(|other| of_rank(*other) == held);
+        let holders: Vec<usize> = holders.collect();
+        holders[number % holders.len()]
     }
 
     /// This rank's part of a whole state.

@@ -40,7 +40,7 @@ mod step;
 mod trained;
 mod trainer;
 
-pub use checkpoint::{Checkpoint, Progress};
+pub use checkpoint::{Checkpoint, Progress, SavedState, SavedStates};
 pub use error::TrainError;
 pub use evaluate::{Evaluator, Judged, evaluate};
 pub use evaluation::Evaluation;

@@ -26,6 +26,15 @@ const TENSOR: &str = "tensor";
 #[derive(Copy, Clone)]
 pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>, pub(crate) Shards);
 
+/// The wishes of a rank at the end of a step, which come true if all ranks have them.
+#[derive(Copy, Clone)]
+pub(crate) struct Votes {
+    /// To go on with the next step.
+    pub(crate) goes_on: bool,
+    /// To list the checkpoint under way: the rank's parts are written.
+    pub(crate) is_written: bool,
+}
+
 impl Ranks<'_> {
     /// Parts of a batch.
     pub(crate) fn count(self) -> usize {
@@ -99,15 +108,15 @@ impl Ranks<'_> {
         Ok(agree(communicator, "what is trained", &lines())?)
     }
 
-    /// Whether all ranks want to go on; `None` for a single rank, whose own wish decides.
-    pub(crate) fn all(self, goes_on: bool) -> Result<Option<bool>, TrainError> {
-        if self.all_count() == 1 {
-            return Ok(None);
-        }
-        let mut all = true;
-        let mine = [u8::from(goes_on)];
-        self.share("the end of a step", &mine, |_, bytes| all &= bytes == [1])?;
-        Ok(Some(all))
+    /// The votes of all ranks together.
+    pub(crate) fn all(self, own: Votes) -> Result<Votes, TrainError> {
+        let mut all = own;
+        let mine = [u8::from(own.goes_on), u8::from(own.is_written)];
+        self.share("the end of a step", &mine, |_, bytes| {
+            all.goes_on &= bytes[0] == 1;
+            all.is_written &= bytes[1] == 1;
+        })?;
+        Ok(all)
     }
 
     /// The bytes of rank 0.
@@ -144,7 +153,7 @@ impl Ranks<'_> {
     }
 
     /// An exchange of all ranks; none, where there is one.
-    fn share(
+    pub(crate) fn share(
         self,
         what: &str,
         bytes: &[u8],

@@ -25,16 +25,16 @@ pub struct Fit<'a> {
     pub validation: &'a dyn Split,
     /// The checkpoint at which an earlier run of the same model, recipe and data stopped.
     pub resume: Option<&'a Checkpoint>,
-    /// The file of checkpoints, written at each look at the validation samples and at the end.
+    /// The folder of checkpoints, written at each look at the validation samples and at the end.
     pub checkpoint: Option<&'a Path>,
     /// Most bytes of device memory that the plan of a step may take, including its states. To fit,
     /// values are recomputed, and values and optimizer moments are moved to other memory.
     pub memory_limit: Option<u64>,
     /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
-    /// model, recipe and data, and takes its part of every batch. Rank 0 writes checkpoints.
+    /// model, recipe and data, and takes its part of every batch.
     pub ranks: Option<&'a dyn Communicator>,
-    /// The states that are sharded over the ranks, in addition to the batch. Checkpoints hold all
-    /// of them.
+    /// The states that are sharded over the ranks, in addition to the batch. Each rank writes its
+    /// parts of them to checkpoints.
     pub shards: Shards,
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Long because a step, what it changes and what a checkpoint keeps of it are one thing.
 
+use crate::checkpoint::{Checkpoint, SavedState, StatePart, StateParts};
 use crate::compiled::Compiled;
 use crate::data::Batch;
 use crate::held::{self, Held, Shards, by_name};
@@ -289,7 +290,12 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// When the device cannot give them, or another rank has failed.
     pub fn parameters(&self) -> Result<Tensors, TrainError> {
-        self.whole_states(&self.names)
+        self.gathered(self.own_parameters()?)
+    }
+
+    /// The model's parameters, as far as this rank holds them.
+    pub(crate) fn own_parameters(&self) -> Result<Tensors, TrainError> {
+        self.own(&self.names)
     }
 
     /// Bytes of the parameters of the model.
@@ -333,29 +339,65 @@ impl<'a> Trainer<'a> {
         self.held.whole_type(name, &self.state.buffers[name].ty)
     }
 
-    /// The states that steps have changed and that the next step needs, by name. With several ranks
-    /// all call this at the same time, and rank 0 gets the result.
+    /// The states that steps have changed and that the next step needs, by name, as far as this
+    /// rank holds them.
     ///
     /// # Errors
-    /// When the device cannot give it, or another rank has failed.
+    /// When the device cannot give it.
     pub fn snapshot(&self) -> Result<Tensors, TrainError> {
-        if !self.ranks.is_first() && !self.held.is_split() {
-            return Ok(Tensors::new());
-        }
-        self.whole_states(&self.changing)
+        self.own(&self.changing)
     }
 
-    /// States by name: whole on rank 0, as far as this rank holds them on any other.
-    fn whole_states(&self, names: &[String]) -> Result<Tensors, TrainError> {
-        let whole = |name: &String| {
-            let own = self.backend.download(&self.state.buffers[name])?;
-            let whole = match self.ranks.0 {
-                Some(communicator) => self.held.gathered(name, own, communicator)?,
-                None => own,
-            };
-            Ok((name.clone(), whole))
+    /// The parts of the snapshot that this rank writes to a checkpoint.
+    pub(crate) fn state_parts(&self) -> Result<StateParts, TrainError> {
+        let mut parts = StateParts::new();
+        for (number, name) in self.changing.iter().enumerate() {
+            if self.writes(name, number) {
+                let tensor = self.backend.download(&self.state.buffers[name])?;
+                parts.insert(name.clone(), self.as_part(name, tensor));
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The parts of these states that this rank writes, of those that it holds.
+    pub(crate) fn parts_of(&self, held: &Tensors) -> StateParts {
+        let mut parts = StateParts::new();
+        for (number, (name, tensor)) in held.iter().enumerate() {
+            if self.writes(name, number) {
+                parts.insert(name.clone(), self.as_part(name, tensor.clone()));
+            }
+        }
+        parts
+    }
+
+    /// Whether this rank writes its part of a state, which has this number.
+    fn writes(&self, name: &str, number: usize) -> bool {
+        let (own, rank) = (&self.state.buffers[name].ty, self.ranks.rank());
+        self.held.writer((name, number), own, rank) == rank
+    }
+
+    fn as_part(&self, name: &str, tensor: Tensor) -> StatePart {
+        let region = self.held.region(name, tensor.ty(), self.ranks.rank());
+        StatePart { whole: self.whole_type(name).sizes(), start: region.start, tensor }
+    }
+
+    /// States by name, as far as this rank holds them.
+    fn own(&self, names: &[String]) -> Result<Tensors, TrainError> {
+        let own =
+            |name: &String| Ok((name.clone(), self.backend.download(&self.state.buffers[name])?));
+        names.iter().map(own).collect()
+    }
+
+    /// States that all ranks bring as far as they hold them: whole on rank 0, as they were on any
+    /// other.
+    pub(crate) fn gathered(&self, own: Tensors) -> Result<Tensors, TrainError> {
+        let Some(communicator) = self.ranks.0 else { return Ok(own) };
+        let whole = |(name, own): (String, Tensor)| {
+            let whole = self.held.gathered(&name, own, communicator)?;
+            Ok((name, whole))
         };
-        names.iter().map(whole).collect()
+        own.into_iter().map(whole).collect()
     }
 
     /// The states that this rank holds.
@@ -363,32 +405,54 @@ impl<'a> Trainer<'a> {
         &self.held
     }
 
-    /// Goes on from a snapshot that was taken after `done` steps, by any number of ranks.
+    /// Goes on from a checkpoint, which any number of ranks has written. This rank reads the parts
+    /// that it holds.
     ///
     /// # Errors
-    /// When its states are not those of this step; nothing has changed then.
-    pub fn restore(&mut self, snapshot: &Tensors, done: u64) -> Result<(), TrainError> {
+    /// When its states are not those of this step, in which case nothing has changed; or when they
+    /// cannot be read.
+    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        self.changing.iter().try_for_each(|name| self.check(name, checkpoint.state.get(name)))?;
         for name in &self.changing {
-            let expected = self.whole_type(name);
-            let found = snapshot.get(name).map(Tensor::ty);
-            if found.is_none_or(|found| !held::continues(name, found, expected)) {
-                let found = found.map_or("nothing".to_owned(), TensorType::to_string);
-                let remedy = "resume with the model and the recipe that wrote the checkpoint";
-                return Err(TrainError::invalid(
-                    "checkpoint",
-                    format!("`{name}` {expected}"),
-                    found,
-                    remedy,
-                ));
-            }
-        }
-        for name in &self.changing {
+            let part = self.part_of_saved(name, &checkpoint.state[name])?;
             let buffer = self.state.buffers.get_mut(name).expect("the step has its states");
-            let whole = held::of_ranks(&snapshot[name], self.held.whole_type(name, &buffer.ty));
-            self.backend.write(buffer, &self.held.part(name, &whole, self.ranks.rank()))?;
+            self.backend.write(buffer, &part)?;
         }
-        self.done = done;
+        self.done = checkpoint.progress.done;
         Ok(())
+    }
+
+    /// The best parameters of a checkpoint, as far as this rank holds them.
+    pub(crate) fn best_of(&self, checkpoint: &Checkpoint) -> Result<Tensors, TrainError> {
+        if checkpoint.best.is_empty() {
+            return Ok(Tensors::new());
+        }
+        let part = |name: &String| {
+            self.check(name, checkpoint.best.get(name))?;
+            Ok((name.clone(), self.part_of_saved(name, &checkpoint.best[name])?))
+        };
+        self.names.iter().map(part).collect()
+    }
+
+    /// Errs unless a state of this step may continue as a saved one.
+    fn check(&self, name: &str, saved: Option<&SavedState>) -> Result<(), TrainError> {
+        let (expected, found) = (self.whole_type(name), saved.map(SavedState::ty));
+        if found.is_some_and(|found| held::continues(name, found, expected)) {
+            return Ok(());
+        }
+        let found = found.map_or("nothing".to_owned(), TensorType::to_string);
+        let remedy = "resume with the model and the recipe that wrote the checkpoint";
+        Err(TrainError::invalid("checkpoint", format!("`{name}` {expected}"), found, remedy))
+    }
+
+    /// The part of a saved state that this rank holds.
+    fn part_of_saved(&self, name: &str, saved: &SavedState) -> Result<Tensor, TrainError> {
+        let (own, rank) = (&self.state.buffers[name].ty, self.ranks.rank());
+        let whole = self.whole_type(name);
+        if saved.ty() == whole {
+            return saved.part(&self.held.region(name, own, rank));
+        }
+        Ok(self.held.part(name, &held::of_ranks(&saved.read()?, whole), rank))
     }
 
     /// Number of updates that were applied.

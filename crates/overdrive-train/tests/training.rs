@@ -13,7 +13,7 @@ use overdrive_passes::bind;
 use overdrive_train::data::{Batch, Dataset, Parts, Target, digits};
 use overdrive_train::{
     Checkpoint, Decay, EarlyStop, Ending, Evaluation, FORMATS, Fit, Fitted, NamedFormats, Observer,
-    Optimizer, Recipe, Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit,
+    Optimizer, Progress, Recipe, Schedule, StepReport, TrainError, Trainer, batches, evaluate, fit,
     initial_parameters, training_step, with_loss,
 };
 use std::collections::BTreeMap;
@@ -264,7 +264,7 @@ fn interrupted_and_resumed(recipe: &Recipe, file: &Path) -> Fitted {
 #[test]
 fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("checkpoint.safetensors");
+    let file = folder.path().join("checkpoint");
     for NamedFormats { name, formats, .. } in FORMATS {
         for accumulate in [1, 2] {
             let early_stop = Some(EarlyStop { patience: 9 });
@@ -282,7 +282,7 @@ fn a_resumed_run_ends_bit_for_bit_as_one_that_was_not_interrupted() {
 #[test]
 fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("checkpoint.safetensors");
+    let file = folder.path().join("checkpoint");
     let (backend, model, parts) = (backend(), model(), parts());
     let adamw = recipe(6);
     fit(&Fit { checkpoint: Some(&file), ..run(&backend, &model, &adamw, &parts) }, &mut ())
@@ -306,16 +306,53 @@ fn a_checkpoint_of_another_run_or_a_damaged_one_is_refused() {
             .to_string()
             .contains("training samples and frozen weights of SHA-256")
     );
-    let whole = std::fs::read(&file).unwrap();
-    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    assert!(Checkpoint::read(&file).is_err());
-    overdrive_formats::write(&file, &checkpoint.state).unwrap();
-    assert!(
-        Checkpoint::read(&file)
-            .unwrap_err()
-            .to_string()
-            .contains("name a checkpoint that `train` wrote")
-    );
+    let (part, _) = checkpoint.files.first_key_value().unwrap();
+    let whole = std::fs::read(part).unwrap();
+    std::fs::write(part, &whole[..whole.len() / 2]).unwrap();
+    let error = |path: &Path| Checkpoint::read(path).unwrap_err().to_string();
+    let said = error(&file);
+    assert!(said.contains("0-of-1.safetensors: data: expected"), "{said}");
+    let other = folder.path().join("other.safetensors");
+    overdrive_formats::write(&other, &Tensors::new()).unwrap();
+    let said = error(&other);
+    assert!(said.contains("name a checkpoint that `train` wrote"), "{said}");
+}
+
+/// A checkpoint as it was before it was a folder: all states, whole, and counters as tensors.
+fn file_of_an_earlier_version(checkpoint: &Checkpoint, path: &Path) {
+    let mut tensors = Tensors::new();
+    for (prefix, states) in [("state/", &checkpoint.state), ("best/", &checkpoint.best)] {
+        let whole = states.iter().map(|(name, saved)| (name, saved.read().unwrap()));
+        tensors.extend(whole.map(|(name, tensor)| (format!("{prefix}{name}"), tensor)));
+    }
+    let Progress { done, best_loss, stale } = checkpoint.progress;
+    for (name, count) in [("done", done), ("stale", stale)] {
+        let count = Tensor::from_ints(DType::U64, [1usize], &[count.into()]);
+        tensors.insert(format!("progress/{name}"), count);
+    }
+    let best = Tensor::from_f64(DType::F64, [1usize], &[best_loss]);
+    tensors.insert("progress/best_loss".to_owned(), best);
+    let run = serde_json::to_vec(&(&checkpoint.recipe, &checkpoint.data)).unwrap();
+    let choices = serde_json::to_vec(&checkpoint.choices).unwrap();
+    for (name, json) in [("run", run), ("choices", choices)] {
+        let ty = TensorType::new(DType::U8, [json.len()]);
+        tensors.insert(name.to_owned(), Tensor::from_bytes(ty, json).unwrap());
+    }
+    overdrive_formats::write(path, &tensors).unwrap();
+}
+
+#[test]
+fn a_checkpoint_of_an_earlier_version_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, file) = (folder.path().join("checkpoint"), folder.path().join("old.safetensors"));
+    let recipe = Recipe { early_stop: Some(EarlyStop { patience: 9 }), ..recipe(13) };
+    let (backend, model, parts) = (backend(), model(), parts());
+    let run = Fit { checkpoint: Some(&path), ..run(&backend, &model, &recipe, &parts) };
+    fit(&run, &mut StopAfter(7)).unwrap();
+    file_of_an_earlier_version(&Checkpoint::read(&path).unwrap(), &file);
+    let old = Checkpoint::read(&file).unwrap();
+    assert!(Checkpoint::is_at(&file) && old.files.is_empty());
+    assert_eq!(fit(&Fit { resume: Some(&old), ..run }, &mut ()).unwrap(), fitted(&recipe));
 }
 
 #[test]

@@ -62,11 +62,12 @@ fn train_alone_or_as(
     let task = TrainingRun::open(arguments)?;
     let (recipe, parts) = (&task.recipe, &task.parts);
     let _whole = stop.heed();
-    let earlier = match (arguments.resume, is_first && checkpoint.exists()) {
-        (true, _) => Some(Checkpoint::read(&checkpoint).map_err(failure)?),
+    let kept = kept(&checkpoint);
+    let earlier = match (arguments.resume, is_first && Checkpoint::is_at(&kept)) {
+        (true, _) => Some(Checkpoint::read(&kept).map_err(failure)?),
         (false, false) => None,
         (false, true) => {
-            let file = checkpoint.display();
+            let file = kept.display();
             let text = format!(
                 "`{file}` is of an interrupted run: go on with --resume, or remove it to start \
                  again"
@@ -125,7 +126,9 @@ fn train_alone_or_as(
         learnt.write(folder, arguments, scores)?;
         std::fs::write(folder.join(output::RESULTS), to_json(&results)).map_err(Failure::harness)
     })?;
-    std::fs::remove_file(&checkpoint).map_err(Failure::harness)?;
+    for kept in [&checkpoint, &kept] {
+        Checkpoint::remove(kept).map_err(Failure::harness)?;
+    }
     say!("{name} after {done} steps: {}", scores.said())?;
     if let Some(speed) = watch.speed() {
         say!("speed: {speed}")?;
@@ -137,7 +140,7 @@ fn train_alone_or_as(
     Ok(Exit::Fine)
 }
 
-/// Claims the folder; only the holder of that place writes the file of checkpoints beside it.
+/// Claims the folder; only the holder of that place writes the list of checkpoints beside it.
 fn place(arguments: &Train) -> Result<Place, Failure> {
     let path = arguments.out.as_path();
     let mut inputs = vec![Path::new(&arguments.data)];
@@ -153,7 +156,7 @@ fn place(arguments: &Train) -> Result<Place, Failure> {
     Place::folder(request, contents).map_err(Failure::bad_input)
 }
 
-/// The file of checkpoints of a run that writes this folder.
+/// The folder of checkpoints of a run that writes this folder.
 fn checkpoint(path: &Path) -> Result<PathBuf, Failure> {
     // `.` has no file name; the folder that it means has one.
     let path = if path.file_name().is_some() {
@@ -162,7 +165,13 @@ fn checkpoint(path: &Path) -> Result<PathBuf, Failure> {
         path.canonicalize().map_err(Failure::harness)?
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(path.with_file_name(format!("{name}.checkpoint.safetensors")))
+    Ok(path.with_file_name(format!("{name}.checkpoint")))
+}
+
+/// The checkpoint to go on from: the folder, or the file of an earlier version.
+fn kept(checkpoint: &Path) -> PathBuf {
+    let file = checkpoint.with_extension("checkpoint.safetensors");
+    if file.is_file() && !Checkpoint::is_at(checkpoint) { file } else { checkpoint.to_owned() }
 }
 
 /// The command that continues from the checkpoint.
@@ -174,10 +183,11 @@ fn again(arguments: &Train) -> String {
 fn unkept(error: TrainError, checkpoint: &Path, arguments: &Train) -> Failure {
     let unwritten =
         matches!(error, TrainError::File(_) | TrainError::Format(_) | TrainError::Io { .. });
-    if !(unwritten && checkpoint.exists()) {
+    let kept = kept(checkpoint);
+    if !(unwritten && Checkpoint::is_at(&kept)) {
         return failure(error);
     }
-    let file = checkpoint.display();
+    let file = kept.display();
     Failure::bad_input(format!(
         "{error}. Earlier steps are kept in `{file}`; go on with: {}",
         again(arguments)

@@ -85,7 +85,7 @@ fn what_ranks_left_other_ranks_continue() {
     let mut underway = Underway::start(&folder, &words);
     underway.says("validation loss");
     underway.send("TERM").end().ends(143, &["steps are done and kept in", "--nproc 2", "--resume"]);
-    assert!(folder.files().contains(&"model.checkpoint.safetensors".to_owned()));
+    assert!(folder.files().contains(&"model.checkpoint".to_owned()));
     let again = folder.line(&format!("{TRAIN} --steps 600 --nproc 2 -o model"));
     again.ends(2, &["go on with --resume", "rank 0 of 2 ended with exit code 2"]);
     folder.line(&format!("{TRAIN} --steps 600 --nproc 3 --resume -o model")).ends(0, &[]);
@@ -145,6 +145,56 @@ fn a_rank_that_is_killed_ends_all_and_is_named() {
         underway.end().ends(3, &[&named, "the other 2 ended with it"]);
         ranks.into_iter().for_each(|rank| is_gone(&rank.to_string()));
     }
+}
+
+/// Each rank writes its parts; a kill of all while they do leaves a checkpoint that others read.
+#[test]
+fn a_kill_while_a_checkpoint_is_written_leaves_one_that_goes_on() {
+    let folder = Folder::new();
+    let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all -o model");
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut underway = Underway::start(&folder, &words);
+    let ranks = ranks_of(underway.id(), 2);
+    // The first checkpoint is whole before the second one begins, after the second look.
+    for _ in 0..3 {
+        underway.says("validation loss");
+    }
+    ranks.iter().for_each(|rank| send("KILL", *rank));
+    underway.end().ends(3, &["was ended from outside"]);
+    assert!(folder.files().contains(&"model.checkpoint".to_owned()), "{:?}", folder.files());
+    for options in ["--nproc 3 --shard optimizer", "--nproc 2 --mesh tensor=2"] {
+        let line = format!("{TRAIN} --steps 1000000000 {options} --resume -o model");
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut other = Underway::start(&folder, &words);
+        other.says("validation loss");
+        other.send("TERM").end().ends(143, &["steps are done and kept in `model.checkpoint`"]);
+    }
+}
+
+/// Files that one rank may not write, as on a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_checkpoint_that_has_no_room_leaves_the_one_before() {
+    let folder = Folder::new();
+    let line =
+        |more: &str| format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all {more} -o model");
+    let interrupted = |more: &str| {
+        let line = line(more);
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut underway = Underway::start(&folder, &words);
+        underway.says("validation loss");
+        underway.send("TERM").end().ends(143, &["steps are done and kept in"]);
+    };
+    interrupted("");
+    let kept = folder.path("model.checkpoint");
+    let sets = ["a", "b"].map(|set| kept.join(set));
+    let parts = sets.iter().flat_map(fs::read_dir).flatten();
+    let largest = parts.map(|part| part.unwrap().metadata().unwrap().len()).max().unwrap();
+    // The states fit, their header does not.
+    let blocks = (largest - 1) / 512;
+    let ended = folder.shell(&format!("ulimit -f {blocks}; overdrive {}", line("--resume")));
+    ended.ends(2, &["File too large", "Earlier steps are kept in `model.checkpoint`", "--resume"]);
+    interrupted("--resume");
 }
 
 #[test]

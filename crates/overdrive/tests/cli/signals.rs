@@ -135,8 +135,8 @@ fn training_keeps_the_last_whole_step_and_says_how_to_go_on() {
     first
         .send("TERM")
         .end()
-        .ends(143, &["interrupted", "checkpoint.safetensors", "go on with", "--resume"]);
-    assert_eq!(folder.files(), ["model.checkpoint.safetensors"]);
+        .ends(143, &["interrupted", "model.checkpoint", "go on with", "--resume"]);
+    assert_eq!(folder.files(), ["model.checkpoint"]);
     for (signal, code) in [("INT", 130), ("HUP", 143)] {
         let mut again = Underway::start(&folder, &words(&format!("{LONG} --resume")));
         again.says("validation loss");
