@@ -5,12 +5,16 @@
 //! the file without gap or overlap. Here its types become ours, and its errors say what was
 //! expected.
 
+use crate::cut::{NOTED, note};
 use crate::tensors::tensor;
-use crate::{FormatError, Tensors, file};
+use crate::{Cut, Cuts, FormatError, Tensors, file};
 use bytes::Bytes;
+use overdrive_files::{Digest, FileError};
 use overdrive_ir::{DType, TensorType};
 use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors, TensorView};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// Bytes of the length of the header.
@@ -60,13 +64,66 @@ pub fn can_hold(dtype: DType) -> bool {
 /// When the file cannot be read, or is not what its header says; its size is compared before the
 /// rest is read.
 pub fn read(path: &Path) -> Result<Tensors, FormatError> {
-    check_size(path)?;
+    checked_header(path)?;
     decode(path, file::bytes(path)?)
 }
 
-/// Errs where the header does not fit the size of the file: a sparse file may claim to be larger
-/// than memory.
-fn check_size(path: &Path) -> Result<(), FormatError> {
+/// Reads the parts of tensors that `cuts` wants, and of each tensor the first bytes, which `digest`
+/// takes in. Returns the names of all tensors too.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_parts(
+    path: &Path,
+    cuts: &Cuts<'_>,
+    digest: &mut Digest,
+) -> Result<(Tensors, BTreeSet<String>), FormatError> {
+    let header = checked_header(path)?;
+    let json = header.get(LENGTH as usize..).unwrap_or_default();
+    let metadata: Metadata = serde_json::from_slice(json)
+        .map_err(|error| FormatError::damaged(path, "header", "JSON", error))?;
+    let mut file = overdrive_files::open(path)?;
+    let mut tensors = Tensors::new();
+    for name in metadata.offset_keys() {
+        let info = metadata.info(&name).expect("a key is the name of a tensor");
+        let ty = TensorType::new(known(path, &name, info.dtype)?, &info.shape[..]);
+        let (first, size) = (header.len() + info.data_offsets.0, ty.bytes());
+        let mut noted = vec![];
+        append(&mut file, first, size.min(NOTED), &mut noted)
+            .map_err(FormatError::io(path, "read"))?;
+        note(digest, (&name, &ty), &noted);
+        let whole = || Cut { name: name.clone(), start: vec![0; ty.rank()], sizes: ty.sizes() };
+        for cut in cuts(&name, &ty).unwrap_or_else(|| vec![whole()]) {
+            let part = cut.ty(&ty);
+            let mut bytes = vec![];
+            let room = bytes.try_reserve_exact(part.bytes());
+            let no_memory =
+                |_| FileError::NoMemory { path: path.to_owned(), bytes: part.bytes() as u64 };
+            room.map_err(no_memory)?;
+            let mut run = |at, length| append(&mut file, first + at, length, &mut bytes);
+            let read = match cut == whole() {
+                // Its elements may be parts of bytes.
+                true => run(0, size),
+                false => cut.copy(&ty, &mut run),
+            };
+            read.map_err(FormatError::io(path, "read"))?;
+            tensors.insert(cut.name, tensor(path, &name, part, bytes)?);
+        }
+    }
+    Ok((tensors, metadata.offset_keys().into_iter().collect()))
+}
+
+/// Appends these bytes of a file.
+fn append(file: &mut File, at: usize, length: usize, to: &mut Vec<u8>) -> std::io::Result<()> {
+    let end = to.len();
+    to.resize(end + length, 0);
+    file.seek(SeekFrom::Start(at as u64))?;
+    file.read_exact(&mut to[end..])
+}
+
+/// The header of a file, its length first. Errs where it does not fit the size of the file: a
+/// sparse file may claim to be larger than memory.
+fn checked_header(path: &Path) -> Result<Vec<u8>, FormatError> {
     let size =
         overdrive_files::open(path)?.metadata().map_err(FormatError::io(path, "read"))?.len();
     let start = overdrive_files::beginning(path, LENGTH)?;
@@ -80,7 +137,7 @@ fn check_size(path: &Path) -> Result<(), FormatError> {
         _ => header.len() as u64,
     };
     if claimed == size {
-        return Ok(());
+        return Ok(header);
     }
     match SafeTensors::deserialize(&header) {
         Err(SafeTensorError::MetadataIncompleteBuffer) | Ok(_) => {
@@ -100,15 +157,18 @@ pub fn decode(path: &Path, bytes: impl Into<Bytes>) -> Result<Tensors, FormatErr
     let views = SafeTensors::deserialize(&bytes).map_err(|e| damaged(path, &bytes, e))?;
     let mut tensors = Tensors::new();
     for (name, view) in views.iter() {
-        let Some(dtype) = ours(view.dtype()) else {
-            let error =
-                FormatError::damaged(path, name, "an element type known here", view.dtype());
-            return Err(error.remedy("convert this tensor to another type"));
-        };
-        let ty = TensorType::new(dtype, view.shape());
+        let ty = TensorType::new(known(path, name, view.dtype())?, view.shape());
         tensors.insert(name.to_owned(), tensor(path, name, ty, bytes.slice_ref(view.data()))?);
     }
     Ok(tensors)
+}
+
+/// Our element type of a tensor.
+fn known(path: &Path, name: &str, found: Dtype) -> Result<DType, FormatError> {
+    ours(found).ok_or_else(|| {
+        let error = FormatError::damaged(path, name, "an element type known here", found);
+        error.remedy("convert this tensor to another type")
+    })
 }
 
 /// Writes tensors to a file, which appears whole or not at all.
