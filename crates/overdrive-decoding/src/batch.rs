@@ -5,9 +5,8 @@
 //! Invariant: the tokens of a prompt do not depend on which others are decoded beside it, but for
 //! rounding.
 
-use super::{CachedDecoder, DecodeError, Generated, Limits, Sampling};
+use super::{CachedDecoder, Chooser, DecodeError, Generated, Limits};
 use overdrive_bench::clock::Clock;
-use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// A sequence of the batch that is under way.
@@ -17,16 +16,16 @@ struct Running {
     last: u32,
 }
 
-/// Tokens after each prompt. Prompt i is drawn with the seed of `sampling` + i. `each` hears of
+/// Tokens after each prompt. Prompt i is drawn with the seed of the sampling + i. `each` hears of
 /// every token with its prompt's index, and ends all with `false`. Times are from the start of all.
 ///
 /// # Errors
-/// As [`CachedDecoder::join`] and [`CachedDecoder::step`], and when logits are no numbers. At once,
-/// where a pool of pages could not hold the longest text by itself.
+/// As [`CachedDecoder::join`] and [`CachedDecoder::step`], and when logits are no numbers or
+/// another rank fails. At once, where a pool of pages could not hold the longest text by itself.
 pub fn generate_all(
     decoder: &mut CachedDecoder<'_>,
     prompts: &[Vec<u32>],
-    (sampling, limits): (&Sampling, &Limits<'_>),
+    (chooser, limits): (&Chooser<'_>, &Limits<'_>),
     clock: &dyn Clock,
     each: &mut dyn FnMut(usize, u32) -> bool,
 ) -> Result<Vec<Generated>, DecodeError> {
@@ -35,27 +34,28 @@ pub fn generate_all(
     (0..decoder.sequences()).for_each(|sequence| decoder.leave(sequence));
     let mut made = vec![Generated::default(); prompts.len()];
     let start = clock.now_ns();
-    let goes_on = Cell::new(limits.tokens > 0);
+    if limits.tokens == 0 {
+        return Ok(made);
+    }
     // The token after these logits, where its sequence goes on with it.
     let mut pick =
         |prompt: usize, text: &mut Generated, logits: &[f32]| -> Result<Option<u32>, DecodeError> {
             let index = text.tokens.len();
-            let own = Sampling { seed: sampling.seed.wrapping_add(prompt as u64), ..*sampling };
-            let token = own.pick(logits, index as u64).ok_or(DecodeError::NoNumber(index))?;
+            let Some(token) = chooser.pick(logits, (prompt, index))? else { return Ok(None) };
             text.times_ns.push(clock.now_ns() - start);
             if limits.ends.contains(&token) {
                 return Ok(None);
             }
             text.tokens.push(token);
-            goes_on.set(goes_on.get() && each(prompt, token));
+            chooser.hear(each(prompt, token));
             Ok((text.tokens.len() < limits.tokens).then_some(token))
         };
     let mut waiting: VecDeque<usize> = (0..prompts.len()).collect();
     let mut running: Vec<Option<Running>> = Vec::new();
     running.resize_with(decoder.sequences(), || None);
-    while goes_on.get() {
+    while chooser.goes_on() {
         for sequence in 0..running.len() {
-            while running[sequence].is_none() && goes_on.get() {
+            while running[sequence].is_none() && chooser.goes_on() {
                 let Some(&prompt) = waiting.front() else { break };
                 // With what was made of it before it made room for others.
                 let text = [&prompts[prompt][..], &made[prompt].tokens].concat();
@@ -72,13 +72,13 @@ pub fn generate_all(
                 decoder.leave(sequence);
             }
         }
-        if !goes_on.get() || running.iter().all(Option::is_none) {
+        if !chooser.goes_on() || running.iter().all(Option::is_none) {
             break;
         }
         let logits = step(decoder, &mut running, &mut waiting)?;
         let width = logits.len() / running.len();
         for (sequence, logits) in logits.chunks(width).enumerate() {
-            if !goes_on.get() {
+            if !chooser.goes_on() {
                 break;
             }
             if let Some(Running { prompt, .. }) = running[sequence] {

@@ -1,6 +1,6 @@
 //! One text after a prompt, token by token, with the time of each.
 
-use crate::{DecodeError, Decoder, Sampling};
+use crate::{Chooser, DecodeError, Decoder};
 use overdrive_bench::clock::Clock;
 
 /// When generation ends.
@@ -38,11 +38,11 @@ impl Generated {
 /// Tokens after `prompt`; `each` hears of every one as it comes and may end it with `false`.
 ///
 /// # Errors
-/// As [`Decoder`], and when logits are no numbers.
+/// As [`Decoder`], and when logits are no numbers or another rank fails.
 pub fn generate(
     decoder: &mut dyn Decoder,
     prompt: &[u32],
-    (sampling, limits): (&Sampling, &Limits<'_>),
+    (chooser, limits): (&Chooser<'_>, &Limits<'_>),
     clock: &dyn Clock,
     each: &mut dyn FnMut(u32) -> bool,
 ) -> Result<Generated, DecodeError> {
@@ -53,13 +53,14 @@ pub fn generate(
         if index > 0 {
             logits = decoder.next(generated.tokens[index - 1])?;
         }
-        let token = sampling.pick(&logits, index as u64).ok_or(DecodeError::NoNumber(index))?;
+        let Some(token) = chooser.pick(&logits, (0, index))? else { break };
         generated.times_ns.push(clock.now_ns() - start);
         if limits.ends.contains(&token) {
             break;
         }
         generated.tokens.push(token);
-        if !each(token) {
+        chooser.hear(each(token));
+        if !chooser.goes_on() {
             break;
         }
     }

@@ -2,11 +2,13 @@
 //!
 //! [`CachedDecoder`] keeps keys and values of a [`LanguageModel`]. [`WindowDecoder`] computes a
 //! model of fixed context anew for every token. Both are a [`Decoder`], for which [`generate`]
-//! samples. [`generate_all`] decodes several prompts together. Invariant: with and without a cache
-//! the logits are the same within rounding, which a test compares step by step.
+//! samples. [`generate_all`] decodes several prompts together. A [`Chooser`] takes one token for
+//! all ranks that decode together. Invariant: with and without a cache the logits are the same
+//! within rounding, which a test compares step by step.
 
 mod batch;
 mod cached;
+mod chooser;
 mod decoder;
 mod generate;
 mod model;
@@ -16,6 +18,7 @@ mod window;
 
 pub use batch::generate_all;
 pub use cached::CachedDecoder;
+pub use chooser::Chooser;
 pub use decoder::{DecodeError, Decoder};
 pub use generate::{Generated, Limits, generate};
 pub use model::LanguageModel;

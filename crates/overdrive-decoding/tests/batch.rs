@@ -6,7 +6,9 @@
 mod tiny;
 
 use overdrive_bench::clock::SystemClock;
-use overdrive_decoding::{CachedDecoder, Decoder, Limits, Sampling, generate, generate_all};
+use overdrive_decoding::{
+    CachedDecoder, Chooser, Decoder, Limits, Sampling, generate, generate_all,
+};
 use overdrive_ir::{Backend, DType, Mode};
 use overdrive_models::Caches;
 use tiny::{DECODERS, backend, model};
@@ -79,6 +81,7 @@ fn several_prompts_give_what_each_gives_alone() {
         (1..6).map(|i| (0..3 * i).map(|j| (7 * i + j) % 200).collect()).collect();
     let sampling = Sampling { temperature: 1.0, seed: 4, ..Sampling::GREEDY };
     let limits = Limits { tokens: 12, ends: &[] };
+    let chooser = Chooser::new(&sampling, None);
     let target = (&backend as &dyn Backend, Mode::Compile);
     let caches = Caches::of(2, 32);
     let mut decoder = CachedDecoder::in_format(target, &model, caches, DType::F32).unwrap();
@@ -88,21 +91,21 @@ fn several_prompts_give_what_each_gives_alone() {
         true
     };
     let made =
-        generate_all(&mut decoder, &prompts, (&sampling, &limits), &clock, &mut each).unwrap();
+        generate_all(&mut decoder, &prompts, (&chooser, &limits), &clock, &mut each).unwrap();
     for (index, (prompt, made)) in prompts.iter().zip(&made).enumerate() {
         let mut one = CachedDecoder::new(target, &model, 32).unwrap();
         let own = Sampling { seed: 4 + index as u64, ..sampling };
+        let own = Chooser::new(&own, None);
         let alone = generate(&mut one, prompt, (&own, &limits), &clock, &mut |_| true).unwrap();
         assert_eq!(made.tokens, alone.tokens, "prompt {index}");
         assert_eq!(heard[index], alone.tokens);
         assert_eq!(made.times_ns.len(), 12);
     }
     let mut told = 0;
-    let stopped =
-        generate_all(&mut decoder, &prompts, (&sampling, &limits), &clock, &mut |_, _| {
-            told += 1;
-            told < 5
-        });
+    let stopped = generate_all(&mut decoder, &prompts, (&chooser, &limits), &clock, &mut |_, _| {
+        told += 1;
+        told < 5
+    });
     let tokens: usize = stopped.unwrap().iter().map(|made| made.tokens.len()).sum();
     assert_eq!(tokens, told, "nothing is made after the word to end");
 }

@@ -8,7 +8,9 @@ mod tiny;
 
 use overdrive_bench::clock::SystemClock;
 use overdrive_cpu::CpuBackend;
-use overdrive_decoding::{CachedDecoder, Decoder, Limits, Sampling, WindowDecoder, generate};
+use overdrive_decoding::{
+    CachedDecoder, Chooser, Decoder, Limits, Sampling, WindowDecoder, generate,
+};
 use overdrive_formats::{Tensors, npz};
 use overdrive_ir::{
     Backend, BackendError, Buffer, DType, Executable, Graph, Mode, State, Target, Tensor,
@@ -95,11 +97,8 @@ fn greedy_continuations_are_those_of_transformers() {
         let mut decoder = CachedDecoder::new((&counting, Mode::Compile), &model, room).unwrap();
         let limits = Limits { tokens: continuation.len(), ends: &[] };
         for _ in 0..2 {
-            let made =
-                generate(&mut decoder, &prompt, (&Sampling::GREEDY, &limits), &clock, &mut |_| {
-                    true
-                })
-                .unwrap();
+            let how = (&Chooser::new(&Sampling::GREEDY, None), &limits);
+            let made = generate(&mut decoder, &prompt, how, &clock, &mut |_| true).unwrap();
             assert_eq!(made.tokens, continuation, "{name}");
             assert_eq!(made.times_ns.len(), continuation.len());
         }

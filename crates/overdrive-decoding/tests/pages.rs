@@ -6,7 +6,7 @@
 mod tiny;
 
 use overdrive_bench::clock::SystemClock;
-use overdrive_decoding::{CachedDecoder, Decoder, Limits, Sampling, generate_all};
+use overdrive_decoding::{CachedDecoder, Chooser, Decoder, Limits, Sampling, generate_all};
 use overdrive_ir::{Backend, DType, Mode};
 use overdrive_models::{Caches, Pages};
 use proptest::prelude::*;
@@ -131,7 +131,8 @@ fn texts_that_wait_for_pages_are_those_that_never_waited() {
                 told += 1;
                 told < most
             };
-            let how = (&Sampling::GREEDY, &limits);
+            let chooser = Chooser::new(&Sampling::GREEDY, None);
+            let how = (&chooser, &limits);
             let made = generate_all(decoder, &prompts, how, &clock, &mut each)?;
             Ok::<_, overdrive_decoding::DecodeError>(
                 made.into_iter().map(|text| text.tokens).collect::<Vec<_>>(),

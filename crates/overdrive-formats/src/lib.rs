@@ -6,6 +6,7 @@
 //! not at all.
 
 pub mod compressed_tensors;
+mod cut;
 mod error;
 mod file;
 mod folder;
@@ -24,6 +25,7 @@ mod tensor_file;
 mod tensors;
 pub mod triton;
 
+pub use cut::{Cut, Cuts, parts};
 pub use error::FormatError;
 pub use folder::{ModelConfig, ModelFolder, TableColumns, states_file_bytes};
 pub use parameters::{Differences, ParametersError, load_parameters, save_parameters};

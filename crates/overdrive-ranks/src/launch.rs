@@ -89,7 +89,7 @@ impl Variables<'_> {
 
     fn error(&self, expected: String, found: String) -> LaunchError {
         let remedy = match self.launcher {
-            TORCHRUN => "start with torchrun or `overdrive train --nproc N`, or unset RANK",
+            TORCHRUN => "start with torchrun or `--nproc N`, or unset RANK",
             OPEN_MPI => "start with `mpirun -n N -x MASTER_ADDR=HOST -x MASTER_PORT=PORT`",
             _ => "start with `srun -n N`",
         };

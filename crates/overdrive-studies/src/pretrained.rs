@@ -6,8 +6,9 @@
 //! are renamed or left out by a rule are in `notes`. Weights stay as they are stored. When a graph
 //! is loaded, 16-bit weights become f32, so that measurements in f32 are f32 throughout. A decoder
 //! that runs in their format keeps them. A folder that `quantize` wrote has codes in place of some
-//! weights. Invariant: a model that was read has every weight, each of the type that its graph
-//! declares, or of a narrower float type.
+//! weights. One of several ranks that decode together
+//! reads its part of each weight. Invariant: a model that was read has every weight, each of the
+//! type that its graph declares, or of a narrower float type.
 
 mod adapter;
 mod architecture;
@@ -22,6 +23,7 @@ mod labels;
 mod language;
 mod llama;
 mod names;
+mod part;
 mod phi;
 mod preprocessing;
 mod rotary;
@@ -42,8 +44,9 @@ use crate::Template;
 use names::{Fitted, fit, layer_of};
 use overdrive_formats::huggingface::{Config, Tokenizer};
 use overdrive_formats::int4::{self, Int4Config};
-use overdrive_formats::{Differences, FormatError, ParametersError, Tensors};
-use overdrive_ir::{DType, Description, Graph, GraphError, Init};
+use overdrive_formats::{Cuts, Differences, FormatError, ParametersError, Tensors};
+use overdrive_ir::{DType, Description, Graph, GraphError, Init, Mesh, TensorType};
+use part::RankPart;
 use serde_json::Value;
 use source::PretrainedSource;
 use std::collections::BTreeMap;
@@ -73,6 +76,8 @@ pub struct Pretrained {
     renamed: BTreeMap<String, String>,
     /// Tensors that are no part of the graph.
     left_out: Tensors,
+    /// The rank of several whose part of the weights it has; `None` where it has all.
+    part: Option<RankPart>,
     /// Text to tokens, where the folder tells.
     pub tokenizer: Option<Tokenizer>,
     /// Tokens that end a text.
@@ -93,6 +98,21 @@ impl Pretrained {
     /// When a file is absent or damaged, or when the architecture is unknown (the known ones are
     /// listed). Also when the weights differ from what it needs (every difference is listed).
     pub fn read(place: &Path) -> Result<Self, PretrainedError> {
+        Self::read_as(place, None)
+    }
+
+    /// Reads the part of a decoder that one rank of a mesh holds: with N ranks about 1/N of the
+    /// weights. It decodes with the other ranks, as a
+    /// [`LanguageModel`](overdrive_decoding::LanguageModel), and does nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::read`]. When the ranks along `tensor` do not divide the layers; when the folder
+    /// has codes, or no decoder.
+    pub fn read_part(place: &Path, rank_of: (&Mesh, usize)) -> Result<Self, PretrainedError> {
+        Self::read_as(place, Some(rank_of))
+    }
+
+    fn read_as(place: &Path, rank_of: Option<(&Mesh, usize)>) -> Result<Self, PretrainedError> {
         let mut source = PretrainedSource::read(place)?;
         let config = &source.config;
         let beside = source.folder.as_deref().unwrap_or(place);
@@ -105,7 +125,18 @@ impl Pretrained {
         let mut notes = architecture.notes(config, beside)?;
         let of_int4 = Int4Config::read(config)?;
         let of_own = if of_int4.is_none() { Coding::read(config)? } else { None };
-        let (mut stored, said) = source.weights()?;
+        let mode = of_own.as_ref().map(|coding| coding.mode.clone());
+        let mode = of_int4.as_ref().map(|found| found.format.name().to_owned()).or(mode);
+        if let (Some(_), Some(mode)) = (rank_of, mode) {
+            return Err(PretrainedError::Coded { mode });
+        }
+        let mut part = rank_of.map(|rank_of| RankPart::of(&architecture, rank_of)).transpose()?;
+        let cuts = |name: &str, ty: &TensorType| part.as_ref()?.cuts(&facts, name, ty);
+        let cuts: &Cuts<'_> = &cuts;
+        let (mut stored, said) = source.weights(part.as_ref().map(|_| cuts))?;
+        if let Some(part) = &mut part {
+            part.note(&source.config, &stored);
+        }
         let config = &source.config;
         let coding = match &of_int4 {
             None => of_own,
@@ -116,7 +147,10 @@ impl Pretrained {
                 Some(Coding::of_int4(config, found, &forms.into_iter().map(own).collect())?)
             }
         };
-        let graph = declared(coding.as_ref(), architecture.whole()?)?;
+        let graph = match &part {
+            Some(part) => part.declared().clone(),
+            None => declared(coding.as_ref(), architecture.whole()?)?,
+        };
         notes.extend(said);
         if stored.stored.contains(&DType::F64) {
             notes.push("weights are stored as f64 and rounded to f32".to_owned());
@@ -141,6 +175,10 @@ impl Pretrained {
         check_head(&architecture, &graph, (&tensors, &stored.path))?;
         let differences = Differences::but_for_width(&graph, &tensors);
         if !differences.is_empty() {
+            let differences = match &part {
+                Some(part) => part.in_files(differences),
+                None => differences,
+            };
             return Err(ParametersError::Different { path: stored.path, differences }.into());
         }
         let tokenizer = match facts.vocabulary {
@@ -166,10 +204,17 @@ impl Pretrained {
             coding,
             renamed,
             left_out,
+            part,
             tokenizer,
             ends,
             notes,
         })
+    }
+
+    /// Tells models apart of which each rank has read its part: a checksum of the config, and of
+    /// name, type and first bytes of each tensor in the files.
+    pub fn digest(&self) -> Option<&str> {
+        self.part.as_ref().map(RankPart::digest)
     }
 
     /// The same with separate weights for the head, if it shares those of the embedding.
@@ -253,8 +298,18 @@ impl Pretrained {
     /// The model of whole sequences: dimensions `batch` and `tokens`.
     ///
     /// # Errors
-    /// Never after [`Self::read`], which has built the same graph.
+    /// Never after [`Self::read`], which has built the same graph. Always after
+    /// [`Self::read_part`].
     pub fn template(&self) -> Result<Template, GraphError> {
+        if self.part.is_some() {
+            return Err(GraphError {
+                op: "template".into(),
+                scope: self.name.clone(),
+                expected: "all weights of the model".into(),
+                found: "the part of one rank".into(),
+                remedy: "read the whole folder".into(),
+            });
+        }
         let facts = self.architecture.facts();
         let sizes = facts.extents.iter().map(|extent| (extent.name.to_owned(), extent.size));
         let limits =

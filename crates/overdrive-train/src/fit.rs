@@ -7,8 +7,8 @@ use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::trainer::{Initial, initial_elements};
 use crate::{
-    Augmentation, Checkpoint, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards,
-    Shuffle, TrainError, Trainer, initial_parameter, with_loss,
+    Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards, Shuffle,
+    TrainError, Trainer, initial_parameter, with_loss,
 };
 use overdrive_formats::Tensors;
 use overdrive_ir::eval::philox;

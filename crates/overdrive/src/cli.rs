@@ -14,7 +14,7 @@ mod values;
 pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use optimize::Optimize;
 pub(crate) use quantize::{MetricName, Quantize};
-pub(crate) use shared::{Isa, Machine, Replacing};
+pub(crate) use shared::{Isa, Machine, RankOptions, Replacing};
 pub(crate) use train::Train;
 pub(crate) use values::{ModeName, Precision};
 
@@ -452,6 +452,9 @@ pub(crate) struct Generate {
     /// Text, tokens and times as JSON on standard output
     #[arg(long)]
     pub json: bool,
+    /// Ranks.
+    #[command(flatten)]
+    pub ranks: RankOptions,
     /// Machine and seed.
     #[command(flatten)]
     pub machine: Machine,

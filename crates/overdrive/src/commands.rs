@@ -13,6 +13,7 @@ mod optimize;
 mod output;
 mod profile;
 mod quantize;
+mod ranks;
 mod regress;
 mod report;
 mod resume;

@@ -18,10 +18,10 @@ use overdrive::bench::work::Items;
 use overdrive::files;
 use overdrive::formats::onnx::{self, Binding, Folding};
 use overdrive::formats::{FormatError, ModelFolder, Tensors};
-use overdrive::ir::{Dim, Graph, Init, TensorType};
+use overdrive::ir::{Communicator, Dim, Graph, Init, TensorType};
 use overdrive::models;
 use overdrive::passes::recognise;
-use overdrive::studies::pretrained::Pretrained;
+use overdrive::studies::pretrained::{Pretrained, PretrainedError};
 use overdrive::studies::{Template, Workload};
 use overdrive::train::trained;
 use std::collections::{BTreeMap, BTreeSet};
@@ -307,6 +307,17 @@ pub(crate) fn load_to_train(model: &str) -> Result<Model, Failure> {
     load_with(model, InitialWeights::Drawn)
 }
 
+/// The model that the user named, to be decoded by several ranks: of a published one only the part
+/// of this rank.
+pub(crate) fn load_part(model: &str, rank: &dyn Communicator) -> Result<Model, Failure> {
+    if !is_published(model) {
+        return load(model);
+    }
+    std::mem::forget(files::about(model));
+    let read = Pretrained::read_part(Path::new(model), (rank.mesh(), rank.rank()));
+    published(read)
+}
+
 fn load_with(model: &str, weights: InitialWeights) -> Result<Model, Failure> {
     let path = Path::new(model);
     // Messages of this process are about this model from now on, except while another file is read.
@@ -406,7 +417,11 @@ pub(crate) fn read(path: &Path) -> Result<Model, Failure> {
 }
 
 fn read_published(path: &Path) -> Result<Model, Failure> {
-    let read = Pretrained::read(path).map_err(Failure::bad_input)?;
+    published(Pretrained::read(path))
+}
+
+fn published(read: Result<Pretrained, PretrainedError>) -> Result<Model, Failure> {
+    let read = read.map_err(Failure::bad_input)?;
     read.notes.iter().for_each(|note| note!("note: {note}"));
     Ok(Model::Pretrained(Box::new(read)))
 }

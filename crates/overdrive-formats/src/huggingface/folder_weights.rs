@@ -6,7 +6,8 @@
 //! promises is there, and none comes from outside the folder.
 
 use super::Config;
-use crate::{FormatError, Tensors, pytorch, safetensors};
+use crate::{Cuts, FormatError, Tensors, parts, pytorch, safetensors};
+use overdrive_files::Digest;
 use overdrive_ir::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -20,26 +21,29 @@ pub struct FolderWeights {
     pub stored: BTreeSet<DType>,
     /// The file, or the index: what errors about names point to.
     pub path: PathBuf,
+    /// Names, types and first bytes of all tensors, if only parts of them were kept.
+    pub digest: Digest,
 }
 
 /// Names of the one file and of the index of shards, in the order in which they are looked for.
 pub(super) const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 
 /// Reads the weights of a folder: `model.safetensors`, the shards of
-/// `model.safetensors.index.json`, or `pytorch_model.bin` likewise.
+/// `model.safetensors.index.json`, or `pytorch_model.bin` likewise. With `cuts`, only these parts
+/// of the tensors are kept, and of safetensors only these are read.
 ///
 /// # Errors
 /// When there are none, or when a shard or a tensor that the index lists is missing.
-pub fn read_weights(folder: &Path) -> Result<FolderWeights, FormatError> {
+pub fn read_weights(folder: &Path, cuts: Option<&Cuts<'_>>) -> Result<FolderWeights, FormatError> {
     for name in FILES {
         let (single, index) = (folder.join(name), folder.join(format!("{name}.index.json")));
         if single.exists() {
             let mut weights = FolderWeights { path: single.clone(), ..FolderWeights::default() };
-            weights.take(&single)?;
+            weights.take(&single, cuts)?;
             return Ok(weights);
         }
         if index.exists() {
-            return read_shards(folder, index);
+            return read_shards(folder, index, cuts);
         }
     }
     let expected = FILES.map(|name| format!("{name} or {name}.index.json")).join(", ");
@@ -48,7 +52,11 @@ pub fn read_weights(folder: &Path) -> Result<FolderWeights, FormatError> {
 }
 
 /// Reads the shards that an index lists.
-fn read_shards(folder: &Path, index: PathBuf) -> Result<FolderWeights, FormatError> {
+fn read_shards(
+    folder: &Path,
+    index: PathBuf,
+    cuts: Option<&Cuts<'_>>,
+) -> Result<FolderWeights, FormatError> {
     let listed = Config::read(&index)?;
     let mut weights = FolderWeights { path: index, ..FolderWeights::default() };
     let map = listed.section(&["weight_map"])?.ok_or_else(|| {
@@ -72,8 +80,8 @@ fn read_shards(folder: &Path, index: PathBuf) -> Result<FolderWeights, FormatErr
             let error = FormatError::damaged(&path, "weights", expected, "no such file");
             return Err(error.remedy("fetch the whole folder again"));
         }
-        weights.take(&path)?;
-        if let Some(missing) = tensors.iter().find(|name| !weights.tensors.contains_key(**name)) {
+        let found = weights.take(&path, cuts)?;
+        if let Some(missing) = tensors.iter().find(|name| !found.contains(**name)) {
             let expected = "this tensor, as the index says";
             return Err(FormatError::damaged(&path, missing, expected, "none of this name"));
         }
@@ -82,10 +90,25 @@ fn read_shards(folder: &Path, index: PathBuf) -> Result<FolderWeights, FormatErr
 }
 
 impl FolderWeights {
-    /// Adds the tensors of a file.
-    fn take(&mut self, path: &Path) -> Result<(), FormatError> {
+    /// Adds the tensors of a file, and returns their names there.
+    fn take(
+        &mut self,
+        path: &Path,
+        cuts: Option<&Cuts<'_>>,
+    ) -> Result<BTreeSet<String>, FormatError> {
         let is_pickled = path.extension().is_some_and(|extension| extension == "bin");
-        let read = if is_pickled { pytorch::read(path)? } else { safetensors::read(path)? };
+        let (read, names) = match cuts {
+            Some(cuts) if !is_pickled => safetensors::read_parts(path, cuts, &mut self.digest)?,
+            _ => {
+                let read = if is_pickled { pytorch::read(path)? } else { safetensors::read(path)? };
+                let names = read.keys().cloned().collect();
+                let kept = match cuts {
+                    Some(cuts) => parts(read, cuts, &mut self.digest),
+                    None => read,
+                };
+                (kept, names)
+            }
+        };
         for (name, tensor) in read {
             let dtype = tensor.ty().dtype;
             self.stored.extend(dtype.is_float().then_some(dtype));
@@ -100,6 +123,6 @@ impl FolderWeights {
                 ));
             }
         }
-        Ok(())
+        Ok(names)
     }
 }

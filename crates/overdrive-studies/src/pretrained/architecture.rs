@@ -167,6 +167,29 @@ impl Architecture {
         }
     }
 
+    /// The parts of a decoder's layers that ranks divide among themselves: how many of each.
+    pub(super) fn divided(&self) -> Vec<(usize, &'static str)> {
+        const HEADS: &str = "heads of attention";
+        const KEY_HEADS: &str = "heads of keys and values";
+        const FEATURES: &str = "features of the feed-forward layers";
+        match self {
+            Self::Gpt2(gpt2) => vec![(gpt2.heads, HEADS), (gpt2.hidden, FEATURES)],
+            Self::Llama(llama, _) => {
+                let experts = llama.experts.as_ref();
+                let plain = experts.is_none_or(|experts| !experts.plain_blocks.is_empty());
+                let parts = [(llama.heads, HEADS), (llama.key_heads, KEY_HEADS)].into_iter();
+                parts
+                    .chain(plain.then_some((llama.hidden, FEATURES)))
+                    .chain(experts.map(|experts| (experts.hidden, "features of the experts")))
+                    .collect()
+            }
+            Self::Phi(phi) => {
+                vec![(phi.heads, HEADS), (phi.key_heads, KEY_HEADS), (phi.hidden, FEATURES)]
+            }
+            Self::Bert(_) | Self::Vit(_) | Self::Clip(_) | Self::Whisper(_) => vec![],
+        }
+    }
+
     /// Whether hidden states become one vector at the end, which config.json does not tell.
     pub(super) fn pools(&self) -> bool {
         matches!(self, Self::Bert(bert) if bert.pooling != Pooling::None || bert.normalised)

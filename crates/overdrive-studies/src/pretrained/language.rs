@@ -4,7 +4,7 @@ use super::{Pretrained, declared};
 use overdrive_decoding::LanguageModel;
 use overdrive_ir::{DType, Graph, GraphError};
 use overdrive_models::Span;
-use overdrive_passes::{Recipe, precision, store};
+use overdrive_passes::{Recipe, precision, separate, store};
 
 impl LanguageModel for Pretrained {
     fn context(&self) -> usize {
@@ -15,14 +15,20 @@ impl LanguageModel for Pretrained {
         Ok(self.loaded(self.unloaded(span, format)?))
     }
 
-    /// Codes and their scales stay as they are.
+    /// Codes and their scales stay as they are. One rank of several has a graph of its part.
     fn unloaded(&self, span: Span, format: DType) -> Result<Graph, GraphError> {
-        let graph = declared(self.coding.as_ref(), self.architecture.span(span)?)?;
-        if format == DType::F32 {
-            return Ok(graph);
+        let mut graph = declared(self.coding.as_ref(), self.architecture.span(span)?)?;
+        if self.part.is_some() {
+            (graph, _) = separate(&graph)?;
         }
-        let is_matrix = |name: &str, rank: usize| rank > 1 && !self.is_coded(name);
-        let stored = store(&graph, &|name, ty| is_matrix(name, ty.rank()).then_some(format))?;
-        precision(&stored, &Recipe { contractions: format })
+        if format != DType::F32 {
+            let is_matrix = |name: &str, rank: usize| rank > 1 && !self.is_coded(name);
+            let stored = store(&graph, &|name, ty| is_matrix(name, ty.rank()).then_some(format))?;
+            graph = precision(&stored, &Recipe { contractions: format })?;
+        }
+        match &self.part {
+            Some(part) => part.graph(&graph),
+            None => Ok(graph),
+        }
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn layer_of(facts: &Facts, graph: &Graph, name: &str) -> String {
 const PACKED: [&str; 3] = ["_packed", "_shape", "_global_scale"];
 
 /// Names that a tensor's state may have, the likeliest first.
-fn candidates(facts: &Facts, name: &str) -> Vec<String> {
+pub(super) fn candidates(facts: &Facts, name: &str) -> Vec<String> {
     let prefix = facts.prefix;
     // TensorFlow's names of scale and shift of a norm.
     let newer = match (name.strip_suffix(".gamma"), name.strip_suffix(".beta")) {

@@ -1,9 +1,9 @@
 //! The source of a model: a folder in Hugging Face's format, or a GGUF file, alone or in a folder
 //! without a config.json.
 
-use overdrive_formats::FormatError;
 use overdrive_formats::gguf::{self, Gguf};
 use overdrive_formats::huggingface::{self, Config, FolderWeights, Tokenizer};
+use overdrive_formats::{Cuts, FormatError, parts};
 use std::path::{Path, PathBuf};
 
 /// Extension of files of GGUF.
@@ -51,13 +51,20 @@ impl PretrainedSource {
         Ok(Self { config: file.config.clone(), folder, file: Some(Box::new(file)) })
     }
 
-    /// Its weights, with what a user should know of them.
-    pub(super) fn weights(&mut self) -> Result<(FolderWeights, Vec<String>), FormatError> {
+    /// Its weights, with what a user should know of them; with `cuts`, these parts alone.
+    pub(super) fn weights(
+        &mut self,
+        cuts: Option<&Cuts<'_>>,
+    ) -> Result<(FolderWeights, Vec<String>), FormatError> {
         match (&mut self.file, &self.folder) {
             (Some(file), _) => {
-                Ok((std::mem::take(&mut file.weights), std::mem::take(&mut file.notes)))
+                let mut weights = std::mem::take(&mut file.weights);
+                if let Some(cuts) = cuts {
+                    weights.tensors = parts(weights.tensors, cuts, &mut weights.digest);
+                }
+                Ok((weights, std::mem::take(&mut file.notes)))
             }
-            (None, Some(folder)) => Ok((huggingface::read_weights(folder)?, vec![])),
+            (None, Some(folder)) => Ok((huggingface::read_weights(folder, cuts)?, vec![])),
             (None, None) => unreachable!("without a file of GGUF there is a folder"),
         }
     }

@@ -130,7 +130,7 @@ fn restored(task: &Task, (mesh, shards): (&str, Shards), kept: &Checkpoint) {
     let initial = initial_parameters(&forward, 9);
     let initial = |name: &str| initial.get(name).cloned();
     let judged = with_loss(&forward, task.parts.train.target()).unwrap();
-    run(&mesh, PATIENCE, |rank| {
+    let done = run(&mesh, PATIENCE, |rank| {
         let backend = CpuBackend::new(Some(1)).unwrap().on(Arc::clone(&rank));
         let place = (&backend as &dyn Backend, Ranks(Some(rank.as_ref()), shards));
         let tuning = Tuning::default();
@@ -146,8 +146,9 @@ fn restored(task: &Task, (mesh, shards): (&str, Shards), kept: &Checkpoint) {
                 assert!(part == expected, "`{name}` on rank {} of {mesh}", rank.rank());
             }
         }
-        rank.leave();
+        Ok::<_, TrainError>(())
     });
+    done.into_iter().for_each(|rank| rank.unwrap());
 }
 
 #[test]
@@ -181,8 +182,9 @@ fn the_same_ranks_go_on_bit_for_bit_and_a_slow_one_changes_nothing() {
         let slow = |rank: usize| Duration::from_millis(20 * rank as u64);
         let found = run(&of.0.parse().unwrap(), PATIENCE, |rank| {
             let ends = Ends { pause: slow(rank.rank()), ..Ends::default() };
-            of_rank(&task, (Some(rank), shards), kept, ends).unwrap()
+            of_rank(&task, (Some(rank), shards), kept, ends)
         });
+        let found: Vec<Fitted> = found.into_iter().map(Result::unwrap).collect();
         assert!(found == expected, "{shards:?}");
     }
 }

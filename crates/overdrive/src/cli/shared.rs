@@ -1,8 +1,9 @@
-//! Options that several commands have: the machine, what may be replaced, instruction sets.
+//! Options that several commands have: the machine, ranks, what may be replaced, instruction sets.
 
 use clap::Args;
 use overdrive::cpu::InstructionSet;
 use overdrive::files::Existing;
+use overdrive::ir::Mesh;
 
 /// Machine and seed, shared by everything that measures.
 #[derive(Args, Debug, Clone)]
@@ -19,6 +20,25 @@ pub(crate) struct Machine {
     /// Seed of inputs, of the order of cases, and of drawn tokens
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+}
+
+/// Several processes that do one command together, of every command that can.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct RankOptions {
+    /// Ranks of this machine that do this together: the same command is started once for each. Rank
+    /// I takes GPU I. Launchers (torchrun, srun, mpirun) need no option. Ranks exchange over TCP;
+    /// those that mpirun started, by MPI where the program is built with the feature `mpi`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub nproc: Option<u32>,
+    /// With several ranks: how they share the work, as a grid whose sizes multiply to their number:
+    /// `data=2,tensor=2`. `data` splits batches, `tensor` the model, `context` the positions of
+    /// samples; `generate` has `tensor` alone [default: data=RANKS; of `generate` tensor=RANKS]
+    #[arg(long, value_name = "AXIS=RANKS,...")]
+    pub mesh: Option<Mesh>,
+    /// With several ranks: seconds after which a rank that others wait for is taken for hung
+    #[arg(long, value_name = "SECONDS", default_value_t = 600,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub rank_timeout: u64,
 }
 
 /// `--force`, of every command that writes.

@@ -1,11 +1,10 @@
 //! Arguments of `train`.
 
 use super::explain::size;
-use super::shared::{Machine, Replacing};
+use super::shared::{Machine, RankOptions, Replacing};
 use super::values::ShardName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use overdrive::ir::Mesh;
 use overdrive::passes::{Compression, Lora};
 use overdrive::train::data::Target;
 use overdrive::train::{FORMATS, Formats};
@@ -85,17 +84,9 @@ pub(crate) struct Train {
     /// them
     #[arg(long, requires = "lora")]
     pub adapter: bool,
-    /// Ranks of this machine that train together, each on its part of every batch: the same command
-    /// is started once for each. Rank I takes GPU I. Launchers (torchrun, srun, mpirun) need no
-    /// option. Ranks exchange over TCP; those that mpirun started, by MPI where the program is
-    /// built with the feature `mpi`
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub nproc: Option<u32>,
-    /// With several ranks: how they share the work, as a grid whose sizes multiply to their number:
-    /// `data=2,tensor=2`. `data` splits batches, `tensor` the model, `context` the positions of
-    /// samples [default: data=RANKS]
-    #[arg(long, value_name = "AXIS=RANKS,...")]
-    pub mesh: Option<Mesh>,
+    /// Ranks.
+    #[command(flatten)]
+    pub ranks: RankOptions,
     /// With several ranks: what is sharded over those along `data`, in addition to the batch. Each
     /// rank then holds a part of it, which saves memory
     #[arg(long, value_name = "WHAT")]
@@ -106,10 +97,6 @@ pub(crate) struct Train {
     /// the rest in later steps
     #[arg(long, value_name = "SCHEME")]
     pub compress: Option<Compression>,
-    /// With several ranks: seconds after which a rank that others wait for is taken for hung
-    #[arg(long, value_name = "SECONDS", default_value_t = 600,
-        value_parser = clap::value_parser!(u64).range(1..))]
-    pub rank_timeout: u64,
     /// Fold of labelled samples whose fifth is for testing
     #[arg(long, value_name = "K", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..5))]

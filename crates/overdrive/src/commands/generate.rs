@@ -1,8 +1,10 @@
 //! `overdrive generate`: continues a text, and says how fast.
 
 mod asked;
+mod rank;
 mod several;
 
+use super::ranks::{self, Launched};
 use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::{self, Model};
@@ -16,9 +18,31 @@ use overdrive::models::Caches;
 use overdrive_process::Stop;
 use serde_json::json;
 
+/// The axis along which ranks share the layers.
+const TENSOR: &str = "tensor";
+
 pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failure> {
-    let model = model::load(&arguments.model)?;
-    let asked = Generation::new(arguments, &model)?;
+    if let Some(mesh) = &arguments.ranks.mesh
+        && let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| *axis.0 != *TENSOR)
+    {
+        return Err(Failure::bad_input(format!(
+            "--mesh {mesh}: expected the axis `{TENSOR}` alone, along which ranks share the \
+             layers, found `{axis}`; use {TENSOR}={}",
+            mesh.ranks()
+        )));
+    }
+    ranks::run((&arguments.ranks, TENSOR), stop, |launched| as_rank(launched, arguments, stop))
+}
+
+/// All of it, or that of one rank.
+fn as_rank(launched: Option<Launched>, arguments: &Generate, stop: &Stop) -> Result<Exit, Failure> {
+    // First of all, so that the others hear of whatever fails here.
+    let rank = launched.map(Launched::join).transpose()?;
+    let model = match &rank {
+        Some(rank) => model::load_part(&arguments.model, rank.communicator.as_ref())?,
+        None => model::load(&arguments.model)?,
+    };
+    let asked = Generation::new(arguments, &model, rank.as_ref())?;
     match (&arguments.prompts, &arguments.prompt) {
         (Some(file), _) => several::generate(asked, file, stop),
         (None, Some(prompt)) => one(asked, prompt, stop),
@@ -29,6 +53,9 @@ pub(crate) fn generate(arguments: &Generate, stop: &Stop) -> Result<Exit, Failur
 fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure> {
     let Generation { arguments, model, tokenizer, .. } = asked;
     let prompt = text::encode(tokenizer, prompt)?;
+    if let Some(rank) = asked.rank {
+        rank::check(rank, &asked, std::slice::from_ref(&prompt))?;
+    }
     let most = arguments.max_tokens as usize;
     let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match model {
         Model::Pretrained(pretrained) => {
@@ -37,6 +64,10 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
+            let graph = match asked.rank {
+                Some(rank) => rank::part(&graph, rank)?,
+                None => graph,
+            };
             note!(
                 "note: this model keeps no keys and values: its whole window is computed for \
                  every token"
@@ -55,38 +86,33 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     let mut text = String::new();
     let mut shown = Ok(());
     let mut show = |piece: String| {
-        if !arguments.json && shown.is_ok() {
+        if !arguments.json && asked.speaks() && shown.is_ok() {
             shown = terminal::write(format_args!("{piece}"));
         }
         text.push_str(&piece);
         shown.is_ok()
     };
     let limits = Limits { tokens: most, ends };
-    let made =
-        decode(decoder.as_mut(), &prompt, (&asked.sampling, &limits), &clock, &mut |token| {
-            show(stream.push(token)) && !stop.is_requested()
-        });
+    let chooser = asked.chooser();
+    let made = decode(decoder.as_mut(), &prompt, (&chooser, &limits), &clock, &mut |token| {
+        show(stream.push(token)) && !stop.is_requested()
+    });
     let made = made.map_err(failure)?;
     show(stream.finish());
     shown?;
-    if arguments.json {
+    if asked.speaks() && arguments.json {
         let own = json!({
             "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
             "prepare_s": prepare_s,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
         });
         say!("{:#}", joined(asked.facts(), own))?;
-    } else {
+    } else if asked.speaks() {
         say!("")?;
         note!("{}{}", asked.weights(), figures(&made, prompt.len(), prepare_s));
     }
-    if stop.is_requested() {
-        return Err(Failure::interrupted(format!(
-            "{} of {most} tokens were made",
-            made.tokens.len()
-        )));
-    }
-    Ok(Exit::Fine)
+    let count = format!("{} of {most} tokens were made", made.tokens.len());
+    asked.end((stop, chooser.goes_on()), count)
 }
 
 /// One text is one sample: times are told as such, and no interval is.

@@ -2,12 +2,11 @@
 
 mod failure;
 mod learnt;
-mod nproc;
 mod tabular;
 mod task;
-mod this_rank;
 
 use super::output;
+use super::ranks::{self, Launched, Rank};
 use crate::cli::Train;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
@@ -21,41 +20,28 @@ use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
-use overdrive::ir::Mesh;
-use overdrive::ranks::Launch;
-use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
+use overdrive::train::{Checkpoint, DATA, Ending, Fit, Shards, TrainError, fit};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use task::TrainingRun;
-use this_rank::{Rank, launched, mesh};
 
 pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
-    let launch = launched(arguments)?;
-    let asked = launch.as_ref().map(|launch| launch.size).or(arguments.nproc.map(|n| n as usize));
-    let mesh = mesh(arguments, asked.unwrap_or(1))?;
-    let of_ranks = [
-        arguments.shard.is_some().then_some("--shard"),
-        arguments.compress.is_some().then_some("--compress"),
-    ];
-    match (&launch, arguments.nproc, of_ranks.into_iter().flatten().next()) {
-        (None, Some(size @ 2..), _) => nproc::run(size as usize, stop),
-        (None, _, Some(option)) => Err(Failure::bad_input(format!(
-            "{option}: expected several ranks, found one; add --nproc N, or start with a launcher"
-        ))),
-        _ => train_alone_or_as(launch.map(|launch| (launch, mesh)), arguments, stop),
-    }
+    // Without `--mesh` each rank learns from its part of the batch.
+    let options = (&arguments.ranks, DATA);
+    ranks::run(options, stop, |launched| train_alone_or_as(launched, arguments, stop))
 }
 
 /// The whole run, or that of one rank.
 fn train_alone_or_as(
-    launch: Option<(Launch, Mesh)>,
+    launched: Option<Launched>,
     arguments: &Train,
     stop: &Stop,
 ) -> Result<Exit, Failure> {
-    let patience = Duration::from_secs(arguments.rank_timeout);
+    if launched.is_none() {
+        check_alone(arguments)?;
+    }
     // First of all, so that the others hear of whatever fails here.
-    let rank = launch.map(|(launch, mesh)| Rank::join(launch, &mesh, patience)).transpose()?;
+    let rank = launched.map(Launched::join).transpose()?;
     let is_first = rank.as_ref().is_none_or(Rank::is_first);
     let place = is_first.then(|| place(arguments)).transpose()?;
     let checkpoint = checkpoint(&arguments.out)?;
@@ -138,6 +124,20 @@ fn train_alone_or_as(
         say!("adapter: {}", arguments.out.join(ADAPTER).display())?;
     }
     Ok(Exit::Fine)
+}
+
+/// Errs where an option says how several ranks share something.
+fn check_alone(arguments: &Train) -> Result<(), Failure> {
+    let of_ranks = [
+        arguments.shard.is_some().then_some("--shard"),
+        arguments.compress.is_some().then_some("--compress"),
+    ];
+    match of_ranks.into_iter().flatten().next() {
+        None => Ok(()),
+        Some(option) => Err(Failure::bad_input(format!(
+            "{option}: expected several ranks, found one; add --nproc N, or start with a launcher"
+        ))),
+    }
 }
 
 /// Claims the folder; only the holder of that place writes the list of checkpoints beside it.

@@ -16,6 +16,8 @@ mod explain;
 mod fine_tune;
 mod fuzz;
 mod generate;
+#[cfg(target_os = "linux")]
+mod generate_ranks;
 mod invocation;
 #[cfg(target_os = "linux")]
 mod memory;

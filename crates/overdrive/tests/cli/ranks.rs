@@ -114,7 +114,7 @@ fn what_ranks_find_wrong_ends_all() {
 }
 
 /// Ranks of a command by their number.
-fn ranks_of(process: u32, count: usize) -> Vec<u32> {
+pub(crate) fn ranks_of(process: u32, count: usize) -> Vec<u32> {
     let mut ranks = vec![0; count];
     while ranks.contains(&0) {
         let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));

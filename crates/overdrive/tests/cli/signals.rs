@@ -53,7 +53,7 @@ impl Underway {
     }
 
     /// Waits for the first byte on standard output.
-    fn prints(&mut self) {
+    pub(crate) fn prints(&mut self) {
         assert!(!self.out.fill_buf().unwrap().is_empty(), "it ended without printing");
     }
 

@@ -1,16 +1,19 @@
 //! The parts that both ways to generate need: the model, its tokens, the device and how it samples.
 
 use crate::cli::Generate;
+use crate::commands::ranks::Rank;
 use crate::devices::{self, Opened};
 use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
-use overdrive::decoding::{CachedDecoder, DecodeError, Sampling};
+use overdrive::bench::exit::Exit;
+use overdrive::decoding::{CachedDecoder, Chooser, DecodeError, Sampling};
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{Backend, DType, Mode};
 use overdrive::models::Caches;
 use overdrive::studies::pretrained::Pretrained;
+use overdrive_process::Stop;
 use serde_json::{Value, json};
 
 /// Data that both ways need.
@@ -23,12 +26,21 @@ pub(super) struct Generation<'a> {
     /// Format of weights, keys and values; `None` for a model whose graph has formats of its own.
     pub(super) format: Option<DType>,
     pub(super) sampling: Sampling,
+    /// This rank, of several.
+    pub(super) rank: Option<&'a Rank>,
 }
 
 impl<'a> Generation<'a> {
-    pub(super) fn new(arguments: &'a Generate, model: &'a Model) -> Result<Self, Failure> {
+    pub(super) fn new(
+        arguments: &'a Generate,
+        model: &'a Model,
+        rank: Option<&'a Rank>,
+    ) -> Result<Self, Failure> {
         let tokenizer = text::tokenizer(model)?;
-        let opened = devices::open(&arguments.machine)?;
+        let opened = devices::open_as(&arguments.machine, rank.map(Rank::place))?;
+        if let Some(rank) = rank {
+            rank.same_kind(opened.backend.name())?;
+        }
         let usual = opened.backend.description().fastest_mode();
         let mode = arguments.mode.map_or(usual, Mode::from);
         let format = format_of(model, arguments, opened.backend.as_ref())?;
@@ -38,7 +50,7 @@ impl<'a> Generation<'a> {
             top_p: arguments.top_p,
             seed: arguments.machine.seed,
         };
-        Ok(Self { arguments, model, tokenizer, opened, mode, format, sampling })
+        Ok(Self { arguments, model, tokenizer, opened, mode, format, sampling, rank })
     }
 
     /// A decoder with its caches on the device.
@@ -52,11 +64,48 @@ impl<'a> Generation<'a> {
         CachedDecoder::in_format(target, pretrained, caches, format).map_err(failure)
     }
 
+    /// Chooses the tokens, the same on all ranks.
+    pub(super) fn chooser(&self) -> Chooser<'_> {
+        Chooser::new(&self.sampling, self.rank.map(|rank| rank.communicator.as_ref()))
+    }
+
+    /// Whether this process prints: alone, or for all ranks.
+    pub(super) fn speaks(&self) -> bool {
+        self.rank.is_none_or(Rank::is_first)
+    }
+
+    /// Ranks that decode together.
+    pub(super) fn ranks(&self) -> usize {
+        self.rank.map_or(1, |rank| rank.launch.size)
+    }
+
+    /// Ends the command, on all ranks at the same token; `made` says how many tokens there are.
+    pub(super) fn end(
+        &self,
+        (stop, all_goes_on): (&Stop, bool),
+        made: String,
+    ) -> Result<Exit, Failure> {
+        if let Some(rank) = self.rank {
+            rank.communicator.leave();
+        }
+        match (stop.is_requested(), self.speaks()) {
+            (false, _) if all_goes_on => Ok(Exit::Fine),
+            (true, true) => Err(Failure::interrupted(made)),
+            (true, false) => Ok(Exit::Interrupted),
+            (false, true) => {
+                let message = format!("{made}, since another rank was asked to end");
+                Err(Failure { message, exit: Exit::OtherRank })
+            }
+            (false, false) => Ok(Exit::OtherRank),
+        }
+    }
+
     /// Facts of a run that do not depend on its texts.
     pub(super) fn facts(&self) -> Value {
         let Self { arguments, opened, .. } = self;
         json!({
             "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
+            "ranks": self.ranks(),
             "mode": self.mode.name(), "dtype": self.format.map(|dtype| dtype.to_string()),
         })
     }

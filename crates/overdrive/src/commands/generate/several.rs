@@ -1,6 +1,7 @@
 //! `overdrive generate --prompts FILE`: continues each line of a file, several at a time.
 
 use super::asked::{Generation, failure, joined};
+use super::rank;
 use crate::cli::Generate;
 use crate::failure::Failure;
 use crate::model::Model;
@@ -32,6 +33,12 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
             asked.arguments.model
         )));
     };
+    if let (Some(size), ranks @ 2..) = (asked.arguments.page_size, asked.ranks()) {
+        return Err(Failure::bad_input(format!(
+            "--page-size {size}: expected one rank, found {ranks}: ranks share heads, and a pool \
+             of pages has all heads of a page together; leave the option out"
+        )));
+    }
     let lines = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
     let texts: Vec<&str> = lines.lines().filter(|line| !line.trim().is_empty()).collect();
     if texts.is_empty() {
@@ -42,6 +49,9 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     }
     let prompts = texts.iter().map(|text| text::encode(asked.tokenizer, text));
     let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+    if let Some(rank) = asked.rank {
+        rank::check(rank, &asked, &prompts)?;
+    }
     let most = asked.arguments.max_tokens as usize;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let batch = asked.arguments.batch.map_or(BATCH, |batch| batch as usize).min(prompts.len());
@@ -60,9 +70,9 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let _texts_so_far = stop.heed();
     let limits = Limits { tokens: most, ends: &pretrained.ends };
     let start = clock.now_ns();
-    let drawn = (&asked.sampling, &limits);
-    let made =
-        generate_all(&mut decoder, &prompts, drawn, &clock, &mut |_, _| !stop.is_requested());
+    let chooser = asked.chooser();
+    let how = (&chooser, &limits);
+    let made = generate_all(&mut decoder, &prompts, how, &clock, &mut |_, _| !stop.is_requested());
     let made = made.map_err(failure)?;
     let total_s = (clock.now_ns() - start) as f64 / 1e9;
     let tokens: usize = made.iter().map(|text| text.tokens.len()).sum();
@@ -73,7 +83,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         pieces + &stream.finish()
     };
     let written: Vec<String> = prompts.iter().zip(&made).map(|(p, m)| written(p, m)).collect();
-    if asked.arguments.json {
+    if asked.speaks() && asked.arguments.json {
         let of_text = |((prompt, made), text): ((&Vec<u32>, &Generated), &String)| {
             json!({
                 "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
@@ -87,7 +97,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
             "tokens_per_second": rate, "texts": texts,
         });
         say!("{:#}", joined(asked.facts(), own))?;
-    } else {
+    } else if asked.speaks() {
         for (index, (prompt, text)) in texts.iter().zip(&written).enumerate() {
             let name: String = prompt.chars().take(NAMED).collect();
             let rest = if name.len() < prompt.len() { "..." } else { "" };
@@ -100,10 +110,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
             made.len()
         );
     }
-    if stop.is_requested() {
-        return Err(Failure::interrupted(format!("{tokens} tokens were made")));
-    }
-    Ok(Exit::Fine)
+    asked.end((stop, chooser.goes_on()), format!("{tokens} tokens were made"))
 }
 
 /// The pool that was asked for; without a number of pages, as many as the longest texts take that
