@@ -6,7 +6,7 @@ use super::values::ShardName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use overdrive::ir::Mesh;
-use overdrive::passes::{Compression, Lora};
+use overdrive::passes::{Compression, ContextExchange, Lora};
 use overdrive::train::data::Target;
 use overdrive::train::{FORMATS, Formats};
 use std::path::PathBuf;
@@ -106,6 +106,11 @@ pub(crate) struct Train {
     /// the rest in later steps
     #[arg(long, value_name = "SCHEME")]
     pub compress: Option<Compression>,
+    /// With several ranks along `context`: how they compute attention. `ring` passes keys round,
+    /// `ulysses` exchanges positions for heads, and `ulysses:RANKS` does so in groups of so many,
+    /// between which keys go round [default: the fastest by an estimate]
+    #[arg(long, value_name = "EXCHANGE")]
+    pub context: Option<ContextExchange>,
     /// With several ranks: seconds after which a rank that others wait for is taken for hung
     #[arg(long, value_name = "SECONDS", default_value_t = 600,
         value_parser = clap::value_parser!(u64).range(1..))]

@@ -23,7 +23,7 @@ use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::Mesh;
 use overdrive::ranks::Launch;
-use overdrive::train::{Checkpoint, Ending, Fit, Shards, TrainError, fit};
+use overdrive::train::{Checkpoint, Ending, Fit, Shards, Sharing, TrainError, fit};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,6 +37,7 @@ pub(crate) fn train(arguments: &Train, stop: &Stop) -> Result<Exit, Failure> {
     let of_ranks = [
         arguments.shard.is_some().then_some("--shard"),
         arguments.compress.is_some().then_some("--compress"),
+        arguments.context.is_some().then_some("--context"),
     ];
     match (&launch, arguments.nproc, of_ranks.into_iter().flatten().next()) {
         (None, Some(size @ 2..), _) => nproc::run(size as usize, stop),
@@ -96,7 +97,10 @@ fn train_alone_or_as(
         checkpoint: Some(&checkpoint),
         memory_limit: arguments.memory_limit,
         ranks: rank.as_ref().map(|rank| rank.communicator.as_ref()),
-        shards: arguments.shard.map_or(Shards::Nothing, Shards::from),
+        sharing: Sharing {
+            states: arguments.shard.map_or(Shards::Nothing, Shards::from),
+            context: arguments.context,
+        },
     };
     let mut fitted =
         fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
