@@ -88,8 +88,7 @@ pub fn compile(source: &KernelSource, architecture: Architecture) -> Result<Vec<
 /// The code of a source, once it is there. Whoever needs it meanwhile waits.
 type Code = Arc<Mutex<Option<Arc<[u8]>>>>;
 
-/// What this process has compiled. Its ranks, and steps that are compiled beside one another, often
-/// have the same kernels.
+/// The kernels that this process has compiled. Its ranks often have the same.
 static COMPILED: LazyLock<Mutex<HashMap<(KernelSource, Architecture), Code>>> =
     LazyLock::new(Mutex::default);
 

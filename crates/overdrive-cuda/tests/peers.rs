@@ -171,7 +171,7 @@ fn expected(case: &Case, ranks: usize, calls: usize) -> Vec<Vec<Vec<Tensor>>> {
     results.into_iter().map(|of_rank: Result<_, BackendError>| of_rank.unwrap()).collect()
 }
 
-/// Fails unless all ranks have exactly the CPU's bytes, by copies where the tuning says so. The ranks
+/// Fails unless all ranks have exactly the CPU's bytes, by copies where the tuning says so. They
 /// meet once for all cases, which takes longer than a case.
 fn are_exact(cases: &[Case], ranks: usize, (mode, tuning): (Mode, &Tuning), calls: usize) {
     let found = run(&mesh(ranks), PATIENCE, |rank| {

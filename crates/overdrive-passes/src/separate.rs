@@ -133,7 +133,7 @@ mod tests {
         let mut parts: States =
             [("w.0".into(), columns(0, 2)), ("w.1".into(), columns(2, 4)), ("own".into(), own)]
                 .into();
-        let expected = eval(&graph, &[x.clone()], &mut whole);
+        let expected = eval(&graph, std::slice::from_ref(&x), &mut whole);
         assert_eq!(eval(&separated, &[x], &mut parts), expected);
     }
 

@@ -211,8 +211,8 @@ impl Pretrained {
         })
     }
 
-    /// Tells models apart of which each rank has read its part: a checksum of the config, and of
-    /// name, type and first bytes of each tensor in the files.
+    /// A checksum of the config, and of name, type and first bytes of each tensor in the files. It
+    /// tells apart models that ranks have read in parts.
     pub fn digest(&self) -> Option<&str> {
         self.part.as_ref().map(RankPart::digest)
     }

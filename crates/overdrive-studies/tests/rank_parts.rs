@@ -1,4 +1,4 @@
-//! Ranks that share the layers of a decoder: each holds its part of the weights and of the caches,
+//! Ranks that share the layers of a decoder. Each holds its part of the weights and of the caches,
 //! and their tokens are those of one rank.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.

@@ -1,6 +1,6 @@
 //! Checkpoints: everything that the next step depends on, in a folder of files that ranks write.
 //!
-//! Each rank writes its parts of the states into a file of its own, and a state that is whole on
+//! Each rank writes its parts of the states into a file of its own. A state that is whole on
 //! several ranks is written once. A manifest lists the files with their checksums. It is written
 //! last, so that a kill at any moment leaves the checkpoint before. Any ranks on any mesh read the
 //! parts that they need. Which samples come next follows from the number of steps, so nothing of
@@ -129,7 +129,7 @@ impl Checkpoint {
         }
     }
 
-    /// Errs unless files are as they were written. Of `count` ranks each looks at some of them.
+    /// Errs unless files are as they were written. Each of `count` ranks looks at some of them.
     pub(crate) fn check_files(&self, rank: usize, count: usize) -> Result<(), TrainError> {
         for (path, expected) in self.files.iter().skip(rank).step_by(count) {
             let found = Checksum::of_file(path)?;

@@ -233,7 +233,7 @@ impl Held {
         !self.split.is_empty()
     }
 
-    /// Where the part of a state lies that a rank holds; `own` is the type of the part.
+    /// The place in its whole of the part that a rank holds; `own` is the type of the part.
     pub(crate) fn region(&self, name: &str, own: &TensorType, rank: usize) -> Region {
         let sizes = own.sizes();
         match (self.split.get(name), &self.sharded) {

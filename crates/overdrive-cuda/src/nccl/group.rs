@@ -1,11 +1,11 @@
 //! `NcclGroup`: one rank's part in the collectives of a group of ranks.
 //!
 //! A call of NCCL takes a collective over within microseconds, and blocks only where another rank
-//! is missed. A thread of the group (`Watch`) looks at calls that take longer, and aborts the group
+//! is missed. A thread of the group (`Watch`) looks at calls that take longer. It aborts the group
 //! if a rank has ended or the patience is over. Calls that return at once would need no such
 //! thread, but NCCL starts one for each of them, which costs a tenth of a millisecond. Invariant:
-//! once a call has failed, the group is aborted, which ends what NCCL still runs on the device, and
-//! every later call fails.
+//! once a call has failed, the group is aborted and every later call fails. That ends what NCCL
+//! still runs on the device.
 
 use super::library::{Comm, IN_PROGRESS, Library, SUCCESS, UniqueId};
 use super::watch::{Handle, Watch};

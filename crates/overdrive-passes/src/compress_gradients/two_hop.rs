@@ -14,8 +14,8 @@
 //! `sum over ranks of s_r h + S h`, with `h` = 1/2 (int8), 16 (e4m3, whose largest codes lie 32
 //! apart). `s_r` and `S` are the scales of the block on rank r and of its sum.
 //!
-//! Floats have no scales. bf16 is rounded to nearest, by at most 2^-8 of each number and of the sum;
-//! f32 is not rounded.
+//! Floats have no scales. bf16 is rounded to nearest, by at most 2^-8 of each number and of the
+//! sum. f32 is not rounded.
 //!
 //! A block of zeros has zeros as codes. A block with a NaN or an infinity has a scale that is none,
 //! and arrives as NaN in every element. So scaling of the loss and checks of gradients see it.
@@ -29,8 +29,7 @@ use overdrive_ir::{DType, Expr};
 /// others their accuracy.
 pub(super) const BLOCK: usize = 256;
 
-/// What all ranks send here, of a sender's part for each, in the type of sums. `hop` sends one
-/// tensor.
+/// The parts that all ranks send here, in the type of sums. `hop` sends one tensor.
 fn sent<'b>((x, codes): (Expr<'b>, DType), mut hop: impl FnMut(Expr<'b>) -> Expr<'b>) -> Expr<'b> {
     if matches!(codes, DType::F32 | DType::BF16) {
         return hop(x.convert(codes)).convert(x.dtype());

@@ -393,8 +393,8 @@ impl<'b> Ring<'b, '_> {
         self.permuted(x, |rank| self.count - 1 - rank)
     }
 
-    /// The chunks that a rank works on, from its part of the sequence: the one that it keeps, and
-    /// the one that it swaps for another.
+    /// The chunks that a rank works on, from its part of the sequence. It keeps the first, and
+    /// swaps the second for another.
     fn chunks(&self, all: &[Expr<'b>]) -> Vec<Vec<Expr<'b>>> {
         if !self.is_causal() {
             return vec![all.to_vec()];

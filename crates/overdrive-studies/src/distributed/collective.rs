@@ -1,9 +1,9 @@
 //! One collective of a message of some bytes: what parallel training rests on.
 //!
 //! Messages are whole numbers in f32, whose sums are exact in any order. A message is a matrix with
-//! rows of 512 bytes, of which each output keeps the order, so that some rows stand for all. Of a
-//! ring only the rows at both ends are an output. What the collective writes is then the plan's
-//! own, as in a model, where copies between devices may write it.
+//! rows of 512 bytes, of which each output keeps the order, so that some rows stand for all. A
+//! ring has the rows at both ends as its output. So the collective writes memory of the plan, as in
+//! a model, where copies between devices may write.
 
 use super::joint::{Joint, Judge, Split, of_graph};
 use overdrive_bench::case::Workload;

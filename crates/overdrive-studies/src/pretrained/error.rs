@@ -28,7 +28,7 @@ pub enum PretrainedError {
     },
     /// Layers cannot be split otherwise.
     #[error(transparent)]
-    Split(#[from] ShardError),
+    Split(#[from] Box<ShardError>),
     /// Ranks would share codes.
     #[error(
         "expected float weights, which ranks can share, found codes ({mode}); decode the folder on \
@@ -42,6 +42,12 @@ pub enum PretrainedError {
 
 impl From<ParametersError> for PretrainedError {
     fn from(error: ParametersError) -> Self {
+        Box::new(error).into()
+    }
+}
+
+impl From<ShardError> for PretrainedError {
+    fn from(error: ShardError) -> Self {
         Box::new(error).into()
     }
 }

@@ -51,7 +51,7 @@ impl RankPart {
         let (whole, pieces) = separate(&joined).map_err(ShardError::Graph)?;
         let sharded = sharded(&whole, mesh, None).map_err(|error| {
             let undivided = undivided(architecture, mesh.size(&TENSOR.into()));
-            undivided.unwrap_or(PretrainedError::Split(error))
+            undivided.unwrap_or(error.into())
         })?;
         let mut part = Self {
             mesh: mesh.clone(),

@@ -1,5 +1,5 @@
-//! A file of parts of states, which one rank writes: safetensors, whose metadata say how the parts
-//! lie in their wholes, on which mesh, and of which run they are.
+//! A file of parts of states, which one rank writes. It is safetensors. The metadata say how the
+//! parts lie in their wholes, on which mesh, and of which run they are.
 
 use super::region::Region;
 use super::saved::{Piece, SavedState};
@@ -61,7 +61,7 @@ impl RunFacts {
 pub(crate) struct StatePart {
     /// Sizes of the whole.
     pub(crate) whole: Vec<usize>,
-    /// Where the part starts.
+    /// The first element of the part in each dimension.
     pub(crate) start: Vec<usize>,
     pub(crate) tensor: Tensor,
 }

@@ -2,7 +2,7 @@
 
 use overdrive_ir::row_major;
 
-/// Where a part starts in its whole, and its sizes, for each dimension.
+/// The start of a part in its whole, and its sizes, for each dimension.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Region {
     pub(crate) start: Vec<usize>,
@@ -46,8 +46,8 @@ impl Region {
         (0..index.len()).map(|dim| (index[dim] - self.start[dim]) * strides[dim]).sum()
     }
 
-    /// Calls `visit` for each run of elements that lie together in both, with its first element in
-    /// this one and in the other, and with its length.
+    /// Calls `visit` for each run of elements that lie together in both. It is given the run's
+    /// first element in this one and in the other, and its length.
     pub(crate) fn runs<E>(
         &self,
         other: &Self,

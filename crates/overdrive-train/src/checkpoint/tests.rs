@@ -11,6 +11,7 @@ use overdrive_cpu::CpuBackend;
 use overdrive_ir::{Backend, Communicator, Graph, Mesh, Tuning};
 use overdrive_ranks::run;
 use std::fs;
+use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Observer for Ends {
     }
 }
 
-/// Where a run is kept, and what it goes on from.
+/// The place of a run's checkpoint, and the one that it goes on from.
 #[derive(Copy, Clone, Default)]
 struct Kept<'a> {
     checkpoint: Option<&'a Path>,
@@ -202,7 +203,7 @@ fn a_kill_while_parts_are_written_leaves_the_checkpoint_before() {
     let spare = path.join(if listed.ends_with("a") { "b" } else { "a" });
     fs::create_dir_all(&spare).unwrap();
     for (file, cut) in kept.files.keys().zip([1, 2]) {
-        let bytes = fs::read(file).unwrap();
+        let bytes = bytes_of(file);
         fs::write(spare.join(file.file_name().unwrap()), &bytes[..bytes.len() / cut]).unwrap();
     }
     let again = Checkpoint::read(&path).unwrap();
@@ -218,6 +219,12 @@ fn a_kill_while_parts_are_written_leaves_the_checkpoint_before() {
     let kept = Kept { checkpoint: Some(&path), ..kept };
     assert!(of_ranks(&task, of, kept, Ends::default()) == expected);
     assert_eq!(Checkpoint::read(&path).unwrap().progress.done, task.recipe.steps);
+}
+
+fn bytes_of(path: &Path) -> Vec<u8> {
+    let mut bytes = vec![];
+    overdrive_files::open(path).unwrap().read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
 /// The error of reading a checkpoint and looking at its files.
@@ -238,7 +245,7 @@ fn a_part_that_is_missing_damaged_or_of_another_step_is_named() {
     let kept = interrupted(&task, of, &path);
     let part = kept.files.keys().nth(1).unwrap();
     let name = part.display().to_string();
-    let whole = fs::read(part).unwrap();
+    let whole = bytes_of(part);
 
     fs::remove_file(part).unwrap();
     let said = refused(&path);
@@ -267,8 +274,7 @@ fn a_part_that_is_missing_damaged_or_of_another_step_is_named() {
     // A list that lacks a file: the states are not whole.
     fs::write(part, &whole).unwrap();
     let list = path.join(overdrive_files::MANIFEST);
-    let text = fs::read_to_string(&list).unwrap();
-    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut json: serde_json::Value = serde_json::from_slice(&bytes_of(&list)).unwrap();
     json["files"].as_object_mut().unwrap().retain(|name, _| !name.contains("1-of-2"));
     fs::write(&list, json.to_string()).unwrap();
     let said = refused(&path);
