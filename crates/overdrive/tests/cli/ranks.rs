@@ -180,7 +180,7 @@ fn a_checkpoint_that_has_no_room_leaves_the_one_before() {
         |more: &str| format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all {more} -o model");
     let interrupted = |more: &str| {
         let line = line(more);
-        let words: Vec<&str> = line.split(' ').collect();
+        let words: Vec<&str> = line.split_whitespace().collect();
         let mut underway = Underway::start(&folder, &words);
         underway.says("validation loss");
         underway.send("TERM").end().ends(143, &["steps are done and kept in"]);
