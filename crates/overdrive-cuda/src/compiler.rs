@@ -10,8 +10,10 @@ use crate::cache::Cache;
 use crate::libraries::Library;
 use cudarc::nvrtc::{result, sys};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// Our headers, which every source may include by name: nothing of the CUDA toolkit is needed.
 const HEADERS: [(&CStr, &str); 4] = [
@@ -83,11 +85,37 @@ pub fn compile(source: &KernelSource, architecture: Architecture) -> Result<Vec<
     run(source, &options(source, architecture)).map(|(code, _)| code)
 }
 
-/// As `compile`, by way of the cache.
+/// The code of a source, once it is there. Whoever needs it meanwhile waits.
+type Code = Arc<Mutex<Option<Arc<[u8]>>>>;
+
+/// What this process has compiled. Its ranks, and steps that are compiled beside one another, often
+/// have the same kernels.
+static COMPILED: LazyLock<Mutex<HashMap<(KernelSource, Architecture), Code>>> =
+    LazyLock::new(Mutex::default);
+
+/// As `compile`, once in a process, and by way of the cache.
 ///
 /// # Errors
 /// Those of `compile`. The cache adds none.
 pub fn compile_cached(
+    source: &KernelSource,
+    architecture: Architecture,
+    cache: Option<&Cache>,
+) -> Result<Arc<[u8]>, Error> {
+    let code = {
+        let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((source.clone(), architecture)).or_default())
+    };
+    let mut code = code.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(code) = &*code {
+        return Ok(Arc::clone(code));
+    }
+    let found: Arc<[u8]> = compile_or_read(source, architecture, cache)?.into();
+    *code = Some(Arc::clone(&found));
+    Ok(found)
+}
+
+fn compile_or_read(
     source: &KernelSource,
     architecture: Architecture,
     cache: Option<&Cache>,

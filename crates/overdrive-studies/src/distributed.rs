@@ -128,6 +128,7 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
         ("gpt-1.3b", 8, Shards::Nothing),
         ("gpt-1.3b", 8, Shards::Optimizer),
         ("gpt-1.3b", 8, Shards::Parameters),
+        ("gpt-6.7b", 8, Shards::Parameters),
     ] {
         cases.push(training(model, (batch, shards), bf16));
     }
