@@ -58,6 +58,8 @@ pub fn compress_gradients(
         let number = *numbers.get(&node.op.prim()?.channel()?.id)?;
         let (x, scattered) = (operands[0], scattered(node));
         let sum = match scheme {
+            Compression::F32 => two_hop::sum(&mut wire, DType::F32, (x, scattered)),
+            Compression::Bf16 => two_hop::sum(&mut wire, DType::BF16, (x, scattered)),
             Compression::Int8 => two_hop::sum(&mut wire, DType::I8, (x, scattered)),
             Compression::Fp8 => two_hop::sum(&mut wire, DType::F8E4M3, (x, scattered)),
             Compression::TopK { share } => {

@@ -10,7 +10,7 @@ use overdrive_ir::{
 use overdrive_passes::{Compression, Sharded, compress_gradients, shard};
 use std::collections::{BTreeMap, BTreeSet};
 
-const SCHEMES: [&str; 4] = ["int8", "fp8", "topk:0.2", "powersgd:4"];
+const SCHEMES: [&str; 6] = ["f32", "bf16", "int8", "fp8", "topk:0.2", "powersgd:4"];
 
 /// Elements of a block of codes.
 const BLOCK: usize = 256;
@@ -169,6 +169,32 @@ fn codes_err_by_no_more_than_their_steps() {
                 assert!(worst <= bound, "{scheme} of {ranks}: off by {worst}, bound {bound}");
                 assert!(worst > bound / 100.0, "codes of 8 bits are not exact");
             }
+        }
+    }
+}
+
+#[test]
+fn floats_err_by_their_rounding() {
+    for (scheme, rounding) in [("f32", 0.0), ("bf16", 2f64.powi(-8))] {
+        for (ranks, split) in [(2, None), (3, None), (2, Some(1))] {
+            let shape = [97, 64];
+            let mut run = Run::new(ranks, &shape, scheme, split);
+            let mut hops = BTreeMap::from([("all_to_all".to_owned(), 1)]);
+            if split.is_none() {
+                hops.insert("all_gather".to_owned(), 1);
+            }
+            assert_eq!(collectives(&run.sharded.graph), hops);
+            let given = gradients(ranks, &shape);
+            let (found, sum) = (run.step(&given), exact(&given));
+            let mut furthest = 0.0f64;
+            for (at, (found, sum)) in found.iter().zip(&sum).enumerate() {
+                let magnitude: f64 = given.iter().map(|g| g[at].abs()).sum();
+                let bound = magnitude * (2.02 * rounding + 4.0 * DType::F32.epsilon());
+                let worst = (found - sum).abs();
+                assert!(worst <= bound, "{scheme} of {ranks}: off by {worst}, bound {bound}");
+                furthest = furthest.max(worst / magnitude);
+            }
+            assert!(furthest >= rounding / 2.0, "bf16 is not exact");
         }
     }
 }

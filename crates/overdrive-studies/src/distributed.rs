@@ -132,7 +132,13 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
     ] {
         cases.push(training(model, (batch, shards), bf16));
     }
-    let schemes = [Compression::Int8, Compression::Fp8, Compression::PowerSgd { rank: 4 }];
+    let schemes = [
+        Compression::F32,
+        Compression::Bf16,
+        Compression::Int8,
+        Compression::Fp8,
+        Compression::PowerSgd { rank: 4 },
+    ];
     cases.extend(schemes.map(|scheme| compressed("gpt-125m", (16, scheme), bf16)));
     cases
 }

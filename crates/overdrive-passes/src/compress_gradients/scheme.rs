@@ -4,11 +4,16 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How gradients are compressed before ranks sum them. Text and JSON have the same names: `int8`,
-/// `fp8`, `topk:0.01`, `powersgd:4`.
+/// How gradients are sent for ranks to sum them. Text and JSON have the same names: `f32`, `bf16`,
+/// `int8`, `fp8`, `topk:0.01`, `powersgd:4`.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Compression {
+    /// As they are, in two hops. No byte is saved, but copies between devices can carry both hops,
+    /// which occupy no multiprocessor.
+    F32,
+    /// Rounded to bf16, in two hops.
+    Bf16,
     /// Codes of int8 with a scale for each block, in two hops.
     Int8,
     /// The same with codes of fp8 (e4m3).
@@ -43,6 +48,8 @@ pub struct BadCompression {
 impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::F32 => f.write_str("f32"),
+            Self::Bf16 => f.write_str("bf16"),
             Self::Int8 => f.write_str("int8"),
             Self::Fp8 => f.write_str("fp8"),
             Self::TopK { share } => write!(f, "topk:{share}"),
@@ -58,6 +65,8 @@ impl FromStr for Compression {
         let bad = |expected, example| BadCompression { expected, found: text.to_owned(), example };
         let (name, value) = text.split_once(':').map_or((text, None), |(n, v)| (n, Some(v)));
         match (name, value) {
+            ("f32", None) => Ok(Self::F32),
+            ("bf16", None) => Ok(Self::Bf16),
             ("int8", None) => Ok(Self::Int8),
             ("fp8", None) => Ok(Self::Fp8),
             ("topk", value) => {
@@ -72,7 +81,7 @@ impl FromStr for Compression {
                 let wrong = || bad("a rank from 1 to 32", "powersgd:4");
                 rank.map(|rank| Self::PowerSgd { rank }).ok_or_else(wrong)
             }
-            _ => Err(bad("int8, fp8, topk:SHARE or powersgd:RANK", "int8")),
+            _ => Err(bad("f32, bf16, int8, fp8, topk:SHARE or powersgd:RANK", "int8")),
         }
     }
 }
@@ -97,7 +106,7 @@ mod tests {
 
     #[test]
     fn schemes_are_read_as_they_are_written() {
-        for text in ["int8", "fp8", "topk:0.01", "topk:1", "powersgd:4"] {
+        for text in ["f32", "bf16", "int8", "fp8", "topk:0.01", "topk:1", "powersgd:4"] {
             let scheme: Compression = text.parse().unwrap();
             assert_eq!(scheme.to_string(), text);
             let json = serde_json::to_string(&scheme).unwrap();

@@ -1,4 +1,4 @@
-//! Codes of 8 bits in two hops.
+//! Codes of 8 bits, or floats, in two hops.
 //!
 //! The gradient is cut into a part for each rank. Hop 1: every rank quantizes all parts and sends
 //! each to its rank (all-to-all), which sums them in f32. Hop 2: that rank quantizes the sum of its
@@ -14,6 +14,9 @@
 //! `sum over ranks of s_r h + S h`, with `h` = 1/2 (int8), 16 (e4m3, whose largest codes lie 32
 //! apart). `s_r` and `S` are the scales of the block on rank r and of its sum.
 //!
+//! Floats have no scales. bf16 is rounded to nearest, by at most 2^-8 of each number and of the sum;
+//! f32 is not rounded.
+//!
 //! A block of zeros has zeros as codes. A block with a NaN or an infinity has a scale that is none,
 //! and arrives as NaN in every element. So scaling of the loss and checks of gradients see it.
 
@@ -26,6 +29,18 @@ use overdrive_ir::{DType, Expr};
 /// others their accuracy.
 pub(super) const BLOCK: usize = 256;
 
+/// What all ranks send here, of a sender's part for each, in the type of sums. `hop` sends one
+/// tensor.
+fn sent<'b>((x, codes): (Expr<'b>, DType), mut hop: impl FnMut(Expr<'b>) -> Expr<'b>) -> Expr<'b> {
+    if matches!(codes, DType::F32 | DType::BF16) {
+        return hop(x.convert(codes)).convert(x.dtype());
+    }
+    let op = QuantizeRows { block: None, element: codes, scale: ScaleFormat::Wide };
+    let (codes, scales) = x.quantize_rows(op);
+    let scales = scales.expect("wide scales are of rows");
+    hop(codes).dequantize(hop(scales), None)
+}
+
 /// The sum over ranks, or this rank's part of it along a dimension.
 pub(super) fn sum<'b>(
     wire: &mut Wire<'_>,
@@ -35,11 +50,6 @@ pub(super) fn sum<'b>(
     let (ranks, sizes) = (wire.ranks(), x.sizes());
     let elements: usize = sizes.iter().product();
     let wide = x.widen();
-    let op = QuantizeRows { block: None, element: codes, scale: ScaleFormat::Wide };
-    let quantized = |x: Expr<'b>| {
-        let (codes, scales) = x.quantize_rows(op);
-        (codes, scales.expect("wide scales are of rows"))
-    };
     // A part for each rank, of whole blocks.
     let (parts, own_sizes) = match scattered {
         Some(axis) => {
@@ -60,15 +70,11 @@ pub(super) fn sum<'b>(
         }
     };
     let blocks = parts.size(1) / BLOCK;
-    let (codes, scales) = quantized(parts.reshape([ranks, blocks, BLOCK]));
-    let (codes, scales) = (wire.all_to_all(codes), wire.all_to_all(scales));
-    let own = codes.dequantize(scales, None).sum(&[0]);
+    let parts = parts.reshape([ranks, blocks, BLOCK]);
+    let own = sent((parts, codes), |x| wire.all_to_all(x)).sum(&[0]);
     let sum = match scattered {
         Some(_) => own,
-        None => {
-            let (codes, scales) = quantized(own);
-            wire.all_gather(codes).dequantize(wire.all_gather(scales), None)
-        }
+        None => sent((own, codes), |x| wire.all_gather(x)),
     };
     let count = own_sizes.iter().product();
     sum.reshape([sum.sizes().iter().product::<usize>()]).slice_axis(0, 0, count).reshape(own_sizes)

@@ -78,6 +78,8 @@ impl Joint for Training {
             (Shards::Nothing, None) => "data parallel",
             (Shards::Optimizer, None) => "zero-1",
             (Shards::Parameters, None) => "zero-3",
+            (_, Some(Compression::F32)) => "gradients f32, two hops",
+            (_, Some(Compression::Bf16)) => "gradients bf16",
             (_, Some(Compression::Int8)) => "gradients int8",
             (_, Some(Compression::Fp8)) => "gradients fp8",
             (_, Some(Compression::TopK { .. })) => "gradients topk",
