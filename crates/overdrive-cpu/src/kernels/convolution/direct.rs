@@ -186,7 +186,7 @@ impl<T: Format + Piecewise> Direct<T> {
                 offsets.push((line + tap * window[1].kernel_dilation * pixel_bytes) as isize);
             }
         }
-        let pixels = Finish::of_pixels(plan, call);
+        let pixels = Finish::of_pixels(plan, call).filter(Finish::takes_some_channels);
         let waiting = match &pixels {
             Some(finish) if finish.takes_tiles() => Waiting::Tile,
             Some(_) => Waiting::Pixels,

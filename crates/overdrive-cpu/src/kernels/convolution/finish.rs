@@ -98,6 +98,13 @@ impl Finish {
         self.fold.is_none() && matches!(self.each, Some(TileEpilogue::Columns(_)))
     }
 
+    /// Whether some channels of a pixel are finished apart from the others. Folds and multiply-adds
+    /// of columns need whole rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn takes_some_channels(&self) -> bool {
+        self.fold.is_none() && !matches!(self.each, Some(TileEpilogue::Affine(_)))
+    }
+
     /// Number of pieces that a call is cut into, if its work allows: a few per thread. Parts of a
     /// fold are pieces too. Their number is fixed, since results would otherwise depend on the
     /// number of threads.

@@ -56,8 +56,12 @@ impl PixelBand {
                 let number = line * self.columns.len() + column - self.columns.start;
                 let piece = Piece { line, column, number };
                 let here = (self.columns.end - column).min(length);
+                // A whole piece waits for another whole one, past shorter ones at ends of lines.
+                if here < length {
+                    see(&[piece], here);
+                    continue;
+                }
                 match waiting.take() {
-                    _ if here < length => see(&[piece], here),
                     Some(first) => see(&[first, piece], length),
                     None => waiting = Some(piece),
                 }
