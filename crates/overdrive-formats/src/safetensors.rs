@@ -17,8 +17,6 @@ use overdrive_files::{Digest, FileError};
 use overdrive_ir::{DType, TensorType};
 use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors, TensorView};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// Bytes of the length of the header.
@@ -82,47 +80,35 @@ pub fn read_parts(
     cuts: &Cuts<'_>,
     digest: &mut Digest,
 ) -> Result<(Tensors, BTreeSet<String>), FormatError> {
-    let (start, metadata) = header(path)?;
-    let Some(metadata) = metadata else {
-        return Err(FormatError::damaged(path, "header", "JSON of tensors", "something else"));
-    };
-    let mut file = overdrive_files::open(path)?;
+    let file = OpenedSafetensors::open(path)?;
     let mut tensors = Tensors::new();
-    for name in metadata.offset_keys() {
-        let info = metadata.info(&name).expect("a key is the name of a tensor");
-        let ty = our_type(path, &name, (info.dtype, &info.shape))?;
-        let (first, size) = (start as usize + info.data_offsets.0, ty.bytes());
-        let mut noted = vec![];
-        append(&mut file, first, size.min(NOTED), &mut noted)
-            .map_err(FormatError::io(path, "read"))?;
-        note(digest, (&name, &ty), &noted);
-        let whole = || Cut { name: name.clone(), start: vec![0; ty.rank()], sizes: ty.sizes() };
-        for cut in cuts(&name, &ty).unwrap_or_else(|| vec![whole()]) {
-            let part = cut.ty(&ty);
+    for (name, ty) in file.types() {
+        let size = ty.bytes();
+        let mut noted = vec![0; size.min(NOTED)];
+        file.read(name, 0, &mut noted)?;
+        note(digest, (name, ty), &noted);
+        let whole = || Cut { name: name.to_owned(), start: vec![0; ty.rank()], sizes: ty.sizes() };
+        for cut in cuts(name, ty).unwrap_or_else(|| vec![whole()]) {
+            let part = cut.ty(ty);
             let mut bytes = vec![];
             let room = bytes.try_reserve_exact(part.bytes());
             let no_memory =
                 |_| FileError::NoMemory { path: path.to_owned(), bytes: part.bytes() as u64 };
             room.map_err(no_memory)?;
-            let mut run = |at, length| append(&mut file, first + at, length, &mut bytes);
-            let read = match cut == whole() {
-                // Its elements may be parts of bytes.
-                true => run(0, size),
-                false => cut.copy(&ty, &mut run),
+            let mut run = |at, length| {
+                let end = bytes.len();
+                bytes.resize(end + length, 0);
+                file.read(name, at, &mut bytes[end..])
             };
-            read.map_err(FormatError::io(path, "read"))?;
-            tensors.insert(cut.name, tensor(path, &name, part, bytes)?);
+            match cut == whole() {
+                // Its elements may be parts of bytes.
+                true => run(0, size)?,
+                false => cut.copy(ty, &mut run)?,
+            }
+            tensors.insert(cut.name, tensor(path, name, part, bytes)?);
         }
     }
-    Ok((tensors, metadata.offset_keys().into_iter().collect()))
-}
-
-/// Appends these bytes of a file.
-fn append(file: &mut File, at: usize, length: usize, to: &mut Vec<u8>) -> std::io::Result<()> {
-    let end = to.len();
-    to.resize(end + length, 0);
-    file.seek(SeekFrom::Start(at as u64))?;
-    file.read_exact(&mut to[end..])
+    Ok((tensors, file.types().map(|(name, _)| name.to_owned()).collect()))
 }
 
 /// The size of the header with its length, in bytes, and what it says if it can be read. Errs where

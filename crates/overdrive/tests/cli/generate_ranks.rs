@@ -209,8 +209,7 @@ fn ranks_of_a_launcher_that_differ_end_before_the_first_step() {
 /// Two ranks that make a long text, and their numbers, once the first of it was printed.
 fn underway(folder: &Folder) -> (Underway, Vec<u32>) {
     let line = format!("generate llama --prompt hand --max-tokens 60000 --nproc 2 {DEVICE}");
-    let words: Vec<&str> = line.split(' ').collect();
-    let mut underway = Underway::start(folder, &words);
+    let mut underway = Underway::line(folder, &line);
     let ranks = ranks_of(underway.id(), 2);
     underway.prints();
     (underway, ranks)

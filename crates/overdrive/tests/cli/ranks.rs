@@ -81,8 +81,7 @@ fn what_ranks_left_other_ranks_continue() {
     let folder = Folder::new();
     folder.line(&format!("{TRAIN} --steps 600 -o one")).ends(0, &[]);
     let line = format!("{TRAIN} --steps 600 --nproc 2 -o model");
-    let words: Vec<&str> = line.split(' ').collect();
-    let mut underway = Underway::start(&folder, &words);
+    let mut underway = Underway::line(&folder, &line);
     underway.says("validation loss");
     underway.send("TERM").end().ends(143, &["steps are done and kept in", "--nproc 2", "--resume"]);
     assert!(folder.files().contains(&"model.checkpoint".to_owned()));
@@ -136,8 +135,7 @@ fn a_rank_that_is_killed_ends_all_and_is_named() {
     for gone in [0, 1] {
         let folder = Folder::new();
         let line = format!("{TRAIN} --steps 1000000000 --nproc 3 -o model");
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut underway = Underway::start(&folder, &words);
+        let mut underway = Underway::line(&folder, &line);
         let ranks = ranks_of(underway.id(), 3);
         underway.says("validation loss");
         send("KILL", ranks[gone]);
@@ -152,8 +150,7 @@ fn a_rank_that_is_killed_ends_all_and_is_named() {
 fn a_kill_while_a_checkpoint_is_written_leaves_one_that_goes_on() {
     let folder = Folder::new();
     let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all -o model");
-    let words: Vec<&str> = line.split(' ').collect();
-    let mut underway = Underway::start(&folder, &words);
+    let mut underway = Underway::line(&folder, &line);
     let ranks = ranks_of(underway.id(), 2);
     // The first checkpoint is whole before the second one begins, after the second look.
     for _ in 0..3 {
@@ -164,8 +161,7 @@ fn a_kill_while_a_checkpoint_is_written_leaves_one_that_goes_on() {
     assert!(folder.files().contains(&"model.checkpoint".to_owned()), "{:?}", folder.files());
     for options in ["--nproc 3 --shard optimizer", "--nproc 2 --mesh tensor=2"] {
         let line = format!("{TRAIN} --steps 1000000000 {options} --resume -o model");
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut other = Underway::start(&folder, &words);
+        let mut other = Underway::line(&folder, &line);
         other.says("validation loss");
         other.send("TERM").end().ends(143, &["steps are done and kept in `model.checkpoint`"]);
     }
@@ -179,9 +175,7 @@ fn a_checkpoint_that_has_no_room_leaves_the_one_before() {
     let line =
         |more: &str| format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all {more} -o model");
     let interrupted = |more: &str| {
-        let line = line(more);
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let mut underway = Underway::start(&folder, &words);
+        let mut underway = Underway::line(&folder, &line(more));
         underway.says("validation loss");
         underway.send("TERM").end().ends(143, &["steps are done and kept in"]);
     };
@@ -201,8 +195,7 @@ fn a_checkpoint_that_has_no_room_leaves_the_one_before() {
 fn a_rank_that_hangs_ends_all_and_is_named() {
     let folder = Folder::new();
     let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --rank-timeout 15 -o model");
-    let words: Vec<&str> = line.split(' ').collect();
-    let mut underway = Underway::start(&folder, &words);
+    let mut underway = Underway::line(&folder, &line);
     let ranks = ranks_of(underway.id(), 2);
     underway.says("validation loss");
     send("STOP", ranks[1]);

@@ -24,6 +24,11 @@ impl Underway {
         Self::with(folder, env!("CARGO_BIN_EXE_overdrive"), words, &[])
     }
 
+    /// By the words of a line, as `Folder::line`.
+    pub(crate) fn line(folder: &Folder, line: &str) -> Self {
+        Self::start(folder, &line.split_whitespace().collect::<Vec<_>>())
+    }
+
     pub(crate) fn with(
         folder: &Folder,
         program: &str,
