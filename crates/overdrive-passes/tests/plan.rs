@@ -2,12 +2,13 @@
 //!
 //! Long because every kind of step has its plan here, all made for one device.
 
+use overdrive_ir::ops::avg_pool2d::Pool2d;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Conv2d, QuantizedLinear};
 use overdrive_ir::plan::{Note, SlotPlace, Step, StepKind};
 use overdrive_ir::{
     Builder, Call, DType, Decline, Described, Description, DotGeneral, Expr, Graph, Init, Kernel,
-    Mode, Plan, Prim, TensorType, Tuning,
+    Mode, Pad, Plan, Prim, Shape, TensorType, Tuning,
 };
 use overdrive_passes::{PASSES, explain, plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,7 +293,7 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
         }
         _ => NONE,
     });
-    let planned = |residual: bool, device: &Described<Answer>| {
+    let planned = |end: fn([Expr<'_>; 2]) -> Vec<Expr<'_>>, device: &Described<Answer>| {
         let b = Builder::new("chain");
         let x = b.input("x", f32s([2usize, 3, 8, 8]));
         let layer = |name: &str, inputs: usize| {
@@ -300,7 +301,8 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
         };
         let first = x.conv2d(layer("first", 3), None, Conv2d::new(1, 1)).relu();
         let second = first.conv2d(layer("second", 4), None, Conv2d::new(1, 1)).relu();
-        b.output("y", if residual { second + first } else { second });
+        let ends = end([first, second]);
+        ends.iter().enumerate().for_each(|(i, y)| b.output(&format!("y{i}"), *y));
         plan(&b.finish().expect("well typed"), Mode::Compile, device, &Tuning::default())
             .expect("plans")
     };
@@ -312,11 +314,46 @@ fn convolutions_hand_each_other_channels_innermost_where_the_device_reads_them_s
         read.collect::<Vec<_>>()
     };
     let (image, last) = (vec![192, 64, 8, 1], vec![256, 1, 32, 4]);
-    assert_eq!(strides(&planned(false, &device)), [image.clone(), last]);
-    // A value that somebody else reads too, or that a device does not want so, lies as ever.
+    let innermost = [image.clone(), last];
+    assert_eq!(strides(&planned(|[_, y]| vec![y], &device)), innermost);
+    // An epilogue that reads the value too follows the order of its sums.
+    assert_eq!(strides(&planned(|[x, y]| vec![x + y], &device)), innermost);
+    // A value that somebody else wants as ever, or that a device does not want so, lies as ever.
     let ever = [image, vec![256, 64, 8, 1]];
-    assert_eq!(strides(&planned(true, &device)), ever);
-    assert_eq!(strides(&planned(false, &self::device())), ever);
+    assert_eq!(strides(&planned(|[x, y]| vec![x.transpose(&[0, 3, 2, 1]), y], &device)), ever);
+    assert_eq!(strides(&planned(|[_, y]| vec![y], &self::device())), ever);
+}
+
+#[test]
+fn pools_pads_and_loops_hand_channels_innermost_on() {
+    let device = answering(|call| match call {
+        Call::Lying { types, strides, .. } => {
+            let channels_last = types[0].sizes()[1] == 3 || strides[1] == 1;
+            Ok(Kernel { channels_last, ..Kernel::default() })
+        }
+        Call::Op { op, .. } if op.name() == "reduce_window" => Ok(Kernel::default()),
+        _ => NONE,
+    });
+    let b = Builder::new("pool");
+    let x = b.input("x", f32s([2usize, 3, 8, 8]));
+    let layer = |name: &str, inputs: usize| {
+        b.state(name, f32s([4usize, inputs, 3, 3]), Init::Constant(0.1))
+    };
+    let first = x.conv2d(layer("first", 3), None, Conv2d::new(1, 1)).relu();
+    let pool = Pool2d { window: [2, 2], stride: [2, 2], pad: [[0, 0], [0, 0]] };
+    let pooled = first.max_pool2d(pool);
+    let (none, around) = (Pad::default(), Pad { low: 1, high: 1, interior: 0 });
+    let pads = vec![none, none, around, around];
+    let one = b.full(DType::F32, Shape::default(), 1.0);
+    let padded = b.op1(Prim::Pad { pads }, &[pooled.exp(), one]);
+    b.output("y", padded.conv2d(layer("second", 4), None, Conv2d::new(1, 0)));
+    let graph = b.finish().expect("well typed");
+    let plan = plan(&graph, Mode::Compile, &device, &Tuning::default()).expect("plans");
+    let inputs = plan.steps.iter().filter_map(|step| match &step.kind {
+        StepKind::Convolution(call) => Some(call.input.strides.clone()),
+        _ => None,
+    });
+    assert_eq!(inputs.last(), Some(vec![144, 1, 24, 4]), "{plan}");
 }
 
 #[test]

@@ -32,6 +32,8 @@ mod pack;
 mod packed;
 mod panel;
 #[cfg(target_arch = "x86_64")]
+mod pieces;
+#[cfg(target_arch = "x86_64")]
 mod pixels;
 mod portable;
 mod schedule;
@@ -53,6 +55,8 @@ pub use kernel::{Accumulator, Element, MicroKernel};
 pub use macro_kernel::gemm;
 pub use packed::{Packed, Rhs};
 pub(crate) use panel::OperandLines;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use pieces::{PIECE, PiecesTile, Piecewise, UNIT};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use pixels::{PixelConfig, PixelTiles};
 pub(crate) use target::SumsTarget;

@@ -8,27 +8,20 @@
 //! pass from sums to results.
 #![allow(unsafe_code)] // Runs over the addresses of a slot table, as the caller vouches for them.
 
-use std::sync::{Mutex, PoisonError};
-
 use overdrive_ir::plan::{Access, Instr, Program, Register, Store};
 use overdrive_ir::{Binary, DType, Overflow, Reducer, SlotId};
 
-use super::compiled::CompiledLoop;
+use super::coefficients::Coefficients;
 use super::epilogue::AccumulatorTile;
 use super::isa::{Ahead, LaneEntry, Level, Operands, for_level};
 use super::scaled::{Along, entry, sum_entry};
-use crate::memory::AlignedBytes;
 use crate::slots::SlotTable;
 use crate::threads::Pool;
 
 /// Such an epilogue, compiled for this CPU.
 pub(crate) struct Affine {
-    /// From the program's loads to the factors of all rows and then the summands.
-    coefficients: CompiledLoop,
-    loads: Vec<SlotId>,
-    /// The addresses of `loads`, and of `values` in two slots behind all others.
-    table: Mutex<SlotTable>,
-    values: AlignedBytes,
+    /// Factors, and summands.
+    coefficients: Coefficients,
     /// `[batch..., m, n]`.
     extents: Vec<usize>,
     store: Access,
@@ -93,27 +86,15 @@ impl Affine {
             true => for_level!(level, sum_entry(dtype, floor, along))?,
             false => for_level!(level, entry(dtype, floor, along))?,
         };
-        let m = program.extents[of];
-        let accesses = program.instrs.iter().filter_map(|instr| match instr {
-            Instr::Load(access) => Some(access.slot),
-            _ => None,
+        let (store, mut program) = (store.access.clone(), program.clone());
+        let values = [(factor, 1.0), (summand, 0.0)].map(|(value, neutral)| {
+            value.unwrap_or_else(|| program.push(Instr::Constant(neutral), DType::F32))
         });
-        let loads: Vec<SlotId> = accesses.collect();
-        let behind = loads.iter().map(|slot| slot.0 + 1).max().unwrap_or(0);
-        let coefficients = coefficients(program, of, [factor, summand], behind);
-        let all = |slot: SlotId| if slot.0 >= behind { DType::F32 } else { slots(slot) };
-        let coefficients = CompiledLoop::new(&coefficients, &all).ok()?;
-        let values = AlignedBytes::filled(2 * m * size_of::<f32>(), 0).ok()?;
-        let mut table = SlotTable::new(behind as usize + 2);
-        table.set(SlotId(behind), values.start());
-        table.set(SlotId(behind + 1), values.start().wrapping_add(m * size_of::<f32>()));
+        let coefficients = Coefficients::new(&program, of, &values, slots)?;
         Some(Self {
             coefficients,
-            loads,
-            table: Mutex::new(table),
-            values,
-            extents: program.extents.clone(),
-            store: store.access.clone(),
+            extents: program.extents,
+            store,
             width: dtype.bits() / 8,
             along,
             entry,
@@ -126,11 +107,8 @@ impl Affine {
     /// # Safety
     /// As for [`CompiledLoop::run`].
     pub(crate) unsafe fn prepare(&self, pool: &Pool, slots: &SlotTable) {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        self.loads.iter().for_each(|&slot| table.set(slot, slots.get(slot)));
-        // SAFETY: the table has the loads' addresses and those of `values`, which this epilogue
-        // alone writes, under the lock of the table.
-        unsafe { self.coefficients.run(pool, &table) }
+        // SAFETY: the same contract.
+        unsafe { self.coefficients.prepare(pool, slots) }
     }
 
     /// Executes the epilogue on one block.
@@ -140,7 +118,6 @@ impl Affine {
     /// [`prepare`](Self::prepare).
     pub(crate) unsafe fn apply(&self, slots: &SlotTable, tile: AccumulatorTile) {
         let batch = self.extents.len() - 2;
-        let m = self.extents[batch];
         let mut offset = self.store.offset + tile.col as i64 * self.store.strides[batch + 1];
         let mut position = tile.batch;
         for d in (0..batch).rev() {
@@ -149,15 +126,14 @@ impl Affine {
         }
         if self.along == Along::Columns {
             let at = offset + tile.row as i64 * self.store.strides[batch];
-            let (columns, values) =
-                (self.extents[batch + 1], self.values.start().cast_const().cast::<f32>());
+            let columns = self.extents[batch + 1];
             debug_assert!(
                 tile.cols == columns && tile.row_bytes == columns * size_of::<f32>(),
                 "whole rows"
             );
             let operands = Operands {
                 dst: slots.get(self.store.slot).wrapping_offset(at as isize * self.width as isize),
-                src: [tile.sums, values.cast(), values.wrapping_add(columns).cast()],
+                src: [tile.sums, self.coefficients.at(0, 0), self.coefficients.at(1, 0)],
                 immediate: columns as i64,
                 ahead: Ahead::NONE,
             };
@@ -168,13 +144,12 @@ impl Affine {
         for row in 0..tile.rows {
             let m_at = tile.row + row;
             let at = offset + m_at as i64 * self.store.strides[batch];
-            let values = self.values.start().cast_const().cast::<f32>().wrapping_add(m_at);
             let operands = Operands {
                 dst: slots.get(self.store.slot).wrapping_offset(at as isize * self.width as isize),
                 src: [
                     tile.sums.wrapping_add(row * tile.row_bytes),
-                    values.cast(),
-                    values.wrapping_add(m).cast(),
+                    self.coefficients.at(0, m_at),
+                    self.coefficients.at(1, m_at),
                 ],
                 immediate: 0,
                 ahead: Ahead::NONE,
@@ -256,33 +231,4 @@ fn form(program: &Program, row: usize, forms: &[RegisterForm], at: usize) -> Reg
             if of_row { RegisterForm::OfRow } else { RegisterForm::Other }
         }
     }
-}
-
-/// The loop over rows that stores factors to slot `behind`, and summands to the next.
-fn coefficients(
-    program: &Program,
-    row: usize,
-    values: [Option<Register>; 2],
-    behind: u32,
-) -> Program {
-    let mut result = Program { extents: vec![program.extents[row]], ..Program::default() };
-    for (instr, &dtype) in program.instrs.iter().zip(&program.dtypes) {
-        let instr = match instr {
-            Instr::Load(access) => {
-                Instr::Load(Access { strides: vec![access.strides[row]], ..access.clone() })
-            }
-            // Nobody reads these: the stored values are of the row.
-            Instr::Accumulator | Instr::Index(_) | Instr::RandomBits { .. } | Instr::Reduce(_) => {
-                Instr::Constant(0.0)
-            }
-            other => other.clone(),
-        };
-        result.push(instr, dtype);
-    }
-    for (i, (value, neutral)) in values.into_iter().zip([1.0, 0.0]).enumerate() {
-        let value = value.unwrap_or_else(|| result.push(Instr::Constant(neutral), DType::F32));
-        let access = Access { slot: SlotId(behind + i as u32), offset: 0, strides: vec![1] };
-        result.stores.push(Store { access, value });
-    }
-    result
 }

@@ -7,12 +7,16 @@
 //! `convert`, `random`, with the functions of `math`) are compiled for each instruction set
 //! (`isa`). The kernels of a program are chosen when the program is compiled.
 //!
-//! A product's epilogue that is one multiply-add needs none of that (`affine`, `scaled`).
+//! A product's epilogue that is one multiply-add needs none of that (`affine`, `scaled`), and
+//! neither does that of a layer of a residual network (`columns`).
 //!
 //! Invariants: a run allocates nothing; results do not depend on the number of threads.
 
 mod affine;
 mod code;
+mod coefficients;
+#[cfg(target_arch = "x86_64")]
+mod columns;
 mod compiled;
 mod convert;
 mod emit;
@@ -38,6 +42,8 @@ mod unsupported;
 mod whole_bytes;
 
 pub(crate) use affine::Affine;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use columns::Columns;
 pub use compiled::CompiledLoop;
 pub use epilogue::{AccumulatorTile, CompiledEpilogue};
 pub(crate) use expression::Reads;

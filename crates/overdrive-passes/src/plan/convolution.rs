@@ -2,10 +2,11 @@
 //! storing channels innermost, and reserving room for partial folds of an image.
 
 use super::steps::{About, Planner};
+use crate::fuse::{cut_one, is_step_of_its_own};
 use crate::lower::contraction;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{ConvolutionCall, Instr, Layout, SlotId, SlotPlace, StepKind, View};
-use overdrive_ir::{Call, Graph, Mode, Prim, Target, TensorType, Value};
+use overdrive_ir::{Call, Graph, Mode, NodeId, Pad, Prim, Target, TensorType, Value};
 
 impl Planner<'_> {
     /// Packs a kernel that never changes, once, where the device has a packed form.
@@ -47,42 +48,86 @@ impl Planner<'_> {
         Some(self.arena_slot(&TensorType::new(program.dtypes[fold], sizes)))
     }
 
-    /// The layout in which a contraction stores a value. Channels are innermost if the contraction
-    /// is a convolution that supports it, and all readers are such convolutions too.
+    /// The place of a value that is computed from images, whose channels are innermost if `last`.
+    /// Then its own channels are innermost too, if its readers are convolutions that support it,
+    /// or hand it on to such.
     pub(super) fn destination_after(&mut self, value: Value, last: bool) -> View {
+        if !last || self.plan.mode == Mode::Eager || !self.is_wanted_last(value, DEEP) {
+            return self.destination(value);
+        }
         let ty = self.graph.ty(value).clone();
-        let internal = last && self.plan.mode != Mode::Eager && !self.results.contains_key(&value);
-        if !internal || ty.rank() != 4 {
-            return self.destination(value);
-        }
         let [n, c, h, w] = [0, 1, 2, 3].map(|d| ty.sizes()[d]);
-        let strides: Vec<i64> = [h * w * c, 1, w * c, c].map(|stride| stride as i64).to_vec();
-        let readers = self.readers.get(&value).cloned().unwrap_or_default();
-        let well = |id: &overdrive_ir::NodeId| {
-            let node = self.graph.node(*id);
-            node.operands.iter().filter(|&&v| v == value).count() == 1
-                && node.op.composite::<Fused>().is_some_and(|_| {
-                    let region = &node.regions[0];
-                    let at =
-                        node.operands.iter().position(|&v| v == value).expect("it reads the value");
-                    let port = region.inputs()[at].value;
-                    let uses = region
-                        .nodes()
-                        .iter()
-                        .flat_map(|n| &n.operands)
-                        .filter(|&&v| v == port)
-                        .count();
-                    let input = contraction(region).is_some_and(|core| core.operands[0] == port);
-                    input && uses == 1 && takes_channels_last(self.target, region, &strides)
-                })
-        };
-        if readers.is_empty() || !readers.iter().all(well) {
-            return self.destination(value);
-        }
         let slot = self.arena_slot(&ty.with_shape([n, h, w, c]));
-        let view = View { slot, ty, offset: 0, strides };
+        let view = View { slot, strides: channels_last(&ty), ty, offset: 0 };
         self.located.insert(value, view.clone());
         view
+    }
+
+    /// Whether views of images, and there are some, have channels innermost.
+    pub(super) fn are_last<'v>(&self, views: impl IntoIterator<Item = &'v View>) -> bool {
+        let spread = |view: &&View| view.ty.sizes()[2..].iter().any(|&n| n > 1);
+        let images = views.into_iter().filter(|view| view.ty.rank() == 4);
+        let mut images = images.filter(spread).peekable();
+        images.peek().is_some() && images.all(|view| view.strides[1] == 1 && view.strides[3] > 1)
+    }
+
+    /// Whether all readers of a value, some step away at most, want its channels innermost.
+    fn is_wanted_last(&self, value: Value, deep: usize) -> bool {
+        let ty = self.graph.ty(value);
+        let readers = self.readers.get(&value).map_or(&[][..], Vec::as_slice);
+        let internal = !self.results.contains_key(&value) && !readers.is_empty();
+        deep > 0
+            && internal
+            && ty.rank() == 4
+            && readers.iter().all(|&id| self.reads_last(id, value, deep))
+    }
+
+    fn reads_last(&self, id: NodeId, value: Value, deep: usize) -> bool {
+        let (graph, node) = (self.graph, self.graph.node(id));
+        let handed_on = |result: &Value| self.is_wanted_last(*result, deep - 1);
+        let alone;
+        let (region, operands) = if node.op.composite::<Fused>().is_some() {
+            (&node.regions[0], &node.operands)
+        } else if is_step_of_its_own(graph, node, self.target) {
+            alone = cut_one(graph, id);
+            (&alone.region, &alone.inputs)
+        } else {
+            return match node.op.prim() {
+                Some(Prim::Pad { pads }) => {
+                    pads[..2].iter().all(|pad| *pad == Pad::default())
+                        && node.results.iter().all(handed_on)
+                }
+                Some(Prim::ReduceWindow { .. } | Prim::Concat { .. }) => {
+                    node.results.iter().all(handed_on)
+                }
+                _ => false,
+            };
+        };
+        let Some(core) = contraction(region) else {
+            // Loops read any order.
+            let image = |result: &&Value| graph.ty(**result).rank() == 4;
+            return node.results.iter().filter(image).all(handed_on);
+        };
+        let Some(input) = operands.iter().position(|&v| v == value) else { return false };
+        let port = region.inputs()[input].value;
+        let strides = match core.operands[0] == port {
+            true => channels_last(graph.ty(value)),
+            // An epilogue follows the order of the sums.
+            false => channels_last(region.ty(core.operands[0])),
+        };
+        let weights = core.operands[1] == port;
+        !weights && takes_channels_last(self.target, region, &strides)
+    }
+}
+
+/// Most steps between a value and the convolutions for which its layout is chosen.
+const DEEP: usize = 5;
+
+/// Strides of images whose channels are innermost.
+fn channels_last(ty: &TensorType) -> Vec<i64> {
+    match ty.sizes()[..] {
+        [_, c, h, w] => [h * w * c, 1, w * c, c].map(|stride| stride as i64).to_vec(),
+        _ => vec![],
     }
 }
 
@@ -91,6 +136,9 @@ impl Planner<'_> {
 pub(super) fn takes_channels_last(target: &dyn Target, region: &Graph, strides: &[i64]) -> bool {
     let Some(core) = contraction(region) else { return false };
     let Some(Prim::Convolution(convolution)) = core.op.prim() else { return false };
+    if strides.len() != 4 {
+        return false;
+    }
     let types = [core.operands[0], core.operands[1], core.results[0]].map(|value| region.ty(value));
     let call = Call::Lying { convolution, types, strides };
     target.kernel(&call).is_ok_and(|kernel| kernel.channels_last)

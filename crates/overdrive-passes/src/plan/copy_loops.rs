@@ -23,10 +23,10 @@ impl Planner<'_> {
     }
 
     pub(super) fn concat(&mut self, node: &Node, axis: usize) {
-        let to = self.destination(node.results[0]);
+        let all: Vec<View> = node.operands.iter().map(|&value| self.locate(value)).collect();
+        let to = self.destination_after(node.results[0], self.are_last(&all));
         let mut start = 0;
-        for &value in &node.operands {
-            let from = self.locate(value);
+        for from in all {
             let extent = from.ty.sizes()[axis];
             let offset = to.offset + start * to.strides[axis];
             let part = View { ty: from.ty.clone(), offset, ..to.clone() };
@@ -37,7 +37,7 @@ impl Planner<'_> {
 
     pub(super) fn pad(&mut self, node: &Node, pads: &[Pad]) {
         let (from, value) = (self.locate(node.operands[0]), self.locate(node.operands[1]));
-        let to = self.destination(node.results[0]);
+        let to = self.destination_after(node.results[0], self.are_last([&from]));
         self.loop_of(&fill(&to.ty), &[value], &to, ("pad", &node.scope));
         let (sizes, padded) = (from.ty.sizes(), to.ty.sizes());
         let (mut source, mut target) = (from.clone(), to.clone());

@@ -193,7 +193,8 @@ impl<'g> Planner<'g> {
             self.contraction(region, operands, values, (name, node));
             return;
         }
-        let results: Vec<View> = values.iter().map(|&v| self.destination(v)).collect();
+        let last = self.are_last(operands);
+        let results: Vec<View> = values.iter().map(|&v| self.destination_after(v, last)).collect();
         let cost = self.region_cost(region, operands, &results);
         self.loop_step(region, operands, &results, About { name, scope: &node.scope, cost });
     }
@@ -219,8 +220,10 @@ impl<'g> Planner<'g> {
 
     pub(super) fn kernel(&mut self, node: &Node, op: &Operation) {
         let operands: Vec<View> = node.operands.iter().map(|&v| self.locate(v)).collect();
-        let results: Vec<Option<View>> =
-            node.results.iter().map(|&v| self.is_used(v).then(|| self.destination(v))).collect();
+        let windowed = matches!(op, Operation::Prim(Prim::ReduceWindow { .. }));
+        let last = windowed && self.are_last(&operands);
+        let of = |&v: &Value| self.is_used(v).then(|| self.destination_after(v, last));
+        let results: Vec<Option<View>> = node.results.iter().map(of).collect();
         let touched = [
             operands.iter().map(|v| v.slot).collect(),
             results.iter().flatten().map(|v| v.slot).collect(),

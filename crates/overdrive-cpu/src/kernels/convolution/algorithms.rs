@@ -7,6 +7,8 @@ use overdrive_ir::{Plan, SlotId};
 
 use super::call::{self, Convolution};
 use super::depthwise::{self, Depthwise, Multiplicand};
+#[cfg(target_arch = "x86_64")]
+use super::direct::{self, Direct};
 use super::lines::ByLines;
 use super::packed_weights::{PackFilter, Packer, kernel_of};
 #[cfg(target_arch = "x86_64")]
@@ -17,6 +19,8 @@ use super::scheme::{OUTPUTS, Scheme, Step1, Step2};
 use super::winograd::{self, Winograd};
 use crate::exec::{Format, Named, Runnable, Unsupported};
 use crate::gemm::Element;
+#[cfg(target_arch = "x86_64")]
+use crate::gemm::Piecewise;
 
 type CompiledAlgorithm = Result<Box<dyn ByLines>, Unsupported>;
 
@@ -41,6 +45,10 @@ struct Packing {
 static ALGORITHMS: &[Algorithm] = &[
     #[cfg(target_arch = "x86_64")]
     PIXELS,
+    #[cfg(target_arch = "x86_64")]
+    direct::<f32>(),
+    #[cfg(target_arch = "x86_64")]
+    direct::<i8>(),
     #[cfg(target_arch = "x86_64")]
     winograd::<Step1>(),
     #[cfg(target_arch = "x86_64")]
@@ -67,6 +75,19 @@ const PIXELS: Algorithm = Algorithm {
     }),
     most_spans: |call| call.epilogue.0.extents[2],
 };
+
+#[cfg(target_arch = "x86_64")]
+const fn direct<T: Format + Piecewise>() -> Algorithm {
+    Algorithm {
+        takes: direct::takes_call::<T>,
+        compile: |plan, call| Ok(Box::new(Direct::<T>::new(plan, call)?)),
+        packing: Some(Packing {
+            form: |call| Some(("taps by 32", direct::packer::<T>(call).bytes())),
+            compile: |call, to| filter(direct::packer::<T>(call), to),
+        }),
+        most_spans: direct::most_bands::<T>,
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 const fn winograd<S: Scheme>() -> Algorithm {
@@ -141,7 +162,9 @@ pub(crate) fn takes_channels_last(
     strides: &[i64],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return pixels::takes(conv, types, strides);
+    return pixels::takes(conv, types, strides)
+        || direct::takes::<f32>(conv, types, strides)
+        || direct::takes::<i8>(conv, types, strides);
     #[cfg(not(target_arch = "x86_64"))]
     return false;
 }

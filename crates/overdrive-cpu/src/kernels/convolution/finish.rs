@@ -11,6 +11,8 @@ use super::partial_sums::{self, Fold, TileRows};
 use super::tile_epilogue::TileEpilogue;
 use crate::exec::Unsupported;
 use crate::exec::space::{accesses, along_columns, is_random, merge, merges, permuted};
+#[cfg(target_arch = "x86_64")]
+use crate::loops::Columns;
 use crate::loops::{AccumulatorTile, Affine, CompiledEpilogue};
 use crate::slots::SlotTable;
 use crate::threads::Pool;
@@ -76,17 +78,31 @@ impl Finish {
             Some(each) if !each.stores.iter().all(|store| store.access.strides[2] == 1) => {
                 return None;
             }
-            Some(each) => Some(match Affine::of_columns(&each, &dtypes) {
-                Some(affine) => TileEpilogue::Affine(Box::new(affine)),
-                None => {
-                    TileEpilogue::Program(Box::new(CompiledEpilogue::new(&each, &dtypes).ok()?))
-                }
+            Some(each) => Some(if let Some(columns) = Columns::of(&each, &dtypes) {
+                TileEpilogue::Columns(Box::new(columns))
+            } else if let Some(affine) = Affine::of_columns(&each, &dtypes) {
+                TileEpilogue::Affine(Box::new(affine))
+            } else {
+                TileEpilogue::Program(Box::new(CompiledEpilogue::new(&each, &dtypes).ok()?))
             }),
             None => None,
         };
         let fold = Fold::new(plan, call, (&merged, TileRows::Pixels)).ok()?;
         let complete = fold.is_some() || whole.reduced == 0;
         complete.then_some(Self { each, fold, line, pixels })
+    }
+
+    /// Whether tiles of some pixels and channels are finished as well as whole rows are.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn takes_tiles(&self) -> bool {
+        self.fold.is_none() && matches!(self.each, Some(TileEpilogue::Columns(_)))
+    }
+
+    /// Whether some channels of a pixel are finished apart from the others. Folds and multiply-adds
+    /// of columns need whole rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn takes_some_channels(&self) -> bool {
+        self.fold.is_none() && !matches!(self.each, Some(TileEpilogue::Affine(_)))
     }
 
     /// Number of pieces that a call is cut into, if its work allows: a few per thread. Parts of a

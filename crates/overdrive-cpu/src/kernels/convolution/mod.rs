@@ -13,6 +13,7 @@
 //!
 //! - `winograd`: 3x3 taps in f32, with fewer multiplications.
 //! - `pixels`: bf16 on AMX, for images whose channels lie side by side.
+//! - `direct`: f32 and i8 on AVX-512, for the same images.
 //! - `depthwise`: groups of few outputs. It is no product at all.
 //!
 //! `chain` runs several convolutions one after the other, band by band (`bands`). Source: Chetlur
@@ -23,6 +24,8 @@ mod bands;
 mod call;
 mod chain;
 mod depthwise;
+#[cfg(target_arch = "x86_64")]
+mod direct;
 mod finish;
 mod images;
 mod interleave;
@@ -30,6 +33,8 @@ mod lines;
 mod packed_weights;
 mod panel;
 mod partial_sums;
+#[cfg(target_arch = "x86_64")]
+mod pixel_bands;
 mod pixel_table;
 #[cfg(target_arch = "x86_64")]
 mod pixels;

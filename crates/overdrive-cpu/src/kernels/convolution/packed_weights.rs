@@ -50,6 +50,23 @@ impl<T> WeightOrder<T> for Taps {
     }
 }
 
+/// k as taps, row-major, of so many channels each.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct ByTaps {
+    pub(super) taps: usize,
+    pub(super) channels: usize,
+    pub(super) room: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<T> WeightOrder<T> for ByTaps {
+    fn row(&self, weight: &dyn Fn(usize, usize) -> T, to: &mut [T]) {
+        for (tap, to) in to.chunks_exact_mut(self.room).enumerate().take(self.taps) {
+            (0..self.channels).for_each(|channel| to[channel] = weight(channel, tap));
+        }
+    }
+}
+
 /// The side of the product that weights are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WeightSide {

@@ -19,7 +19,7 @@ use overdrive_ir::{Convolution, DType, Plan, TensorType};
 use super::finish::{Finish, Sums};
 use super::interleave::{FEW, interleave_image};
 use super::lines::{Band, ByLines};
-use super::packed_weights::{KBlock, PackedWeights, Packer, WeightOrder, WeightSide};
+use super::packed_weights::{ByTaps, KBlock, PackedWeights, Packer, WeightSide};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{MicroKernel, OperandLines, PixelConfig, PixelTiles, transpose};
 use crate::isa::InstructionSet;
@@ -77,21 +77,6 @@ fn fits(
     let plain = groups == 1 && window.iter().all(|d| d.input_dilation == 1);
     let whole = outputs.is_multiple_of(PANEL) && outputs > 0 && w[2] * taps > 0;
     plain && full && whole && (last || few) && InstructionSet::Amx.is_usable()
-}
-
-/// k as taps, row-major, of so many channels each.
-struct ByTaps {
-    taps: usize,
-    channels: usize,
-    room: usize,
-}
-
-impl WeightOrder<bf16> for ByTaps {
-    fn row(&self, weight: &dyn Fn(usize, usize) -> bf16, to: &mut [bf16]) {
-        for (tap, to) in to.chunks_exact_mut(self.room).enumerate().take(self.taps) {
-            (0..self.channels).for_each(|channel| to[channel] = weight(channel, tap));
-        }
-    }
 }
 
 /// The packing of a kernel.
