@@ -31,7 +31,7 @@ impl Target {
 pub enum Effort {
     /// Methods without a search, on all layers alike.
     Quick,
-    /// Every method that needs no training, and mixes.
+    /// Every method that needs no training and no descent, and mixes.
     Normal,
     /// Every method; all are judged, also those that are beaten.
     High,

@@ -69,15 +69,16 @@ pub use perturb::perturb;
 pub use plan::{PlanError, explain, place, plan};
 pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{
-    Additions, Biases, Held, KAxis, Layer, LayerKind, LayerPart, Learning, MODES, MeanErrors,
-    OutputErrors, Preparation, Quantization, QuantizationMode, Quantized, QuantizedLayer,
-    RangeRule, Rounding, Scheme, Skipped, activation_range, awq, awq_folded, correct_biases,
-    declare, equalize, layers, learn, quantize, rescale, smooth, smooth_folded,
+    Additions, AutoRound, Biases, Held, KAxis, Layer, LayerKind, LayerPart, Learning, MODES,
+    MeanErrors, OutputErrors, Preparation, Quantization, QuantizationMode, Quantized,
+    QuantizedLayer, RangeRule, Rounding, Scheme, Skipped, activation_range, auto_round, awq,
+    awq_folded, correct_biases, declare, equalize, layers, learn, quantize, rescale, smooth,
+    smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use region::{At, CaptureRead, Region};
 pub use rematerialize::{Rematerialize, rematerialize};
-pub use segments::{ModelBlock, block_ends, blocks, segments};
+pub use segments::{ModelBlock, block_ends, blocks, narrowest, segments};
 pub use separate::{Piece, separate};
 pub use shard::{ShardError, Sharded, shard};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};

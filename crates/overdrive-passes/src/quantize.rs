@@ -11,10 +11,12 @@
 //!
 //! SmoothQuant, AWQ and cross-layer equalization are passes of their own, before this one. They
 //! move factors between activations and weights, or between layers, and round nothing. AWQ also
-//! cuts off single weights. `correct_biases` comes after this pass. `learn` gives a graph to train
-//! in place of rounding once. Invariant: a layer that cannot take its scheme is left
-//! as it was and listed with the reason.
+//! cuts off single weights. `auto_round` gives the steps of a descent that goes on from the codes of
+//! GPTQ. `correct_biases` comes after this pass. `learn` gives a graph to train in place of rounding
+//! once. Invariant: a layer that cannot take its scheme is left as it was and listed with the
+//! reason.
 
+mod auto_round;
 mod awq;
 mod calibration;
 mod coded;
@@ -38,6 +40,7 @@ mod scheme;
 mod smooth;
 mod streams;
 
+pub use auto_round::{AutoRound, auto_round};
 pub use awq::{awq, awq_folded};
 pub use calibration::{RangeRule, activation_range};
 pub use correct::correct_biases;

@@ -64,6 +64,18 @@ pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
     ends
 }
 
+/// These ends, each moved behind one of the next few nodes if fewer values are passed on there: a
+/// block then ends with the sum that its last layer is added to.
+pub fn narrowest(graph: &Graph, ends: &[NodeId]) -> Vec<NodeId> {
+    /// Nodes behind an end that are looked at.
+    const AHEAD: u32 = 3;
+    let lives = Lives::new(graph);
+    let last = (graph.nodes().len() as u32).saturating_sub(1);
+    let passed_on = |end: &u32| lives.across(graph, *end as usize + 1).count();
+    let moved = |end: &NodeId| (end.0..=(end.0 + AHEAD).min(last)).min_by_key(passed_on);
+    ends.iter().map(|end| moved(end).map_or(*end, NodeId)).collect()
+}
+
 /// A block of a model, as each of several graphs of that model has it.
 pub struct ModelBlock {
     /// The part of their names that the states of its first occurrence share: `layers.0`.

@@ -4,7 +4,7 @@
 
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::{Builder, DType, Init, Tensor, TensorType, Unary};
-use overdrive_passes::{blocks, layers, segments};
+use overdrive_passes::{blocks, layers, narrowest, segments};
 use std::collections::BTreeMap;
 
 #[test]
@@ -47,6 +47,28 @@ fn parts_give_what_the_whole_gives() {
             assert!((found - expected).abs() < 1e-5, "{}: {found} and {expected}", port.name);
         }
     }
+}
+
+#[test]
+fn an_end_moves_behind_the_sum_of_its_block() {
+    let b = Builder::new("model");
+    let mut h = b.input("x", TensorType::new(DType::F32, [2usize, 8]));
+    for layer in 0..3 {
+        let _scope = b.scope(&format!("h{layer}"));
+        let init = Init::Normal { std: 0.3, seed: layer };
+        let w = b.state("weight", TensorType::new(DType::F32, [8usize, 8]), init);
+        h = h + h.unary(Unary::Cos).linear(w, None);
+    }
+    b.output("y", h);
+    let graph = b.finish().unwrap();
+    let ends: Vec<_> = layers(&graph).unwrap().0.iter().map(|layer| layer.parts[0].node).collect();
+    let passed_on = |ends: &[_]| -> Vec<usize> {
+        segments(&graph, ends).unwrap().iter().map(|part| part.outputs().len()).collect()
+    };
+    assert_eq!(passed_on(&ends), [1, 2, 2, 1], "the product and what it is added to");
+    let moved = narrowest(&graph, &ends);
+    assert_eq!(passed_on(&moved), [1, 1, 1]);
+    assert_eq!(narrowest(&graph, &moved), moved);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod agreement;
 mod apply;
+mod auto_round;
 mod batches;
 mod brought;
 mod calibrate;

@@ -5,10 +5,12 @@
 
 use overdrive_bench::runner::Stop;
 use overdrive_cpu::CpuBackend;
-use overdrive_ir::{Graph, Init};
-use overdrive_passes::{Preparation, Quantization, QuantizationMode, bind, quantize};
+use overdrive_ir::Granularity::Channel;
+use overdrive_ir::ops::quantized_linear::Activations;
+use overdrive_ir::{BlockFormat, DType, Graph, Init};
+use overdrive_passes::{Preparation, Quantization, QuantizationMode, Rounding, bind, quantize};
 use overdrive_studies::quantization::{
-    Judge, Metric, Task, Trial, apply, calibrate, calibration, sensitivities,
+    Judge, Metric, Task, Trial, apply, calibrate, calibration, outputs, sensitivities,
 };
 use overdrive_train::data::{Split, Subset};
 use std::sync::Arc;
@@ -63,6 +65,35 @@ fn gptq_calibrates_each_block_on_the_quantized_ones_before_it() {
     assert_eq!(first, first_once, "nothing comes before the first block");
     let [second, second_once] = both("fc2.weight");
     assert_ne!(second, second_once, "the second sees what the first became");
+}
+
+#[test]
+fn auto_round_moves_codes_towards_the_float_model_and_repeats() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    for name in ["digits-mlp", "digits-conv"] {
+        let model = overdrive_models::find(name).unwrap();
+        let task = Task::trained(&backend, model, Trial::CARRIED, [4, 32]).unwrap();
+        let int4 = Quantization::new(BlockFormat::plain(DType::I4, Channel), Activations::Float);
+        let made = |rounding: Rounding| {
+            let quantization = int4.clone().rounded(rounding);
+            apply(&backend, &task.template, (Preparation::None, &quantization), &task.seen).unwrap()
+        };
+        let [gptq, descended, again] =
+            [Rounding::Gptq, Rounding::AutoRound, Rounding::AutoRound].map(made);
+        assert_eq!(descended.graph, again.graph, "{name}: the same samples give the same codes");
+        assert!(descended.skipped.is_empty() && descended.simplified.is_empty(), "{name}");
+        assert_eq!(descended.layers.len(), gptq.layers.len(), "{name}");
+        let run = |graph: &Graph| {
+            let bound = bind(graph, &task.template.dimensions).unwrap();
+            let found = outputs(&backend, &bound, &task.seen).unwrap();
+            found.iter().flat_map(|outputs| outputs[0].to_f64()).collect::<Vec<_>>()
+        };
+        let float = run(&task.template.graph);
+        let error =
+            |graph: &Graph| float.iter().zip(run(graph)).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        let [gptq, found] = [&gptq.graph, &descended.graph].map(error);
+        assert!(found < gptq, "{name}: the descent errs by {found}, GPTQ by {gptq}");
+    }
 }
 
 fn meant(name: &str) -> (&'static QuantizationMode, Quantization) {

@@ -14,7 +14,7 @@
 use super::linear_algebra::{damped, factor_of_inverse, share};
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, s};
-use overdrive_ir::{BlockFormat, Encoded, Grid};
+use overdrive_ir::{BlockFormat, BlockIndex, Encoded, Grid};
 use std::thread;
 
 /// Columns whose errors reach those behind them in one product (section 3.3, "lazy batch-updates").
@@ -47,14 +47,15 @@ impl ColumnInputs {
     }
 }
 
-/// Codes of `values` `[N, K]`, which the format is known to take. As many rows have the same inputs
-/// as there are rows for each of `inputs`: those of a group of channels, or all.
+/// Codes of `values` `[N, K]`, which the format is known to take, and the values that were rounded:
+/// each makes up for errors of columns before it. As many rows have the same inputs as there are
+/// rows for each of `inputs`: those of a group of channels, or all.
 pub(super) fn gptq(
     mut values: Vec<f64>,
     shape: [usize; 2],
     format: &BlockFormat,
     inputs: &[ColumnInputs],
-) -> Encoded {
+) -> (Encoded, Vec<f64>) {
     let [n, k] = shape;
     let counts = format.block.counts(shape).expect("the caller has encoded with this format");
     let tensor_scale = format.tensor_scale(&values);
@@ -81,7 +82,10 @@ pub(super) fn gptq(
         columns.round_all(values, grids);
     }
     grids.truncate(counts[0] * counts[1]);
-    format.assemble(&values, &grids, shape, tensor_scale)
+    let index = BlockIndex::new(shape, counts);
+    let code = |(i, &x): (usize, &f64)| format.code(x, grids[index.at(i)]);
+    let codes: Vec<f64> = values.iter().enumerate().map(code).collect();
+    (format.assemble(&codes, &grids, shape, tensor_scale), values)
 }
 
 /// Data that the rows of a layer share.
@@ -99,7 +103,7 @@ struct LayerColumns<'a> {
 }
 
 impl LayerColumns<'_> {
-    /// Replaces rows by codes and fills in their grids, with all cores.
+    /// Replaces rows by the values to round and fills in their grids, with all cores.
     fn round_all(&self, values: &mut [f64], grids: &mut [Grid]) {
         let k = self.factor.nrows();
         let rows = share(values.len() / k.max(1));
@@ -115,7 +119,7 @@ impl LayerColumns<'_> {
         });
     }
 
-    /// Replaces these rows by codes, and fills in their grids.
+    /// Replaces these rows by the values to round, and fills in their grids.
     fn round(&self, tile: &mut [f64], grids: &mut [Grid]) {
         let k = self.factor.nrows();
         let rows = tile.len() / k;
@@ -139,8 +143,8 @@ impl LayerColumns<'_> {
             let behind = self.factor.slice(s![from..to, to..]);
             general_mat_mul(-1.0, &errors, &behind, 1.0, &mut left.slice_mut(s![.., to..]));
         }
-        for (row, codes) in tile.chunks_mut(k).zip(ordered.chunks(k)) {
-            order.iter().zip(codes).for_each(|(&column, &code)| row[column] = code);
+        for (row, moved) in tile.chunks_mut(k).zip(ordered.chunks(k)) {
+            order.iter().zip(moved).for_each(|(&column, &x)| row[column] = x);
         }
     }
 
@@ -153,8 +157,8 @@ impl LayerColumns<'_> {
         }
     }
 
-    /// Puts codes in the place of some columns of a row, in their order. The effect on the columns
-    /// behind is left in `errors`.
+    /// Rounds some columns of a row, in their order, and moves the others of these. The effect on
+    /// the columns behind is left in `errors`.
     fn round_part(&self, row: &mut [f64], grids: &[Grid], (from, errors): (usize, &mut [f64])) {
         let to = from + errors.len();
         for column in from..to {
@@ -165,7 +169,6 @@ impl LayerColumns<'_> {
             let factors = of_factor.slice(s![column + 1..to]);
             let behind = row[column + 1..to].iter_mut().zip(factors);
             behind.for_each(|(x, u)| *x -= error * u);
-            row[column] = code;
             errors[column - from] = error;
         }
     }
@@ -253,7 +256,8 @@ mod tests {
                 BlockFormat::plain(DType::U8, block).asymmetric(),
             ] {
                 let expected = by_columns(&values, [n, k], &format, &inputs);
-                let found = gptq(values.clone(), [n, k], &format, std::slice::from_ref(&inputs));
+                let (found, _) =
+                    gptq(values.clone(), [n, k], &format, std::slice::from_ref(&inputs));
                 assert_eq!(found, expected, "{block:?}");
             }
         }
@@ -271,10 +275,10 @@ mod tests {
         });
         let values: Vec<f64> = (0..2 * rows * k).map(|i| random(i + 77)).collect();
         let format = BlockFormat::plain(DType::I4, Granularity::Group(6)).asymmetric();
-        let both = gptq(values.clone(), [2 * rows, k], &format, &inputs);
+        let (both, _) = gptq(values.clone(), [2 * rows, k], &format, &inputs);
         let apart = values.chunks(rows * k).zip(inputs.chunks(1));
         let apart = apart.map(|(values, inputs)| gptq(values.to_vec(), [rows, k], &format, inputs));
-        let expected: Vec<f64> = apart.flat_map(|encoded| encoded.decode()).collect();
+        let expected: Vec<f64> = apart.flat_map(|(encoded, _)| encoded.decode()).collect();
         assert_eq!(both.decode(), expected);
     }
 }

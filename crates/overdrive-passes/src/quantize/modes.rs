@@ -211,6 +211,14 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "int4-autoround",
+        "int4 weights in groups of 128, rounded by AutoRound from GPTQ on; activations stay in \
+         float",
+        INT4,
+        Activations::Float,
+    )
+    .rounded(Rounding::AutoRound),
+    QuantizationMode::new(
         "int4-awq",
         "int4 weights in groups of 128 after AWQ; activations stay in float",
         INT4,
@@ -238,6 +246,13 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "mxfp4-autoround",
+        "mxfp4, its scales searched and its weights rounded by AutoRound from GPTQ on",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .rounded(Rounding::AutoRound),
+    QuantizationMode::new(
         "nvfp4",
         "fp4 (e2m1) weights, an e4m3 scale for each block of 16; activations stay in float",
         BlockFormat::NVFP4,
@@ -250,6 +265,13 @@ pub const MODES: &[QuantizationMode] = &[
         Activations::Float,
     )
     .rounded(Rounding::Gptq),
+    QuantizationMode::new(
+        "nvfp4-autoround",
+        "nvfp4, its scales searched and its weights rounded by AutoRound from GPTQ on",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    )
+    .rounded(Rounding::AutoRound),
     QuantizationMode::new(
         "qat-int8",
         "int8 weights by channel and activations with one scale, all learnt in training",

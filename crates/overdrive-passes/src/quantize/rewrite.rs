@@ -52,6 +52,8 @@ pub(super) struct Prepared {
     pub(super) layer: Layer,
     pub(super) scheme: Scheme,
     pub(super) encoded: Encoded,
+    /// The weights that were rounded to the codes, `[N, K]`, if more is to become of them.
+    pub(super) meant: Option<Vec<f64>>,
     /// Scale and zero point of static activations.
     pub(super) input: Option<(Grid, DType)>,
 }
@@ -117,7 +119,7 @@ pub(super) fn prepare(
     }
     let encoded = round_all(graph, &accepted, evidence)?;
     let mut prepared = Vec::new();
-    for ((layer, scheme), encoded) in accepted.into_iter().zip(encoded) {
+    for ((layer, scheme), (encoded, meant)) in accepted.into_iter().zip(encoded) {
         let refused = |m: Mismatch| refused(&layer, m);
         let input = match scheme.activations {
             Activations::Static(element) => {
@@ -126,7 +128,7 @@ pub(super) fn prepare(
             }
             _ => None,
         };
-        prepared.push(Prepared { layer, scheme, encoded, input });
+        prepared.push(Prepared { layer, scheme, encoded, meant, input });
     }
     Ok((prepared, [skipped, simplified]))
 }
@@ -212,6 +214,11 @@ impl SharedInputs {
             Some(known) => known,
             None => {
                 let (gram, k) = (needed(layer, Statistic::Gram, evidence)?, layer.shape[1]);
+                if let Some(sum) = gram.iter().find(|sum| !sum.is_finite()) {
+                    let found = format!("sums of products that are {sum}");
+                    return Err(Mismatch::new("finite inputs in calibration", found)
+                        .remedy("calibrate on samples that the model can take"));
+                }
                 let inputs =
                     gram.chunks((k * k).max(1)).map(|gram| ColumnInputs::of(gram, k)).collect();
                 Self { of, inputs }
@@ -221,13 +228,16 @@ impl SharedInputs {
     }
 }
 
+/// Codes, and the weights that were rounded to them if more is to become of these.
+type Rounded = (Encoded, Option<Vec<f64>>);
+
 /// The codes of each layer. GPTQ, whose layers share what it knows of inputs, has threads of its
 /// own; all else is rounded layer by layer on all cores.
 fn round_all(
     graph: &Graph,
     layers: &[(Layer, Scheme)],
     evidence: &Evidence,
-) -> Result<Vec<Encoded>, GraphError> {
+) -> Result<Vec<Rounded>, GraphError> {
     let weights = |(layer, _): &(Layer, Scheme)| layer.shape[0] * layer.shape[1];
     let alone = on_cores(layers, weights, |(layer, scheme)| {
         let alone = !scheme.rounding.reads_inputs();
@@ -246,18 +256,21 @@ fn round(
     scheme: &Scheme,
     evidence: &Evidence,
     shared: &mut Option<SharedInputs>,
-) -> Result<Encoded, Mismatch> {
+) -> Result<Rounded, Mismatch> {
     let (format, rows) = (&scheme.weights, layer.rows(graph));
     format.check(&rows, layer.shape)?;
-    match scheme.rounding {
-        Rounding::Nearest => format.encode(&rows, layer.shape),
-        Rounding::Gptq => {
+    let encoded = match scheme.rounding {
+        Rounding::Nearest => format.encode(&rows, layer.shape)?,
+        Rounding::Gptq | Rounding::AutoRound => {
             let inputs = SharedInputs::of(shared, (graph, layer), evidence)?;
-            Ok(gptq(rows, layer.shape, format, inputs))
+            let (encoded, meant) = gptq(rows, layer.shape, format, inputs);
+            let descends = scheme.rounding == Rounding::AutoRound;
+            return Ok((encoded, descends.then_some(meant)));
         }
-        Rounding::Hqq => Ok(hqq::hqq(&rows, layer.shape, format)),
-        Rounding::Learned => Ok(least_error(&rows, layer.shape, format)),
-    }
+        Rounding::Hqq => hqq::hqq(&rows, layer.shape, format),
+        Rounding::Learned => least_error(&rows, layer.shape, format),
+    };
+    Ok((encoded, None))
 }
 
 fn needed<'e>(

@@ -28,6 +28,9 @@ pub enum Rounding {
     /// Column by column, the error of each made up for by those that follow (GPTQ,
     /// arXiv:2210.17323).
     Gptq,
+    /// Like GPTQ, then all of a block together by descent on the error of its outputs
+    /// ([`auto_round`](crate::auto_round); AutoRound, arXiv:2309.05516).
+    AutoRound,
     /// To the nearest, with zero points that minimise a robust norm of the error (HQQ: Badri and
     /// Shaji, 2023).
     Hqq,
@@ -39,7 +42,7 @@ impl Rounding {
     /// The statistics of a layer's inputs that it needs.
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
-            Self::Gptq => &[Statistic::Gram],
+            Self::Gptq | Self::AutoRound => &[Statistic::Gram],
             Self::Nearest | Self::Hqq | Self::Learned => &[],
         }
     }
@@ -58,10 +61,8 @@ impl Rounding {
     pub(super) fn zero(self, format: &BlockFormat) -> Option<DType> {
         match (self, format.symmetry) {
             (Self::Hqq, _) => Some(DType::F32),
-            (Self::Nearest | Self::Gptq | Self::Learned, Symmetry::Asymmetric) => {
-                Some(format.element)
-            }
-            (Self::Nearest | Self::Gptq | Self::Learned, Symmetry::Symmetric) => None,
+            (_, Symmetry::Asymmetric) => Some(format.element),
+            (_, Symmetry::Symmetric) => None,
         }
     }
 }
@@ -144,6 +145,11 @@ impl Quantization {
     /// Whether training finds the codes of a layer.
     pub fn is_learned(&self) -> bool {
         self.schemes().any(|scheme| scheme.rounding.is_learned())
+    }
+
+    /// Whether the codes of a layer are looked for by descent.
+    pub fn descends(&self) -> bool {
+        self.schemes().any(|scheme| scheme.rounding == Rounding::AutoRound)
     }
 
     fn schemes(&self) -> impl Iterator<Item = &Scheme> {

@@ -4,6 +4,7 @@
 //! Each block is calibrated on the outputs of the quantized blocks before it (arXiv:2210.17323,
 //! section 4). Biases are corrected last, when all codes are known.
 
+use super::auto_round;
 use super::calibrate::calibrate;
 use super::judge::bound;
 use super::streamed::outputs;
@@ -67,7 +68,14 @@ pub fn apply(
     let (found, unable) = layers(&prepared).map_err(failed)?;
     let repeats =
         found.iter().any(|l| quantization.of(&l.name).is_some_and(|s| s.rounding.reads_inputs()));
-    let mut made = if repeats {
+    let mut made = if quantization.descends() {
+        auto_round::rounded(
+            backend,
+            (&prepared, &bound(template, &prepared)?),
+            quantization,
+            batches,
+        )?
+    } else if repeats {
         let mut made = Quantized {
             graph: prepared.clone(),
             layers: vec![],

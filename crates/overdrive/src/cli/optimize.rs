@@ -38,7 +38,8 @@ pub(crate) struct Optimize {
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
     /// How much is tried: `quick` (methods without a search, the same for all layers), `normal`
-    /// (methods without training, and mixes), `high` (every method, even if another is better)
+    /// (methods without training or descent, and mixes), `high` (every method, even if another is
+    /// better)
     #[arg(long, default_value = "normal", value_name = "EFFORT")]
     pub effort: EffortName,
     /// Minutes after which nothing new is tried; the candidates so far are then judged [default: 3,

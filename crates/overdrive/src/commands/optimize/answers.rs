@@ -17,7 +17,7 @@ impl Machine for OwnMachine<'_> {
     fn rungs(&mut self) -> Vec<Rung> {
         let tried = MODES.iter().filter(|mode| match self.effort {
             Effort::Quick => !searches(mode) && !mode.is_trained(),
-            Effort::Normal => !mode.is_trained(),
+            Effort::Normal => !mode.is_trained() && !mode.quantization().descends(),
             Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
         });
         let mut tried: Vec<&QuantizationMode> = tried.collect();
