@@ -1,7 +1,8 @@
 //! How a rank that `--nproc` started hands its error to the command that started it.
 //!
 //! The command can then say once what all ranks say. Standard error does not tell: rank 0 draws its
-//! progress there. So standard input, which a rank does not read, is the writing end of a pipe.
+//! progress there. So standard input, which a rank does not read, is the writing end of a pipe. The
+//! command holds the reading end as long as it lives, so a rank also learns that it was killed.
 
 use crate::failure::Failure;
 use crate::terminal;
@@ -19,6 +20,18 @@ pub(crate) fn of(command: &mut Command) -> io::Result<PipeReader> {
     Ok(reader)
 }
 
+/// Ends this process, at once, when the command that takes its error is gone.
+///
+/// # Errors
+/// When the system gives no means to learn of that.
+pub(crate) fn end_with_command() -> io::Result<()> {
+    match std::env::var_os(VARIABLE) {
+        #[cfg(unix)]
+        Some(_) => overdrive_process::end_with_reader(writer()?),
+        _ => Ok(()),
+    }
+}
+
 /// Says why this process failed: to the command that asked for it, or else on standard error.
 pub(crate) fn tell(failure: &Failure) {
     let asked = std::env::var_os(VARIABLE).is_some();
@@ -29,9 +42,13 @@ pub(crate) fn tell(failure: &Failure) {
 
 #[cfg(unix)]
 fn hand_over(failure: &Failure) -> io::Result<()> {
+    writer()?.write_all(failure.to_string().as_bytes())
+}
+
+#[cfg(unix)]
+fn writer() -> io::Result<io::PipeWriter> {
     use std::os::fd::AsFd;
-    let end = io::stdin().as_fd().try_clone_to_owned()?;
-    io::PipeWriter::from(end).write_all(failure.to_string().as_bytes())
+    Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
 
 #[cfg(not(unix))]

@@ -30,6 +30,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let stop = Stop::default();
     signals::listen(&stop);
+    if let Err(error) = error_channel::end_with_command() {
+        terminal::note!("note: this rank may outlive the command that started it: {error}");
+    }
     let ended = match cli::Arguments::try_parse() {
         Ok(arguments) => {
             terminal::speak(arguments.said.into());

@@ -147,6 +147,17 @@ fn a_rank_that_is_killed_ends_all_and_is_named() {
 
 /// Each rank writes its parts; a kill of all while they do leaves a checkpoint that others read.
 #[test]
+fn ranks_end_with_a_command_that_is_killed() {
+    let folder = Folder::new();
+    let line = format!("{TRAIN} --steps 1000000000 --nproc 3 -o model");
+    let mut underway = Underway::line(&folder, &line);
+    underway.says("validation loss");
+    let ranks = ranks_of(underway.id(), 3);
+    underway.send("KILL");
+    ranks.iter().for_each(|rank| is_gone(&rank.to_string()));
+}
+
+#[test]
 fn a_kill_while_a_checkpoint_is_written_leaves_one_that_goes_on() {
     let folder = Folder::new();
     let line = format!("{TRAIN} --steps 1000000000 --nproc 2 --shard all -o model");
