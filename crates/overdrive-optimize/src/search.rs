@@ -236,7 +236,7 @@ impl Search<'_, '_> {
                 break;
             }
             let kept = self.keeps(at)?;
-            let lost = self.tried[at].lost().unwrap_or(f64::INFINITY);
+            let lost = lost(&self.tried[at]);
             // The sum of the parts is not the whole: the next budget is what the last one taught.
             budget *= match kept {
                 true => BACK / 2.0,
@@ -257,7 +257,6 @@ impl Search<'_, '_> {
         let known: Vec<(usize, &Tried)> = self.tried.iter().enumerate().collect();
         let mut best: Vec<(usize, &Tried)> = Vec::new();
         for one in known.into_iter().filter(|tried| mixes(&tried)) {
-            let lost = |tried: &Tried| tried.lost().unwrap_or(f64::INFINITY);
             match best.iter_mut().find(|(_, other)| other.format == one.1.format) {
                 Some(other) if lost(one.1) < lost(other.1) => *other = one,
                 Some(_) => {}
@@ -270,47 +269,79 @@ impl Search<'_, '_> {
     }
 
     /// Times the best that keep the limit together, and judges them in that order until one passes.
+    /// If none does, the formats that they had beaten are looked at, while verdicts are left.
     fn judge(&mut self) -> Result<(Outcome, Option<Form>), Halt> {
-        let mut finalists: Vec<usize> =
-            (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept).collect();
-        finalists.sort_by(|&a, &b| self.ranking().order(a, b));
-        finalists.truncate(FINALISTS);
-        if finalists.is_empty() {
-            return Ok(self.without_finalists());
+        let mut verdicts = FINALISTS;
+        loop {
+            let mut finalists = self.finalists(verdicts);
+            if finalists.is_empty() {
+                match verdicts > 0 && self.look_at_beaten()? {
+                    true => continue,
+                    false => return Ok(self.without_pass()),
+                }
+            }
+            self.time_finalists(&finalists)?;
+            finalists.sort_by(|&a, &b| self.ranking().order(a, b));
+            for at in finalists {
+                if !self.ranking().is_better(at) {
+                    self.tried[at].fate = Fate::NoBetterThanFloat;
+                    continue;
+                }
+                verdicts -= 1;
+                if self.passes(at)? {
+                    self.tried[at].fate = Fate::Taken;
+                    return Ok((Outcome::Taken, Some(self.tried[at].form.clone())));
+                }
+            }
         }
-        self.time_finalists(&finalists)?;
-        finalists.sort_by(|&a, &b| self.ranking().order(a, b));
+    }
+
+    /// The best forms that keep the limit where forms are chosen: of a format the one that loses
+    /// least, and none where another of its format was judged.
+    fn finalists(&self, most: usize) -> Vec<usize> {
+        let mut best: Vec<usize> = Vec::new();
+        for (at, tried) in self.tried.iter().enumerate().filter(|(_, t)| t.fate == Fate::Kept) {
+            let of_format = self.of_format(&tried.format);
+            if of_format.iter().any(|&other| self.tried[other].judged.is_some()) {
+                continue;
+            }
+            match best.iter_mut().find(|other| of_format.contains(other)) {
+                Some(other) if lost(tried) < lost(&self.tried[*other]) => *other = at,
+                Some(_) => {}
+                None => best.push(at),
+            }
+        }
+        best.sort_by(|&a, &b| self.ranking().order(a, b));
+        best.truncate(most);
+        best
+    }
+
+    /// Looks at the formats that were left out for others; whether one keeps the limit.
+    fn look_at_beaten(&mut self) -> Result<bool, Halt> {
+        let beaten = |tried: &Tried| matches!(tried.fate, Fate::Beaten(_));
+        let mut formats = Vec::new();
+        for tried in self.tried.iter_mut().filter(|tried| beaten(tried)) {
+            tried.fate = Fate::NotReached;
+            formats.push(tried.format.clone());
+        }
+        formats.dedup();
+        let chosen = self.choose(&formats.iter().map(String::as_str).collect::<Vec<_>>());
+        self.in_time(chosen)?;
+        Ok(!self.finalists(1).is_empty())
+    }
+
+    /// Looks at a form where forms are judged; whether it passes.
+    fn passes(&mut self, at: usize) -> Result<bool, Halt> {
         let float = self.asking.scores(&Form::float(), Part::Judging)?;
         self.samples = float.samples.len();
         self.tried[0].judged = Some(self.asked.gate().judge(self.asked.metric, &float, &float));
-        let mut undecided = None;
-        let mut nearest = None;
-        for at in finalists {
-            if !self.ranking().is_better(at) {
-                self.tried[at].fate = Fate::NoBetterThanFloat;
-                continue;
-            }
-            let form = self.tried[at].form.clone();
-            let found = self.asking.scores(&form, Part::Judging)?;
-            let judged = self.asked.gate().judge(self.asked.metric, &float, &found);
-            let verdict = judged.verdict;
-            self.tried[at].judged = Some(judged);
-            self.tried[at].fate = Fate::Judged(verdict);
-            match verdict {
-                Verdict::Pass => {
-                    self.tried[at].fate = Fate::Taken;
-                    return Ok((Outcome::Taken, Some(form)));
-                }
-                Verdict::Undecided if undecided.is_none() => undecided = Some(form),
-                Verdict::Fail if nearest.is_none() => nearest = Some(form),
-                Verdict::Undecided | Verdict::Fail => {}
-            }
-        }
-        Ok(match (undecided, nearest) {
-            (Some(form), _) => (Outcome::Undecided, Some(form)),
-            (None, Some(form)) => (Outcome::NoneWithin, Some(form)),
-            (None, None) => (Outcome::KeepFloat, Some(Form::float())),
-        })
+        let form = self.tried[at].form.clone();
+        let found = self.asking.scores(&form, Part::Judging)?;
+        let judged = self.asked.gate().judge(self.asked.metric, &float, &found);
+        let verdict = judged.verdict;
+        self.tried[at].judged = Some(judged);
+        self.tried[at].fate = Fate::Judged(verdict);
+        Ok(verdict == Verdict::Pass)
     }
 
     /// Times all remaining forms in one long session. If that fails, their earlier times stay.
@@ -325,6 +356,7 @@ impl Search<'_, '_> {
         for (index, at) in [0].into_iter().chain(finalists.iter().copied()).enumerate() {
             self.tried[at].timed(&session, index);
         }
+        self.tried.retain(|tried| tried.fate != Fate::Beside);
         for (at, engine) in session.forms.iter().enumerate().skip(forms.len()) {
             let mut tried = Tried::new(Form::of(engine), "", Fate::Beside);
             tried.timed(&session, at);
@@ -333,13 +365,18 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Nothing kept the limit where forms are chosen, or nothing is better than float.
-    fn without_finalists(&self) -> (Outcome, Option<Form>) {
-        let loses = self.tried.iter().filter(|tried| tried.fate == Fate::LosesTooMuch);
-        let nearest = loses.min_by(|a, b| {
-            let lost = |tried: &Tried| tried.lost().unwrap_or(f64::INFINITY);
-            lost(a).total_cmp(&lost(b))
-        });
+    /// No form passed, or none is better than float.
+    fn without_pass(&self) -> (Outcome, Option<Form>) {
+        let is_undecided = |at: &usize| self.tried[*at].fate == Fate::Judged(Verdict::Undecided);
+        let undecided = (0..self.tried.len()).filter(is_undecided);
+        if let Some(best) = undecided.min_by(|&a, &b| self.ranking().order(a, b)) {
+            return (Outcome::Undecided, Some(self.tried[best].form.clone()));
+        }
+        let loses = |tried: &&Tried| {
+            matches!(tried.fate, Fate::LosesTooMuch | Fate::Judged(Verdict::Fail))
+        };
+        let nearest = self.tried.iter().filter(loses);
+        let nearest = nearest.min_by(|a, b| lost(a).total_cmp(&lost(b)));
         let may_be_better =
             |at: usize| self.tried[at].fate == Fate::NotReached && !self.ranking().is_no_better(at);
         match nearest {
@@ -371,4 +408,9 @@ impl Search<'_, '_> {
     fn ranking(&self) -> Ranking<'_> {
         Ranking { target: self.asked.target, tried: &self.tried }
     }
+}
+
+/// The loss that is known of a form; of one of which nothing is known, the largest.
+pub(crate) fn lost(tried: &Tried) -> f64 {
+    tried.lost().unwrap_or(f64::INFINITY)
 }
