@@ -218,7 +218,9 @@ def resnet50(path):
     images = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 224, 224])
     classes = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 1000])
     graph = helper.make_graph(nodes, "resnet50", [images], [classes], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    # Engines lag behind the newest version of the format.
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
 
 name, out, *rest = sys.argv[1:]
