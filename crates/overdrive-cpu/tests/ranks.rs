@@ -10,7 +10,7 @@ use overdrive_ir::{
     Array, Backend, BackendError, Builder, Channel, Communicator, DType, Graph, Mesh, Mode, Port,
     Prim, RankError, Reducer, Sharding, State, Tensor, TensorType, Tuning,
 };
-use overdrive_passes::{Sharded, shard};
+use overdrive_passes::{ContextExchange, Sharded, shard, shard_with};
 use overdrive_ranks::run;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,9 +104,11 @@ fn sharded_random_graphs_mean_what_the_whole_graphs_mean() {
     }
 }
 
-/// The plans of ranks differ after the choices by rank; their collectives do not.
+/// Round a ring, by heads, and both. The plans of ranks differ after the choices by rank; their
+/// collectives do not.
 #[test]
-fn attention_goes_round_a_ring() {
+fn ranks_share_a_sequence_in_every_way() {
+    use ContextExchange::{Groups, Ring, Ulysses};
     let b = Builder::new("attention");
     let input = |name: &str, heads| b.input(name, TensorType::new(DType::F64, [2, heads, 16, 4]));
     let (q, k, v) = (input("q", 4), input("k", 2), input("v", 2));
@@ -114,7 +116,14 @@ fn attention_goes_round_a_ring() {
     let forward = b.finish().unwrap();
     let inputs = random_inputs(&forward, 1);
     let (gradient, point) = derivative(&forward, &inputs, 1).unwrap();
-    for mesh in ["context=2", "context=4", "data=2,context=2"] {
+    for (mesh, exchange) in [
+        ("context=2", Ring),
+        ("context=4", Ring),
+        ("data=2,context=2", Ring),
+        ("data=2,context=2", Ulysses),
+        ("context=4", Ulysses),
+        ("context=4", Groups(2)),
+    ] {
         let mesh: Mesh = mesh.parse().unwrap();
         for (graph, inputs) in [(&forward, &inputs), (&gradient, &point)] {
             let sequence = |port: &Port| {
@@ -124,9 +133,14 @@ fn attention_goes_round_a_ring() {
             };
             let is_sequence = |port: &&Port| graph.ty(port.value).rank() == 4;
             let split = graph.inputs().iter().filter(is_sequence).map(sequence).collect();
-            let sharded = shard(graph, &mesh, &split).unwrap();
+            let sharded = shard_with(graph, &mesh, &split, Some(exchange)).unwrap();
             for mode in [Mode::Jit, Mode::Compile] {
-                agrees_as(&format!("{mesh} in mode {mode}"), (graph, mode), &sharded, inputs);
+                agrees_as(
+                    &format!("{mesh} by {exchange} in mode {mode}"),
+                    (graph, mode),
+                    &sharded,
+                    inputs,
+                );
             }
         }
     }

@@ -80,7 +80,7 @@ pub use region::{At, CaptureRead, Region};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use segments::{ModelBlock, block_ends, blocks, narrowest, segments};
 pub use separate::{Piece, separate};
-pub use shard::{ShardError, Sharded, shard};
+pub use shard::{BadContextExchange, ContextExchange, ShardError, Sharded, shard, shard_with};
 pub use sparsify::{Pruning, Sparsified, compress, sparsify};
 pub use store::store;
 pub use tensor_parallel::{ResidualStream, tensor_parallel};

@@ -5,13 +5,21 @@
 //! (docs/decisions/0009). All ranks run the same graph. Differentiate first, shard second. Tests
 //! run all ranks in lockstep and compare them with the whole graph.
 
+mod attention_sizes;
 pub(crate) mod classes;
+mod context;
+mod context_exchange;
+mod error;
 mod layout;
+mod line;
 mod parts;
 pub(crate) mod relation;
 mod ring;
+mod ulysses;
 mod walk;
 
+pub use context_exchange::{BadContextExchange, ContextExchange};
+pub use error::ShardError;
 pub(crate) use layout::part;
 
 use crate::rebuild::live;
@@ -23,56 +31,6 @@ use overdrive_ir::{
 use parts::ShardPart;
 use std::collections::BTreeMap;
 use walk::Ranks;
-
-/// Why a graph cannot be sharded as asked.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ShardError {
-    /// The ranks along an axis do not divide a dimension.
-    #[error(
-        "{value}: expected dimension {dim} to be a multiple of `{axis}` ({ranks}), found {size}; \
-         use a mesh whose `{axis}` is one of {divisors}, or leave that dimension whole"
-    )]
-    Undivided {
-        /// The annotated value.
-        value: String,
-        /// The dimension.
-        dim: usize,
-        /// Its size.
-        size: usize,
-        /// Name of the axis.
-        axis: String,
-        /// Ranks along it.
-        ranks: usize,
-        /// Numbers of ranks that would divide it.
-        divisors: String,
-    },
-    /// The annotation is none for this value or mesh.
-    #[error("{value}: expected {expected}, found {found}; {remedy}")]
-    Annotation {
-        /// The annotated value.
-        value: String,
-        /// The expected form of an annotation.
-        expected: String,
-        /// The form found.
-        found: String,
-        /// The remedy.
-        remedy: String,
-    },
-    /// No layers of the graph could be split along an axis.
-    #[error(
-        "{graph}: expected two projections in a row, or a table of a vocabulary, to split along \
-         `{axis}`, found none; leave `{axis}` out of the mesh"
-    )]
-    Unsplittable {
-        /// Name of the graph.
-        graph: String,
-        /// Name of the axis.
-        axis: String,
-    },
-    /// The graph is ill-formed.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-}
 
 /// Elements of less than a byte are cut and joined as these, which hold each of them.
 const WHOLE_BYTES: DType = DType::F32;
@@ -188,7 +146,8 @@ impl Sharded {
 }
 
 /// Shards a bound graph. `shardings` annotates inputs, states and any other value; inputs and
-/// states without annotation are whole on every rank.
+/// states without annotation are whole on every rank. Attention whose sequence is split takes the
+/// exchange that an estimate finds fastest.
 ///
 /// # Errors
 /// When an annotation does not fit its value or the mesh.
@@ -196,6 +155,19 @@ pub fn shard(
     graph: &Graph,
     mesh: &Mesh,
     shardings: &BTreeMap<Value, Sharding>,
+) -> Result<Sharded, ShardError> {
+    shard_with(graph, mesh, shardings, None)
+}
+
+/// The same with this exchange of every attention whose sequence is split.
+///
+/// # Errors
+/// As [`shard`], and when the ranks of a group do not divide the heads.
+pub fn shard_with(
+    graph: &Graph,
+    mesh: &Mesh,
+    shardings: &BTreeMap<Value, Sharding>,
+    exchange: Option<ContextExchange>,
 ) -> Result<Sharded, ShardError> {
     for (&value, sharding) in shardings {
         check(graph, mesh, value, sharding)?;
@@ -231,9 +203,13 @@ pub fn shard(
         known.insert(state.value, Laid::new(graph.ty(state.value).clone(), sharding.clone(), expr));
         states.push(sharding);
     }
-    let mut ranks = Ranks { b: &b, mesh, notes: vec![] };
+    let (notes, of_heads) = (vec![], BTreeMap::new());
+    let mut ranks = Ranks { b: &b, mesh, notes, exchange, of_heads, refused: None };
     let known = ranks.graph(graph, known, (shardings, &live(graph)));
-    let notes = ranks.notes;
+    let Ranks { notes, refused, .. } = ranks;
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
     let mut outputs = vec![];
     for port in graph.outputs() {
         let laid = &known[&port.value];

@@ -12,7 +12,7 @@ use overdrive_ir::{Backend, Graph, Init};
 use overdrive_passes::QuantizationMode;
 use overdrive_studies::quantization::{Estimate, Metric, Scores, Task, Trial};
 use overdrive_train::data::{Parts, open};
-use overdrive_train::{Fit, Recipe, Shards, fit, tuning_of};
+use overdrive_train::{Fit, Recipe, Sharing, fit, tuning_of};
 use std::time::Instant;
 
 /// Modes of each number format, the one that rounds to nearest first.
@@ -108,7 +108,7 @@ fn tuned(backend: &dyn Backend, task: &Task, parts: &Parts, seed: u64) -> Result
         checkpoint: None,
         memory_limit: None,
         ranks: None,
-        shards: Shards::Nothing,
+        sharing: Sharing::default(),
     };
     let parameters = fit(&run, &mut ())?.parameters;
     Ok(task

@@ -32,7 +32,7 @@ use joint::Joint;
 use name::{STUDY, note};
 use overdrive_bench::results::Results;
 use overdrive_ir::DType;
-use overdrive_passes::Compression;
+use overdrive_passes::{Compression, ContextExchange};
 use overdrive_train::Shards;
 use session::Session;
 use training::Training;
@@ -100,8 +100,10 @@ fn compressed(
     Box::new(Training { model, batch, shards, compression, precision })
 }
 
-fn attention(part: AttentionPart, sizes: [usize; 4], dtype: DType) -> Box<dyn Joint> {
-    Box::new(ContextParallel { part, sizes, dtype })
+/// Attention round a ring of the ranks, and by heads.
+fn attention(part: AttentionPart, sizes: [usize; 4], dtype: DType) -> [Box<dyn Joint>; 2] {
+    [ContextExchange::Ring, ContextExchange::Ulysses]
+        .map(|exchange| Box::new(ContextParallel { part, sizes, dtype, exchange }) as _)
 }
 
 fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
@@ -109,7 +111,7 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
     let bf16 = DType::BF16;
     if is_brief {
         let mut cases = collectives(&[1 << 20, 64 << 20]);
-        cases.push(attention(Forward, [1, 16, 16 << 10, 128], bf16));
+        cases.extend(attention(Forward, [1, 16, 16 << 10, 128], bf16));
         cases.push(training("gpt-125m", (4, Shards::Nothing), bf16));
         return cases;
     }
@@ -117,11 +119,11 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
     cases.push(Box::new(Block { tokens: 8192, width: 4096, heads: 32, dtype: bf16 }));
     for length in [64 << 10, 256 << 10] {
         for part in [Forward, Both] {
-            cases.push(attention(part, [1, 16, length, 128], bf16));
+            cases.extend(attention(part, [1, 16, length, 128], bf16));
         }
     }
     for part in [Forward, Both] {
-        cases.push(attention(part, [1, 8, 1 << 20, 128], bf16));
+        cases.extend(attention(part, [1, 8, 1 << 20, 128], bf16));
     }
     for (model, batch, shards) in [
         ("gpt-125m", 16, Shards::Nothing),
@@ -150,9 +152,9 @@ fn host(is_brief: bool) -> Vec<Box<dyn Joint>> {
     let f32 = DType::F32;
     let mut cases = collectives(if is_brief { &[64 << 10] } else { &[64 << 10, 1 << 20, 4 << 20] });
     cases.push(Box::new(Block { tokens: 128, width: 128, heads: 4, dtype: f32 }));
-    cases.push(attention(Forward, [1, 4, 512, 64], f32));
+    cases.extend(attention(Forward, [1, 4, 512, 64], f32));
     if !is_brief {
-        cases.push(attention(Both, [1, 4, 512, 64], f32));
+        cases.extend(attention(Both, [1, 4, 512, 64], f32));
     }
     cases.push(training("text-transformer", (2, Shards::Nothing), f32));
     cases.push(training("text-transformer", (2, Shards::Optimizer), f32));

@@ -12,7 +12,7 @@ use overdrive_passes::Lora;
 use overdrive_studies::pretrained::Pretrained;
 use overdrive_train::data::{Batch, Parts, Target, Tokens};
 use overdrive_train::{
-    Checkpoint, Decay, Ending, Fit, Observer, Optimizer, Recipe, Schedule, Shards, StepReport,
+    Checkpoint, Decay, Ending, Fit, Observer, Optimizer, Recipe, Schedule, Sharing, StepReport,
     Trainer, fit, initial_parameters, parameters, with_loss,
 };
 use std::ops::ControlFlow;
@@ -181,7 +181,7 @@ fn adapters_go_on_from_a_small_checkpoint_and_from_the_same_weights_alone() {
         checkpoint,
         memory_limit: None,
         ranks: None,
-        shards: Shards::Nothing,
+        sharing: Sharing::default(),
     };
     let whole = fit(&run, &mut ()).unwrap();
     let run = Fit { checkpoint: Some(&file), ..run };

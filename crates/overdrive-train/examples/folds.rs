@@ -5,7 +5,7 @@
 
 use overdrive_cpu::CpuBackend;
 use overdrive_train::data::{Dataset, FOLDS, digits};
-use overdrive_train::{Fit, Observer, Shards, evaluate, fit};
+use overdrive_train::{Fit, Observer, Sharing, evaluate, fit};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             checkpoint: None,
             memory_limit: None,
             ranks: None,
-            shards: Shards::Nothing,
+            sharing: Sharing::default(),
         };
         let fitted = fit(&run, &mut () as &mut dyn Observer)?;
         let seconds = start.elapsed().as_secs_f64();

@@ -8,7 +8,7 @@ use overdrive_cpu::CpuBackend;
 use overdrive_formats::{ModelConfig, ModelFolder};
 use overdrive_ir::Init;
 use overdrive_train::{
-    Evaluation, Fit, Observer, Shards, StepReport, data, evaluate, fit, recipe_of,
+    Evaluation, Fit, Observer, Sharing, StepReport, data, evaluate, fit, recipe_of,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         checkpoint: None,
         memory_limit: None,
         ranks: None,
-        shards: Shards::Nothing,
+        sharing: Sharing::default(),
     };
     let start = Instant::now();
     let fitted = fit(&run, &mut Log(start))?;

@@ -7,7 +7,7 @@
 
 use crate::compiled::Compiled;
 use crate::data::{Batch, Split, Target};
-use crate::held::{Held, Shards, by_name};
+use crate::held::{Held, Sharing, by_name};
 use crate::loss::with_judgement;
 use crate::ranks::Ranks;
 use crate::{Evaluation, TrainError};
@@ -125,7 +125,7 @@ impl<'a> Evaluator<'a> {
         graph: &Graph,
         target: Target,
     ) -> Result<Self, TrainError> {
-        Self::of_rank((backend, Ranks(None, Shards::Nothing)), (graph, None), target)
+        Self::of_rank((backend, Ranks(None, Sharing::default())), (graph, None), target)
     }
 
     /// The same as one rank of several, which judges its part of the samples. The graph is of a

@@ -7,7 +7,7 @@ use crate::learner::learner;
 use crate::ranks::{Neighbours, Ranks, Votes};
 use crate::trainer::{Initial, initial_elements};
 use crate::{
-    Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Shards, Shuffle,
+    Augmentation, Ending, Evaluator, Fit, Fitted, Observer, Progress, Recipe, Sharing, Shuffle,
     TrainError, Trainer, initial_parameter, with_loss,
 };
 use overdrive_formats::Tensors;
@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 pub fn fit(run: &Fit<'_>, observer: &mut dyn Observer) -> Result<Fitted, TrainError> {
     let recipe = run.recipe;
     recipe.check()?;
-    let ranks = Ranks(run.ranks, run.shards);
+    let ranks = Ranks(run.ranks, run.sharing);
     let forward = learner(run.model, recipe, recipe.batch)?;
     let initial = |name: &str| {
         let state = forward.states().iter().find(|state| state.name == name)?;
@@ -180,14 +180,14 @@ fn trained_by_all(run: &Fit<'_>, forward: &Graph, (origin, done): (&str, u64)) -
         format!("model of SHA-256 {}", hex(model)),
         format!("initial weights of SHA-256 {}", hex(weights)),
         format!("{done} steps done"),
-        format!("a checkpoint: {}, {:?} shared out", run.checkpoint.is_some(), run.shards),
+        format!("a checkpoint: {}, {:?}", run.checkpoint.is_some(), run.sharing),
     ];
     lines.join("\n")
 }
 
 /// The batches of a step: every sample once an epoch, in an order of its own each.
 pub fn batches(split: &dyn Split, recipe: &Recipe, step: u64) -> Result<Vec<Batch>, TrainError> {
-    part_of_batches(split, recipe, step, Ranks(None, Shards::Nothing))
+    part_of_batches(split, recipe, step, Ranks(None, Sharing::default()))
 }
 
 /// A rank's part of each of them.

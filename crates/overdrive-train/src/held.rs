@@ -19,7 +19,7 @@ use overdrive_ir::{
     Axis, Binary, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim,
     Sharding, StateDecl, Tensor, TensorType, Value,
 };
-use overdrive_passes::Sharded;
+use overdrive_passes::{ContextExchange, Sharded};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -36,6 +36,22 @@ pub enum Shards {
     Optimizer,
     /// The same and the model's matrices. They are gathered for each layer that reads them.
     Parameters,
+}
+
+/// What ranks share out, and how: beside batches, which they always do.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sharing {
+    /// The states that are sharded.
+    pub states: Shards,
+    /// How ranks along `context` compute attention; the fastest way by an estimate if none is
+    /// named.
+    pub context: Option<ContextExchange>,
+}
+
+impl From<Shards> for Sharing {
+    fn from(states: Shards) -> Self {
+        Self { states, context: None }
+    }
 }
 
 /// The parts of states that a rank holds; all of those that are not listed.

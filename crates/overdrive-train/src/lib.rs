@@ -46,7 +46,7 @@ pub use evaluate::{Evaluator, Judged, evaluate};
 pub use evaluation::Evaluation;
 pub use fit::{batches, fit};
 pub use formats::{FORMATS, Formats, NamedFormats};
-pub use held::Shards;
+pub use held::{Shards, Sharing};
 pub use loss::with_loss;
 pub use optimizer::Optimizer;
 pub use quantize_aware::{Tuned, quantize_aware};

@@ -7,11 +7,11 @@
 //! have taken the same decisions, and ranks that hold the same part of a state have the same bits.
 
 use crate::data::{Batch, Split, Target};
-use crate::held::{self, CONTEXT, Held, Shardings, Shards};
+use crate::held::{self, CONTEXT, Held, Shardings, Shards, Sharing};
 use crate::{Evaluation, Recipe, TrainError};
 use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, agree};
 use overdrive_passes::{
-    Compression, ResidualStream, Sharded, compress_gradients, shard, tensor_parallel,
+    Compression, ResidualStream, Sharded, compress_gradients, shard_with, tensor_parallel,
 };
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ const TENSOR: &str = "tensor";
 /// This rank among those of the run, and what is sharded over them. Without a communicator it is
 /// the only rank.
 #[derive(Copy, Clone)]
-pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>, pub(crate) Shards);
+pub(crate) struct Ranks<'a>(pub(crate) Option<&'a dyn Communicator>, pub(crate) Sharing);
 
 /// The wishes of a rank at the end of a step, which come true if all ranks have them.
 #[derive(Copy, Clone)]
@@ -166,7 +166,7 @@ impl Ranks<'_> {
 }
 
 /// Errs when a mesh has an axis that training does not know, or no ranks to share out states.
-fn check_axes(mesh: &Mesh, shards: Shards) -> Result<(), TrainError> {
+fn check_axes(mesh: &Mesh, sharing: Sharing) -> Result<(), TrainError> {
     let known = [DATA, TENSOR, CONTEXT];
     if let Some((axis, _)) = mesh.axes.iter().find(|(axis, _)| !known.contains(&&*axis.0)) {
         let remedy = "`data` splits batches, `tensor` the model, `context` the positions of \
@@ -174,9 +174,15 @@ fn check_axes(mesh: &Mesh, shards: Shards) -> Result<(), TrainError> {
         let expected = "the axes `data`, `tensor` and `context`";
         return Err(TrainError::invalid("mesh", expected, axis, remedy));
     }
-    if shards != Shards::Nothing && mesh.ranks() > 1 && mesh.size(&DATA.into()) == 1 {
+    if sharing.states != Shards::Nothing && mesh.ranks() > 1 && mesh.size(&DATA.into()) == 1 {
         let remedy = "states are shared out along `data`: use a mesh with it, or leave them whole";
         return Err(TrainError::invalid("mesh", "several ranks along `data`", mesh, remedy));
+    }
+    if let (Some(exchange), 1) = (sharing.context, mesh.size(&CONTEXT.into())) {
+        let place = format!("exchange of the context, `{exchange}`");
+        let remedy = "it says how ranks share the positions of samples: use a mesh with them, as \
+                      in `context=4`, or leave it out";
+        return Err(TrainError::invalid(place, "several ranks along `context`", mesh, remedy));
     }
     Ok(())
 }
@@ -186,18 +192,18 @@ fn check_axes(mesh: &Mesh, shards: Shards) -> Result<(), TrainError> {
 fn sharded(
     whole: &Graph,
     mesh: &Mesh,
-    shards: Shards,
+    sharing: Sharing,
     like: Option<&Held>,
 ) -> Result<Sharded, TrainError> {
     let data = Axis::from(DATA);
-    let shards = if mesh.size(&data) > 1 { shards } else { Shards::Nothing };
+    let shards = if mesh.size(&data) > 1 { sharing.states } else { Shards::Nothing };
     let along = (&data, mesh);
     let with_reads = (shards == Shards::Parameters).then(|| held::with_reads(whole)).transpose()?;
     let whole = with_reads.as_ref().unwrap_or(whole);
     let mut shardings = of_batch(whole, mesh)?;
     if let Some(held) = like {
         held.lay(whole, &data, shards, &mut shardings);
-        return Ok(shard(whole, mesh, &shardings)?);
+        return Ok(shard_with(whole, mesh, &shardings, sharing.context)?);
     }
     shardings = tensor_parallel(whole, mesh, &shardings, ResidualStream::default())?;
     if shards != Shards::Nothing {
@@ -206,7 +212,7 @@ fn sharded(
     if shards == Shards::Parameters {
         held::parameters(whole, along, &mut shardings);
     }
-    Ok(shard(whole, mesh, &shardings)?)
+    Ok(shard_with(whole, mesh, &shardings, sharing.context)?)
 }
 
 /// The same with compressed gradients.
@@ -262,14 +268,15 @@ fn of_batch(whole: &Graph, mesh: &Mesh) -> Result<Shardings, TrainError> {
 ///
 /// # Errors
 /// When the mesh has an axis that training does not know, or does not divide the batch or the
-/// positions of its samples. With compression, when batches are not split.
+/// positions of its samples. With compression, when batches are not split. With an exchange of the
+/// context, when positions are not split, or its groups do not divide the heads.
 pub fn step_of_one_rank(
     whole: &Graph,
     mesh: &Mesh,
-    shards: Shards,
+    sharing: impl Into<Sharing>,
     compression: Option<Compression>,
 ) -> Result<Graph, TrainError> {
-    Ok(sharded_step(whole, mesh, shards, compression)?.placed(0)?)
+    Ok(sharded_step(whole, mesh, sharing, compression)?.placed(0)?)
 }
 
 /// The step of the whole batch, split over ranks that train together.
@@ -279,12 +286,13 @@ pub fn step_of_one_rank(
 pub fn sharded_step(
     whole: &Graph,
     mesh: &Mesh,
-    shards: Shards,
+    sharing: impl Into<Sharing>,
     compression: Option<Compression>,
 ) -> Result<Sharded, TrainError> {
-    check_axes(mesh, shards)?;
+    let sharing = sharing.into();
+    check_axes(mesh, sharing)?;
     check_compression(compression, mesh.size(&DATA.into()))?;
-    compressed(sharded(whole, mesh, shards, None)?, compression)
+    compressed(sharded(whole, mesh, sharing, None)?, compression)
 }
 
 /// Numbers of an evaluation, floats as their bits, which JSON keeps whatever they are.

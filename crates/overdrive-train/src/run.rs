@@ -1,7 +1,7 @@
 //! A run of training: its input, the observer of its progress, and its result.
 
 use crate::data::{Parts, Split};
-use crate::{Checkpoint, Evaluation, Progress, Recipe, Shards, StepReport};
+use crate::{Checkpoint, Evaluation, Progress, Recipe, Sharing, StepReport};
 use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Backend, Communicator, Graph, Plan};
@@ -33,9 +33,8 @@ pub struct Fit<'a> {
     /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
     /// model, recipe and data, and takes its part of every batch.
     pub ranks: Option<&'a dyn Communicator>,
-    /// The states that are sharded over the ranks, in addition to the batch. Each rank writes its
-    /// parts of them to checkpoints.
-    pub shards: Shards,
+    /// What the ranks share out beside the batch. Each rank writes its parts of states to checkpoints.
+    pub sharing: Sharing,
 }
 
 impl<'a> Fit<'a> {
@@ -55,7 +54,7 @@ impl<'a> Fit<'a> {
             checkpoint: None,
             memory_limit: None,
             ranks: None,
-            shards: Shards::Nothing,
+            sharing: Sharing::default(),
         }
     }
 }

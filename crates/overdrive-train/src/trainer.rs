@@ -5,7 +5,7 @@
 use crate::checkpoint::{Checkpoint, SavedState, StatePart, StateParts};
 use crate::compiled::Compiled;
 use crate::data::Batch;
-use crate::held::{self, Held, Shards, by_name};
+use crate::held::{self, Held, Sharing, by_name};
 use crate::ranks::Ranks;
 use crate::step::{COUNT, Role, graph_of, parameters};
 use crate::{Recipe, TrainError, diagnose};
@@ -138,7 +138,7 @@ impl<'a> Trainer<'a> {
         initial: &Tensors,
         tuning: &Tuning,
     ) -> Result<Self, TrainError> {
-        let alone = Ranks(None, Shards::Nothing);
+        let alone = Ranks(None, Sharing::default());
         let initial = |name: &str| initial.get(name).cloned();
         Self::of_rank((backend, alone), graph, recipe, &initial, tuning)
     }

@@ -12,7 +12,7 @@ use overdrive_passes::{
 };
 use overdrive_train::data::{Dataset, Parts, digits};
 use overdrive_train::{
-    Evaluation, Fit, Shards, evaluate, initial_parameters, quantize_aware, trained, tuning_of,
+    Evaluation, Fit, Sharing, evaluate, initial_parameters, quantize_aware, trained, tuning_of,
 };
 
 const BATCH: usize = 64;
@@ -115,7 +115,7 @@ fn training_gains_what_rounding_to_nearest_lost() {
             checkpoint: None,
             memory_limit: None,
             ranks: None,
-            shards: Shards::Nothing,
+            sharing: Sharing::default(),
         };
         let tuned = quantize_aware(&run, &find(learnt), &Evidence::default(), &mut ()).unwrap();
         assert_eq!(tuned.progress.done, 60);

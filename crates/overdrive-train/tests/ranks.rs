@@ -9,12 +9,12 @@ use overdrive_formats::Tensors;
 use overdrive_ir::backend::MemoryReport;
 use overdrive_ir::{Axis, Communicator, DType, Graph, Mesh, Node, Plan, Prim, Sharding};
 use overdrive_models::find;
-use overdrive_passes::{bind, shard};
+use overdrive_passes::{ContextExchange, bind, shard};
 use overdrive_ranks::run;
 use overdrive_train::data::{Dataset, Parts, Target, books, digits};
 use overdrive_train::{
-    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Observer, Recipe, Shards, StepReport,
-    TrainError, fit, training_step, with_loss,
+    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Observer, Recipe, Shards, Sharing,
+    StepReport, TrainError, fit, training_step, with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -75,7 +75,7 @@ struct Beside<'a> {
     checkpoint: Option<&'a Path>,
     memory_limit: Option<u64>,
     last: Option<u64>,
-    shards: Shards,
+    sharing: Sharing,
 }
 
 /// The run as one rank sees it.
@@ -85,10 +85,10 @@ fn of_rank(task: &Task, ranks: Option<Arc<dyn Communicator>>, beside: Beside<'_>
         Some(communicator) => backend.on(Arc::clone(communicator)),
         None => backend,
     };
-    let Beside { resume, checkpoint, memory_limit, last, shards } = beside;
+    let Beside { resume, checkpoint, memory_limit, last, sharing } = beside;
     let mut watch = Watch { last, ..Watch::default() };
     let run = Fit::anew((&backend, &task.model), &task.recipe, &task.parts);
-    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), shards, ..run };
+    let run = Fit { resume, checkpoint, memory_limit, ranks: ranks.as_deref(), sharing, ..run };
     let fitted = fit(&run, &mut watch)?;
     Ok((fitted, watch))
 }
@@ -202,7 +202,7 @@ fn ranks_that_share_out_the_optimizer_learn_the_same() {
         let task = Task { recipe, ..of_digits() };
         let (expected, watched) = alone(&task);
         for ranks in [2, 4] {
-            let beside = Beside { shards: Shards::Optimizer, ..Beside::default() };
+            let beside = Beside { sharing: Shards::Optimizer.into(), ..Beside::default() };
             let all = run(&mesh(ranks), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
             let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
             for (fitted, watch) in &all {
@@ -234,7 +234,7 @@ fn ranks_that_share_out_parameters_learn_the_same() {
         let (expected, watched) = alone(&task);
         for mesh in ["data=2", "data=4", "tensor=2,data=2"] {
             let mesh: Mesh = mesh.parse().unwrap();
-            let beside = Beside { shards: Shards::Parameters, ..Beside::default() };
+            let beside = Beside { sharing: Shards::Parameters.into(), ..Beside::default() };
             let all = run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside));
             let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
             // Rank 0 has the whole parameters.
@@ -266,11 +266,14 @@ fn ranks_that_split_positions_learn_the_same() {
     let task = Task { model, parts: Parts { validation: Arc::new(validation), ..parts }, recipe };
     let (_, watched) = alone(&task);
     let mesh: Mesh = "data=2,context=2".parse().unwrap();
-    let beside = Beside { shards: Shards::Parameters, ..Beside::default() };
-    for result in run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside)) {
-        let (_, watch) = result.unwrap();
-        close("loss", &watched.losses, &watch.losses, 1e-4);
-        close("validation", &watched.validation[0].losses, &watch.validation[0].losses, 1e-3);
+    for exchange in [ContextExchange::Ring, ContextExchange::Ulysses] {
+        let sharing = Sharing { states: Shards::Parameters, context: Some(exchange) };
+        let beside = Beside { sharing, ..Beside::default() };
+        for result in run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside)) {
+            let (_, watch) = result.unwrap();
+            close("loss", &watched.losses, &watch.losses, 1e-4);
+            close("validation", &watched.validation[0].losses, &watch.validation[0].losses, 1e-3);
+        }
     }
 }
 
@@ -284,7 +287,7 @@ fn what_is_shared_out_goes_on_whole_and_in_other_parts() {
     for shards in [Shards::Optimizer, Shards::Parameters] {
         let stopped = run(&mesh(4), PATIENCE, |rank| {
             let (checkpoint, last) = (Some(file), Some(3));
-            let beside = Beside { checkpoint, last, shards, ..Beside::default() };
+            let beside = Beside { checkpoint, last, sharing: shards.into(), ..Beside::default() };
             of_rank(&task, Some(rank), beside)
         });
         assert!(stopped.iter().all(Result::is_ok));
@@ -292,7 +295,7 @@ fn what_is_shared_out_goes_on_whole_and_in_other_parts() {
         let beside = Beside { resume: Some(&kept), ..Beside::default() };
         let (fitted, _) = of_rank(&task, None, beside).unwrap();
         same(&expected.parameters, &fitted.parameters, ROUNDING);
-        let beside = Beside { shards, ..beside };
+        let beside = Beside { sharing: shards.into(), ..beside };
         let mut resumed = run(&mesh(3), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
         same(&expected.parameters, &resumed.remove(0).unwrap().0.parameters, ROUNDING);
     }
@@ -305,14 +308,14 @@ fn a_checkpoint_of_split_parameters_is_the_same_model_anywhere() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("checkpoint");
     let shards = Shards::Parameters;
-    let beside = Beside { checkpoint: Some(&file), shards, ..Beside::default() };
+    let beside = Beside { checkpoint: Some(&file), sharing: shards.into(), ..Beside::default() };
     let mut ended = run(&mesh(2), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
     let expected = ended.remove(0).unwrap().0.parameters;
     let kept = Checkpoint::read(&file).unwrap();
     let beside = Beside { resume: Some(&kept), ..Beside::default() };
     assert!(of_rank(&task, None, beside).unwrap().0.parameters == expected);
     for shards in [Shards::Nothing, Shards::Parameters] {
-        let beside = Beside { shards, ..beside };
+        let beside = Beside { sharing: shards.into(), ..beside };
         let mut again = run(&mesh(3), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
         assert!(again.remove(0).unwrap().0.parameters == expected);
     }
@@ -438,7 +441,7 @@ fn they_go_with_other_ways_to_share_work() {
     for (scheme, shards) in [("topk:0.1", Shards::Optimizer), ("powersgd:4", Shards::Nothing)] {
         let task = compressed(scheme, 4);
         let task = Task { recipe: Recipe { accumulate: 2, ..task.recipe.clone() }, ..task };
-        let beside = Beside { shards, ..Beside::default() };
+        let beside = Beside { sharing: shards.into(), ..Beside::default() };
         let all = run(&mesh(2), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
         let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
         assert!(all[0].0.parameters == all[1].0.parameters, "{scheme}: the same bits");

@@ -24,7 +24,7 @@ pub use case::Case;
 pub use definition::{BoundedValue, define};
 pub use gradient::{Gradients, derivative};
 pub use graphs::{random_graph, random_inputs};
-pub use lockstep::{collectives, lockstep};
+pub use lockstep::{collectives, lockstep, lockstep_with};
 pub use meshes::{meshes, random_shardings};
 pub use primitives::{FAMILIES, family, prim_samples};
 pub use skip::{Needs, require, skip};

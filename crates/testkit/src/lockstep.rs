@@ -3,7 +3,7 @@
 use crate::{Tolerance, compare};
 use overdrive_ir::eval::{States, eval, eval_ranks};
 use overdrive_ir::{Array, DType, Graph, Mesh, Sharding, StateDecl, Value, verify};
-use overdrive_passes::{Sharded, shard};
+use overdrive_passes::{ContextExchange, Sharded, shard_with};
 use std::collections::BTreeMap;
 
 /// Shards a graph, and runs all ranks in f64: each has its part of the whole graph's results.
@@ -16,7 +16,22 @@ pub fn lockstep(
     shardings: &BTreeMap<Value, Sharding>,
     inputs: &[Array],
 ) -> Result<Sharded, String> {
-    let sharded = shard(graph, mesh, shardings).map_err(|e| format!("{e}: {mesh}\n{graph}"))?;
+    lockstep_with(None, graph, mesh, shardings, inputs)
+}
+
+/// The same with an exchange of attention whose sequence is split.
+///
+/// # Errors
+/// As [`lockstep`].
+pub fn lockstep_with(
+    exchange: Option<ContextExchange>,
+    graph: &Graph,
+    mesh: &Mesh,
+    shardings: &BTreeMap<Value, Sharding>,
+    inputs: &[Array],
+) -> Result<Sharded, String> {
+    let sharded = shard_with(graph, mesh, shardings, exchange)
+        .map_err(|e| format!("{e}: {mesh}\n{graph}"))?;
     let wrong = |what: &dyn std::fmt::Display| {
         format!("{what}: {mesh}, {shardings:?}\n{graph}\n{}", sharded.graph)
     };

@@ -9,6 +9,8 @@
 //!
 //! Long because the choice of an axis, its cost and the node that it leads to read one `NodeCall`.
 
+use super::context_exchange::ContextExchange;
+use super::error::ShardError;
 use super::layout::{Laid, localized, over, position, wire_bytes};
 use super::relation::{FactorKind, Relation, relation};
 use crate::rebuild::live_for;
@@ -36,6 +38,13 @@ pub(super) struct Ranks<'b, 'm> {
     pub(super) b: &'b Builder,
     pub(super) mesh: &'m Mesh,
     pub(super) notes: Vec<Note>,
+    /// How ranks that share a sequence are to exchange it; by an estimate if nobody says.
+    pub(super) exchange: Option<ContextExchange>,
+    /// Values of all heads that were exchanged for all positions, by the ranks of a group and the
+    /// times that a head is repeated.
+    pub(super) of_heads: BTreeMap<(Value, usize, usize), Expr<'b>>,
+    /// The first thing that was asked for and cannot be done.
+    pub(super) refused: Option<ShardError>,
 }
 
 /// A node with what is known of its operands.
@@ -92,7 +101,7 @@ impl<'b> Ranks<'b, '_> {
         {
             return vec![Some(free)];
         }
-        if let Some(laid) = self.ring(node, &operands, &results) {
+        if let Some(laid) = self.context(node, &operands, &results) {
             return laid.into_iter().map(Some).collect();
         }
         let is_split = wanted.is_some()

@@ -1,5 +1,5 @@
 //! Causal attention over a context that the ranks share. Each rank has a part of the queries, keys
-//! and values along T. A graph of the whole is split by `shard`.
+//! and values along T. A graph of the whole is split by `shard_with`, for each exchange.
 
 use super::joint::{Joint, Judge, Split, normal, of_graph, of_shards};
 use crate::attention::{AttentionPart, AttentionVariant, graph};
@@ -7,19 +7,21 @@ use overdrive_bench::case::Workload;
 use overdrive_bench::failure::Failure;
 use overdrive_bench::work::Items;
 use overdrive_ir::{DType, Mesh, Sharding};
-use overdrive_passes::shard;
+use overdrive_passes::{ContextExchange, shard_with};
 use serde_json::{Value, json};
 
 /// The axis along which T is split.
 const AXIS: &str = "context";
-/// T at which outputs are held against f64, for each rank.
-const SMALL: usize = 128;
+/// T at which outputs are held against f64, for each rank, and heads for each.
+const SMALL: (usize, usize) = (128, 2);
 
 /// Attention of `[B, H, T, D]`.
 pub(super) struct ContextParallel {
     pub(super) part: AttentionPart,
     pub(super) sizes: [usize; 4],
     pub(super) dtype: DType,
+    /// The ring, or all ranks by heads.
+    pub(super) exchange: ContextExchange,
 }
 
 impl ContextParallel {
@@ -31,8 +33,10 @@ impl ContextParallel {
             (port.value, Sharding::whole(sizes.len()).and_split(2, &axis))
         };
         let shardings = whole.inputs().iter().map(along).collect();
-        let sharded =
-            (ranks > 1).then(|| shard(&whole, &mesh, &shardings)).transpose().map_err(of_shards)?;
+        let sharded = (ranks > 1)
+            .then(|| shard_with(&whole, &mesh, &shardings, Some(self.exchange)))
+            .transpose()
+            .map_err(of_shards)?;
         Ok(Split { whole, sharded, inputs: normal })
     }
 }
@@ -45,7 +49,11 @@ impl Joint for ContextParallel {
     }
 
     fn variant(&self) -> Option<&'static str> {
-        Some("context parallel")
+        Some(match self.exchange {
+            ContextExchange::Ring => "context parallel",
+            ContextExchange::Ulysses => "ulysses",
+            ContextExchange::Groups(_) => "ulysses in groups",
+        })
     }
 
     fn dtype(&self) -> DType {
@@ -66,12 +74,15 @@ impl Joint for ContextParallel {
     }
 
     fn judge(&self, ranks: usize) -> Result<Judge, Failure> {
-        let [_, _, _, d] = self.sizes;
-        let small = self.of_sizes([1, 2, SMALL * ranks, d], ranks)?;
+        let ([_, _, _, d], (tokens, heads)) = (self.sizes, SMALL);
+        let small = self.of_sizes([1, heads * ranks, tokens * ranks, d], ranks)?;
         Ok(Judge::Small(Box::new(small), self.dtype))
     }
 
     fn peers(&self) -> Vec<(&'static str, Value)> {
+        if self.exchange != ContextExchange::Ring {
+            return vec![];
+        }
         let backward = self.part == AttentionPart::Both;
         vec![("context parallel", json!({ "sizes": self.sizes, "backward": backward }))]
     }

@@ -41,8 +41,10 @@ fn measured_on(ranks: RankDevices<'_>, cases: &[Box<dyn Joint>]) -> Results {
 
 #[test]
 fn every_case_agrees_and_has_what_reports_read() {
+    let [ring, by_heads] = attention(AttentionPart::Both, [1, 4, 64, 16], DType::F32);
     let cases: Vec<Box<dyn Joint>> = vec![
-        attention(AttentionPart::Both, [1, 2, 64, 16], DType::F32),
+        ring,
+        by_heads,
         Box::new(Block { tokens: 32, width: 64, heads: 4, dtype: DType::F32 }),
         training("text-transformer", (1, Shards::Nothing), DType::F32),
         training("text-transformer", (1, Shards::Optimizer), DType::F32),

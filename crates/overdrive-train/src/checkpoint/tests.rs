@@ -6,7 +6,7 @@ use crate::data::{Dataset, Parts, digits};
 use crate::learner::learner;
 use crate::ranks::Ranks;
 use crate::{EarlyStop, initial_parameters};
-use crate::{Ending, Fit, Fitted, Observer, Shards, StepReport, Trainer, fit, with_loss};
+use crate::{Ending, Fit, Fitted, Observer, Shards, Sharing, StepReport, Trainer, fit, with_loss};
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::{Backend, Communicator, Graph, Mesh, Tuning};
 use overdrive_ranks::run;
@@ -71,7 +71,8 @@ fn of_rank(
     };
     let Kept { checkpoint, resume } = kept;
     let anew = Fit::anew((&backend, &task.model), &task.recipe, &task.parts);
-    fit(&Fit { checkpoint, resume, shards, ranks: ranks.as_deref(), ..anew }, &mut ends)
+    let sharing = Sharing::from(shards);
+    fit(&Fit { checkpoint, resume, sharing, ranks: ranks.as_deref(), ..anew }, &mut ends)
 }
 
 /// The same on all ranks of a mesh.
@@ -133,7 +134,8 @@ fn restored(task: &Task, (mesh, shards): (&str, Shards), kept: &Checkpoint) {
     let judged = with_loss(&forward, task.parts.train.target()).unwrap();
     let done = run(&mesh, PATIENCE, |rank| {
         let backend = CpuBackend::new(Some(1)).unwrap().on(Arc::clone(&rank));
-        let place = (&backend as &dyn Backend, Ranks(Some(rank.as_ref()), shards));
+        let sharing = Sharing::from(shards);
+        let place = (&backend as &dyn Backend, Ranks(Some(rank.as_ref()), sharing));
         let tuning = Tuning::default();
         let mut trainer =
             Trainer::of_rank(place, &judged, &task.recipe, &initial, &tuning).unwrap();

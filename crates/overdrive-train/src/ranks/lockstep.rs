@@ -5,7 +5,7 @@ use crate::{Optimizer, training_step, with_loss};
 use overdrive_ir::eval::{States, eval, eval_ranks};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::{Array, Builder, DType, Init, Prim, StateDecl, TensorType};
-use overdrive_passes::to_f64;
+use overdrive_passes::{ContextExchange, to_f64};
 
 const B: usize = 4;
 const T: usize = 4;
@@ -51,8 +51,8 @@ fn close(name: &str, expected: &Array, found: &Array) {
 }
 
 /// Fails unless all ranks in lockstep have their parts of the states of one.
-fn agrees(whole: &Graph, mesh: &Mesh, shards: Shards) -> Sharded {
-    let sharded = sharded(whole, mesh, shards, None).unwrap();
+fn agrees(whole: &Graph, mesh: &Mesh, sharing: impl Into<Sharing>) -> Sharded {
+    let sharded = sharded(whole, mesh, sharing.into(), None).unwrap();
     let inputs: Vec<Array> = whole.inputs().iter().map(|port| input(whole, port)).collect();
     let part = |of: &Array, sharding: &Sharding, rank: usize| {
         Array::from(&sharded.part(&of.to_tensor(), sharding, rank))
@@ -97,6 +97,13 @@ fn a_step_of_ranks_is_that_of_one_whatever_they_share_out() {
             }
         }
         agrees(&whole, &Mesh::new([(CONTEXT, 4)]), Shards::Nothing);
+        for exchange in [ContextExchange::Ring, ContextExchange::Ulysses] {
+            let sharing = Sharing { states: Shards::Parameters, context: Some(exchange) };
+            let sharded = agrees(&whole, &"data=2,context=2".parse().unwrap(), sharing).graph;
+            let calls = sharded.nodes().iter().filter_map(|node| node.op.prim());
+            let turns = calls.filter(|prim| matches!(prim, Prim::Permute { .. })).count();
+            assert_eq!(turns > 0, exchange == ContextExchange::Ring, "{sharded}");
+        }
     }
 }
 
@@ -123,14 +130,19 @@ fn matrices_are_split_and_gathered() {
 #[test]
 fn meshes_that_training_does_not_know_are_errors() {
     let whole = step(&Recipe { batch: B, ..Recipe::default() });
-    let error = |mesh: &str, shards| {
+    let error = |mesh: &str, sharing: Sharing| {
         let mesh: Mesh = mesh.parse().unwrap();
-        step_of_one_rank(&whole, &mesh, shards, None).unwrap_err().to_string()
+        step_of_one_rank(&whole, &mesh, sharing, None).unwrap_err().to_string()
     };
-    let found = error("data=2,expert=2", Shards::Nothing);
+    let found = error("data=2,expert=2", Sharing::default());
     assert!(found.contains("expected the axes `data`, `tensor` and `context`"), "{found}");
-    let found = error("context=2", Shards::Parameters);
+    let found = error("context=2", Shards::Parameters.into());
     assert!(found.contains("expected several ranks along `data`, found context=2"), "{found}");
-    let found = error("context=3", Shards::Nothing);
+    let found = error("context=3", Sharing::default());
     assert!(found.contains("one of 1, 2, 4"), "{found}");
+    let by_heads = |ranks| Sharing { context: Some(ranks), ..Sharing::default() };
+    let found = error("data=2", by_heads(ContextExchange::Ulysses));
+    assert!(found.contains("expected several ranks along `context`, found data=2"), "{found}");
+    let found = error("context=4", by_heads(ContextExchange::Ulysses));
+    assert!(found.contains("found 2 heads of queries and 2 of keys"), "{found}");
 }

@@ -4,7 +4,7 @@ use super::shared::Machine;
 use super::values::{GpuName, ModeName, Precision, ShardName, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
-use overdrive::passes::Compression;
+use overdrive::passes::{Compression, ContextExchange};
 
 /// One model at one size, as one mode runs it: of `explain` and `profile`.
 #[derive(Args, Debug)]
@@ -52,6 +52,10 @@ pub(crate) struct Explain {
     /// How those ranks compress gradients: f32, bf16, int8, fp8, topk:SHARE or powersgd:RANK
     #[arg(long, value_name = "SCHEME", requires = "mesh")]
     pub compress: Option<Compression>,
+    /// How those ranks along `context` compute attention: ring, ulysses or ulysses:RANKS, as in
+    /// `train` [default: the fastest by an estimate]
+    #[arg(long, value_name = "EXCHANGE", requires = "mesh")]
+    pub context: Option<ContextExchange>,
     /// Plans for this GPU by its data sheet; none has to be there
     #[arg(long, value_name = "GPU", conflicts_with = "device")]
     pub gpu: Option<GpuName>,

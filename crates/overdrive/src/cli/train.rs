@@ -5,7 +5,7 @@ use super::shared::{Machine, RankOptions, Replacing};
 use super::values::ShardName;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use overdrive::passes::{Compression, Lora};
+use overdrive::passes::{Compression, ContextExchange, Lora};
 use overdrive::train::data::Target;
 use overdrive::train::{FORMATS, Formats};
 use std::path::PathBuf;
@@ -97,6 +97,11 @@ pub(crate) struct Train {
     /// the rest in later steps
     #[arg(long, value_name = "SCHEME")]
     pub compress: Option<Compression>,
+    /// With several ranks along `context`: how they compute attention. `ring` passes keys round,
+    /// `ulysses` exchanges positions for heads, and `ulysses:RANKS` does so in groups of so many,
+    /// between which keys go round [default: the fastest by an estimate]
+    #[arg(long, value_name = "EXCHANGE")]
+    pub context: Option<ContextExchange>,
     /// Fold of labelled samples whose fifth is for testing
     #[arg(long, value_name = "K", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..5))]

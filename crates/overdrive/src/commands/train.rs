@@ -20,7 +20,7 @@ use overdrive::bench::json::to_json;
 use overdrive::bench::results::Results;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
-use overdrive::train::{Checkpoint, DATA, Ending, Fit, Shards, TrainError, fit};
+use overdrive::train::{Checkpoint, DATA, Ending, Fit, Shards, Sharing, TrainError, fit};
 use overdrive_process::Stop;
 use std::path::{Path, PathBuf};
 use task::TrainingRun;
@@ -83,7 +83,10 @@ fn train_alone_or_as(
         checkpoint: Some(&checkpoint),
         memory_limit: arguments.memory_limit,
         ranks: rank.as_ref().map(|rank| rank.communicator.as_ref()),
-        shards: arguments.shard.map_or(Shards::Nothing, Shards::from),
+        sharing: Sharing {
+            states: arguments.shard.map_or(Shards::Nothing, Shards::from),
+            context: arguments.context,
+        },
     };
     let mut fitted =
         fit(&run, &mut watch).map_err(|error| unkept(error, &checkpoint, arguments))?;
@@ -131,6 +134,7 @@ fn check_alone(arguments: &Train) -> Result<(), Failure> {
     let of_ranks = [
         arguments.shard.is_some().then_some("--shard"),
         arguments.compress.is_some().then_some("--compress"),
+        arguments.context.is_some().then_some("--context"),
     ];
     match of_ranks.into_iter().flatten().next() {
         None => Ok(()),

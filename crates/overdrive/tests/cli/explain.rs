@@ -117,6 +117,9 @@ fn a_training_step_is_explained_as_one_of_many_ranks_takes_it() {
         ("--mesh data=3", ["64", "3"]),
         ("--mesh data", ["an axis and its size", "data=4,tensor=2"]),
         ("--shard optimizer", ["--mesh", "required"]),
+        ("--context ring", ["--mesh", "required"]),
+        ("--mesh data=2 --context ring", ["several ranks along `context`", "found data=2"]),
+        ("--mesh context=2 --context star", ["expected ring, ulysses", "found `star`"]),
     ] {
         folder.line(&format!("{line} {rest}")).ends(2, &words);
     }

@@ -4,7 +4,7 @@ use crate::asked_graph::AskedModel;
 use crate::cli::Explain;
 use crate::failure::Failure;
 use overdrive::ir::{Graph, Mesh, Mode, Target, Tuning};
-use overdrive::train::{Shards, step_of_one_rank};
+use overdrive::train::{Shards, Sharing, step_of_one_rank};
 
 /// Who plans, for which device and within which limits.
 pub(super) struct Planner<'a> {
@@ -18,7 +18,8 @@ pub(super) struct Planner<'a> {
 impl Planner<'_> {
     /// The part of a step that the first rank of a mesh takes.
     pub(super) fn part(&self, whole: &Graph, mesh: &Mesh) -> Result<Graph, Failure> {
-        let shards = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
-        step_of_one_rank(whole, mesh, shards, self.arguments.compress).map_err(Failure::bad_input)
+        let states = self.arguments.shard.map_or(Shards::Nothing, Shards::from);
+        let sharing = Sharing { states, context: self.arguments.context };
+        step_of_one_rank(whole, mesh, sharing, self.arguments.compress).map_err(Failure::bad_input)
     }
 }

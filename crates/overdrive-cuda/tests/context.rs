@@ -1,5 +1,5 @@
-//! Attention whose sequence is split goes round a ring of all GPUs of this host, up to four. So do
-//! its gradients, with functions and both ways of masking. The bits repeat.
+//! Attention whose sequence is split among all GPUs of this host, up to four: round a ring, by heads
+//! (Ulysses), and both. So are its gradients, with functions and both masks. The bits repeat.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -13,7 +13,7 @@ use overdrive_ir::{
     Array, Backend, BackendError, Builder, Communicator, Compare, DType, Graph, Mesh, Mode,
     Sharding, State, Tensor, TensorType, Tuning, Value,
 };
-use overdrive_passes::{Sharded, differentiate, shard};
+use overdrive_passes::{ContextExchange, Sharded, differentiate, shard_with};
 use overdrive_ranks::run;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use testkit::{Tolerance, compare, random_inputs};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// B, H, Hkv, T, D.
-const SIZES: [usize; 5] = [1, 2, 1, 256, 64];
+/// B, H, Hkv, T, D. Four ranks do not divide the heads of keys, which are repeated.
+const SIZES: [usize; 5] = [1, 8, 2, 256, 64];
 
 /// Attention with the gradients of q, k and v; by a window and by distance if `refined`.
 fn attention(dtype: DType, kind: Attention, refined: bool) -> Graph {
@@ -82,17 +82,32 @@ fn call_all(sharded: &Sharded, whole: &Graph, inputs: &[Array]) -> Vec<Vec<Tenso
 
 #[test]
 fn every_gpu_has_its_part_of_the_whole() {
+    agrees(ContextExchange::Ring);
+}
+
+#[test]
+fn every_gpu_has_its_part_by_heads() {
+    agrees(ContextExchange::Ulysses);
+}
+
+/// On four GPUs keys go round two pairs.
+#[test]
+fn every_gpu_has_its_part_in_pairs() {
+    agrees(ContextExchange::Groups(2));
+}
+
+fn agrees(exchange: ContextExchange) {
     let Some(count) = ranks() else { return };
     let mesh = Mesh::new([("context", count)]);
     for dtype in [DType::BF16, DType::F32] {
         for kind in [Attention::CAUSAL, Attention::FULL] {
             for refined in [false, true] {
-                let place = format!("{dtype} {:?}, refined {refined}", kind.mask);
+                let place = format!("{exchange}: {dtype} {:?}, refined {refined}", kind.mask);
                 let graph = attention(dtype, kind, refined);
                 let inputs = random_inputs(&graph, 3);
                 let sequence = Sharding::whole(4).and_split(2, &"context".into());
                 let ports = graph.inputs().iter().map(|port| (port.value, sequence.clone()));
-                let sharded = shard(&graph, &mesh, &ports.collect()).unwrap();
+                let sharded = shard_with(&graph, &mesh, &ports.collect(), Some(exchange)).unwrap();
                 let found = call_all(&sharded, &graph, &inputs);
                 assert!(found == call_all(&sharded, &graph, &inputs), "{place}: bits repeat");
                 let expected = eval(&graph, &inputs, &mut States::new());
