@@ -80,13 +80,9 @@ impl Planner<'_> {
                 let slot = self.slot(&ty, SlotPlace::Output(*output));
                 return View::row_major(slot, ty);
             }
-            (several, None) => {
-                // Loops read any order; who else wants its own would copy.
-                let turning: Vec<NodeId> =
-                    several.iter().copied().filter(|&id| !self.is_loop(id)).collect();
-                if let [only] = turning[..]
-                    && let Some(Prim::Transpose { .. }) = self.graph.node(only).op.prim()
-                    && let Some(view) = self.through_only_reader(self.graph.node(only), &ty)
+            (_, None) => {
+                if let Some(transpose) = self.turned_by(value)
+                    && let Some(view) = self.through_only_reader(self.graph.node(transpose), &ty)
                 {
                     return view;
                 }
@@ -95,6 +91,18 @@ impl Planner<'_> {
         }
         let slot = self.arena_slot(&ty);
         View::row_major(slot, ty)
+    }
+
+    /// The transpose in whose order a value lies. Loops read any order; who else wants its own
+    /// would copy.
+    fn turned_by(&self, value: Value) -> Option<NodeId> {
+        if self.results.contains_key(&value) {
+            return None;
+        }
+        let readers = self.readers.get(&value).into_iter().flatten().copied();
+        let mut turning = readers.filter(|&id| !self.is_loop(id));
+        let only = turning.next().filter(|_| turning.next().is_none())?;
+        matches!(self.graph.node(only).op.prim(), Some(Prim::Transpose { .. })).then_some(only)
     }
 
     /// Whether a node is a loop without a contraction.
@@ -115,11 +123,7 @@ impl Planner<'_> {
             // value's own.
             Prim::Reshape { .. } => {
                 let reader = node.results[0];
-                let next_is_plain = self.readers.get(&reader).is_none_or(|r| {
-                    r.len() != 1
-                        || !matches!(self.graph.node(r[0]).op.prim(), Some(Prim::Transpose { .. }))
-                });
-                next_is_plain.then(|| {
+                self.turned_by(reader).is_none().then(|| {
                     let inner = self.destination(reader);
                     View::row_major(inner.slot, ty.clone())
                 })
