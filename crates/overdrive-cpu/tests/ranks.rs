@@ -112,7 +112,10 @@ fn ranks_share_a_sequence_in_every_way() {
     let b = Builder::new("attention");
     let input = |name: &str, heads| b.input(name, TensorType::new(DType::F64, [2, heads, 16, 4]));
     let (q, k, v) = (input("q", 4), input("k", 2), input("v", 2));
-    b.output("out", q.attention(k, v, Attention::CAUSAL)[0]);
+    // As in a model: a projection reads all heads of a position together.
+    let joined = q.attention(k, v, Attention::CAUSAL)[0].transpose(&[0, 2, 1, 3]);
+    let weight = b.input("weight", TensorType::new(DType::F64, [16usize, 16]));
+    b.output("out", joined.reshape([2usize, 16, 16]).linear(weight, None));
     let forward = b.finish().unwrap();
     let inputs = random_inputs(&forward, 1);
     let (gradient, point) = derivative(&forward, &inputs, 1).unwrap();
