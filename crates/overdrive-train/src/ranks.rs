@@ -245,17 +245,19 @@ fn of_batch(whole: &Graph, mesh: &Mesh) -> Result<Shardings, TrainError> {
         let expected = "a label for each position of a sample, whose positions can be split";
         return Err(TrainError::invalid("mesh, `context`", expected, "one of each sample", remedy));
     }
-    for (ports, splits_positions) in [(whole.inputs(), has(&context)), (whole.outputs(), false)] {
+    for (ports, are_inputs) in [(whole.inputs(), true), (whole.outputs(), false)] {
         for port in ports {
             let sizes = whole.ty(port.value).sizes();
             let mut sharding = Sharding::whole(sizes.len());
             if has(&data) && !sizes.is_empty() {
                 sharding = sharding.and_split(0, &data);
             }
-            if splits_positions && sizes.get(1).is_some() && sizes.get(1) == positions.as_ref() {
+            let has_positions = sizes.get(1).is_some() && sizes.get(1) == positions.as_ref();
+            if are_inputs && has(&context) && has_positions {
                 sharding = sharding.and_split(1, &context);
             }
-            if sharding.split.iter().any(Option::is_some) {
+            // An output of which nothing is said would lie as the positions that it comes from.
+            if !are_inputs || sharding.split.iter().any(Option::is_some) {
                 shardings.insert(port.value, sharding);
             }
         }

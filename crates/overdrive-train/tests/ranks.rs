@@ -265,9 +265,12 @@ fn ranks_that_split_positions_learn_the_same() {
     let validation = overdrive_train::data::Subset::evenly(parts.validation, 3);
     let task = Task { model, parts: Parts { validation: Arc::new(validation), ..parts }, recipe };
     let (_, watched) = alone(&task);
-    let mesh: Mesh = "data=2,context=2".parse().unwrap();
-    for exchange in [ContextExchange::Ring, ContextExchange::Ulysses] {
-        let sharing = Sharing { states: Shards::Parameters, context: Some(exchange) };
+    for (mesh, states, exchange) in [
+        ("data=2,context=2", Shards::Parameters, ContextExchange::Ring),
+        ("context=2", Shards::Nothing, ContextExchange::Ulysses),
+    ] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        let sharing = Sharing { states, context: Some(exchange) };
         let beside = Beside { sharing, ..Beside::default() };
         for result in run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside)) {
             let (_, watch) = result.unwrap();
