@@ -36,7 +36,7 @@ pub use calibrate::calibrate;
 pub use estimate::{Estimate, mean};
 pub use footprint::Footprint;
 pub use in_parts::apply_in_parts;
-pub use judge::Judge;
+pub use judge::{HeldOut, Judge};
 pub use latency::{Conditions, latency, latency_of_blocks, latency_on};
 pub use metric::{Metric, Scores};
 pub use rivals::{Question, Rival, rivals};

@@ -11,13 +11,15 @@ use overdrive_ir::{Backend, Graph, Tensor};
 use overdrive_passes::bind;
 use overdrive_train::data::{Split, Subset, Target};
 use overdrive_train::{Evaluation, Judged, TrainError};
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// The samples that graphs are judged on.
-enum HeldOut {
+pub enum HeldOut {
+    /// With labels.
     Labelled(Arc<dyn Split>),
-    /// Batches, and the float model's outputs for them.
-    Outputs(Vec<Vec<Tensor>>, Vec<Vec<Tensor>>),
+    /// Inputs alone, in batches of the template's own size.
+    Inputs(Vec<Vec<Tensor>>),
 }
 
 /// A metric with its samples.
@@ -29,13 +31,15 @@ pub struct Judge<'a> {
     /// The metric of the scores.
     pub metric: Metric,
     held_out: HeldOut,
+    /// The float model's outputs for inputs alone, from the first look on.
+    float: OnceCell<Vec<Vec<Tensor>>>,
 }
 
 impl<'a> Judge<'a> {
     /// By labels; a cosine only takes the inputs of as many whole batches as there are.
     ///
     /// # Errors
-    /// When the back end cannot run the float model.
+    /// When there is no whole batch, or samples cannot be read.
     pub fn labelled(
         (backend, template): (&'a dyn Backend, &'a Template),
         metric: Metric,
@@ -44,46 +48,75 @@ impl<'a> Judge<'a> {
         if metric == Metric::Cosine {
             let batch = batch_of(template);
             let batches = calibration(&split, batch, (split.len() as usize / batch).max(1))?;
-            return Self::by_outputs((backend, template), batches);
+            return Ok(Self::by_outputs((backend, template), batches));
         }
-        Ok(Self { backend, template, metric, held_out: HeldOut::Labelled(split) })
+        let held_out = HeldOut::Labelled(split);
+        Ok(Self { backend, template, metric, held_out, float: OnceCell::new() })
     }
 
     /// By the float model's outputs on batches of the template's own size.
-    ///
-    /// # Errors
-    /// When the back end cannot run the float model.
     pub fn by_outputs(
         (backend, template): (&'a dyn Backend, &'a Template),
         batches: Vec<Vec<Tensor>>,
-    ) -> Result<Self, Failure> {
-        let float = outputs(backend, &bound(template, &template.graph)?, &batches)?;
-        Ok(Self {
-            backend,
-            template,
-            metric: Metric::Cosine,
-            held_out: HeldOut::Outputs(batches, float),
-        })
+    ) -> Self {
+        let (metric, held_out) = (Metric::Cosine, HeldOut::Inputs(batches));
+        Self { backend, template, metric, held_out, float: OnceCell::new() }
+    }
+
+    /// Its samples.
+    pub fn held_out(&self) -> &HeldOut {
+        &self.held_out
+    }
+
+    /// The number of its samples.
+    pub fn samples(&self) -> u64 {
+        match &self.held_out {
+            HeldOut::Labelled(split) => split.len(),
+            HeldOut::Inputs(batches) => (batches.len() * in_each(batches)) as u64,
+        }
+    }
+
+    /// Whether the score of each sample is one answer, right or wrong.
+    ///
+    /// # Errors
+    /// When samples cannot be read.
+    pub fn is_of_answers(&self) -> Result<bool, Failure> {
+        match &self.held_out {
+            HeldOut::Labelled(split) if self.metric == Metric::Top1 => {
+                Ok(split.batch(&[0]).map_err(unable)?.labels.ty().rank() == 1)
+            }
+            HeldOut::Labelled(_) | HeldOut::Inputs(_) => Ok(false),
+        }
+    }
+
+    /// The same on `count` of its samples, spread evenly: of inputs alone on as many whole batches
+    /// as have them.
+    #[must_use]
+    pub fn on(&self, count: u64) -> Self {
+        let held_out = match &self.held_out {
+            HeldOut::Labelled(split) => {
+                HeldOut::Labelled(Arc::new(Subset::evenly(Arc::clone(split), count)))
+            }
+            HeldOut::Inputs(batches) => {
+                let kept = (count as usize).div_ceil(in_each(batches)).min(batches.len());
+                let place = |i: usize| batches[i * batches.len() / kept].clone();
+                HeldOut::Inputs((0..kept).map(place).collect())
+            }
+        };
+        Self { held_out, float: OnceCell::new(), ..*self }
     }
 
     /// The same on `count` of its samples, by the smoothest metric: the loss if there are labels.
     #[must_use]
     pub fn screening(&self, count: u64) -> Self {
-        let (metric, held_out) = match &self.held_out {
-            HeldOut::Labelled(split) => {
-                let split: Arc<dyn Split> = Arc::new(Subset::evenly(Arc::clone(split), count));
-                let metric = match split.target() {
-                    Target::Classes => Metric::Perplexity,
-                    Target::Quantity => Metric::SquaredError,
-                };
-                (metric, HeldOut::Labelled(split))
-            }
-            HeldOut::Outputs(batches, float) => {
-                let kept = (count as usize).div_ceil(batch_of(self.template)).min(batches.len());
-                (Metric::Cosine, HeldOut::Outputs(batches[..kept].to_vec(), float[..kept].to_vec()))
-            }
+        let metric = match &self.held_out {
+            HeldOut::Labelled(split) => match split.target() {
+                Target::Classes => Metric::Perplexity,
+                Target::Quantity => Metric::SquaredError,
+            },
+            HeldOut::Inputs(_) => Metric::Cosine,
         };
-        Self { metric, held_out, ..*self }
+        Self { metric, ..self.on(count) }
     }
 
     /// The score of a graph, unbound as the template's, on each sample.
@@ -114,12 +147,29 @@ impl<'a> Judge<'a> {
                 }
                 Ok(self.metric.scores(0, &evaluation))
             }
-            HeldOut::Outputs(batches, float) => {
+            HeldOut::Inputs(batches) => {
                 let found = outputs_told(self.backend, &graph, batches, done)?;
-                Ok(Scores { fold: 0, samples: cosines(float, &found) })
+                Ok(Scores { fold: 0, samples: cosines(self.float(batches)?, &found) })
             }
         }
     }
+}
+
+impl Judge<'_> {
+    fn float(&self, batches: &[Vec<Tensor>]) -> Result<&Vec<Vec<Tensor>>, Failure> {
+        if let Some(known) = self.float.get() {
+            return Ok(known);
+        }
+        let graph = bound(self.template, &self.template.graph)?;
+        let found = outputs(self.backend, &graph, batches)?;
+        Ok(self.float.get_or_init(|| found))
+    }
+}
+
+/// Samples in each of these batches: the first axis of an input, as a file of ONNX names no batch.
+fn in_each(batches: &[Vec<Tensor>]) -> usize {
+    let sizes = batches.first().and_then(|batch| batch.first()).map(|first| first.ty().sizes());
+    sizes.and_then(|sizes| sizes.first().copied()).unwrap_or(1).max(1)
 }
 
 fn unable(error: TrainError) -> Failure {

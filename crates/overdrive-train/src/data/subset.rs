@@ -1,11 +1,12 @@
-//! Some samples of a part, spread evenly over it: enough to calibrate on, or for a first look.
+//! Some samples of a part: spread evenly over it, enough to calibrate on or for a first look, or
+//! those that a caller picked.
 
 use super::{Batch, Split, Target};
 use crate::TrainError;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// A part's samples at even distances.
+/// Some of a part's samples.
 #[derive(Clone)]
 pub struct Subset {
     split: Arc<dyn Split>,
@@ -19,6 +20,12 @@ impl Subset {
         let place =
             |i: u64| (u128::from(i) * u128::from(split.len()) / u128::from(count.max(1))) as u64;
         Self { members: (0..count).map(place).collect(), split }
+    }
+
+    /// The samples of these numbers, each below the part's length.
+    pub fn of(split: Arc<dyn Split>, members: Vec<u64>) -> Self {
+        assert!(members.iter().all(|member| *member < split.len()), "members are of the part");
+        Self { split, members }
     }
 
     /// Numbers of these samples in the split.
