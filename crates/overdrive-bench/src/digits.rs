@@ -38,6 +38,18 @@ pub fn time_of(summary: &Summary) -> String {
     format!("{median:.digits$} {unit} [{low:.digits$}, {high:.digits$}]")
 }
 
+/// A number of things, in groups of three digits: `12,345`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).expect("digits are ASCII"))
+        .collect();
+    groups.join(",")
+}
+
 /// A size in binary units: `1.50 MiB`; exact below 1 KiB.
 pub fn bytes(count: u64) -> String {
     const UNITS: [(f64, &str); 4] =

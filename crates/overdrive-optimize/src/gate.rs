@@ -9,8 +9,8 @@ use overdrive_bench::statistics::student_quantile;
 use overdrive_studies::quantization::{Estimate, Metric, Scores};
 use serde::{Deserialize, Serialize};
 
-/// Fewer paired differences than this have no interval that could be believed.
-const FEWEST: usize = 8;
+/// Fewer samples than this have no interval that could be believed: no verdict comes of them.
+pub const FEWEST: usize = 8;
 
 /// The verdict on a form under a limit of loss.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -81,14 +81,8 @@ impl Gate {
             _ => Verdict::Undecided,
         };
         let flips = flips(metric, float, found);
-        let needed = match (verdict, lost, flips) {
-            (Verdict::Undecided, Some(_), Some(flips)) => {
-                answers_needed(flips, (samples, self.each()), self.limit)
-            }
-            (Verdict::Undecided, Some([value, low, high]), None) => {
-                let half = (high - value).max(value - low);
-                needed(samples, half / (self.limit - value).abs())
-            }
+        let needed = match (verdict, lost) {
+            (Verdict::Undecided, Some(lost)) => self.deciding((metric, lost), float, found),
             _ => None,
         };
         let point = metric.loss(std::slice::from_ref(float), std::slice::from_ref(found)).value;
@@ -98,6 +92,47 @@ impl Gate {
             samples,
             flips,
             needed,
+        }
+    }
+
+    /// Answers that judge at least before any form can pass, which it then does if no answer
+    /// changes; `None` where no number would do.
+    pub fn fewest_answers(self) -> Option<u64> {
+        answers_needed(Flips { lost: 0, won: 0 }, (1, self.each()), self.limit)
+    }
+
+    /// The smallest limit in points under which so many answers can pass a form.
+    pub fn least_limit(self, answers: u64) -> f64 {
+        let none = Flips { lost: 0, won: 0 };
+        bounds_of_answers(none, answers.max(1) as usize, self.each())[2]
+    }
+
+    /// Samples that would decide on a form, if its loss and the spread stay as these scores have
+    /// them; `None` where no number would do.
+    pub(crate) fn samples_to_decide(
+        self,
+        metric: Metric,
+        float: &Scores,
+        found: &Scores,
+    ) -> Option<u64> {
+        let lost = interval(metric, (float, found), self.each())?;
+        self.deciding((metric, lost), float, found)
+    }
+
+    /// The same where the loss and its ends are known.
+    fn deciding(
+        self,
+        (metric, [value, low, high]): (Metric, [f64; 3]),
+        float: &Scores,
+        found: &Scores,
+    ) -> Option<u64> {
+        let samples = found.samples.len();
+        match flips(metric, float, found) {
+            Some(flips) => answers_needed(flips, (samples, self.each()), self.limit),
+            None => {
+                let half = (high - value).max(value - low);
+                needed(samples, half / (self.limit - value).abs())
+            }
         }
     }
 

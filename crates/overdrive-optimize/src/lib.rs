@@ -15,14 +15,16 @@ mod paired;
 mod ranking;
 mod record;
 mod search;
+mod sizing;
 mod solver;
 mod times;
 
 pub use asked::{Asked, Effort, Target};
 pub use decision::{Decision, Fate, Outcome, Tried};
 pub use form::{Form, LayerFacts, Rung};
-pub use gate::{Gate, Judgement, Verdict};
+pub use gate::{FEWEST, Gate, Judgement, Verdict};
 pub use machine::{Block, Care, Halt, Machine, Part, Parts, TimedForms};
 pub use paired::Flips;
 pub use record::{Asking, Kept, Record};
 pub use search::search;
+pub use sizing::sized;
