@@ -109,6 +109,11 @@ impl Spinner {
         self.bar.set_prefix(if all > 1 { format!("{at}/{all}{left}: ") } else { String::new() });
     }
 
+    /// Tells something on lines of its own.
+    pub(crate) fn aside(&self, tell: impl FnOnce()) {
+        self.bar.suspend(tell);
+    }
+
     /// Ends a stage: with `-v` it is told how long it took.
     fn end_stage(&self) {
         let Some((name, begun)) = self.stage.take() else { return };

@@ -50,7 +50,7 @@ pub(crate) struct Optimize {
     /// batch of an .onnx file 8]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,
-    /// Batches that calibrate; for inputs without labels, as many choose and judge
+    /// Batches that calibrate; of random inputs as many choose, and as many judge
     #[arg(long, value_name = "N", default_value_t = 8,
         value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub batches: u32,

@@ -37,10 +37,10 @@ pub(crate) struct Quantize {
     #[command(flatten)]
     pub replacing: Replacing,
     /// `digits`, `text`, or a file: labelled samples or text as `train` takes them, or inputs by
-    /// name (.npz or .safetensors). Half of the inputs calibrates, half judges. A model of Hugging
-    /// Face reads text by its own tokenizer. A classifier also reads labelled texts, .csv or .jsonl
-    /// with `text` and `label` [default: `text` where the model has a tokenizer, else random
-    /// inputs]
+    /// name (.npz or .safetensors). A quarter of the inputs calibrates, half judges. A model of
+    /// Hugging Face reads text by its own tokenizer. A classifier also reads labelled texts, .csv
+    /// or .jsonl with `text` and `label` [default: `text` where the model has a tokenizer, else
+    /// random inputs]
     #[arg(long, value_name = "DATA")]
     pub data: Option<String>,
     /// Size of a named dimension for calibration, judging and timing [default: the model's; the

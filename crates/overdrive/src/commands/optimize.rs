@@ -2,15 +2,17 @@
 //! evidence.
 //!
 //! The search itself is in the crate `overdrive-optimize`; here are its machine, the output folder,
-//! and the messages. Invariant: decision.json is written after every answer, so that no measurement
-//! is lost.
+//! and the messages. Invariant: a model is written only if it passed, and beside its evidence.
 
+mod advice;
 mod answers;
 mod bounds;
 mod evidence;
 mod machine;
 mod parts;
 mod replay;
+mod sample_parts;
+mod searched;
 mod step;
 mod told;
 mod tried;
@@ -25,6 +27,7 @@ use crate::invoked::{command_line, command_with};
 use crate::model::{self, Model};
 use crate::progress::Spinner;
 use crate::terminal::{note, say, tell};
+use advice::{Answers, CanJudge};
 use bounds::Bounds;
 use evidence::{About, Evidence, NAME, Named};
 use machine::OwnMachine;
@@ -32,10 +35,11 @@ use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::files::Place;
 use overdrive::ir::Backend;
-use overdrive::optimize::{Asked, Asking, Decision, Effort, Outcome, Target, search};
+use overdrive::optimize::{Asked, Decision, Effort, Outcome, Target};
 use overdrive::studies::Device;
 use overdrive::studies::quantization::Metric;
 use overdrive_process::Stop;
+use searched::searched;
 use std::path::Path;
 use std::time::Duration;
 use step::DecodingStep;
@@ -90,7 +94,15 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
             return Err(refused(format!("its --decode is {before}")));
         }
         (evidence.record, evidence.bounds) = (earlier.record, earlier.bounds);
+        evidence.judged = earlier.judged;
     }
+    let range = [samples.least, samples.judge.samples()];
+    let answers = match samples.judge.is_of_answers() {
+        Ok(true) => Answers::OneASample,
+        Ok(false) => Answers::None,
+        Err(unable) => return Err(Failure::bad_input(unable.reason)),
+    };
+    note!("note: {}", CanJudge { evidence: &evidence, range }.before(answers));
     let contestants = Contestants::beside(&opened, &arguments.machine);
     let reference = devices::reference(&arguments.machine)?;
     let gpu = opened.described.is_some().then(|| backend.description());
@@ -117,7 +129,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         let timed = timed.as_ref().unwrap_or(&machine.float);
         evidence.bounds = Bounds::of((timed, own), &reference, &clock, (seed, stop));
     }
-    let decision = searched(&mut machine, &mut evidence, &places.evidence)?;
+    let decision = searched(&mut machine, &mut evidence, &places.evidence, range)?;
     if decision.outcome == Outcome::Taken {
         let form = decision.form.as_ref().expect("what is taken has a form");
         places.model.fill(|path| write((&mut machine, form), path))?;
@@ -126,31 +138,6 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     drop(machine);
     spinner.finish();
     finish((&mut evidence, &decision), &places.evidence, out)
-}
-
-/// Searches; keeps the record after every answer.
-fn searched(
-    machine: &mut OwnMachine<'_>,
-    evidence: &mut Evidence,
-    place: &Place,
-) -> Result<Decision, Failure> {
-    let (asked, record) = (evidence.asked, std::mem::take(&mut evidence.record));
-    let mut failed = None;
-    let (decision, record) = {
-        let mut keep = |record: &overdrive::optimize::Record| {
-            evidence.record.clone_from(record);
-            let kept = evidence
-                .to_json()
-                .and_then(|text| place.put(NAME, text.as_bytes()).map_err(Failure::harness));
-            failed = failed.take().or(kept.err());
-        };
-        let mut asking = Asking::of(machine, record, &mut keep);
-        let decision = search(&mut asking, &asked);
-        let record = asking.record().clone();
-        (decision, record)
-    };
-    evidence.record = record;
-    failed.map_or(Ok(decision), Err)
 }
 
 /// Writes the decision next to the model, and prints it.
@@ -179,7 +166,7 @@ fn finish(
             )));
         }
         _ => {
-            let first = told::verdict(&evidence.asked, decision).into_iter().next();
+            let first = told::verdict(evidence, decision).into_iter().next();
             say!("{}; the evidence: `{out}/{}`", first.unwrap_or_default(), PAGES[0])?;
         }
     }

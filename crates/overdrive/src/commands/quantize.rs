@@ -4,6 +4,7 @@
 //! of the graph in memory bit for bit before a figure is printed. The outputs of an ONNX file must
 //! be the same but for rounding. A file of GGUF is judged as it is read back.
 
+mod apart;
 mod chosen;
 mod file;
 mod gguf;
@@ -31,7 +32,7 @@ use crate::terminal::{note, say, tell};
 pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};
 pub(super) use in_mode::{in_mode, recipe};
-pub(super) use judged::{Asked, Samples};
+pub(super) use judged::{Asked, Judging, More, Samples};
 use loss::beyond;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;

@@ -64,13 +64,80 @@ fn a_decision_follows_its_timings() {
         .ends(4, &["keep the float model", "NOT the decision of the file"]);
 }
 
+/// A cosine below 1 in every form: none keeps a limit of nothing.
 #[test]
-fn a_limit_that_nothing_meets_writes_no_model() {
+fn a_limit_that_nothing_meets_names_the_nearest() {
     let folder = Folder::new();
-    optimize(&folder, "--data digits --target size --effort quick --max-loss 0 -o out")
-        .ends_in(&[4, 5], &["nothing was written"]);
+    let asked = "--data digits --metric cosine --target size --effort quick --max-loss 0 -o out";
+    optimize(&folder, asked).ends(4, &["FAIL: no better form", "nearest: ", "nothing was written"]);
     assert!(!folder.path("out/model").exists());
     assert!(folder.path("out/report.md").is_file());
+}
+
+/// Forms change no answer or hardly one, and 360 samples do not show that.
+#[test]
+fn too_few_samples_are_told_before_the_search_and_leave_it_undecided() {
+    let folder = Folder::new();
+    let asked = "--data digits --target size --effort quick --max-loss 0.5 -o out";
+    let words = [
+        "360 test samples judge; --max-loss 0.5 at 99.9 % takes at least 2,305",
+        ": expect UNDECIDED; give --data of your own, or --max-loss 3.2",
+        "UNDECIDED: ",
+        "samples would decide, 360 judged: give --data of your own, or another --max-loss",
+        "nothing was written",
+    ];
+    optimize(&folder, asked).ends(5, &words);
+    assert!(!folder.path("out/model").exists());
+    assert!(folder.path("out/report.md").is_file());
+}
+
+/// The advice for random inputs is more of them, and more of them judge.
+#[test]
+fn random_inputs_judge_by_the_batch() {
+    let folder = Folder::new();
+    let asked = "--shape batch=2 --target size --effort quick --max-loss 0.5";
+    let words = [
+        "6 random inputs judge, and a verdict takes at least 8: expect UNDECIDED",
+        "6 samples judged, and a verdict takes at least 8: give more --batches, or",
+    ];
+    optimize(&folder, &format!("{asked} --batches 3 -o few")).ends(5, &words);
+    optimize(&folder, &format!("{asked} --batches 4 -o many"))
+        .ends(0, &["8 random inputs judge; the first form that is looked at shows how many"]);
+    let parts = decision(&folder, "many")["about"]["samples"].clone();
+    let digests = ["calibrating", "choosing", "judging"].map(|part| {
+        assert_eq!(parts[part]["samples"], 8, "{parts}");
+        parts[part]["digest"].as_str().unwrap().to_owned()
+    });
+    assert!(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2]);
+}
+
+/// A text of 120 lines judges by one in five, and a longer one by more than `quantize` does.
+#[test]
+fn as_many_texts_judge_as_the_limit_needs() {
+    let folder = Folder::new();
+    let model = fixture("bert_classifier").display().to_string();
+    // Each text is the digits of its number, in letters.
+    let letters = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let text = |i: usize| (0..5).map(|at| letters[i >> (3 * at) & 7]).collect::<Vec<_>>().join(" ");
+    let lines: String = (0..12_000).map(|i| format!("{},{}\n", text(i), i % 3)).collect();
+    let copies: String = (0..400).map(|i| format!("{},{}\n", text(i % 300), i % 3)).collect();
+    fs::write(folder.path("many.csv"), format!("text,label\n{lines}")).unwrap();
+    fs::write(folder.path("copies.csv"), format!("text,label\n{copies}")).unwrap();
+    let of = |arguments: &str| {
+        let line = format!("--device cpu --threads 1 --target size --effort quick {arguments}");
+        let words = ["optimize", &model].into_iter().chain(line.split_whitespace());
+        folder.overdrive(&words.collect::<Vec<_>>())
+    };
+    of("--shape tokens=8 --shape batch=64 --data many.csv --max-loss 5 -o out")
+        .ends(0, &["1,000 to 2,400 test samples judge; --max-loss 5 at 99.9 % takes at least 2"]);
+    let stored = decision(&folder, "out");
+    let judged = stored["judged"].as_u64().unwrap();
+    assert!((1_000..=2_400).contains(&judged), "{judged}");
+    assert_eq!(stored["about"]["samples"]["judging"]["samples"], 2_400);
+    let scores = &stored["record"]["scores"]["float"]["judging"];
+    assert_eq!(scores.as_array().unwrap().len() as u64, judged);
+    of("--shape tokens=8 --batches 2 --data copies.csv --max-loss 50 -o other")
+        .ends(0, &["note: dropped samples that equal earlier ones", "of 80 that judge"]);
 }
 
 #[test]
@@ -86,8 +153,10 @@ fn an_interrupted_search_goes_on() {
 #[test]
 fn a_decoder_is_timed_by_the_token() {
     let folder = Folder::new();
-    let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
-    fs::write(folder.path("words.txt"), text).unwrap();
+    // No two windows of it are alike.
+    let words = ["the", "hand", "and", "tin", "in", "a", "thin", "band", "another", "than"];
+    let drawn = philox::uniforms(3, 1).take(4_000).map(|u| words[(10.0 * u) as usize]);
+    fs::write(folder.path("words.txt"), drawn.collect::<Vec<_>>().join(" ")).unwrap();
     let model = fixture("llama").display().to_string();
     let of = |arguments: &str| {
         let line = format!("{arguments} --data words.txt --target size --effort quick --batches 2");
@@ -123,6 +192,61 @@ fn what_cannot_be_asked_is_refused() {
     folder.line("optimize no-such-model -o out").ends(2, &["no-such-model"]);
     optimize(&folder, "--data absent.csv -o out").ends(2, &["absent.csv"]);
     assert!(!folder.path("out/model").exists());
+}
+
+/// Samples that do not fit the model are refused before anything is measured, with their place.
+#[test]
+fn data_that_do_not_fit_are_refused() {
+    let folder = Folder::new();
+    let row = |width: usize, label: &str| format!("{}{label}\n", "1,".repeat(width));
+    let rows = |width: usize, label: &dyn Fn(usize) -> String| -> String {
+        (0..400).map(|i| row(width, &label(i))).collect()
+    };
+    let class = |i: usize| (i % 10).to_string();
+    fs::write(folder.path("wide.csv"), rows(65, &class)).unwrap();
+    fs::write(folder.path("eleven.csv"), rows(64, &|i| (i % 11).to_string())).unwrap();
+    fs::write(folder.path("copies.csv"), rows(64, &class)).unwrap();
+    fs::write(folder.path("few.csv"), (0..3).map(|_| row(64, "1")).collect::<String>()).unwrap();
+    fs::write(folder.path("empty.csv"), "").unwrap();
+    fs::write(folder.path("empty.txt"), "").unwrap();
+    folder.tensors("narrow.npz", &[("x", Tensor::from_f32([256, 8], &[0.5; 2048]))]);
+    folder.tensors("short.npz", &[("x", x(100))]);
+    for (file, words) in [
+        ("wide.csv", &["64 features", "65"][..]),
+        ("eleven.csv", &["at most 10 classes", "11"]),
+        ("copies.csv", &["samples that choose", "copies alone among"]),
+        ("few.csv", &["samples for three parts", "3 in all"]),
+        ("empty.csv", &["empty.csv"]),
+        ("empty.txt", &["empty.txt", "an empty file"]),
+        ("narrow.npz", &["narrow.npz", "f32[256, 8]"]),
+        ("short.npz", &["short.npz", "at least 192 samples"]),
+    ] {
+        optimize(&folder, &format!("--data {file} --batches 2 -o out")).ends(2, words);
+        assert!(!folder.path("out/decision.json").exists(), "{file}");
+    }
+    // The labels of a classifier of text are among those that it knows.
+    let model = fixture("bert_classifier").display().to_string();
+    fs::write(folder.path("texts.csv"), "text,label\nthe cat,0\nthe mat,whale\n").unwrap();
+    let words = ["optimize", &model, "--device", "cpu", "--data", "texts.csv", "-o", "out"];
+    folder.overdrive(&words).ends(2, &["texts.csv, line 3, label", "`whale`", "id2label"]);
+}
+
+/// A record of another format, or of other samples, is not continued.
+#[test]
+fn a_record_goes_on_with_its_own_samples() {
+    let folder = Folder::new();
+    let asked = "--data digits --target size --effort quick --max-loss 20";
+    optimize(&folder, &format!("{asked} -o out")).ends(0, &["PASS"]);
+    optimize(&folder, &format!("{asked} --batches 2 --resume -o out")).ends(
+        2,
+        &["cannot resume", "the samples that calibrate were", "same --data and --batches"],
+    );
+    let mut stored = decision(&folder, "out");
+    stored["format"] = Value::from(1);
+    fs::write(folder.path("old.json"), stored.to_string()).unwrap();
+    folder
+        .line("optimize --replay old.json")
+        .ends(2, &["format 1, where this version reads 2", "without --resume"]);
 }
 
 fn x(rows: usize) -> Tensor {

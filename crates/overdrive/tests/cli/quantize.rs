@@ -57,7 +57,7 @@ fn the_users_own_samples_calibrate_and_judge() {
     folder.tensors("wrong.npz", &[("x", Tensor::from_f32([4, 8], &[0.0; 32]))]);
     quantize(&folder, "--mode int8-static --data many.npz -o small").ends(0, &["held-out samples"]);
     for (file, words) in [
-        ("few.npz", "at least 128 samples"),
+        ("few.npz", "at least 192 samples"),
         ("wrong.npz", "f32[4, 8]"),
         ("absent.npz", "absent.npz"),
     ] {

@@ -95,13 +95,13 @@ impl Machine for OwnMachine<'_> {
             self.going(stage_of(slice::from_ref(form), SearchStage::Choosing))?;
         }
         let (samples, template) = (self.samples, &self.subject.template);
-        let judge = match part {
-            Part::Choosing => &samples.chooser,
-            Part::Judging => &samples.judge,
-        };
         let graph = match form.is_float() {
             true => template.graph.clone(),
             false => self.made(form)?.made.graph.clone(),
+        };
+        let judge = match part {
+            Part::Choosing => &samples.chooser,
+            Part::Judging => self.judge.get_or_init(|| samples.judge.on(self.judged.get())),
         };
         self.tell(&format!("judging {}", form.said()));
         let found = judge.scores(&graph).map_err(|unable| self.halt(&unable))?;

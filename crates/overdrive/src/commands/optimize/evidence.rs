@@ -2,12 +2,15 @@
 //! the decision can be repeated, and an interrupted search continues.
 
 use super::bounds::Bounds;
+use super::sample_parts::SampleParts;
 use crate::cli::MetricName;
-use crate::commands::quantize::{Asked as AskedSamples, Head, Samples, Subject, samples};
+use crate::commands::quantize::{
+    Asked as AskedSamples, Head, Judging, More, Samples, Subject, samples,
+};
 use crate::failure::Failure;
 use overdrive::bench::environment::Revision;
 use overdrive::files::{self, Digest};
-use overdrive::ir::{Backend, Graph, Tensor};
+use overdrive::ir::{Backend, Graph};
 use overdrive::optimize::{Asked, Decision, Record};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,8 +18,8 @@ use std::path::{Path, PathBuf};
 
 /// The file.
 pub(super) const NAME: &str = "decision.json";
-/// Its format; another one is not read.
-const FORMAT: u32 = 1;
+/// Its format; another one is not read. Format 1 had one digest of all samples.
+const FORMAT: u32 = 2;
 
 /// The file's content.
 #[derive(Serialize, Deserialize)]
@@ -33,6 +36,8 @@ pub(super) struct Evidence {
     /// The bounds of the float model; absent where the device's rates could not be had.
     #[serde(default)]
     pub(super) bounds: Option<Bounds>,
+    /// Samples that judge; fixed once the float model was judged.
+    pub(super) judged: Option<u64>,
     /// All that was measured.
     pub(super) record: Record,
     /// The decision; `null` before the end.
@@ -50,10 +55,12 @@ pub(super) struct About {
     weights: String,
     /// `--data`.
     pub(super) data: Option<String>,
-    /// Digest of what calibrates, chooses and judges.
-    samples: String,
+    /// The samples that calibrate, choose and judge.
+    pub(super) samples: SampleParts,
     /// The source of the samples.
     pub(super) source: String,
+    /// How the user has more samples judge, if more would be looked at.
+    pub(super) more: Option<More>,
     /// `--shape`, the batch of a target among them.
     pub(super) shapes: Vec<(String, usize)>,
     /// `--batches`.
@@ -92,7 +99,7 @@ impl Named<'_> {
         (backend, subject): (&'a dyn Backend, &'a Subject),
     ) -> Result<Samples<'a>, Failure> {
         let Self { data, batches, seed, .. } = *self;
-        let asked = AskedSamples { data, metric, batches, seed };
+        let asked = AskedSamples { data, metric, batches, seed, judging: Judging::All };
         samples(asked, (backend, &subject.template), subject.published())
     }
 }
@@ -107,8 +114,9 @@ impl About {
             model: named.model.to_owned(),
             weights: weights(&subject.template.graph),
             data: named.data.map(str::to_owned),
-            samples: digest(samples)?,
+            samples: SampleParts::of(samples)?,
             source: samples.source.to_owned(),
+            more: samples.more,
             shapes: named.shapes.to_vec(),
             batches: named.batches,
             head: named.head,
@@ -138,9 +146,7 @@ impl About {
         if self.weights != other.weights {
             return differs("a model with weights of digest", &self.weights, &other.weights);
         }
-        if self.samples != other.samples {
-            return differs("samples of digest", &self.samples, &other.samples);
-        }
+        self.samples.check(&other.samples)?;
         if (&self.shapes, self.seed, self.head) != (&other.shapes, other.seed, other.head) {
             let of = |about: &Self| (about.shapes.clone(), about.seed, about.head);
             return differs("shapes, seed and head", &of(self), &of(other));
@@ -157,7 +163,18 @@ impl Evidence {
     pub(super) fn begin(command: String, asked: Asked, about: About) -> Self {
         let (format, revision) = (FORMAT, Revision::current());
         let (record, decision, artefact) = (Record::default(), Value::Null, None);
-        Self { format, revision, command, asked, about, bounds: None, record, decision, artefact }
+        Self {
+            format,
+            revision,
+            command,
+            asked,
+            about,
+            bounds: None,
+            judged: None,
+            record,
+            decision,
+            artefact,
+        }
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
@@ -171,7 +188,12 @@ impl Evidence {
             serde_json::from_str(&text).map_err(|error| wrong(format!("no JSON: {error}")))?;
         match found.get("format").and_then(Value::as_u64) {
             Some(format) if format == u64::from(FORMAT) => {}
-            Some(format) => return Err(wrong(format!("format {format}, and this is {FORMAT}"))),
+            Some(format) => {
+                return Err(wrong(format!(
+                    "format {format}, where this version reads {FORMAT}: search again without \
+                     --resume, or use the version that wrote it"
+                )));
+            }
             None => return Err(wrong("a file without a format".to_owned())),
         }
         serde_json::from_value(found).map_err(|error| wrong(error.to_string()))
@@ -195,20 +217,6 @@ fn weights(graph: &Graph) -> String {
         digest.add(state.init.tensor(&state.name, graph.ty(state.value)).bytes());
     }
     digest.finish()
-}
-
-/// Digest of what calibrates and judges.
-fn digest(samples: &Samples<'_>) -> Result<String, Failure> {
-    let mut digest = Digest::default();
-    let batches = |digest: &mut Digest, batches: &[Vec<Tensor>]| {
-        batches.iter().flatten().for_each(|tensor| digest.add(tensor.bytes()));
-    };
-    batches(&mut digest, &samples.seen);
-    batches(&mut digest, &samples.compared);
-    for split in samples.parts.iter().flat_map(|parts| [&parts.validation, &parts.test]) {
-        digest.add(split.hash().map_err(Failure::bad_input)?.as_bytes());
-    }
-    Ok(digest.finish())
 }
 
 /// Digest of all files of a folder, by name.

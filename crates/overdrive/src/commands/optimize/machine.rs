@@ -12,10 +12,12 @@ use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::optimize::{Care, Effort, Form, Halt};
 use overdrive::passes::{Preparation, Quantization, QuantizationMode, bind, layers};
 use overdrive::studies::Progress;
-use overdrive::studies::quantization::Conditions;
+use overdrive::studies::quantization::{Conditions, Judge};
 use overdrive::train::Recipe;
 use overdrive_process::Stop;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Samples of a session that only leaves out what is clearly slower.
@@ -62,6 +64,10 @@ pub(super) struct OwnMachine<'a> {
     /// The float model in its sizes.
     pub(super) float: Graph,
     pub(super) samples: &'a Samples<'a>,
+    /// How many of the samples that can judge do.
+    pub(super) judged: Rc<Cell<u64>>,
+    /// They, from the first look on.
+    pub(super) judge: OnceCell<Judge<'a>>,
     pub(super) clock: &'a dyn Clock,
     pub(super) stop: &'a Stop,
     pub(super) effort: Effort,
@@ -95,6 +101,8 @@ impl<'a> OwnMachine<'a> {
             subject,
             float,
             samples,
+            judged: Rc::new(Cell::new(samples.judge.samples())),
+            judge: OnceCell::new(),
             clock,
             stop,
             effort,

@@ -25,7 +25,7 @@ pub(super) fn replay(arguments: &Optimize, file: &Path, stop: &Stop) -> Result<E
     }
     let before = std::mem::take(&mut stored.decision);
     stored.decided(&decision)?;
-    let first = told::verdict(&stored.asked, &decision).into_iter().next().unwrap_or_default();
+    let first = told::verdict(&stored, &decision).into_iter().next().unwrap_or_default();
     match (before.is_null(), before == stored.decision) {
         (true, _) => say!("{first}; the file has no decision, because its search did not end")?,
         (false, true) => say!("{first}; the same decision as the file's, figure by figure")?,

@@ -1,6 +1,7 @@
 //! The page of a decision: what was decided, everything that was tried, which layers are
 //! sensitive, and how to repeat it. On the terminal, and as Markdown.
 
+use super::advice::undecided;
 use super::evidence::Evidence;
 use super::tried::tried;
 use crate::failure::Failure;
@@ -77,7 +78,7 @@ pub(super) fn html(evidence: &Evidence, decision: &Decision) -> Result<String, F
         first.pictures = pictures(&evidence.asked, decision)?;
     }
     let title = format!("What to deploy of {}", evidence.about.model);
-    Ok(paper(&title, &verdict(&evidence.asked, decision), &parts))
+    Ok(paper(&title, &verdict(evidence, decision), &parts))
 }
 
 /// Loss against time and against parameters, drawn.
@@ -119,13 +120,14 @@ pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section>
     let (lines, table) = tried(&evidence.asked, decision);
     let mut all = vec![Section { title: "What was tried", lines, table: Some(table) }];
     all.extend(sensitive(evidence));
-    all.push(Section { title: DECISION, lines: verdict(&evidence.asked, decision), table: None });
+    all.push(Section { title: DECISION, lines: verdict(evidence, decision), table: None });
     all.push(Section { title: "How it was found", lines: about(evidence, decision), table: None });
     all
 }
 
 /// The decision, in sentences.
-pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
+pub(super) fn verdict(evidence: &Evidence, decision: &Decision) -> Vec<String> {
+    let asked = &evidence.asked;
     let (limit, unit) = (asked.limit, asked.metric.unit_of_loss());
     let name = |form: &Option<Form>| form.as_ref().map_or(String::new(), Form::said);
     let mut lines = Vec::new();
@@ -164,17 +166,7 @@ pub(super) fn verdict(asked: &Asked, decision: &Decision) -> Vec<String> {
             ));
             if let Some(judged) = decision.taken().and_then(|tried| tried.judged.as_ref()) {
                 lines.push(lost(asked, judged));
-                lines.push(match judged.needed {
-                    Some(needed) => format!(
-                        "about {needed} samples would decide, {} judged: give more --data, or \
-                         another --max-loss",
-                        judged.samples
-                    ),
-                    None => format!(
-                        "{} samples judged, which say too little: give more --data",
-                        judged.samples
-                    ),
-                });
+                lines.push(undecided(evidence, judged));
             }
         }
         Outcome::Unfinished => {

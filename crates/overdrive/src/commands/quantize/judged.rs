@@ -1,13 +1,61 @@
 //! Samples to calibrate on and samples to judge by, and those of a data set with labels.
 
+use super::apart::Apart;
 use super::chosen::refused;
 use crate::cli::{MetricName, Quantize};
 use crate::failure::Failure;
 use overdrive::ir::{Backend, Tensor};
 use overdrive::studies::Template;
 use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
-use overdrive::train::data::{Parts, Split, Target};
+use overdrive::train::data::{Parts, Split, Subset, Target};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Bytes of outputs that stay in memory while others are compared with them.
+const OUTPUTS_BYTES: u64 = 1 << 30;
+/// Samples whose outputs are compared however large these are.
+const COMPARED: u64 = 64;
+
+/// Which held-out samples judge.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(in crate::commands) enum Judging {
+    /// As many as give a figure soon.
+    Few,
+    /// All, each once, without those that equal a sample that calibrates or chooses: a verdict
+    /// needs as many as there are, and no other ones.
+    All,
+}
+
+/// How the user has more samples judge.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::commands) enum More {
+    /// More of her data.
+    Data,
+    /// Data of her own, in place of those that come with Overdrive.
+    OwnData,
+    /// More random inputs.
+    Batches,
+}
+
+impl More {
+    /// The way to more samples of this data; random inputs have none.
+    pub(super) fn of(data: Option<&str>) -> Self {
+        match data {
+            None | Some("digits" | "text" | "builtin:digits" | "builtin:text") => Self::OwnData,
+            Some(_) => Self::Data,
+        }
+    }
+
+    /// As advice.
+    pub(in crate::commands) fn advice(self) -> &'static str {
+        match self {
+            Self::Data => "give more --data",
+            Self::OwnData => "give --data of your own",
+            Self::Batches => "give more --batches, or --data of your own",
+        }
+    }
+}
 
 /// The user's settings for samples.
 #[derive(Copy, Clone)]
@@ -20,13 +68,16 @@ pub(in crate::commands) struct Asked<'a> {
     pub batches: u32,
     /// `--seed`.
     pub seed: u64,
+    /// Which held-out samples judge.
+    pub judging: Judging,
 }
 
 impl<'a> Asked<'a> {
     /// Those of a command line.
     pub(super) fn of(arguments: &'a Quantize) -> Self {
         let (data, metric) = (arguments.data.as_deref(), arguments.metric);
-        Self { data, metric, batches: arguments.batches, seed: arguments.machine.seed }
+        let (batches, seed) = (arguments.batches, arguments.machine.seed);
+        Self { data, metric, batches, seed, judging: Judging::Few }
     }
 }
 
@@ -34,11 +85,14 @@ impl<'a> Asked<'a> {
 pub(in crate::commands) struct Samples<'a> {
     /// Batches of inputs that calibration sees.
     pub seen: Vec<Vec<Tensor>>,
-    /// Judges while a search chooses; where there are labels, other samples than those of the final
-    /// judge.
+    /// Judges while a search chooses, on other samples than those that calibrate.
     pub chooser: Judge<'a>,
     /// The final judge; neither calibration nor a search saw its samples.
     pub judge: Judge<'a>,
+    /// How many samples of the final judge judge at least; a verdict may need more of them.
+    pub least: u64,
+    /// How the user has more samples judge; `None` where more would not be looked at.
+    pub more: Option<More>,
     /// Held-out batches on which outputs are compared.
     pub compared: Vec<Vec<Tensor>>,
     /// Inputs of timed calls by seed.
@@ -75,34 +129,72 @@ pub(super) fn judged_by_labels<'a>(
     asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     parts: Parts,
+    few: u64,
 ) -> Result<Samples<'a>, Failure> {
     let metric = metric(asked.metric, &parts.test)?;
-    of_parts(asked, (backend, template), parts, (metric, "test samples"), Arc::clone)
+    of_parts(asked, (backend, template), parts, (metric, "test samples", few))
 }
 
-/// Calibrates on the training samples, and judges by those of the rest that `judged` names.
+/// Calibrates on the training samples, and judges by the rest. At most `few` samples choose; as
+/// many judge, unless all are to.
 pub(super) fn of_parts<'a>(
     asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
     parts: Parts,
-    (metric, source): (Metric, &'static str),
-    judged: impl Fn(&Arc<dyn Split>) -> Arc<dyn Split>,
+    (metric, source, few): (Metric, &'static str, u64),
 ) -> Result<Samples<'a>, Failure> {
     let batch = batch_of(template);
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
-    let few = (parts.test.len() as usize / batch).clamp(1, asked.batches as usize);
-    let compared = calibration(&parts.test, batch, few).map_err(refused)?;
+    let [validation, mut test] = held_out(asked, &seen, &parts, few)?;
+    let mut more = Some(More::of(asked.data));
+    if metric == Metric::Cosine && asked.judging == Judging::All {
+        let most = comparable(template)?;
+        more = more.filter(|_| test.len() < most);
+        test = Arc::new(Subset::evenly(test, most));
+    }
+    let wide = if asked.judging == Judging::All { &test } else { &parts.test };
+    let some = (wide.len() as usize / batch).clamp(1, asked.batches as usize);
+    let compared = calibration(wide, batch, some).map_err(refused)?;
     let judge = |split: &Arc<dyn Split>| {
-        Judge::labelled((backend, template), metric, judged(split)).map_err(refused)
+        Judge::labelled((backend, template), metric, Arc::clone(split)).map_err(refused)
     };
     let timed = compared.clone();
     Ok(Samples {
         seen,
-        chooser: judge(&parts.validation)?,
-        judge: judge(&parts.test)?,
+        chooser: judge(&validation)?,
+        judge: judge(&test)?,
+        least: few.min(test.len()),
+        more,
         compared,
         draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
         source,
         parts: Some(parts),
     })
+}
+
+/// Samples whose outputs are compared, at most: those of the float model stay in memory.
+pub(super) fn comparable(template: &Template) -> Result<u64, Failure> {
+    let graph = template.graph_of(&template.dimensions).map_err(Failure::bad_input)?;
+    let bytes = graph.outputs().iter().map(|port| graph.ty(port.value).bytes() as u64).sum::<u64>();
+    let batch = batch_of(template) as u64;
+    Ok((batch * (OUTPUTS_BYTES / bytes.max(1))).max(COMPARED))
+}
+
+/// The samples that choose and those that judge.
+pub(super) fn held_out(
+    asked: Asked<'_>,
+    seen: &[Vec<Tensor>],
+    parts: &Parts,
+    few: u64,
+) -> Result<[Arc<dyn Split>; 2], Failure> {
+    let some =
+        |split: &Arc<dyn Split>| -> Arc<dyn Split> { Arc::new(Subset::evenly(split.clone(), few)) };
+    let validation = some(&parts.validation);
+    if asked.judging == Judging::Few {
+        return Ok([validation, some(&parts.test)]);
+    }
+    let mut apart = Apart::of(seen);
+    let held_out = [apart.kept("choose", &validation)?, apart.kept("judge", &parts.test)?];
+    apart.told();
+    Ok(held_out)
 }

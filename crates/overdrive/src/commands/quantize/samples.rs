@@ -1,7 +1,7 @@
 //! Sources of samples: a data set with labels, a text, the user's inputs, or random ones.
 
-use super::chosen::refused;
-use super::judged::{Asked, Samples, judged_by_labels};
+use super::apart::Apart;
+use super::judged::{Asked, Judging, More, Samples, judged_by_labels};
 use super::text;
 use crate::cli::MetricName;
 use crate::failure::Failure;
@@ -16,8 +16,11 @@ use overdrive::train::data::{Reading, open_as};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Seeds of random batches that judge begin this far after those that calibrate.
-const HELD_OUT: u64 = 1000;
+/// Seeds of random batches that choose begin this far after those that calibrate, and those of
+/// batches that judge as far again: further than `--batches` reaches.
+const APART: u64 = 1 << 32;
+/// Batches that `--batches` allows.
+const MOST_BATCHES: u32 = 1024;
 
 /// The samples that the command line asks for, in batches of the template's own size.
 pub(in crate::commands) fn samples<'a>(
@@ -89,7 +92,7 @@ fn labelled<'a>(
     let reading = Reading { like: template.columns.clone(), ..Reading::default() };
     let set = open_as(data, &reading).map_err(Failure::bad_input)?;
     let parts = set.parts(&template.graph, 0).map_err(Failure::bad_input)?;
-    judged_by_labels(asked, (backend, template), parts)
+    judged_by_labels(asked, (backend, template), parts, u64::MAX)
 }
 
 fn by_outputs<'a>(
@@ -110,10 +113,10 @@ fn by_outputs<'a>(
         );
         return Err(Failure::bad_input(text));
     }
-    let (seen, held_out, source) = match file {
+    let ([seen, chosen, judged], more, source) = match file {
         Some(file) => {
-            let [seen, held_out] = halves(file, &workload)?;
-            (seen, held_out, "held-out samples")
+            let parts = in_parts(file, &workload, asked.judging)?;
+            (parts, Some(More::Data), "held-out samples")
         }
         None => {
             let workload = &workload;
@@ -121,22 +124,26 @@ fn by_outputs<'a>(
                 "note: calibrated and judged on random inputs ({}); --data FILE.npz takes your own",
                 workload.drawn()
             );
-            let seed = asked.seed;
-            let draw = |from: u64| {
-                (0..u64::from(asked.batches))
-                    .map(|i| workload.inputs(seed + from + i))
-                    .collect::<Vec<_>>()
+            let draw = |part: u64| -> Batches {
+                let seed = asked.seed.wrapping_add(part * APART);
+                let batches = 0..u64::from(asked.batches);
+                batches.map(|i| workload.inputs(seed.wrapping_add(i))).collect()
             };
-            (draw(0), draw(HELD_OUT), "random inputs")
+            let more = match asked.batches {
+                MOST_BATCHES => More::OwnData,
+                _ => More::Batches,
+            };
+            ([draw(0), draw(1), draw(2)], Some(more), "random inputs")
         }
     };
-    let judge = |batches: &Vec<Vec<Tensor>>| {
-        Judge::by_outputs((backend, template), batches.clone()).map_err(refused)
-    };
+    let judge = |batches: Batches| Judge::by_outputs((backend, template), batches);
+    let [chooser, judge] = [chosen, judged.clone()].map(judge);
     Ok(Samples {
-        chooser: judge(&seen)?,
-        judge: judge(&held_out)?,
-        compared: held_out,
+        chooser,
+        least: judge.samples(),
+        judge,
+        more,
+        compared: judged,
         seen,
         draw: Box::new(move |seed| workload.inputs(seed)),
         source,
@@ -147,24 +154,34 @@ fn by_outputs<'a>(
 /// Inputs of a graph, call by call.
 type Batches = Vec<Vec<Tensor>>;
 
-/// The batches of a file: half of them to calibrate, half to judge.
-fn halves(file: &Path, workload: &Workload) -> Result<[Batches; 2], Failure> {
+/// The batches of a file: a quarter calibrates, a quarter chooses, and the others judge.
+fn in_parts(file: &Path, workload: &Workload, judging: Judging) -> Result<[Batches; 3], Failure> {
+    const PARTS: usize = 3;
     let tensors = formats::read(file).map_err(Failure::bad_input)?;
     let mut seen = batches(file, &tensors, workload)?;
-    if seen.len() < 2 {
+    if seen.len() < PARTS {
         let graph = &workload.graph;
         let first =
             graph.inputs().first().and_then(|port| graph.ty(port.value).sizes().first().copied());
         let text = format!(
-            "{}: expected at least {} samples, half of them to calibrate and half to judge, found \
-             fewer",
+            "{}: expected at least {} samples, of which a third calibrates, a third chooses and a \
+             third judges, found fewer: give more samples, or a smaller batch by --shape",
             file.display(),
-            2 * first.unwrap_or(1).max(1)
+            PARTS * first.unwrap_or(1).max(1)
         );
         return Err(Failure::bad_input(text));
     }
-    let held_out = seen.split_off(seen.len() / 2);
-    Ok([seen, held_out])
+    let quarter = (seen.len() / 4).max(1);
+    let judged = seen.split_off(2 * quarter);
+    let chosen = seen.split_off(quarter);
+    if judging == Judging::Few {
+        return Ok([seen, chosen, judged]);
+    }
+    let mut apart = Apart::of(&seen);
+    let held_out = [apart.batches("choose", chosen)?, apart.batches("judge", judged)?];
+    apart.told();
+    let [chosen, judged] = held_out;
+    Ok([seen, chosen, judged])
 }
 
 /// The whole batches that the tensors hold along their first axis.

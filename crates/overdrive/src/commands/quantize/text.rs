@@ -2,7 +2,9 @@
 //! cosine of its outputs an encoder, and labels a classifier that is given some.
 
 use super::chosen::refused;
-use super::judged::{Asked, Samples, judged_by_labels, of_parts};
+use super::judged::{
+    Asked, Judging, More, Samples, comparable, held_out, judged_by_labels, of_parts,
+};
 use crate::cli::MetricName;
 use crate::commands::texts;
 use crate::failure::Failure;
@@ -14,15 +16,18 @@ use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
 use overdrive::train::data::{Dataset, Parts, Split, Subset, Texts, open};
 use std::sync::Arc;
 
-/// Windows of held-out text that judge: every model judges twice, the float one and the quantized
-/// one.
-const JUDGED: u64 = 64;
+/// Windows of held-out text that choose, and that judge where a figure is wanted soon: every model
+/// judges twice, the float one and the quantized one.
+const FEW: u64 = 64;
 
-/// Labelled texts that judge, at most: a share of hits needs more of them.
-const JUDGED_LABELS: u64 = 1000;
+/// The same of labelled texts: a share of hits needs more of them.
+const FEW_LABELS: u64 = 1000;
 
 /// The text that is read unless the user names another.
 const DEFAULT: &str = "text";
+
+/// What judges, in words.
+const SOURCE: &str = "windows of held-out text";
 
 /// Samples of a text, in batches of the template's own size.
 pub(super) fn samples<'a>(
@@ -96,7 +101,7 @@ pub(super) fn gives_a_class(model: &Pretrained) -> bool {
     model.labels.as_ref().is_some_and(|labels| labels.problem == Problem::OneClass)
 }
 
-/// Labelled texts; a fifth of them judges.
+/// Labelled texts; a fifth of them judges, all or few.
 fn classifier<'a>(
     asked: Asked<'_>,
     (backend, template): (&'a dyn Backend, &'a Template),
@@ -107,13 +112,9 @@ fn classifier<'a>(
     let length = texts::Length::Exactly(template.dimensions["tokens"]);
     let of = texts::TextsSource { data, label: None, fold: 0 };
     let (parts, _) = texts::parts((model, tokenizer), of, length)?;
-    let few = |split| -> Arc<dyn Split> { Arc::new(Subset::evenly(split, JUDGED_LABELS)) };
-    let parts = Parts { validation: few(parts.validation), test: few(parts.test), ..parts };
-    judged_by_labels(asked, (backend, template), parts)
-}
-
-fn judged(split: &Arc<dyn Split>) -> Arc<dyn Split> {
-    Arc::new(Subset::evenly(Arc::clone(split), JUDGED))
+    let few = Arc::new(Subset::evenly(parts.validation, FEW_LABELS));
+    let parts = Parts { validation: few, ..parts };
+    judged_by_labels(asked, (backend, template), parts, FEW_LABELS)
 }
 
 fn decoder<'a>(
@@ -131,8 +132,7 @@ fn decoder<'a>(
             ));
         }
     };
-    let source = "windows of held-out text";
-    of_parts(asked, (backend, template), parts, (metric, source), judged)
+    of_parts(asked, (backend, template), parts, (metric, SOURCE, FEW))
 }
 
 fn encoder<'a>(
@@ -146,20 +146,26 @@ fn encoder<'a>(
         let found = calibration(split, batch, batches).map_err(refused)?;
         Ok(found.iter().map(|x| inputs_of(graph, around, &x[0])).collect())
     };
-    let whole = |split: &Arc<dyn Split>| (split.len().min(JUDGED) as usize / batch).max(1);
-    let seen = inputs(&parts.train, asked.batches as usize)?;
-    let compared = inputs(&parts.test, whole(&parts.test))?;
-    let judge = |batches: Vec<Vec<Tensor>>| {
-        Judge::by_outputs((backend, template), batches).map_err(refused)
+    let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
+    let [validation, test] = held_out(asked, &seen, parts, FEW)?;
+    let whole = |split: &Arc<dyn Split>| (split.len() as usize / batch).max(1);
+    let most = match asked.judging {
+        Judging::Few => FEW,
+        Judging::All => comparable(template)?,
     };
+    let at_most = |samples: u64| whole(&test).min((samples as usize / batch).max(1));
+    let (compared, judged) = (inputs(&test, at_most(FEW))?, inputs(&test, at_most(most))?);
+    let judge = |batches: Vec<Vec<Tensor>>| Judge::by_outputs((backend, template), batches);
     let timed = compared.clone();
     Ok(Samples {
-        seen,
-        chooser: judge(inputs(&parts.validation, whole(&parts.validation))?)?,
-        judge: judge(compared.clone())?,
+        seen: seen.iter().map(|x| inputs_of(graph, around, &x[0])).collect(),
+        chooser: judge(inputs(&validation, whole(&validation))?),
+        judge: judge(judged),
+        least: FEW,
+        more: Some(More::of(asked.data)).filter(|_| test.len() < most),
         compared,
         draw: Box::new(move |seed| timed[seed as usize % timed.len()].clone()),
-        source: "windows of held-out text",
+        source: SOURCE,
         parts: None,
     })
 }

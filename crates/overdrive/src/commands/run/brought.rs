@@ -5,7 +5,7 @@
 //! the reason, never a silent gap.
 
 use crate::cli::Run;
-use crate::commands::quantize::{Asked, Head, Samples, Subject, samples};
+use crate::commands::quantize::{Asked, Head, Judging, Samples, Subject, samples};
 use crate::failure::{Failure, unknown};
 use crate::model::Model;
 use crate::terminal::note;
@@ -101,7 +101,8 @@ impl Brought {
     ) -> Result<(), Failure> {
         let backend = context.device().backend;
         let (subject, data) = (&self.subject, arguments.data.as_deref());
-        let asked = Asked { data, metric: None, batches: BATCHES, seed: context.sampling.seed };
+        let (seed, judging) = (context.sampling.seed, Judging::Few);
+        let asked = Asked { data, metric: None, batches: BATCHES, seed, judging };
         let given: Samples<'_> = samples(asked, (backend, &subject.template), subject.published())?;
         let source = format!("{}: judged on {}", self.workload.key.name, given.source);
         results.notes.push(Note { study: "quantization".to_owned(), text: source });
