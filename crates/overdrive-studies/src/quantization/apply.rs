@@ -6,6 +6,7 @@
 
 use super::auto_round;
 use super::calibrate::calibrate;
+use super::going::{Going, to_the_end};
 use super::judge::bound;
 use super::streamed::outputs;
 use crate::Template;
@@ -26,8 +27,22 @@ use overdrive_passes::{
 pub fn apply(
     backend: &dyn Backend,
     template: &Template,
+    how: (Preparation, &Quantization),
+    batches: &[Vec<Tensor>],
+) -> Result<Quantized, Failure> {
+    apply_while(backend, template, how, batches, &to_the_end)
+}
+
+/// The same; whether it goes on is asked between blocks of GPTQ and steps of AutoRound.
+///
+/// # Errors
+/// As [`apply`], and when it does not go on.
+pub fn apply_while(
+    backend: &dyn Backend,
+    template: &Template,
     (preparation, quantization): (Preparation, &Quantization),
     batches: &[Vec<Tensor>],
+    going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
     let evidence = |graph: &Graph, statistics: &[_]| {
         calibrate(backend, &bound(template, graph)?, statistics, batches)
@@ -74,6 +89,7 @@ pub fn apply(
             (&prepared, &bound(template, &prepared)?),
             quantization,
             batches,
+            going,
         )?
     } else if repeats {
         let mut made = Quantized {
@@ -84,6 +100,7 @@ pub fn apply(
         };
         let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
         for block in found.chunk_by(|a, b| a.block() == b.block()) {
+            going()?;
             let names: Vec<&str> = block.iter().map(|layer| layer.name.as_str()).collect();
             let seen = evidence(&made.graph, &statistics)?;
             let next =

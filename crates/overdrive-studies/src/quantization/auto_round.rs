@@ -5,6 +5,7 @@
 //! is drawn. On the calibration samples, the outputs of no block err more than GPTQ leaves them.
 
 use super::calibrate::calibrate;
+use super::going::Going;
 use super::streamed::outputs;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, DType, Graph, GraphError, Init, Mode, State, Tensor, Tuning};
@@ -23,12 +24,14 @@ type Known = BTreeMap<String, Tensor>;
 /// The graph, quantized so; `whole` is the same, bound to the sizes of the batches.
 ///
 /// # Errors
-/// When there is no batch, a weight or an error is not finite, or the back end cannot run a graph.
+/// When there is no batch, a weight or an error is not finite, the back end cannot run a graph, or
+/// it does not go on.
 pub(super) fn rounded(
     backend: &dyn Backend,
     (graph, whole): (&Graph, &Graph),
     quantization: &Quantization,
     batches: &[Vec<Tensor>],
+    going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
     // A block alone does not tell that another block reads its weights too.
     let (mut found, unable) = layers(whole).map_err(failed)?;
@@ -46,6 +49,7 @@ pub(super) fn rounded(
         Quantized { graph: graph.clone(), layers: vec![], skipped: unable, simplified: vec![] };
     let mut begin: BTreeMap<String, Init> = BTreeMap::new();
     for block in &blocks {
+        going()?;
         let given = |known: &Known| -> Vec<Tensor> {
             block.inputs().iter().map(|port| known[&port.name].clone()).collect()
         };
@@ -58,7 +62,7 @@ pub(super) fn rounded(
         let descent = auto_round(block, &quantization, &evidence).map_err(failed)?;
         let next = match descent.is_empty() {
             true => descent.conclude(&BTreeMap::new()).map_err(failed)?,
-            false => descend(backend, &descent, (&seen, &targets))?,
+            false => descend(backend, &descent, (&seen, &targets), going)?,
         };
         let give = |known: &mut Vec<Known>, given: Vec<Vec<Tensor>>| {
             for (known, given) in known.iter_mut().zip(given) {
@@ -85,6 +89,7 @@ fn descend(
     backend: &dyn Backend,
     descent: &AutoRound,
     (seen, targets): (&[Vec<Tensor>], &[Vec<Tensor>]),
+    going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
     let graph = &descent.step;
     let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
@@ -112,6 +117,7 @@ fn descend(
     };
     let before = (0..seen.len()).map(|at| step(at, 0.0)).sum::<Result<f64, _>>()?;
     for done in 0..STEPS {
+        going()?;
         let left = 1.0 - done as f64 / STEPS as f64;
         step(done % seen.len(), left / STEPS as f64)?;
     }

@@ -2,10 +2,11 @@
 //! it, and only its weights are on the device.
 //!
 //! Time grows with the number of blocks, where to run all of the model for each grows with its
-//! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply`], codes apart
+//! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply_while`], codes apart
 //! where its blocks see other roundings.
 
-use super::apply::apply;
+use super::apply::apply_while;
+use super::going::Going;
 use super::judge::bound;
 use super::streamed::outputs;
 use crate::Template;
@@ -20,17 +21,17 @@ use std::collections::BTreeMap;
 /// Values that parts of a model give each other, by name.
 type Known = BTreeMap<String, Tensor>;
 
-/// The same as [`apply`], block by block. `done` is called after each block, with the number of all
-/// blocks.
+/// The same as [`apply_while`], block by block. `done` is called after each block, with the number
+/// of all blocks.
 ///
 /// # Errors
-/// As [`apply`].
+/// As [`apply_while`].
 pub fn apply_in_parts(
     backend: &dyn Backend,
     template: &Template,
     (preparation, quantization): (Preparation, &Quantization),
     batches: &[Vec<Tensor>],
-    done: &mut dyn FnMut(usize, usize),
+    (going, done): (&Going<'_>, &mut dyn FnMut(usize, usize)),
 ) -> Result<Quantized, Failure> {
     let whole = bound(template, &template.graph)?;
     // A part alone does not tell that another part reads its weights too.
@@ -64,7 +65,7 @@ pub fn apply_in_parts(
             config: None,
             ..template.clone()
         };
-        let next = apply(backend, &of_part, (preparation, &quantization), &seen)?;
+        let next = apply_while(backend, &of_part, (preparation, &quantization), &seen, going)?;
         // Nobody reads the outputs of the last part.
         if index + 1 < parts.len() {
             for (known, given) in known.iter_mut().zip(outputs(backend, &next.graph, &seen)?) {

@@ -5,7 +5,7 @@
 use super::batches::calibration;
 use super::fitting::failure;
 use super::judge::bound;
-use super::{apply, trained_as_long, tune};
+use super::{apply, to_the_end, trained_as_long, tune};
 use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_formats::Tensors;
@@ -92,7 +92,8 @@ impl Task {
         if !mode.is_trained() {
             return apply(backend, &self.template, (mode.preparation, &quantization), &self.seen);
         }
-        tune((backend, &self.template), &quantization, &self.seen, (&self.parts, &self.tuning()))
+        let learnt = (&self.parts, &self.tuning());
+        tune((backend, &self.template), &quantization, &self.seen, learnt, &to_the_end)
     }
 
     /// The float model after the further training of the modes that learn; trained once.
@@ -103,7 +104,8 @@ impl Task {
         if let Some(known) = self.trained_as_long.get() {
             return Ok(known);
         }
-        let graph = trained_as_long((backend, &self.template), (&self.parts, &self.tuning()))?;
+        let graph =
+            trained_as_long((backend, &self.template), (&self.parts, &self.tuning()), &to_the_end)?;
         Ok(self.trained_as_long.get_or_init(|| graph))
     }
 

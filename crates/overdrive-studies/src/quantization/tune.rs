@@ -3,6 +3,7 @@
 
 use super::calibrate::calibrate;
 use super::fitting::failure;
+use super::going::{Asks, Going};
 use super::judge::bound;
 use crate::Template;
 use overdrive_bench::failure::Failure;
@@ -17,18 +18,22 @@ use std::collections::BTreeMap;
 /// samples of `parts` are not looked at.
 ///
 /// # Errors
-/// When weights are not finite, samples do not fit the model, or the back end cannot train it.
+/// When weights are not finite, samples do not fit the model, the back end cannot train it, or it
+/// does not go on after a step.
 pub fn tune(
     (backend, template): (&dyn Backend, &Template),
     quantization: &Quantization,
     batches: &[Vec<Tensor>],
     (parts, recipe): (&Parts, &Recipe),
+    going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
     let bound = bound(template, &template.graph)?;
     let evidence = calibrate(backend, &bound, &quantization.statistics(), batches)?;
     let model = learning(template, recipe)?;
     let run = Fit::anew((backend, &model), recipe, parts);
-    let tuned = quantize_aware(&run, quantization, &evidence, &mut ()).map_err(failure)?;
+    let mut asks = Asks::of(going);
+    let tuned = quantize_aware(&run, quantization, &evidence, &mut asks).map_err(failure)?;
+    asks.answer()?;
     match model.is_bound() {
         true => unbound(template, tuned.quantized),
         false => Ok(tuned.quantized),
@@ -39,13 +44,17 @@ pub fn tune(
 /// same samples. Without it the gain of further training would hide the loss of quantization.
 ///
 /// # Errors
-/// When samples do not fit the model, or the back end cannot train it.
+/// When samples do not fit the model, the back end cannot train it, or it does not go on after a
+/// step.
 pub fn trained_as_long(
     (backend, template): (&dyn Backend, &Template),
     (parts, recipe): (&Parts, &Recipe),
+    going: &Going<'_>,
 ) -> Result<Graph, Failure> {
     let model = learning(template, recipe)?;
-    let fitted = fit(&Fit::anew((backend, &model), recipe, parts), &mut ()).map_err(failure)?;
+    let mut asks = Asks::of(going);
+    let fitted = fit(&Fit::anew((backend, &model), recipe, parts), &mut asks).map_err(failure)?;
+    asks.answer()?;
     let learnt = |name: &str| Init::Value(fitted.parameters[name].clone());
     Ok(template.graph.clone().with_initial_values(|name, _| learnt(name)))
 }

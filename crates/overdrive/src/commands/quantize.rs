@@ -44,7 +44,7 @@ use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
 use overdrive::studies::pretrained::ModelTask;
 use overdrive::studies::quantization::{
-    Conditions, Footprint, Rival, agreement, latency, latency_of_blocks, same_class,
+    Conditions, Footprint, Rival, agreement, latency, latency_of_blocks, same_class, to_the_end,
 };
 use overdrive::studies::{Peer, Progress};
 use overdrive_process::Stop;
@@ -83,7 +83,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let quantization = with_group(mode.quantization(), arguments.group);
         let quantization = subject.quantization(quantization);
         let recipe = recipe(&subject, (arguments.steps, arguments.machine.seed));
-        in_mode((backend, &subject), &samples, (mode, quantization), &recipe)?
+        in_mode((backend, &subject), &samples, (mode, quantization), &recipe, &to_the_end)?
     };
     let chosen = match export {
         Some(format) => int4::exported(format, &subject, chosen)?,

@@ -136,6 +136,10 @@ impl<'a> OwnMachine<'a> {
     }
 
     fn make(&self, form: &Form) -> Result<Chosen, Halt> {
+        let going = || match self.stop.is_requested() {
+            true => Err(Unable::skipped("the search was stopped")),
+            false => Ok(()),
+        };
         if form.layers.is_empty() {
             let mode = QuantizationMode::find(&form.name).expect("rungs are modes");
             let quantization = self.subject.quantization(mode.quantization());
@@ -144,12 +148,13 @@ impl<'a> OwnMachine<'a> {
                 self.samples,
                 (mode, quantization),
                 &self.recipe,
+                &going,
             )
             .map_err(|failure| self.halted(&failure.to_string()));
         }
         let quantization = self.mixed(form)?;
         let how = (Preparation::None, &quantization);
-        let made = self.subject.apply(self.backend, how, &self.samples.seen);
+        let made = self.subject.apply(self.backend, how, &self.samples.seen, &going);
         let made = made.map_err(|unable| self.halt(&unable))?;
         Ok(Chosen { name: form.said(), quantization, made, trained_as_long: None })
     }

@@ -7,24 +7,26 @@ use super::subject::Subject;
 use crate::failure::Failure;
 use overdrive::ir::Backend;
 use overdrive::passes::{Quantization, QuantizationMode};
-use overdrive::studies::quantization::{trained_as_long, tune};
+use overdrive::studies::quantization::{Going, trained_as_long, tune};
 use overdrive::train::{Recipe, tuning_of, tuning_of_published};
 
-/// The model with all layers in one mode.
+/// The model with all layers in one mode, made while it goes on.
 pub(in crate::commands) fn in_mode(
     (backend, subject): (&dyn Backend, &Subject),
     samples: &Samples<'_>,
     (mode, quantization): (&QuantizationMode, Quantization),
     recipe: &Recipe,
+    going: &Going<'_>,
 ) -> Result<Chosen, Failure> {
     let template = &subject.template;
     let how = (mode.preparation, &quantization);
     let (made, trained_as_long) = match (mode.is_trained(), &samples.parts) {
-        (false, _) => (subject.apply(backend, how, &samples.seen).map_err(refused)?, None),
+        (false, _) => (subject.apply(backend, how, &samples.seen, going).map_err(refused)?, None),
         (true, Some(parts)) => {
             let (model, learnt) = ((backend, template), (parts, recipe));
-            let mut made = tune(model, &quantization, &samples.seen, learnt).map_err(refused)?;
-            let mut float = trained_as_long(model, learnt).map_err(refused)?;
+            let mut made =
+                tune(model, &quantization, &samples.seen, learnt, going).map_err(refused)?;
+            let mut float = trained_as_long(model, learnt, going).map_err(refused)?;
             if let Some(model) = subject.published() {
                 made.graph = rounded(model, made.graph);
                 float = rounded(model, float);

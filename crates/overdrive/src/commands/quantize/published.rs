@@ -11,7 +11,7 @@ use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
 use overdrive::passes::{LayerKind, Preparation, Quantization, Quantized, layers};
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::{Coding, Pretrained};
-use overdrive::studies::quantization::apply_in_parts;
+use overdrive::studies::quantization::{Going, apply_in_parts};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -101,8 +101,11 @@ pub(super) fn apply(
     (backend, template): (&dyn Backend, &Template),
     how: (Preparation, &Quantization),
     seen: &[Vec<Tensor>],
+    going: &Going<'_>,
 ) -> Result<Quantized, Unable> {
-    progress::over("quantized blocks", |done| apply_in_parts(backend, template, how, seen, done))
+    progress::over("quantized blocks", |done| {
+        apply_in_parts(backend, template, how, seen, (going, done))
+    })
 }
 
 /// Writes the folder.

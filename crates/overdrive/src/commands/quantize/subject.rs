@@ -9,7 +9,7 @@ use overdrive::ir::{Backend, Tensor};
 use overdrive::passes::{Additions, Preparation, Quantization, Quantized};
 use overdrive::studies::Template;
 use overdrive::studies::pretrained::Pretrained;
-use overdrive::studies::quantization::apply;
+use overdrive::studies::quantization::{Going, apply_while};
 use std::collections::BTreeMap;
 
 /// The model.
@@ -69,16 +69,17 @@ impl Subject {
         }
     }
 
-    /// The model in a mode that needs no training.
+    /// The model in a mode that needs no training, made while it goes on.
     pub(in crate::commands) fn apply(
         &self,
         backend: &dyn Backend,
         how: (Preparation, &Quantization),
         seen: &[Vec<Tensor>],
+        going: &Going<'_>,
     ) -> Result<Quantized, Unable> {
         match self.published() {
-            Some(_) => published::apply((backend, &self.template), how, seen),
-            None => apply(backend, &self.template, how, seen),
+            Some(_) => published::apply((backend, &self.template), how, seen, going),
+            None => apply_while(backend, &self.template, how, seen, going),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::text;
 use overdrive::bench::results::{Note, Results};
 use overdrive::passes::QuantizationMode;
 use overdrive::studies::pretrained::{Coding, ModelTask, Pretrained};
-use overdrive::studies::quantization::{Brought as Quantizable, brought};
+use overdrive::studies::quantization::{Brought as Quantizable, brought, to_the_end};
 use overdrive::studies::{Context, Workload, compilation, decoding};
 use overdrive_foreign::OriginalFile;
 use serde_json::json;
@@ -108,7 +108,8 @@ impl Brought {
         results.notes.push(Note { study: "quantization".to_owned(), text: source });
         let make = |mode: &overdrive::passes::QuantizationMode| {
             let quantization = subject.quantization(mode.quantization());
-            subject.apply(backend, (mode.preparation, &quantization), &given.seen)
+            let how = (mode.preparation, &quantization);
+            subject.apply(backend, how, &given.seen, &to_the_end)
         };
         let quantizable = Quantizable {
             workload: &self.workload,
@@ -147,7 +148,7 @@ impl Brought {
     ) -> Option<Pretrained> {
         let quantization = self.subject.quantization(mode.quantization());
         let how = (mode.preparation, &quantization);
-        let made = self.subject.apply(context.device().backend, how, &[]).ok()?;
+        let made = self.subject.apply(context.device().backend, how, &[], &to_the_end).ok()?;
         Some(model.with_codes(&made.graph, Coding::of(mode.name, &made, json!(null))))
     }
 }
