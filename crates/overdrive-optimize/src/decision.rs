@@ -18,6 +18,8 @@ pub enum Outcome {
     NoneWithin,
     /// A better form may keep the limit; the samples do not decide.
     Undecided,
+    /// No form can be had here: each has its reason.
+    AllDeclined,
     /// It ended before anything was judged.
     Unfinished,
 }
@@ -48,6 +50,17 @@ pub enum Fate {
     NotReached,
 }
 
+/// A mix by the sum of its parts, before it was measured as a whole.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Its time over that of the float model, if times of all its layers are known.
+    pub time: Option<f64>,
+    /// Bytes of its parameters, if those of all its layers are known.
+    pub bytes: Option<u64>,
+    /// Its loss, in the metric's unit of loss.
+    pub lost: f64,
+}
+
 /// A form that was tried, with all that is known of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Tried {
@@ -65,6 +78,9 @@ pub struct Tried {
     pub peak_bytes: Option<u64>,
     /// Bytes of its parameters.
     pub bytes: Option<u64>,
+    /// For a mix: what its parts add up to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Predicted>,
     /// Its loss on the samples that choose.
     pub chosen_by: Option<Judgement>,
     /// The verdict of the samples that are looked at once.
@@ -83,6 +99,7 @@ impl Tried {
             time_ns: None,
             peak_bytes: None,
             bytes: None,
+            predicted: None,
             chosen_by: None,
             judged: None,
             on_front: false,

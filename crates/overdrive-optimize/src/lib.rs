@@ -6,12 +6,15 @@
 //! is a function of the record, so that it can be repeated without the machine.
 
 mod asked;
+mod best_first;
 mod decision;
+mod ending;
 mod form;
 mod gate;
 mod machine;
 mod mix;
 mod paired;
+mod place;
 mod ranking;
 mod record;
 mod search;
@@ -20,10 +23,11 @@ mod solver;
 mod times;
 
 pub use asked::{Asked, Effort, Target};
-pub use decision::{Decision, Fate, Outcome, Tried};
+pub use best_first::best_first;
+pub use decision::{Decision, Fate, Outcome, Predicted, Tried};
 pub use form::{Form, LayerFacts, Rung};
 pub use gate::{FEWEST, Gate, Judgement, Verdict};
-pub use machine::{Block, Care, Halt, Machine, Part, Parts, TimedForms};
+pub use machine::{Block, Care, Halt, Machine, Part, Parts, Stage, TimedForms};
 pub use paired::Flips;
 pub use record::{Asking, Kept, Record};
 pub use search::search;

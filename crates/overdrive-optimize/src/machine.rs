@@ -36,6 +36,19 @@ pub enum Care {
     Deciding,
 }
 
+/// What a search is doing.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// It times formats.
+    Timing,
+    /// It judges forms where they are chosen.
+    Choosing,
+    /// It makes mixes.
+    Mixing,
+    /// It times and judges the last forms.
+    Judging,
+}
+
 /// Forms timed in alternation, the float model first.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TimedForms {
@@ -89,6 +102,9 @@ impl Parts {
 pub trait Machine {
     /// The modes that may be tried, cheapest method first within a format.
     fn rungs(&mut self) -> Vec<Rung>;
+
+    /// The search comes to this place of so many in a stage. Later calls belong to it.
+    fn begins(&mut self, _stage: Stage, _place: [usize; 2]) {}
 
     /// Times forms in alternation, in their order. A session that decides may have more behind
     /// them: the float model in other engines.

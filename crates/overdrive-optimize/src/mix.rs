@@ -1,6 +1,7 @@
 //! Mixes of modes: what parts cost, brought to what wholes were measured to cost, and solved.
 
 use crate::asked::{Asked, Target};
+use crate::decision::{Predicted, Tried};
 use crate::machine::Parts;
 use crate::solver::{Choice, cheapest};
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ pub(crate) struct Mixing<'a> {
     groups: Vec<&'a str>,
     /// Modes by the index of a choice; float is the first.
     modes: Vec<&'a str>,
+    /// For each mode, what its saved time and its loss are multiplied with.
+    factors: Vec<[f64; 2]>,
     choices: Vec<Vec<Choice>>,
 }
 
@@ -30,8 +33,9 @@ impl<'a> Mixing<'a> {
     ) -> Self {
         let modes: Vec<&str> =
             [FLOAT].into_iter().chain(modes.iter().map(String::as_str)).collect();
-        let mut mixing = Self { parts, groups: parts.groups(), modes, choices: Vec::new() };
-        let factors: Vec<[f64; 2]> = mixing
+        let (groups, factors) = (parts.groups(), Vec::new());
+        let mut mixing = Self { parts, groups, modes, factors, choices: Vec::new() };
+        mixing.factors = mixing
             .modes
             .iter()
             .map(|&mode| {
@@ -57,7 +61,7 @@ impl<'a> Mixing<'a> {
                 let of = |(mode, factors): (&&str, &[f64; 2])| {
                     mixing.choice((group, mode), *factors, asked.target)
                 };
-                mixing.modes.iter().zip(&factors).map(of).collect()
+                mixing.modes.iter().zip(&mixing.factors).map(of).collect()
             })
             .collect();
         mixing
@@ -75,6 +79,28 @@ impl<'a> Mixing<'a> {
         };
         let layers = self.parts.layers.iter();
         Some(layers.filter_map(|l| Some((l.name.clone(), mode(&l.group)?))).collect())
+    }
+
+    /// What the parts of a mix add up to, beside the float model as it was measured.
+    pub(crate) fn predicted(&self, layers: &BTreeMap<String, String>, float: &Tried) -> Predicted {
+        let (mut saved_ns, mut saved_bytes, mut lost) = (Some(0.0), Some(0i128), 0.0);
+        for &group in &self.groups {
+            let of_group = || self.parts.layers.iter().filter(|layer| layer.group == group);
+            let Some(mode) = of_group().find_map(|layer| layers.get(&layer.name)) else { continue };
+            let known = self.modes.iter().position(|known| known == mode);
+            let [of_time, of_loss] = known.map_or([1.0; 2], |at| self.factors[at]);
+            let ns = self.saved_ns(group, mode);
+            saved_ns = saved_ns.zip(ns).map(|(sum, ns)| sum + of_time * ns);
+            let bytes = self.parts.bytes.get(group).and_then(|modes| modes.get(mode));
+            let before: u64 = of_group().map(|layer| layer.float_bytes).sum();
+            saved_bytes = saved_bytes
+                .zip(bytes)
+                .map(|(sum, &bytes)| sum + i128::from(before) - i128::from(bytes));
+            lost += self.lost(group, mode).map_or(0.0, |lost| lost.max(0.0) * of_loss);
+        }
+        let time = saved_ns.zip(float.time_ns).map(|(saved, float)| 1.0 - saved / float);
+        let bytes = saved_bytes.zip(float.bytes).map(|(saved, float)| i128::from(float) - saved);
+        Predicted { time, bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()), lost }
     }
 
     /// Whether all layers have one mode: such a form was tried before.

@@ -24,7 +24,8 @@ impl Ranking<'_> {
     /// The better form first, of equal ones the one that loses less; what was not measured comes
     /// last.
     pub(crate) fn order(&self, a: usize, b: usize) -> Ordering {
-        let by = |at: usize| [self.cost(at), self.tried[at].lost()].map(|x| x.unwrap_or(f64::INFINITY));
+        let by =
+            |at: usize| [self.cost(at), self.tried[at].lost()].map(|x| x.unwrap_or(f64::INFINITY));
         let ([cost, lost], [of_other, lost_by_other]) = (by(a), by(b));
         cost.total_cmp(&of_other).then(lost.total_cmp(&lost_by_other))
     }

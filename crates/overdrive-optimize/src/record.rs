@@ -3,7 +3,7 @@
 //! Invariant: a decision is a function of the record alone. So an interrupted search continues from
 //! it, and a decision can be repeated from it, bit for bit, without a machine.
 
-use crate::machine::{Care, Halt, Machine, Part, Parts, TimedForms};
+use crate::machine::{Care, Halt, Machine, Part, Parts, Stage, TimedForms};
 use crate::{Form, Rung};
 use overdrive_studies::quantization::Scores;
 use serde::{Deserialize, Serialize};
@@ -80,11 +80,25 @@ impl<'a> Asking<'a> {
         &self.record
     }
 
+    /// The rungs that the machine has now, since a higher effort has more than the record. Those of
+    /// the record stay behind them: its sessions name them.
     pub(crate) fn rungs(&mut self) -> Vec<Rung> {
-        if let (true, Some(machine)) = (self.record.rungs.is_empty(), &mut self.machine) {
-            self.record.rungs = machine.rungs();
+        if let Some(machine) = &mut self.machine {
+            let mut rungs = machine.rungs();
+            let before = std::mem::take(&mut self.record.rungs);
+            let is_new = |rung: &Rung| rungs.iter().all(|known| known.mode != rung.mode);
+            let left: Vec<Rung> = before.into_iter().filter(is_new).collect();
+            rungs.extend(left);
+            self.record.rungs = rungs;
         }
         self.record.rungs.clone()
+    }
+
+    /// Tells the machine how far the search is.
+    pub(crate) fn begins(&mut self, stage: Stage, place: [usize; 2]) {
+        if let Some(machine) = &mut self.machine {
+            machine.begins(stage, place);
+        }
     }
 
     /// The session of exactly these forms, and of other engines behind them.

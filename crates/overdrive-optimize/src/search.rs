@@ -3,9 +3,11 @@
 
 use crate::asked::{Asked, Effort, FINALISTS};
 use crate::decision::{Decision, Fate, Outcome, Tried, mark_front};
+use crate::ending::{best_so_far, lost, without_pass};
 use crate::gate::Verdict;
-use crate::machine::{Care, Halt, Part, TimedForms};
+use crate::machine::{Care, Halt, Part, Stage, TimedForms};
 use crate::mix::Mixing;
+use crate::place::in_choosing;
 use crate::ranking::Ranking;
 use crate::record::Asking;
 use crate::{Form, Rung};
@@ -25,7 +27,7 @@ pub fn search(asking: &mut Asking<'_>, asked: &Asked) -> Decision {
         Ok(found) => found,
         Err(_) => {
             search.whole = false;
-            search.best_so_far()
+            best_so_far(&search.ranking())
         }
     };
     search.finish(outcome, form)
@@ -56,7 +58,10 @@ impl Search<'_, '_> {
         for rung in &rungs {
             self.tried.push(Tried::new(Form::of(&rung.mode), &rung.format, Fate::NotReached));
         }
-        let timed = formats.iter().try_for_each(|format| self.time_format(format));
+        let timed = formats.iter().enumerate().try_for_each(|(at, format)| {
+            self.asking.begins(Stage::Timing, [at + 1, formats.len()]);
+            self.time_format(format)
+        });
         self.in_time(timed)?;
         let chosen = self.choose(&formats);
         self.in_time(chosen)?;
@@ -167,6 +172,9 @@ impl Search<'_, '_> {
     /// Looks at a form where forms are chosen; whether it keeps the limit there.
     fn keeps(&mut self, at: usize) -> Result<bool, Halt> {
         let form = self.tried[at].form.clone();
+        if form.layers.is_empty() {
+            self.asking.begins(Stage::Choosing, in_choosing(&self.tried));
+        }
         let float = self.asking.scores(&Form::float(), Part::Choosing)?;
         self.tried[0].chosen_by =
             Some(self.asked.screen().judge(self.asked.metric, &float, &float));
@@ -217,9 +225,12 @@ impl Search<'_, '_> {
                 continue;
             }
             seen.push(layers.clone());
+            self.asking.begins(Stage::Mixing, [number, MIXES]);
+            let predicted = Some(mixing.predicted(&layers, &self.tried[0]));
             let form = Form::mix(number, layers);
             self.asking.mix(&form);
-            self.tried.push(Tried::new(form.clone(), "", Fate::NotReached));
+            let tried = Tried::new(form.clone(), "", Fate::NotReached);
+            self.tried.push(Tried { predicted, ..tried });
             let at = self.tried.len() - 1;
             let (session, bytes) = match self.timed_alone(&form) {
                 Ok(found) => found,
@@ -277,17 +288,19 @@ impl Search<'_, '_> {
             if finalists.is_empty() {
                 match verdicts > 0 && self.look_at_beaten()? {
                     true => continue,
-                    false => return Ok(self.without_pass()),
+                    false => return Ok(without_pass(&self.ranking())),
                 }
             }
             self.time_finalists(&finalists)?;
             finalists.sort_by(|&a, &b| self.ranking().order(a, b));
-            for at in finalists {
+            let all = finalists.len();
+            for (nth, at) in finalists.into_iter().enumerate() {
                 if !self.ranking().is_better(at) {
                     self.tried[at].fate = Fate::NoBetterThanFloat;
                     continue;
                 }
                 verdicts -= 1;
+                self.asking.begins(Stage::Judging, [nth + 1, all]);
                 if self.passes(at)? {
                     self.tried[at].fate = Fate::Taken;
                     return Ok((Outcome::Taken, Some(self.tried[at].form.clone())));
@@ -346,6 +359,7 @@ impl Search<'_, '_> {
 
     /// Times all remaining forms in one long session. If that fails, their earlier times stay.
     fn time_finalists(&mut self, finalists: &[usize]) -> Result<(), Halt> {
+        self.asking.begins(Stage::Judging, [0, finalists.len()]);
         let mut forms = vec![Form::float()];
         forms.extend(finalists.iter().map(|&at| self.tried[at].form.clone()));
         let session = match self.asking.time(&forms, Care::Deciding) {
@@ -365,34 +379,6 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// No form passed, or none is better than float.
-    fn without_pass(&self) -> (Outcome, Option<Form>) {
-        let is_undecided = |at: &usize| self.tried[*at].fate == Fate::Judged(Verdict::Undecided);
-        let undecided = (0..self.tried.len()).filter(is_undecided);
-        if let Some(best) = undecided.min_by(|&a, &b| self.ranking().order(a, b)) {
-            return (Outcome::Undecided, Some(self.tried[best].form.clone()));
-        }
-        let loses = |tried: &&Tried| {
-            matches!(tried.fate, Fate::LosesTooMuch | Fate::Judged(Verdict::Fail))
-        };
-        let nearest = self.tried.iter().filter(loses);
-        let nearest = nearest.min_by(|a, b| lost(a).total_cmp(&lost(b)));
-        let may_be_better =
-            |at: usize| self.tried[at].fate == Fate::NotReached && !self.ranking().is_no_better(at);
-        match nearest {
-            Some(nearest) => (Outcome::NoneWithin, Some(nearest.form.clone())),
-            None if (0..self.tried.len()).any(may_be_better) => (Outcome::Undecided, None),
-            None => (Outcome::KeepFloat, Some(Form::float())),
-        }
-    }
-
-    /// The result of an interrupted search: it takes nothing that was not judged.
-    fn best_so_far(&self) -> (Outcome, Option<Form>) {
-        let kept = (0..self.tried.len()).filter(|&at| self.tried[at].fate == Fate::Kept);
-        let best = kept.min_by(|&a, &b| self.ranking().order(a, b));
-        (Outcome::Unfinished, best.map(|at| self.tried[at].form.clone()))
-    }
-
     fn finish(mut self, outcome: Outcome, form: Option<Form>) -> Decision {
         mark_front(&mut self.tried);
         let Self { tried, samples, samples_to_pass, whole, .. } = self;
@@ -408,9 +394,4 @@ impl Search<'_, '_> {
     fn ranking(&self) -> Ranking<'_> {
         Ranking { target: self.asked.target, tried: &self.tried }
     }
-}
-
-/// The loss that is known of a form; of one of which nothing is known, the largest.
-pub(crate) fn lost(tried: &Tried) -> f64 {
-    tried.lost().unwrap_or(f64::INFINITY)
 }

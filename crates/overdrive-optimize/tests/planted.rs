@@ -5,7 +5,7 @@
 
 use overdrive_optimize::{
     Asked, Asking, Block, Care, Effort, Fate, Form, Halt, LayerFacts, Machine, Outcome, Part,
-    Parts, Record, Rung, Target, TimedForms, Verdict, search,
+    Parts, Record, Rung, Stage, Target, TimedForms, Verdict, best_first, search,
 };
 use overdrive_studies::quantization::{Metric, Scores};
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ struct PlantedMachine {
     layers: Vec<(&'static str, f64, f64)>,
     asked: usize,
     stops_after: usize,
+    /// Every place that the search came to.
+    places: Vec<(Stage, [usize; 2])>,
 }
 
 fn planted(modes: &[(&'static str, &'static str, f64, u64, f64)]) -> PlantedMachine {
@@ -45,6 +47,7 @@ fn planted(modes: &[(&'static str, &'static str, f64, u64, f64)]) -> PlantedMach
         layers: Vec::new(),
         asked: 0,
         stops_after: usize::MAX,
+        places: Vec::new(),
     }
 }
 
@@ -79,6 +82,10 @@ impl Machine for PlantedMachine {
             mixes: !self.layers.is_empty(),
         };
         self.modes.iter().map(of).collect()
+    }
+
+    fn begins(&mut self, stage: Stage, place: [usize; 2]) {
+        self.places.push((stage, place));
     }
 
     fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
@@ -143,9 +150,14 @@ impl Machine for PlantedMachine {
             layers: layers.collect(),
             times_ns: names().zip(times).collect(),
             lost: names().zip(lost).collect(),
-            bytes: BTreeMap::new(),
+            bytes: names().zip(self.layers.iter().map(|_| halves(modes))).collect(),
         })
     }
+}
+
+/// Every mode has half of a layer's hundred bytes.
+fn halves(modes: &[String]) -> BTreeMap<String, u64> {
+    modes.iter().map(|mode| (mode.clone(), 50)).collect()
 }
 
 const ASKED: Asked = Asked {
@@ -282,6 +294,62 @@ fn a_mix_gets_the_time_without_the_loss() {
     let found: Vec<_> = taken.form.layers.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
     assert_eq!(found, expected);
     assert!(taken.time.unwrap()[2] < 0.7);
+    // Its parts add up: nine tenths of the time at 0.4 and the rest at 0.7, without a loss.
+    let predicted = taken.predicted.unwrap();
+    assert!((predicted.time.unwrap() - 0.43).abs() < 0.02, "{predicted:?}");
+    assert!(predicted.lost.abs() < 0.3, "{predicted:?}");
+    assert_eq!(predicted.bytes, Some(400 - 2 * 50));
+    assert_eq!(decision.of("int8").unwrap().predicted, None);
+}
+
+#[test]
+fn the_search_says_how_far_it_is() {
+    let mut machine = planted(&[
+        ("int8", "int8", 0.6, 100, 0.0),
+        ("int4-rtn", "int4", 0.4, 50, 3.0),
+        ("int4-gptq", "int4", 0.4, 50, 0.0),
+    ]);
+    decide(&mut machine);
+    let expected = [
+        (Stage::Timing, [1, 2]),
+        (Stage::Timing, [2, 2]),
+        (Stage::Choosing, [1, 3]),
+        (Stage::Choosing, [2, 3]),
+        (Stage::Judging, [0, 1]),
+        (Stage::Judging, [1, 1]),
+    ];
+    assert_eq!(machine.places, expected, "int8 is beaten, and is not judged");
+}
+
+#[test]
+fn the_matrix_has_the_best_form_first() {
+    let mut machine = planted(&[
+        ("slow", "slow", 1.3, 60, 0.0),
+        ("int4-rtn", "int4", 0.4, 50, 3.0),
+        ("int4-gptq", "int4", 0.4, 50, 0.0),
+        ("int8", "int8", 0.6, 100, 0.0),
+    ]);
+    let decision = decide(&mut machine);
+    let order: Vec<&str> =
+        best_first(&decision, ASKED.target).iter().map(|one| one.form.name.as_str()).collect();
+    assert_eq!(order, ["int4-gptq", "int8", "float", "slow", "int4-rtn"]);
+}
+
+#[test]
+fn a_higher_effort_takes_in_its_modes_and_measures_nothing_again() {
+    let few = [("int8", "int8", 0.7, 100, 0.0), ("int4-rtn", "int4", 0.4, 50, 3.0)];
+    let more = [few[0], few[1], ("int4-autoround", "int4", 0.4, 50, 0.0)];
+    let mut record = Record::default();
+    let mut keep = |kept: &Record| record = kept.clone();
+    search(&mut Asking::of(&mut planted(&few), Record::default(), &mut keep), &ASKED);
+    let (mut machine, mut keep) = (planted(&more), |_: &Record| {});
+    let mut asking = Asking::of(&mut machine, record.clone(), &mut keep);
+    let asked = Asked { effort: Effort::High, ..ASKED };
+    let decision = search(&mut asking, &asked);
+    assert_eq!(decision.form, Some(Form::of("int4-autoround")));
+    let known = asking.record().sessions.iter();
+    let screened = known.filter(|session| session.care == Care::Screening).count();
+    assert_eq!(screened, 2, "both formats were timed before");
 }
 
 #[test]
@@ -333,6 +401,35 @@ fn a_search_goes_on_from_where_it_was_stopped_and_repeats_bit_for_bit() {
     let mut keep = |_: &Record| {};
     let decision = search(&mut Asking::again(slower, &mut keep), &ASKED);
     assert_eq!(decision.outcome, Outcome::KeepFloat);
+}
+
+#[test]
+fn a_machine_on_which_nothing_fits_is_no_reason_to_keep_float() {
+    struct Small(PlantedMachine);
+    impl Machine for Small {
+        fn rungs(&mut self) -> Vec<Rung> {
+            self.0.rungs()
+        }
+        fn time(&mut self, _: &[Form], _: Care) -> Result<TimedForms, Halt> {
+            Err(Halt::Declined("the plan needs 900 bytes, there are 500".to_owned()))
+        }
+        fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
+            self.0.scores(form, part)
+        }
+        fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
+            self.0.bytes(form)
+        }
+        fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt> {
+            self.0.parts(modes)
+        }
+    }
+    let mut machine =
+        Small(planted(&[("int8", "int8", 0.5, 100, 0.0), ("int4-rtn", "int4", 0.4, 50, 0.0)]));
+    let mut keep = |_: &Record| {};
+    let mut asking = Asking::of(&mut machine, Record::default(), &mut keep);
+    let decision = search(&mut asking, &ASKED);
+    assert_eq!((decision.outcome, decision.form), (Outcome::AllDeclined, None));
+    assert_eq!(asking.record().bytes["int4-rtn"], 50, "what would fit is known");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two lines of a log.
@@ -15,6 +16,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// A stage that took less is not told.
 const TOLD_S: f64 = 0.05;
+
+/// Whether a spinner has the line of the terminal. A bar drawn beside it would be a second line.
+static SPINS: AtomicBool = AtomicBool::new(false);
 
 /// How a bar looks: on a terminal, and as a line of a log.
 pub(crate) struct Looks {
@@ -65,7 +69,7 @@ pub(crate) fn left(elapsed: Duration, done: u64, all: Option<u64>) -> String {
 
 /// Runs work that tells how far it is, under a bar over these things.
 pub(crate) fn over<T>(things: &str, work: impl FnOnce(&mut dyn FnMut(usize, usize)) -> T) -> T {
-    let bar = bar(things);
+    let bar = if SPINS.load(Ordering::Relaxed) { ProgressBar::hidden() } else { bar(things) };
     let made = work(&mut |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
@@ -90,7 +94,18 @@ impl Spinner {
             in_log: "{elapsed_precise} {prefix}{msg}",
         };
         let bar = seen(ProgressBar::new(parts as u64), &looks);
+        SPINS.store(io::stderr().is_terminal(), Ordering::Relaxed);
         Self { bar, ..Self::silent() }
+    }
+
+    /// One of a single part; silent unless it is on a terminal. Lines in a log are told otherwise.
+    pub(crate) fn on_terminal() -> Self {
+        if io::stderr().is_terminal() { Self::over(1) } else { Self::silent() }
+    }
+
+    /// Shows this text alone.
+    pub(crate) fn show(&self, text: String) {
+        self.bar.set_message(text);
     }
 
     /// One that nobody sees.
@@ -128,6 +143,7 @@ impl Spinner {
     pub(crate) fn finish(&self) {
         self.end_stage();
         self.bar.finish_and_clear();
+        SPINS.store(false, Ordering::Relaxed);
     }
 }
 

@@ -39,8 +39,8 @@ struct PictureView<'a> {
     svg: minijinja::Value,
 }
 
-/// The page; `lead` is what a reader should know first.
-pub fn paper(title: &str, lead: &[String], parts: &[Part]) -> String {
+/// The page. `measured_on` stands below its title; `lead` is what a reader should know first.
+pub fn paper((title, measured_on): (&str, &str), lead: &[String], parts: &[Part]) -> String {
     let mut environment = Environment::new();
     environment.add_filter("names", names);
     environment
@@ -66,6 +66,7 @@ pub fn paper(title: &str, lead: &[String], parts: &[Part]) -> String {
         .collect();
     let page = context! {
         title,
+        measured_on,
         lead => served(lead),
         parts => served(&parts),
         fonts => raw(FACES),
@@ -85,8 +86,8 @@ mod tests {
             lines: vec!["runs `<b>x</b>`".to_owned()],
             ..Part::default()
         };
-        let page = paper("<i>model</i>", &["lead & more".to_owned()], &[part]);
-        for text in ["<i>model", "<script>", "<b>x"] {
+        let page = paper(("<i>model</i>", "on <u>cpu</u>"), &["lead & more".to_owned()], &[part]);
+        for text in ["<i>model", "<u>cpu", "<script>", "<b>x"] {
             assert!(!page.contains(text), "`{text}` stands in the page as it was given");
         }
         assert!(page.contains("lead &amp; more") && page.contains("<code>"));

@@ -8,14 +8,18 @@ mod advice;
 mod answers;
 mod bounds;
 mod evidence;
+mod ladder;
 mod machine;
+mod matrix;
+mod mixes;
 mod parts;
 mod replay;
 mod sample_parts;
 mod searched;
 mod step;
 mod told;
-mod tried;
+mod underway;
+mod verdict;
 mod written;
 
 use super::quantize::{Samples, Subject};
@@ -25,7 +29,6 @@ use crate::engines::Contestants;
 use crate::failure::Failure;
 use crate::invoked::{command_line, command_with};
 use crate::model::{self, Model};
-use crate::progress::Spinner;
 use crate::terminal::{note, say, tell};
 use advice::{Answers, CanJudge};
 use bounds::Bounds;
@@ -43,6 +46,7 @@ use searched::searched;
 use std::path::Path;
 use std::time::Duration;
 use step::DecodingStep;
+use underway::Underway;
 use written::{MODEL, PAGES, Places, described, write};
 
 /// Samples of a call, or sequences of a step, whose throughput counts.
@@ -74,27 +78,10 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let sequences = if target == Target::Throughput { MANY as usize } else { 1 };
     let step = asked.decode.map(|n| DecodingStep::of(&subject, (n, sequences), backend));
     let step = step.transpose()?;
-    let about = About::of(&named, (&subject, &samples), described(&opened))?;
+    let about = About::of(&named, (&subject, &samples), described(&opened, arguments.machine.isa))?;
     let mut evidence = Evidence::begin(command_line(), asked, about);
     if arguments.resume {
-        let earlier = Evidence::read(&out.join(NAME))?;
-        let refused = |reason| {
-            let place = out.join(NAME);
-            Failure::bad_input(format!(
-                "cannot resume from `{}`: {reason}; leave out --resume to begin again",
-                place.display()
-            ))
-        };
-        earlier.about.check(&evidence.about, true).map_err(refused)?;
-        if earlier.asked.metric != asked.metric {
-            return Err(refused(format!("its metric is {}", earlier.asked.metric.name())));
-        }
-        if earlier.asked.decode != asked.decode {
-            let before = earlier.asked.decode.map_or("no step".to_owned(), |n| n.to_string());
-            return Err(refused(format!("its --decode is {before}")));
-        }
-        (evidence.record, evidence.bounds) = (earlier.record, earlier.bounds);
-        evidence.judged = earlier.judged;
+        resume(&mut evidence, &out.join(NAME))?;
     }
     let range = [samples.least, samples.judge.samples()];
     let answers = match samples.judge.is_of_answers() {
@@ -110,10 +97,10 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
     let engines = contestants.devices(&started).into_iter();
     let engines = engines.map(|(_, device)| (device.backend.name().to_owned(), device.backend));
     let _whole = stop.heed();
-    let (clock, spinner) = (SystemClock::new(), Spinner::over(1));
+    let (clock, underway) = (SystemClock::new(), Underway::new());
     let mut machine = OwnMachine::new(
         (backend, &subject, &samples),
-        (&clock, &spinner, stop),
+        (&clock, &underway, stop),
         (asked.effort, arguments.machine.seed),
         budget(arguments, asked.effort),
     )?;
@@ -122,7 +109,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         machine.engines = engines.collect();
     }
     if evidence.bounds.is_none() {
-        machine.tell("measuring the rates of the device");
+        machine.tell("measuring", "the rates of the device");
         let own = Device { backend, threads: opened.threads };
         let seed = arguments.machine.seed;
         let timed = step.map(|step| step.in_f32()).transpose().map_err(Failure::harness)?;
@@ -136,8 +123,38 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         evidence.artefact = Some(evidence::folder(&out.join(MODEL))?);
     }
     drop(machine);
-    spinner.finish();
+    underway.finish();
     finish((&mut evidence, &decision), &places.evidence, out)
+}
+
+/// Takes over the measurements of an earlier search of the same subject.
+fn resume(evidence: &mut Evidence, file: &Path) -> Result<(), Failure> {
+    let earlier = Evidence::read(file)?;
+    let refused = |reason| {
+        Failure::bad_input(format!(
+            "cannot resume from `{}`: {reason}; leave out --resume to begin again",
+            file.display()
+        ))
+    };
+    earlier.about.check(&evidence.about, true).map_err(refused)?;
+    let (before, asked) = (earlier.asked, evidence.asked);
+    if before.metric != asked.metric {
+        return Err(refused(format!("its metric is {}", before.metric.name())));
+    }
+    if before.decode != asked.decode {
+        let before = before.decode.map_or("no step".to_owned(), |n| n.to_string());
+        return Err(refused(format!("its --decode is {before}")));
+    }
+    // A higher effort tries more; a lower one has no place for forms that were tried.
+    if before.effort > asked.effort {
+        let [before, asked] = [before, asked].map(|of| format!("{:?}", of.effort).to_lowercase());
+        return Err(refused(format!(
+            "its effort is {before}, here {asked}: go on with --effort {before}"
+        )));
+    }
+    (evidence.record, evidence.bounds) = (earlier.record, earlier.bounds);
+    evidence.judged = earlier.judged;
+    Ok(())
 }
 
 /// Writes the decision next to the model, and prints it.
@@ -165,8 +182,12 @@ fn finish(
                 command_with(&["--resume"], "--resume")
             )));
         }
+        Outcome::AllDeclined => {
+            let why = verdict::verdict(evidence, decision).join("; ");
+            return Err(Failure::harness(format!("{why}; the evidence: `{out}/{}`", PAGES[0])));
+        }
         _ => {
-            let first = told::verdict(evidence, decision).into_iter().next();
+            let first = verdict::verdict(evidence, decision).into_iter().next();
             say!("{}; the evidence: `{out}/{}`", first.unwrap_or_default(), PAGES[0])?;
         }
     }
@@ -180,6 +201,7 @@ fn exit(outcome: Outcome) -> Exit {
         Outcome::KeepFloat => Exit::Regression,
         Outcome::NoneWithin => Exit::WrongOutputs,
         Outcome::Undecided => Exit::Inconclusive,
+        Outcome::AllDeclined => Exit::Harness,
         Outcome::Unfinished => Exit::Interrupted,
     }
 }

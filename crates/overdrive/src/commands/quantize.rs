@@ -52,7 +52,7 @@ pub(super) use published::Head;
 pub(super) use samples::samples;
 use std::path::Path;
 pub(super) use subject::Subject;
-pub(super) use times::fit_together;
+pub(super) use times::room_together;
 use times::{Found, Slowdown};
 pub(super) use written::Written;
 

@@ -24,9 +24,19 @@ fn decision(folder: &Folder, name: &str) -> Value {
 fn the_smallest_form_is_written_with_its_evidence_and_repeats() {
     let folder = Folder::new();
     let asked = "--data digits --target size --effort quick --max-loss 20 -o out";
-    optimize(&folder, asked).ends(0, &["PASS", "deploy", "right answers turned wrong"]);
+    let said = optimize(&folder, asked);
+    said.ends(0, &["PASS", "deploy", "right answers turned wrong"]);
+    // A log has a line for each answer, and no drawing.
+    for part in ["timing 1 of ", "timing 2 of ", "judging 1 of ", "judging 1 of the last "] {
+        let of = |line: &str| line.starts_with(part) && line.chars().count() <= 80;
+        assert!(said.stderr.lines().any(of), "{part}: {}", said.stderr);
+    }
     for file in ["decision.json", "report.md", "report.html", "model/model.safetensors"] {
         assert!(folder.path(&format!("out/{file}")).is_file(), "{file}");
+    }
+    let page = fs::read_to_string(folder.path("out/report.md")).unwrap();
+    for part in ["Measured on cpu (", "## Decision matrix", "| memory", "## What each step gave"] {
+        assert!(page.contains(part), "{part} is not in {page}");
     }
     folder.tensors("x.npz", &[("x", x(3))]);
     folder.line("eval out/model --device cpu --inputs x.npz -o y.npz").ends(0, &["f32[3, 10]"]);
@@ -61,7 +71,7 @@ fn a_decision_follows_its_timings() {
     fs::write(folder.path("slow.json"), stored.to_string()).unwrap();
     folder
         .line("optimize --replay slow.json")
-        .ends(4, &["keep the float model", "NOT the decision of the file"]);
+        .ends(4, &["deploy `digits-mlp` as it is", "NOT the decision of the file"]);
 }
 
 /// A cosine below 1 in every form: none keeps a limit of nothing.
@@ -148,6 +158,55 @@ fn an_interrupted_search_goes_on() {
     optimize(&folder, &format!("{asked} --resume -o out")).ends(0, &["PASS"]);
     optimize(&folder, &format!("{asked} --resume --seed 2 -o out"))
         .ends(2, &["cannot resume", "shapes, seed and head"]);
+    // A higher effort takes in what it tries more; a lower one is refused.
+    let normal = "--data digits --target size --effort normal --max-loss 20 --minutes 0";
+    optimize(&folder, &format!("{normal} --resume -o out")).ends_in(&[0, 5], &["int4-gptq"]);
+    let rungs = decision(&folder, "out")["record"]["rungs"].to_string();
+    assert!(rungs.contains("\"int8-dynamic\"") && rungs.contains("\"int4-gptq\""), "{rungs}");
+    optimize(&folder, &format!("{asked} --resume -o out"))
+        .ends(2, &["cannot resume", "its effort is normal", "--effort normal"]);
+}
+
+#[test]
+fn a_machine_on_which_nothing_fits_is_an_error_that_says_what_would() {
+    let folder = Folder::new();
+    let asked = "--data digits --effort quick --minutes 0";
+    optimize(&folder, &format!("{asked} -o out")).ends(5, &["was not judged", "until then deploy"]);
+    let mut stored = decision(&folder, "out");
+    let reason = "the plan needs 900 bytes, there are 500";
+    let rungs = stored["record"]["rungs"].as_array().unwrap().clone();
+    for rung in &rungs {
+        let mode = rung["mode"].as_str().unwrap();
+        stored["record"]["declined"][mode] = Value::from(reason);
+        stored["record"]["bytes"][mode] = Value::from(2048);
+    }
+    fs::write(folder.path("out/decision.json"), stored.to_string()).unwrap();
+    optimize(&folder, &format!("{asked} --resume -o out"))
+        .ends(3, &["every form was declined", reason, "2.00 KiB in", "more memory would fit"]);
+    let page = fs::read_to_string(folder.path("out/report.md")).unwrap();
+    assert!(page.contains(reason) && page.contains("deploy `digits-mlp` as it is"), "{page}");
+    assert!(!folder.path("out/model").exists());
+}
+
+#[test]
+fn a_record_of_other_weights_is_refused() {
+    let folder = Folder::new();
+    let train = |seed: u32| {
+        let line = format!("--steps 1 --seed {seed} --threads 1 -o model --force");
+        folder.line(&format!("train digits-mlp --data digits {line}")).ends(0, &[]);
+    };
+    let asked = "optimize model --data digits --device cpu --threads 1 --target size \
+                 --effort quick --max-loss 100 -o out";
+    train(1);
+    folder.line(asked).ends(0, &["PASS"]);
+    train(2);
+    folder
+        .line(&format!("{asked} --resume"))
+        .ends(2, &["cannot resume", "weights of digest", "leave out --resume"]);
+    folder
+        .line("optimize --replay out/decision.json --device cpu --threads 1 -o again")
+        .ends(2, &["cannot be made again", "weights of digest"]);
+    assert!(!folder.path("again/model").exists());
 }
 
 #[test]

@@ -212,6 +212,23 @@ fn quantizing_ends_at_once_and_a_search_shows_what_it_found() {
     assert!(folder.files().is_empty(), "{:?}", folder.files());
 }
 
+#[test]
+fn a_search_for_the_form_to_deploy_keeps_its_record() {
+    let folder = Folder::new();
+    let line = "optimize digits-mlp --data digits --device cpu --threads 1 --minutes 60 -o out";
+    let mut first = Underway::line(&folder, line);
+    first.says("timing 2 of ");
+    let ended = first.send("INT").end();
+    ended.ends(130, &["interrupted", "out/decision.json", "overdrive optimize", "--resume` goes"]);
+    assert!(folder.path("out/report.md").is_file() && !folder.path("out/model").exists());
+    // The first format is not timed again.
+    let mut again = Underway::line(&folder, &format!("{line} --resume"));
+    again.says("timing ");
+    let ended = again.send("TERM").end();
+    ended.ends(143, &["timing 2 of ", "--resume` goes"]);
+    assert!(!ended.stderr.contains("timing 1 of "), "{ended:?}");
+}
+
 impl Underway {
     /// Waits for a line on standard output that contains this.
     fn says_on_output(&mut self, part: &str) {

@@ -1,17 +1,18 @@
 //! The machine's answers to a search.
 
-use super::machine::{OwnMachine, SearchStage};
+use super::machine::OwnMachine;
 use super::parts;
-use crate::commands::quantize::fit_together;
+use super::underway::Counted;
+use crate::commands::quantize::room_together;
+use overdrive::bench::digits;
 use overdrive::ir::{Backend, Graph, Mode, Tuning};
 use overdrive::optimize::{
-    Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, TimedForms,
+    Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, Stage, TimedForms,
 };
 use overdrive::passes::{
     Additions, Biases, MODES, Preparation, Quantization, QuantizationMode, RangeRule,
 };
 use overdrive::studies::quantization::{Footprint, Scores, Timed, latency_of_blocks, latency_on};
-use std::slice;
 
 impl Machine for OwnMachine<'_> {
     fn rungs(&mut self) -> Vec<Rung> {
@@ -37,20 +38,28 @@ impl Machine for OwnMachine<'_> {
         rungs
     }
 
+    fn begins(&mut self, stage: Stage, place: [usize; 2]) {
+        self.stage = stage;
+        self.underway.comes_to(Counted::Stage(stage), place);
+    }
+
     fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
-        if care == Care::Screening {
-            self.going(stage_of(forms, SearchStage::Timing))?;
-        }
+        self.going()?;
         let graphs = forms.iter().map(|form| self.timed(form)).collect::<Result<Vec<_>, _>>()?;
         let named: Vec<String> = forms.iter().skip(1).map(Form::said).collect();
-        self.tell(&format!("timing {} beside float", named.join(", ")));
+        self.tell("timing", &named.join(", "));
         let graphs: Vec<&Graph> = graphs.iter().collect();
         let mut names: Vec<String> = forms.iter().map(|form| form.name.clone()).collect();
-        let whole = fit_together(self.backend, &graphs);
+        let [needed, allowed] = room_together(self.backend, &graphs);
+        let whole = needed <= allowed;
         if self.step.is_some() && !whole {
-            return Err(Halt::Declined(
-                "its weights and the float model's do not fit on the device together".to_owned(),
-            ));
+            return Err(Halt::Declined(format!(
+                "beside the float model it needs {} to be timed, and {} of the device's memory may \
+                 be taken: a device with {:.1}x of it would fit",
+                digits::bytes(needed),
+                digits::bytes(allowed),
+                needed as f64 / allowed.max(1) as f64
+            )));
         }
         let draw = |seed: u64| self.inputs(seed);
         let blocks = if whole {
@@ -91,9 +100,7 @@ impl Machine for OwnMachine<'_> {
     }
 
     fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
-        if part == Part::Choosing {
-            self.going(stage_of(slice::from_ref(form), SearchStage::Choosing))?;
-        }
+        self.going()?;
         let (samples, template) = (self.samples, &self.subject.template);
         let graph = match form.is_float() {
             true => template.graph.clone(),
@@ -103,7 +110,7 @@ impl Machine for OwnMachine<'_> {
             Part::Choosing => &samples.chooser,
             Part::Judging => self.judge.get_or_init(|| samples.judge.on(self.judged.get())),
         };
-        self.tell(&format!("judging {}", form.said()));
+        self.tell("judging", &form.said());
         let found = judge.scores(&graph).map_err(|unable| self.halt(&unable))?;
         if self.stop.is_requested() { Err(Halt::Stopped) } else { Ok(found) }
     }
@@ -112,11 +119,12 @@ impl Machine for OwnMachine<'_> {
         if form.is_float() {
             return Ok(Footprint::float(&self.subject.template.graph).total());
         }
-        self.going(stage_of(slice::from_ref(form), SearchStage::Timing))?;
+        self.going()?;
         Ok(Footprint::of(&self.made(form)?.made).total())
     }
 
     fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt> {
+        self.stage = Stage::Mixing;
         parts::parts(self, modes)
     }
 }
@@ -158,11 +166,6 @@ fn searches(mode: &QuantizationMode) -> bool {
     let scheme = mode.quantization().scheme;
     scheme.rounding.reads_inputs()
         || matches!(mode.preparation, Preparation::Awq | Preparation::Prune(_))
-}
-
-/// The stage that asks for these forms: mixes come last.
-fn stage_of(forms: &[Form], of_modes: SearchStage) -> SearchStage {
-    if forms.iter().any(|form| !form.layers.is_empty()) { SearchStage::Mixing } else { of_modes }
 }
 
 /// Whether an engine takes the model.

@@ -71,7 +71,20 @@ pub(super) struct About {
     pub(super) seed: u64,
     /// The device that was measured, in words.
     pub(super) device: String,
+    /// The instruction set or architecture that its kernels are for; records of before lack it.
+    #[serde(default)]
+    pub(super) instructions: Option<String>,
     /// Its host threads.
+    pub(super) threads: u32,
+}
+
+/// The device that is measured.
+pub(super) struct Hardware {
+    /// In words.
+    pub(super) device: String,
+    /// The instruction set or architecture that kernels are for.
+    pub(super) instructions: Option<String>,
+    /// Host threads.
     pub(super) threads: u32,
 }
 
@@ -108,7 +121,7 @@ impl About {
     pub(super) fn of(
         named: &Named<'_>,
         (subject, samples): (&Subject, &Samples<'_>),
-        (device, threads): (String, u32),
+        hardware: Hardware,
     ) -> Result<Self, Failure> {
         Ok(Self {
             model: named.model.to_owned(),
@@ -121,9 +134,20 @@ impl About {
             batches: named.batches,
             head: named.head,
             seed: named.seed,
-            device,
-            threads,
+            device: hardware.device,
+            instructions: hardware.instructions,
+            threads: hardware.threads,
         })
+    }
+
+    /// The machine, for people.
+    pub(super) fn machine(&self) -> String {
+        let threads = match self.threads {
+            1 => "1 thread".to_owned(),
+            n => format!("{n} threads"),
+        };
+        let parts = [Some(&self.device), self.instructions.as_ref(), Some(&threads)];
+        parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// How the user named the model and the samples then.
@@ -154,6 +178,9 @@ impl About {
         if timed && (&self.device, self.threads) != (&other.device, other.threads) {
             let of = |about: &Self| (about.device.clone(), about.threads);
             return differs("device and threads", &of(self), &of(other));
+        }
+        if timed && self.instructions.is_some() && self.instructions != other.instructions {
+            return differs("instructions", &self.instructions, &other.instructions);
         }
         Ok(())
     }

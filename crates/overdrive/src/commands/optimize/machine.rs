@@ -2,16 +2,15 @@
 //! on her samples.
 
 use super::step::DecodingStep;
+use super::underway::Underway;
 use crate::commands::quantize::{Chosen, Samples, Subject, in_mode, recipe};
 use crate::failure::Failure;
-use crate::progress::Spinner;
 use overdrive::bench::clock::Clock;
 use overdrive::bench::failure::Failure as Unable;
 use overdrive::bench::rules::Rules;
 use overdrive::ir::{Backend, Graph, Tensor};
-use overdrive::optimize::{Care, Effort, Form, Halt};
+use overdrive::optimize::{Care, Effort, Form, Halt, Stage};
 use overdrive::passes::{Preparation, Quantization, QuantizationMode, bind, layers};
-use overdrive::studies::Progress;
 use overdrive::studies::quantization::{Conditions, Judge};
 use overdrive::train::Recipe;
 use overdrive_process::Stop;
@@ -33,25 +32,18 @@ pub(super) struct Budget {
     all: Duration,
 }
 
-/// A stage of a search.
-#[derive(Copy, Clone, PartialEq, Eq)]
-pub(super) enum SearchStage {
-    Timing,
-    Choosing,
-    Mixing,
-}
-
 impl Budget {
     pub(super) fn of(all: Duration) -> Self {
         Self { begun: Instant::now(), all }
     }
 
-    /// Seconds that a stage has left.
-    pub(super) fn left_s(self, stage: SearchStage) -> f64 {
+    /// Seconds that a stage has left. The verdict may take the time that it needs.
+    pub(super) fn left_s(self, stage: Stage) -> f64 {
         let share = match stage {
-            SearchStage::Timing => 0.4,
-            SearchStage::Choosing => 0.75,
-            SearchStage::Mixing => 1.0,
+            Stage::Timing => 0.4,
+            Stage::Choosing => 0.75,
+            Stage::Mixing => 1.0,
+            Stage::Judging => return f64::INFINITY,
         };
         (share * self.all.as_secs_f64() - self.begun.elapsed().as_secs_f64()).max(0.0)
     }
@@ -74,7 +66,9 @@ pub(super) struct OwnMachine<'a> {
     pub(super) recipe: Recipe,
     pub(super) seed: u64,
     pub(super) time: Budget,
-    pub(super) progress: &'a Spinner,
+    pub(super) underway: &'a Underway,
+    /// The stage of the search; at first none that is limited.
+    pub(super) stage: Stage,
     /// The step of decoding, where its time counts.
     pub(super) step: Option<DecodingStep<'a>>,
     /// Other engines that are there, by name.
@@ -88,7 +82,7 @@ impl<'a> OwnMachine<'a> {
     /// other engines can be given to it.
     pub(super) fn new(
         (backend, subject, samples): (&'a dyn Backend, &'a Subject, &'a Samples<'a>),
-        (clock, progress, stop): (&'a dyn Clock, &'a Spinner, &'a Stop),
+        (clock, underway, stop): (&'a dyn Clock, &'a Underway, &'a Stop),
         (effort, seed): (Effort, u64),
         allowed: Duration,
     ) -> Result<Self, Failure> {
@@ -109,7 +103,8 @@ impl<'a> OwnMachine<'a> {
             recipe,
             seed,
             time,
-            progress,
+            underway,
+            stage: Stage::Judging,
             step: None,
             engines,
             made,
@@ -122,7 +117,7 @@ impl<'a> OwnMachine<'a> {
             let known = self.made.remove(at);
             self.made.push(known);
         } else {
-            self.tell(&format!("making {}", form.said()));
+            self.tell("making", &form.said());
             let chosen = self.make(form)?;
             if chosen.made.layers.is_empty() {
                 return Err(Halt::Declined("no layer of the model can take it".to_owned()));
@@ -136,10 +131,8 @@ impl<'a> OwnMachine<'a> {
     }
 
     fn make(&self, form: &Form) -> Result<Chosen, Halt> {
-        let going = || match self.stop.is_requested() {
-            true => Err(Unable::skipped("the search was stopped")),
-            false => Ok(()),
-        };
+        // A descent takes minutes: it ends where a stop or the time ends it, and is not kept.
+        let going = || self.going().map_err(|_| Unable::skipped("the search goes on without it"));
         if form.layers.is_empty() {
             let mode = QuantizationMode::find(&form.name).expect("rungs are modes");
             let quantization = self.subject.quantization(mode.quantization());
@@ -203,21 +196,16 @@ impl<'a> OwnMachine<'a> {
         }
     }
 
-    /// Whether there is time to try more.
-    pub(super) fn going(&self, stage: SearchStage) -> Result<(), Halt> {
+    /// Whether the stage goes on.
+    pub(super) fn going(&self) -> Result<(), Halt> {
         if self.stop.is_requested() {
             return Err(Halt::Stopped);
         }
-        if self.time.left_s(stage) > 0.0 { Ok(()) } else { Err(Halt::OutOfTime) }
+        if self.time.left_s(self.stage) > 0.0 { Ok(()) } else { Err(Halt::OutOfTime) }
     }
 
-    pub(super) fn tell(&self, doing: &str) {
-        let left = self.time.left_s(SearchStage::Mixing) as u64;
-        let left = match left {
-            0 => "deciding".to_owned(),
-            _ => format!("{}:{:02} left to try", left / 60, left % 60),
-        };
-        Progress::study(self.progress, &format!("{left}: {doing}"));
+    pub(super) fn tell(&self, doing: &str, name: &str) {
+        self.underway.tell(doing, name, self.time.left_s(self.stage));
     }
 
     /// Why a call gave nothing.
@@ -226,7 +214,7 @@ impl<'a> OwnMachine<'a> {
     }
 
     fn halted(&self, reason: &str) -> Halt {
-        if self.stop.is_requested() { Halt::Stopped } else { Halt::Declined(reason.to_owned()) }
+        self.going().err().unwrap_or_else(|| Halt::Declined(reason.to_owned()))
     }
 
     pub(super) fn conditions(&self, care: Care) -> Conditions<'_> {

@@ -1,7 +1,8 @@
 //! The cost of each layer alone: its time by shape, and the loss of the model if only that layer is
 //! quantized.
 
-use super::machine::{OwnMachine, SearchStage};
+use super::machine::OwnMachine;
+use super::underway::Counted;
 use overdrive::bench::failure::Failure as Unable;
 use overdrive::bench::oracle::normal_inputs;
 use overdrive::ir::{Builder, Graph, GraphError, Init, Value};
@@ -10,8 +11,8 @@ use overdrive::passes::{
     Layer, LayerKind, Quantization, QuantizationMode, Rounding, layers, quantize,
 };
 use overdrive::studies::quantization::{calibrate, latency};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Samples on which each group is scanned.
@@ -40,10 +41,14 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
     let found: Vec<Layer> = found.into_iter().filter(can).collect();
     let mut parts = Parts { layers: facts(timed, &found), ..Parts::default() };
     lost(machine, &mut parts, (bound, &names, &meant))?;
+    let classes: BTreeSet<&str> = parts.layers.iter().map(|facts| facts.class.as_str()).collect();
+    let all = classes.len();
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
+        let at = parts.times_ns.len() + 1;
         let Entry::Vacant(class) = parts.times_ns.entry(facts.class) else { continue };
-        machine.going(SearchStage::Mixing)?;
-        machine.tell(&format!("timing a layer of {}", class.key()));
+        machine.going()?;
+        machine.underway.comes_to(Counted::Shapes, [at, all]);
+        machine.tell("timing", class.key());
         let times = times(machine, (timed, layer), &meant);
         class.insert(times.map_err(|unable| machine.halt(&unable))?);
     }
@@ -96,7 +101,7 @@ fn lost(
     // All of the model: a layer that is not named would take the mode too.
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let groups = parts.groups();
-    let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(SearchStage::Mixing));
+    let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(machine.stage));
     let all = groups.len() * meant.len();
     let mut done = 0;
     for group in groups {
@@ -107,8 +112,9 @@ fn lost(
             .map(|facts| facts.name.as_str())
             .collect();
         for (mode, meant) in meant {
-            machine.going(SearchStage::Mixing)?;
-            machine.tell(&format!("scanning layers, {done} of {all}"));
+            machine.going()?;
+            machine.underway.comes_to(Counted::Scan, [done + 1, all]);
+            machine.tell("judging", &format!("{group} in {mode}"));
             let alone = meant.only(&of_group, &names);
             let made = quantize(&template.graph, &alone, &evidence).map_err(declined)?;
             if made.layers.len() == of_group.len() {

@@ -3,11 +3,12 @@
 use super::evidence::{self, About, Evidence};
 use super::machine::OwnMachine;
 use super::told;
+use super::underway::Underway;
+use super::verdict::verdict;
 use super::written::{MODEL, Places, described, write};
 use crate::cli::Optimize;
 use crate::devices;
 use crate::failure::Failure;
-use crate::progress::Spinner;
 use crate::terminal::{say, tell};
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
@@ -25,7 +26,7 @@ pub(super) fn replay(arguments: &Optimize, file: &Path, stop: &Stop) -> Result<E
     }
     let before = std::mem::take(&mut stored.decision);
     stored.decided(&decision)?;
-    let first = told::verdict(&stored, &decision).into_iter().next().unwrap_or_default();
+    let first = verdict(&stored, &decision).into_iter().next().unwrap_or_default();
     match (before.is_null(), before == stored.decision) {
         (true, _) => say!("{first}; the file has no decision, because its search did not end")?,
         (false, true) => say!("{first}; the same decision as the file's, figure by figure")?,
@@ -57,22 +58,22 @@ fn again(
     let named = about.named();
     let subject = named.subject()?;
     let samples = named.samples(None, (backend, &subject))?;
-    let now = About::of(&named, (&subject, &samples), described(&opened))?;
+    let now = About::of(&named, (&subject, &samples), described(&opened, arguments.machine.isa))?;
     about.check(&now, false).map_err(|reason| {
         Failure::bad_input(format!("the model cannot be made again: {reason}"))
     })?;
     let _whole = stop.heed();
-    let (clock, spinner) = (SystemClock::new(), Spinner::over(1));
+    let (clock, underway) = (SystemClock::new(), Underway::new());
     let mut machine = OwnMachine::new(
         (backend, &subject, &samples),
-        (&clock, &spinner, stop),
+        (&clock, &underway, stop),
         (stored.asked.effort, about.seed),
         Duration::ZERO,
     )?;
     let form = decision.form.as_ref().expect("what is taken has a form");
     places.model.fill(|path| write((&mut machine, form), path))?;
     drop(machine);
-    spinner.finish();
+    underway.finish();
     let digest = evidence::folder(&out.join(MODEL))?;
     let text = stored.to_json()?;
     places.evidence.put(evidence::NAME, text.as_bytes()).map_err(Failure::harness)?;

@@ -19,7 +19,7 @@ pub(super) fn searched(
     range: [u64; 2],
 ) -> Result<Decision, Failure> {
     let (asked, record) = (evidence.asked, std::mem::take(&mut evidence.record));
-    let (spinner, judged) = (machine.progress, Rc::clone(&machine.judged));
+    let (underway, judged) = (machine.underway, Rc::clone(&machine.judged));
     let size = |evidence: &mut Evidence, record: &Record| {
         let number = sized(record, &asked, evidence.judged, range);
         judged.set(number);
@@ -33,7 +33,7 @@ pub(super) fn searched(
             size(evidence, record);
             if !is_told && let Some(text) = (CanJudge { evidence, range }).after_pilot(record) {
                 is_told = true;
-                spinner.aside(|| note!("note: {text}"));
+                underway.aside(|| note!("note: {text}"));
             }
             let kept = evidence
                 .to_json()

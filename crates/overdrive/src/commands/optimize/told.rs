@@ -1,19 +1,22 @@
 //! The page of a decision: what was decided, everything that was tried, which layers are
 //! sensitive, and how to repeat it. On the terminal, and as Markdown.
 
-use super::advice::undecided;
 use super::evidence::Evidence;
-use super::tried::tried;
+use super::ladder::ladder;
+use super::matrix::{matrix, short};
+use super::mixes::mixes;
+use super::verdict::{timed, verdict};
 use crate::failure::Failure;
 use crate::terminal::width;
 use overdrive::bench::digits;
 use overdrive::bench::table::{Align, Table, indented, markdown_table, terminal_table};
-use overdrive::optimize::{Asked, Decision, Fate, Form, Judgement, Outcome, Target, Tried};
+#[cfg(feature = "plots")]
+use overdrive::optimize::Tried;
+use overdrive::optimize::{Asked, Decision};
 use overdrive::report::charts::Chart;
 #[cfg(feature = "plots")]
 use overdrive::report::charts::{FrontPoint, front};
 use overdrive::report::html::{Part, paper};
-use std::fmt::Write;
 
 /// Layers that are named as sensitive, at most.
 const SENSITIVE: usize = 10;
@@ -55,8 +58,9 @@ impl Section {
 
 /// The page as Markdown.
 pub(super) fn markdown(evidence: &Evidence, decision: &Decision) -> String {
-    let mut text = format!("# What to deploy of {}\n\n", evidence.about.model);
-    for section in sections(evidence, decision) {
+    let mut text =
+        format!("# {}\n\nMeasured on {}.\n\n", title(evidence), evidence.about.machine());
+    for section in page(evidence, decision) {
         text += &section.markdown();
     }
     text
@@ -64,7 +68,7 @@ pub(super) fn markdown(evidence: &Evidence, decision: &Decision) -> String {
 
 /// The page as HTML.
 pub(super) fn html(evidence: &Evidence, decision: &Decision) -> Result<String, Failure> {
-    let mut parts: Vec<Part> = sections(evidence, decision)
+    let mut parts: Vec<Part> = page(evidence, decision)
         .into_iter()
         .filter(|section| section.title != DECISION)
         .map(|section| Part {
@@ -77,8 +81,12 @@ pub(super) fn html(evidence: &Evidence, decision: &Decision) -> Result<String, F
     if let Some(first) = parts.first_mut() {
         first.pictures = pictures(&evidence.asked, decision)?;
     }
-    let title = format!("What to deploy of {}", evidence.about.model);
-    Ok(paper(&title, &verdict(evidence, decision), &parts))
+    let measured_on = format!("Measured on {}.", evidence.about.machine());
+    Ok(paper((&title(evidence), &measured_on), &verdict(evidence, decision), &parts))
+}
+
+fn title(evidence: &Evidence) -> String {
+    format!("What to deploy of {}", evidence.about.model)
 }
 
 /// Loss against time and against parameters, drawn.
@@ -115,139 +123,28 @@ fn fronts(asked: &Asked, decision: &Decision) -> Vec<Chart> {
     time.into_iter().chain(size).collect()
 }
 
-/// All of the page. The decision comes last, so that a terminal still shows it at the end.
-pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
-    let (lines, table) = tried(&evidence.asked, decision);
-    let mut all = vec![Section { title: "What was tried", lines, table: Some(table) }];
+/// All of the page, the decision first.
+fn page(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
+    let asked = &evidence.asked;
+    let tabled = |title, (lines, table)| Section { title, lines, table: Some(table) };
+    let mut all =
+        vec![Section { title: DECISION, lines: verdict(evidence, decision), table: None }];
+    all.push(tabled("Decision matrix", matrix(asked, decision)));
+    all.extend(ladder(asked, decision).map(|found| tabled("What each step gave", found)));
+    all.extend(mixes(asked, decision).map(|found| tabled("Mixes, predicted and measured", found)));
     all.extend(sensitive(evidence));
-    all.push(Section { title: DECISION, lines: verdict(evidence, decision), table: None });
     all.push(Section { title: "How it was found", lines: about(evidence, decision), table: None });
     all
 }
 
-/// The decision, in sentences.
-pub(super) fn verdict(evidence: &Evidence, decision: &Decision) -> Vec<String> {
-    let asked = &evidence.asked;
-    let (limit, unit) = (asked.limit, asked.metric.unit_of_loss());
-    let name = |form: &Option<Form>| form.as_ref().map_or(String::new(), Form::said);
-    let mut lines = Vec::new();
-    match decision.outcome {
-        Outcome::Taken => {
-            let taken = decision.taken().expect("what is taken was tried");
-            lines.push(format!("PASS: deploy {}", taken.form.said()));
-            lines.push(gains(asked, taken, decision));
-            lines.extend(taken.judged.as_ref().map(|judged| lost(asked, judged)));
-        }
-        Outcome::KeepFloat => {
-            let what = match asked.target {
-                Target::Latency | Target::Throughput => "faster",
-                Target::Memory | Target::Size => "smaller",
-            };
-            lines.push(format!(
-                "keep the float model: nothing that was tried is {what} beyond doubt"
-            ));
-        }
-        Outcome::NoneWithin => {
-            lines.push(format!(
-                "FAIL: no better form loses at most {limit} {unit}; nothing was written"
-            ));
-            if let Some(nearest) = decision.taken() {
-                let lost = nearest.lost().map_or(String::new(), |lost| format!("{lost:.4} {unit}"));
-                lines.push(format!("nearest: {}, which loses {lost}", nearest.form.said()));
-                lines.push(gains(asked, nearest, decision));
-            }
-        }
-        Outcome::Undecided if decision.form.is_none() => lines
-            .push("UNDECIDED: what may be better was not judged; nothing was written".to_owned()),
-        Outcome::Undecided => {
-            let form = name(&decision.form);
-            lines.push(format!(
-                "UNDECIDED: {form} may lose more than {limit} {unit}; nothing was written"
-            ));
-            if let Some(judged) = decision.taken().and_then(|tried| tried.judged.as_ref()) {
-                lines.push(lost(asked, judged));
-                lines.push(undecided(evidence, judged));
-            }
-        }
-        Outcome::Unfinished => {
-            let best = decision.form.as_ref();
-            let best = best.map_or(String::new(), |form| format!("; best so far: {}", form.said()));
-            lines.push(format!("the search did not come to a verdict{best}"));
-        }
-    }
-    if let Some(reference) = decision.taken().or(decision.tried.first()) {
-        lines.extend(decision.tried.iter().filter_map(|other| beside(reference, other)));
-    }
-    if !decision.whole && decision.outcome != Outcome::Unfinished {
-        lines.push(
-            "the time was over before everything was tried: --resume with more --minutes goes on"
-                .to_owned(),
-        );
-    }
-    lines
-}
-
-/// The thing that is timed, in words.
-fn timed(asked: &Asked) -> String {
-    match asked.decode {
-        Some(before) => format!("a token after {before}"),
-        None => "a call".to_owned(),
-    }
-}
-
-/// The gains of a form over the float model.
-fn gains(asked: &Asked, tried: &Tried, decision: &Decision) -> String {
-    let mut parts = Vec::new();
-    if let (Some([value, low, high]), Some(ns)) = (tried.time, tried.time_ns) {
-        let time = digits::time(ns, None);
-        let timed = timed(asked);
-        parts.push(format!("{timed} takes {time}, {value:.3}x [{low:.3}, {high:.3}] of float's"));
-    }
-    let float = decision.tried.first();
-    if let (Some(bytes), Some(before)) = (tried.bytes, float.and_then(|float| float.bytes)) {
-        let share = bytes as f64 / before.max(1) as f64;
-        parts.push(format!("parameters {}, {share:.3}x", digits::bytes(bytes)));
-    }
-    if let (Some(bytes), Some(before)) = (tried.peak_bytes, float.and_then(|f| f.peak_bytes)) {
-        let share = bytes as f64 / before.max(1) as f64;
-        parts.push(format!("memory {}, {share:.3}x", digits::bytes(bytes)));
-    }
-    parts.join("; ")
-}
-
-/// The form beside the float model in another engine, timed in the same session.
-fn beside(taken: &Tried, other: &Tried) -> Option<String> {
-    let (Fate::Beside, Some(ours), Some(theirs)) = (&other.fate, taken.time, other.time) else {
-        return None;
-    };
-    let (engine, time) = (&other.form.name, digits::time(other.time_ns?, None));
-    let times = [theirs[0] / ours[0], theirs[1] / ours[2], theirs[2] / ours[1]];
-    Some(format!(
-        "{engine} takes {time} for the float model: {:.2}x [{:.2}, {:.2}] of {}",
-        times[0],
-        times[1],
-        times[2],
-        taken.form.said()
-    ))
-}
-
-/// The loss of a judged form, with the flips.
-fn lost(asked: &Asked, judged: &Judgement) -> String {
-    let (metric, unit) = (asked.metric.name(), asked.metric.unit_of_loss());
-    let [value, low, high] = judged.lost;
-    let mut text = format!(
-        "{metric}: loses {value:.4} {unit} [{low:.4}, {high:.4}] of at most {}, on {} samples that \
-         nothing else saw",
-        asked.limit, judged.samples
-    );
-    if let Some(flips) = judged.flips {
-        let _ = write!(
-            text,
-            "; {} right answers turned wrong, {} wrong ones right",
-            flips.lost, flips.won
-        );
-    }
-    text
+/// What a terminal shows of it. The decision comes last, so that it is still in sight at the end.
+pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
+    let (lines, table) = short(&evidence.asked, decision);
+    let mut all = vec![Section { title: "Decision matrix", lines, table: Some(table) }];
+    all.extend(sensitive(evidence));
+    all.push(Section { title: DECISION, lines: verdict(evidence, decision), table: None });
+    all.push(Section { title: "How it was found", lines: about(evidence, decision), table: None });
+    all
 }
 
 /// The groups of layers that cost most, dearest first.
@@ -290,14 +187,10 @@ fn sensitive(evidence: &Evidence) -> Option<Section> {
 /// The model and data, the machine, and how to repeat the run.
 fn about(evidence: &Evidence, decision: &Decision) -> Vec<String> {
     let (about, asked) = (&evidence.about, &evidence.asked);
-    let threads = match about.threads {
-        1 => "1 thread".to_owned(),
-        n => format!("{n} threads"),
-    };
     let mut lines = vec![
         format!(
-            "on {}, {threads}; target {} of {}, at most {} {} lost at {} confidence",
-            about.device,
+            "on {}; target {} of {}, at most {} {} lost at {} confidence",
+            about.machine(),
             format!("{:?}", asked.target).to_lowercase(),
             timed(asked),
             asked.limit,

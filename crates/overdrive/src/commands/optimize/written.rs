@@ -1,15 +1,15 @@
 //! The folder of a decision: its places, and the model that is written into it.
 
-use super::evidence::NAME;
+use super::evidence::{Hardware, NAME};
 use super::machine::OwnMachine;
-use crate::cli::Optimize;
+use crate::cli::{Isa, Optimize};
 use crate::commands::quantize::{Written, compared};
 use crate::devices::Opened;
 use crate::failure::Failure;
 use crate::model;
+use overdrive::bench::environment::Environment;
 use overdrive::files::{self, Contents, Existing, Place, PlaceRequest};
 use overdrive::formats::{ModelFolder, huggingface};
-use overdrive::ir::Backend;
 use overdrive::optimize::Form;
 use overdrive::passes::bind;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ pub(super) fn write(
     path: &Path,
 ) -> Result<u64, Failure> {
     let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
-    machine.tell(&format!("writing {}", form.said()));
+    machine.underway.leaves();
+    machine.tell("writing", &form.said());
     let float = compared(backend, ("float", &machine.float), &samples.compared)?;
     let chosen = machine.made(form).map_err(|halt| Failure::harness(format!("{halt:?}")))?;
     let graph = bind(&chosen.made.graph, &subject.template.dimensions);
@@ -71,12 +72,12 @@ impl Places {
     }
 }
 
-/// The device in words, and its host threads.
-pub(super) fn described(opened: &Opened) -> (String, u32) {
-    let backend: &dyn Backend = opened.backend.as_ref();
-    let name = match &opened.described {
-        Some(device) => device.name.clone(),
-        None => overdrive::bench::environment::Environment::probe().cpu.model,
+/// The device that is measured.
+pub(super) fn described(opened: &Opened, isa: Isa) -> Hardware {
+    let name = opened.backend.name();
+    let (model, instructions) = match &opened.described {
+        Some(device) => (device.name.clone(), device.properties.get("architecture").cloned()),
+        None => (Environment::probe().cpu.model, Some(isa.set().name().to_owned())),
     };
-    (format!("{} ({})", backend.name(), name), opened.threads)
+    Hardware { device: format!("{name} ({model})"), instructions, threads: opened.threads }
 }

@@ -40,11 +40,17 @@ const SHARE: u64 = 3;
 
 /// Whether models can be timed whole: their weights and the packed copies must fit.
 pub(in crate::commands) fn fit_together(backend: &dyn Backend, graphs: &[&Graph]) -> bool {
+    let [needed, allowed] = room_together(backend, graphs);
+    needed <= allowed
+}
+
+/// Bytes that models need to be timed whole, and bytes of the device that they may take.
+pub(in crate::commands) fn room_together(backend: &dyn Backend, graphs: &[&Graph]) -> [u64; 2] {
     let states = |graph: &Graph| -> u64 {
         graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum()
     };
-    let needed: u64 = graphs.iter().map(|graph| 2 * states(graph)).sum();
-    needed <= backend.description().memory_bytes / SHARE
+    let needed = graphs.iter().map(|graph| 2 * states(graph)).sum();
+    [needed, backend.description().memory_bytes / SHARE]
 }
 
 /// The same of sessions of a block each. Ends add up as if all errors had one sign, which is wider
