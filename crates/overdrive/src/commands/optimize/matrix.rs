@@ -1,11 +1,11 @@
-//! The decision matrix: every form by speed, size, memory and quality, and what decided on it.
+//! The decision matrix: every form with what decided on it, by speed, size, memory and quality.
 
 use overdrive::bench::digits;
 use overdrive::bench::table::{Align, Table, cell};
 use overdrive::optimize::{Asked, Decision, Fate, Tried, best_first};
 
 /// The columns that a terminal has room for.
-const FEW: [&str; 6] = ["form", "time", "size", "memory", "lost", "what decided"];
+const FEW: [&str; 6] = ["form", "what decided", "time", "size", "memory", "lost"];
 
 /// The sentences above the matrix, and the matrix: one row a form, the best first.
 pub(super) fn matrix(asked: &Asked, decision: &Decision) -> (Vec<String>, Table) {
@@ -48,16 +48,16 @@ fn is_known(one: &Tried) -> bool {
 fn table(decision: &Decision, rows: &[Vec<&Tried>]) -> Table {
     let columns = [
         ("form", Align::Left),
+        ("what decided", Align::Left),
         ("time", Align::Right),
+        ("size", Align::Right),
+        ("memory", Align::Right),
+        ("lost", Align::Right),
         ("95 %", Align::Right),
         ("takes", Align::Right),
-        ("size", Align::Right),
         ("parameters", Align::Right),
-        ("memory", Align::Right),
         ("peak", Align::Right),
-        ("lost", Align::Right),
-        ("ends", Align::Right),
-        ("what decided", Align::Left),
+        ("ends of loss", Align::Right),
     ];
     let mut table = Table::new(&columns);
     let float = decision.tried.first();
@@ -78,16 +78,16 @@ fn table(decision: &Decision, rows: &[Vec<&Tried>]) -> Table {
         let ends = lost.filter(|[_, low, high]| low.is_finite() && high.is_finite() && low < high);
         table.push(vec![
             format!("{}{}{more}", if one.on_front { "* " } else { "" }, one.form.said()),
+            fate(&one.fate),
             cell(one.time.map(|time| format!("{:.3}x", time[0]))),
+            share(one.bytes, |float| float.bytes),
+            share(peak, |float| float.peak_bytes),
+            cell(lost.map(|[value, ..]| format!("{value:.4}"))),
             cell(interval.map(|[_, low, high]| format!("{low:.2} to {high:.2}"))),
             cell(one.time_ns.map(|ns| digits::time(ns, None))),
-            share(one.bytes, |float| float.bytes),
             cell(one.bytes.map(digits::bytes)),
-            share(peak, |float| float.peak_bytes),
             cell(peak.map(digits::bytes)),
-            cell(lost.map(|[value, ..]| format!("{value:.4}"))),
             cell(ends.map(|[_, low, high]| format!("{low:.3} to {high:.3}"))),
-            fate(&one.fate),
         ]);
     }
     table
