@@ -36,7 +36,7 @@ pub enum Care {
     Deciding,
 }
 
-/// What a search is doing.
+/// The work that a search is at.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// It times formats.

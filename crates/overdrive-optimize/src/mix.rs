@@ -81,7 +81,7 @@ impl<'a> Mixing<'a> {
         Some(layers.filter_map(|l| Some((l.name.clone(), mode(&l.group)?))).collect())
     }
 
-    /// What the parts of a mix add up to, beside the float model as it was measured.
+    /// The sum of the parts of a mix, beside the float model as it was measured.
     pub(crate) fn predicted(&self, layers: &BTreeMap<String, String>, float: &Tried) -> Predicted {
         let (mut saved_ns, mut saved_bytes, mut lost) = (Some(0.0), Some(0i128), 0.0);
         for &group in &self.groups {

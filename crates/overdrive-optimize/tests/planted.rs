@@ -1,5 +1,7 @@
 //! Searches on machines whose times and losses are planted: what must never be chosen, and what
 //! must.
+//!
+//! Long because all tests share one machine, on which everything is known.
 
 #![allow(clippy::unwrap_used)]
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use overdrive_bench::failure::Failure;
 use overdrive_bench::runner::Stop;
 use overdrive_cpu::CpuBackend;
 use overdrive_ir::Granularity::Channel;
@@ -10,9 +11,12 @@ use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{BlockFormat, DType, Graph, Init};
 use overdrive_passes::{Preparation, Quantization, QuantizationMode, Rounding, bind, quantize};
 use overdrive_studies::quantization::{
-    Judge, Metric, Task, Trial, apply, calibrate, calibration, outputs, sensitivities,
+    Judge, Metric, Task, Trial, apply, apply_while, calibrate, calibration, outputs, sensitivities,
+    trained_as_long,
 };
-use overdrive_train::data::{Split, Subset};
+use overdrive_train::data::{Split, Subset, open};
+use overdrive_train::tuning_of;
+use std::cell::Cell;
 use std::sync::Arc;
 
 fn task(backend: &CpuBackend) -> Task {
@@ -94,6 +98,35 @@ fn auto_round_moves_codes_towards_the_float_model_and_repeats() {
         let [gptq, found] = [&gptq.graph, &descended.graph].map(error);
         assert!(found < gptq, "{name}: the descent errs by {found}, GPTQ by {gptq}");
     }
+}
+
+#[test]
+fn long_work_ends_between_two_steps() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let task = task(&backend);
+    let template = &task.template;
+    let asked = Cell::new(0);
+    // Goes on so often, and no more.
+    let going = |times: usize| {
+        asked.set(0);
+        let asked = &asked;
+        move || {
+            asked.set(asked.get() + 1);
+            if asked.get() > times { Err(Failure::skipped("no more")) } else { Ok(()) }
+        }
+    };
+    // The second block of GPTQ; the ninth step of AutoRound's first block.
+    for (name, times) in [("int4-gptq", 1), ("int4-autoround", 9)] {
+        let quantization = mode(name).quantization();
+        let how = (Preparation::None, &quantization);
+        let ended = apply_while(&backend, template, how, &task.seen, &going(times));
+        assert_eq!(ended.unwrap_err().reason, "no more", "{name}");
+        assert_eq!(asked.get(), times + 1, "{name}");
+    }
+    let parts = open("digits").unwrap().parts(&template.graph, 0).unwrap();
+    let learnt = (&parts, &tuning_of("digits-mlp"));
+    let ended = trained_as_long((&backend, template), learnt, &going(2));
+    assert_eq!((ended.unwrap_err().reason.as_str(), asked.get()), ("no more", 3));
 }
 
 fn meant(name: &str) -> (&'static QuantizationMode, Quantization) {

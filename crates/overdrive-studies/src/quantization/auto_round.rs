@@ -24,8 +24,8 @@ type Known = BTreeMap<String, Tensor>;
 /// The graph, quantized so; `whole` is the same, bound to the sizes of the batches.
 ///
 /// # Errors
-/// When there is no batch, a weight or an error is not finite, the back end cannot run a graph, or
-/// it does not go on.
+/// When there is no batch, a weight or an error is not finite, or the back end cannot run a graph.
+/// Also when it does not go on.
 pub(super) fn rounded(
     backend: &dyn Backend,
     (graph, whole): (&Graph, &Graph),

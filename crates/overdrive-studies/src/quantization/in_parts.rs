@@ -2,8 +2,8 @@
 //! it, and only its weights are on the device.
 //!
 //! Time grows with the number of blocks, where to run all of the model for each grows with its
-//! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply_while`], codes apart
-//! where its blocks see other roundings.
+//! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply_while`], codes
+//! apart where its blocks see other roundings.
 
 use super::apply::apply_while;
 use super::going::Going;

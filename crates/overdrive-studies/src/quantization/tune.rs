@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 /// samples of `parts` are not looked at.
 ///
 /// # Errors
-/// When weights are not finite, samples do not fit the model, the back end cannot train it, or it
-/// does not go on after a step.
+/// When weights are not finite, samples do not fit the model, or the back end cannot train it. Also
+/// when it does not go on after a step.
 pub fn tune(
     (backend, template): (&dyn Backend, &Template),
     quantization: &Quantization,

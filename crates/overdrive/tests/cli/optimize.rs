@@ -160,7 +160,7 @@ fn an_interrupted_search_goes_on() {
         .ends(2, &["cannot resume", "shapes, seed and head"]);
     // A higher effort takes in what it tries more; a lower one is refused.
     let normal = "--data digits --target size --effort normal --max-loss 20 --minutes 0";
-    optimize(&folder, &format!("{normal} --resume -o out")).ends_in(&[0, 5], &["int4-gptq"]);
+    optimize(&folder, &format!("{normal} --resume -o out")).ends_in(&[0, 5], &["int4-awq"]);
     let rungs = decision(&folder, "out")["record"]["rungs"].to_string();
     assert!(rungs.contains("\"int8-dynamic\"") && rungs.contains("\"int4-gptq\""), "{rungs}");
     optimize(&folder, &format!("{asked} --resume -o out"))

@@ -73,8 +73,8 @@ pub(super) fn ladder(asked: &Asked, decision: &Decision) -> Option<(Vec<String>,
     Some((lines, table.without_unknown_columns()))
 }
 
-/// Formats from many bits to few, each with its methods in the order in which they were tried, and
-/// mixes last, over the mode that most of their layers have.
+/// Formats from many bits to few, each with its methods in the order in which they were tried.
+/// Mixes come last, over the mode that most of their layers have.
 fn rungs(decision: &Decision) -> Vec<Rung<'_>> {
     let Some(float) = decision.tried.first() else { return Vec::new() };
     let judged: Vec<&Tried> =
@@ -84,7 +84,7 @@ fn rungs(decision: &Decision) -> Vec<Rung<'_>> {
     let mut formats: Vec<&[&Tried]> = modes.chunk_by(|a, b| a.format == b.format).collect();
     formats.sort_by_key(|format| Reverse(bits(format[0])));
     let lost = |one: &Tried| one.chosen_by.as_ref().map_or(f64::INFINITY, |judged| judged.lost[0]);
-    // Where fewer bits begin: the form of eight, or of more than they have, that loses least.
+    // Fewer bits begin at the form of more, eight at most, that loses least.
     let more = |than: usize| {
         let more = modes
             .iter()

@@ -26,7 +26,7 @@ pub(super) fn short(asked: &Asked, decision: &Decision) -> (Vec<String>, Table) 
     (lines(asked, decision), table)
 }
 
-/// What is lost, in words.
+/// The unit of a loss, in words.
 pub(super) fn loss(asked: &Asked) -> String {
     let unit = asked.metric.unit_of_loss();
     match unit.strip_prefix("of ") {
@@ -118,6 +118,6 @@ fn fate(fate: &Fate) -> String {
         Fate::LosesTooMuch => "loses too much".to_owned(),
         Fate::Judged(verdict) => verdict.name().to_owned(),
         Fate::Declined(reason) => reason.clone(),
-        Fate::NotReached => "timed, not judged in time".to_owned(),
+        Fate::NotReached => "not judged in time".to_owned(),
     }
 }

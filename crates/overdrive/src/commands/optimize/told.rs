@@ -137,7 +137,8 @@ fn page(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
     all
 }
 
-/// What a terminal shows of it. The decision comes last, so that it is still in sight at the end.
+/// The part of it that a terminal shows. The decision comes last, so that it is still in sight at
+/// the end.
 pub(super) fn sections(evidence: &Evidence, decision: &Decision) -> Vec<Section> {
     let (lines, table) = short(&evidence.asked, decision);
     let mut all = vec![Section { title: "Decision matrix", lines, table: Some(table) }];

@@ -1,5 +1,5 @@
-//! How far a search is, and how long its stage may still take: one line of a terminal, or a line of
-//! a log for each answer.
+//! How far a search is, and how long its stage may still take. It is one line of a terminal, or a
+//! line of a log for each answer.
 //!
 //! Invariant: an answer that the record has takes no time, so that it counts in no estimate.
 
@@ -52,7 +52,8 @@ struct Place {
 }
 
 impl Place {
-    /// `, about 40 s left`, by the pieces that are done; before the first, the time that is allowed.
+    /// `, about 40 s left`, by the pieces that are done; before the first, the time that is
+    /// allowed.
     fn left(&self, now: Instant, allowed_s: f64) -> String {
         let Some((begun, first)) = self.begun else { return String::new() };
         match self.at.saturating_sub(first) {
