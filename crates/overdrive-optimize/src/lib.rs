@@ -27,7 +27,7 @@ pub use best_first::best_first;
 pub use decision::{Decision, Fate, Outcome, Predicted, Tried};
 pub use form::{Form, LayerFacts, Rung};
 pub use gate::{FEWEST, Gate, Judgement, Verdict};
-pub use machine::{Block, Care, Halt, Machine, Part, Parts, Stage, TimedForms};
+pub use machine::{Block, Care, Halt, LossSource, Machine, Part, Parts, Stage, TimedForms};
 pub use paired::Flips;
 pub use record::{Asking, Kept, Record};
 pub use search::search;

@@ -72,6 +72,17 @@ pub struct Block {
     pub samples_ns: Vec<Vec<f64>>,
 }
 
+/// The source of what parts lose.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LossSource {
+    /// The model was judged once for each.
+    #[default]
+    Scanned,
+    /// Gradients of the float model gave estimates.
+    Estimated,
+}
+
 /// The costs of each part of a mix alone.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Parts {
@@ -79,6 +90,9 @@ pub struct Parts {
     pub layers: Vec<LayerFacts>,
     /// Median nanoseconds of a layer of each class, by mode; float among them.
     pub times_ns: BTreeMap<String, BTreeMap<String, f64>>,
+    /// The source of `lost`.
+    #[serde(default)]
+    pub source: LossSource,
     /// Loss of the model with one group in a mode and all others in float.
     pub lost: BTreeMap<String, BTreeMap<String, f64>>,
     /// Bytes of a group's weights in a mode.

@@ -6,8 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 use overdrive_optimize::{
-    Asked, Asking, Block, Care, Effort, Fate, Form, Halt, LayerFacts, Machine, Outcome, Part,
-    Parts, Record, Rung, Stage, Target, TimedForms, Verdict, best_first, search,
+    Asked, Asking, Block, Care, Effort, Fate, Form, Halt, LayerFacts, LossSource, Machine, Outcome,
+    Part, Parts, Record, Rung, Stage, Target, TimedForms, Verdict, best_first, search,
 };
 use overdrive_studies::quantization::{Metric, Scores};
 use std::collections::BTreeMap;
@@ -152,6 +152,7 @@ impl Machine for PlantedMachine {
             layers: layers.collect(),
             times_ns: names().zip(times).collect(),
             lost: names().zip(lost).collect(),
+            source: LossSource::Estimated,
             bytes: names().zip(self.layers.iter().map(|_| halves(modes))).collect(),
         })
     }

@@ -69,11 +69,11 @@ pub use perturb::perturb;
 pub use plan::{PlanError, explain, place, plan};
 pub use precision::{Recipe, keep_sums, precision};
 pub use quantize::{
-    Additions, AutoRound, Biases, Held, KAxis, Layer, LayerKind, LayerPart, Learning, MODES,
-    MeanErrors, OutputErrors, Preparation, Quantization, QuantizationMode, Quantized,
-    QuantizedLayer, RangeRule, Rounding, Scheme, Skipped, activation_range, auto_round, awq,
-    awq_folded, correct_biases, declare, equalize, layers, learn, quantize, rescale, smooth,
-    smooth_folded,
+    Additions, AutoRound, Biases, EstimatedPart, Held, KAxis, Layer, LayerGroup, LayerKind,
+    LayerPart, Learning, LossEstimates, MODES, MeanErrors, OutputErrors, OutputLoss, Preparation,
+    Quantization, QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme,
+    Skipped, activation_range, auto_round, awq, awq_folded, correct_biases, declare, equalize,
+    estimate_losses, layers, learn, quantize, rescale, smooth, smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use region::{At, CaptureRead, Region};

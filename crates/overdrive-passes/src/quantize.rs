@@ -13,7 +13,7 @@
 //! move factors between activations and weights, or between layers, and round nothing. AWQ also
 //! cuts off single weights. `auto_round` gives the steps of a descent that goes on from the codes of
 //! GPTQ. `correct_biases` comes after this pass. `learn` gives a graph to train in place of rounding
-//! once. Invariant: a layer that cannot take its scheme is left as it was and listed with the
+//! once. `estimate_losses` tells from gradients what a layer loses by its codes. Invariant: a layer that cannot take its scheme is left as it was and listed with the
 //! reason.
 
 mod auto_round;
@@ -23,6 +23,7 @@ mod coded;
 mod correct;
 mod declare;
 mod equalize;
+mod estimate_losses;
 mod gptq;
 mod held;
 mod homogeneous;
@@ -46,6 +47,7 @@ pub use calibration::{RangeRule, activation_range};
 pub use correct::correct_biases;
 pub use declare::declare;
 pub use equalize::equalize;
+pub use estimate_losses::{EstimatedPart, LayerGroup, LossEstimates, OutputLoss, estimate_losses};
 pub use held::{Held, KAxis, LayerKind};
 pub(crate) use layers::block;
 pub use layers::{Layer, LayerPart, Skipped, layers};

@@ -1,7 +1,8 @@
 //! Costs and gains of quantization: each mode on each model, bytes and agreement and latency.
 //!
 //! The steps stand in files of their own, for `overdrive quantize` takes the same ones. They are
-//! calibrate, apply, judge, weigh and time. To mix modes, there are also scan layers and search.
+//! calibrate, apply, judge, weigh and time. To mix modes, there are also scan layers, estimate their
+//! losses, and search.
 //! Invariant: a mode is judged by running what it made, on samples that no calibration saw.
 
 mod agreement;
@@ -18,6 +19,7 @@ mod going;
 mod in_parts;
 mod judge;
 mod latency;
+mod loss_estimates;
 mod metric;
 mod rivals;
 mod search;
@@ -40,6 +42,7 @@ pub use going::{Going, to_the_end};
 pub use in_parts::apply_in_parts;
 pub use judge::{HeldOut, Judge};
 pub use latency::{Conditions, latency, latency_of_blocks, latency_on};
+pub use loss_estimates::{EstimatedLoss, loss_estimates};
 pub use metric::{Metric, Scores};
 pub use rivals::{Question, Rival, rivals};
 pub use search::{Assignment, Candidate, Search, search};

@@ -119,6 +119,26 @@ impl<'a> Judge<'a> {
         Self { metric, ..self.on(count) }
     }
 
+    /// Inputs of its samples, in batches of the float model `graph`. A last batch that is smaller
+    /// than the others is left out.
+    ///
+    /// # Errors
+    /// When samples cannot be read, or do not fit the model.
+    pub(super) fn whole_batches(&self, graph: &Graph) -> Result<Vec<Vec<Tensor>>, Failure> {
+        let split = match &self.held_out {
+            HeldOut::Labelled(split) => split,
+            HeldOut::Inputs(batches) => return Ok(batches.clone()),
+        };
+        let judged = Judged::new(graph, split.target()).map_err(unable)?;
+        let batches: Result<Vec<_>, _> = judged.batches(split.as_ref()).collect();
+        let mut batches = batches.map_err(unable)?;
+        let whole = batches.first().map(|(_, count)| *count);
+        batches.retain(|(_, count)| Some(*count) == whole);
+        // Labels come after the inputs of the model.
+        let inputs = |(batch, _)| judged.inputs(&batch)[..graph.inputs().len()].to_vec();
+        Ok(batches.into_iter().map(inputs).collect())
+    }
+
     /// The score of a graph, unbound as the template's, on each sample.
     ///
     /// # Errors

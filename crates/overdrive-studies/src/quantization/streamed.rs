@@ -64,6 +64,7 @@ fn streamed(
         found = run((backend, part), &seen, &mut || {
             step += 1;
             done(index * batches.len() + step, parts.len() * batches.len());
+            true
         })?;
         let needed: BTreeSet<String> = parts[index + 1..].iter().flat_map(&names).collect();
         for (known, found) in known.iter_mut().zip(&found) {
@@ -75,11 +76,12 @@ fn streamed(
     Ok(found)
 }
 
-/// The outputs of a part, all of whose weights are on the device.
-fn run(
+/// The outputs of a graph, all of whose weights are on the device, on each batch until `going`,
+/// asked after each, says no.
+pub(super) fn run(
     (backend, graph): (&dyn Backend, &Graph),
     batches: &[Vec<Tensor>],
-    done: &mut dyn FnMut(),
+    going: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Vec<Tensor>>, Failure> {
     let mut session = backend.compile(graph, Mode::Compile, &Tuning::default())?.session()?;
     let mut state = State::initial(graph, backend)?;
@@ -92,7 +94,9 @@ fn run(
         session.run(state.with(&inputs, &mut results))?.wait()?;
         found
             .push(results.iter().map(|buffer| backend.download(buffer)).collect::<Result<_, _>>()?);
-        done();
+        if !going() {
+            break;
+        }
     }
     Ok(found)
 }

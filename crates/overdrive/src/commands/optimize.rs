@@ -9,6 +9,7 @@ mod answers;
 mod bounds;
 mod evidence;
 mod ladder;
+mod losses;
 mod machine;
 mod matrix;
 mod mixes;

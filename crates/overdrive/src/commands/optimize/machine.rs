@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Samples of a session that only leaves out what is clearly slower.
 const SCREENED: usize = 15;
+/// The share of the time that is left in which what layers lose is found. Mixes need the rest.
+const SHARE: f64 = 0.6;
 /// Forms that stay made: the one at hand and the finalists.
 const KEPT: usize = 4;
 
@@ -202,6 +204,11 @@ impl<'a> OwnMachine<'a> {
             return Err(Halt::Stopped);
         }
         if self.time.left_s(self.stage) > 0.0 { Ok(()) } else { Err(Halt::OutOfTime) }
+    }
+
+    /// Seconds in which what layers lose is found.
+    pub(super) fn allowed_s(&self) -> f64 {
+        SHARE * self.time.left_s(self.stage)
     }
 
     pub(super) fn tell(&self, doing: &str, name: &str) {

@@ -1,6 +1,7 @@
 //! The cost of each layer alone: its time by shape, and the loss of the model if only that layer is
-//! quantized.
+//! quantized (`losses.rs`).
 
+use super::losses::losses;
 use super::machine::OwnMachine;
 use super::underway::Counted;
 use overdrive::bench::failure::Failure as Unable;
@@ -13,12 +14,7 @@ use overdrive::passes::{
 use overdrive::studies::quantization::{calibrate, latency};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
-/// Samples on which each group is scanned.
-const SCANNED: u64 = 64;
-/// The share of the time that is left which a scan may take.
-const SHARE: f64 = 0.6;
 /// The float form of a layer.
 const FLOAT: &str = "float";
 
@@ -40,7 +36,7 @@ pub(super) fn parts(machine: &OwnMachine<'_>, modes: &[String]) -> Result<Parts,
     let names: Vec<String> = found.iter().map(|layer| layer.name.clone()).collect();
     let found: Vec<Layer> = found.into_iter().filter(can).collect();
     let mut parts = Parts { layers: facts(timed, &found), ..Parts::default() };
-    lost(machine, &mut parts, (bound, &names, &meant))?;
+    losses(machine, &mut parts, (&names, &meant))?;
     let classes: BTreeSet<&str> = parts.layers.iter().map(|facts| facts.class.as_str()).collect();
     let all = classes.len();
     for (layer, facts) in found.iter().zip(parts.layers.clone()) {
@@ -79,75 +75,6 @@ fn facts(graph: &Graph, found: &[Layer]) -> Vec<LayerFacts> {
         });
     }
     all
-}
-
-/// Loss of the model and bytes, for each group in each mode.
-fn lost(
-    machine: &OwnMachine<'_>,
-    parts: &mut Parts,
-    (bound, names, meant): (&Graph, &[String], &[(&str, Quantization)]),
-) -> Result<(), Halt> {
-    let template = &machine.subject.template;
-    let halt = |unable: Unable| machine.halt(&unable);
-    let declined = |error: GraphError| Halt::Declined(error.to_string());
-    let mut statistics: Vec<_> = meant.iter().flat_map(|(_, one)| one.statistics()).collect();
-    statistics.sort();
-    statistics.dedup();
-    let evidence =
-        calibrate(machine.backend, bound, &statistics, &machine.samples.seen).map_err(halt)?;
-    let screen = machine.samples.chooser.screening(SCANNED);
-    let float = [screen.scores(&template.graph).map_err(halt)?];
-    let (mut lost, mut bytes) = (Vec::new(), Vec::new());
-    // All of the model: a layer that is not named would take the mode too.
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let groups = parts.groups();
-    let (begun, allowed_s) = (Instant::now(), SHARE * machine.time.left_s(machine.stage));
-    let all = groups.len() * meant.len();
-    let mut done = 0;
-    for group in groups {
-        let of_group: Vec<&str> = parts
-            .layers
-            .iter()
-            .filter(|facts| facts.group == group)
-            .map(|facts| facts.name.as_str())
-            .collect();
-        for (mode, meant) in meant {
-            machine.going()?;
-            machine.underway.comes_to(Counted::Scan, [done + 1, all]);
-            machine.tell("judging", &format!("{group} in {mode}"));
-            let alone = meant.only(&of_group, &names);
-            let made = quantize(&template.graph, &alone, &evidence).map_err(declined)?;
-            if made.layers.len() == of_group.len() {
-                let scores = [screen.scores(&made.graph).map_err(halt)?];
-                let loss = screen.metric.loss(&float, &scores).value;
-                let size = made.layers.iter().map(|l| l.code_bytes + l.scale_bytes).sum();
-                let key = || (group.to_owned(), (*mode).to_owned());
-                lost.push((key(), loss));
-                bytes.push((key(), size));
-            }
-            done += 1;
-            let whole_s = begun.elapsed().as_secs_f64() / done as f64 * all as f64;
-            if whole_s > allowed_s {
-                return Err(Halt::Declined(format!(
-                    "scanning {all} layers and modes would take {:.0} of {:.0} minutes that were \
-                     left: --minutes allows more",
-                    whole_s / 60.0,
-                    allowed_s / SHARE / 60.0
-                )));
-            }
-        }
-    }
-    parts.lost = by_group(lost);
-    parts.bytes = by_group(bytes);
-    Ok(())
-}
-
-fn by_group<T>(found: Vec<((String, String), T)>) -> BTreeMap<String, BTreeMap<String, T>> {
-    let mut groups: BTreeMap<String, BTreeMap<String, T>> = BTreeMap::new();
-    for ((group, mode), value) in found {
-        groups.entry(group).or_default().insert(mode, value);
-    }
-    groups
 }
 
 /// Median nanoseconds of a layer alone, in float and in each mode that it can take.

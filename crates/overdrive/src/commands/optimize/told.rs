@@ -12,7 +12,7 @@ use overdrive::bench::digits;
 use overdrive::bench::table::{Align, Table, indented, markdown_table, terminal_table};
 #[cfg(feature = "plots")]
 use overdrive::optimize::Tried;
-use overdrive::optimize::{Asked, Decision};
+use overdrive::optimize::{Asked, Decision, LossSource};
 use overdrive::report::charts::Chart;
 #[cfg(feature = "plots")]
 use overdrive::report::charts::{FrontPoint, front};
@@ -178,8 +178,13 @@ fn sensitive(evidence: &Evidence) -> Option<Section> {
             digits::bytes(bytes),
         ]);
     }
+    let how = match parts.source {
+        LossSource::Scanned => "",
+        LossSource::Estimated => ", estimated by gradients, for a scan did not fit the time",
+    };
     let lines = vec![format!(
-        "the {} dearest of {all}, each alone in its mode; layers that read one value have one mode",
+        "the {} dearest of {all}, each alone in its mode{how}; layers that read one value have one \
+         mode",
         SENSITIVE.min(all)
     )];
     Some(Section { title: "Layers that are sensitive", lines, table: Some(table) })

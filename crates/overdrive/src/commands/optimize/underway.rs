@@ -20,6 +20,8 @@ pub(super) enum Counted {
     Stage(Stage),
     /// Groups of layers, each in a mode.
     Scan,
+    /// Backward passes, by which losses of layers are estimated.
+    Passes,
     /// Shapes of layers, which are timed alone.
     Shapes,
 }
@@ -34,6 +36,7 @@ impl Counted {
             Self::Stage(Stage::Judging) if at == 0 => format!("timing the last {all} together"),
             Self::Stage(Stage::Judging) => format!("judging {at} of the last {all}"),
             Self::Scan => format!("scanning {at} of {all} groups"),
+            Self::Passes => format!("pass {at} of {all} by gradients"),
             Self::Shapes => format!("timing {at} of {all} shapes of layers"),
         }
     }
@@ -72,7 +75,9 @@ impl Place {
     fn is_news(&self, now: Instant) -> bool {
         match self.told {
             None => true,
-            Some((last, _)) if self.counted == Counted::Scan => now - last >= PAUSE,
+            Some((last, _)) if matches!(self.counted, Counted::Scan | Counted::Passes) => {
+                now - last >= PAUSE
+            }
             Some((_, at)) => at != self.at,
         }
     }

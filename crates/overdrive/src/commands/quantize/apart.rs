@@ -157,7 +157,7 @@ mod tests {
         };
         assert_eq!((of(&chosen), of(&judged)), (vec![1.0, 0.75], vec![0.125, 0.0]));
         assert_eq!(apart.dropped, ["1 of 3 that choose", "3 of 5 that judge"]);
-        let none = apart.kept("judge", &split(&[1.0, 0.125])).unwrap_err();
+        let none = apart.kept("judge", &split(&[1.0, 0.125])).err().unwrap();
         assert!(none.message.contains("copies alone among 2"), "{}", none.message);
     }
 
