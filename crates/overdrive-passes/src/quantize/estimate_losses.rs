@@ -1,44 +1,38 @@
-//! `estimate_losses` gives a graph that estimates what each group of layers loses in each mode,
-//! from gradients of the float model alone.
+//! `estimate_losses` gives a graph that estimates what the model loses by each group of layers in
+//! each mode, from gradients of the float model.
 //!
-//! A change `δ` of a layer changes the loss of a row by `½ δᵀ F δ`. `F` is the Fisher matrix of
-//! the float model, the mean of `Jᵀ H J` over rows: `J` is the Jacobian of the outputs, `H` the
-//! curvature of the loss in them. The term of first order is left out. With labels of the model's
-//! own distribution it is 0, and the gradient that a trained model has left is noise of its
+//! Let `δ` be the change of a group's outputs by its codes, those of the activations included. The
+//! loss of a row then changes by `½ δᵀ Jᵀ H J δ`. `J` is the Jacobian of the model's outputs in
+//! those of the group, and `H` the curvature of the loss in the model's outputs. For classes this
+//! is the Fisher matrix of the float model. The term of first order is left out. With labels of the
+//! model's own distribution it is 0, and the gradient that a trained model has left is noise of its
 //! samples.
 //!
-//! With random signs `r` over all outputs and `A Aᵀ = H`, `g = Jᵀ A r` has the mean square `F`. One
-//! backward pass over a whole batch gives a draw of `g`, since signs of different rows cancel. With
-//! `R` rows, `W` for weights `[N, K]` and `x` for the value that the group reads, a draw of the
-//! estimate is
+//! Let `A Aᵀ = H`, and `r` be random signs over the model's outputs. One backward pass then gives
+//! `c = Jᵀ A r` for every layer at once, and `(cᵀ δ)²` has the mean `δᵀ Jᵀ H J δ`. With `S`
+//! samples in a batch and `R` rows in their outputs, a draw of the estimate is
 //!
 //! ```text
-//! (Σ_n (Σ_k g_W[n,k] ΔW[n,k])² + Σ_i (g_x[i] Δx[i])²) / 2R
+//! Σ_s (Σ_{i in s} c_i δ_i)² / 2R
 //! ```
 //!
-//! `ΔW` is what the codes stand for, less the weight: methods that let errors of a row cancel, as
-//! GPTQ does, are credited for it. Errors of different outputs count as independent. `Δx` is the
-//! rounding of the activations, whose elements count as independent too. `g_x` goes through the
-//! layers of the group alone.
+//! Within a sample all errors count together: those of one weight in many rows, those that cancel
+//! within a row of weights, as GPTQ's do, and those of layers that read one value. Between samples
+//! the signs cancel. So `D` samples give `D` draws, and the relative error of their mean is about
+//! `√(2/D)`. Diagonal forms have less noise, but take errors for independent that are not.
 //!
-//! Sources: LeCun et al., "Optimal brain damage", NIPS 1989 (a change of weights by second
-//! derivatives, none of first order at a minimum); Kim et al., "SqueezeLLM", arXiv:2306.07629
-//! (Fisher as these derivatives, for rounded weights); Dong et al., "HAWQ-V2", arXiv:1911.03852
-//! (random signs; layers ranked by curvature and rounding error). Squares of gradients of a whole
-//! batch: Liu et al., "Sophia", arXiv:2305.14342, section 2.3. Invariant: estimates change neither
-//! the model nor its states.
+//! Sources: LeCun et al., "Optimal brain damage", NIPS 1989 (loss by second derivatives, none of
+//! first order at a minimum); Kim et al., "SqueezeLLM", arXiv:2306.07629 (the Fisher matrix as
+//! these derivatives, for rounded weights); Dong et al., "HAWQ-V2", arXiv:1911.03852 (random signs
+//! for the curvature; layers ranked by it and their rounding error).
 
 use super::Quantization;
-use super::coded::rounded;
-use super::held::{KAxis, LayerKind};
-use super::layers::{Layer, layers};
+use super::coded::LayerProduct;
+use super::layers::{LayerPart, layers};
 use super::rewrite::{Prepared, prepare};
 use crate::Evidence;
-use overdrive_ir::ops::QuantizeRows;
-use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
-    Builder, Compare, DType, Expr, Graph, GraphError, Init, Prim, Tensor, TensorType, Value,
-    gradients,
+    Builder, Compare, DType, Expr, Graph, GraphError, Prim, TensorType, Value, gradients,
 };
 use std::collections::BTreeMap;
 
@@ -86,7 +80,7 @@ pub struct LossEstimates {
 }
 
 /// Estimates for a bound graph. Codes are those that [`quantize`](crate::quantize) gives on the
-/// same evidence, each layer rounded beside float ones.
+/// same evidence.
 ///
 /// # Errors
 /// When a weight is not finite, the evidence lacks what a scheme needs, the graph has not the
@@ -101,44 +95,32 @@ pub fn estimate_losses(
     let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
     let chosen: Vec<&str> =
         groups.iter().flat_map(|group| &group.layers).map(String::as_str).collect();
-    let members = |group: &LayerGroup| -> Vec<&Layer> {
-        group.layers.iter().filter_map(|name| found.iter().find(|l| l.name == *name)).collect()
-    };
-    let members: Vec<Vec<&Layer>> = groups.iter().map(members).collect();
-    let (opened, entries) = opened(graph, &members)?;
-    let weights = opened.states().iter().map(|state| (state.name.as_str(), state.value));
-    let weights: Vec<(&str, Value)> = weights.filter(|(name, _)| is_of(&members, name)).collect();
+    let products = found.iter().filter(|layer| chosen.contains(&layer.name.as_str()));
+    let products = products.flat_map(|layer| &layer.parts);
+    let results: Vec<Value> = products.map(|part| graph.node(part.node).results[0]).collect();
     let b = Builder::new(graph.name());
-    let map = b.append(&opened)?;
+    let map = b.append(graph)?;
     let seed = b.input("seed", TensorType::scalar(DType::U64));
-    let (seeds, rows) = directions((&opened, &map), loss, seed)?;
-    let wrt: Vec<Value> =
-        weights.iter().map(|(_, value)| *value).chain(entries.iter().map(|e| e.zeros)).collect();
-    let found = gradients(&b, &opened, &map, &seeds, &wrt);
-    let (of_weights, of_inputs) = found.split_at(weights.len());
-    let gradient_of = |coded: &Prepared| {
-        let at = weights.iter().position(|(name, _)| *name == coded.layer.weight)?;
-        of_weights[at]
-    };
+    let judged = directions((graph, &map), loss, seed)?;
+    let gradients = gradients(&b, graph, &map, &judged.directions, &results);
+    let known: BTreeMap<Value, Expr<'_>> =
+        results.into_iter().zip(gradients).filter_map(|(v, c)| Some((v, c?))).collect();
     let (mut parts, mut lost) = (Vec::new(), Vec::new());
     for (mode, meant) in modes {
         let (prepared, _) = prepare(graph, &meant.only(&chosen, &all), evidence)?;
-        for (at, group) in groups.iter().enumerate() {
+        for group in groups {
             let coded = |name: &String| prepared.iter().find(|one| one.layer.name == *name);
             let Some(coded) = group.layers.iter().map(coded).collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            // A layer that no output depends on has no gradient, and nothing to lose.
-            let weights = coded
+            let changes = coded
                 .iter()
-                .filter_map(|one| Some(by_weights((graph, mode), one, gradient_of(one)?)));
-            let entries = entries.iter().zip(of_inputs).filter(|(entry, _)| entry.group == at);
-            let inputs = entries.filter_map(|(entry, gradient)| {
-                by_inputs(coded[entry.member], map[entry.read.0 as usize], (*gradient)?)
-            });
-            let sum = weights.chain(inputs).reduce(|sum, more| sum + more);
-            let sum = sum.unwrap_or_else(|| b.full(DType::F32, [0usize; 0], 0.0));
-            lost.push((sum * (0.5 / rows as f64)).reshape([1usize]));
+                .flat_map(|one| changes((graph, &map), (one, mode), (&known, judged.samples)));
+            // A group that no output depends on has no gradient, and nothing to lose.
+            let change = changes.reduce(|sum, more| sum + more);
+            let change = change.unwrap_or_else(|| b.full(DType::F32, [judged.samples], 0.0));
+            let draw = (change * change).sum(&[0]) * (0.5 / judged.rows as f64);
+            lost.push(draw.reshape([1usize]));
             let bytes = coded.iter().flat_map(|one| one.encoded.bytes()).sum::<usize>() as u64;
             parts.push(EstimatedPart { group: group.name.clone(), mode: (*mode).into(), bytes });
         }
@@ -149,83 +131,69 @@ pub fn estimate_losses(
     Ok(LossEstimates { graph: b.finish()?, parts })
 }
 
-fn is_of(members: &[Vec<&Layer>], state: &str) -> bool {
-    members.iter().flatten().any(|layer| layer.weight == state)
+/// `cᵀ δ` of each sample, for each product of a layer that has a gradient.
+fn changes<'b>(
+    (graph, map): (&Graph, &[Expr<'b>]),
+    (prepared, mode): (&Prepared, &str),
+    (gradients, samples): (&BTreeMap<Value, Expr<'b>>, usize),
+) -> Vec<Expr<'b>> {
+    // The codes of every mode stand beside the weight, each by a name of its own.
+    let mut prepared = prepared.clone();
+    prepared.layer.name = format!("{}.{mode}", prepared.layer.name);
+    prepared.layer.weight = format!("{}.{mode}", prepared.layer.weight);
+    let coded = prepared.coded();
+    let of = |at: Value| map[at.0 as usize];
+    let change = |part: &LayerPart| {
+        let node = graph.node(part.node);
+        let gradient = *gradients.get(&node.results[0])?;
+        let (x, y) = (of(node.operands[0]), of(node.results[0]));
+        let bias = node.operands.get(2).map(|bias| of(*bias));
+        let _scope = y.builder().scope_path(&node.scope);
+        let coded = coded.build(LayerProduct { node, rows: &part.rows, x, bias });
+        let product = ((coded - y) * gradient).convert(DType::F32);
+        // Samples come first, by themselves or joined with their rows.
+        let elements: usize = product.sizes().iter().product();
+        let by_sample = match elements.is_multiple_of(samples) {
+            true => product.reshape([samples, elements / samples]).sum(&[1]),
+            false => product.reshape([1, elements]).sum(&[1]),
+        };
+        Some(by_sample)
+    };
+    prepared.layer.parts.iter().filter_map(change).collect()
 }
 
-/// A value that layers of a group read.
-struct Entry {
-    group: usize,
-    /// The first of these layers in the group.
-    member: usize,
-    read: Value,
-    /// Zeros that are added to the value for this group alone, so that their gradient goes through
-    /// nothing else.
-    zeros: Value,
+/// The outputs that are judged.
+struct JudgedOutputs<'b> {
+    /// `A r` for each.
+    directions: Vec<(Value, Expr<'b>)>,
+    /// Rows of all together.
+    rows: usize,
+    /// Samples of a batch.
+    samples: usize,
 }
 
-/// The graph with zeros added to what each group reads.
-fn opened(graph: &Graph, groups: &[Vec<&Layer>]) -> Result<(Graph, Vec<Entry>), GraphError> {
-    let b = Builder::new(graph.name());
-    let mut map: Vec<Option<Expr<'_>>> = vec![None; graph.value_count()];
-    b.declare(graph).into_iter().for_each(|(v, expr)| map[v.0 as usize] = Some(expr));
-    let mut places = BTreeMap::new();
-    for (group, layers) in groups.iter().enumerate() {
-        for (member, layer) in layers.iter().enumerate() {
-            places.extend(layer.parts.iter().map(|part| (part.node.0, (group, member))));
-        }
-    }
-    let mut entries: Vec<(Entry, Expr<'_>)> = Vec::new();
-    for (at, node) in graph.nodes().iter().enumerate() {
-        let known = |v: &Value| map[v.0 as usize].expect("values are computed in order");
-        let mut operands: Vec<Expr<'_>> = node.operands.iter().map(known).collect();
-        if let Some(&(group, member)) = places.get(&(at as u32)) {
-            let x = operands[0];
-            let is_it = |(entry, _): &&(Entry, _)| (entry.group, entry.read) == (group, x.value());
-            operands[0] = match entries.iter().find(is_it) {
-                Some((_, inside)) => *inside,
-                None => {
-                    let zeros = b.full(x.dtype(), x.shape(), 0.0);
-                    let (read, inside) = (x.value(), x + zeros);
-                    entries.push((Entry { group, member, read, zeros: zeros.value() }, inside));
-                    inside
-                }
-            };
-        }
-        let results = b.again(node, &operands);
-        node.results.iter().zip(results).for_each(|(v, result)| map[v.0 as usize] = Some(result));
-    }
-    graph.outputs().iter().for_each(|port| {
-        b.output(&port.name, map[port.value.0 as usize].expect("outputs were computed"));
-    });
-    let entries = entries.into_iter().map(|(entry, _)| entry).collect();
-    Ok((b.finish()?, entries))
-}
-
-/// Cotangents of outputs.
-type Directions<'b> = Vec<(Value, Expr<'b>)>;
-
-/// `A r` for each output that the loss is of, and the number of rows.
 fn directions<'b>(
     (graph, map): (&Graph, &[Expr<'b>]),
     loss: OutputLoss,
     seed: Expr<'b>,
-) -> Result<(Directions<'b>, usize), GraphError> {
+) -> Result<JudgedOutputs<'b>, GraphError> {
     let is_judged = |name: &str| loss == OutputLoss::Cosine || name == "y";
     let floats = graph.outputs().iter().filter(|port| graph.ty(port.value).dtype.is_float());
-    let (mut found, mut rows) = (Vec::new(), 0);
+    let (mut directions, mut rows, mut samples) = (Vec::new(), 0, 1);
     for port in floats.filter(|port| is_judged(&port.name)) {
         let y = map[port.value.0 as usize];
-        let (sizes, elements) = (y.sizes(), y.sizes().iter().product::<usize>().max(1));
-        let count = match loss {
-            OutputLoss::Cosine => sizes.first().copied().unwrap_or(1).max(1),
+        let (sizes, elements) = (y.sizes(), y.sizes().iter().product::<usize>());
+        samples = sizes.first().copied().unwrap_or(1).max(1);
+        let width = match loss {
+            OutputLoss::Cosine => elements / samples,
             OutputLoss::CrossEntropy | OutputLoss::SquaredError => {
-                elements / sizes.last().copied().unwrap_or(1).max(1)
+                sizes.last().copied().unwrap_or(1)
             }
         };
-        let y = y.convert(DType::F32).reshape([count, elements / count]);
+        let width = width.max(1);
+        let y = y.convert(DType::F32).reshape([elements / width, width]);
         let r = signs(y, seed);
-        let along = |a: Expr<'b>, b: Expr<'b>| (a * b).sum(&[1]).reshape([count, 1]);
+        let along = |a: Expr<'b>, b: Expr<'b>| (a * b).sum(&[1]).reshape([elements / width, 1]);
         let direction = match loss {
             OutputLoss::CrossEntropy => {
                 let p = y.softmax(1);
@@ -243,10 +211,10 @@ fn directions<'b>(
             }
         };
         let ty = graph.ty(port.value);
-        found.push((port.value, direction.reshape(ty.shape.clone()).convert(ty.dtype)));
-        rows += count;
+        directions.push((port.value, direction.reshape(ty.shape.clone()).convert(ty.dtype)));
+        rows += (elements / width).max(1);
     }
-    if found.is_empty() {
+    if directions.is_empty() {
         let names: Vec<&str> = graph.outputs().iter().map(|port| port.name.as_str()).collect();
         return Err(GraphError {
             op: "estimate_losses".into(),
@@ -256,7 +224,7 @@ fn directions<'b>(
             remedy: "name the output that is judged `y`".into(),
         });
     }
-    Ok((found, rows))
+    Ok(JudgedOutputs { directions, rows, samples })
 }
 
 /// Random signs of the shape of x.
@@ -265,50 +233,4 @@ fn signs<'b>(x: Expr<'b>, seed: Expr<'b>) -> Expr<'b> {
     let bits = b.op1(Prim::RandomBits { shape: x.shape(), site: b.site() }, &[seed]);
     let is_high = bits.compare(Compare::Ge, bits.constant(2f64.powi(31)));
     is_high.select(x.constant(1.0), x.constant(-1.0))
-}
-
-/// The square of what the change of a weight changes, summed over outputs.
-fn by_weights<'b>((graph, mode): (&Graph, &str), coded: &Prepared, gradient: Expr<'b>) -> Expr<'b> {
-    let layer = &coded.layer;
-    let change: Vec<f64> =
-        layer.rows(graph).iter().zip(coded.encoded.decode()).map(|(w, coded)| coded - w).collect();
-    let change = Tensor::from_f64(DType::F32, layer.held.sizes.clone(), &layer.stored(&change));
-    let name = format!("{}.change.{mode}", layer.weight);
-    let change = gradient.builder().state_named(&name, change.ty().clone(), Init::Value(change));
-    let summed: Vec<usize> = match (layer.kind, layer.held.order) {
-        (LayerKind::Linear, KAxis::InputMajor) => vec![0],
-        (LayerKind::Linear, KAxis::OutputMajor) => vec![1],
-        (LayerKind::Convolution, _) => (1..gradient.rank()).collect(),
-    };
-    total_of_squares((gradient * change).sum(&summed))
-}
-
-/// The square of what the rounding of a layer's inputs changes, if its scheme rounds them.
-fn by_inputs<'b>(coded: &Prepared, x: Expr<'b>, gradient: Expr<'b>) -> Option<Expr<'b>> {
-    let (layer, scheme) = (&coded.layer, &coded.scheme);
-    let known = match scheme.activations {
-        Activations::Float => return None,
-        Activations::Blocks(element, scale) => {
-            let counts = scheme.weights.block.counts(layer.shape);
-            let counts = counts.expect("the layer was prepared with this format");
-            let block = Some(layer.shape[1] / counts[1]);
-            let (numbers, rows) = x.quantize_rows(QuantizeRows { block, element, scale });
-            let numbers = numbers.convert(x.dtype());
-            rows.map_or(numbers, |rows| numbers * rows.convert(x.dtype()))
-        }
-        Activations::Dynamic(_) | Activations::Static(_) => {
-            let input = coded.input.map(|(grid, element)| {
-                let scalar = |dtype, value| x.builder().constant(Tensor::scalar(dtype, value));
-                let zero = element.is_int().then(|| scalar(element, grid.zero));
-                (scalar(DType::F32, grid.scale), zero)
-            });
-            rounded((layer.kind, scheme), x, input).convert(x.dtype())
-        }
-    };
-    Some(total_of_squares(gradient * (known - x)))
-}
-
-fn total_of_squares(x: Expr<'_>) -> Expr<'_> {
-    let x = x.convert(DType::F32);
-    (x * x).sum(&(0..x.rank()).collect::<Vec<_>>())
 }

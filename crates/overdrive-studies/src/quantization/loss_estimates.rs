@@ -2,9 +2,10 @@
 //!
 //! A scan judges the model once for each group in each mode. An estimate needs a backward pass for
 //! each batch, whatever the number of layers (formula and sources: `estimate_losses` of the crate
-//! of passes). It holds the gradients of all weights at once, and their changes in every mode.
-//! Invariant: the same samples give the same estimates, for the signs are those of a seed.
+//! of passes). On the device it holds the weights, their codes in every mode, and what a backward
+//! pass keeps. Invariant: the same samples give the same estimates, for signs follow from seeds.
 
+use super::batches::batch_of;
 use super::judge::{Judge, bound};
 use super::metric::Metric;
 use super::streamed::run;
@@ -14,9 +15,9 @@ use overdrive_passes::{
     EstimatedPart, Evidence, LayerGroup, OutputLoss, Quantization, estimate_losses,
 };
 
-/// Passes that are made at least, with new signs where there are fewer batches. A layer of ten
-/// outputs then has 160 draws, and an estimate a standard error of a ninth of itself.
-const PASSES: usize = 16;
+/// Draws of an estimate, one a sample, at least: its relative error is then an eighth. If there
+/// are fewer samples, they are drawn again with new signs.
+const DRAWS: usize = 128;
 
 /// The estimated loss of the model with one group in a mode.
 #[derive(Clone, PartialEq, Debug)]
@@ -29,7 +30,7 @@ pub struct EstimatedLoss {
 
 /// Estimates on the judge's samples; of labels only the kind matters. `going` is told how many
 /// passes of how many are done, and says whether to go on: estimates are of those that were made.
-/// Empty if there were none, or no layer takes a mode.
+/// Empty if no layer takes a mode.
 ///
 /// # Errors
 /// When an op of the model has no gradient, a weight is not finite, or the back end cannot run
@@ -48,11 +49,11 @@ pub fn loss_estimates(
     };
     let float = bound(judge.template, &judge.template.graph)?;
     let made = estimate_losses((&float, loss), groups, modes, evidence).map_err(failed)?;
-    if made.parts.is_empty() {
+    let batches = judge.whole_batches(&float)?;
+    if made.parts.is_empty() || batches.is_empty() {
         return Ok(Vec::new());
     }
-    let batches = judge.whole_batches(&float)?;
-    let passes = batches.len().max(PASSES);
+    let passes = batches.len().max(DRAWS.div_ceil(batch_of(judge.template)));
     let with_seed = |pass: usize| {
         let seed = Tensor::from_ints(DType::U64, [0usize; 0], &[pass as i128]);
         [&batches[pass % batches.len()][..], &[seed]].concat()

@@ -122,3 +122,91 @@ fn estimated(
     let found = found.into_iter();
     Ok(found.map(|e| (key(&e.part.group, &e.part.mode), (e.lost, e.part.bytes))).collect())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::evidence::Named;
+    use super::*;
+    use crate::cli::MetricName;
+    use crate::progress::Spinner;
+    use overdrive::bench::clock::SystemClock;
+    use overdrive::cpu::CpuBackend;
+    use overdrive::optimize::{
+        Asked, Asking, Care, Effort, Form, Machine, Part, Record, Rung, Target, TimedForms, search,
+    };
+    use overdrive::studies::quantization::{Metric, Scores};
+    use overdrive_process::Stop;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    /// A machine that tries no more than two modes.
+    struct OfTwoModes<'a>(OwnMachine<'a>);
+
+    const MODES: [&str; 2] = ["int8-weights", "int4-rtn"];
+
+    impl Machine for OfTwoModes<'_> {
+        fn rungs(&mut self) -> Vec<Rung> {
+            let mut rungs = self.0.rungs();
+            rungs.retain(|rung| MODES.contains(&rung.mode.as_str()));
+            rungs
+        }
+        fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
+            self.0.time(forms, care)
+        }
+        fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
+            self.0.scores(form, part)
+        }
+        fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
+            self.0.bytes(form)
+        }
+        fn parts(&mut self, modes: &[String]) -> Result<Parts, Halt> {
+            self.0.parts(modes)
+        }
+    }
+
+    #[test]
+    fn there_are_mixes_where_a_scan_does_not_fit_the_time() {
+        let backend = CpuBackend::new(Some(1)).unwrap();
+        let (model, data) = ("digits-mlp", Some("digits"));
+        let named = Named { model, data, shapes: &[], batches: 2, head: false, seed: 1 };
+        let subject = named.subject().unwrap();
+        let samples = named.samples(Some(MetricName::Perplexity), (&backend, &subject)).unwrap();
+        let (clock, spinner, stop) = (SystemClock::new(), Spinner::silent(), Stop::default());
+        for (share, source) in [(1.0, LossSource::Scanned), (0.0, LossSource::Estimated)] {
+            let of = ((&backend as _, &subject, &samples), (&clock, &spinner, &stop));
+            let allowed = Duration::from_secs(1 << 20);
+            let machine = OwnMachine::new(of.0, of.1, (Effort::Normal, 1), allowed).unwrap();
+            let mut machine = OfTwoModes(machine);
+            machine.0.share = share;
+            let [float, coarse] = [Form::float(), Form::of("int4-rtn")]
+                .map(|form| [machine.scores(&form, Part::Choosing).unwrap()]);
+            // Within half of what four bits lose, no more than some layers have them.
+            let limit = 0.5 * Metric::Perplexity.loss(&float, &coarse).value;
+            let asked = Asked {
+                target: Target::Size,
+                decode: None,
+                metric: Metric::Perplexity,
+                limit,
+                error: 0.1,
+                effort: Effort::Normal,
+            };
+            let mut keep = |_: &Record| {};
+            let mut asking = Asking::of(&mut machine, Record::default(), &mut keep);
+            let _ = search(&mut asking, &asked);
+            let record = asking.record();
+            let parts = record.parts.values().next().unwrap();
+            assert_eq!(parts.source, source);
+            assert_eq!(parts.lost.len(), 3, "{:?}", parts.lost);
+            for (group, lost) in &parts.lost {
+                assert!(lost["int4-rtn"] > lost["int8-weights"], "{group}: {lost:?}");
+                let bytes = &parts.bytes[group];
+                assert!(bytes["int4-rtn"] < bytes["int8-weights"], "{group}: {bytes:?}");
+            }
+            let is_mixed = |layers: &BTreeMap<String, String>| {
+                MODES.iter().all(|mode| layers.values().any(|taken| taken == mode))
+            };
+            assert!(record.mixes.values().any(is_mixed), "{:?}", record.mixes);
+        }
+    }
+}
