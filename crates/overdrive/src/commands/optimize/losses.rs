@@ -129,11 +129,12 @@ mod tests {
     use super::super::evidence::Named;
     use super::*;
     use crate::cli::MetricName;
-    use crate::progress::Spinner;
+    use crate::commands::optimize::underway::Underway;
     use overdrive::bench::clock::SystemClock;
     use overdrive::cpu::CpuBackend;
     use overdrive::optimize::{
-        Asked, Asking, Care, Effort, Form, Machine, Part, Record, Rung, Target, TimedForms, search,
+        Asked, Asking, Care, Effort, Form, Machine, Part, Record, Rung, Stage, Target, TimedForms,
+        search,
     };
     use overdrive::studies::quantization::{Metric, Scores};
     use overdrive_process::Stop;
@@ -150,6 +151,9 @@ mod tests {
             let mut rungs = self.0.rungs();
             rungs.retain(|rung| MODES.contains(&rung.mode.as_str()));
             rungs
+        }
+        fn begins(&mut self, stage: Stage, place: [usize; 2]) {
+            self.0.begins(stage, place);
         }
         fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
             self.0.time(forms, care)
@@ -172,11 +176,12 @@ mod tests {
         let named = Named { model, data, shapes: &[], batches: 2, head: false, seed: 1 };
         let subject = named.subject().unwrap();
         let samples = named.samples(Some(MetricName::Perplexity), (&backend, &subject)).unwrap();
-        let (clock, spinner, stop) = (SystemClock::new(), Spinner::silent(), Stop::default());
+        let (clock, underway, stop) = (SystemClock::new(), Underway::new(), Stop::default());
         for (share, source) in [(1.0, LossSource::Scanned), (0.0, LossSource::Estimated)] {
-            let of = ((&backend as _, &subject, &samples), (&clock, &spinner, &stop));
+            let of = (&backend as _, &subject, &samples);
+            let with = (&clock as _, &underway, &stop);
             let allowed = Duration::from_secs(1 << 20);
-            let machine = OwnMachine::new(of.0, of.1, (Effort::Normal, 1), allowed).unwrap();
+            let machine = OwnMachine::new(of, with, (Effort::Normal, 1), allowed).unwrap();
             let mut machine = OfTwoModes(machine);
             machine.0.share = share;
             let [float, coarse] = [Form::float(), Form::of("int4-rtn")]

@@ -68,6 +68,8 @@ pub(super) struct OwnMachine<'a> {
     pub(super) recipe: Recipe,
     pub(super) seed: u64,
     pub(super) time: Budget,
+    /// The share of the time that is left in which what layers lose is found.
+    pub(super) share: f64,
     pub(super) underway: &'a Underway,
     /// The stage of the search; at first none that is limited.
     pub(super) stage: Stage,
@@ -105,6 +107,7 @@ impl<'a> OwnMachine<'a> {
             recipe,
             seed,
             time,
+            share: SHARE,
             underway,
             stage: Stage::Judging,
             step: None,
@@ -208,7 +211,7 @@ impl<'a> OwnMachine<'a> {
 
     /// Seconds in which what layers lose is found.
     pub(super) fn allowed_s(&self) -> f64 {
-        SHARE * self.time.left_s(self.stage)
+        self.share * self.time.left_s(self.stage)
     }
 
     pub(super) fn tell(&self, doing: &str, name: &str) {
