@@ -112,7 +112,7 @@ fn estimated(
     means
 }
 
-/// What outputs lose, row by row in the mean, with these layers rounded and all others in float.
+/// The mean loss of a row of outputs with these layers rounded and all others in float.
 fn measured(
     (graph, y, loss): (&Graph, &[f64], OutputLoss),
     rounded: &[&str],

@@ -1,9 +1,9 @@
 //! Costs and gains of quantization: each mode on each model, bytes and agreement and latency.
 //!
 //! The steps stand in files of their own, for `overdrive quantize` takes the same ones. They are
-//! calibrate, apply, judge, weigh and time. To mix modes, there are also scan layers, estimate their
-//! losses, and search.
-//! Invariant: a mode is judged by running what it made, on samples that no calibration saw.
+//! calibrate, apply, judge, weigh and time. To mix modes, there are also scan layers, estimate
+//! losses, and search. Invariant: a mode is judged by running what it made, on samples that no
+//! calibration saw.
 
 mod agreement;
 mod apply;

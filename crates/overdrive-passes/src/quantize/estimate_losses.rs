@@ -16,15 +16,19 @@
 //! Σ_s (Σ_{i in s} c_i δ_i)² / 2R
 //! ```
 //!
-//! Within a sample all errors count together: those of one weight in many rows, those that cancel
-//! within a row of weights, as GPTQ's do, and those of layers that read one value. Between samples
-//! the signs cancel. So `D` samples give `D` draws, and the relative error of their mean is about
-//! `√(2/D)`. Diagonal forms have less noise, but take errors for independent that are not.
+//! Within a sample all errors count together: those of one weight in many rows, and those of layers
+//! that read one value. Errors that cancel within a row of weights, as GPTQ's do, cancel here too.
+//! Between samples the signs cancel. So `D` samples give `D` draws, and the relative error of their
+//! mean is about `√(2/D)`. Diagonal forms have less noise, but take errors for independent that are
+//! not.
 //!
-//! Sources: LeCun et al., "Optimal brain damage", NIPS 1989 (loss by second derivatives, none of
-//! first order at a minimum); Kim et al., "SqueezeLLM", arXiv:2306.07629 (the Fisher matrix as
-//! these derivatives, for rounded weights); Dong et al., "HAWQ-V2", arXiv:1911.03852 (random signs
-//! for the curvature; layers ranked by it and their rounding error).
+//! Sources:
+//! - LeCun et al., "Optimal brain damage", NIPS 1989: loss by second derivatives, none of first
+//!   order at a minimum.
+//! - Kim et al., "SqueezeLLM", arXiv:2306.07629: the Fisher matrix as these derivatives, for
+//!   rounded weights.
+//! - Dong et al., "HAWQ-V2", arXiv:1911.03852: random signs for the curvature; layers ranked by it
+//!   and by their rounding error.
 
 use super::Quantization;
 use super::coded::LayerProduct;
@@ -58,7 +62,7 @@ pub struct LayerGroup {
     pub layers: Vec<String>,
 }
 
-/// What an estimate is of.
+/// The subject of an estimate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EstimatedPart {
     /// The group.
@@ -83,8 +87,8 @@ pub struct LossEstimates {
 /// same evidence.
 ///
 /// # Errors
-/// When a weight is not finite, the evidence lacks what a scheme needs, the graph has not the
-/// output that the loss is of, or an op has no gradient.
+/// When a weight is not finite, or the evidence lacks what a scheme needs. Also when the graph has
+/// not the output that the loss is of.
 pub fn estimate_losses(
     (graph, loss): (&Graph, OutputLoss),
     groups: &[LayerGroup],

@@ -1,4 +1,4 @@
-//! What each group of layers loses in each mode, estimated by gradients of the float model.
+//! The loss by each group of layers in each mode, estimated by gradients of the float model.
 //!
 //! A scan judges the model once for each group in each mode. An estimate needs a backward pass for
 //! each batch, whatever the number of layers (formula and sources: `estimate_losses` of the crate

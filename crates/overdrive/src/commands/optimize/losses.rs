@@ -1,5 +1,5 @@
-//! The loss of the model by each group of layers in each mode, all others in float: scanned where
-//! that fits the time, else estimated by gradients.
+//! The loss of the model by each group of layers in each mode, all others in float. It is scanned
+//! where that fits the time, else estimated by gradients.
 //!
 //! A scan judges the model once for each group and mode. An estimate takes a few backward passes
 //! for all of them. Whichever it is, the record says it, and mixes are measured as a whole.
