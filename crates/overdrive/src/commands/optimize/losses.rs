@@ -181,7 +181,8 @@ mod tests {
             let of = (&backend as _, &subject, &samples);
             let with = (&clock as _, &underway, &stop);
             let allowed = Duration::from_secs(1 << 20);
-            let machine = OwnMachine::new(of, with, (Effort::Normal, 1), allowed).unwrap();
+            let machine = OwnMachine::new(of, with, (Effort::Normal, 1), allowed);
+            let machine = machine.unwrap_or_else(|_| panic!("the model has its sizes"));
             let mut machine = OfTwoModes(machine);
             machine.0.share = share;
             let [float, coarse] = [Form::float(), Form::of("int4-rtn")]
