@@ -17,10 +17,19 @@ pub(crate) fn without_pass(ranking: &Ranking<'_>) -> (Outcome, Option<Form>) {
         |tried: &&Tried| matches!(tried.fate, Fate::LosesTooMuch | Fate::Judged(Verdict::Fail));
     let nearest = tried.iter().filter(loses);
     let nearest = nearest.min_by(|a, b| lost(a).total_cmp(&lost(b)));
-    let may_be_better = |at: usize| tried[at].fate == Fate::NotReached && !ranking.is_no_better(at);
+    // Where a form of a format was judged, the others of it lose more.
+    let is_judged =
+        |format: &str| tried.iter().any(|tried| tried.format == format && tried.judged.is_some());
+    let is_open = |at: usize| {
+        let Tried { fate, format, .. } = &tried[at];
+        let open = matches!(fate, Fate::NotReached | Fate::Kept | Fate::Beaten(_));
+        open && (format.is_empty() || !is_judged(format)) && !ranking.is_no_better(at)
+    };
+    if (0..tried.len()).any(is_open) {
+        return (Outcome::Undecided, None);
+    }
     match nearest {
         Some(nearest) => (Outcome::NoneWithin, Some(nearest.form.clone())),
-        None if (0..tried.len()).any(may_be_better) => (Outcome::Undecided, None),
         None if all_declined(tried) => (Outcome::AllDeclined, None),
         None => (Outcome::KeepFloat, Some(Form::float())),
     }

@@ -7,7 +7,7 @@ use crate::machine::{Care, Halt, Machine, Part, Parts, Stage, TimedForms};
 use crate::{Form, Rung};
 use overdrive_studies::quantization::Scores;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// All measurements.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -24,8 +24,14 @@ pub struct Record {
     pub parts: BTreeMap<String, Parts>,
     /// The layers of each mix.
     pub mixes: BTreeMap<String, BTreeMap<String, String>>,
-    /// Forms that cannot be had, with the reason.
+    /// Forms that cannot be had, with the reason; and forms that cannot be timed together.
     pub declined: BTreeMap<String, String>,
+    /// Questions for which there was no time left.
+    #[serde(default)]
+    pub late: BTreeSet<String>,
+    /// Looks at the samples that judge, at mixes which have been solved for anew since.
+    #[serde(default)]
+    pub forgotten: usize,
 }
 
 /// Scores as a file keeps them: JSON has no NaN and no infinity, which become null and NaN again.
@@ -67,10 +73,11 @@ impl<'a> Asking<'a> {
         record: Record,
         keep: &'a mut dyn FnMut(&Record),
     ) -> Self {
-        Self { record, machine: Some(machine), keep }
+        let late = BTreeSet::new();
+        Self { record: Record { late, ..record }, machine: Some(machine), keep }
     }
 
-    /// Answers from a record alone.
+    /// Answers from a record alone. A question for which there was no time is again late.
     pub fn again(record: Record, keep: &'a mut dyn FnMut(&Record)) -> Self {
         Self { record, machine: None, keep }
     }
@@ -104,7 +111,12 @@ impl<'a> Asking<'a> {
     /// The session of exactly these forms, and of other engines behind them.
     pub(crate) fn time(&mut self, forms: &[Form], care: Care) -> Result<TimedForms, Halt> {
         let names: Vec<String> = forms.iter().map(|form| form.name.clone()).collect();
-        self.whether_declined(forms)?;
+        for name in &names[1..] {
+            self.whether_declined(name)?;
+        }
+        // What cannot be timed together may still be timed alone.
+        let together = names[1..].join(" beside ");
+        self.whether_declined(&together)?;
         let is_it = |known: &&TimedForms| {
             let beside = known.forms.get(names.len()..).unwrap_or_default();
             known.forms.starts_with(&names)
@@ -114,21 +126,23 @@ impl<'a> Asking<'a> {
         if let Some(known) = self.record.sessions.iter().find(is_it) {
             return Ok(known.clone());
         }
-        let found = self.machine()?.time(forms, care);
-        let found = self.kept(&forms[forms.len() - 1], found)?;
+        let question = format!("{care:?} time of {together}");
+        let found = self.asked(&question, |machine| machine.time(forms, care));
+        let found = self.kept(&together, found)?;
         self.record.sessions.push(found.clone());
         self.keep();
         Ok(found)
     }
 
     pub(crate) fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
-        self.whether_declined(std::slice::from_ref(form))?;
+        self.whether_declined(&form.name)?;
         let known = self.record.scores.get(&form.name).and_then(|parts| parts.get(&part));
         if let Some(samples) = known {
             return Ok(Scores { fold: 0, samples: samples.0.clone() });
         }
-        let found = self.machine()?.scores(form, part);
-        let found = self.kept(form, found)?;
+        let question = format!("{part:?} scores of {}", form.name);
+        let found = self.asked(&question, |machine| machine.scores(form, part));
+        let found = self.kept(&form.name, found)?;
         let parts = self.record.scores.entry(form.name.clone()).or_default();
         parts.insert(part, Kept(found.samples.clone()));
         self.keep();
@@ -136,12 +150,13 @@ impl<'a> Asking<'a> {
     }
 
     pub(crate) fn bytes(&mut self, form: &Form) -> Result<u64, Halt> {
-        self.whether_declined(std::slice::from_ref(form))?;
+        self.whether_declined(&form.name)?;
         if let Some(&known) = self.record.bytes.get(&form.name) {
             return Ok(known);
         }
-        let found = self.machine()?.bytes(form);
-        let found = self.kept(form, found)?;
+        let question = format!("bytes of {}", form.name);
+        let found = self.asked(&question, |machine| machine.bytes(form));
+        let found = self.kept(&form.name, found)?;
         self.record.bytes.insert(form.name.clone(), found);
         self.keep();
         Ok(found)
@@ -152,10 +167,22 @@ impl<'a> Asking<'a> {
         if let Some(known) = self.record.parts.get(&key) {
             return Ok(known.clone());
         }
-        let found = self.machine()?.parts(modes)?;
+        let found = self.asked(&format!("parts of {key}"), |machine| machine.parts(modes))?;
         self.record.parts.insert(key, found.clone());
         self.keep();
         Ok(found)
+    }
+
+    /// Whether a look at the samples that judge is left for a form. Each look has its part of the
+    /// error, also one of an earlier search that this one continues.
+    pub(crate) fn may_judge(&self, form: &Form, most: usize) -> bool {
+        let is_judged = |name: &String| {
+            self.record.scores.get(name).is_some_and(|parts| parts.contains_key(&Part::Judging))
+        };
+        let float = Form::float().name;
+        let names = self.record.scores.keys().filter(|name| **name != float);
+        let looks = names.filter(|name| is_judged(name)).count() + self.record.forgotten;
+        is_judged(&form.name) || looks < most
     }
 
     /// Notes the layers of a mix. One of the same name with other layers was made of other figures:
@@ -164,7 +191,8 @@ impl<'a> Asking<'a> {
         let before = self.record.mixes.insert(mix.name.clone(), mix.layers.clone());
         if before.is_some_and(|layers| layers != mix.layers) {
             self.record.sessions.retain(|session| !session.forms.contains(&mix.name));
-            self.record.scores.remove(&mix.name);
+            let scores = self.record.scores.remove(&mix.name).unwrap_or_default();
+            self.record.forgotten += usize::from(scores.contains_key(&Part::Judging));
             self.record.bytes.remove(&mix.name);
             self.record.declined.remove(&mix.name);
         }
@@ -176,22 +204,34 @@ impl<'a> Asking<'a> {
         !is_mode && !self.record.mixes.contains_key(name) && name != Form::float().name
     }
 
-    fn machine(&mut self) -> Result<&mut (dyn Machine + 'a), Halt> {
-        match &mut self.machine {
-            Some(machine) => Ok(&mut **machine),
-            None => Err(Halt::Stopped),
+    /// The machine's answer. That there was no time for it is kept: a replay ends stages where they
+    /// ended.
+    fn asked<T>(
+        &mut self,
+        question: &str,
+        ask: impl FnOnce(&mut (dyn Machine + 'a)) -> Result<T, Halt>,
+    ) -> Result<T, Halt> {
+        let Some(machine) = &mut self.machine else {
+            let is_late = self.record.late.contains(question);
+            return Err(if is_late { Halt::OutOfTime } else { Halt::Stopped });
+        };
+        let found = ask(&mut **machine);
+        if matches!(found, Err(Halt::OutOfTime)) {
+            self.record.late.insert(question.to_owned());
+            self.keep();
         }
+        found
     }
 
-    fn whether_declined(&self, forms: &[Form]) -> Result<(), Halt> {
-        let known = forms.iter().find_map(|form| self.record.declined.get(&form.name));
+    fn whether_declined(&self, name: &str) -> Result<(), Halt> {
+        let known = self.record.declined.get(name);
         known.map_or(Ok(()), |reason| Err(Halt::Declined(reason.clone())))
     }
 
     /// An answer; that there is none is known from then on.
-    fn kept<T>(&mut self, form: &Form, found: Result<T, Halt>) -> Result<T, Halt> {
+    fn kept<T>(&mut self, name: &str, found: Result<T, Halt>) -> Result<T, Halt> {
         if let Err(Halt::Declined(reason)) = &found {
-            self.record.declined.insert(form.name.clone(), reason.clone());
+            self.record.declined.insert(name.to_owned(), reason.clone());
             self.keep();
         }
         found

@@ -117,11 +117,7 @@ impl Search<'_, '_> {
                         tried.bytes = Some(bytes);
                     }
                     if self.ranking().is_no_better(index) {
-                        for other in self.of_format(format) {
-                            if self.tried[other].fate == Fate::NotReached {
-                                self.tried[other].fate = Fate::NoBetterThanFloat;
-                            }
-                        }
+                        self.leave_format(index);
                     }
                     return Ok(());
                 }
@@ -296,21 +292,24 @@ impl Search<'_, '_> {
             let all = finalists.len();
             for (nth, at) in finalists.into_iter().enumerate() {
                 if !self.ranking().is_better(at) {
-                    self.tried[at].fate = Fate::NoBetterThanFloat;
+                    self.leave_format(at);
                     continue;
                 }
-                verdicts -= 1;
                 self.asking.begins(Stage::Judging, [nth + 1, all]);
-                if self.passes(at)? {
-                    self.tried[at].fate = Fate::Taken;
-                    return Ok((Outcome::Taken, Some(self.tried[at].form.clone())));
+                match self.verdict(at)? {
+                    Some(Verdict::Pass) => {
+                        self.tried[at].fate = Fate::Taken;
+                        return Ok((Outcome::Taken, Some(self.tried[at].form.clone())));
+                    }
+                    Some(_) => verdicts -= 1,
+                    None => {}
                 }
             }
         }
     }
 
-    /// The best forms that keep the limit where forms are chosen: of a format the one that loses
-    /// least, and none where another of its format was judged.
+    /// The best forms that keep the limit where forms are chosen, and may be judged: of a format
+    /// the one that loses least, and none where another of its format was judged.
     fn finalists(&self, most: usize) -> Vec<usize> {
         let mut best: Vec<usize> = Vec::new();
         for (at, tried) in self.tried.iter().enumerate().filter(|(_, t)| t.fate == Fate::Kept) {
@@ -324,9 +323,20 @@ impl Search<'_, '_> {
                 None => best.push(at),
             }
         }
+        best.retain(|&at| self.asking.may_judge(&self.tried[at].form, FINALISTS));
         best.sort_by(|&a, &b| self.ranking().order(a, b));
         best.truncate(most);
         best
+    }
+
+    /// Leaves out a form that is not better than float, with what has its time.
+    fn leave_format(&mut self, at: usize) {
+        for other in self.of_format(&self.tried[at].format).into_iter().chain([at]) {
+            let fate = &mut self.tried[other].fate;
+            if matches!(fate, Fate::NotReached | Fate::Kept) {
+                *fate = Fate::NoBetterThanFloat;
+            }
+        }
     }
 
     /// Looks at the formats that were left out for others; whether one keeps the limit.
@@ -343,18 +353,29 @@ impl Search<'_, '_> {
         Ok(!self.finalists(1).is_empty())
     }
 
-    /// Looks at a form where forms are judged; whether it passes.
-    fn passes(&mut self, at: usize) -> Result<bool, Halt> {
+    /// Looks at a form where forms are judged. There is no verdict where that cannot be done.
+    fn verdict(&mut self, at: usize) -> Result<Option<Verdict>, Halt> {
+        let form = self.tried[at].form.clone();
+        if !self.asking.may_judge(&form, FINALISTS) {
+            self.tried[at].fate = Fate::NotReached;
+            return Ok(None);
+        }
         let float = self.asking.scores(&Form::float(), Part::Judging)?;
         self.samples = float.samples.len();
         self.tried[0].judged = Some(self.asked.gate().judge(self.asked.metric, &float, &float));
-        let form = self.tried[at].form.clone();
-        let found = self.asking.scores(&form, Part::Judging)?;
+        let found = match self.asking.scores(&form, Part::Judging) {
+            Ok(found) => found,
+            Err(Halt::Declined(reason)) => {
+                self.tried[at].fate = Fate::Declined(reason);
+                return Ok(None);
+            }
+            Err(halt) => return Err(halt),
+        };
         let judged = self.asked.gate().judge(self.asked.metric, &float, &found);
         let verdict = judged.verdict;
         self.tried[at].judged = Some(judged);
         self.tried[at].fate = Fate::Judged(verdict);
-        Ok(verdict == Verdict::Pass)
+        Ok(Some(verdict))
     }
 
     /// Times all remaining forms in one long session. If that fails, their earlier times stay.

@@ -60,7 +60,7 @@ pub(super) fn rounded(
         let quantization = quantization.only(&chosen, &all);
         let evidence = calibrate(backend, block, &quantization.statistics(), &seen)?;
         let descent = auto_round(block, &quantization, &evidence).map_err(failed)?;
-        let next = match descent.is_empty() {
+        let next = match descent.is_empty() || descent.step.outputs().is_empty() {
             true => descent.conclude(&BTreeMap::new()).map_err(failed)?,
             false => descend(backend, &descent, (&seen, &targets), going)?,
         };

@@ -22,7 +22,10 @@ impl Subset {
         Self { members: (0..count).map(place).collect(), split }
     }
 
-    /// The samples of these numbers, each below the part's length.
+    /// The samples of these numbers.
+    ///
+    /// # Panics
+    /// When a number is not below the part's length.
     pub fn of(split: Arc<dyn Split>, members: Vec<u64>) -> Self {
         assert!(members.iter().all(|member| *member < split.len()), "members are of the part");
         Self { split, members }

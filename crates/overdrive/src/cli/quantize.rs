@@ -4,6 +4,7 @@ use super::shared::{Machine, Replacing};
 use super::values::{named_size, tolerance};
 use clap::{Args, ValueEnum};
 use overdrive::formats::int4::Int4Format;
+use overdrive::studies::quantization::Metric;
 use std::path::PathBuf;
 
 /// Arguments of `quantize`.
@@ -126,6 +127,17 @@ pub(crate) enum MetricName {
     Perplexity,
     Cosine,
     Mse,
+}
+
+impl From<Metric> for MetricName {
+    fn from(metric: Metric) -> Self {
+        match metric {
+            Metric::Top1 => Self::Top1,
+            Metric::Perplexity => Self::Perplexity,
+            Metric::Cosine => Self::Cosine,
+            Metric::SquaredError => Self::Mse,
+        }
+    }
 }
 
 impl MetricName {

@@ -93,7 +93,7 @@ fn too_few_samples_are_told_before_the_search_and_leave_it_undecided() {
         "360 test samples judge; --max-loss 0.5 at 99.9 % takes at least 2,305",
         ": expect UNDECIDED; give --data of your own, or --max-loss 3.2",
         "UNDECIDED: ",
-        "samples would decide, 360 judged: give --data of your own, or another --max-loss",
+        "samples would decide, 360 judged: give --data of your own, or",
         "nothing was written",
     ];
     optimize(&folder, asked).ends(5, &words);
@@ -214,7 +214,7 @@ fn a_decoder_is_timed_by_the_token() {
     let folder = Folder::new();
     // No two windows of it are alike.
     let words = ["the", "hand", "and", "tin", "in", "a", "thin", "band", "another", "than"];
-    let drawn = philox::uniforms(3, 1).take(4_000).map(|u| words[(10.0 * u) as usize]);
+    let drawn = philox::uniforms(3, 1).take(8_000).map(|u| words[(10.0 * u) as usize]);
     fs::write(folder.path("words.txt"), drawn.collect::<Vec<_>>().join(" ")).unwrap();
     let model = fixture("llama").display().to_string();
     let of = |arguments: &str| {

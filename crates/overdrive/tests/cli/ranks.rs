@@ -145,7 +145,6 @@ fn a_rank_that_is_killed_ends_all_and_is_named() {
     }
 }
 
-/// Each rank writes its parts; a kill of all while they do leaves a checkpoint that others read.
 #[test]
 fn ranks_end_with_a_command_that_is_killed() {
     let folder = Folder::new();
@@ -157,6 +156,7 @@ fn ranks_end_with_a_command_that_is_killed() {
     ranks.iter().for_each(|rank| is_gone(&rank.to_string()));
 }
 
+/// Each rank writes its parts; a kill of all while they do leaves a checkpoint that others read.
 #[test]
 fn a_kill_while_a_checkpoint_is_written_leaves_one_that_goes_on() {
     let folder = Folder::new();

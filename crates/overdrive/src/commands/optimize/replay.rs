@@ -57,7 +57,7 @@ fn again(
     let backend = opened.backend.as_ref();
     let named = about.named();
     let subject = named.subject()?;
-    let samples = named.samples(None, (backend, &subject))?;
+    let samples = named.samples(Some(stored.asked.metric.into()), (backend, &subject))?;
     let now = About::of(&named, (&subject, &samples), described(&opened, arguments.machine.isa))?;
     about.check(&now, false).map_err(|reason| {
         Failure::bad_input(format!("the model cannot be made again: {reason}"))

@@ -18,13 +18,15 @@ const READ: u64 = 256;
 pub(super) struct Apart {
     known: HashSet<String>,
     dropped: Vec<String>,
+    /// Samples in a batch of inputs alone.
+    each: usize,
 }
 
 impl Apart {
-    /// Begins with the batches that calibrate.
-    pub(super) fn of(seen: &[Vec<Tensor>]) -> Self {
-        let known = seen.iter().flat_map(|tensors| digests(tensors, rows(tensors))).collect();
-        Self { known, dropped: Vec::new() }
+    /// Begins with the batches that calibrate, of so many samples each.
+    pub(super) fn of(seen: &[Vec<Tensor>], each: usize) -> Self {
+        let known = seen.iter().flat_map(|tensors| digests(tensors, each)).collect();
+        Self { known, dropped: Vec::new(), each }
     }
 
     /// The samples of a part that equal none before them. `they` says what they do.
@@ -42,7 +44,7 @@ impl Apart {
             members.extend(self.new(numbers.into_iter().zip(found)));
         }
         let count = split.len() as usize;
-        self.drop(they, [members.len(), count])?;
+        self.note(they, [members.len(), count])?;
         Ok(if members.len() == count {
             Arc::clone(split)
         } else {
@@ -57,13 +59,13 @@ impl Apart {
         they: &str,
         batches: Vec<Vec<Tensor>>,
     ) -> Result<Vec<Vec<Tensor>>, Failure> {
-        let count = batches.first().map_or(1, |first| rows(first));
+        let count = self.each;
         let found = batches.iter().enumerate().flat_map(|(at, tensors)| {
             digests(tensors, count).into_iter().enumerate().map(move |(row, it)| ((at, row), it))
         });
         let kept: Vec<(usize, usize)> = self.new(found);
         let all = batches.len() * count;
-        self.drop(they, [kept.len() / count * count, all])?;
+        self.note(they, [kept.len() / count * count, all])?;
         if kept.len() == all {
             return Ok(batches);
         }
@@ -81,13 +83,13 @@ impl Apart {
         Ok(kept.chunks_exact(count).map(batch).collect())
     }
 
-    /// Of samples with their digests those that are new.
+    /// The samples whose digests are new.
     fn new<T>(&mut self, samples: impl Iterator<Item = (T, String)>) -> Vec<T> {
         samples.filter_map(|(sample, digest)| self.known.insert(digest).then_some(sample)).collect()
     }
 
-    /// Takes down how many stay of a part; errs if none does.
-    fn drop(&mut self, they: &str, [stay, all]: [usize; 2]) -> Result<(), Failure> {
+    /// Notes how many samples of a part stay; errs if none does.
+    fn note(&mut self, they: &str, [stay, all]: [usize; 2]) -> Result<(), Failure> {
         if stay == 0 {
             return Err(Failure::bad_input(format!(
                 "--data: expected samples that {they} and equal none of the earlier parts, found \
@@ -109,13 +111,6 @@ impl Apart {
             );
         }
     }
-}
-
-/// Samples in a batch: the first axis, if all of its tensors have the same one.
-fn rows(tensors: &[Tensor]) -> usize {
-    let of = |tensor: &Tensor| tensor.ty().sizes().first().copied();
-    let first = tensors.first().and_then(of).filter(|first| *first > 0);
-    first.filter(|_| tensors.iter().all(|tensor| of(tensor) == first)).unwrap_or(1)
 }
 
 /// Digests of the samples of a batch, which has so many of them.
@@ -147,7 +142,7 @@ mod tests {
     #[test]
     fn of_equal_samples_the_first_stays() {
         let seen = [vec![Tensor::from_f32([2, 1], &[0.25, 0.5])]];
-        let mut apart = Apart::of(&seen);
+        let mut apart = Apart::of(&seen, 2);
         // The largest value is 1, so that nothing is scaled.
         let chosen = apart.kept("choose", &split(&[0.25, 1.0, 0.75])).unwrap();
         let judged = apart.kept("judge", &split(&[1.0, 0.125, 0.5, 0.125, 0.0])).unwrap();
@@ -166,7 +161,7 @@ mod tests {
         let batch = |x: [f32; 2]| {
             vec![Tensor::from_f32([2, 1], &x), Tensor::from_f32([2, 1], &x.map(|x| x + 0.5))]
         };
-        let mut apart = Apart::of(&[batch([0.0, 1.0])]);
+        let mut apart = Apart::of(&[batch([0.0, 1.0])], 2);
         let kept = [batch([2.0, 1.0]), batch([3.0, 2.0]), batch([4.0, 5.0])];
         let kept = apart.batches("judge", kept.to_vec()).unwrap();
         // 2, 3, 4 and 5 are new.

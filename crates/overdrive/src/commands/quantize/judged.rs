@@ -145,7 +145,7 @@ pub(super) fn of_parts<'a>(
 ) -> Result<Samples<'a>, Failure> {
     let batch = batch_of(template);
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
-    let [validation, mut test] = held_out(asked, &seen, &parts, few)?;
+    let [validation, mut test] = held_out(asked, (&seen, batch), &parts, few)?;
     let mut more = Some(More::of(asked.data));
     if metric == Metric::Cosine && asked.judging == Judging::All {
         let most = comparable(template)?;
@@ -183,7 +183,7 @@ pub(super) fn comparable(template: &Template) -> Result<u64, Failure> {
 /// The samples that choose and those that judge.
 pub(super) fn held_out(
     asked: Asked<'_>,
-    seen: &[Vec<Tensor>],
+    (seen, batch): (&[Vec<Tensor>], usize),
     parts: &Parts,
     few: u64,
 ) -> Result<[Arc<dyn Split>; 2], Failure> {
@@ -193,7 +193,7 @@ pub(super) fn held_out(
     if asked.judging == Judging::Few {
         return Ok([validation, some(&parts.test)]);
     }
-    let mut apart = Apart::of(seen);
+    let mut apart = Apart::of(seen, batch);
     let held_out = [apart.kept("choose", &validation)?, apart.kept("judge", &parts.test)?];
     apart.told();
     Ok(held_out)

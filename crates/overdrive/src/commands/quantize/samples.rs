@@ -7,7 +7,7 @@ use crate::cli::MetricName;
 use crate::failure::Failure;
 use crate::terminal::note;
 use overdrive::formats::{self, Tensors};
-use overdrive::ir::{Backend, Tensor, TensorType};
+use overdrive::ir::{Backend, Dim, Tensor, TensorType};
 use overdrive::passes::Indices;
 use overdrive::studies::pretrained::{ModelTask, Pretrained};
 use overdrive::studies::quantization::Judge;
@@ -115,7 +115,7 @@ fn by_outputs<'a>(
     }
     let ([seen, chosen, judged], more, source) = match file {
         Some(file) => {
-            let parts = in_parts(file, &workload, asked.judging)?;
+            let parts = in_parts(file, (template, &workload), asked.judging)?;
             (parts, Some(More::Data), "held-out samples")
         }
         None => {
@@ -155,7 +155,11 @@ fn by_outputs<'a>(
 type Batches = Vec<Vec<Tensor>>;
 
 /// The batches of a file: a quarter calibrates, a quarter chooses, and the others judge.
-fn in_parts(file: &Path, workload: &Workload, judging: Judging) -> Result<[Batches; 3], Failure> {
+fn in_parts(
+    file: &Path,
+    (template, workload): (&Template, &Workload),
+    judging: Judging,
+) -> Result<[Batches; 3], Failure> {
     const PARTS: usize = 3;
     let tensors = formats::read(file).map_err(Failure::bad_input)?;
     let mut seen = batches(file, &tensors, workload)?;
@@ -177,11 +181,21 @@ fn in_parts(file: &Path, workload: &Workload, judging: Judging) -> Result<[Batch
     if judging == Judging::Few {
         return Ok([seen, chosen, judged]);
     }
-    let mut apart = Apart::of(&seen);
+    let mut apart = Apart::of(&seen, in_each(template));
     let held_out = [apart.batches("choose", chosen)?, apart.batches("judge", judged)?];
     apart.told();
     let [chosen, judged] = held_out;
     Ok([seen, chosen, judged])
+}
+
+/// Samples of a call: the size of the batch, if the first dimension of all inputs has one name.
+/// Else a call is one sample, whatever its first dimension is.
+fn in_each(template: &Template) -> usize {
+    let graph = &template.graph;
+    let mut firsts = graph.inputs().iter().map(|port| graph.ty(port.value).shape.0.first());
+    let first = firsts.next().flatten().filter(|first| firsts.all(|dim| dim == Some(first)));
+    let Some(Dim::Named(name)) = first else { return 1 };
+    template.dimensions.get(&**name).copied().unwrap_or(1).max(1)
 }
 
 /// The whole batches that the tensors hold along their first axis.

@@ -147,7 +147,7 @@ fn encoder<'a>(
         Ok(found.iter().map(|x| inputs_of(graph, around, &x[0])).collect())
     };
     let seen = calibration(&parts.train, batch, asked.batches as usize).map_err(refused)?;
-    let [validation, test] = held_out(asked, &seen, parts, FEW)?;
+    let [validation, test] = held_out(asked, (&seen, batch), parts, FEW)?;
     let whole = |split: &Arc<dyn Split>| (split.len() as usize / batch).max(1);
     let most = match asked.judging {
         Judging::Few => FEW,
