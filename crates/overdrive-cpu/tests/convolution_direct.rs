@@ -1,6 +1,6 @@
 //! Residual blocks whose images pass with channels innermost, in f32 and in codes, against the
-//! reference. They have a first layer of few channels, a pool, kernels with zeros around on each
-//! side, steps, dilations, lines of any length, and channels that are no whole panel.
+//! reference. They have a first layer of few channels, and a pool. Kernels have zeros around, steps
+//! and dilations. Lines have any length, and channels are no whole panel.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -32,7 +32,7 @@ struct Block {
     dilation: usize,
     /// Whether weights never change, so that they are packed ahead.
     fixed: bool,
-    /// What follows the residual.
+    /// The op behind the residual.
     last: Last,
 }
 

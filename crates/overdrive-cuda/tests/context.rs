@@ -1,5 +1,5 @@
-//! Attention whose sequence is split among all GPUs of this host, up to four: round a ring, by heads
-//! (Ulysses), and both. So are its gradients, with functions and both masks. The bits repeat.
+//! Attention whose sequence is split among all GPUs of this host, up to four: round a ring, by
+//! heads (Ulysses), and both. So are its gradients, with functions and both masks. The bits repeat.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

@@ -17,7 +17,7 @@ pub(crate) fn without_pass(ranking: &Ranking<'_>) -> (Outcome, Option<Form>) {
         |tried: &&Tried| matches!(tried.fate, Fate::LosesTooMuch | Fate::Judged(Verdict::Fail));
     let nearest = tried.iter().filter(loses);
     let nearest = nearest.min_by(|a, b| lost(a).total_cmp(&lost(b)));
-    // Where a form of a format was judged, the others of it lose more.
+    // If a form of a format was judged, the others of it lose more.
     let is_judged =
         |format: &str| tried.iter().any(|tried| tried.format == format && tried.judged.is_some());
     let is_open = |at: usize| {

@@ -114,7 +114,7 @@ impl<'a> Asking<'a> {
         for name in &names[1..] {
             self.whether_declined(name)?;
         }
-        // What cannot be timed together may still be timed alone.
+        // Forms that cannot be timed together may still be timed alone.
         let together = names[1..].join(" beside ");
         self.whether_declined(&together)?;
         let is_it = |known: &&TimedForms| {

@@ -107,7 +107,7 @@ mod tests {
         assert!(few < many && many < 1_000_000, "{few} {many}");
         // A loss at the limit is told from it by no number.
         assert_eq!(of(&[("a", 200)]), 1_000_000);
-        // What is not in the session that decides is not judged.
+        // A form that is not in the session that decides is not judged.
         let mut timed = record(&[("a", 1_000), ("b", 200)]);
         let forms = ["float", "a", "another engine"].map(str::to_owned).to_vec();
         let (blocks, peak_bytes) = (Vec::new(), Vec::new());

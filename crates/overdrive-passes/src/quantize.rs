@@ -11,10 +11,10 @@
 //!
 //! SmoothQuant, AWQ and cross-layer equalization are passes of their own, before this one. They
 //! move factors between activations and weights, or between layers, and round nothing. AWQ also
-//! cuts off single weights. `auto_round` gives the steps of a descent that goes on from the codes of
-//! GPTQ. `correct_biases` comes after this pass. `learn` gives a graph to train in place of rounding
-//! once. `estimate_losses` tells from gradients what a layer loses by its codes. Invariant: a layer
-//! that cannot take its scheme is left as it was and listed with the reason.
+//! cuts off single weights. `auto_round` gives the steps of a descent that goes on from the codes
+//! of GPTQ. `correct_biases` comes after this pass. `learn` gives a graph to train in place of
+//! rounding once. `estimate_losses` tells from gradients what a layer loses by its codes.
+//! Invariant: a layer that cannot take its scheme is left as it was and listed with the reason.
 
 mod auto_round;
 mod awq;

@@ -64,7 +64,7 @@ pub fn block_ends(graph: &Graph, bytes: u64) -> Vec<NodeId> {
     ends
 }
 
-/// These ends, each moved behind one of the next few nodes if fewer values are passed on there: a
+/// These ends, each moved behind one of the next few nodes if fewer values are passed on there. A
 /// block then ends with the sum that its last layer is added to.
 pub fn narrowest(graph: &Graph, ends: &[NodeId]) -> Vec<NodeId> {
     /// Nodes behind an end that are looked at.

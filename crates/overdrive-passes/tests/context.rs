@@ -1,5 +1,5 @@
-//! Attention whose sequence is split: round a ring of ranks, by heads, and both. With every mask and
-//! function, and its gradients, against the whole, in f64.
+//! Attention whose sequence is split: round a ring of ranks, by heads, and both. With every mask
+//! and function, and its gradients, against the whole, in f64.
 
 #![allow(clippy::unwrap_used)]
 
@@ -201,8 +201,8 @@ fn every_rank_has_the_same_work() {
     }
 }
 
-/// Each rank computes its heads of the whole sequence in one call, and exchanges each tensor once:
-/// q, k, v, out and lse, then dout, delta and the three gradients.
+/// Each rank computes its heads of the whole sequence in one call, and exchanges each tensor once.
+/// These are q, k, v, out and lse, then dout, delta and the three gradients.
 #[test]
 fn by_heads_each_tensor_is_exchanged_once() {
     for kv in [4, 2] {

@@ -38,7 +38,7 @@ pub enum Shards {
     Parameters,
 }
 
-/// What ranks share out, and how: beside batches, which they always do.
+/// The parts of training that ranks share out, and how: beside batches, which they always do.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sharing {
     /// The states that are sharded.

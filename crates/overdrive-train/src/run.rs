@@ -33,7 +33,8 @@ pub struct Fit<'a> {
     /// Connection to the other ranks, if the run has several. Each rank calls `fit` with the same
     /// model, recipe and data, and takes its part of every batch.
     pub ranks: Option<&'a dyn Communicator>,
-    /// What the ranks share out beside the batch. Each rank writes its parts of states to checkpoints.
+    /// The parts of training that ranks share out beside the batch. Each rank writes its parts of
+    /// states to checkpoints.
     pub sharing: Sharing,
 }
 

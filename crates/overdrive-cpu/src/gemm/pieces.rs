@@ -2,8 +2,8 @@
 //! multiply-adds, i8 by VNNI.
 //!
 //! A *piece* is up to seven neighbouring pixels of a line. A tile is one or two pieces by the 32
-//! columns of a panel of weights: at most 28 accumulators, 2 registers for weights and 1 for a
-//! pixel, of 32. Seven divides the lines of common networks, and two pieces need not be neighbours,
+//! columns of a panel of weights. That takes at most 28 registers for sums, 2 for weights and 1 for
+//! a pixel, of 32. Seven divides the lines of common networks. Two pieces need not be neighbours,
 //! so that lines of seven pixels fill whole tiles. Panels are those of the micro-kernels of the
 //! same formats.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers; `PiecesTile` says what they point to.
@@ -87,8 +87,8 @@ impl PixelSimd for I8x64 {
 /// `N` pieces of `P` pixels by two vectors.
 #[inline(always)]
 unsafe fn multiply<S: PixelSimd, const P: usize, const N: usize>(tile: &PiecesTile<'_>) {
-    // SAFETY: the pixels have `units` at each offset, the panel a step for each of them, and C a
-    // row of 32 sums for each pixel.
+    // SAFETY: the pixels have `units` at each offset, and the panel has a step for each of them. C
+    // has a row of 32 sums for each pixel.
     unsafe {
         let mut b = tile.b.cast::<S::Unit>();
         let mut start = [S::zero(); 2];

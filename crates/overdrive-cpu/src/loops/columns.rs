@@ -48,7 +48,7 @@ pub(crate) struct Columns {
     stores: Vec<ColumnStore>,
 }
 
-/// What is done to a sum in f32, from the sum outwards.
+/// A change of a sum in f32, from the sum outwards.
 #[derive(Clone, Copy)]
 enum Change {
     Times(Register),

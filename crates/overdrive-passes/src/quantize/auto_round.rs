@@ -3,8 +3,8 @@
 //!
 //! A weight w of step s becomes `s · code((w + v) / s)`. The offset v stays within half a distance
 //! between two codes. [`auto_round`] gives the graph of one step of the descent. It has the block
-//! with such weights, its error against the outputs of the float block, and the gradients of the
-//! offsets, which pass through the rounding. Offsets move by the sign of their gradients, so that
+//! with such weights, and its error against the outputs of the float block. The gradients of the
+//! offsets pass through the rounding. Offsets move by the sign of their gradients, so that
 //! no learning rate has to fit the size of a layer. Its distance falls from step to step.
 //!
 //! The descent begins at the codes of GPTQ with the offsets that GPTQ left, and keeps its steps s.

@@ -47,8 +47,8 @@ impl ColumnInputs {
     }
 }
 
-/// Codes of `values` `[N, K]`, which the format is known to take, and the values that were rounded:
-/// each makes up for errors of columns before it. As many rows have the same inputs as there are
+/// Codes of `values` `[N, K]`, which the format is known to take, and the values that were rounded.
+/// Each makes up for errors of columns before it. As many rows have the same inputs as there are
 /// rows for each of `inputs`: those of a group of channels, or all.
 pub(super) fn gptq(
     mut values: Vec<f64>,

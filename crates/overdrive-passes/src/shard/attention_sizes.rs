@@ -1,5 +1,5 @@
-//! `AttentionSizes`: attention whose sequence is split, the groups of ranks that can share its
-//! heads, and the group that takes the least time by an estimate.
+//! `AttentionSizes`: attention whose sequence is split, and the groups of ranks that can share its
+//! heads. An estimate says which group takes the least time.
 //!
 //! The estimate needs no fabric. It counts all time in bytes on the wire, by rates of GPUs that are
 //! joined by NVLink. Exchanges of positions for heads hide behind nothing. Keys on their way round
@@ -17,14 +17,14 @@ const FLOPS: f64 = 2000.0;
 /// at 300 GB/s.
 const CALL: f64 = 8e6;
 
-/// Bytes of memory for an element of a part that is merged: written and read in the narrow type,
-/// written and read in f32, read from the sum and written to it.
+/// Bytes of memory for an element of a part that is merged. It is written and read in the narrow
+/// type and in f32, read from the sum, and written to it.
 const MERGE: f64 = 20.0;
 
 /// Attention of a whole sequence, as far as ranks along other axes leave it.
 pub(super) struct AttentionSizes {
     pub(super) batch: usize,
-    /// Of queries.
+    /// Heads of queries.
     pub(super) heads: usize,
     pub(super) key_heads: usize,
     /// Positions of queries and of keys.

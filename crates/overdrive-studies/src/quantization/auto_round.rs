@@ -42,7 +42,7 @@ pub(super) fn rounded(
     let named = |batch: &Vec<Tensor>| -> Known {
         whole.inputs().iter().map(|port| port.name.clone()).zip(batch.iter().cloned()).collect()
     };
-    // What the blocks of the float model give each other, and those of the quantized one.
+    // The values that the blocks of the float model give each other, and the quantized ones.
     let mut exact: Vec<Known> = batches.iter().map(named).collect();
     let mut coded = exact.clone();
     let mut made =

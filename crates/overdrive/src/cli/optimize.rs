@@ -37,9 +37,8 @@ pub(crate) struct Optimize {
     /// Metric that judges [default: as for `quantize`]
     #[arg(long, value_name = "METRIC")]
     pub metric: Option<MetricName>,
-    /// How much is tried: `quick` (methods without a search, the same for all layers), `normal`
-    /// (methods without training or descent, and mixes), `high` (every method, even if another is
-    /// better)
+    /// How much is tried: `quick` (methods without a search, on all layers alike), `normal` (no
+    /// training or descent; mixes), `high` (all, even if another is better)
     #[arg(long, default_value = "normal", value_name = "EFFORT")]
     pub effort: EffortName,
     /// Minutes after which nothing new is tried; the candidates so far are then judged [default: 3,

@@ -98,8 +98,8 @@ pub(crate) struct Train {
     #[arg(long, value_name = "SCHEME")]
     pub compress: Option<Compression>,
     /// With several ranks along `context`: how they compute attention. `ring` passes keys round,
-    /// `ulysses` exchanges positions for heads, and `ulysses:RANKS` does so in groups of so many,
-    /// between which keys go round [default: the fastest by an estimate]
+    /// `ulysses` exchanges positions for heads. `ulysses:RANKS` does so in groups of so many, and
+    /// keys go round the groups [default: the fastest by an estimate]
     #[arg(long, value_name = "EXCHANGE")]
     pub context: Option<ContextExchange>,
     /// Fold of labelled samples whose fifth is for testing

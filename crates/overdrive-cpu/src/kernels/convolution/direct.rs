@@ -133,9 +133,9 @@ pub(super) struct Direct<T: Format + Piecewise> {
     waiting: Waiting,
     /// Whether the image is read where it lies.
     in_place: bool,
-    /// Bytes from a line and a pixel of the input, or of its copy, to the next, and from a pixel to
-    /// the units of each tap or line of taps.
+    /// Bytes from a line of the input or of its copy to the next, and from a pixel to the next.
     steps: [usize; 2],
+    /// Bytes from a pixel to the units of each tap, or of each line of taps.
     offsets: Vec<isize>,
     units: usize,
 }

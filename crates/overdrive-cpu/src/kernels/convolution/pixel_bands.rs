@@ -1,5 +1,6 @@
-//! How the pixels of an image are cut into bands, lines into pieces, and pieces brought into tiles,
-//! for convolutions that read pixels where they lie (`direct`).
+//! Cuts the pixels of an image into bands, lines into pieces, and brings pieces into tiles.
+//!
+//! It serves convolutions that read pixels where they lie (`direct`).
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! What the samples can show: before anything is timed, after the first look at a form, and at the
-//! end.
+//! Says how much the samples can show: before anything is timed, after the first look at a form,
+//! and at the end.
 //!
 //! Invariant: advice is true. More of something is advised only where more of it would be looked
 //! at.
@@ -55,7 +55,7 @@ impl CanJudge<'_> {
         }
     }
 
-    /// What the first form that was looked at says of the number that is needed; `None` before, and
+    /// The number that is needed by the first form that was looked at, in words. `None` before, and
     /// where no number would do.
     pub(super) fn after_pilot(self, record: &Record) -> Option<String> {
         let asked = &self.evidence.asked;
@@ -113,7 +113,7 @@ pub(super) enum Answers {
     None,
 }
 
-/// What would decide on a form about which the samples do not tell.
+/// The means to decide on a form about which the samples do not tell.
 pub(super) fn undecided(evidence: &Evidence, judged: &Judgement) -> String {
     let (samples, most) = (judged.samples as u64, evidence.about.samples.judging.samples);
     let more = match evidence.about.more {

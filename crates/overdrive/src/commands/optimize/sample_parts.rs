@@ -1,5 +1,5 @@
-//! What identifies the samples that calibrate, choose and judge, so that a record goes on with the
-//! same ones only.
+//! Identifies the samples that calibrate, choose and judge, so that a record goes on with the same
+//! ones only.
 
 use crate::commands::quantize::Samples;
 use crate::failure::Failure;
@@ -7,7 +7,7 @@ use overdrive::files::Digest;
 use overdrive::studies::quantization::{HeldOut, Judge};
 use serde::{Deserialize, Serialize};
 
-/// What identifies the three parts of the samples.
+/// The identity of the three parts of the samples.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SampleParts {
     calibrating: SamplePart,
@@ -16,7 +16,7 @@ pub(super) struct SampleParts {
     pub(super) judging: SamplePart,
 }
 
-/// What identifies a part of the samples.
+/// The identity of a part of the samples.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct SamplePart {
     /// How many there are.

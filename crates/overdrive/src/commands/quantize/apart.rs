@@ -41,7 +41,7 @@ impl Apart {
             let batch = split.batch(&numbers).map_err(Failure::bad_input)?;
             let tensors: Vec<&Tensor> = batch.inputs().map(|(_, tensor)| tensor).collect();
             let found = digests(tensors, numbers.len());
-            members.extend(self.new(numbers.into_iter().zip(found)));
+            members.extend(self.unknown(numbers.into_iter().zip(found)));
         }
         let count = split.len() as usize;
         self.note(they, [members.len(), count])?;
@@ -52,8 +52,8 @@ impl Apart {
         })
     }
 
-    /// The same of batches of inputs alone, made anew of the samples that stay. Samples that fill no
-    /// whole batch are dropped too.
+    /// The same of batches of inputs alone, made anew of the samples that stay. Samples that fill
+    /// no whole batch are dropped too.
     pub(super) fn batches(
         &mut self,
         they: &str,
@@ -63,7 +63,7 @@ impl Apart {
         let found = batches.iter().enumerate().flat_map(|(at, tensors)| {
             digests(tensors, count).into_iter().enumerate().map(move |(row, it)| ((at, row), it))
         });
-        let kept: Vec<(usize, usize)> = self.new(found);
+        let kept: Vec<(usize, usize)> = self.unknown(found);
         let all = batches.len() * count;
         self.note(they, [kept.len() / count * count, all])?;
         if kept.len() == all {
@@ -84,7 +84,7 @@ impl Apart {
     }
 
     /// The samples whose digests are new.
-    fn new<T>(&mut self, samples: impl Iterator<Item = (T, String)>) -> Vec<T> {
+    fn unknown<T>(&mut self, samples: impl Iterator<Item = (T, String)>) -> Vec<T> {
         samples.filter_map(|(sample, digest)| self.known.insert(digest).then_some(sample)).collect()
     }
 
@@ -106,7 +106,7 @@ impl Apart {
     pub(super) fn told(&self) {
         if !self.dropped.is_empty() {
             note!(
-                "note: dropped samples that equal earlier ones (calibrating, choosing, judging): {}",
+                "note: dropped samples that equal earlier ones (to calibrate, choose or judge): {}",
                 self.dropped.join(", ")
             );
         }

@@ -16,8 +16,8 @@ use overdrive::train::data::{Reading, open_as};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Seeds of random batches that choose begin this far after those that calibrate, and those of
-/// batches that judge as far again: further than `--batches` reaches.
+/// Seeds of random batches that choose begin this far after those that calibrate. Those of batches
+/// that judge begin as far again: further than `--batches` reaches.
 const APART: u64 = 1 << 32;
 /// Batches that `--batches` allows.
 const MOST_BATCHES: u32 = 1024;

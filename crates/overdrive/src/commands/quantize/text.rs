@@ -16,8 +16,8 @@ use overdrive::studies::quantization::{Judge, Metric, batch_of, calibration};
 use overdrive::train::data::{Dataset, Parts, Split, Subset, Texts, open};
 use std::sync::Arc;
 
-/// Windows of held-out text that choose, and that judge where a figure is wanted soon: every model
-/// judges twice, the float one and the quantized one.
+/// Windows of held-out text that choose, and that judge where a figure is wanted soon. Both models
+/// read each of them, the float one and the quantized one.
 const FEW: u64 = 64;
 
 /// The same of labelled texts: a share of hits needs more of them.
@@ -26,7 +26,7 @@ const FEW_LABELS: u64 = 1000;
 /// The text that is read unless the user names another.
 const DEFAULT: &str = "text";
 
-/// What judges, in words.
+/// The samples that judge, in words.
 const SOURCE: &str = "windows of held-out text";
 
 /// Samples of a text, in batches of the template's own size.
