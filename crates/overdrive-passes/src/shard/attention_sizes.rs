@@ -143,9 +143,9 @@ mod tests {
         for tokens in [64 << 10, 256 << 10, 1 << 20] {
             assert_eq!(sizes([16, 16], tokens, 4).fastest(), Some(4), "{tokens}");
         }
-        // Six heads: pairs of ranks share them.
+        // Pairs of ranks can share six heads, but exchange them and swap halves too.
         let pairs = sizes([6, 6], 64 << 10, 4);
-        assert!(pairs.cost(2) < pairs.cost(1) && pairs.fastest() == Some(2));
+        assert!(pairs.dividing().eq([1, 2]) && pairs.fastest() == Some(1));
         // No mask, so nothing is swapped, and keys hide behind products.
         let full = AttentionSizes { is_causal: false, ..sizes([16, 16], 1 << 20, 4) };
         assert_eq!(full.fastest(), Some(1));
