@@ -3,7 +3,9 @@
 beside `overdrive optimize`, on the same inputs, in ONNX Runtime.
 
     pip install nncf onnx onnxruntime
-    python3 peers/nncf_peer.py MODEL.onnx OUT [--shape batch=1] [--threads 2] [--samples 64]
+    python3 -P peers/nncf_peer.py MODEL.onnx OUT [--shape batch=1] [--threads 2] [--samples 64]
+
+-P keeps peers/openvino.py from being taken for the package that NNCF imports.
 
 NNCF calibrates on random normal inputs, or on random ids. It is judged on others, by the cosine of
 its outputs to those of the float model. Times are medians of calls of both in alternation. OUT gets
