@@ -34,6 +34,14 @@ pub struct Record {
     pub forgotten: usize,
 }
 
+impl Record {
+    /// The scores of the form of this name on a part, if it was judged there.
+    pub fn scores_of(&self, form: &str, part: Part) -> Option<Scores> {
+        let samples = self.scores.get(form)?.get(&part)?.0.clone();
+        Some(Scores { fold: 0, samples })
+    }
+}
+
 /// Scores as a file keeps them: JSON has no NaN and no infinity, which become null and NaN again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<f64>>", into = "Vec<Option<f64>>")]
@@ -136,9 +144,8 @@ impl<'a> Asking<'a> {
 
     pub(crate) fn scores(&mut self, form: &Form, part: Part) -> Result<Scores, Halt> {
         self.whether_declined(&form.name)?;
-        let known = self.record.scores.get(&form.name).and_then(|parts| parts.get(&part));
-        if let Some(samples) = known {
-            return Ok(Scores { fold: 0, samples: samples.0.clone() });
+        if let Some(known) = self.record.scores_of(&form.name, part) {
+            return Ok(known);
         }
         let question = format!("{part:?} scores of {}", form.name);
         let found = self.asked(&question, |machine| machine.scores(form, part));

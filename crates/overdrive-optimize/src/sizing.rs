@@ -3,14 +3,13 @@
 //! Invariant: the number is a function of the record and the request. Scores of samples that judge
 //! are never looked at for it, so that no verdict is sought by judging on more and more samples.
 
+use crate::Form;
 use crate::asked::Asked;
 use crate::gate::FEWEST;
 use crate::machine::{Care, Part};
 use crate::paired::flips;
 use crate::record::Record;
-use crate::{Form, Kept};
-use overdrive_studies::quantization::{Metric, Scores};
-use std::collections::BTreeMap;
+use overdrive_studies::quantization::Metric;
 
 /// Judging samples for each one that would be enough, if those that choose show all there is.
 const MARGIN: u64 = 2;
@@ -21,11 +20,11 @@ const MARGIN: u64 = 2;
 /// there is none yet, every form that has such scores counts. If no number would decide on one of
 /// them, all samples judge. Once the float model has been judged, the number stays `before`.
 pub fn sized(record: &Record, asked: &Asked, before: Option<u64>, [least, most]: [u64; 2]) -> u64 {
-    let float = record.scores.get(&Form::float().name);
-    if let (Some(before), Some(_)) = (before, of(float, Part::Judging)) {
+    let float = Form::float().name;
+    if let (Some(before), Some(_)) = (before, record.scores_of(&float, Part::Judging)) {
         return before;
     }
-    let (gate, float) = (asked.gate(), of(float, Part::Choosing));
+    let (gate, float) = (asked.gate(), record.scores_of(&float, Part::Choosing));
     let is_of_answers = match &float {
         Some(float) => flips(asked.metric, float, float).is_some(),
         None => asked.metric == Metric::Top1,
@@ -33,7 +32,7 @@ pub fn sized(record: &Record, asked: &Asked, before: Option<u64>, [least, most]:
     let fewest = if is_of_answers { gate.fewest_answers() } else { Some(FEWEST as u64) };
     let mut needed = fewest.unwrap_or(most);
     if let Some(float) = float {
-        for found in forms(record).filter_map(|form| of(Some(form), Part::Choosing)) {
+        for found in forms(record).filter_map(|form| record.scores_of(form, Part::Choosing)) {
             let enough = gate.samples_to_decide(asked.metric, &float, &found);
             needed = needed.max(enough.unwrap_or(most));
         }
@@ -41,8 +40,8 @@ pub fn sized(record: &Record, asked: &Asked, before: Option<u64>, [least, most]:
     needed.saturating_mul(MARGIN).clamp(least.min(most), most)
 }
 
-/// The scores of the forms that are to be judged.
-fn forms(record: &Record) -> impl Iterator<Item = &BTreeMap<Part, Kept>> {
+/// Names of the forms that are to be judged.
+fn forms(record: &Record) -> impl Iterator<Item = &String> {
     let decides = |care: Care| care == Care::Deciding;
     let session = record.sessions.iter().rfind(|session| decides(session.care));
     let is_meant = move |name: &str| match session {
@@ -50,24 +49,16 @@ fn forms(record: &Record) -> impl Iterator<Item = &BTreeMap<Part, Kept>> {
         None => true,
     };
     let float = Form::float().name;
-    record
-        .scores
-        .iter()
-        .filter(move |(name, _)| **name != float && is_meant(name))
-        .map(|(_, scores)| scores)
-}
-
-/// The scores on a part, if there are any.
-fn of(scores: Option<&BTreeMap<Part, Kept>>, part: Part) -> Option<Scores> {
-    let samples = scores?.get(&part)?.0.clone();
-    Some(Scores { fold: 0, samples })
+    record.scores.keys().filter(move |name| **name != float && is_meant(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kept;
     use crate::asked::{Effort, Target};
     use crate::machine::TimedForms;
+    use std::collections::BTreeMap;
 
     const ASKED: Asked = Asked {
         target: Target::Size,

@@ -6,8 +6,7 @@
 
 use super::evidence::Evidence;
 use overdrive::bench::digits::count;
-use overdrive::optimize::{Asked, FEWEST, Form, Judgement, Kept, Part, Record, sized};
-use overdrive::studies::quantization::Scores;
+use overdrive::optimize::{Asked, FEWEST, Form, Judgement, Part, Record, sized};
 
 /// The samples that can judge.
 #[derive(Copy, Clone)]
@@ -59,9 +58,8 @@ impl CanJudge<'_> {
     /// where no number would do.
     pub(super) fn after_pilot(self, record: &Record) -> Option<String> {
         let asked = &self.evidence.asked;
-        let of = |scores: &Kept| Scores { fold: 0, samples: scores.0.clone() };
         let float = Form::float().name;
-        let chosen = |name: &String| Some(of(record.scores.get(name)?.get(&Part::Choosing)?));
+        let chosen = |name: &str| record.scores_of(name, Part::Choosing);
         let (name, found) = record
             .scores
             .keys()
