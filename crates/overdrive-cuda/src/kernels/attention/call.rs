@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::ops::Attention;
-use overdrive_ir::ops::attention::Mask;
+use overdrive_ir::ops::attention::{Mask, find_mask, find_score};
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef};
 
+use super::block_mask::{BlockMask, Lists};
 use super::shape::AttentionShape;
 use super::{dropout, hopper, region};
 use crate::Error;
@@ -92,16 +93,18 @@ impl Design {
             return Ok(Self::Decode(cut));
         }
         let has_regions = !regions.is_empty();
-        let does = match (attention.dropout, has_regions) {
+        let does = match (attention.dropout, find_score(regions)) {
             (Some(_), _) => hopper::Does::Dropout,
-            (None, true) => hopper::Does::Functions,
-            (None, false) => hopper::Does::Plain,
+            (None, Some(_)) => hopper::Does::Score,
+            (None, None) if has_regions => hopper::Does::Mask,
+            (None, None) => hopper::Does::Plain,
         };
-        // Its maximum is taken before the factor, which must not turn the order around.
-        let is_ordered = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0 || has_regions;
+        // The maximum is taken before the factor, which must not turn the order around. Scores of a
+        // function have no factor left, nor have those of `tensor.cu` beside a mask function.
+        let is_positive = attention.factor(call.operands[0].ty.sizes()[3]) > 0.0;
         if let Some(tile) = hopper::AttentionTile::of(call, does)
             && architecture == Architecture::Sm90a
-            && is_ordered
+            && (is_positive || find_score(regions).is_some())
         {
             return Ok(Self::Hopper(tile));
         }
@@ -115,7 +118,7 @@ impl Design {
         let tensor = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && fits
             && [q, k, v].into_iter().all(dense)
-            && is_ordered;
+            && (is_positive || has_regions);
         if tensor {
             let sizes = q.ty.sizes();
             // Two fragments halve the reads of keys and values, once there are tiles enough for all
@@ -169,6 +172,18 @@ fn tiled_bytes([d, values]: [usize; 2], tile: usize, sum: usize) -> usize {
     sum * (2 * d.max(1) * (tile + 1) + tile * values.max(1) + tile * (tile + 1))
 }
 
+/// The block masks of a call, for a design that skips blocks.
+fn block_mask(
+    call: &KernelCall,
+    (attention, regions): (&Attention, &[Graph]),
+    design: Design,
+) -> Result<Option<BlockMask>, Refusal> {
+    let (Design::Hopper(tile), Some(mask)) = (design, find_mask(regions)) else { return Ok(None) };
+    let (_, captures) = attention.seed_and_captures(&call.operands[3..]);
+    let tile = [tile.queries(), tile.keys()];
+    BlockMask::of(call, (mask, captures), (tile, Lists::OfQueries)).map(Some)
+}
+
 /// The kernel of a design, specialised.
 fn source(
     call: &KernelCall,
@@ -178,7 +193,11 @@ fn source(
     let dtype = call.operands[0].ty.dtype;
     let values = call.operands[2].ty.sizes()[3];
     let text = match design {
-        Design::Hopper(tile) => tile.text(dtype, values) + HEADS + include_str!("hopper.cu"),
+        Design::Hopper(tile) => {
+            let mask = block_mask(call, (attention, regions), design)?;
+            let mask = mask.map_or_else(String::new, BlockMask::text);
+            tile.text(dtype, values) + HEADS + &mask + include_str!("hopper.cu")
+        }
         Design::Tensor { fragments } => {
             let tile = format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n");
             tile + FRAGMENTS + include_str!("tensor.cu")
@@ -255,9 +274,10 @@ pub(crate) const KERNEL: NamedKernel = NamedKernel {
     declines_regions: |_| None,
     needs: |call, op, regions, machine| {
         let op = (attention_of(op), regions);
-        fits(call, Design::of(call, op, machine.architecture)?)?;
+        let design = Design::of(call, op, machine.architecture)?;
+        fits(call, design)?;
         region::print(regions, (op.0, &call.operands[3..]), call.operands[0].ty.dtype)?;
-        Ok(0)
+        Ok(block_mask(call, op, design)?.map_or(0, BlockMask::scratch_bytes))
     },
     ..NamedKernel::new("attention", Compile::Composite(compile), Sources::Of(sources_of))
 };
@@ -302,7 +322,8 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let (shape, source) =
         (AttentionShape::of(call, factor), source(call, (attention, regions), design)?);
     if let Design::Hopper(tile) = design {
-        return hopper::compile(site, call, (tile, shape), &source);
+        let mask = block_mask(call, (attention, regions), design)?;
+        return hopper::compile(site, call, (tile, shape, mask), &source);
     }
     let widths = [q, v].map(|view| view.ty.sizes()[3]);
     let (threads, bytes) = block(design, widths, q.ty.dtype.accumulation().bits() / 8);

@@ -19,11 +19,13 @@
 // `attention_grad_round`. Channels past D and DV and rows past the end are zeros that TMA fills in
 // and clips.
 //
+// If there is a mask function, a tile walks the list of its blocks that are not empty
+// (block_mask.cuh). Its turn is then its rank among the tiles that have the block.
+//
 // Text before gives QUERY_STAGES, BLOCK_QUERIES, and the instructions `wgmma` (of scores and
-// dweights), `wgmma_of_columns` (of dq) and `wgmma_of_registers` (of dk and dv).
+// dweights), `wgmma_of_columns` (of dq) and `wgmma_of_registers` (of dk and dv). Then comes
+// grad_tasks.cuh.
 
-constexpr int CONSUMERS = 2;
-constexpr int TILE = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
 constexpr int TILE_BOX = TILE * 128, QUERY_BOX = BLOCK_QUERIES * 128;
 // Each warp tells that it has read a stage.
@@ -33,12 +35,6 @@ constexpr int STAGES = 2;
 // A warpgroup's share of dq is 64 channels of so many queries, in the order of its registers.
 constexpr int SUM_QUERIES = PARTS > 1 ? BLOCK_QUERIES : BLOCK_QUERIES / 2;
 constexpr int SUM = 64 * SUM_QUERIES;
-
-// `Grad` of grad.rs: strides of rows, tasks of a tile of keys, and tasks of all.
-struct Grad {
-    i64 delta[3], dk[3], dv[3];
-    i32 splits, tasks;
-};
 
 // The number that is subtracted from the exponents of a row, in powers of two. With a score
 // function it is in units of the scores, since these may be the lowest number of all. A row that
@@ -83,49 +79,6 @@ __device__ __forceinline__ float4* store_plain(float4* to, const f32 (&sums)[Cou
         *to = make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]);
     return to;
 }
-
-// Blocks of queries.
-__device__ __forceinline__ i32 blocks_of(const AttentionShape& s) {
-    return (s.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
-}
-
-// A part of the work of a tile of keys of a head: `steps` steps over blocks of queries. They begin
-// at `block` of query head `h` and go from block `last` to `begin` of each head. Negative steps:
-// there are no more tasks.
-struct Task {
-    i32 b, head, tile, key, part, last, begin, h, block, steps;
-};
-
-__device__ __forceinline__ void decode(volatile Task& to, const AttentionShape& s, const Grad& g,
-                                       i32 index) {
-    const i32 tiles = (s.keys + TILE - 1) / TILE, part = index % g.splits;
-    i32 matrix, tile;
-    s.task(index / g.splits, tiles, matrix, tile);
-    // Under a causal mask the first keys are seen by most.
-    tile = tiles - 1 - tile;
-    const i32 b = matrix / s.heads, head = matrix % s.heads, last = blocks_of(s) - 1;
-    to.b = b, to.head = head, to.tile = tile, to.key = tile * TILE, to.part = part;
-    i32 begin = 0;
-#ifdef CAUSAL
-    begin = max(0, tile * TILE - (s.keys - s.queries)) / BLOCK_QUERIES;
-#endif
-    to.last = last, to.begin = begin;
-    // The host sees to it that no part is empty.
-    const i32 each = last + 1 - begin, all = each * s.group, more = all % g.splits,
-              from = all / g.splits * part + min(part, more);
-    to.h = head * s.group + from / each, to.block = last - from % each;
-    to.steps = all / g.splits + (part < more);
-}
-
-// The block of queries that a task is at.
-struct Place {
-    i32 h, block;
-
-    __device__ __forceinline__ Place(const volatile Task& t) : h(t.h), block(t.block) {}
-    __device__ __forceinline__ void next(const volatile Task& t) {
-        if (--block < t.begin) block = t.last, h++;
-    }
-};
 
 #ifdef DROPS
 typedef u32 Stays[(BLOCK_QUERIES / 2 + 31) / 32];
@@ -186,11 +139,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                    const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                    const __grid_constant__ TensorMap dk, const __grid_constant__ TensorMap dv,
                    const f32* lse, const f32* delta, f32* sums, f32* partial, u32* counters,
-                   const __grid_constant__ AttentionShape s,
-                   const __grid_constant__ Grad g CAPTURES) {
+                   const __grid_constant__ AttentionShape s, const __grid_constant__ Grad g
+#ifdef MASK
+                   , const __grid_constant__ MaskGrid mask
+#endif
+                   CAPTURES) {
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ Barriers barriers;
     __shared__ f32 shifts[QUERY_STAGES][BLOCK_QUERIES], deltas[QUERY_STAGES][BLOCK_QUERIES];
+#ifdef MASK
+    __shared__ Seen places[QUERY_STAGES];
+#endif
     // Constants, which take no registers.
     const u32 key_place = shared_address(bytes), value_place = key_place + PARTS * TILE_BOX,
               query_place = value_place + PARTS_V * TILE_BOX,
@@ -241,13 +200,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (i32 index = blockIdx.x;;) {
                 barrier_wait(task_empty + 8 * (count % 2), count / 2 % 2 ^ 1);
                 volatile Task& t = barriers.tasks[count % 2];
-                if (index < g.tasks) decode(t, s, g, index);
+                if (index < g.tasks) decode(t, s, g, index MASK_GIVEN);
                 else t.steps = -1;
                 barrier_arrive<1>(task_full + 8 * (count % 2), 0);
                 count++;
                 if (index >= g.tasks) break;
-                Place at(t);
+                Place place(t MASK_GIVEN);
                 for (i32 left = t.steps; left > 0; left--, n++) {
+                    const Seen at = place.seen(MASK_ALONE);
                     const i32 first = at.block * BLOCK_QUERIES;
                     const u32 stage = n % QUERY_STAGES;
                     barrier_wait(query_empty + 8 * stage, n / QUERY_STAGES % 2 ^ 1);
@@ -269,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         copy_boxes<PARTS_V, TILE_BOX>(value_place, v, value_full, t.key, t.head,
                                                       t.b);
                     }
-                    at.next(t);
+                    place.next(t MASK_GIVEN);
                 }
                 // As late as can be, so that tasks begin in order.
                 index = gridDim.x + atomicAdd(counters, 1);
@@ -279,8 +239,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 barrier_wait(task_full + 8 * (count % 2), count / 2 % 2);
                 const volatile Task& t = barriers.tasks[count % 2];
                 if (t.steps < 0) break;
-                Place at(t);
-                for (i32 left = t.steps; left > 0; left--, n++, at.next(t)) {
+                Place place(t MASK_GIVEN);
+                for (i32 left = t.steps; left > 0; left--, n++, place.next(t MASK_GIVEN)) {
+                    const Seen at = place.seen(MASK_ALONE);
                     constexpr int EACH = (BLOCK_QUERIES + 31) / 32;
                     f32 shift[EACH], less[EACH];
 #pragma unroll
@@ -303,6 +264,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             deltas[stage][lane + 32 * i] = less[i];
                         }
                     }
+#ifdef MASK
+                    if (lane == 0) places[stage] = at;
+#endif
                     __syncwarp();
                     if (lane == 0) barrier_arrive<1>(query_full + 8 * stage, 0);
                 }
@@ -316,25 +280,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 barrier_wait(task_full + 8 * (count % 2), count / 2 % 2);
                 const volatile Task& t = barriers.tasks[count % 2];
                 if (t.steps < 0) break;
-                Place at(t);
-                const i32 tile = t.tile;
-                for (i32 left = t.steps; left > 0; left--, n++, at.next(t)) {
+                Place place(t MASK_GIVEN);
+                for (i32 left = t.steps; left > 0; left--, n++, place.next(t MASK_GIVEN)) {
+                    const Seen at = place.seen(MASK_ALONE);
                     const i32 block = (t.b * s.heads * s.group + at.h) * blocks_of(s) + at.block,
                               sum = block * CONSUMERS + own;
                     f32* const to = sums + (i64)sum * SUM;
                     u32* const turns = counters + 1 + sum;
+#ifdef MASK
+                    const u32 rank = mask.ranks_of(t.b, at.h, at.block)[1 + t.tile];
+#else
                     // All tiles before this one have blocks that this one has.
-                    u32 turn = tile;
-                    if (tile > 0) {
+                    const u32 rank = t.tile;
+#endif
+                    u32 turn = rank;
+                    if (rank > 0) {
                         do {
                             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
                                          : "=r"(turn)
                                          : "l"(turns)
                                          : "memory");
-                        } while (turn != tile);
+                        } while (turn != rank);
                     }
                     barrier_wait(sum_full + 8 * own, n % 2);
-                    if (tile == 0) {
+                    if (rank == 0) {
                         asm volatile(
                             "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                             "r"(from), "n"(SUM * 4)
@@ -412,7 +381,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int i = 0; i < DV / 2; i++) dvs[i] = 0.0f;
             {
-                Place place(t);
+#ifndef MASK
+                Place way(t);
+#endif
                 const i32 own_key = t.key + warpgroup * OWN, inside = s.keys - own_key;
 #ifdef CAUSAL
                 // A query sees the keys up to so many past its own position.
@@ -429,6 +400,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     u32 weights[BLOCK_QUERIES / 4], dscores[BLOCK_QUERIES / 4];
                     f32 scores[BLOCK_QUERIES / 2], dweights[BLOCK_QUERIES / 2];
                     barrier_wait(query_full + 8 * query_stage, n / QUERY_STAGES % 2);
+#ifdef MASK
+                    const Seen place = places[query_stage];
+#else
+                    const Seen place = way.seen();
+#endif
                     issue_by_channel<D, TILE_BOX, QUERY_BOX>(
                         scores, descriptor(BY_CHANNEL, key_place + warpgroup * OWN * 128),
                         descriptor(BY_CHANNEL, queries));
@@ -498,15 +474,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             at[1] = power_of_two(fmaf(at[1], scale, -shift.y));
                         }
                     }
-#ifndef MASK
                     // Not all of the warpgroup's keys are there and seen by all of the block.
-                    bool is_partial = OWN > inside;
+                    bool is_partial = place.is_partial || OWN > inside;
 #ifdef CAUSAL
                     is_partial |= OWN - 1 > first + ahead;
 #endif
-                    if (is_partial)
-#endif
-                    {
+                    if (is_partial) {
 #pragma unroll
                         for (int i = 0; i < BLOCK_QUERIES / 2; i++) {
                             [[maybe_unused]] const i32 query = first + i / 4 * 8 + column + i % 2;
@@ -570,7 +543,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         barrier_arrive<1>(dscores_full + 8 * stage, 0);
                     }
                     if (n != begin) hand_over(dqs, n - 1);
-                    place.next(t);
+#ifndef MASK
+                    way.next(t);
+#endif
                 }
             }
             {
@@ -614,7 +589,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP)
     attention_grad_round(const f32* sums, const f32* partial, u32* counters, Element* dq,
                          Element* dk, Element* dv, const __grid_constant__ AttentionShape s,
-                         const __grid_constant__ Grad g) {
+                         const __grid_constant__ Grad g
+#ifdef MASK
+                         , const __grid_constant__ MaskGrid mask
+#endif
+    ) {
     // Lines of a warp are banks apart.
     constexpr int WIDTH = PARTS * LINE + 8;
     __shared__ __align__(16) Element rows[BLOCK_QUERIES * WIDTH];
@@ -651,7 +630,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS* WARPGROUP)
     if (blockIdx.x == 0 && threadIdx.x == 0) *counters = 0;
     if (thread == 0) counters[1 + blockIdx.x * CONSUMERS + own] = 0;
     // A block that sees no key has no sums.
+#ifdef MASK
+    const bool is_seen = *mask.ranks_of(b, h, blockIdx.x % blocks) > 0;
+#else
     const bool is_seen = s.seen(min(first + BLOCK_QUERIES, s.queries) - 1) > 0;
+#endif
     const float4* from =
         (const float4*)(sums + ((i64)blockIdx.x * CONSUMERS + own) * SUM) + thread;
     u32 halves[SUM_QUERIES / 4];

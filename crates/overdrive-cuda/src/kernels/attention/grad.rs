@@ -17,6 +17,7 @@ use overdrive_ir::ops::attention_grad::Slopes;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Decline, Graph, OpRef, Operation, TensorType};
 
+use super::block_mask::{BlockMask, CompiledBlockMask, Lists, MaskGrid};
 use super::call::{HEADS, specialised};
 use super::captures::{self, Captures};
 use super::homes::{Home, Staging};
@@ -136,6 +137,20 @@ fn slopes(regions: &[Graph]) -> Option<Slopes> {
     find_score(regions).map(|score| Slopes::of(score).expect("the kernel takes the function"))
 }
 
+/// The block masks of a call whose tiles of keys are split among so many tasks.
+fn block_mask(
+    call: &KernelCall,
+    (op, regions): (&AttentionGrad, &[Graph]),
+    splits: usize,
+) -> Result<Option<BlockMask>, Refusal> {
+    let Some(mask) = find_mask(regions) else { return Ok(None) };
+    let (_, captures) = op.attention.seed_and_captures(&call.operands[6..]);
+    let [heads, shared] = [0, 1].map(|i| call.operands[i].ty.sizes()[1]);
+    let least = splits.div_ceil(heads / shared);
+    let tile = [GradTile::of(call, (op, regions)).queries, TILE];
+    BlockMask::of(call, (mask, captures), (tile, Lists::OfKeys { least })).map(Some)
+}
+
 /// The kernel and what rounds its sums, specialised.
 fn source(
     call: &KernelCall,
@@ -162,7 +177,9 @@ fn source(
         text += &wgmma::print_of_registers(values, dtype);
     }
     text += HEADS;
-    text += include_str!("grad.cu");
+    // The number of tasks is no part of the text.
+    text += &block_mask(call, (op, regions), 1)?.map_or_else(String::new, BlockMask::text);
+    text += concat!(include_str!("grad_tasks.cuh"), include_str!("grad.cu"));
     Ok(specialised("attention_grad", call, (&op.attention, functions), &text))
 }
 
@@ -210,6 +227,8 @@ struct GradLayout {
     splits: usize,
     /// Offsets into the scratch: sums of dq, parts of dk and dv.
     sums: [usize; 2],
+    /// The block masks, and their offset.
+    mask: (Option<BlockMask>, usize),
     /// The gradients of captures, and the offset of their sums.
     of_captures: Option<(Vec<Home>, usize)>,
 }
@@ -247,7 +266,9 @@ impl GradLayout {
         };
         let sums = [blocks(call, tile) * CONSUMERS * tile.sum_bytes(), parts * 4];
         let sums = sums.map(|bytes| staging.room(bytes));
-        Ok(Self { staging, homes, splits, sums, of_captures })
+        let mask = block_mask(call, op, splits)?;
+        let mask = (mask, staging.room(mask.map_or(0, BlockMask::scratch_bytes)));
+        Ok(Self { staging, homes, splits, sums, mask, of_captures })
     }
 }
 
@@ -289,6 +310,8 @@ struct CompiledAttentionGrad {
     counters: DeviceBytes,
     shape: AttentionShape,
     grad: Grad,
+    /// The block masks, and their offset into the scratch.
+    mask: Option<(CompiledBlockMask, usize)>,
     captures: Vec<SlotId>,
     of_captures: Option<OfCaptures>,
     staging: Staging<Transfer>,
@@ -314,7 +337,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         return Err(Refusal::Unsupported("only Hopper has these tensor cores".to_owned()));
     }
     let multiprocessors = site.device.properties().multiprocessors as usize;
-    let GradLayout { staging, homes, splits, sums, of_captures } =
+    let GradLayout { staging, homes, splits, sums, mask, of_captures } =
         GradLayout::new(call, op, multiprocessors)?;
     let [q, k, _, lse, _, delta] = std::array::from_fn(|i| &call.operands[i]);
     let (homes, views): (Vec<Home>, Vec<View>) = homes.into_iter().unzip();
@@ -348,6 +371,12 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let counters = DeviceBytes::new(site.device, 4 * (1 + blocks * CONSUMERS))?;
     counters.fill(0)?;
     let source = source(call, op)?;
+    let captures = call.operands.len() - 6;
+    let compiled = |mask| CompiledBlockMask::new(site, (mask, shape), &source, captures);
+    let mask = match mask {
+        (Some(form), offset) => Some((compiled(form)?, offset)),
+        (None, _) => None,
+    };
     let entry = |name: &str, blocks: usize, threads: usize, shared_mem_bytes: usize| {
         let config = LaunchConfig {
             grid_dim: (blocks as u32, 1, 1),
@@ -380,6 +409,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         sums,
         counters,
         shape,
+        mask,
         captures: call.operands[6..].iter().map(|view| view.slot).collect(),
         of_captures,
         staging: staging.load(site.device)?,
@@ -419,16 +449,21 @@ impl Launch for CompiledAttentionGrad {
         let mut buffers = [scratch(self.sums[0]), scratch(self.sums[1]), self.counters.address()];
         let (mut shape, mut grad) = ([self.shape], [self.grad]);
         let mut captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
+        let made = self.mask.as_ref();
+        let made = made.map(|(mask, offset)| mask.make(stream, scratch(*offset), &captures));
+        let mut mask: Vec<MaskGrid> = made.transpose()?.into_iter().collect();
         let mut parameters: Vec<*mut c_void> =
             pointers(&mut maps).chain(pointers(&mut rows)).chain(pointers(&mut buffers)).collect();
-        parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
+        let forms = pointers(&mut shape).chain(pointers(&mut grad)).chain(pointers(&mut mask));
+        let forms: Vec<*mut c_void> = forms.collect();
+        parameters.extend(&forms);
         parameters.extend(pointers(&mut captures));
         // SAFETY: the parameters are those of the kernel. Its copies keep to the maps, its reads to
         // the rows of the shape, its sums to the scratch.
         unsafe { self.kernel.launch(stream, &mut parameters)? };
         let mut parameters: Vec<*mut c_void> =
             pointers(&mut buffers).chain(pointers(&mut outputs)).collect();
-        parameters.extend(pointers(&mut shape).chain(pointers(&mut grad)));
+        parameters.extend(&forms);
         // SAFETY: the parameters are those of the kernel. It reads the sums and partials of the
         // scratch, and its stores keep to the rows of the shape.
         unsafe { self.round.launch(stream, &mut parameters)? };

@@ -5,12 +5,13 @@
 // Each warpgroup has 64 queries. While its tensor cores multiply the probabilities of one block of
 // keys by their values, it exponentiates the scores of the next. While one warpgroup exponentiates,
 // another multiplies (ping-pong by named barriers). Blocks of keys are walked from the last to the
-// first, so that masked ones come first. A block of the grid takes tasks until none are left,
-// longest first. Channels past D and DV and rows past the end are zeros that TMA fills in and
-// clips.
+// first, so that masked ones come first. Those that a mask function hides are neither loaded nor
+// multiplied, and it is evaluated only in those that it hides a part of (block_mask.cuh). A block
+// of the grid takes tasks until none are left, longest first. Channels past D and DV and rows past
+// the end are zeros that TMA fills in and clips.
 //
-// Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, and the instructions `wgmma`
-// and `wgmma_of_registers`.
+// Text before gives KEYS, CONSUMERS, STAGES, PLACES of queries, the instructions `wgmma` and
+// `wgmma_of_registers`, and block_mask.cuh if there is a mask function.
 
 constexpr int QUERIES = OWN * CONSUMERS;
 constexpr int THREADS = (CONSUMERS + 1) * WARPGROUP;
@@ -32,6 +33,29 @@ struct Barriers {
 // Counts tasks: the next one to take, and the blocks that found none.
 struct Counter {
     u32 taken, done;
+};
+
+// A block of keys: its first key, and whether a mask function hides a part of it.
+struct KeyBlock {
+    i32 key;
+    bool is_partial;
+};
+
+// The blocks of keys that the queries of a task see, by ascending keys.
+struct KeyBlocks {
+    i32 count;
+#ifdef MASK
+    const u32* lists;
+    i32 first;
+#endif
+    __device__ __forceinline__ KeyBlock operator[](i32 i) const {
+#ifdef MASK
+        const u32 entry = lists[first + i];
+        return {(i32)(entry >> 1) * KEYS, entry % 2 == 0};
+#else
+        return {i * KEYS, false};
+#endif
+    }
 };
 
 // Ping-pong: a warpgroup multiplies after the one before it has.
@@ -117,7 +141,11 @@ __device__ __forceinline__ void issue_scores(Scores& scores, u64 queries, u64 ke
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
               const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap out, f32* lse,
-              Counter* counter, const __grid_constant__ AttentionShape s CAPTURES) {
+              Counter* counter, const __grid_constant__ AttentionShape s
+#ifdef MASK
+              , const __grid_constant__ MaskGrid mask
+#endif
+              CAPTURES) {
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers barriers;
     const u32 query_place = (shared_address(bytes) + 1023) & ~1023u;
@@ -141,6 +169,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     after_previous();
     const i32 tiles = (s.queries + QUERIES - 1) / QUERIES, tasks = s.matrices * tiles;
+    auto blocks_of = [&](i32 b, i32 h, i32 tile) -> KeyBlocks {
+#ifdef MASK
+        const i32 list = mask.list(b, h, tile);
+        return {(i32)mask.lists[list], mask.lists, list + 1};
+#else
+        return {(s.seen(min(tile * QUERIES + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS};
+#endif
+    };
     const int warpgroup = threadIdx.x / WARPGROUP;
     Turn<STAGES> key_turn, value_turn;
     Turn<PLACES> turn;
@@ -164,9 +200,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 s.task(index, tiles, matrix, tile);
                 const i32 b = matrix / s.heads, h = matrix % s.heads, first = tile * QUERIES,
                           group = h / s.group;
-                const i32 steps = (s.seen(min(first + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
+                const KeyBlocks blocks = blocks_of(b, h, tile);
+                const i32 steps = blocks.count;
                 if (steps > 0)
-                    copy(k, key_place, key_full, key_empty, key_turn, PARTS, (steps - 1) * KEYS,
+                    copy(k, key_place, key_full, key_empty, key_turn, PARTS, blocks[steps - 1].key,
                          group, b);
                 barrier_wait(query_empty + 8 * turn.stage, turn.parity ^ 1);
                 barriers.task[turn.stage] = index;
@@ -178,10 +215,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 turn.next();
                 for (i32 step = steps - 1; step >= 0; step--) {
                     if (step > 0)
-                        copy(k, key_place, key_full, key_empty, key_turn, PARTS, (step - 1) * KEYS,
-                             group, b);
-                    copy(v, value_place, value_full, value_empty, value_turn, PARTS_V, step * KEYS,
-                         group, b);
+                        copy(k, key_place, key_full, key_empty, key_turn, PARTS,
+                             blocks[step - 1].key, group, b);
+                    copy(v, value_place, value_full, value_empty, value_turn, PARTS_V,
+                         blocks[step].key, group, b);
                 }
                 index = following;
             }
@@ -221,8 +258,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             s.task(index, tiles, matrix, tile);
             const i32 b = matrix / s.heads, h = matrix % s.heads,
                       first = tile * QUERIES + warpgroup * OWN;
-            const i32 steps =
-                (s.seen(min(tile * QUERIES + QUERIES, s.queries) - 1) + KEYS - 1) / KEYS;
+            const KeyBlocks blocks = blocks_of(b, h, tile);
+            const i32 steps = blocks.count;
             const i32 inside = s.seen(min(first, s.queries - 1));
             // Calls `change` with each score, its query and key.
             auto each = [&](Scores& scores, i32 key, auto change) {
@@ -237,16 +274,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             };
             // Functions are evaluated of hidden pairs too, since what they read is in range in any
             // case: what several pairs read is then read once.
-            auto refine = [&](Scores& scores, i32 key) {
+            auto refine = [&](Scores& scores, KeyBlock block) {
+                const i32 key = block.key;
 #ifdef SCORE
                 each(scores, key, [&](f32& product, i32 query, i32 at) {
                     product = score(product * factor, b, h, query, at CAPTURED);
                 });
 #endif
 #ifdef MASK
-                each(scores, key, [&](f32& score, i32 query, i32 at) {
-                    if (!visible(b, h, query, at CAPTURED)) score = -infinity(0.0f);
-                });
+                if (block.is_partial) {
+                    each(scores, key, [&](f32& score, i32 query, i32 at) {
+                        if (!visible(b, h, query, at CAPTURED)) score = -infinity(0.0f);
+                    });
+                }
 #endif
                 // All of the block's keys are seen by all of the warpgroup's queries.
                 if (key + KEYS <= inside) return;
@@ -284,12 +324,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 fence_sums(scores);
                 if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
                 key_turn.next();
-                refine(scores, (steps - 1) * KEYS);
+                const KeyBlock last = blocks[steps - 1];
+                refine(scores, last);
                 softmax.take(scores, scale);
-                drop(scores, (steps - 1) * KEYS);
+                drop(scores, last.key);
                 round_weights(weights, scores);
                 if (steps > 1) barrier_wait(key_full + 8 * key_turn.stage, key_turn.parity);
                 for (i32 step = steps - 2; step >= 0; step--) {
+                    const KeyBlock block = blocks[step];
                     if (CONSUMERS > 1) await_turn(warpgroup);
                     issue_scores(scores, queries,
                                  descriptor(BY_CHANNEL, key_place + key_turn.stage * KEY_BYTES));
@@ -301,9 +343,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     fence_sums(scores);
                     if (leads) barrier_arrive<1>(key_empty + 8 * key_turn.stage, 0);
                     key_turn.next();
-                    refine(scores, step * KEYS);
+                    refine(scores, block);
                     softmax.take(scores, scale);
-                    drop(scores, step * KEYS);
+                    drop(scores, block.key);
                     fence_sums(scores);
                     // Here, since the compiler moves no wait for products over a loop: else it
                     // would wait before the exponentials, which the products are to hide.

@@ -13,6 +13,7 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::DType;
 use overdrive_ir::plan::{KernelCall, SlotId, View};
 
+use super::block_mask::{BlockMask, CompiledBlockMask, MaskGrid};
 use super::shape::AttentionShape;
 use crate::Error;
 use crate::compiler::KernelSource;
@@ -44,8 +45,10 @@ const COUNTER_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     Plain,
-    /// Score or mask functions.
-    Functions,
+    /// A mask function, which few blocks evaluate.
+    Mask,
+    /// A score function, with a mask function or without.
+    Score,
     /// Weights are dropped, with functions or without.
     Dropout,
 }
@@ -84,7 +87,8 @@ impl AttentionTile {
         }
         // Sums take half as many registers of a thread as there are channels, scores and
         // probabilities three quarters as many as there are keys. A function of them takes more,
-        // and dropout most.
+        // and dropout most. Small tiles have fewer hidden pairs, so that masks have no larger ones.
+        // Their keys come in multiples of 32.
         let tile = |keys, consumers, places| Self { keys, consumers, places };
         Some(match (d.max(values), does) {
             (..=64, Does::Plain) if sizes[2] >= MANY => tile(128, 3, 2),
@@ -93,8 +97,11 @@ impl AttentionTile {
             (..=128, Does::Plain) => tile(128, 2, 2),
             (..=192, Does::Plain) => tile(112, 2, 1),
             (_, Does::Plain) => tile(80, 2, 1),
-            (..=128, Does::Functions) => tile(96, 2, 2),
-            (_, Does::Functions) => tile(64, 2, 1),
+            (..=128, Does::Mask) => tile(128, 2, 2),
+            (..=192, Does::Mask) => tile(96, 2, 1),
+            (_, Does::Mask) => tile(64, 2, 1),
+            (..=128, Does::Score) => tile(96, 2, 2),
+            (_, Does::Score) => tile(64, 2, 1),
             (..=128, Does::Dropout) => tile(64, 2, 2),
             (..=192, Does::Dropout) => tile(64, 2, 1),
             (_, Does::Dropout) => tile(32, 2, 1),
@@ -104,6 +111,11 @@ impl AttentionTile {
     /// Queries of a block.
     pub(super) fn queries(self) -> usize {
         OWN * self.consumers
+    }
+
+    /// Keys of a block.
+    pub(super) fn keys(self) -> usize {
+        self.keys
     }
 
     fn shared_bytes(self, widths: [usize; 2]) -> usize {
@@ -140,14 +152,16 @@ struct CompiledHopperAttention {
     /// Counter by which the blocks of a launch take tasks. Each launch resets it at its end.
     counter: DeviceBytes,
     shape: AttentionShape,
+    mask: Option<CompiledBlockMask>,
     captures: Vec<SlotId>,
+    workspace_bytes: usize,
 }
 
 /// Compiles a call for its tile.
 pub(super) fn compile(
     site: &Site<'_>,
     call: &KernelCall,
-    (tile, shape): (AttentionTile, AttentionShape),
+    (tile, shape, mask): (AttentionTile, AttentionShape, Option<BlockMask>),
     source: &KernelSource,
 ) -> Result<Box<dyn Launch>, Refusal> {
     let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
@@ -160,6 +174,7 @@ pub(super) fn compile(
     };
     let counter = DeviceBytes::new(site.device, COUNTER_BYTES)?;
     counter.fill(0)?;
+    let captures = call.operands.len() - 3;
     let rows = [(q, tile.queries()), (k, tile.keys), (v, tile.keys), (out, OWN)];
     Ok(Box::new(CompiledHopperAttention {
         entry: Entry::new(site.device, (source, "attention"), config)?,
@@ -168,6 +183,10 @@ pub(super) fn compile(
         lse: call.results[1].as_ref().map(ViewStart::new),
         counter,
         shape,
+        mask: mask
+            .map(|mask| CompiledBlockMask::new(site, (mask, shape), source, captures))
+            .transpose()?,
+        workspace_bytes: mask.map_or(0, BlockMask::scratch_bytes),
         captures: call.operands[3..].iter().map(|view| view.slot).collect(),
     }))
 }
@@ -177,15 +196,23 @@ impl Launch for CompiledHopperAttention {
         let mut maps = self.maps.at(&self.places.map(|place| place.of(addresses)))?;
         let lse = self.lse.map_or(0, |place| place.of(addresses));
         let mut captures: Vec<u64> = self.captures.iter().map(|&slot| addresses.of(slot)).collect();
+        let mask = self.mask.as_ref();
+        let mask = mask.map(|mask| mask.make(stream, addresses.workspace(), &captures));
+        let mut mask: Option<MaskGrid> = mask.transpose()?;
         let (mut buffers, mut shape) = ([lse, self.counter.address()], self.shape);
         let mut parameters: Vec<*mut c_void> =
             maps.iter_mut().map(|map| (&raw mut *map).cast()).collect();
         parameters.extend(buffers.iter_mut().map(|buffer| (buffer as *mut u64).cast::<c_void>()));
         parameters.push((&raw mut shape).cast());
+        parameters.extend(mask.iter_mut().map(|mask| (mask as *mut MaskGrid).cast::<c_void>()));
         parameters
             .extend(captures.iter_mut().map(|capture| (capture as *mut u64).cast::<c_void>()));
         // SAFETY: the parameters are those of the kernel, whose copies keep to the maps and whose
         // other stores keep to the rows of the shape.
         unsafe { self.entry.launch(stream, &mut parameters) }
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        self.workspace_bytes
     }
 }

@@ -28,6 +28,16 @@ impl<'a> PrintedRegion<'a> {
         body(&self.region.program, self)
     }
 
+    /// Whether its value depends on an index: 0 to 3 are b, h, q and k.
+    pub(super) fn reads_index(&self, dimension: usize) -> bool {
+        let Region { program, reads, outputs } = &self.region;
+        let is = |r: &Register| *program.instr(*r) == Instr::Index(dimension);
+        let at = |at: &At| matches!(at, At::Computed(r) if is(r));
+        program.instrs.iter().any(|instr| instr.operands().iter().any(is))
+            || reads.values().any(|read| read.index.iter().any(at))
+            || outputs.iter().flatten().any(is)
+    }
+
     /// For each register: does it differ between pairs of a query and a key of one head?
     pub(super) fn varies(&self) -> Vec<bool> {
         let Region { program, reads, .. } = &self.region;
