@@ -11,7 +11,7 @@ use overdrive_ir::eval::philox;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d, Dropout};
 use overdrive_ir::{
-    Array, Builder, Compare, DType, Expr, Graph, Mode, Prim, Reducer, SortOrder, TensorType, Window,
+    Array, Builder, Compare, DType, Expr, Graph, Mode, Prim, Reducer, SortOrder, Window,
 };
 use support::gpu;
 use testkit::check_backend;
@@ -227,90 +227,6 @@ fn attention_with_score_and_mask_functions() {
     }
 }
 
-/// Mask functions that hide whole tiles and parts of them. They read ids `[B, Tk]` of documents, a
-/// table `[H, 8, 8]` of visible squares and lengths `[B]`.
-type Visible = for<'b> fn([Expr<'b>; 4], &[Expr<'b>]) -> Expr<'b>;
-const MASKS: [(&str, Visible); 6] = [
-    ("window", |[_, _, q, k], _| (q - k).compare(Compare::Lt, q.constant(60.0))),
-    ("documents", |[b, _, q, k], captures| {
-        captures[0].at(&[b, q]).compare(Compare::Eq, captures[0].at(&[b, k]))
-    }),
-    ("squares", |[_, h, q, k], captures| {
-        let [row, column] = [q, k].map(|at| at / at.constant(64.0));
-        let visible = captures[1].at(&[h, row, column]);
-        visible.compare(Compare::Ne, visible.constant(0.0))
-    }),
-    ("squares of documents", |[b, h, q, k], captures| {
-        let visible = captures[1].at(&[h, q / q.constant(64.0), k / k.constant(64.0)]);
-        let seen = visible.compare(Compare::Ne, visible.constant(0.0));
-        let [of_query, of_key] = [q, k].map(|at| captures[0].at(&[b, at]));
-        seen.select(of_query.compare(Compare::Eq, of_key), seen)
-    }),
-    ("lengths", |[b, _, _, k], captures| k.compare(Compare::Lt, captures[2].at(&[b]))),
-    ("every tenth row", |[_, _, q, _], _| {
-        (q - q / q.constant(10.0) * 10.0).compare(Compare::Eq, q.constant(3.0))
-    }),
-];
-
-/// The tensors that the functions of `MASKS` read.
-fn masked_by([batch, heads, _, queries, keys, ..]: [usize; 7]) -> [Array; 3] {
-    let longest = queries.max(keys);
-    let ids = (0..batch * longest).map(|i| (i % longest * 5 / longest) as f64).collect();
-    // The second sequence is empty.
-    let lengths = (0..batch).map(|b| if b == 0 { keys as f64 / 2.0 } else { 0.0 }).collect();
-    [
-        Array::from_f64(DType::I32, &[batch, longest], ids),
-        indices(&[heads, 8, 8], 0, 2),
-        Array::from_f64(DType::I32, &[batch], lengths),
-    ]
-}
-
-/// Blocks that a mask function hides are skipped: queries and keys of several tiles, whole and
-/// partial, in each tile of Hopper's kernel.
-#[test]
-fn attention_with_block_masks() {
-    let capped = |types: &[TensorType]| {
-        score_region(DType::F32, types, |score, _, _| (score * 0.5).tanh() * 2.0).unwrap()
-    };
-    for (dtype, shape) in [
-        (DType::BF16, [1, 2, 1, 260, 400, 64, 64]),
-        (DType::F16, [2, 2, 1, 130, 300, 128, 128]),
-        (DType::BF16, [1, 4, 2, 200, 260, 96, 80]),
-        (DType::BF16, [1, 2, 2, 150, 300, 144, 192]),
-        (DType::F16, [1, 2, 2, 150, 300, 256, 256]),
-        // More queries than keys: the first see nothing.
-        (DType::BF16, [1, 2, 2, 400, 256, 128, 128]),
-    ] {
-        let captures = masked_by(shape);
-        let types: Vec<_> = captures.iter().map(Array::ty).collect();
-        let inputs = [attention_inputs(dtype, shape), captures.to_vec()].concat();
-        for ((name, visible), turn) in MASKS.into_iter().zip(0..) {
-            let mask = mask_region(&types, visible).unwrap();
-            let causal = [Attention::FULL, Attention::CAUSAL][turn % 2];
-            let negative = Attention { scale: Some(-0.1), ..causal };
-            let mut variants = vec![(causal, vec![mask.clone()])];
-            match turn {
-                0 => variants.push((negative, vec![mask])),
-                1 => variants.push((causal, vec![capped(&types), mask])),
-                _ => {}
-            }
-            for (attention, regions) in variants {
-                let case = format!("{name} in {dtype} {shape:?} {attention:?} {}", regions.len());
-                check(&case, &inputs, |_, x| {
-                    x[0].attention_with([x[1], x[2]], attention, regions.clone(), &x[3..]).to_vec()
-                });
-            }
-        }
-        // Beside dropped weights.
-        let (attention, seed) = dropping(Attention::CAUSAL);
-        let inputs = [&inputs[..3], &[seed], &captures].concat();
-        let mask = mask_region(&types, MASKS[1].1).unwrap();
-        check(&format!("dropout and documents in {dtype} {shape:?}"), &inputs, |_, x| {
-            x[0].attention_with([x[1], x[2]], attention, vec![mask.clone()], &x[3..]).to_vec()
-        });
-    }
-}
-
 /// A seed that needs all of its bits, and a third of the weights dropped.
 fn dropping(attention: Attention) -> (Attention, Array) {
     let dropout = Some(Dropout { rate: 1.0 / 3.0, site: 0x1234_5678_9abc });
@@ -515,33 +431,6 @@ fn gradients_of_attention_with_mask_functions() {
         let inputs = [gradient_inputs(dtype, shape), vec![length]].concat();
         for attention in [Attention::FULL, Attention::CAUSAL] {
             check(&format!("masked gradients in {dtype} {shape:?}"), &inputs, |b, x| {
-                gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]))
-            });
-        }
-    }
-}
-
-/// Blocks that a mask function hides are skipped, in whole and split tiles of keys. Some tiles see
-/// no query, and some queries no key.
-#[test]
-fn gradients_of_attention_with_block_masks() {
-    for (dtype, shape) in [
-        (DType::BF16, [1, 4, 2, 200, 300, 128, 128]),
-        (DType::F16, [2, 2, 1, 260, 270, 64, 64]),
-        (DType::BF16, [1, 2, 2, 300, 200, 48, 96]),
-        (DType::BF16, [1, 8, 1, 300, 130, 64, 64]),
-    ] {
-        let captures = masked_by(shape);
-        let types: Vec<_> = captures.iter().map(Array::ty).collect();
-        let inputs = [gradient_inputs(dtype, shape), captures.to_vec()].concat();
-        for ((name, visible), turn) in MASKS.into_iter().zip(0..) {
-            let mask = mask_region(&types, visible).unwrap();
-            let attention = [Attention::CAUSAL, Attention::FULL][turn % 2];
-            let capped = score_region(DType::F32, &types, |score, _, _| (score / 2.0).tanh());
-            let score = (turn == 1).then(|| capped.unwrap());
-            let regions: Vec<Graph> = score.into_iter().chain([mask]).collect();
-            let case = format!("gradients with {name} in {dtype} {shape:?} {attention:?}");
-            check(&case, &inputs, |b, x| {
                 gradients(b, [x[0], x[1], x[2], x[3]], attention, (&regions, &x[4..]))
             });
         }
