@@ -7,14 +7,16 @@
 // index the function does not read.
 //
 // Text before gives MASK_QUERIES and MASK_KEYS (the tile and the block), BY_BATCH and BY_HEAD
-// (which indices the function reads). BY_KEYS: blocks of keys have lists of tiles of queries.
+// (which indices the function reads). The function is the same for all pairs of a cell of
+// CELL_QUERIES and CELL_KEYS, so that its first pair stands for it. MASK_CHUNK: queries between two
+// looks at whether the class is certain. BY_KEYS: blocks of keys have lists of tiles of queries.
 
 constexpr u8 EMPTY = 0, PARTIAL = 1, FULL = 2;
 // Warps of a block of the grid, each with a block of keys or with a row.
 constexpr int MASK_WARPS = 8;
-// Queries between two looks at whether the class is certain.
-constexpr int MASK_CHUNK = 16;
-static_assert(MASK_QUERIES % MASK_CHUNK == 0 && MASK_KEYS % 32 == 0);
+constexpr int CELLS = MASK_KEYS / CELL_KEYS;
+static_assert(MASK_CHUNK % CELL_QUERIES == 0 && MASK_QUERIES % MASK_CHUNK == 0);
+static_assert(MASK_KEYS % CELL_KEYS == 0);
 
 // `MaskGrid` of block_mask.rs: classes by row and block, and lists. Then the numbers of rows, of
 // tiles of a mask, of blocks, and of query heads of a sequence.
@@ -42,19 +44,23 @@ struct MaskGrid {
     }
 };
 
-// Whether any and all pairs within bounds are visible. A lane has keys that are 32 apart. `Inside`:
-// all pairs are within bounds.
+// Whether any and all pairs within bounds are visible. A lane has cells of keys that are 32 apart.
+// `Inside`: all pairs are within bounds.
 template <bool Inside>
 __device__ __forceinline__ void look(bool& any, bool& all, const AttentionShape& s, i32 b, i32 h,
                                      i32 first, i32 key CAPTURES) {
+    const int lane = threadIdx.x % 32;
     for (i32 from = first; from < first + MASK_QUERIES; from += MASK_CHUNK) {
 #pragma unroll
-        for (i32 q = from; q < from + MASK_CHUNK; q++) {
-            const i32 seen = Inside ? 0 : q < s.queries ? s.seen(q) : 0;
+        for (i32 q = from; q < from + MASK_CHUNK; q += CELL_QUERIES) {
+            // The last query of a cell sees the most keys.
+            const i32 last = min(q + CELL_QUERIES, s.queries) - 1,
+                      seen = Inside ? 0 : q < s.queries ? s.seen(last) : 0;
 #pragma unroll
-            for (int j = 0; j < MASK_KEYS; j += 32) {
-                const i32 k = key + j;
-                const bool shown = visible(b, h, q, k CAPTURED), is_real = Inside || k < seen;
+            for (int j = 0; j < CELLS; j += 32) {
+                const i32 k = key + (j + lane) * CELL_KEYS;
+                const bool shown = visible(b, h, q, k CAPTURED), is_cell = j + lane < CELLS,
+                           is_real = is_cell && (Inside || k < seen);
                 any |= is_real && shown;
                 all &= !is_real || shown;
             }
@@ -78,9 +84,9 @@ extern "C" __global__ void __launch_bounds__(MASK_WARPS * 32)
                   h = BY_HEAD ? mask % g.heads : 0;
         bool any = false, all = true;
         if (end <= s.queries && key + MASK_KEYS <= s.seen(first))
-            look<true>(any, all, s, b, h, first, key + lane CAPTURED);
+            look<true>(any, all, s, b, h, first, key CAPTURED);
         else if (key < s.seen(min(end, s.queries) - 1))
-            look<false>(any, all, s, b, h, first, key + lane CAPTURED);
+            look<false>(any, all, s, b, h, first, key CAPTURED);
         const bool is_kept = row % g.tiles >= g.tiles - g.least;
         if (lane == 0) g.classes[i] = any && all ? FULL : any || is_kept ? PARTIAL : EMPTY;
     }

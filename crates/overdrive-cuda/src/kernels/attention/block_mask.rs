@@ -2,8 +2,10 @@
 //! kernels find them before attention (`block_mask.cuh`), so that hidden blocks cost nothing.
 //!
 //! Invariant: they hold for any function, since every pair of a block is evaluated until its class
-//! is certain. A function that reads no tensor has them made once, when the call is compiled. Any
-//! other has them made in each call, since nobody says when a tensor changes.
+//! is certain. Pairs that the function cannot tell apart are evaluated once.
+//!
+//! A function that reads no tensor has them made once, when the call is compiled. Any other has
+//! them made in each call, since nobody says when a tensor changes.
 //!
 //! Source: Dong et al., "Flex attention", arXiv:2412.05496, section 4.
 
@@ -15,7 +17,7 @@ use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::Graph;
 use overdrive_ir::plan::{KernelCall, View};
 
-use super::region::PrintedRegion;
+use super::region::{PrintedRegion, greatest_common_divisor};
 use super::shape::AttentionShape;
 use crate::Error;
 use crate::compiler::KernelSource;
@@ -25,6 +27,8 @@ use crate::memory::DeviceBytes;
 
 /// Warps of a block of the grid: `MASK_WARPS` of `block_mask.cuh`.
 const WARPS: usize = 8;
+/// Most queries that a lane evaluates between two looks at whether a class is certain.
+const CHUNK: usize = 16;
 /// Blocks of the grid that a multiprocessor runs at once.
 const RESIDENT: usize = 8;
 
@@ -44,6 +48,8 @@ pub(super) struct BlockMask {
     /// Queries of a tile, and keys of a block.
     tile: [usize; 2],
     order: Lists,
+    /// Queries and keys of a cell, for whose pairs the function is the same. Both divide the tile.
+    cell: [usize; 2],
     /// Whether the function reads the index of the sequence, and that of the head. All others share
     /// a mask.
     by: [bool; 2],
@@ -84,16 +90,21 @@ impl BlockMask {
             )));
         }
         let reads_tensors = !printed.region.reads.is_empty();
-        Ok(Self { tile, order, by, reads_tensors, tiles, rows, blocks, heads: sizes[1] })
+        let grain = printed.grain();
+        let cell = [0, 1].map(|i| greatest_common_divisor(tile[i], grain[i]));
+        Ok(Self { tile, order, cell, by, reads_tensors, tiles, rows, blocks, heads: sizes[1] })
     }
 
     /// The kernels' text, and what the lists' readers need.
     pub(super) fn text(self) -> String {
         let ([queries, keys], [by_batch, by_head]) = (self.tile, self.by);
+        let [cell, cell_keys] = self.cell;
         let by_keys = self.order != Lists::OfQueries;
+        let chunk = cell * greatest_common_divisor(queries / cell, CHUNK);
         format!(
-            "constexpr int MASK_QUERIES = {queries}, MASK_KEYS = {keys};\nconstexpr bool BY_BATCH \
-             = {by_batch}, BY_HEAD = {by_head}, BY_KEYS = {by_keys};\n{}",
+            "constexpr int MASK_QUERIES = {queries}, MASK_KEYS = {keys};\nconstexpr int \
+             CELL_QUERIES = {cell}, CELL_KEYS = {cell_keys}, MASK_CHUNK = {chunk};\nconstexpr bool \
+             BY_BATCH = {by_batch}, BY_HEAD = {by_head}, BY_KEYS = {by_keys};\n{}",
             include_str!("block_mask.cuh")
         )
     }

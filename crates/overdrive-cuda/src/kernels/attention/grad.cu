@@ -48,6 +48,15 @@ __device__ __forceinline__ f32 shift_of(f32 lse) {
     return lse == -infinity(0.0f) ? infinity(0.0f) : lse * UNIT;
 }
 
+// Registers of each thread of the warps that copy; the others share the rest. Walks of lists take
+// more than 24. Dropout leaves no more.
+#if defined(MASK) && !defined(DROPS)
+constexpr int COPY_REGISTERS = 40;
+#else
+constexpr int COPY_REGISTERS = 24;
+#endif
+constexpr int OWN_REGISTERS = (504 - COPY_REGISTERS) / CONSUMERS;
+
 template <int Parts, int Box>
 __device__ __forceinline__ void copy_boxes(u32 to, const TensorMap& map, u32 barrier, int row,
                                            int head, int batch) {
@@ -194,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // turn.
     u32 count = 0, n = 0;
     if (warpgroup == CONSUMERS) {
-        give_registers<24>();
+        give_registers<COPY_REGISTERS>();
         const int warp = threadIdx.x % WARPGROUP / 32;
         if (warp == 0 && lane == 0) {
             for (i32 index = blockIdx.x;;) {
@@ -328,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     } else {
-        take_registers<240>();
+        take_registers<OWN_REGISTERS>();
         const int thread = threadIdx.x % WARPGROUP;
         // Row r of the accumulators is key `thread / 32 * 16 + lane / 4 + 8 r`, columns are queries
         // (channels) `8 j + column` and the next.
@@ -454,15 +463,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #ifdef CAUSAL
                             shown &= at <= query + e + ahead;
 #endif
-#ifdef MASK
-                            shown &= visible(b, place.h, query + e, first_key + at CAPTURED);
-#endif
                             const f32 weight = power_of_two((result.score - less) * LOG2E);
                             both[e] = shown ? weight : 0.0f;
                             scores[i + e] = both[e] != 0.0f ? both[e] * result.slope : 0.0f;
                         }
                         weights[i / 2] = pair(KEPT(i, both[0]), KEPT(i + 1, both[1]));
                     }
+#ifdef MASK
+                    if (place.is_partial) {
+#pragma unroll
+                        for (int i = 0; i < BLOCK_QUERIES / 2; i++) {
+                            const i32 query = first + i / 4 * 8 + column + i % 2;
+                            const i32 at = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
+                            if (!visible(b, place.h, query, first_key + at CAPTURED)) {
+                                scores[i] = 0.0f;
+                                weights[i / 2] &= i % 2 ? 0xffffu : 0xffff0000u;
+                            }
+                        }
+                    }
+#endif
 #else
 #pragma unroll
                     for (int j = 0; j < BLOCK_QUERIES / 8; j++) {
