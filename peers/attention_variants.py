@@ -1,9 +1,10 @@
 """Attention with a score or a mask function, by `torch.nn.attention.flex_attention`, and the
 gradients of any attention.
 
-Each workload of FUNCTIONS is causal attention with one more function. The function may read a
-parameter, or an input behind q, k and v. A block mask says which tiles the kernel skips. It is made
-once for each set of such inputs and is no part of a timed call: the layers of a model share it.
+Each workload of FUNCTIONS is causal attention with one more function, or block-sparse attention.
+The function may read a parameter, or an input behind q, k and v. A block mask says which tiles the
+kernel skips. It is made once for each set of such inputs and is no part of a timed call: the layers
+of a model share it.
 """
 
 import importlib.util
@@ -15,6 +16,9 @@ from overdrive_peer import Unsupported
 CAP = 30.0
 # A window has this part of the keys.
 WINDOWS = 8
+# Queries and keys of a tile of block-sparse attention, and least tiles along each side.
+TILE = 128
+FEWEST_TILES = 8
 
 
 def causal(b, h, q, k):
@@ -68,12 +72,25 @@ def relative_bias(parameters, captured, length):
     return biased, causal
 
 
+def block_sparse(parameters, captured, length):
+    tiles = parameters["tiles"]
+    side = min(max(length // FEWEST_TILES, 1), TILE)
+
+    def visible(b, h, q, k):
+        return tiles[h, q // side, k // side]
+
+    return None, visible
+
+
 FUNCTIONS = {
     "window attention": window,
     "soft-cap attention": soft_cap,
     "alibi attention": alibi,
     "document attention": documents,
     "relative-bias attention": relative_bias,
+    "block-sparse attention, 50 % skipped": block_sparse,
+    "block-sparse attention, 75 % skipped": block_sparse,
+    "block-sparse attention, 90 % skipped": block_sparse,
 }
 
 # Attention with the gradients of q, k and v, and the workload that they are of.
@@ -121,10 +138,12 @@ class Flexible:
         """The score function and the block mask for these inputs."""
         key = tuple(id(given) for given in captured)
         if key not in self.known:
-            batch, _, length, _ = q.shape
+            batch, heads, length, _ = q.shape
             score, visible = self.functions(self.parameters, captured, length)
+            # A mask by sequence reads an input, and one by head a table of tiles.
             batch = batch if captured else None
-            mask = self.block_mask(visible, batch, None, length, length, device=str(q.device))
+            heads = heads if "tiles" in self.parameters else None
+            mask = self.block_mask(visible, batch, heads, length, length, device=str(q.device))
             # The inputs are kept with it, so that no other gets the id of one.
             self.known[key] = captured, score, mask
         return self.known[key][1:]

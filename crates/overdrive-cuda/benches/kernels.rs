@@ -9,9 +9,15 @@ use overdrive_ir::backend::{CacheState, Protocol};
 use overdrive_ir::eval::philox;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, AttentionGrad, Conv2d};
-use overdrive_ir::{Backend, Builder, DType, Expr, Graph, Mode, State, Tensor, TensorType, Tuning};
+use overdrive_ir::{
+    Backend, Builder, Compare, DType, Expr, Graph, Mode, State, Tensor, TensorType, Tuning,
+};
 
 const SAMPLES: u32 = 21;
+/// Random integers lie in 0..INTEGERS.
+const INTEGERS: f64 = 50_304.0;
+/// Queries and keys of a tile of a block-sparse mask.
+const TILE: usize = 128;
 
 fn main() {
     let part = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
@@ -94,8 +100,9 @@ fn attentions() -> Vec<Graph> {
     graphs
 }
 
-/// Causal attention with score and mask functions, forward and backward, beside plain ones. All of
-/// a variant's keys are seen, so that its work is that of the plain one.
+/// Attention with score and mask functions, forward and backward, beside plain ones. All keys of a
+/// causal variant are seen, so that its work is that of the plain one. Block-sparse ones have the
+/// FLOPs of full attention, though they skip a share of them.
 fn variants() -> Vec<Graph> {
     let mut graphs = Vec::new();
     for [b, h, t, d] in [[4, 16, 4096, 128], [1, 16, 16_384, 128], [2, 16, 8192, 64]] {
@@ -122,9 +129,9 @@ fn variants() -> Vec<Graph> {
         let same = mask_region(std::slice::from_ref(&documents), |[b, _, q, k], captures| {
             let document = |at| {
                 let id = captures[0].at(&[b, at]);
-                id / id.constant(50_304.0)
+                id / id.constant(INTEGERS)
             };
-            document(q).compare(overdrive_ir::Compare::Eq, document(k))
+            document(q).compare(Compare::Eq, document(k))
         });
         // The number of results of the gradient. Those after the third are of captures.
         let variants = [
@@ -135,20 +142,40 @@ fn variants() -> Vec<Graph> {
             ("documents", Some(same), vec![documents], 3),
             ("learnt relative", Some(relative), vec![table], 4),
         ];
-        for (name, region, captures, results) in variants {
+        let causal = variants.map(|(name, region, captures, results)| {
+            (name.to_owned(), Attention::CAUSAL, region, captures, results)
+        });
+        // Masks that hide so many percent of the tiles of each head, beside full attention.
+        let tiles = TensorType::new(DType::I32, [h, t / TILE, t / TILE]);
+        let sparse = [0, 50, 75, 90].map(|percent| {
+            let mask = mask_region(std::slice::from_ref(&tiles), |[_, h, q, k], captures| {
+                let [row, column] = [q, k].map(|at| at / at.constant(TILE as f64));
+                let drawn = captures[0].at(&[h, row, column]);
+                let least = (INTEGERS * f64::from(percent) / 100.0).floor();
+                drawn.compare(Compare::Ge, drawn.constant(least))
+            });
+            let (mask, captures) =
+                if percent == 0 { (None, vec![]) } else { (Some(mask), vec![tiles.clone()]) };
+            let name = match percent {
+                0 => "full".to_owned(),
+                _ => format!("block-sparse {percent} %"),
+            };
+            (name, Attention::FULL, mask, captures, 3)
+        });
+        for (name, attention, region, captures, results) in causal.into_iter().chain(sparse) {
             let regions: Vec<Graph> = region.into_iter().map(Result::unwrap).collect();
             let inputs = [vec![heads.clone(); 3], captures.clone()].concat();
             let title = |pass: &str| format!("{name}, {pass}, {b}x{h}x{t}x{d}");
             if results == 3 {
                 graphs.push(graph(&title("forward"), &inputs, |x| {
                     let [q, k, v] = [x[0], x[1], x[2]];
-                    q.attention_with([k, v], Attention::CAUSAL, regions.clone(), &x[3..])[0]
+                    q.attention_with([k, v], attention, regions.clone(), &x[3..])[0]
                 }));
             }
             let rows = [heads.clone(), heads.clone(), heads.clone(), row.clone(), heads.clone()];
             let inputs = [&rows[..], std::slice::from_ref(&row), &captures].concat();
             graphs.push(graph_of(&title("backward"), &inputs, |x| {
-                let op = AttentionGrad { attention: Attention::CAUSAL };
+                let op = AttentionGrad { attention };
                 x[0].builder().node(op, x, regions.clone()).into_iter().take(results).collect()
             }));
         }
@@ -175,7 +202,7 @@ fn indexed() -> Vec<Graph> {
     ]
 }
 
-/// Random numbers; integers spread over 0..50304.
+/// Random numbers; integers spread over 0..INTEGERS.
 fn values(ty: &TensorType, site: u64) -> Tensor {
     let count = ty.elements();
     let values: Vec<f64> = if ty.dtype.is_float() {
@@ -183,7 +210,7 @@ fn values(ty: &TensorType, site: u64) -> Tensor {
         let some: Vec<f64> = philox::normals(1, site).take(count.min(65_521)).collect();
         (0..count).map(|i| some[i % some.len()]).collect()
     } else {
-        philox::uniforms(1, site).take(count).map(|u| (u * 50304.0).floor()).collect()
+        philox::uniforms(1, site).take(count).map(|u| (u * INTEGERS).floor()).collect()
     };
     Tensor::from_f64(ty.dtype, ty.shape.clone(), &values)
 }

@@ -46,6 +46,9 @@ const WINDOWS: usize = 8;
 const CAP: f64 = 30.0;
 /// Documents of a sample, of random lengths.
 const DOCUMENTS: usize = 8;
+/// Queries and keys of a tile of block-sparse attention, and least tiles along each side.
+const TILE: usize = 128;
+const FEWEST_TILES: usize = 8;
 
 /// Samples of the batch that are compared with the reference: the first and the last.
 const SAMPLES: usize = 2;
@@ -62,6 +65,8 @@ pub(crate) enum AttentionVariant {
     Alibi,
     Documents,
     RelativeBias,
+    /// So many percent of the tiles are hidden, and the rest is seen whole.
+    BlockSparse(u8),
 }
 
 /// The computed part of training.
@@ -72,14 +77,27 @@ pub(crate) enum AttentionPart {
 }
 
 use AttentionPart::{Both, Forward};
-use AttentionVariant::{Alibi, Causal, Documents, Full, RelativeBias, SoftCap, Window};
+use AttentionVariant::{
+    Alibi, BlockSparse, Causal, Documents, Full, RelativeBias, SoftCap, Window,
+};
 
 impl AttentionVariant {
     /// The first is the one that the others are related to. The second is plain too.
-    const ALL: [Self; 7] = [Causal, Full, Window, SoftCap, Alibi, Documents, RelativeBias];
+    const ALL: [Self; 10] = [
+        Causal,
+        Full,
+        Window,
+        SoftCap,
+        Alibi,
+        Documents,
+        RelativeBias,
+        BlockSparse(50),
+        BlockSparse(75),
+        BlockSparse(90),
+    ];
 
-    fn name(self) -> &'static str {
-        match self {
+    fn name(self) -> String {
+        let name = match self {
             Causal => "causal attention",
             Full => "attention",
             Window => "window attention",
@@ -87,11 +105,16 @@ impl AttentionVariant {
             Alibi => "alibi attention",
             Documents => "document attention",
             RelativeBias => "relative-bias attention",
-        }
+            BlockSparse(percent) => return format!("block-sparse attention, {percent} % skipped"),
+        };
+        name.to_owned()
     }
 
     fn attention(self) -> Attention {
-        if self == Full { Attention::FULL } else { Attention::CAUSAL }
+        match self {
+            Full | BlockSparse(_) => Attention::FULL,
+            _ => Attention::CAUSAL,
+        }
     }
 
     /// Whether its score function reads floats. Their gradients have no kernel in f64, and are
@@ -112,6 +135,10 @@ impl AttentionVariant {
                 Some(b.state("table", TensorType::new(dtype, [heads, t]), table))
             }
             Documents => Some(b.input("ids", TensorType::new(DType::I32, [batch, t]))),
+            BlockSparse(percent) => {
+                let tiles = visible_tiles(percent, [heads, t.div_ceil(tile(t))]);
+                Some(b.state("tiles", tiles.ty().clone(), Init::Value(tiles)))
+            }
             Causal | Full | Window | SoftCap => None,
         }
     }
@@ -134,6 +161,10 @@ impl AttentionVariant {
             }),
             RelativeBias => score_region(DType::F32, captured, |score, [_, h, q, k], captured| {
                 score + captured[0].at(&[h, q - k]).convert(DType::F32)
+            }),
+            BlockSparse(_) => mask_region(captured, |[_, h, q, k], captured| {
+                let side = q.constant(tile(t) as f64);
+                captured[0].at(&[h, q / side, k / side])
             }),
         })
     }
@@ -161,6 +192,26 @@ impl AttentionPart {
 fn slopes(dtype: DType, heads: usize) -> Tensor {
     let slope = |head: usize| (-8.0 * (head + 1) as f64 / heads as f64).exp2();
     Tensor::from_f64(dtype, [heads], &(0..heads).map(slope).collect::<Vec<_>>())
+}
+
+/// Queries and keys of a tile of block-sparse attention: fewer if the sequence is short.
+fn tile(t: usize) -> usize {
+    (t / FEWEST_TILES).clamp(1, TILE)
+}
+
+/// Visible tiles `[H, T / tile, T / tile]`, at random. Each row of tiles has the same number, at
+/// least one.
+fn visible_tiles(percent: u8, [heads, side]: [usize; 2]) -> Tensor {
+    let shown = (side * (100 - usize::from(percent)) + 50) / 100;
+    let row = |row: usize| {
+        let drawn: Vec<f64> = philox::uniforms(2, row as u64).take(side).collect();
+        let mut columns: Vec<usize> = (0..side).collect();
+        columns.sort_by(|&a, &b| drawn[a].total_cmp(&drawn[b]));
+        columns.truncate(shown.max(1));
+        (0..side).map(move |column| i128::from(columns.contains(&column)))
+    };
+    let tiles: Vec<i128> = (0..heads * side).flat_map(row).collect();
+    Tensor::from_ints(DType::Bool, [heads, side, side], &tiles)
 }
 
 /// Ids `[B, T]` of the documents in each sample, which follow one another.
@@ -221,7 +272,7 @@ fn above_convention(
     (variant, part): (AttentionVariant, AttentionPart),
     (workload, [batch, heads, t, d]): (&Workload, Sizes),
 ) -> f64 {
-    let visible = if variant == Full { 1.0 } else { 0.5 };
+    let visible = if variant.attention() == Attention::FULL { 1.0 } else { 0.5 };
     let forward = 4.0 * visible * (batch * heads * d) as f64 * (t as f64).powi(2);
     workload.work().flops as f64 / (part.forwards() * forward) - 1.0
 }
@@ -236,7 +287,7 @@ impl Study for AttentionStudy {
     }
 
     fn quick_seconds(&self) -> u64 {
-        20
+        30
     }
 
     fn run(&self, context: &Context<'_>, results: &mut Results) {
@@ -302,7 +353,7 @@ fn session(
     let device = context.device();
     let dtype = if device.is_accelerator() { DType::BF16 } else { DType::F32 };
     let host_bytes = context.reference.description().memory_bytes;
-    let (mut workloads, mut above) = (Vec::new(), 0.0f64);
+    let (mut workloads, mut measured, mut above) = (Vec::new(), Vec::new(), 0.0f64);
     for &variant in variants(context, sizes) {
         let case = (variant, part);
         let count = samples(case, sizes, host_bytes);
@@ -320,6 +371,7 @@ fn session(
         let workload = workload(case, (dtype, sizes), count)?;
         above = above.max(above_convention(case, (&workload, sizes)));
         workloads.push(workload);
+        measured.push(variant);
     }
     let entry = |workload| Entry { dtype, ..Entry::plain(workload, device, Mode::Compile) };
     let entries: Vec<Entry<'_>> = workloads.iter().map(entry).collect();
@@ -328,7 +380,13 @@ fn session(
     let context = &context.with_one_seed().with_peer_modes(&["compile"]);
     let mut records = measure(context, AttentionStudy.name(), &entries, &mut []);
     let is_measured = !records.is_empty();
-    (1..entries.len()).for_each(|of| relate(&mut records, of, 0, "time_over_causal"));
+    for (of, variant) in measured.into_iter().enumerate().skip(1) {
+        relate(&mut records, of, 0, "time_over_causal");
+        if matches!(variant, BlockSparse(_)) {
+            // Full attention is the second: it is never left out.
+            relate(&mut records, of, 1, "time_over_full");
+        }
+    }
     context.add(results, records);
     Ok(if is_measured { above } else { 0.0 })
 }

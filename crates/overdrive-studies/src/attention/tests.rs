@@ -29,7 +29,7 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
     }
     let expected: Vec<String> = [Forward, Both]
         .iter()
-        .flat_map(|part| AttentionVariant::ALL.map(|v| v.name().to_owned() + part.suffix()))
+        .flat_map(|part| AttentionVariant::ALL.map(|v| v.name() + part.suffix()))
         .collect();
     let found: Vec<&String> = results.records.iter().map(|r| &r.case.workload.name).collect();
     assert_eq!(found, expected.iter().collect::<Vec<_>>());
@@ -37,9 +37,11 @@ fn every_variant_agrees_with_its_reference_and_is_related_to_causal() {
         let name = &record.case.workload.name;
         let measurement = record.outcome.measurement();
         let measurement = measurement.unwrap_or_else(|| panic!("{name}: {:?}", record.outcome));
-        let is_first = name.starts_with(Causal.name());
+        let is_first = name.starts_with(&Causal.name());
         let quantities = &measurement.quantities;
         assert_eq!(quantities.contains_key("time_over_causal"), !is_first, "{name}");
+        let is_sparse = name.starts_with("block-sparse");
+        assert_eq!(quantities.contains_key("time_over_full"), is_sparse, "{name}");
     }
 }
 
@@ -67,7 +69,9 @@ fn peers_know_every_workload_by_its_name() {
         assert!(text.contains(&format!("\"{}\":", variant.name())), "{}", variant.name());
     }
     assert!(functions.contains(&format!("\"{}\"", Both.suffix())), "{}", Both.suffix());
-    for (name, value) in [("CAP", CAP), ("WINDOWS", WINDOWS as f64)] {
+    let numbers = [("WINDOWS", WINDOWS), ("TILE", TILE), ("FEWEST_TILES", FEWEST_TILES)];
+    let numbers = numbers.map(|(name, value)| (name, value as f64));
+    for (name, value) in [("CAP", CAP)].into_iter().chain(numbers) {
         let line = functions.lines().find_map(|line| line.strip_prefix(&format!("{name} = ")));
         assert_eq!(line.and_then(|text| text.parse().ok()), Some(value), "{name}");
     }
@@ -81,6 +85,17 @@ fn documents_follow_one_another_and_differ_in_length() {
     assert_ne!(first, second);
     for ids in [first, second] {
         assert!(ids.is_sorted() && ids[t - 1] == DOCUMENTS as i128 - 1, "{:?}", ids[t - 1]);
+    }
+}
+
+#[test]
+fn each_row_of_tiles_has_as_many_visible_ones() {
+    for (percent, t, expected) in [(50, 4096, 16), (75, 4096, 8), (90, 4096, 3), (90, 40, 1)] {
+        let side = t / tile(t);
+        let tiles = visible_tiles(percent, [2, side]).to_ints();
+        let rows: Vec<i128> = tiles.chunks(side).map(|row| row.iter().sum()).collect();
+        assert_eq!(rows, vec![expected; 2 * side], "{percent} % of {side}");
+        assert!(side == 1 || tiles[..side * side] != tiles[side * side..]);
     }
 }
 
