@@ -69,7 +69,7 @@ pub(crate) fn compile(
 ) -> Result<Box<dyn Launch>, Refusal> {
     let all: Vec<&Step> = steps.iter().collect();
     match bond {
-        Bond::Small if gemm::calls(&all).is_empty() => loops::compile_bunch(site, steps),
+        Bond::Small if loops::bunches(&all) => loops::compile_bunch(site, steps),
         Bond::Small => gemm::compile_bunch(site, steps),
         Bond::Sum => gemm::compile_summed(site, &gemm::calls(&all)),
         Bond::Alike => match steps[0].kind {

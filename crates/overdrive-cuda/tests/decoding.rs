@@ -1,4 +1,6 @@
 //! The step of a decoder: it is few launches, and these compute the results of the definition.
+//!
+//! Long because weights in a format and as codes go through the same tests.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -7,8 +9,8 @@ mod support;
 use overdrive_cuda::compiler::{Architecture, resources};
 use overdrive_cuda::{Error, Gpu, gemm, loops};
 use overdrive_ir::eval::{States, eval};
-use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::ops::{Attention, QuantizedLinear};
 use overdrive_ir::plan::Step;
 use overdrive_ir::{
     Array, Backend, Builder, Compare, DType, Graph, Init, Mode, Plan, State, Tensor, TensorType,
@@ -16,7 +18,9 @@ use overdrive_ir::{
 };
 use overdrive_models::llama::{Llama, Norms, QkNorm};
 use overdrive_models::{Activation, Bias, Caches, Pages, Rotary, Span};
-use overdrive_passes::{Recipe, precision, store};
+use overdrive_passes::{
+    Additions, Evidence, Quantization, QuantizationMode, Recipe, precision, quantize, store,
+};
 use std::num::NonZeroUsize;
 use support::{gpu, h200, joined};
 use testkit::{Needs, Tolerance, compare};
@@ -32,7 +36,25 @@ fn step(low: DType) -> Graph {
 
 /// The same of as many sequences as the caches hold.
 fn step_of(low: DType, caches: Caches) -> Graph {
-    let llama = Llama {
+    let graph = llama().build(Span::Step { caches }).unwrap();
+    with_values(in_format(&graph, low), low)
+}
+
+/// The next token of the same Llama with codes of this mode in its layers.
+fn coded_step(mode: &str, low: DType) -> Graph {
+    let graph = llama().build(Span::Step { caches: Caches::of_one(CAPACITY) }).unwrap();
+    let float = graph.with_initial_values(|_, ty: &TensorType| match ty.rank() {
+        2 => Init::Normal { std: 0.9 / (ty.sizes()[1] as f64).sqrt(), seed: 3 },
+        1 => Init::Constant(1.25),
+        _ => Init::ZEROS,
+    });
+    let mode = QuantizationMode::find(mode).unwrap();
+    let alone = Quantization { additions: Additions::None, ..mode.quantization() };
+    in_format(&quantize(&float, &alone, &Evidence::default()).unwrap().graph, low)
+}
+
+fn llama() -> Llama {
+    Llama {
         vocabulary: 320,
         width: 256,
         layers: LAYERS,
@@ -59,10 +81,17 @@ fn step_of(low: DType, caches: Caches) -> Graph {
         experts: None,
         joint: false,
         tied: false,
-    };
-    let graph = llama.build(Span::Step { caches }).unwrap();
-    let stored = store(&graph, &|_, ty| (ty.rank() > 1).then_some(low)).unwrap();
-    let graph = precision(&stored, &Recipe { contractions: low }).unwrap();
+    }
+}
+
+/// Matrices, keys and values in `low`; codes and their scales as they are.
+fn in_format(graph: &Graph, low: DType) -> Graph {
+    let is_scale = |name: &str| name.ends_with("_scale");
+    let chosen = |name: &str, ty: &TensorType| (ty.rank() > 1 && !is_scale(name)).then_some(low);
+    precision(&store(graph, &chosen).unwrap(), &Recipe { contractions: low }).unwrap()
+}
+
+fn with_values(graph: Graph, low: DType) -> Graph {
     graph.with_initial_values(|name, ty: &TensorType| match ty.rank() {
         2 => {
             let drawn = Init::Normal { std: 0.9 / (ty.sizes()[1] as f64).sqrt(), seed: 3 };
@@ -89,10 +118,25 @@ fn a_layer_is_six_launches() {
     assert_eq!(plan.steps.iter().filter(in_layers).count(), 6 * LAYERS, "{plan}");
 }
 
+/// Modes whose layers are products of codes: by activations in the format, and by codes of them.
+const CODED: [&str; 6] = ["int8-weights", "int4-rtn", "mxfp4", "nvfp4", "int8-dynamic", "fp8"];
+
+/// Codes lose none of the joins: activations become codes in the launch of their products.
+#[test]
+fn a_layer_of_codes_is_six_launches() {
+    for mode in CODED {
+        let (plan, _) = gathered(&coded_step(mode, DType::BF16));
+        let in_layers = |step: &&Step| !step.prepare && step.scope.contains("layers");
+        assert_eq!(plan.steps.iter().filter(in_layers).count(), 6 * LAYERS, "{mode}: {plan}");
+    }
+}
+
 #[test]
 fn launches_of_several_steps_compile_and_spill_nothing() {
-    let (_, together) = gathered(&step(DType::F16));
-    for steps in &together {
+    let coded = CODED.map(|mode| coded_step(mode, DType::BF16));
+    let graphs = [step(DType::F16)].into_iter().chain(coded);
+    for steps in graphs.flat_map(|graph| gathered(&graph).1) {
+        let steps = &steps;
         let all: Vec<&Step> = steps.iter().collect();
         let source = match loops::bunches(&all) {
             true => loops::source_bunch(steps),
@@ -131,6 +175,40 @@ fn steps_compute_what_the_definition_says() {
                 let error = distance(&found, expected.floats());
                 assert!(error < 4.0 * unit, "{low} {mode:?} {position}: {error:e}");
             }
+        }
+    }
+}
+
+/// The same of layers with codes, which repeat to the bit.
+#[test]
+fn steps_with_codes_compute_what_the_definition_says() {
+    let Some(backend) = gpu() else { return };
+    for mode in CODED {
+        let graph = coded_step(mode, DType::BF16);
+        let mut sessions: Vec<_> = [Mode::Compile, Mode::Graph]
+            .map(|mode| {
+                let compiled = backend.compile(&graph, mode, &Tuning::default()).unwrap();
+                (compiled.session().unwrap(), State::initial(&graph, &backend).unwrap())
+            })
+            .into();
+        let mut states = States::new();
+        for position in 0..6 {
+            let ids = Tensor::from_ints(DType::I32, [1, 1], &[(position * 37 + 11) % 320]);
+            let at = Tensor::scalar(DType::I64, position as f64);
+            let expected = eval(&graph, &[&ids, &at].map(Array::from), &mut states).remove(0);
+            let found = sessions.iter_mut().map(|(session, state)| {
+                let inputs = [&ids, &at].map(|t| backend.upload(t).unwrap());
+                let ty = graph.ty(graph.outputs()[0].value);
+                let mut outputs = vec![backend.output(ty).unwrap()];
+                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+                backend.download(&outputs[0]).unwrap().to_f64()
+            });
+            let found: Vec<Vec<f64>> = found.collect();
+            assert_eq!(found[0], found[1], "{mode} {position}");
+            // A rounding may move an activation to the next of its codes.
+            let bound = if mode == "int8-dynamic" || mode == "fp8" { 16.0 } else { 4.0 };
+            let error = distance(&found[0], expected.floats());
+            assert!(error < bound * 2f64.powi(-8), "{mode} {position}: {error:e}");
         }
     }
 }
@@ -231,33 +309,71 @@ fn products_that_stream_their_weights_stay_apart() {
     assert!(together.is_empty() && plan.steps.len() == 3, "{plan}");
 }
 
+/// The same rows by codes of i4, with scales of `group`.
+fn coded_bunch([m, k]: [usize; 2], group: usize) -> Graph {
+    let b = Builder::new("bunch");
+    let x = b.input("x", TensorType::new(DType::F32, [m, k]));
+    let scale = b.input("scale", TensorType::new(DType::F32, [k]));
+    let normed = x.rms_norm(scale, 1e-5).convert(DType::BF16);
+    let product = |name: &str, n: usize| {
+        let codes = b.input(name, TensorType::new(DType::I4, [n, k]));
+        let scales = TensorType::new(DType::BF16, [n, k / group]);
+        let scales = b.input(&format!("{name}_scale"), scales);
+        normed.quantized_linear(QuantizedLinear::default(), &[codes, scales]).convert(DType::F32)
+    };
+    let [q, key, value] = [("q", 320), ("k", 72), ("v", 61)].map(|(name, n)| product(name, n));
+    let gate = product("gate", 203).silu();
+    let opened = product("up", 203) * gate;
+    b.output("q", q);
+    b.output("k", key.convert(DType::BF16));
+    b.output("v", value + value.constant(1.0));
+    b.output("opened", opened.convert(DType::BF16));
+    b.finish().expect("the graph is well-formed")
+}
+
+#[test]
+fn products_of_codes_with_their_norm_compute_what_each_does() {
+    let shapes =
+        [([1, 64], 64), ([1, 2048], 128), ([2, 224], 32), ([5, 1056], 32), ([8, 4096], 64)];
+    for ([m, k], group) in shapes {
+        let graph = coded_bunch([m, k], group);
+        let (plan, together) = gathered(&graph);
+        assert_eq!(together.iter().map(Vec::len).collect::<Vec<_>>(), [6], "{m}, {k}: {plan}");
+        computes(&graph, k, &format!("[{m}, {k}] in groups of {group}"));
+    }
+}
+
 #[test]
 fn products_of_few_rows_with_their_norm_compute_what_each_does() {
-    let Some(backend) = gpu() else { return };
     // One tile of the contracted index and many; one that no tile divides.
     for [m, k] in [[1, 64], [1, 2048], [2, 200], [5, 1032], [8, 4096]] {
         for transposed in [true, false] {
-            let graph = bunch([m, k], transposed);
-            let tensors = drawn(&graph);
-            let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
-            let expected = eval(&graph, &arrays, &mut States::new());
-            let tolerance = Tolerance::new(DType::BF16, k, 16.0 * (k as f64).sqrt());
-            for mode in [Mode::Compile, Mode::Graph] {
-                let mut session =
-                    backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
-                let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
-                let types = graph.outputs().iter().map(|o| graph.ty(o.value));
-                let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
-                for _ in 0..3 {
-                    let mut state = State::default();
-                    session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-                }
-                for (expected, output) in expected.iter().zip(&outputs) {
-                    let found = Array::from(&backend.download(output).unwrap());
-                    compare(expected, &found, tolerance)
-                        .unwrap_or_else(|e| panic!("[{m}, {k}] {transposed} {mode:?}: {e}"));
-                }
-            }
+            computes(&bunch([m, k], transposed), k, &format!("[{m}, {k}] {transposed}"));
+        }
+    }
+}
+
+/// Runs a graph of products of bf16 over `k` three times in each mode that gathers, against the
+/// definition.
+fn computes(graph: &Graph, k: usize, case: &str) {
+    let Some(backend) = gpu() else { return };
+    let tensors = drawn(graph);
+    let arrays: Vec<Array> = tensors.iter().map(Array::from).collect();
+    let expected = eval(graph, &arrays, &mut States::new());
+    let tolerance = Tolerance::new(DType::BF16, k, 16.0 * (k as f64).sqrt());
+    for mode in [Mode::Compile, Mode::Graph] {
+        let mut session =
+            backend.compile(graph, mode, &Tuning::default()).unwrap().session().unwrap();
+        let inputs: Vec<_> = tensors.iter().map(|t| backend.upload(t).unwrap()).collect();
+        let types = graph.outputs().iter().map(|o| graph.ty(o.value));
+        let mut outputs: Vec<_> = types.map(|ty| backend.output(ty).unwrap()).collect();
+        for _ in 0..3 {
+            let mut state = State::default();
+            session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
+        }
+        for (expected, output) in expected.iter().zip(&outputs) {
+            let found = Array::from(&backend.download(output).unwrap());
+            compare(expected, &found, tolerance).unwrap_or_else(|e| panic!("{case} {mode:?}: {e}"));
         }
     }
 }

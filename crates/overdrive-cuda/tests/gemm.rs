@@ -294,6 +294,12 @@ fn cases() -> Vec<Case> {
     }
     all.push(case(DType::I8, &[], [128, 256, 128], "NT", ""));
     all.push(case(DType::I8, &[], [33, 17, 65], "NN", ""));
+    // Few rows of codes, for which the skinny kernel has instructions of several widths.
+    for (rows, n, k) in [(1, 256, 768), (3, 200, 2048), (8, 130, 1040), (31, 64, 256)] {
+        for dtype in [DType::I8, DType::F8E4M3, DType::F8E5M2] {
+            all.push(Case { thorough: true, ..case(dtype, &[], [rows, n, k], "NT", "bias") });
+        }
+    }
     all.push(case(DType::I32, &[], [33, 17, 65], "NN", ""));
     all
 }

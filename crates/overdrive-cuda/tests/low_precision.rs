@@ -167,7 +167,7 @@ fn few_rows_by_codes_of_every_kind() {
 
 #[test]
 fn few_rows_of_every_shape() {
-    for rows in [1, 2, 3, 7, 8, 9, 15, 16, 24, 32] {
+    for rows in [1, 2, 3, 5, 7, 8, 9, 15, 16, 24, 32] {
         for [n, k] in [[16, 32], [33, 96], [130, 1056], [2200, 128], [4300, 160], [64, 4096]] {
             // The definition takes its time.
             if rows * n * k > 1 << 20 {
@@ -177,6 +177,59 @@ fn few_rows_of_every_shape() {
             Layer { shape: [rows, n, k], group: k, ..INT4 }.check();
             Layer { shape: [rows, n, k], group: k, codes: DType::I8, ..INT4 }.check();
         }
+    }
+}
+
+/// Scales of every size beside a chunk: parts of a piece, a piece, several, and those that chunks
+/// do not divide. Rows of the last chunk are shorter than it.
+#[test]
+fn few_rows_by_scales_of_every_size() {
+    let mx = Layer { codes: DType::F4E2M1, scale: DType::E8M0, ..INT4 };
+    let two_level = Layer { weights: WeightScales::TwoLevel, scale: DType::F8E4M3, ..mx };
+    for rows in [1, 2, 3, 5, 8, 12] {
+        for group in [8, 16, 32, 64, 96, 128, 192] {
+            let layer = Layer { shape: [rows, 37, 5 * group], group, ..INT4 };
+            if 5 * group % 32 != 0 {
+                continue;
+            }
+            layer.check();
+            let zero = Layer { weights: WeightScales::Asymmetric, scale: DType::BF16, ..layer };
+            Layer { zero: DType::I4, x: DType::F16, ..zero }.check();
+            Layer { codes: DType::F4E2M1, scale: DType::F8E4M3, ..layer }.check();
+            Layer { codes: DType::I8, scale: DType::F16, ..layer }.check();
+        }
+        Layer { shape: [rows, 37, 352], group: 32, ..mx }.check();
+        Layer { shape: [rows, 21, 2592], group: 32, x: DType::F16, ..mx }.check();
+        Layer { shape: [rows, 37, 352], group: 16, ..two_level }.check();
+        Layer { shape: [rows, 37, 352], group: 16, x: DType::F16, ..two_level }.check();
+        Layer { shape: [rows, 19, 48], group: 48, codes: DType::I8, ..INT4 }.check();
+    }
+}
+
+/// A bias, an activation and a residual after the product of codes are its epilogue.
+#[test]
+fn few_rows_by_codes_with_an_epilogue() {
+    for rows in [1, 3, 8, 20] {
+        let layer = Layer { shape: [rows, 70, 512], ..INT4 };
+        let mut inputs = layer.inputs();
+        inputs.push(normal(DType::F32, &[rows, 70], 7));
+        inputs.push(normal(DType::F32, &[70], 8));
+        let graph = layer.graph(&inputs, |x, rest| {
+            let [weights @ .., residual, bias] = rest else { unreachable!("two were pushed") };
+            let y = x.quantized_linear(layer.op(), weights).convert(DType::F32);
+            let bias = bias.broadcast_in(&residual.ty().shape, &[1]);
+            (y + bias).silu() + *residual
+        });
+        let planned = overdrive_passes::plan(
+            &graph,
+            Mode::Compile,
+            &overdrive_cuda::Gpu::new(&support::h200()),
+            &Tuning::default(),
+        );
+        assert_eq!(planned.unwrap().steps.len(), 1, "{rows} rows");
+        let Some(backend) = gpu() else { continue };
+        check_backend(&backend, Mode::Compile, &graph, &inputs)
+            .unwrap_or_else(|e| panic!("{rows} rows: {e}"));
     }
 }
 

@@ -148,7 +148,7 @@ pub(super) fn takes(call: &GemmCall) -> bool {
 }
 
 /// Whether sums leave the tensor core's narrow accumulator of fp8 after each tile.
-fn promotes(call: &GemmCall) -> bool {
+pub(super) fn promotes(call: &GemmCall) -> bool {
     call.lhs.dtype.bits() == 8 && call.lhs.dtype.is_float() && call.precision != Precision::FastFp8
 }
 

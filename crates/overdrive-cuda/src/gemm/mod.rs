@@ -11,26 +11,31 @@
 //!
 //! Some work shares a launch:
 //!
-//! - products of one operand (`together`; skinny GEMMs in `bunch`, with the loop before them);
+//! - products of one operand (`together`; skinny GEMMs and products by codes in `bunch`, with the
+//!   loop before them);
 //! - products that are added up (`summed`);
 //! - a product and a loop over the rows of its result (`following`).
 //!
-//! Products by 2:4 weights (`sparse_linear`) come as kernels by name and share the epilogue.
+//! Products by 2:4 weights (`sparse_linear`) and by codes (`quantized_linear`) come as kernels by
+//! name and share the epilogue.
 
 mod base;
 mod beside;
 mod bunch;
+mod bunched;
 mod candidate;
 mod compile;
 mod epilogue;
 mod following;
 mod gelu;
 mod hopper;
+mod led;
 mod narrow;
 mod peak;
 mod plain;
 mod pointers;
 mod problem;
+pub(crate) mod quantized_linear;
 mod scratch;
 mod skinny;
 mod sources;
@@ -42,8 +47,8 @@ mod tune;
 mod vendor;
 
 pub(crate) use beside::scratch_of_all;
-pub(crate) use bunch::compile_bunch;
-pub use bunch::{bunches, source_bunch};
+pub(crate) use bunched::compile_bunch;
+pub use bunched::{bunches, source_bunch};
 pub use candidate::{DTYPES, GemmCandidate, UnknownCandidate};
 pub use compile::{compile, key};
 pub(crate) use following::{compile_following, followed, follows, key_following};

@@ -7,7 +7,8 @@
 
 use super::base::Base;
 use super::epilogue;
-use super::hopper::{Fit, wgmma};
+use super::hopper::{Fit, promotes, wgmma};
+use super::led::{self, RowsSource};
 use super::problem::sums;
 use crate::Error;
 use crate::compiler::{Architecture, KernelSource};
@@ -16,6 +17,7 @@ use crate::launch::{Addresses, Launch, Refusal, Site};
 use crate::loops::Lead;
 use crate::tensor_map::{Boxes, Maps};
 use cudarc::driver::{CudaStream, LaunchConfig};
+use overdrive_ir::DType;
 use overdrive_ir::plan::{GemmCall, SlotId};
 use std::ffi::c_void;
 use std::fmt::Write as _;
@@ -23,6 +25,8 @@ use std::sync::Arc;
 
 /// Most rows: they are columns of one matrix instruction, and their sums stay in registers.
 const ROWS: usize = 64;
+/// The same of integers, whose instructions have not every width beyond.
+const ROWS_OF_INTEGERS: usize = 32;
 /// Outputs of a block: rows of one matrix instruction.
 const OUTPUTS: usize = 64;
 /// Bytes of a tile's lines: the span of the widest swizzle.
@@ -110,18 +114,10 @@ impl Cut {
     }
 }
 
-/// The source of a block's rows of x.
-#[derive(Copy, Clone, PartialEq, Eq)]
-pub(super) enum RowsSource {
-    /// Another step made them.
-    Given,
-    /// It computes them.
-    Led,
-}
-
 /// The call as the Hopper kernels see it, if this one takes it.
 pub(super) fn fit(call: &GemmCall) -> Option<Fit> {
-    let skinny = (1..=ROWS).contains(&call.m) && call.lhs.dtype.bits() == 16;
+    let most = if call.lhs.dtype == DType::I8 { ROWS_OF_INTEGERS } else { ROWS };
+    let skinny = (1..=most).contains(&call.m);
     let single = call.batch.iter().product::<usize>() == 1;
     Fit::of(call).filter(|fit| skinny && single && fit.lhs.by_k)
 }
@@ -190,6 +186,7 @@ pub(super) fn source(
         ("PARTS", cut.parts.to_string()),
         ("LEAD", u8::from(parts.lead.is_some()).to_string()),
         ("RHS_BY_K", u8::from(fit.rhs.by_k).to_string()),
+        ("PROMOTE", u8::from(promotes(call)).to_string()),
         ("SETTLED", u8::from(weights == WeightWrites::Settled).to_string()),
     ]);
     let operands = [call.rhs.dtype, call.lhs.dtype];
@@ -204,22 +201,14 @@ pub(super) fn source(
     }
     let count = parts.calls().count();
     let slots: String = (0..count).map(|at| format!("    part{at}::Slots of{at};\n")).collect();
-    // An array has an element.
-    let given = parts.lead.map_or(1, |lead| lead.slots().len());
+    let given = led::count(parts.lead);
     let _ = write!(
         text,
         "#include \"hopper.cuh\"\nstruct Maps {{\n    TensorMap at[{count}];\n}};\nstruct Given \
          {{\n{slots}    void* lead[{given}];\n}};\n"
     );
-    let (lead, call) = parts.lead.map_or(("", ""), |lead| (&lead.text, &lead.call));
-    let asks: String =
-        asks.iter().map(|(at, bytes)| format!("ask_for(given[{at}], {bytes}); ")).collect();
-    let _ = write!(
-        text,
-        "{lead}#define LEAD_ROWS(rows, given) {call}\n#define ASK(given) {asks}\n#define BODIES \
-         {}\n",
-        bodies(parts)
-    );
+    text += &led::print(parts.lead, asks);
+    let _ = writeln!(text, "#define BODIES {}", bodies(parts));
     text += include_str!("kernels/skinny.cu");
     Some(epilogue::source("gemm_skinny", &defines, &text))
 }
@@ -231,7 +220,7 @@ const PART: &str = "struct Part {
     __device__ __forceinline__ static void ask(const Slots& slots, int r, int c) {
         prefetch(slots, 0, r, c);
     }
-    __device__ __forceinline__ static void store(const Slots& slots, int r, int c, f32 value) {
+    __device__ __forceinline__ static void store(const Slots& slots, int r, int c, SUM value) {
         const SUM sum[1] = {value};
         OUT out[1];
         epilogue<1>(slots, 0, r, c, sum, 1, out);
@@ -254,16 +243,6 @@ fn bodies(parts: SkinnyWork<'_>) -> String {
         (id, first) = (id + calls.len(), last);
     }
     text
-}
-
-/// Slots to prefetch early: the bulk copy engine does not bring them, and no step of the call
-/// writes them.
-fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
-    const MOST_BYTES: usize = 64 << 10;
-    let slots = lead.map_or(vec![], Lead::slots);
-    let bytes = |slot: SlotId| site.plan.slot(slot).bytes();
-    let near = |(_, slot): &(usize, SlotId)| site.is_settled(*slot) && bytes(*slot) <= MOST_BYTES;
-    slots.into_iter().enumerate().filter(near).map(|(at, slot)| (at, bytes(slot))).collect()
 }
 
 struct SkinnyGemm {
@@ -298,7 +277,7 @@ pub(super) fn compile_parts(
     };
     let settled = parts.calls().all(|call| site.is_settled(call.rhs.slot));
     let weights = if settled { WeightWrites::Settled } else { WeightWrites::Moving };
-    let asks = asks(site, parts.lead);
+    let asks = led::asks(site, parts.lead);
     let Some(source) = source(parts, cut, weights, &asks) else { return Ok(None) };
     let config = LaunchConfig {
         grid_dim: (cut.blocks as u32, 1, 1),

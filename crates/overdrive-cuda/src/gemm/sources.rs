@@ -17,6 +17,8 @@ pub(crate) const TEXT: &str = concat!(
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
     include_str!("kernels/plain.cu"),
+    include_str!("kernels/codes.cuh"),
+    include_str!("kernels/quantized_linear.cu"),
     include_str!("kernels/sparse_linear.cu")
 );
 
@@ -152,6 +154,8 @@ pub(crate) fn sources() -> Vec<SourceByArchitecture> {
         ([32, 2048, 2048], DType::BF16, false, skinny::WeightWrites::Settled),
         ([64, 4096, 8192], DType::F16, true, skinny::WeightWrites::Settled),
         ([13, 200, 1104], DType::BF16, true, skinny::WeightWrites::Moving),
+        ([1, 2048, 2048], DType::I8, true, skinny::WeightWrites::Settled),
+        ([8, 200, 1104], DType::F8E4M3, true, skinny::WeightWrites::Settled),
     ] {
         let call = linear_gelu(shape, dtype, transposed);
         let cuts = skinny::SPLITS.map(|split| skinny::Cut::new(&call, split));

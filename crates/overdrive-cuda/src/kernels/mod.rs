@@ -15,7 +15,6 @@ mod gather;
 pub(crate) mod line;
 pub(crate) mod named;
 mod nest;
-mod quantized_linear;
 mod reduce_window;
 mod rows;
 mod scatter;

@@ -7,11 +7,10 @@ use super::line::{
     Compile, Launched, NamedKernel, PrintedCall, Shaped, SourceByArchitecture, Sources,
 };
 use super::{
-    attention, cast_transpose, dynamic_slice, gather, quantized_linear, reduce_window, scatter,
-    sort, transfer,
+    attention, cast_transpose, dynamic_slice, gather, reduce_window, scatter, sort, transfer,
 };
 use crate::compiler::Architecture;
-use crate::gemm::{self, sparse_linear};
+use crate::gemm::{self, quantized_linear, sparse_linear};
 use crate::joined;
 use crate::launch::{Refusal, Site};
 use crate::loops::{self, PrinterMachine};

@@ -19,6 +19,8 @@ use overdrive_ir::plan::{Program, Step, StepKind};
 
 /// Elements of a row that a thread takes at most, which it keeps in registers.
 const ELEMENTS_OF_THREAD: usize = 16;
+/// Neighbours that are worth their load however few threads it takes: 16 bytes of f32.
+const LEAST_VECTOR: usize = 4;
 
 /// A loop as a function.
 pub(crate) struct Lead {
@@ -41,9 +43,13 @@ impl Lead {
         if program.reduced == 0 || program.points() != m * k || !step.aliases.is_empty() {
             return None;
         }
-        let nest = LoopNest::new(program);
-        let stages = Stages::new(program, &nest);
+        let mut nest = LoopNest::new(program);
         let elements: usize = nest.folded().iter().product();
+        // Wider vectors, which narrow codes ask for, would leave threads idle.
+        while nest.vector > LEAST_VECTOR && elements.div_ceil(nest.vector) < threads {
+            nest.vector /= 2;
+        }
+        let stages = Stages::new(program, &nest);
         let is_rows = nest.lanes == Lanes::Along && elements == k && !nest.has_tail();
         if !is_rows || !writes_rows(program, &nest, (target, [m, k])) || stages.passes.is_empty() {
             return None;

@@ -149,7 +149,11 @@ fn small(plan: &Plan, first: usize, can: impl Fn(&[&Step]) -> bool) -> Vec<usize
     // Values passed from one step to another exist in no other launch.
     let takes = |step: &Step, slot: &SlotId| match &step.kind {
         StepKind::Gemm(call) => call.lhs.slot == *slot,
-        StepKind::Kernel(call) => call.operands.get(1).is_some_and(|view| view.slot == *slot),
+        // A product's left operand, or the part that is written into a whole.
+        StepKind::Kernel(call) => {
+            let taken = call.operands.get(usize::from(call.epilogue.is_none()));
+            taken.is_some_and(|view| view.slot == *slot)
+        }
         _ => false,
     };
     let mut handed = all().flat_map(|step| &step.writes);

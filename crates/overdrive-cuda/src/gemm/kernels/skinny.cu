@@ -19,7 +19,8 @@
 //
 // SPLIT: blocks of a cluster. PARTS: the most parts of a block. GROUPS: warpgroups; each takes
 // every GROUPS-th tile of a part. STAGES: tiles of a part in flight, a multiple of its warpgroups.
-// RHS_BY_K: contracted index contiguous in the weights. SETTLED: no step of the call writes them.
+// RHS_BY_K: contracted index contiguous in the weights. PROMOTE: sums of fp8 leave the tensor
+// core's narrow accumulator after each tile. SETTLED: no step of the call writes them.
 // LEAD: whether a loop makes x. The printed text defines wgmma (one instruction), Maps, Given, and
 // the macros LEAD_ROWS, ASK and BODIES. For each part it defines a type that prefetches and stores.
 
@@ -47,28 +48,33 @@ typedef Operand<ELEMENT_BYTES, RHS_BY_K, OUTPUTS> Weights;
 typedef Operand<ELEMENT_BYTES, true, COLUMNS> Inputs;
 
 struct alignas(16) Four {
-    f32 at[4];
+    SUM at[4];
 };
 
 __device__ __forceinline__ Four load_four(u32 from) {
-    Four four;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(four.at[0]), "=f"(four.at[1]), "=f"(four.at[2]), "=f"(four.at[3])
+    u32 bits[4];
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3])
                  : "r"(from)
                  : "memory");
+    Four four;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four.at[i] = bitcast<SUM>(bits[i]);
     return four;
 }
 __device__ __forceinline__ void store_four(u32 to, const Four& four) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(four.at[0]),
-                 "f"(four.at[1]), "f"(four.at[2]), "f"(four.at[3])
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(bitcast<u32>(four.at[0])), "r"(bitcast<u32>(four.at[1])),
+                 "r"(bitcast<u32>(four.at[2])), "r"(bitcast<u32>(four.at[3]))
                  : "memory");
 }
 // To the same place in block `rank` of the cluster.
 __device__ __forceinline__ void send_four(u32 to, u32 rank, const Four& four) {
     asm volatile(
         "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-        "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};\n}" ::"r"(to),
-        "r"(rank), "f"(four.at[0]), "f"(four.at[1]), "f"(four.at[2]), "f"(four.at[3])
+        "st.shared::cluster.v4.u32 [remote], {%2, %3, %4, %5};\n}" ::"r"(to),
+        "r"(rank), "r"(bitcast<u32>(four.at[0])), "r"(bitcast<u32>(four.at[1])),
+        "r"(bitcast<u32>(four.at[2])), "r"(bitcast<u32>(four.at[3]))
         : "memory");
 }
 
@@ -169,9 +175,8 @@ struct Product {
     __device__ __forceinline__ void multiply(const Here& here, u32 led) const {
         int mine;
         if (!is_own(here, mine)) return;
-        f32 sums[COLUMNS / 2];
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = 0.0f;
+        SUM sums[COLUMNS / 2] = {};
+        [[maybe_unused]] SUM totals[COLUMNS / 2] = {};
         for (int tile = mine; tile < here.count; tile += OF_PART) {
             const int stage = tile % STAGES;
             barrier_wait(filled + stage * 8, tile / STAGES & 1);
@@ -183,11 +188,19 @@ struct Product {
             products_begin();
 #pragma unroll
             for (int step = 0; step < STEPS; ++step)
-                wgmma(sums, left + step * Weights::STEP, right + step * Inputs::STEP, 1);
+                wgmma(sums, left + step * Weights::STEP, right + step * Inputs::STEP,
+                      PROMOTE ? step : 1);
             products_commit();
 #pragma unroll
             for (int i = 0; i < COLUMNS / 2; ++i) fence_sum(sums[i]);
             products_wait<0>();
+            if constexpr (PROMOTE) {
+#pragma unroll
+                for (int i = 0; i < COLUMNS / 2; ++i) {
+                    fence_sum(sums[i]);
+                    totals[i] += sums[i];
+                }
+            }
             if (OWN > STAGES && tile + STAGES < here.count) {
                 named_sync<1>(here.group, WARPGROUP);
                 if (here.thread == 0) {
@@ -199,7 +212,10 @@ struct Product {
             }
         }
 #pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) fence_sum(sums[i]);
+        for (int i = 0; i < COLUMNS / 2; ++i) {
+            fence_sum(sums[i]);
+            if constexpr (PROMOTE) sums[i] = totals[i];
+        }
         // All warps of a warpgroup have read its first tile by now.
         if (mine < ACTIVE) {
             named_sync<1>(here.group, WARPGROUP);
