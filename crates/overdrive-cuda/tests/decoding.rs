@@ -11,7 +11,7 @@ use overdrive_cuda::{Error, Gpu, gemm, loops};
 use overdrive_ir::eval::{States, eval};
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, QuantizedLinear};
-use overdrive_ir::plan::Step;
+use overdrive_ir::plan::{Step, StepKind};
 use overdrive_ir::{
     Array, Backend, Builder, Compare, DType, Graph, Init, Mode, Plan, State, Tensor, TensorType,
     Tuning,
@@ -148,6 +148,29 @@ fn launches_of_several_steps_compile_and_spill_nothing() {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Contractions in bf16 have scalars of bf16 too. A kernel that took one for f32 would read the two
+/// bytes after it, which nobody writes.
+#[test]
+fn a_tensor_scale_is_read_in_the_type_that_the_plan_gives_it() {
+    let (_, together) = gathered(&coded_step("nvfp4", DType::BF16));
+    let mut found = 0;
+    for steps in &together {
+        let calls = steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Kernel(call) if call.epilogue.is_some() => Some(call),
+            _ => None,
+        });
+        for call in calls {
+            let tensor_scale = &call.operands.last().unwrap().ty;
+            assert_eq!(tensor_scale, &TensorType::scalar(DType::BF16));
+            let source = gemm::source_bunch(steps).unwrap();
+            assert!(source.text.contains("#define TENSOR_SCALE bf16"));
+            found += 1;
+        }
+    }
+    // Those of the layers that share a launch, and the head.
+    assert_eq!(found, 5 * LAYERS + 1);
 }
 
 /// Step after step, so that each reads the values that those before it left in the caches.

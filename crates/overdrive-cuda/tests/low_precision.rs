@@ -41,6 +41,7 @@ struct Layer {
     scale: DType,
     weights: WeightScales,
     zero: DType,
+    tensor_scale: DType,
     group: usize,
     shape: [usize; 3],
 }
@@ -51,6 +52,7 @@ const INT4: Layer = Layer {
     scale: DType::F32,
     weights: WeightScales::Symmetric,
     zero: DType::F32,
+    tensor_scale: DType::F32,
     group: 128,
     shape: [1, 96, 512],
 };
@@ -90,7 +92,10 @@ impl Layer {
         match self.weights {
             WeightScales::Symmetric => {}
             WeightScales::Asymmetric => inputs.push(uniform(self.zero, &groups, [-3.0, 4.0], 4)),
-            WeightScales::TwoLevel => inputs.push(Array::from_f64(DType::F32, &[], vec![0.37])),
+            // A number that every type here has.
+            WeightScales::TwoLevel => {
+                inputs.push(Array::from_f64(self.tensor_scale, &[], vec![0.375]));
+            }
         }
         inputs
     }
@@ -111,8 +116,8 @@ impl Layer {
         let [rows, n, k] = self.shape;
         let (codes, group, scale) = (self.codes, self.group, self.scale);
         format!(
-            "{rows} rows of {} by {n}x{k} {codes} in groups of {group}, {scale} {:?} {}",
-            self.x, self.weights, self.zero
+            "{rows} rows of {} by {n}x{k} {codes} in groups of {group}, {scale} {:?} {} {}",
+            self.x, self.weights, self.zero, self.tensor_scale
         )
     }
 
@@ -140,6 +145,8 @@ fn few_rows_by_codes_of_every_kind() {
     let asymmetric = Layer { weights: WeightScales::Asymmetric, ..INT4 };
     let mx = Layer { codes: DType::F4E2M1, scale: DType::E8M0, group: 32, ..INT4 };
     let int8 = Layer { codes: DType::I8, group: 512, ..INT4 };
+    let weights = WeightScales::TwoLevel;
+    let two_level = Layer { scale: DType::F8E4M3, weights, group: 16, ..mx };
     let layers = [
         INT4,
         Layer { x: DType::F16, scale: DType::F16, ..INT4 },
@@ -151,13 +158,11 @@ fn few_rows_by_codes_of_every_kind() {
         Layer { zero: DType::I8, group: 32, x: DType::F16, ..asymmetric },
         mx,
         Layer { x: DType::F16, ..mx },
-        Layer {
-            codes: DType::F4E2M1,
-            scale: DType::F8E4M3,
-            weights: WeightScales::TwoLevel,
-            group: 16,
-            ..INT4
-        },
+        two_level,
+        // As models stored in these types have it.
+        Layer { tensor_scale: DType::BF16, ..two_level },
+        Layer { tensor_scale: DType::F16, x: DType::F16, ..two_level },
+        Layer { tensor_scale: DType::F8E4M3, ..two_level },
         int8,
         Layer { group: 16, x: DType::F16, ..int8 },
         Layer { group: 64, weights: WeightScales::Asymmetric, zero: DType::I8, ..int8 },

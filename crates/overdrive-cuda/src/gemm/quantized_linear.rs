@@ -20,7 +20,6 @@ use crate::compiler::{Architecture, KernelSource};
 use crate::entry::Entry;
 use crate::kernels::line::{Compile, Launched, NamedKernel, Sources};
 use crate::launch::{Addresses, Launch, Refusal, Site};
-use crate::loops::Lead;
 use crate::tensor_map::{Boxes, Extent, Maps};
 use cudarc::driver::sys::CUtensorMap;
 use cudarc::driver::{CudaStream, LaunchConfig};
@@ -152,14 +151,15 @@ fn launch(site: &Site<'_>, work: CodedWork<'_>) -> Result<Box<dyn Launch>, Refus
     let slot = |view: Option<&View>| view.map(|view| view.slot);
     let weights = work.products().flat_map(|product| product.weights().map(slot));
     let epilogues = work.products().flat_map(|product| epilogue::print(&product.call).slots);
-    let led = work.lead.map_or(vec![], Lead::slots);
+    // Without a loop, its array still has an element.
+    let led = work.lead.map_or(vec![None], |lead| lead.slots().into_iter().map(Some).collect());
     Ok(Box::new(CodedLaunch {
         entry: Entry::new(site.device, (&source, "quantized_rows"), config)?,
         x: Base::of(&work.tiles[0][0].call.lhs),
         codes: work.products().map(|product| product.codes.slot).collect(),
         maps: copies_in_bulk(site.device.architecture())
             .then(|| Maps::new(work.products().map(boxes).collect())),
-        given: weights.chain(epilogues.chain(led).map(Some)).collect(),
+        given: weights.chain(epilogues.map(Some)).chain(led).collect(),
     }))
 }
 
@@ -209,7 +209,7 @@ fn sources() -> Vec<KernelSource> {
     let shifted = CodedProduct { zero: Some(view(6, DType::I4, [4096, 32])), ..int4.clone() };
     let mx = plain(row, DType::BF16, DType::F4E2M1, (DType::E8M0, 32));
     let two_level = CodedProduct {
-        tensor_scale: Some(View::row_major(SlotId(6), TensorType::scalar(DType::F32))),
+        tensor_scale: Some(View::row_major(SlotId(6), TensorType::scalar(DType::BF16))),
         ..plain([12, 4096, 4096], DType::BF16, DType::F4E2M1, (DType::F8E4M3, 16))
     };
     let int8 = plain([24, 4096, 4096], DType::BF16, DType::I8, (DType::F32, 4096));

@@ -310,6 +310,8 @@ impl Launch for SkinnyGemm {
         let bases: Vec<u64> = self.bases.iter().map(|base| base.address(addresses)).collect();
         let mut maps = self.maps.at(&bases)?;
         let mut slots: Vec<u64> = self.slots.iter().map(|&slot| addresses.of(slot)).collect();
+        // Without a loop, its array in `Given` still has an element.
+        slots.push(0);
         let (inputs, weights) = maps.split_at_mut(1);
         let mut parameters: [*mut c_void; 3] =
             [inputs.as_mut_ptr().cast(), weights.as_mut_ptr().cast(), slots.as_mut_ptr().cast()];

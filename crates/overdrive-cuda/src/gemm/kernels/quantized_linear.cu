@@ -21,14 +21,14 @@
 //
 // Learnt from Marlin (codes to half floats by bits, weights streamed past x) and from Machete.
 //
-// LHS: bf16 or f16. RHS: i4, f4e2m1 or i8. SCALE, ZERO: types. K; GROUP: codes under a scale;
-// SCALE_ROW: scales from row to row, 0 where all rows share them. M rows of x in each of BATCH that
-// the epilogue tells apart. WARPS of a block, along k. MTILES: of sixteen rows of the weights.
-// PARTS: the most products of a tile. HALVES: of 64 bytes of a row of codes in a chunk. AHEAD.
-// BLOCKS that a multiprocessor has room for. HAS_ZERO, HAS_TENSOR_SCALE. LEAD: whether a loop makes
-// x. SETTLED: whether all that belongs to the weights was there before this call. The printed text
-// defines Maps, Given, and the macros LEAD_ROWS, ASK and BODIES. For each product it defines a type
-// that prefetches and stores. From codes.cuh: codes as half floats.
+// LHS: bf16 or f16. RHS: i4, f4e2m1 or i8. SCALE, ZERO, TENSOR_SCALE: types. K; GROUP: codes under
+// a scale; SCALE_ROW: scales from row to row, 0 where all rows share them. M rows of x in each of
+// BATCH that the epilogue tells apart. WARPS of a block, along k. MTILES: of sixteen rows of the
+// weights. PARTS: the most products of a tile. HALVES: of 64 bytes of a row of codes in a chunk.
+// AHEAD. BLOCKS that a multiprocessor has room for. HAS_ZERO, HAS_TENSOR_SCALE. LEAD: whether a
+// loop makes x. SETTLED: whether all that belongs to the weights was there before this call. The
+// printed text defines Maps, Given, and the macros LEAD_ROWS, ASK and BODIES. For each product it
+// defines a type that prefetches and stores. From codes.cuh: codes as half floats.
 
 #include "hopper.cuh"
 
@@ -174,7 +174,7 @@ struct Weights {
     const u8* codes;
     const SCALE* scale;
     const ZERO* zero;
-    const f32* tensor_scale;
+    const TENSOR_SCALE* tensor_scale;
     const TensorMap* map;
     int rows;
 };
@@ -446,7 +446,8 @@ __device__ __forceinline__ void compute(const Room& room, const X* x, const Lead
     const auto begin = [&] {
         for (int step = 0; step < AHEAD && step < STEPS; ++step) codes.fetch_codes(step, step);
         codes.read_factors(0, factors);
-        if constexpr (HAS_TENSOR_SCALE) ((products.factor *= *products.weights.tensor_scale), ...);
+        if constexpr (HAS_TENSOR_SCALE)
+            ((products.factor *= convert<f32>(*products.weights.tensor_scale)), ...);
     };
     codes.set_barriers();
     if (SETTLED) begin();
@@ -518,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         return Product<decltype(part)>{{(const u8*)given.weights[id][0],
                                         (const SCALE*)given.weights[id][1],
                                         (const ZERO*)given.weights[id][2],
-                                        (const f32*)given.weights[id][3], &maps.at[id],
+                                        (const TENSOR_SCALE*)given.weights[id][3], &maps.at[id],
                                         decltype(part)::EXTENT},
                                        slots};
     };

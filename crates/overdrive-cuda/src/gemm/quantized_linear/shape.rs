@@ -81,7 +81,9 @@ fn declined(op: &QuantizedLinear, types: &[TensorType]) -> Option<String> {
     }
     let number = |ty: &TensorType| (8..=32).contains(&ty.dtype.bits());
     let kept = [Some(scale), of("zero"), of("tensor_scale")].into_iter().flatten();
-    let other = kept.into_iter().find(|ty| !number(ty) && ty.dtype != DType::I4)?;
+    // A scalar has no neighbours that share its byte.
+    let packed = |ty: &TensorType| ty.dtype == DType::I4 && ty.rank() > 0;
+    let other = kept.into_iter().find(|ty| !number(ty) && !packed(ty))?;
     Some(format!("its kernel knows no scales of {}: {expanded}", other.dtype))
 }
 

@@ -7,6 +7,7 @@ use crate::gemm::problem::sums;
 use crate::gemm::{epilogue, led};
 use crate::loops::Lead;
 use overdrive_ir::DType;
+use overdrive_ir::plan::View;
 use std::fmt::Write as _;
 
 /// Whether a step of the call may write codes or scales while it runs.
@@ -42,13 +43,15 @@ pub(super) fn print(
     asks: &[(usize, usize)],
 ) -> KernelSource {
     let like = &work.tiles[0][0];
-    let zero = like.zero.as_ref().map_or(DType::F32, |zero| zero.ty.dtype);
+    let dtype = |view: &Option<View>| view.as_ref().map_or(DType::F32, |view| view.ty.dtype);
     // Parts differ in the number of outputs alone.
     let mut defines = epilogue::defines(&like.call, sums(&like.call));
     defines.retain(|(name, _)| *name != "N");
     defines.extend([
         ("SCALE", like.scale.ty.dtype.to_string()),
-        ("ZERO", zero.to_string()),
+        ("ZERO", dtype(&like.zero).to_string()),
+        // A model in bf16 has a tensor scale of bf16 too.
+        ("TENSOR_SCALE", dtype(&like.tensor_scale).to_string()),
         ("GROUP", like.group().to_string()),
         ("SCALE_ROW", like.scale_row().to_string()),
         ("WARPS", shape.warps.to_string()),
