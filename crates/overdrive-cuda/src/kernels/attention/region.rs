@@ -1,7 +1,8 @@
 //! Score and mask functions as CUDA C++, by the one printer of scalar expressions.
 
+use overdrive_ir::Binary;
 use overdrive_ir::ops::Attention;
-use overdrive_ir::plan::{Access, Binary, Instr, Register, View};
+use overdrive_ir::plan::{Access, Instr, Register, View};
 use overdrive_ir::{DType, Graph};
 use overdrive_passes::{At, CaptureRead, Region};
 
