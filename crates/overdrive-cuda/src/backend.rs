@@ -178,7 +178,6 @@ impl Backend for CudaBackend {
             ports.iter().map(|p| p.name.clone()).collect()
         };
         let names = [names(graph.inputs()), names(graph.outputs())];
-        let _turn = self.device.turn();
         let ranks = self.ranks.as_ref();
         Ok(Arc::new(CudaExecutable::new(plan, &self.device, tuning, names, ranks)?))
     }

@@ -135,13 +135,18 @@ impl Device {
     /// # Errors
     /// Those of `compile`, and the driver's when it loads the binary.
     pub fn function(&self, source: &KernelSource, entry: &str) -> Result<CudaFunction, Error> {
-        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if !modules.contains_key(source) {
-            let code = compile_cached(source, self.architecture(), self.cache.as_ref())?;
-            let module = self.context.load_module(Ptx::from_binary(code.to_vec()))?;
-            modules.insert(source.clone(), module);
-        }
-        Ok(modules[source].load_function(entry)?)
+        let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        // A statement of its own: the lock must not be held while a kernel is compiled.
+        let known = modules().get(source).cloned();
+        let module = match known {
+            Some(module) => module,
+            None => {
+                let code = compile_cached(source, self.architecture(), self.cache.as_ref())?;
+                let module = self.context.load_module(Ptx::from_binary(code.to_vec()))?;
+                Arc::clone(modules().entry(source.clone()).or_insert(module))
+            }
+        };
+        Ok(module.load_function(entry)?)
     }
 
     /// Bytes of the stream-ordered pool.

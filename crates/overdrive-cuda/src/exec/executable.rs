@@ -17,7 +17,11 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use overdrive_ir::backend::{MemoryReport, Pending, Protocol, StepProfile, TimedSample};
 use overdrive_ir::plan::{Derived, Prepared, Signature, Space, StepKind};
 use overdrive_ir::{Arguments, BackendError, Executable, Plan, Session, SlotId, Tensor, Tuning};
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 /// A compiled graph on a GPU.
 pub(crate) struct CudaExecutable {
@@ -87,7 +91,14 @@ fn meets_others(plan: &Plan) -> bool {
     plan.steps.iter().any(|step| matches!(step.kind, StepKind::CollectiveStart { .. }))
 }
 
-/// A task for each step of a plan.
+/// Most threads that compile at a time.
+const COMPILERS: usize = 16;
+
+/// A task for each step of a plan. Compiling them takes most of the time to a first result, so
+/// several threads share them.
+///
+/// The caller must not hold the device's turn: compilation takes it for memory, and so do threads
+/// of others that call this device meanwhile.
 ///
 /// # Panics
 /// If a task takes more scratch than the plan gives its step.
@@ -96,14 +107,46 @@ fn compiled(
     (device, ranks): (&Arc<Device>, Option<&Arc<PlanRanks>>),
     tuning: &Tuning,
 ) -> Result<Vec<CompiledStep>, BackendError> {
-    let compiled = plan.steps.iter().map(|step| {
+    let of_step = |step| {
         let site = Site { plan, step, device, tuning, mode: plan.mode };
         let task = compile(&site, ranks)?;
         let (takes, given) = (task.workspace_bytes(), step.scratch_bytes);
         assert!(takes <= given, "`{}` takes {takes} bytes of scratch, not {given}", step.name);
         Ok(task)
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let compilers = cores.min(COMPILERS).min(plan.steps.len());
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        plan.steps.get(index).map(|step| (index, step))
+    };
+    let compiler = || {
+        let mut own = vec![];
+        while let Some((index, step)) = take() {
+            let task = of_step(step);
+            if task.is_err() {
+                next.store(plan.steps.len(), Ordering::Relaxed);
+            }
+            own.push((index, task));
+        }
+        own
+    };
+    let helper = || match device.context().bind_to_thread() {
+        Ok(()) => compiler(),
+        // The other threads go on without this one.
+        Err(_) => vec![],
+    };
+    let mut all = thread::scope(|scope| {
+        let others: Vec<_> = (1..compilers).map(|_| scope.spawn(helper)).collect();
+        let mut all = compiler();
+        for other in others {
+            all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        all
     });
-    compiled.collect()
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, task)| task).collect()
 }
 
 /// The memory that calls of an executable work in.
@@ -258,7 +301,6 @@ impl Executable for CudaExecutable {
     }
 
     fn session(self: Arc<Self>) -> Result<Box<dyn Session>, BackendError> {
-        let _turn = self.device.turn();
         Ok(Box::new(CudaSession::new(Arc::clone(&self))?))
     }
 }
