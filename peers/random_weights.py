@@ -2,10 +2,11 @@
 """Writes a model with the architecture of a well-known one and random weights, for timings. The
 time of a call does not depend on the values of the weights.
 
-    python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama FOLDER [bf16]
+    python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama|llama-1b FOLDER [bf16]
     python3 peers/random_weights.py resnet50 FILE.onnx
 
-Folders are in Hugging Face's format. Needs numpy; resnet50 needs onnx.
+Folders are in Hugging Face's format; decoders have a tokenizer of bytes. Needs numpy; resnet50 needs
+onnx.
 """
 
 import json
@@ -18,7 +19,7 @@ random = np.random.default_rng(1)
 
 
 def normal(*shape, std=0.02):
-    return (std * random.standard_normal(shape)).astype(np.float32)
+    return np.float32(std) * random.standard_normal(shape, dtype=np.float32)
 
 
 def layer(name, outputs, inputs):
@@ -139,7 +140,20 @@ FOLDERS = {
     "gpt2-medium": lambda: gpt2(1024, 24, 16),
     # 134 million parameters in the shape of Llama 3.
     "llama": lambda: llama(32000, 768, 2048, 12, 12, 4),
+    # 1.1 billion, as TinyLlama has them.
+    "llama-1b": lambda: llama(32000, 2048, 5632, 22, 32, 4),
 }
+
+
+def tokenizer():
+    """A token a byte, by the alphabet of GPT-2."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    alphabet = [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(others))]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    vocabulary = {character: i for i, character in enumerate(alphabet)}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    return {"version": "1.0", "pre_tokenizer": level, "decoder": level, "model": model}
 
 
 def bf16(x):
@@ -160,6 +174,8 @@ def write_folder(name, folder, dtype):
     text += b" " * (-len(text) % 8)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype}, indent=1))
+    if config["model_type"] in ("gpt2", "llama"):
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
     with open(folder / "model.safetensors", "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.writelines(parts)

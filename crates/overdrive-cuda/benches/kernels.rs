@@ -14,6 +14,9 @@ use overdrive_ir::{
 };
 
 const SAMPLES: u32 = 21;
+/// Samples of a call that takes longer than `LONG_FLOPS`.
+const FEW_SAMPLES: u32 = 7;
+const LONG_FLOPS: u64 = 10_000_000_000_000;
 /// Random integers lie in 0..INTEGERS.
 const INTEGERS: f64 = 50_304.0;
 /// Queries and keys of a tile of a block-sparse mask.
@@ -27,7 +30,7 @@ fn main() {
     }
     let backend = CudaBackend::new(0).unwrap();
     println!("{:>44} {:>10} {:>10}", "kernel", "us", "TFLOP/s");
-    let attentions = attentions().into_iter().chain(variants());
+    let attentions = attentions().into_iter().chain(variants()).chain(long_gradients());
     for graph in convolutions().into_iter().chain(attentions).chain(indexed()) {
         if graph.name().contains(&part) {
             measure(&backend, &graph);
@@ -183,6 +186,23 @@ fn variants() -> Vec<Graph> {
     graphs
 }
 
+/// Gradients of sequences whose queries do not fit in the L2.
+fn long_gradients() -> Vec<Graph> {
+    let causal = [32, 64, 128].map(|thousands| (Attention::CAUSAL, thousands << 10));
+    let cases = causal.into_iter().chain([(Attention::FULL, 64 << 10)]);
+    let graph = |(attention, t): (Attention, usize)| {
+        let heads = TensorType::new(DType::BF16, [1, 16, t, 128]);
+        let row = TensorType::new(DType::F32, [1, 16, t]);
+        let [q, k, v, dout] = std::array::from_fn(|_| heads.clone());
+        let inputs = [q, k, v, row.clone(), dout, row];
+        let title = format!("long, {:?}, backward, 1x16x{t}x128", attention.mask);
+        graph_of(&title, &inputs, |x| {
+            x[0].builder().node(AttentionGrad { attention }, x, vec![]).into_iter().take(3).collect()
+        })
+    };
+    cases.map(graph).collect()
+}
+
 fn indexed() -> Vec<Graph> {
     use overdrive_ir::{Prim, Reducer, SortOrder};
     let table = TensorType::new(DType::F32, [50304usize, 768]);
@@ -227,7 +247,8 @@ fn measure(backend: &CudaBackend, graph: &Graph) {
         types.enumerate().map(|(i, ty)| backend.upload(&values(ty, i as u64)).unwrap()).collect();
     let outputs = graph.outputs().iter().map(|port| backend.output(graph.ty(port.value)).unwrap());
     let mut outputs: Vec<_> = outputs.collect();
-    let protocol = Protocol { samples: SAMPLES, calls_per_sample: 1, cache: CacheState::Warm };
+    let samples = if session.plan().cost().flops > LONG_FLOPS { FEW_SAMPLES } else { SAMPLES };
+    let protocol = Protocol { samples, calls_per_sample: 1, cache: CacheState::Warm };
     let samples = session.sample(state.with(&inputs, &mut outputs), protocol).unwrap();
     let mut times: Vec<f64> = samples.iter().filter_map(|sample| sample.device_ns).collect();
     times.sort_by(f64::total_cmp);

@@ -228,8 +228,13 @@ fn steps_with_codes_compute_what_the_definition_says() {
             });
             let found: Vec<Vec<f64>> = found.collect();
             assert_eq!(found[0], found[1], "{mode} {position}");
-            // A rounding may move an activation to the next of its codes.
-            let bound = if mode == "int8-dynamic" || mode == "fp8" { 16.0 } else { 4.0 };
+            // A rounding may move an activation to the next of its codes. In fp8, a bf16 value does
+            // so in one case of 16, by 9 % on average. Nine activations in turn make that 7 %.
+            let bound = match mode {
+                "fp8" => 32.0,
+                "int8-dynamic" => 16.0,
+                _ => 4.0,
+            };
             let error = distance(&found[0], expected.floats());
             assert!(error < bound * 2f64.powi(-8), "{mode} {position}: {error:e}");
         }
@@ -316,20 +321,23 @@ fn products_of_few_rows_are_one_launch_with_their_norm() {
     assert!(together.iter().all(|steps| steps.len() < 6), "{plan}");
 }
 
-/// A norm and a gate of a billion parameters' layer: 46 MB of weights, which no block has ahead.
+/// A norm and a gate of a billion parameters' layer: 46 MB of weights, which no block has ahead. One
+/// row streams them in one launch. Tiles of many rows would take the room of weights.
 #[test]
-fn products_that_stream_their_weights_stay_apart() {
-    let b = Builder::new("gate");
-    let x = b.input("x", TensorType::new(DType::F32, [1, 2048]));
-    let scale = b.input("scale", TensorType::new(DType::F32, [2048]));
-    let normed = x.rms_norm(scale, 1e-5).convert(DType::BF16);
-    let [gate, up] = ["gate", "up"].map(|name| {
-        let w = b.input(name, TensorType::new(DType::BF16, [5632, 2048]));
-        normed.dot_to(w.t(), &[], &[(1, 0)], DType::F32)
-    });
-    b.output("opened", (gate.silu() * up).convert(DType::BF16));
-    let (plan, together) = gathered(&b.finish().unwrap());
-    assert!(together.is_empty() && plan.steps.len() == 3, "{plan}");
+fn only_few_rows_stream_their_weights_in_one_launch() {
+    for (m, launches) in [(1, 1), (4, 1), (8, 3)] {
+        let b = Builder::new("gate");
+        let x = b.input("x", TensorType::new(DType::F32, [m, 2048]));
+        let scale = b.input("scale", TensorType::new(DType::F32, [2048]));
+        let normed = x.rms_norm(scale, 1e-5).convert(DType::BF16);
+        let [gate, up] = ["gate", "up"].map(|name| {
+            let w = b.input(name, TensorType::new(DType::BF16, [5632, 2048]));
+            normed.dot_to(w.t(), &[], &[(1, 0)], DType::F32)
+        });
+        b.output("opened", (gate.silu() * up).convert(DType::BF16));
+        let (plan, _) = gathered(&b.finish().unwrap());
+        assert_eq!(plan.steps.len(), launches, "{m}: {plan}");
+    }
 }
 
 /// The same rows by codes of i4, with scales of `group`.
@@ -369,7 +377,7 @@ fn products_of_codes_with_their_norm_compute_what_each_does() {
 #[test]
 fn products_of_few_rows_with_their_norm_compute_what_each_does() {
     // One tile of the contracted index and many; one that no tile divides.
-    for [m, k] in [[1, 64], [1, 2048], [2, 200], [5, 1032], [8, 4096]] {
+    for [m, k] in [[1, 64], [1, 2048], [2, 200], [4, 4096], [5, 1032], [8, 4096]] {
         for transposed in [true, false] {
             computes(&bunch([m, k], transposed), k, &format!("[{m}, {k}] {transposed}"));
         }

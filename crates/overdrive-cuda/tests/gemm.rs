@@ -280,6 +280,18 @@ fn cases() -> Vec<Case> {
         all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
     }
     all.push(every(case(DType::F16, &[], [25, 136, 4104], "NT", "residual")));
+    // Few rows by weights that stream: fewer outputs than warps and more, rows of one piece and of
+    // many, rows that end within a piece, and x too long for two launches at a time.
+    for (dtype, shape, epilogue) in [
+        (DType::BF16, [1, 40, 8], "bias"),
+        (DType::BF16, [1, 2048, 2048], "residual"),
+        (DType::BF16, [4, 5000, 768], "bias+gelu"),
+        (DType::F16, [3, 333, 5640], "before+tanh"),
+        (DType::F32, [1, 777, 1028], "bias"),
+        (DType::F32, [2, 3000, 8192], "residual"),
+    ] {
+        all.push(every(case(dtype, &[], shape, "NT", epilogue)));
+    }
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "bool"));
     all.push(case(DType::BF16, &[], [96, 64, 64], "NT", "tanh"));
     all.push(case(DType::F16, &[], [96, 64, 64], "NT", "tanh"));

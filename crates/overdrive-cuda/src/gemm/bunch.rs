@@ -42,6 +42,21 @@ pub(super) struct Bunch<P> {
     pub(super) tiles: Vec<Vec<P>>,
 }
 
+/// The work of one launch of dense products.
+#[derive(Copy, Clone)]
+pub(super) struct FewRows<'a> {
+    /// Products of one left operand; those of a list share their tiles, in this order.
+    pub(super) tiles: &'a [Vec<GemmCall>],
+    /// The loop that makes their left operand.
+    pub(super) lead: Option<&'a Lead>,
+}
+
+impl FewRows<'_> {
+    pub(super) fn calls(&self) -> impl Iterator<Item = &GemmCall> {
+        self.tiles.iter().flatten()
+    }
+}
+
 impl<P: Member> Bunch<P> {
     /// `None` where one launch cannot do all steps, in this order.
     pub(super) fn of(steps: &[&Step]) -> Option<Self> {

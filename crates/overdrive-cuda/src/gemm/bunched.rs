@@ -1,13 +1,14 @@
-//! The launches of several products of few rows: by dense weights (`skinny`) and by codes
-//! (`quantized_linear`).
+//! The launches of several products of few rows: by dense weights (`streamed`, `skinny`) and by
+//! codes (`quantized_linear`).
 //!
-//! Products by dense weights that stream them stay apart: tiles of x in shared memory would take
-//! the room of tiles of weights that are under way.
+//! Products of `skinny` that stream their weights stay apart: tiles of x in shared memory would
+//! take the room of tiles of weights that are under way.
 
-use super::bunch::{Bunch, Member};
+use super::bunch::{Bunch, FewRows, Member};
 use super::led::RowsSource;
 use super::quantized_linear::{self, CodedProduct};
-use super::skinny::{self, Cut, SkinnyWork};
+use super::skinny::{self, Cut, WeightWrites};
+use super::streamed;
 use crate::compiler::KernelSource;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::SlotId;
@@ -35,15 +36,26 @@ impl Member for GemmCall {
     fn is_like(&self, like: &Self) -> bool {
         let by_k = |call: &GemmCall| skinny::fit(call).map(|fit| fit.rhs.by_k);
         let types = |call: &GemmCall| (call.rhs.dtype, call.accumulate, call.precision);
-        types(self) == types(like) && by_k(self).is_some() && by_k(self) == by_k(like)
+        let one_kernel = match [self, like].map(streamed::applies) {
+            [true, true] => true,
+            [false, false] => by_k(self).is_some() && by_k(self) == by_k(like),
+            _ => false,
+        };
+        types(self) == types(like) && one_kernel
     }
 
     fn threads(&self) -> usize {
-        skinny::THREADS
+        if streamed::applies(self) { streamed::THREADS } else { skinny::THREADS }
     }
 }
 
-/// The cut of a bunch for a device with this many multiprocessors.
+/// The kernel that does a bunch.
+enum DenseKernel {
+    Streamed,
+    Skinny(Cut),
+}
+
+/// The cut of a bunch by `skinny` for a device with this many multiprocessors.
 fn cut(bunch: &Bunch<GemmCall>, multiprocessors: u32) -> Option<Cut> {
     let call = &bunch.tiles[0][0];
     let tiles = bunch.tiles.iter().map(|calls| skinny::tiles(&calls[0])).sum();
@@ -55,10 +67,13 @@ fn cut(bunch: &Bunch<GemmCall>, multiprocessors: u32) -> Option<Cut> {
     cut.filter(|cut| cut.is_ahead(call))
 }
 
-fn dense(steps: &[&Step], multiprocessors: u32) -> Option<(Bunch<GemmCall>, Cut)> {
+fn dense(steps: &[&Step], multiprocessors: u32) -> Option<(Bunch<GemmCall>, DenseKernel)> {
     let bunch = Bunch::of(steps)?;
-    let cut = cut(&bunch, multiprocessors)?;
-    Some((bunch, cut))
+    let kernel = match streamed::applies(&bunch.tiles[0][0]) {
+        true => DenseKernel::Streamed,
+        false => DenseKernel::Skinny(cut(&bunch, multiprocessors)?),
+    };
+    Some((bunch, kernel))
 }
 
 /// Whether one launch on Hopper can do all of these steps, in this order.
@@ -79,9 +94,12 @@ pub(crate) fn compile_bunch(site: &Site<'_>, steps: &[Step]) -> Result<Box<dyn L
         return quantized_linear::compile_bunch(site, &bunch);
     }
     let dense = dense(&steps, site.device.properties().multiprocessors);
-    let (bunch, cut) = dense.expect("these steps were gathered because one launch can");
-    let parts = SkinnyWork { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
-    let compiled = skinny::compile_parts(site, parts, &cut)?;
+    let (bunch, kernel) = dense.expect("these steps were gathered because one launch can");
+    let work = FewRows { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
+    let compiled = match kernel {
+        DenseKernel::Streamed => streamed::compile_parts(site, work)?,
+        DenseKernel::Skinny(cut) => skinny::compile_parts(site, work, &cut)?,
+    };
     compiled.ok_or_else(|| Refusal::Unsupported("only Hopper has this kernel".to_owned()))
 }
 
@@ -91,7 +109,10 @@ pub fn source_bunch(steps: &[Step]) -> Option<KernelSource> {
     if let Some(bunch) = Bunch::<CodedProduct>::of(&steps) {
         return quantized_linear::source_bunch(&bunch, MULTIPROCESSORS);
     }
-    let (bunch, cut) = dense(&steps, MULTIPROCESSORS)?;
-    let parts = SkinnyWork { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
-    skinny::source(parts, &cut, skinny::WeightWrites::Settled, &[])
+    let (bunch, kernel) = dense(&steps, MULTIPROCESSORS)?;
+    let work = FewRows { tiles: &bunch.tiles, lead: bunch.lead.as_ref() };
+    match kernel {
+        DenseKernel::Streamed => streamed::source(work, WeightWrites::Settled, &[]),
+        DenseKernel::Skinny(cut) => skinny::source(work, &cut, WeightWrites::Settled, &[]),
+    }
 }

@@ -4,7 +4,7 @@ use super::epilogue::is_printable;
 use super::hopper::{self, HopperTile, HopperWork};
 use super::problem::sums;
 use super::staged::Halves;
-use super::{narrow, plain, skinny, vendor};
+use super::{narrow, plain, skinny, streamed, vendor};
 use crate::compiler::Architecture;
 use crate::launch::{Launch, Refusal, Site};
 use overdrive_ir::plan::GemmCall;
@@ -32,6 +32,8 @@ pub enum GemmCandidate {
     Hopper(HopperTile),
     /// Our skinny GEMM kernel, with split-K over this many blocks.
     Skinny(usize),
+    /// Our kernel for few rows by weights that it streams.
+    Streamed,
     /// Our kernel for products of few columns.
     Narrow,
     /// Our kernel for every product.
@@ -55,6 +57,9 @@ impl GemmCandidate {
                 ..0,
                 skinny::splits(call, multiprocessors).into_iter().map(GemmCandidate::Skinny),
             );
+        }
+        if streamed::applies(call) {
+            all.insert(0, GemmCandidate::Streamed);
         }
         // A second step costs more than any algorithm gains, and the plan has scratch for its sums
         // only where it must be.
@@ -92,6 +97,7 @@ impl GemmCandidate {
                 hopper::compile(site, HopperWork::of(std::slice::from_ref(call)), tile)
             }
             GemmCandidate::Skinny(split) => skinny::compile(site, call, split),
+            GemmCandidate::Streamed => streamed::compile(site, call),
             GemmCandidate::Narrow => narrow::compile(site, call),
             GemmCandidate::Plain if !is_printable(&call.epilogue.0) => Ok(None),
             GemmCandidate::Plain => plain::compile(site, call).map(Some),
@@ -149,6 +155,7 @@ impl fmt::Display for GemmCandidate {
             GemmCandidate::VendorStaged(rank) => write!(f, "cublaslt {rank} then loop"),
             GemmCandidate::Hopper(tile) => tile.fmt(f),
             GemmCandidate::Skinny(split) => write!(f, "skinny by {split}"),
+            GemmCandidate::Streamed => f.write_str("streamed"),
             GemmCandidate::Narrow => f.write_str("narrow"),
             GemmCandidate::Plain => f.write_str("plain"),
             GemmCandidate::PlainStaged => f.write_str("plain then loop"),
@@ -174,6 +181,7 @@ impl FromStr for GemmCandidate {
             ["cublaslt", number, "then", "loop"] => GemmCandidate::VendorStaged(rank(number)?),
             ["hopper", ..] => GemmCandidate::Hopper(text.parse().map_err(|_| UnknownCandidate)?),
             ["skinny", "by", number] => GemmCandidate::Skinny(split(number)?),
+            ["streamed"] => GemmCandidate::Streamed,
             ["narrow"] => GemmCandidate::Narrow,
             ["plain"] => GemmCandidate::Plain,
             ["plain", "then", "loop"] => GemmCandidate::PlainStaged,
@@ -192,6 +200,7 @@ mod tests {
         let ours = ours.chain(skinny::SPLITS.map(GemmCandidate::Skinny));
         let vendors = [GemmCandidate::Vendor(3), GemmCandidate::VendorStaged(0)];
         let others = vendors.into_iter().chain([
+            GemmCandidate::Streamed,
             GemmCandidate::Narrow,
             GemmCandidate::Plain,
             GemmCandidate::PlainStaged,

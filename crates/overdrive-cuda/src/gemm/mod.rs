@@ -41,6 +41,7 @@ mod skinny;
 mod sources;
 pub(crate) mod sparse_linear;
 mod staged;
+mod streamed;
 mod summed;
 mod together;
 mod tune;

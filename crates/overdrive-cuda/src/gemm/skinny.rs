@@ -6,6 +6,7 @@
 //! while this one finishes.
 
 use super::base::Base;
+use super::bunch::FewRows;
 use super::epilogue;
 use super::hopper::{Fit, promotes, wgmma};
 use super::led::{self, RowsSource};
@@ -151,25 +152,10 @@ pub(super) enum WeightWrites {
     Moving,
 }
 
-/// The work of one launch.
-#[derive(Copy, Clone)]
-pub(super) struct SkinnyWork<'a> {
-    /// Products of one left operand; those of a list share their tiles, in this order.
-    pub(super) tiles: &'a [Vec<GemmCall>],
-    /// The loop that makes their left operand.
-    pub(super) lead: Option<&'a Lead>,
-}
-
-impl SkinnyWork<'_> {
-    fn calls(&self) -> impl Iterator<Item = &GemmCall> {
-        self.tiles.iter().flatten()
-    }
-}
-
 /// The source of the kernel for products that it takes. `asks` are the addresses of the loop that
 /// are prefetched early, with their bytes.
 pub(super) fn source(
-    parts: SkinnyWork<'_>,
+    parts: FewRows<'_>,
     cut: &Cut,
     weights: WeightWrites,
     asks: &[(usize, usize)],
@@ -191,29 +177,32 @@ pub(super) fn source(
     ]);
     let operands = [call.rhs.dtype, call.lhs.dtype];
     let mut text = wgmma("wgmma", cut.columns, operands, [fit.rhs.by_k, true]);
-    for (at, call) in parts.calls().enumerate() {
-        let _ = write!(
-            text,
-            "namespace part{at} {{\nconstexpr int N = {};\n{}{PART}}}\n",
-            call.n,
-            epilogue::print(call).text
-        );
-    }
     let count = parts.calls().count();
-    let slots: String = (0..count).map(|at| format!("    part{at}::Slots of{at};\n")).collect();
-    let given = led::count(parts.lead);
     let _ = write!(
         text,
-        "#include \"hopper.cuh\"\nstruct Maps {{\n    TensorMap at[{count}];\n}};\nstruct Given \
-         {{\n{slots}    void* lead[{given}];\n}};\n"
+        "#include \"hopper.cuh\"\nstruct Maps {{\n    TensorMap at[{count}];\n}};\n"
     );
+    text += &print_parts(parts);
     text += &led::print(parts.lead, asks);
     let _ = writeln!(text, "#define BODIES {}", bodies(parts));
     text += include_str!("kernels/skinny.cu");
     Some(epilogue::source("gemm_skinny", &defines, &text))
 }
 
-/// The facts that `Product` needs of a part.
+/// A namespace for each part, with its epilogue and `Part`, and the addresses `Given` of all.
+pub(super) fn print_parts(work: FewRows<'_>) -> String {
+    let (mut text, mut slots) = (String::new(), String::new());
+    for (at, call) in work.calls().enumerate() {
+        let (n, epilogue) = (call.n, epilogue::print(call).text);
+        let _ =
+            write!(text, "namespace part{at} {{\nconstexpr int N = {n};\n{epilogue}{PART}}}\n");
+        let _ = writeln!(slots, "    part{at}::Slots of{at};");
+    }
+    let given = led::count(work.lead);
+    text + &format!("struct Given {{\n{slots}    void* lead[{given}];\n}};\n")
+}
+
+/// The facts that a kernel needs of a part.
 const PART: &str = "struct Part {
     typedef Slots Buffers;
     static constexpr int EXTENT = N;
@@ -230,7 +219,7 @@ const PART: &str = "struct Part {
 ";
 
 /// The products that a block computes, by the number of its tile.
-fn bodies(parts: SkinnyWork<'_>) -> String {
+fn bodies(parts: FewRows<'_>) -> String {
     let (mut text, mut id, mut first) = (String::new(), 0, 0);
     for calls in parts.tiles {
         let last = first + calls[0].n.div_ceil(OUTPUTS);
@@ -261,13 +250,13 @@ pub(super) fn compile(
     split: usize,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
     let tiles = [vec![call.clone()]];
-    compile_parts(site, SkinnyWork { tiles: &tiles, lead: None }, &Cut::new(call, split))
+    compile_parts(site, FewRows { tiles: &tiles, lead: None }, &Cut::new(call, split))
 }
 
 /// Compiles the kernel for several; `None` where it does not apply.
 pub(super) fn compile_parts(
     site: &Site<'_>,
-    parts: SkinnyWork<'_>,
+    parts: FewRows<'_>,
     cut: &Cut,
 ) -> Result<Option<Box<dyn Launch>>, Refusal> {
     let call = &parts.tiles[0][0];

@@ -1,7 +1,8 @@
 //! Representative specialisations of the kernels here, for compilation without a GPU.
 
 use super::hopper::{self, Fit, HopperWork, TILES};
-use super::{narrow, plain, skinny, tune};
+use super::bunch::FewRows;
+use super::{narrow, plain, skinny, streamed, tune};
 use crate::compiler::Architecture;
 use crate::kernels::line::SourceByArchitecture;
 use crate::loops::Following;
@@ -14,6 +15,7 @@ use overdrive_ir::{Binary, DType, Overflow, Precision, Reducer, Unary};
 pub(crate) const TEXT: &str = concat!(
     include_str!("../headers/hopper.cuh"),
     include_str!("kernels/skinny.cu"),
+    include_str!("kernels/streamed.cu"),
     include_str!("kernels/hopper.cu"),
     include_str!("kernels/narrow.cu"),
     include_str!("kernels/plain.cu"),
@@ -160,9 +162,20 @@ pub(crate) fn sources() -> Vec<SourceByArchitecture> {
         let call = linear_gelu(shape, dtype, transposed);
         let cuts = skinny::SPLITS.map(|split| skinny::Cut::new(&call, split));
         let tiles = [vec![call]];
-        let parts = skinny::SkinnyWork { tiles: &tiles, lead: None };
+        let parts = FewRows { tiles: &tiles, lead: None };
         let sources = cuts.iter().filter_map(|cut| skinny::source(parts, cut, weights, &[]));
         all.extend(sources.map(|source| (source, &[Architecture::Sm90a][..])));
+    }
+    for (shape, dtype, weights) in [
+        ([1, 2048, 2048], DType::BF16, skinny::WeightWrites::Settled),
+        ([1, 768, 768], DType::F32, skinny::WeightWrites::Moving),
+        ([4, 333, 5640], DType::F16, skinny::WeightWrites::Settled),
+    ] {
+        let call = linear_gelu(shape, dtype, true);
+        let tiles = [vec![call.clone(), call.clone()], vec![call]];
+        let source = streamed::source(FewRows { tiles: &tiles, lead: None }, weights, &[]);
+        let source = source.expect("these products are of its kind");
+        all.push((source, &Architecture::DECLARED));
     }
     all
 }

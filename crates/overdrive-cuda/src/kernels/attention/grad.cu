@@ -214,6 +214,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 barrier_arrive<1>(task_full + 8 * (count % 2), 0);
                 count++;
                 if (index >= g.tasks) break;
+#ifndef MASK
+                if (g.cohort > 0 && t.tile > 0 && t.tile % g.cohort == 0) {
+                    i32 least = 0;
+#ifdef CAUSAL
+                    least = max(0, (t.tile - 1) * TILE - (s.keys - s.queries)) / BLOCK_QUERIES;
+#endif
+                    const i32 last_head = t.b * s.heads * s.group + (t.head + 1) * s.group - 1;
+                    const u32* const turns =
+                        counters + 1 + (last_head * blocks_of(s) + least) * CONSUMERS;
+                    u32 turn;
+                    do {
+                        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                                     : "=r"(turn)
+                                     : "l"(turns)
+                                     : "memory");
+                    } while (turn < (u32)t.tile);
+                }
+#endif
                 Place place(t MASK_GIVEN);
                 for (i32 left = t.steps; left > 0; left--, n++) {
                     const Seen at = place.seen(MASK_ALONE);

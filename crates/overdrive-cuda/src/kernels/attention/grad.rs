@@ -293,6 +293,7 @@ struct Grad {
     dv: [i64; 3],
     splits: i32,
     tasks: i32,
+    cohort: i32,
 }
 
 struct CompiledAttentionGrad {
@@ -356,7 +357,10 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         heads: key_heads as i32,
         group: (heads / key_heads) as i32,
         matrices: (batch * key_heads) as i32,
-        together: bunch(batch * key_heads, HEADS_AT_ONCE),
+        together: bunch(
+            batch * key_heads,
+            std::env::var("OD_HEADS").map_or(HEADS_AT_ONCE, |v| v.parse().unwrap()),
+        ),
         queries: queries as i32,
         keys: keys as i32,
         q: std::array::from_fn(|d| views[6].strides[d]),
@@ -403,6 +407,11 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
             dv: strides(&views[5]),
             splits: splits as i32,
             tasks: tasks as i32,
+            cohort: if std::env::var("OD_GATE").is_ok_and(|v| v == "1") && splits == 1 && mask.is_none() {
+                (multiprocessors / shape.together as usize).max(1) as i32
+            } else {
+                0
+            },
         },
         homes: homes.try_into().unwrap_or_else(|_| unreachable!("seven views were made")),
         rows: [lse, delta].map(ViewStart::new),
