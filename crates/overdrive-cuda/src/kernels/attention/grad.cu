@@ -9,7 +9,9 @@
 // Sums of dq of several tiles of keys meet in memory as f32, by bulk additions of whole blocks. A
 // counter of each block says which tile's turn it is. So tiles are added in order, and every launch
 // gives the same bits. Tasks begin in that order too, one per multiprocessor, and all of a head
-// walk the same way. So a tile follows the one before by about a block, and rarely waits.
+// walk the same way. So a tile follows the one before by about a block, and rarely waits. Blocks
+// take tasks as they begin. So a tile waits only for blocks that run, however few find room beside
+// kernels of collectives, which wait for other GPUs in turn.
 // `attention_grad_round` rounds the sums.
 //
 // A warpgroup multiplies dq of the block before this one, so that it need not wait for the other's
@@ -206,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         give_registers<COPY_REGISTERS>();
         const int warp = threadIdx.x % WARPGROUP / 32;
         if (warp == 0 && lane == 0) {
-            for (i32 index = blockIdx.x;;) {
+            for (i32 index = atomicAdd(counters, 1);;) {
                 barrier_wait(task_empty + 8 * (count % 2), count / 2 % 2 ^ 1);
                 volatile Task& t = barriers.tasks[count % 2];
                 if (index < g.tasks) decode(t, s, g, index MASK_GIVEN);
@@ -214,24 +216,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 barrier_arrive<1>(task_full + 8 * (count % 2), 0);
                 count++;
                 if (index >= g.tasks) break;
-#ifndef MASK
-                if (g.cohort > 0 && t.tile > 0 && t.tile % g.cohort == 0) {
-                    i32 least = 0;
-#ifdef CAUSAL
-                    least = max(0, (t.tile - 1) * TILE - (s.keys - s.queries)) / BLOCK_QUERIES;
-#endif
-                    const i32 last_head = t.b * s.heads * s.group + (t.head + 1) * s.group - 1;
-                    const u32* const turns =
-                        counters + 1 + (last_head * blocks_of(s) + least) * CONSUMERS;
-                    u32 turn;
-                    do {
-                        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                                     : "=r"(turn)
-                                     : "l"(turns)
-                                     : "memory");
-                    } while (turn < (u32)t.tile);
-                }
-#endif
                 Place place(t MASK_GIVEN);
                 for (i32 left = t.steps; left > 0; left--, n++) {
                     const Seen at = place.seen(MASK_ALONE);
@@ -259,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     place.next(t MASK_GIVEN);
                 }
                 // As late as can be, so that tasks begin in order.
-                index = gridDim.x + atomicAdd(counters, 1);
+                index = atomicAdd(counters, 1);
             }
         } else if (warp == CONSUMERS + 1) {
             for (;; count++) {

@@ -44,8 +44,11 @@ const QUERY_STAGES: usize = 3;
 /// Blocks of dout, and of dscores, in flight.
 const STAGES: usize = 2;
 /// Heads whose tiles are worked on at once. With fewer, more tiles wait for the one before; with
-/// more, fewer tiles read the same queries from the L2.
-const HEADS_AT_ONCE: usize = 16;
+/// more, fewer tiles read the same queries from the L2. Tiles of long sequences rarely wait.
+fn heads_at_once(queries: usize) -> usize {
+    if queries < 32 << 10 { 16 } else { 4 }
+}
+
 /// Fewest steps of the longest task for which splitting tiles pays.
 const FEWEST_STEPS: usize = 8;
 /// Fewest queries and keys: below, the expansion's matrices are small.
@@ -293,7 +296,6 @@ struct Grad {
     dv: [i64; 3],
     splits: i32,
     tasks: i32,
-    cohort: i32,
 }
 
 struct CompiledAttentionGrad {
@@ -357,10 +359,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         heads: key_heads as i32,
         group: (heads / key_heads) as i32,
         matrices: (batch * key_heads) as i32,
-        together: bunch(
-            batch * key_heads,
-            std::env::var("OD_HEADS").map_or(HEADS_AT_ONCE, |v| v.parse().unwrap()),
-        ),
+        together: bunch(batch * key_heads, heads_at_once(queries)),
         queries: queries as i32,
         keys: keys as i32,
         q: std::array::from_fn(|d| views[6].strides[d]),
@@ -407,11 +406,6 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
             dv: strides(&views[5]),
             splits: splits as i32,
             tasks: tasks as i32,
-            cohort: if std::env::var("OD_GATE").is_ok_and(|v| v == "1") && splits == 1 && mask.is_none() {
-                (multiprocessors / shape.together as usize).max(1) as i32
-            } else {
-                0
-            },
         },
         homes: homes.try_into().unwrap_or_else(|_| unreachable!("seven views were made")),
         rows: [lse, delta].map(ViewStart::new),

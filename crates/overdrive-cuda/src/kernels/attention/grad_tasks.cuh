@@ -9,7 +9,7 @@ constexpr int TILE = OWN * CONSUMERS;
 // `Grad` of grad.rs: strides of rows, tasks of a tile of keys, and tasks of all.
 struct Grad {
     i64 delta[3], dk[3], dv[3];
-    i32 splits, tasks, cohort;
+    i32 splits, tasks;
 };
 
 // Blocks of queries.
