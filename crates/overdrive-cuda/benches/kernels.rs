@@ -197,7 +197,11 @@ fn long_gradients() -> Vec<Graph> {
         let inputs = [q, k, v, row.clone(), dout, row];
         let title = format!("long, {:?}, backward, 1x16x{t}x128", attention.mask);
         graph_of(&title, &inputs, |x| {
-            x[0].builder().node(AttentionGrad { attention }, x, vec![]).into_iter().take(3).collect()
+            x[0].builder()
+                .node(AttentionGrad { attention }, x, vec![])
+                .into_iter()
+                .take(3)
+                .collect()
         })
     };
     cases.map(graph).collect()

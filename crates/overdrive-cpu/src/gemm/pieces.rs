@@ -8,9 +8,7 @@
 //! same formats.
 #![allow(unsafe_code)] // Vector intrinsics on raw pointers; `PiecesTile` says what they point to.
 
-use std::arch::x86_64::{
-    __m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_set1_epi32, _mm512_xor_si512,
-};
+use std::arch::x86_64::{__m512, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_set1_epi32};
 
 use super::kernel::{Element, MicroKernel};
 use super::simd::Simd;
@@ -32,7 +30,8 @@ const AHEAD: usize = 32;
 /// One tile.
 #[derive(Clone, Copy)]
 pub(crate) struct PiecesTile<'a> {
-    /// The first pixel of either piece, and bytes from a pixel to the next.
+    /// The first pixel of either piece, its bytes changed by [`Piecewise::SHIFT`], and bytes from a
+    /// pixel to the next.
     pub(crate) pixels: [*const u8; 2],
     pub(crate) pixel_bytes: usize,
     /// Bytes from a pixel to the values that it multiplies, a run of `units` each.
@@ -50,6 +49,11 @@ pub(crate) type PiecesKernel = unsafe fn(&PiecesTile<'_>);
 
 /// A format of pixels and weights that has such tiles.
 pub(crate) trait Piecewise: Element {
+    /// Bits of each byte of a pixel that are the other way round. The left operand of VNNI is
+    /// unsigned: i8 are shifted by 128, and heads of panels take that back. To do so for each tile
+    /// would take as many of the ports that multiply as half of the products.
+    const SHIFT: u8;
+
     /// The kernels, by pixels of a piece less one and pieces less one.
     const TILES: [[PiecesKernel; 2]; PIECE];
 
@@ -75,12 +79,8 @@ impl PixelSimd for F32x16 {
 impl PixelSimd for I8x64 {
     #[inline(always)]
     unsafe fn pixel(from: *const i32) -> __m512i {
-        // The left operand is unsigned: it is shifted by 128, and heads of panels take that back.
         // SAFETY: the caller has the unit and the instructions.
-        unsafe {
-            let shift = _mm512_set1_epi32(i32::from_ne_bytes([0x80; 4]));
-            _mm512_xor_si512(_mm512_set1_epi32(from.read_unaligned()), shift)
-        }
+        unsafe { _mm512_set1_epi32(from.read_unaligned()) }
     }
 }
 
@@ -128,7 +128,7 @@ unsafe fn multiply<S: PixelSimd, const P: usize, const N: usize>(tile: &PiecesTi
 }
 
 macro_rules! piecewise {
-    ($format:ty, $simd:ty, $set:ident, $features:literal, $kernel:ident) => {
+    ($format:ty, $simd:ty, $shift:literal, $set:ident, $features:literal, $kernel:ident) => {
         /// # Safety
         /// The CPU has the instructions; the tile is as [`PiecesTile`] says.
         #[target_feature(enable = $features)]
@@ -138,6 +138,7 @@ macro_rules! piecewise {
         }
 
         impl Piecewise for $format {
+            const SHIFT: u8 = $shift;
             const TILES: [[PiecesKernel; 2]; PIECE] = [
                 [$kernel::<1, 1>, $kernel::<1, 2>],
                 [$kernel::<2, 1>, $kernel::<2, 2>],
@@ -156,5 +157,5 @@ macro_rules! piecewise {
     };
 }
 
-piecewise!(f32, F32x16, Avx512, "avx512f,avx512bw,avx512dq,avx512vl", f32_pieces);
-piecewise!(i8, I8x64, Avx512Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", i8_pieces);
+piecewise!(f32, F32x16, 0, Avx512, "avx512f,avx512bw,avx512dq,avx512vl", f32_pieces);
+piecewise!(i8, I8x64, 0x80, Avx512Vnni, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", i8_pieces);

@@ -21,6 +21,9 @@ use crate::threads::Pool;
 /// Columns of a vector.
 const LANES: usize = 16;
 
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
 /// The dimensions of a program `[images, pixels, channels]`.
 const CHANNELS: usize = 2;
 
@@ -255,6 +258,23 @@ impl Columns {
         unsafe { self.coefficients.prepare(pool, slots) }
     }
 
+    /// Asks for the memory that [`apply`](Self::apply) will touch, some time before. Pixels are too
+    /// far apart for the processor to foresee it.
+    pub(crate) fn ask(&self, slots: &SlotTable, tile: AccumulatorTile) {
+        let residual = self.residual.iter().map(|access| (access, 4));
+        let width = |store: &ColumnStore| if store.codes.is_some() { 1 } else { 4 };
+        let stores = self.stores.iter().map(|store| (&store.access, width(store)));
+        for (access, width) in residual.chain(stores) {
+            for row in 0..tile.rows {
+                let start = place(slots, (access, width), tile, [row, 0]);
+                for byte in (0..tile.cols * width).step_by(LINE) {
+                    // SAFETY: a prefetch reads nothing, wherever it points.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(byte).cast()) };
+                }
+            }
+        }
+    }
+
     /// Executes the epilogue on one block of whole vectors.
     ///
     /// # Safety
@@ -271,11 +291,7 @@ impl Columns {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run(&self, slots: &SlotTable, tile: AccumulatorTile) {
         let at = |access: &Access, row: usize, column: usize, width: usize| {
-            let element = access.offset
-                + tile.batch as i64 * access.strides[0]
-                + (tile.row + row) as i64 * access.strides[1]
-                + (tile.col + column) as i64;
-            slots.get(access.slot).wrapping_offset(element as isize * width as isize)
+            place(slots, (access, width), tile, [row, column])
         };
         for column in (0..tile.cols).step_by(LANES) {
             let of = |register: usize| self.coefficients.at(register, tile.col + column);
@@ -319,6 +335,20 @@ impl Columns {
             }
         }
     }
+}
+
+/// The place of an element of a block, of so many bytes, that lies as `access` says.
+fn place(
+    slots: &SlotTable,
+    (access, width): (&Access, usize),
+    tile: AccumulatorTile,
+    [row, column]: [usize; 2],
+) -> *mut u8 {
+    let element = access.offset
+        + tile.batch as i64 * access.strides[0]
+        + (tile.row + row) as i64 * access.strides[1]
+        + (tile.col + column) as i64;
+    slots.get(access.slot).wrapping_offset(element as isize * width as isize)
 }
 
 /// `clamp(round(value / scale) + zero)`; the code of NaN is 0.

@@ -178,10 +178,8 @@ pub(super) fn source(
     let operands = [call.rhs.dtype, call.lhs.dtype];
     let mut text = wgmma("wgmma", cut.columns, operands, [fit.rhs.by_k, true]);
     let count = parts.calls().count();
-    let _ = write!(
-        text,
-        "#include \"hopper.cuh\"\nstruct Maps {{\n    TensorMap at[{count}];\n}};\n"
-    );
+    let _ =
+        write!(text, "#include \"hopper.cuh\"\nstruct Maps {{\n    TensorMap at[{count}];\n}};\n");
     text += &print_parts(parts);
     text += &led::print(parts.lead, asks);
     let _ = writeln!(text, "#define BODIES {}", bodies(parts));
@@ -194,8 +192,7 @@ pub(super) fn print_parts(work: FewRows<'_>) -> String {
     let (mut text, mut slots) = (String::new(), String::new());
     for (at, call) in work.calls().enumerate() {
         let (n, epilogue) = (call.n, epilogue::print(call).text);
-        let _ =
-            write!(text, "namespace part{at} {{\nconstexpr int N = {n};\n{epilogue}{PART}}}\n");
+        let _ = write!(text, "namespace part{at} {{\nconstexpr int N = {n};\n{epilogue}{PART}}}\n");
         let _ = writeln!(slots, "    part{at}::Slots of{at};");
     }
     let given = led::count(work.lead);

@@ -1,7 +1,7 @@
 //! Representative specialisations of the kernels here, for compilation without a GPU.
 
-use super::hopper::{self, Fit, HopperWork, TILES};
 use super::bunch::FewRows;
+use super::hopper::{self, Fit, HopperWork, TILES};
 use super::{narrow, plain, skinny, streamed, tune};
 use crate::compiler::Architecture;
 use crate::kernels::line::SourceByArchitecture;

@@ -3,8 +3,8 @@
 //!
 //! A tile is a piece or two of a line's pixels by a panel of 32 output channels. It is summed over
 //! all taps and channels in registers, so no sum is loaded again. The image is read where it lies,
-//! or, with zeros around it, from a copy of a band's lines. Images of at most four channels are
-//! interleaved in that copy. The weights of a panel meet all pixels of a band before the next panel
+//! or from a copy of a band: with zeros around it, or with the bits that VNNI wants. Images of at
+//! most four channels are interleaved in that copy. The weights of a panel meet all pixels of a band before the next panel
 //! comes. Tiles of sums go through the epilogue while they are in the first-level cache, where it
 //! allows that. Source: Georganas et al., "Anatomy of high-performance deep learning convolutions
 //! on SIMD architectures", SC 2018 (register tiles of pixels by channels, without im2col).
@@ -114,6 +114,17 @@ enum Waiting {
     Channels,
 }
 
+/// From where the pixels of a band are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// From the image.
+    None,
+    /// From a copy of its pixels, which lie as evenly as those of a line.
+    Pixels,
+    /// From a copy of the lines that it sees, zeros included.
+    Lines,
+}
+
 /// A compiled convolution.
 pub(super) struct Direct<T: Format + Piecewise> {
     input: Strided,
@@ -131,8 +142,7 @@ pub(super) struct Direct<T: Format + Piecewise> {
     weight_bytes: usize,
     finish: Finish,
     waiting: Waiting,
-    /// Whether the image is read where it lies.
-    in_place: bool,
+    staged: Stage,
     /// Bytes from a line of the input or of its copy to the next, and from a pixel to the next.
     steps: [usize; 2],
     /// Bytes from a pixel to the units of each tap, or of each line of taps.
@@ -170,13 +180,27 @@ impl<T: Format + Piecewise> Direct<T> {
         let in_place = last && inside(0) && inside(1);
         let of_pixel = units::<T>(channels);
         let pixel_bytes = of_pixel * UNIT;
-        let line_bytes = match in_place {
-            true => input.strides[2] as usize * size_of::<T>(),
-            false => columns(window[1], taps[1], lines[1]) * pixel_bytes,
+        let image_line = input.strides[2] as usize * size_of::<T>();
+        let runs = |line_bytes: usize| {
+            window[0].stride * line_bytes == lines[1] * window[1].stride * pixel_bytes
+        };
+        let one_run = in_place && runs(image_line);
+        let staged = match T::SHIFT {
+            0 if in_place => Stage::None,
+            _ if one_run && taps == [1, 1] && window[1].stride == 1 => Stage::Pixels,
+            _ => Stage::Lines,
+        };
+        let line_bytes = match staged {
+            Stage::Lines => columns(window[1], taps[1], lines[1]) * pixel_bytes,
+            Stage::None | Stage::Pixels => image_line,
         };
         let steps = [line_bytes, pixel_bytes];
-        let runs = window[0].stride * line_bytes == lines[1] * window[1].stride * pixel_bytes;
-        let output = if in_place && runs { [1, lines[0] * lines[1]] } else { lines };
+        let output = match staged {
+            Stage::Lines => lines,
+            Stage::Pixels => [1, lines[0] * lines[1]],
+            Stage::None if one_run => [1, lines[0] * lines[1]],
+            Stage::None => lines,
+        };
         // Taps of a line that lie side by side are one run.
         let joined = window[1].kernel_dilation == 1;
         let mut offsets = Vec::new();
@@ -209,7 +233,7 @@ impl<T: Format + Piecewise> Direct<T> {
             weight_bytes,
             finish,
             waiting,
-            in_place,
+            staged,
             steps,
             offsets,
             units: of_pixel * if joined { taps[1] } else { 1 },
@@ -231,8 +255,13 @@ impl<T: Format + Piecewise> Direct<T> {
             Waiting::Pixels => (pixels * panels * PANEL, 0),
             Waiting::Channels => (pixels * PANEL, pixels * PANEL),
         };
+        let stage = match self.staged {
+            Stage::None => 0,
+            Stage::Pixels => pixels * self.steps[1],
+            Stage::Lines => self.seen(lines) * self.steps[0],
+        };
         ScratchParts::new([
-            ("stage", if self.in_place { 0 } else { self.seen(lines) * self.steps[0] }),
+            ("stage", stage),
             ("sums", sums * SUM),
             ("sums transposed", turned * SUM),
             ("epilogue", self.finish.scratch_bytes()),
@@ -248,11 +277,22 @@ impl<T: Format + Piecewise> Direct<T> {
             image.wrapping_offset(band.image as isize * strides[0] as isize * size as isize);
         let WindowDimension { stride, pad_low, .. } = self.window[0];
         let top = (band.lines.start * stride) as i64 - pad_low;
-        if self.in_place {
-            let (down, along) = (top * strides[2], -self.window[1].pad_low * strides[3]);
-            return image.wrapping_offset((down + along) as isize * size as isize);
-        }
         let [line_bytes, pixel_bytes] = self.steps;
+        if self.staged != Stage::Lines {
+            let (down, along) = (top * strides[2], -self.window[1].pad_low * strides[3]);
+            let start = image.wrapping_offset((down + along) as isize * size as isize);
+            if self.staged == Stage::None {
+                return start;
+            }
+            let (before, bytes) =
+                (band.columns.start * pixel_bytes, band.columns.len() * pixel_bytes);
+            // SAFETY: the stage has the pixels of the band, which the image has from there on.
+            unsafe {
+                to.copy_from_nonoverlapping(start.add(before), bytes);
+                shift::<T>(to, bytes);
+            }
+            return to.cast_const().wrapping_sub(before);
+        }
         let columns = line_bytes / pixel_bytes;
         let [height, width] = [self.input.sizes[2] as i64, self.input.sizes[3] as i64];
         let skip = (-self.window[1].pad_low).clamp(0, width);
@@ -283,6 +323,7 @@ impl<T: Format + Piecewise> Direct<T> {
                     }
                 }
                 to.add(seen * pixel_bytes).write_bytes(0, (columns - low - seen) * pixel_bytes);
+                shift::<T>(to.sub(low * pixel_bytes), line_bytes);
             }
         }
         to.cast_const()
@@ -340,6 +381,13 @@ impl<T: Format + Piecewise> Direct<T> {
                         tile.c[i] = tile.c[i].wrapping_add(before);
                     }
                 }
+                if self.waiting == Waiting::Tile {
+                    for piece in pieces {
+                        let number = first + piece.number;
+                        let at = done(buffers.sums, [number, length], channels);
+                        self.finish.ask_pixels(at, slots);
+                    }
+                }
                 // SAFETY: the pixels that the tile sees are staged or inside of the image, weights
                 // are packed for it, and sums have room. `fits` has asked for the instructions.
                 unsafe { T::TILES[length - 1][pieces.len() - 1](&tile) };
@@ -384,6 +432,18 @@ impl<T: Format + Piecewise> Direct<T> {
             // SAFETY: the sums of these channels are there, and the band is this task's.
             unsafe { self.finish.apply_pixels(at, slots, buffers.epilogue) };
         }
+    }
+}
+
+/// Changes staged bytes to what products read.
+///
+/// # Safety
+/// There are so many bytes, which nobody else has.
+unsafe fn shift<T: Piecewise>(start: *mut u8, bytes: usize) {
+    if T::SHIFT != 0 {
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, bytes) };
+        bytes.iter_mut().for_each(|byte| *byte ^= T::SHIFT);
     }
 }
 

@@ -44,6 +44,16 @@ pub(super) struct Sums {
     pub(super) row_bytes: usize,
 }
 
+impl Sums {
+    /// The tile whose rows are the pixels and whose columns are the channels.
+    #[cfg(target_arch = "x86_64")]
+    fn of_pixels(self) -> AccumulatorTile {
+        let Self { image, row: col, rows: cols, first: row, pixels: rows, sums, row_bytes, .. } =
+            self;
+        AccumulatorTile { sums, row_bytes, batch: image, row, col, rows, cols }
+    }
+}
+
 impl Finish {
     pub(super) fn new(plan: &Plan, call: &ConvolutionCall) -> Result<Self, Unsupported> {
         let whole = &call.epilogue.0;
@@ -114,6 +124,14 @@ impl Finish {
         if self.fold.is_some() { OF_FOLD } else { 4 * pool.threads() }
     }
 
+    /// Asks for the memory that [`apply_pixels`](Self::apply_pixels) will touch with these sums.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn ask_pixels(&self, at: Sums, slots: &SlotTable) {
+        if let Some(TileEpilogue::Columns(columns)) = &self.each {
+            columns.ask(slots, at.of_pixels());
+        }
+    }
+
     /// Hands sums to an epilogue made by [`of_pixels`](Self::of_pixels): `pixels` rows of all
     /// `outputs` channels from pixel `first` on.
     ///
@@ -121,21 +139,9 @@ impl Finish {
     /// As for [`apply`](Self::apply).
     #[cfg(target_arch = "x86_64")]
     pub(super) unsafe fn apply_pixels(&self, at: Sums, slots: &SlotTable, scratch: *mut u8) {
-        let Sums {
-            image,
-            part,
-            row: col,
-            rows: cols,
-            first: row,
-            pixels: rows,
-            sums,
-            row_bytes,
-            ..
-        } = at;
-        let tile = AccumulatorTile { sums, row_bytes, batch: image, row, col, rows, cols };
         // SAFETY: the tile names the same sums, its rows pixels and its columns channels; they and
         // the scratch are this task's.
-        unsafe { self.tile((tile, part), slots, scratch) }
+        unsafe { self.tile((at.of_pixels(), at.part), slots, scratch) }
     }
 
     /// # Safety
