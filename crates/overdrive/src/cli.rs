@@ -365,6 +365,10 @@ pub(crate) struct Export {
     /// model's, or --shape batch=N
     #[arg(long, value_name = "DIR")]
     pub triton: Option<PathBuf>,
+    /// Writes only ops of the ONNX standard, as TensorRT reads; int4 weights in blocks are then no
+    /// MatMulNBits of ONNX Runtime, which multiplies them packed
+    #[arg(long, conflicts_with = "stablehlo")]
+    pub standard_ops: bool,
     /// The file of StableHLO text to write, for XLA
     #[arg(long, value_name = "FILE")]
     pub stablehlo: Option<PathBuf>,

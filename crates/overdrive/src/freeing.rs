@@ -6,7 +6,7 @@
 
 use crate::failure::Failure;
 use crate::terminal::note;
-use overdrive::formats::onnx::{self, Free};
+use overdrive::formats::onnx::{self, Dialect, Free};
 use overdrive::ir::{Dim, Graph, Port, TensorType};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,7 +40,7 @@ impl Freed {
         path: &Path,
         dimensions: &[NamedSize],
         sizes: &BTreeMap<String, usize>,
-        build: BuildAtSizes<'_>,
+        (build, dialect): (BuildAtSizes<'_>, Dialect),
     ) -> Result<Self, Failure> {
         let open: Vec<&NamedSize> =
             dimensions.iter().filter(|(name, _)| !sizes.contains_key(name)).collect();
@@ -51,7 +51,7 @@ impl Freed {
                     usual.ok_or_else(|| Failure::bad_input(format!("`{name}` has no size")))?;
                 fixed.insert(name.clone(), size);
             }
-            encoded(path, free, &fixed, build)
+            encoded(path, free, &fixed, (build, dialect))
         };
         let (mut free, mut reasons) = (Vec::new(), Vec::new());
         let all = match open.len() {
@@ -123,12 +123,12 @@ fn encoded(
     path: &Path,
     free: &[&NamedSize],
     fixed: &BTreeMap<String, usize>,
-    build: BuildAtSizes<'_>,
+    (build, dialect): (BuildAtSizes<'_>, Dialect),
 ) -> Result<Tried, Failure> {
     if free.is_empty() {
         let graph = build(fixed)?;
         return Ok((
-            onnx::encode(path, &graph).map_err(Failure::bad_input)?,
+            onnx::encode(path, &graph, dialect).map_err(Failure::bad_input)?,
             [graph.clone(), graph],
         ));
     }
@@ -141,7 +141,7 @@ fn encoded(
     // A model may have no such sizes; what it is at those that it has is then seen at smaller ones.
     let (free, graphs) =
         built(witnessed(free, Some(LARGE))).or_else(|_| built(witnessed(free, None)))?;
-    let bytes = free.encode(path, &graphs).map_err(Failure::bad_input)?;
+    let bytes = free.encode(path, &graphs, dialect).map_err(Failure::bad_input)?;
     let [first, .., last] = &graphs[..] else { unreachable!("corners and the witness") };
     Ok((bytes, [first.clone(), last.clone()]))
 }

@@ -12,7 +12,7 @@ mod lattice;
 mod sizes;
 mod sum;
 
-use super::export::{ExportForm, initializer, model_of};
+use super::export::{Dialect, ExportForm, initializer, model_of, packings};
 use super::proto::tensor_shape_proto::dimension::Value as Extent;
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
 use super::tensor::ExternalData;
@@ -91,14 +91,20 @@ impl Free {
     /// Those of `encode`. Also for a name that is no dimension of an input. Also if shape
     /// arithmetic cannot express how a node depends on the dimensions; the error names the first
     /// such node.
-    pub fn encode(&self, path: &Path, graphs: &[Graph]) -> Result<Vec<u8>, FormatError> {
+    pub fn encode(
+        &self,
+        path: &Path,
+        graphs: &[Graph],
+        dialect: Dialect,
+    ) -> Result<Vec<u8>, FormatError> {
         let sizes = self.sizes();
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");
         let models = graphs
             .iter()
-            .map(|graph| model_of(path, graph, ExportForm::Bare))
+            .map(|graph| model_of(path, graph, (ExportForm::Bare, dialect)))
             .collect::<Result<Vec<ModelProto>, _>>()?;
-        let merge = Merge { path, free: self, corners: sizes, storage: ExternalData::beside(path) };
+        let storage = ExternalData::beside(path);
+        let merge = Merge { path, free: self, corners: sizes, storage, dialect };
         Ok(merge.models(models, graphs)?.encode_to_vec())
     }
 }
@@ -109,6 +115,7 @@ struct Merge<'a> {
     free: &'a Free,
     corners: Vec<Vec<usize>>,
     storage: ExternalData,
+    dialect: Dialect,
 }
 
 impl Merge<'_> {
@@ -244,6 +251,7 @@ impl Merge<'_> {
                 format!("{} parameters and {}", graphs[0].states().len(), other.states().len());
             return Err(self.refused("parameters", &found));
         }
+        let packed = packings(&graphs[0], self.dialect);
         for (at, state) in graphs[0].states().iter().enumerate() {
             sizes.reserve(&state.name);
             let ty = graphs[0].ty(state.value);
@@ -252,7 +260,7 @@ impl Merge<'_> {
                 graph.ty(other.value) == ty && other.init == state.init
             };
             if graphs.iter().all(is_same) {
-                let proto = initializer(&graphs[0], state);
+                let proto = initializer(&graphs[0], state, &packed);
                 initializers.push(proto.map_err(|reason| self.refused(&state.name, &reason.0))?);
                 continue;
             }

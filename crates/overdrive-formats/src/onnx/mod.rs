@@ -27,7 +27,7 @@ mod tensor;
 mod types;
 mod walk;
 
-pub use export::{encode, write};
+pub use export::{Dialect, encode, write};
 pub use fold::Folding;
 pub use free::Free;
 pub use model::{Binding, Model};

@@ -7,6 +7,7 @@ use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
 use overdrive::files::{self, Place, PlaceRequest};
+use overdrive::formats::onnx::Dialect;
 use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Dim, Graph, Port, Shape, Tensor, TensorType};
 use overdrive::studies::Workload;
@@ -29,6 +30,7 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     let triton =
         arguments.triton.as_deref().map(repository).transpose().map_err(Failure::bad_input)?;
     let model = model::load(&arguments.model)?;
+    let dialect = if arguments.standard_ops { Dialect::Standard } else { Dialect::Microsoft };
     let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
     let graph = || -> Result<Graph, Failure> {
         match &arguments.inputs {
@@ -40,11 +42,11 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
         let file = place.path().to_owned();
         let (bytes, said) = match &arguments.inputs {
             Some(_) => (
-                onnx::encode(&file, &graph()?).map_err(Failure::bad_input)?,
+                onnx::encode(&file, &graph()?, dialect).map_err(Failure::bad_input)?,
                 "sizes of the inputs".into(),
             ),
             None => {
-                let freed = freed(&model, &file, &sizes)?;
+                let freed = freed((&model, dialect), &file, &sizes)?;
                 freed.note();
                 let said = freed.said();
                 (freed.bytes, said)
@@ -66,7 +68,7 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     }
     if let Some(place) = triton {
         let (served, folder) =
-            (served(&model, &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
+            (served((&model, dialect), &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
         let _whole = stop.heed();
         place.fill(|folder| triton::write(folder, &served)).map_err(Failure::bad_input)?;
         let batch = served
@@ -87,14 +89,18 @@ fn request<'a>(
 }
 
 /// The file in which all dimensions without a size are free, as far as they can be.
-fn freed(model: &Model, path: &Path, sizes: &BTreeMap<String, usize>) -> Result<Freed, Failure> {
+fn freed(
+    (model, dialect): (&Model, Dialect),
+    path: &Path,
+    sizes: &BTreeMap<String, usize>,
+) -> Result<Freed, Failure> {
     let dimensions = model.dimensions()?;
-    model.built(|build| Freed::encode(path, &dimensions, sizes, build))?
+    model.built(|build| Freed::encode(path, &dimensions, sizes, (build, dialect)))?
 }
 
 /// The model for a server: a file for any batch, where the model has a dimension for it.
 fn served(
-    model: &Model,
+    (model, dialect): (&Model, Dialect),
     sizes: &BTreeMap<String, usize>,
     workload: &Workload,
 ) -> Result<triton::Served, Failure> {
@@ -113,7 +119,7 @@ fn served(
     };
     let Some(batch) = model.batch_dimension()? else {
         note!("note: no dimension of the model is its batch, so the server does not batch");
-        return Ok(fixed(file_of(model, path, graph)?));
+        return Ok(fixed(file_of((model, dialect), path, graph)?));
     };
     let most = first_size(graph);
     // The size of the batch is the largest that the server collects: in the file it is free.
@@ -122,13 +128,13 @@ fn served(
         .filter(|(name, _)| **name != batch)
         .map(|(name, &size)| (name.clone(), size))
         .collect();
-    let freed = freed(model, path, &sizes)?;
+    let freed = freed((model, dialect), path, &sizes)?;
     freed.note();
     let first =
         |(_, ty): &(String, TensorType)| ty.shape.0.first() == Some(&Dim::from(batch.as_str()));
     if !freed.inputs.iter().chain(&freed.outputs).all(first) {
         note!("note: not every output has a row for each sample, so the server does not batch");
-        return Ok(fixed(file_of(model, path, graph)?));
+        return Ok(fixed(file_of((model, dialect), path, graph)?));
     }
     let sample = |ty: &TensorType| TensorType::new(ty.dtype, Shape(ty.shape.0[1..].to_vec()));
     let of = |ports: &[(String, TensorType)]| -> Vec<(String, TensorType)> {
@@ -155,10 +161,14 @@ fn served(
 }
 
 /// The bytes of the user's own file, or of ours for a fixed batch.
-fn file_of(model: &Model, path: &Path, graph: &Graph) -> Result<Vec<u8>, Failure> {
+fn file_of(
+    (model, dialect): (&Model, Dialect),
+    path: &Path,
+    graph: &Graph,
+) -> Result<Vec<u8>, Failure> {
     match model.file() {
         Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input),
-        None => onnx::encode(path, graph).map_err(Failure::bad_input),
+        None => onnx::encode(path, graph, dialect).map_err(Failure::bad_input),
     }
 }
 
