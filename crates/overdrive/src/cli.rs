@@ -13,7 +13,7 @@ mod values;
 
 pub(crate) use explain::{Explain, SubjectArguments};
 pub(crate) use optimize::Optimize;
-pub(crate) use quantize::{MetricName, Quantize};
+pub(crate) use quantize::{ExportName, MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, RankOptions, Replacing};
 pub(crate) use train::Train;
 pub(crate) use values::{ModeName, Precision};

@@ -42,7 +42,7 @@ pub(super) fn write(
     let graph = graph.map_err(Failure::harness)?;
     let found = compared(backend, ("taken", &graph), &samples.compared)?;
     let outputs = [&float[..], &found[..]];
-    Written { backend, subject, samples, chosen, outputs, export: None }.folder(path)
+    Written { backend, subject, samples, chosen, outputs, layout: None }.folder(path)
 }
 
 /// Places of the evidence and of the model.

@@ -2,12 +2,12 @@
 
 use super::chosen::{Chosen, compared};
 use super::judged::Samples;
+use super::layout::Layout;
 use super::subject::Subject;
 use super::{file, published};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::tell;
-use overdrive::formats::int4::Int4Format;
 use overdrive::formats::{ModelConfig, ModelFolder};
 use overdrive::ir::{Backend, Tensor};
 use overdrive::passes::bind;
@@ -25,15 +25,15 @@ pub(in crate::commands) struct Written<'a> {
     /// Outputs of the float model, and of the quantized one in memory.
     pub(in crate::commands) outputs: [&'a [Vec<Tensor>]; 2],
     /// The layout of a published model's codes, if it is not that of compressed-tensors.
-    pub(in crate::commands) export: Option<Int4Format>,
+    pub(in crate::commands) layout: Option<Layout>,
 }
 
 impl Written<'_> {
     /// Writes and checks the folder; gives the bytes of its files.
     pub(in crate::commands) fn folder(&self, folder: &Path) -> Result<u64, Failure> {
-        let Self { backend, subject, samples, chosen, outputs, export } = *self;
+        let Self { backend, subject, samples, chosen, outputs, layout } = *self;
         match &subject.model {
-            Model::Pretrained(model) => published::write(folder, model, (chosen, export))?,
+            Model::Pretrained(model) => published::write(folder, model, (chosen, layout))?,
             Model::Template(_) | Model::Onnx(_) => write(folder, &subject.template, chosen)?,
         }
         if let Model::Onnx(_) = &subject.model {
