@@ -29,13 +29,5 @@ pub(crate) fn of<'a>(
     let start = Instant::now();
     let bytes = onnx::encode(Path::new(graph.name()), graph, dialect);
     let bytes = bytes.map_err(|e| unsupported(backend, "export to ONNX", graph.name(), e))?;
-    if bytes.len() > MOST_BYTES {
-        let reason =
-            format!("{} bytes of ONNX are more than a message of protobuf holds", bytes.len());
-        return Err(unsupported(backend, "export to ONNX", graph.name(), reason));
-    }
     Ok((OnnxModel::Written(bytes), start.elapsed().as_nanos() as u64))
 }
-
-/// Limit of protobuf's readers.
-const MOST_BYTES: usize = i32::MAX as usize;

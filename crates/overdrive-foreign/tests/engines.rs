@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
 use overdrive_foreign::{ENGINES, Engine, EngineDevice, OpenRequest, OriginalFile, Places};
-use overdrive_formats::onnx::{self, Dialect};
+use overdrive_formats::onnx::{self, Dialect, WeightPlace};
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
@@ -150,7 +150,8 @@ fn named_dimensions(engine: &dyn Engine) {
     let path = folder.path().join("free.onnx");
     let free = onnx::Free::new([("batch", None), ("tokens", None)]);
     let graphs: Vec<Graph> = free.corners().iter().map(built).collect();
-    std::fs::write(&path, free.encode(&path, &graphs, Dialect::Standard).unwrap()).unwrap();
+    let file = free.made(&path, &graphs, Dialect::Standard).unwrap();
+    file.write(&path, WeightPlace::Within).unwrap();
     for [batch, tokens] in [[1, 1], [7, 2]] {
         let sizes = BTreeMap::from([("batch".to_owned(), batch), ("tokens".to_owned(), tokens)]);
         let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };

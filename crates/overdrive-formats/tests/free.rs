@@ -42,7 +42,8 @@ fn inputs(graph: &Graph) -> Vec<Tensor> {
 fn encoded(names: &[&str], build: &dyn Fn(&Sizes) -> Graph) -> Result<Vec<u8>, String> {
     let free = Free::new(names.iter().map(|&name| (name, None)));
     let graphs: Vec<Graph> = free.corners().iter().map(build).collect();
-    free.encode(Path::new("model"), &graphs, Dialect::Standard).map_err(|e| e.to_string())
+    let file = free.made(Path::new("model"), &graphs, Dialect::Standard);
+    file.and_then(|file| file.to_bytes()).map_err(|e| e.to_string())
 }
 
 /// The file, read at other sizes, computes what the model computes there.
@@ -202,7 +203,7 @@ fn a_guess_that_fails_at_the_witness_is_found() {
     let free = |usual| Free::new([("batch", None), ("tokens", usual)]);
     let outcome = |free: &Free| {
         let graphs: Vec<Graph> = free.corners().iter().map(&beyond).collect();
-        free.encode(Path::new("model"), &graphs, Dialect::Standard)
+        free.made(Path::new("model"), &graphs, Dialect::Standard)
     };
     assert!(outcome(&free(Some(128))).is_err(), "the usual size is looked at");
 }

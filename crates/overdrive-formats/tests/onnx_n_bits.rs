@@ -181,7 +181,8 @@ fn a_file_of_any_batch_has_the_same_layer() {
     let free = Free::new([("batch", None)]);
     let graphs: Vec<Graph> =
         free.corners().iter().map(|sizes| layer.graph(sizes["batch"])).collect();
-    let file = free.encode(Path::new("m.onnx"), &graphs, Dialect::Microsoft).unwrap();
+    let file = free.made(Path::new("m.onnx"), &graphs, Dialect::Microsoft).unwrap();
+    let file = file.to_bytes().unwrap();
     assert!(has(&file, b"MatMulNBits"));
     let model = Model::decode(Path::new("m.onnx"), file.into()).unwrap();
     let sizes = BTreeMap::from([("batch".to_owned(), 2)]);

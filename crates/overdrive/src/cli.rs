@@ -361,6 +361,9 @@ pub(crate) struct Export {
     /// The ONNX file to write; dimensions without a --shape are free in it
     #[arg(long, value_name = "FILE")]
     pub onnx: Option<PathBuf>,
+    /// Writes the weights to FILE.data beside the ONNX file, as it happens anyway beyond 2 GiB
+    #[arg(long, requires = "onnx")]
+    pub external_data: bool,
     /// The model repository of the Triton Inference Server to write; its largest batch is the
     /// model's, or --shape batch=N
     #[arg(long, value_name = "DIR")]

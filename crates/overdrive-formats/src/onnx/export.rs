@@ -18,6 +18,7 @@ mod quantized;
 mod signature;
 mod writer;
 
+use super::onnx_file::{OnnxFile, WeightPlace};
 use super::proto::{
     FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
@@ -27,7 +28,6 @@ use crate::{FormatError, file};
 pub(super) use n_bits::{Packings, packings};
 use overdrive_ir::ops::BlockScale;
 use overdrive_ir::{Graph, Node, Origin, Port, StateDecl, TensorType, Value};
-use prost::Message;
 use std::collections::HashMap;
 use std::path::Path;
 use writer::{MICROSOFT, proto_of};
@@ -61,18 +61,24 @@ pub enum Dialect {
 /// When a dimension has no size, when a state is updated, when ONNX lacks an op or element type, or
 /// when the system refuses.
 pub fn write(path: &Path, graph: &Graph, dialect: Dialect) -> Result<(), FormatError> {
-    let bytes = encode(path, graph, dialect)?;
-    file::replace(path, |unfinished| {
-        std::fs::write(unfinished, &bytes).map_err(FormatError::io(path, "write"))
-    })
+    let model = made(path, graph, dialect)?;
+    file::replace(path, |unfinished| model.write(unfinished, WeightPlace::Within).map(drop))
 }
 
 /// The bytes of the file; `path` is what errors call it.
 ///
 /// # Errors
-/// As `write`.
+/// As `write`, and for weights of more than 2 GiB.
 pub fn encode(path: &Path, graph: &Graph, dialect: Dialect) -> Result<Vec<u8>, FormatError> {
-    Ok(model_of(path, graph, (ExportForm::Whole, dialect))?.encode_to_vec())
+    made(path, graph, dialect)?.to_bytes()
+}
+
+/// The file, to be written; `path` is what errors call it.
+///
+/// # Errors
+/// As `write`.
+pub fn made(path: &Path, graph: &Graph, dialect: Dialect) -> Result<OnnxFile, FormatError> {
+    Ok(OnnxFile::new(path, model_of(path, graph, (ExportForm::Whole, dialect))?))
 }
 
 /// How much of a file is made.

@@ -13,13 +13,13 @@ mod sizes;
 mod sum;
 
 use super::export::{Dialect, ExportForm, initializer, model_of, packings};
+use super::onnx_file::OnnxFile;
 use super::proto::tensor_shape_proto::dimension::Value as Extent;
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
 use super::tensor::ExternalData;
 use crate::FormatError;
 use lattice::Lattice;
 use overdrive_ir::{Graph, Tensor};
-use prost::Message;
 use sizes::Sizes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -72,7 +72,7 @@ impl Free {
         &self.names
     }
 
-    /// Sizes at which the model is to be built for [`Free::encode`], the witness last.
+    /// Sizes at which the model is to be built for [`Free::made`], the witness last.
     pub fn corners(&self) -> Vec<BTreeMap<String, usize>> {
         let named = |sizes: Vec<usize>| self.names.iter().cloned().zip(sizes).collect();
         self.sizes().into_iter().map(named).collect()
@@ -84,19 +84,19 @@ impl Free {
         (0..1 << count).map(corner).chain([self.witness.clone()]).collect()
     }
 
-    /// The bytes of a file whose dimensions are free, from the graphs at [`Free::corners`]; `path`
-    /// is what errors call it.
+    /// A file whose dimensions are free, from the graphs at [`Free::corners`]; `path` is what errors
+    /// call it.
     ///
     /// # Errors
     /// Those of `encode`. Also for a name that is no dimension of an input. Also if shape
     /// arithmetic cannot express how a node depends on the dimensions; the error names the first
     /// such node.
-    pub fn encode(
+    pub fn made(
         &self,
         path: &Path,
         graphs: &[Graph],
         dialect: Dialect,
-    ) -> Result<Vec<u8>, FormatError> {
+    ) -> Result<OnnxFile, FormatError> {
         let sizes = self.sizes();
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");
         let models = graphs
@@ -105,7 +105,7 @@ impl Free {
             .collect::<Result<Vec<ModelProto>, _>>()?;
         let storage = ExternalData::beside(path);
         let merge = Merge { path, free: self, corners: sizes, storage, dialect };
-        Ok(merge.models(models, graphs)?.encode_to_vec())
+        Ok(OnnxFile::new(path, merge.models(models, graphs)?))
     }
 }
 

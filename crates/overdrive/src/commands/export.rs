@@ -6,8 +6,9 @@ use crate::freeing::Freed;
 use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
-use overdrive::files::{self, Place, PlaceRequest};
-use overdrive::formats::onnx::Dialect;
+use overdrive::files::{Place, PlaceRequest};
+use overdrive::formats::onnx::{Dialect, WeightPlace};
+use overdrive::formats::triton::ServedModel;
 use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Dim, Graph, Port, Shape, Tensor, TensorType};
 use overdrive::studies::Workload;
@@ -40,20 +41,22 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     };
     if let Some(place) = onnx {
         let file = place.path().to_owned();
-        let (bytes, said) = match &arguments.inputs {
+        let (made, said) = match &arguments.inputs {
             Some(_) => (
-                onnx::encode(&file, &graph()?, dialect).map_err(Failure::bad_input)?,
+                onnx::made(&file, &graph()?, dialect).map_err(Failure::bad_input)?,
                 "sizes of the inputs".into(),
             ),
             None => {
                 let freed = freed((&model, dialect), &file, &sizes)?;
                 freed.note();
                 let said = freed.said();
-                (freed.bytes, said)
+                (freed.file, said)
             }
         };
+        let weights =
+            if arguments.external_data { WeightPlace::Beside } else { WeightPlace::Within };
         let _whole = stop.heed();
-        place.fill_with(&bytes).map_err(Failure::bad_input)?;
+        place.fill(|file| made.write(file, weights)).map_err(Failure::bad_input)?;
         say!("{} as ONNX, {said}: {}", model.name()?, file.display())?;
     }
     if let Some(place) = stablehlo {
@@ -109,7 +112,7 @@ fn served(
     let path = Path::new(&name);
     let warm_up =
         graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect();
-    let fixed = |file: Vec<u8>| triton::Served {
+    let fixed = |file: ServedModel| triton::Served {
         name: name.clone(),
         model: file,
         inputs: ports(graph, graph.inputs()),
@@ -146,9 +149,9 @@ fn served(
         let tensor = Tensor::from_bytes(sample(tensor.ty()), tensor.bytes());
         (port.name.clone(), tensor.expect("one row has the bytes of a sample"))
     });
-    let bytes = match model.file() {
-        Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input)?,
-        None => freed.bytes,
+    let file = match model.file() {
+        Some(file) => ServedModel::Copied(file.to_owned()),
+        None => ServedModel::Made(freed.file),
     };
     Ok(triton::Served {
         inputs: of(&freed.inputs),
@@ -156,19 +159,22 @@ fn served(
         max_batch: Some(most),
         warm_up: warm_up.collect(),
         name,
-        model: bytes,
+        model: file,
     })
 }
 
-/// The bytes of the user's own file, or of ours for a fixed batch.
+/// The user's own file, or ours for a fixed batch.
 fn file_of(
     (model, dialect): (&Model, Dialect),
     path: &Path,
     graph: &Graph,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<ServedModel, Failure> {
     match model.file() {
-        Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input),
-        None => onnx::encode(path, graph, dialect).map_err(Failure::bad_input),
+        Some(file) => Ok(ServedModel::Copied(file.to_owned())),
+        None => {
+            let made = onnx::made(path, graph, dialect).map_err(Failure::bad_input)?;
+            Ok(ServedModel::Made(made))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::{file, published};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::tell;
+use overdrive::formats::onnx::WeightPlace;
 use overdrive::formats::{ModelConfig, ModelFolder};
 use overdrive::ir::{Backend, Tensor};
 use overdrive::passes::bind;
@@ -48,10 +49,11 @@ impl Written<'_> {
         let Self { backend, subject, samples, chosen, outputs, .. } = *self;
         let freed = file::encode(shown, subject, chosen)?;
         freed.note();
-        std::fs::write(path, &freed.bytes).map_err(Failure::harness)?;
+        let said = freed.said();
+        let bytes = freed.file.write(path, WeightPlace::Within).map_err(Failure::harness)?;
         file::check(backend, (path, subject, chosen), &samples.compared, outputs)?;
-        tell!("`{}` takes {}", shown.display(), freed.said())?;
-        Ok(freed.bytes.len() as u64)
+        tell!("`{}` takes {said}", shown.display())?;
+        Ok(bytes)
     }
 }
 
