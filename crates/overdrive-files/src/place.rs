@@ -168,8 +168,8 @@ impl Place {
     }
 
     /// Fills the place of a file or a folder: `write` makes it at the path that it is given. When
-    /// that succeeded, it takes its place, a folder with a manifest of all that is in it. Files that
-    /// `write` made beside a file take theirs first.
+    /// that succeeded, it takes its place, a folder with a manifest of all that is in it. Files
+    /// that `write` made beside a file take theirs first.
     ///
     /// # Errors
     /// The error of `write` or of the system; nothing is then changed. If the place was taken in

@@ -29,7 +29,7 @@ impl Staging {
         self.0.join(target.file_name().unwrap_or_default())
     }
 
-    /// What was made beside `staged`.
+    /// The files that were made beside `staged`.
     pub(crate) fn beside(&self, staged: &Path) -> io::Result<Vec<PathBuf>> {
         let paths = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.path()));
         let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;

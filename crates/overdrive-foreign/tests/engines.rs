@@ -124,12 +124,15 @@ fn codes_in_blocks(engine: &dyn Engine) {
             let tensor = Tensor::from_f64(dtype, [N, across], &values);
             b.state(name, tensor.ty().clone(), Init::Value(tensor))
         };
-        let codes = state("codes", DType::I4, K, 1.0);
-        let scale = state("scale", DType::F32, K / block, 1.0 / 256.0);
-        let zero = state("zero", DType::I4, K / block, 1.0);
+        let mut operands = vec![
+            state("codes", DType::I4, K, 1.0),
+            state("scale", DType::F32, K / block, 1.0 / 256.0),
+        ];
+        if weights == WeightScales::Asymmetric {
+            operands.push(state("zero", DType::I4, K / block, 1.0));
+        }
         let op = QuantizedLinear { weights, activations: Activations::Float };
-        let operands = [codes, scale, zero];
-        b.output("y", x.quantized_linear(op, &operands[..op.operands().len() - 1]));
+        b.output("y", x.quantized_linear(op, &operands));
         let graph = b.finish().unwrap();
         let what = format!("{} blocks of {block}, {weights:?}", engine.name());
         assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, &what);

@@ -2,7 +2,7 @@
 //!
 //! | state | in the file |
 //! |---|---|
-//! | `layer.weight` f4e2m1 `[N, K]` | u8 `[N, K/2]` of the same name, the even column in the low bits |
+//! | `layer.weight` f4e2m1 `[N, K]` | u8 `[N, K/2]` of the same name, even columns in low bits |
 //! | `layer.weight_scale` f8e4m3 `[N, K/16]` | the same |
 //! | `layer.weight_tensor_scale` f32 `[]` | `layer.weight_scale_2`, the same |
 //!

@@ -18,11 +18,11 @@ pub(crate) enum Provider {
 }
 
 impl Provider {
-    /// The ops that it reads.
+    /// The ops that it reads. OpenVINO rounds the activations of a MatMulNBits.
     pub(super) fn dialect(self) -> Dialect {
         match self {
-            Self::Cpu | Self::OpenVino | Self::Cuda => Dialect::Microsoft,
-            Self::TensorRt | Self::TensorRtRtx => Dialect::Standard,
+            Self::Cpu | Self::Cuda => Dialect::Microsoft,
+            Self::OpenVino | Self::TensorRt | Self::TensorRtRtx => Dialect::Standard,
         }
     }
 }

@@ -50,8 +50,8 @@ const DOMAIN: &str = "overdrive";
 pub enum Dialect {
     /// Those of the standard, which is all that TensorRT reads.
     Standard,
-    /// MatMulNBits of com.microsoft too, for weights of int4 and int8 in blocks. ONNX Runtime,
-    /// OpenVINO and tract read it.
+    /// MatMulNBits of com.microsoft too, for weights of int4 and int8 in blocks. ONNX Runtime and
+    /// tract read it.
     Microsoft,
 }
 

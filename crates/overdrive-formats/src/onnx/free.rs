@@ -84,8 +84,8 @@ impl Free {
         (0..1 << count).map(corner).chain([self.witness.clone()]).collect()
     }
 
-    /// A file whose dimensions are free, from the graphs at [`Free::corners`]; `path` is what errors
-    /// call it.
+    /// A file whose dimensions are free, from the graphs at [`Free::corners`]; `path` is what
+    /// errors call it.
     ///
     /// # Errors
     /// Those of `encode`. Also for a name that is no dimension of an input. Also if shape

@@ -2,9 +2,9 @@
 //! it.
 //!
 //! Readers of protobuf take messages of less than 2 GiB. Weights that do not fit stand in a second
-//! file of the same folder, `NAME.data`, each from a new page on, so that a reader can map it. Small
-//! tensors stay in the message, since readers compute shapes from them. Invariant: the message
-//! names the data by its file name alone, so that both can be moved together.
+//! file of the same folder, `NAME.data`. Each begins on a new page, so that a reader can map it.
+//! Small tensors stay in the message, since readers compute shapes from them. Invariant: the
+//! message names the data by its file name alone, so that both can be moved together.
 
 use super::proto::tensor_proto::DataLocation;
 use super::proto::{ModelProto, StringStringEntryProto};
