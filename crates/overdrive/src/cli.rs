@@ -12,7 +12,7 @@ mod train;
 mod values;
 
 pub(crate) use explain::{Explain, SubjectArguments};
-pub(crate) use optimize::Optimize;
+pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, RankOptions, Replacing};
 pub(crate) use train::Train;

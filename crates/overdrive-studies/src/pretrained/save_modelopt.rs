@@ -1,9 +1,9 @@
-//! Writes a model with NVFP4 codes as a folder of NVIDIA's Model Optimizer, which TensorRT-LLM, vLLM
-//! and SGLang read.
+//! Writes a model with NVFP4 codes as a folder of NVIDIA's Model Optimizer, which TensorRT-LLM,
+//! vLLM and SGLang read.
 //!
-//! Engines join queries, keys and values, and gates with what they let through. Such layers have one
-//! scale of the tensor. Invariant: a folder that the format cannot hold is refused before anything
-//! is written.
+//! Engines join queries, keys and values, and both inputs of a gate. Such layers have one scale of
+//! the tensor. Invariant: a folder that the format cannot hold is refused before anything is
+//! written.
 
 use super::architecture::Architecture;
 use super::{Coding, Pretrained, PretrainedError};

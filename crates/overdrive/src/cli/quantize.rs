@@ -75,8 +75,8 @@ pub(crate) struct Quantize {
     /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
-    /// Layout of the codes of a model in Hugging Face's format, for other programs: `gptq` or `awq`
-    /// for int4, `modelopt` for nvfp4 [default: compressed-tensors, for every mode]
+    /// Layout of codes for other programs, of a model in Hugging Face's format: `gptq` or `awq` of
+    /// int4, `modelopt` of nvfp4 [default: compressed-tensors, which has every mode]
     #[arg(long, value_name = "FORMAT", conflicts_with_all = ["search", "sensitivity"])]
     pub export: Option<ExportName>,
     /// Batches that calibrate; for inputs without labels, as many judge

@@ -102,7 +102,7 @@ fn freed(
 }
 
 /// The model for a server: a file for any batch, where the model has a dimension for it.
-fn served(
+pub(super) fn served(
     (model, dialect): (&Model, Dialect),
     sizes: &BTreeMap<String, usize>,
     workload: &Workload,

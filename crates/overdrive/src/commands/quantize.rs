@@ -31,6 +31,7 @@ use crate::progress;
 use crate::terminal::{note, say, tell};
 pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};
+pub(super) use file::check_near;
 pub(super) use in_mode::{in_mode, recipe};
 pub(super) use judged::{Asked, Judging, More, Samples};
 pub(super) use layout::Layout;

@@ -125,6 +125,22 @@ pub(super) fn check(
     }
 }
 
+/// Errs unless these outputs are near to those that were judged, as a file's must be.
+pub(in crate::commands) fn check_near(
+    what: &str,
+    found: &[Vec<Tensor>],
+    judged: &[Vec<Tensor>],
+) -> Result<(), Failure> {
+    let away = distance(found, judged);
+    match away <= NEAR {
+        true => Ok(()),
+        false => Err(Failure::harness(format!(
+            "{what}: expected outputs within {NEAR:.1e} of those that were judged, found \
+             {away:.1e}; `quantize --export` judges the model with the scales of this format"
+        ))),
+    }
+}
+
 /// How far outputs are away from others, relative to their size, where they are furthest.
 fn distance(found: &[Vec<Tensor>], expected: &[Vec<Tensor>]) -> f64 {
     let pairs = found.iter().flatten().zip(expected.iter().flatten());

@@ -1,14 +1,14 @@
 //! `--export gptq`, `awq` and `modelopt`: codes in layouts that more programs read than
 //! compressed-tensors.
 //!
-//! A layout may hold other scales than a mode finds: GPTQ and AWQ hold f16, and Model Optimizer one
-//! scale of the tensor for layers that engines join. Scales are changed before the model is judged,
+//! A layout may hold other scales than a mode finds. GPTQ and AWQ hold f16, and Model Optimizer has
+//! one scale of the tensor for layers that engines join. Scales are changed before the model is judged,
 //! so that its figures are those of the written weights. Codes stay what the mode found.
 
 use super::chosen::Chosen;
 use super::file;
 use super::subject::Subject;
-use crate::cli::{ExportName, Quantize};
+use crate::cli::{ExportName, FormatName, Quantize};
 use crate::failure::Failure;
 use overdrive::formats::int4::{Int4Format, f16_scales};
 use overdrive::ir::ops::quantized_linear::Activations;
@@ -35,6 +35,18 @@ impl From<ExportName> for Layout {
             ExportName::Awq => Self::Int4(Int4Format::Awq),
             ExportName::Modelopt => Self::ModelOpt,
         }
+    }
+}
+
+impl FormatName {
+    /// The layout of this name, if it is one.
+    pub(in crate::commands) fn layout(self) -> Option<Layout> {
+        Some(match self {
+            Self::Onnx | Self::Triton => return None,
+            Self::Gptq => ExportName::Gptq.into(),
+            Self::Awq => ExportName::Awq.into(),
+            Self::Modelopt => ExportName::Modelopt.into(),
+        })
     }
 }
 

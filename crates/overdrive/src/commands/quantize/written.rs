@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The model to write.
+#[derive(Copy, Clone)]
 pub(in crate::commands) struct Written<'a> {
     pub(in crate::commands) backend: &'a dyn Backend,
     pub(in crate::commands) subject: &'a Subject,
@@ -45,7 +46,7 @@ impl Written<'_> {
     }
 
     /// Writes and checks the file, which errors call `shown`; gives its bytes.
-    pub(super) fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
+    pub(in crate::commands) fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
         let Self { backend, subject, samples, chosen, outputs, .. } = *self;
         let freed = file::encode(shown, subject, chosen)?;
         freed.note();
