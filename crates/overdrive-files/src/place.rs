@@ -168,7 +168,8 @@ impl Place {
     }
 
     /// Fills the place of a file or a folder: `write` makes it at the path that it is given. When
-    /// that succeeded, it takes its place, a folder with a manifest of all that is in it.
+    /// that succeeded, it takes its place, a folder with a manifest of all that is in it. Files
+    /// that `write` made beside a file take theirs first.
     ///
     /// # Errors
     /// The error of `write` or of the system; nothing is then changed. If the place was taken in
@@ -204,6 +205,23 @@ impl Place {
             let mut manifest = Manifest::new(contents.name);
             manifest.add_all(staged)?;
             fs::write(staged.join(MANIFEST), manifest.to_json()).map_err(self.unwritable())?;
+        }
+        let companions = match self.kind {
+            PlaceKind::File => staging.beside(staged).map_err(self.unwritable())?,
+            PlaceKind::Folder(_) | PlaceKind::Files(_) => vec![],
+        };
+        for companion in companions {
+            let name = companion.file_name().unwrap_or_default();
+            let target = self.target.with_file_name(name);
+            if target.exists() && (self.existing == Existing::Keep || !target.is_file()) {
+                return Err(FileError::Exists {
+                    path: self.shown.with_file_name(name),
+                    option: self.option,
+                    what: "exists".to_owned(),
+                });
+            }
+            staging.settle(&companion).map_err(self.unwritable())?;
+            put_in_place(&companion, &target).map_err(self.unwritable())?;
         }
         staging.settle(staged).map_err(self.unwritable())?;
         let placed = self

@@ -29,6 +29,15 @@ impl Staging {
         self.0.join(target.file_name().unwrap_or_default())
     }
 
+    /// The files that were made beside `staged`.
+    pub(crate) fn beside(&self, staged: &Path) -> io::Result<Vec<PathBuf>> {
+        let paths = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.path()));
+        let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
+        paths.retain(|path| path != staged);
+        paths.sort();
+        Ok(paths)
+    }
+
     /// Gives every file below `staged` the permissions that a new file gets here, and has the disk
     /// keep it.
     pub(crate) fn settle(&self, staged: &Path) -> io::Result<()> {

@@ -3,7 +3,7 @@
 
 use crate::OriginalFile;
 use crate::host_backend::unsupported;
-use overdrive_formats::onnx;
+use overdrive_formats::onnx::{self, Dialect};
 use overdrive_ir::{BackendError, Graph};
 use std::path::Path;
 use std::time::Instant;
@@ -16,9 +16,10 @@ pub(crate) enum OnnxModel<'a> {
     Written(Vec<u8>),
 }
 
-/// A model in ONNX, and how long it took to write in ns.
+/// A model in ONNX, and how long it took to write in ns. Our export has the ops that the engine
+/// reads.
 pub(crate) fn of<'a>(
-    backend: &str,
+    (backend, dialect): (&str, Dialect),
     graph: &Graph,
     original: Option<&'a OriginalFile>,
 ) -> Result<(OnnxModel<'a>, u64), BackendError> {
@@ -26,15 +27,7 @@ pub(crate) fn of<'a>(
         return Ok((OnnxModel::File(original), 0));
     }
     let start = Instant::now();
-    let bytes = onnx::encode(Path::new(graph.name()), graph);
+    let bytes = onnx::encode(Path::new(graph.name()), graph, dialect);
     let bytes = bytes.map_err(|e| unsupported(backend, "export to ONNX", graph.name(), e))?;
-    if bytes.len() > MOST_BYTES {
-        let reason =
-            format!("{} bytes of ONNX are more than a message of protobuf holds", bytes.len());
-        return Err(unsupported(backend, "export to ONNX", graph.name(), reason));
-    }
     Ok((OnnxModel::Written(bytes), start.elapsed().as_nanos() as u64))
 }
-
-/// Limit of protobuf's readers.
-const MOST_BYTES: usize = i32::MAX as usize;

@@ -11,6 +11,7 @@ use crate::engine::{Engine, EngineDevice, FoundEngine, Missing, OpenRequest, Pla
 use crate::engine_buffer::HostMemory;
 use crate::host_backend::{EngineModel, HostBackend, HostEngine, Prepared, unsupported};
 use crate::onnx_model::{self, OnnxModel};
+use overdrive_formats::onnx::Dialect;
 use overdrive_ir::{Backend, BackendError, DType, Graph, Mode, WithoutKernels};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -76,7 +77,8 @@ impl HostEngine for Models {
                 &"a processor has no launches to capture and replay; use mode `compile`",
             ));
         }
-        let (handed, translation_ns) = onnx_model::of("tract", graph, self.original.as_ref())?;
+        let reads = ("tract", Dialect::Microsoft);
+        let (handed, translation_ns) = onnx_model::of(reads, graph, self.original.as_ref())?;
         let inputs = graph.inputs().iter().map(|port| {
             let ty = graph.ty(port.value);
             let datum = datum(ty.dtype)

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
 use overdrive_foreign::{ENGINES, Engine, EngineDevice, OpenRequest, OriginalFile, Places};
-use overdrive_formats::onnx;
+use overdrive_formats::onnx::{self, Dialect, WeightPlace};
 use overdrive_ir::eval::eval_tensors;
+use overdrive_ir::ops::QuantizedLinear;
+use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
 use overdrive_ir::{
     Backend, Builder, DType, Description, Graph, Init, Mode, State, Tensor, TensorType, Tuning,
 };
@@ -90,7 +92,7 @@ fn product(weight: f64) -> Graph {
 fn a_file_of_the_users(engine: &dyn Engine) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("product.onnx");
-    onnx::write(&path, &product(2.0)).unwrap();
+    onnx::write(&path, &product(2.0), Dialect::Standard).unwrap();
     let graph = onnx::Model::open(&path).unwrap().graph(&onnx::Binding::default()).unwrap();
     let original =
         OriginalFile { path: path.clone(), sizes: BTreeMap::new(), graph: graph.clone() };
@@ -102,6 +104,39 @@ fn a_file_of_the_users(engine: &dyn Engine) {
     assert!(compiled.is_err(), "{}", engine.name());
     let other = product(3.0);
     assert_agree(&run(backend.as_ref(), &other, Mode::Compile), &other, engine.name());
+}
+
+/// Weights of int4 in blocks, which engines that read MatMulNBits multiply packed.
+fn codes_in_blocks(engine: &dyn Engine) {
+    const N: usize = 96;
+    const K: usize = 256;
+    let backend = open(engine, None);
+    for (block, weights) in [
+        (32, WeightScales::Symmetric),
+        (32, WeightScales::Asymmetric),
+        (128, WeightScales::Asymmetric),
+    ] {
+        let b = Builder::new("layer");
+        let x = b.input("x", TensorType::new(DType::F32, [3, K]));
+        let state = |name: &str, dtype: DType, across: usize, by: f64| {
+            let values: Vec<f64> =
+                (0..N * across).map(|i| ((i * i + i) % 15) as f64 * by - 7.0 * by).collect();
+            let tensor = Tensor::from_f64(dtype, [N, across], &values);
+            b.state(name, tensor.ty().clone(), Init::Value(tensor))
+        };
+        let mut operands = vec![
+            state("codes", DType::I4, K, 1.0),
+            state("scale", DType::F32, K / block, 1.0 / 256.0),
+        ];
+        if weights == WeightScales::Asymmetric {
+            operands.push(state("zero", DType::I4, K / block, 1.0));
+        }
+        let op = QuantizedLinear { weights, activations: Activations::Float };
+        b.output("y", x.quantized_linear(op, &operands));
+        let graph = b.finish().unwrap();
+        let what = format!("{} blocks of {block}, {weights:?}", engine.name());
+        assert_agree(&run(backend.as_ref(), &graph, Mode::Compile), &graph, &what);
+    }
 }
 
 /// A named dimension of a file has the size that was asked for.
@@ -118,7 +153,8 @@ fn named_dimensions(engine: &dyn Engine) {
     let path = folder.path().join("free.onnx");
     let free = onnx::Free::new([("batch", None), ("tokens", None)]);
     let graphs: Vec<Graph> = free.corners().iter().map(built).collect();
-    std::fs::write(&path, free.encode(&path, &graphs).unwrap()).unwrap();
+    let file = free.made(&path, &graphs, Dialect::Standard).unwrap();
+    file.write(&path, WeightPlace::Within).unwrap();
     for [batch, tokens] in [[1, 1], [7, 2]] {
         let sizes = BTreeMap::from([("batch".to_owned(), batch), ("tokens".to_owned(), tokens)]);
         let binding = onnx::Binding { sizes: sizes.clone(), ..onnx::Binding::default() };
@@ -186,6 +222,11 @@ macro_rules! test_engines {
             #[test]
             fn a_file_of_the_users() {
                 super::with($name, super::a_file_of_the_users);
+            }
+
+            #[test]
+            fn codes_in_blocks() {
+                super::with($name, super::codes_in_blocks);
             }
 
             #[test]

@@ -14,6 +14,7 @@ pub mod gguf;
 pub mod huggingface;
 pub mod int4;
 mod little_endian;
+pub mod modelopt;
 pub mod npy;
 pub mod npz;
 pub mod onnx;

@@ -7,19 +7,20 @@
 //! first call.
 
 use crate::FormatError;
+use crate::onnx::{self, OnnxFile, WeightPlace};
 use overdrive_files::Contents;
 use overdrive_ir::{DType, Dim, Tensor, TensorType};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A model to be served.
 #[derive(Debug, Clone)]
 pub struct Served {
     /// Its name, in requests too.
     pub name: String,
-    /// The bytes of its ONNX file.
-    pub model: Vec<u8>,
+    /// Its ONNX file.
+    pub model: ServedModel,
     /// Inputs of one sample: without the batch where there is one; a named dimension may have any
     /// size.
     pub inputs: Vec<(String, TensorType)>,
@@ -32,6 +33,15 @@ pub struct Served {
     pub warm_up: Vec<(String, Tensor)>,
 }
 
+/// The ONNX file of a model that is served.
+#[derive(Debug, Clone)]
+pub enum ServedModel {
+    /// One that is written.
+    Made(OnnxFile),
+    /// A user's own, which is copied with the data beside it.
+    Copied(PathBuf),
+}
+
 /// Time that a request may wait for others to share its call.
 const QUEUE_DELAY_MICROSECONDS: u32 = 100;
 
@@ -42,7 +52,10 @@ const CONFIG: &str = "config.pbtxt";
 pub const CONTENTS: Contents = Contents {
     name: "a model repository",
     writes: |name| match name.split('/').collect::<Vec<_>>()[..] {
-        [_, ""] | [_, "1" | "warmup", ""] | [_, CONFIG] | [_, "1", "model.onnx"] => true,
+        [_, ""]
+        | [_, "1" | "warmup", ""]
+        | [_, CONFIG]
+        | [_, "1", "model.onnx" | "model.onnx.data"] => true,
         [_, "warmup", input] => input.starts_with("input"),
         _ => false,
     },
@@ -69,7 +82,11 @@ pub fn write(folder: &Path, served: &Served) -> Result<(), FormatError> {
     fs::create_dir_all(model.join("1")).map_err(io("create"))?;
     fs::create_dir_all(model.join("warmup")).map_err(io("create"))?;
     fs::write(model.join(CONFIG), &config).map_err(io("write"))?;
-    fs::write(model.join("1/model.onnx"), &served.model).map_err(io("write"))?;
+    let file = model.join("1/model.onnx");
+    match &served.model {
+        ServedModel::Made(made) => _ = made.clone().write(&file, WeightPlace::Within)?,
+        ServedModel::Copied(from) => onnx::Model::open(from)?.copy(&file)?,
+    }
     for (i, (_, tensor)) in served.warm_up.iter().enumerate() {
         fs::write(model.join("warmup").join(file_of(i)), tensor.bytes()).map_err(io("write"))?;
     }
@@ -164,12 +181,21 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx::Dialect;
+    use overdrive_ir::Builder;
+
+    fn small_model() -> ServedModel {
+        let b = Builder::new("small");
+        b.output("y", b.input("x", TensorType::new(DType::F32, [3, 4])).exp());
+        let graph = b.finish().unwrap();
+        ServedModel::Made(onnx::made(Path::new("m"), &graph, Dialect::Standard).unwrap())
+    }
 
     fn served(max_batch: Option<usize>) -> Served {
         let x = TensorType::new(DType::F32, [3, 4]);
         Served {
             name: "small".to_owned(),
-            model: b"onnx".to_vec(),
+            model: small_model(),
             inputs: vec![("x".to_owned(), x.clone())],
             outputs: vec![("y \"z\"".to_owned(), TensorType::new(DType::I64, ["tokens"]))],
             max_batch,
@@ -189,7 +215,7 @@ mod tests {
                 None => include_str!("triton/fixed.pbtxt"),
             };
             assert_eq!(config, expected);
-            assert_eq!(fs::read(at.join("small/1/model.onnx")).unwrap(), b"onnx");
+            assert!(onnx::Model::open(&at.join("small/1/model.onnx")).is_ok());
             assert_eq!(fs::read(at.join("small/warmup/input0")).unwrap().len(), 48);
         }
     }

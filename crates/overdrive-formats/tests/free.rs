@@ -1,7 +1,7 @@
 //! A file whose dimensions are free says at other sizes what the model says there.
 #![allow(clippy::unwrap_used)] // Helpers of tests.
 
-use overdrive_formats::onnx::{Binding, Free, Model};
+use overdrive_formats::onnx::{Binding, Dialect, Free, Model};
 use overdrive_ir::eval::eval_tensors;
 use overdrive_ir::ops::gelu::Approximation;
 use overdrive_ir::{Builder, DType, Expr, Graph, Init, Tensor, TensorType};
@@ -42,7 +42,8 @@ fn inputs(graph: &Graph) -> Vec<Tensor> {
 fn encoded(names: &[&str], build: &dyn Fn(&Sizes) -> Graph) -> Result<Vec<u8>, String> {
     let free = Free::new(names.iter().map(|&name| (name, None)));
     let graphs: Vec<Graph> = free.corners().iter().map(build).collect();
-    free.encode(Path::new("model"), &graphs).map_err(|e| e.to_string())
+    let file = free.made(Path::new("model"), &graphs, Dialect::Standard);
+    file.and_then(|file| file.to_bytes()).map_err(|e| e.to_string())
 }
 
 /// The file, read at other sizes, computes what the model computes there.
@@ -201,7 +202,8 @@ fn a_guess_that_fails_at_the_witness_is_found() {
     });
     let free = |usual| Free::new([("batch", None), ("tokens", usual)]);
     let outcome = |free: &Free| {
-        free.encode(Path::new("model"), &free.corners().iter().map(&beyond).collect::<Vec<_>>())
+        let graphs: Vec<Graph> = free.corners().iter().map(&beyond).collect();
+        free.made(Path::new("model"), &graphs, Dialect::Standard)
     };
     assert!(outcome(&free(Some(128))).is_err(), "the usual size is looked at");
 }

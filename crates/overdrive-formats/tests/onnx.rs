@@ -1,7 +1,7 @@
 //! ONNX: cases of its own backend tests, and of com.microsoft's ops, against the f64 definition;
 //! in, and out again.
 
-use overdrive_formats::onnx::{self, Binding, Model};
+use overdrive_formats::onnx::{self, Binding, Dialect, Model};
 use overdrive_formats::{FormatError, Tensors, read};
 use overdrive_ir::{Dim, Graph, Tensor, eval, verify};
 use std::fs;
@@ -92,7 +92,7 @@ fn what_is_written_means_the_same() {
         let inputs = read(&case.join("inputs.safetensors")).unwrap();
         let graph = fitting(&Model::open(&case.join("model.onnx")).unwrap(), &inputs).unwrap();
         let path = folder.join(format!("{name}.onnx"));
-        let written = onnx::write(&path, &graph);
+        let written = onnx::write(&path, &graph, Dialect::Standard);
         if let Some((_, word)) = UNSAID.iter().find(|(known, _)| *known == name) {
             assert!(written.unwrap_err().to_string().contains(word), "{name}");
             continue;

@@ -7,7 +7,7 @@
 mod fields;
 
 use fields::*;
-use overdrive_formats::onnx::{self, Binding, Model};
+use overdrive_formats::onnx::{self, Binding, Dialect, Model};
 use overdrive_ir::{Builder, DType, Graph, Overflow, Prim, Tensor, TensorType, eval};
 use std::path::Path;
 
@@ -119,7 +119,7 @@ fn what_is_written_casts_as_the_graph_does() {
             // Files hold no outputs of four bits.
             b.output("y", if to == DType::F4E2M1 { y.convert(DType::F32) } else { y });
             let graph = b.finish().unwrap();
-            let again = read(onnx::encode(Path::new("m.onnx"), &graph).unwrap());
+            let again = read(onnx::encode(Path::new("m.onnx"), &graph, Dialect::Standard).unwrap());
             let (found, wanted) = (of(&again, &given), of(&graph, &given));
             assert_eq!(found.ty(), wanted.ty());
             same(&found, &wanted.to_f64(), &x, &format!("{from} to {to}, {overflow:?}"));
@@ -137,7 +137,7 @@ fn codes_saturate_as_quantize_linear_says() {
         let nodes = [node("QuantizeLinear", &["a", "s"], "y", &attributes)];
         let ports = [port("a", FLOAT, &[x.len() as i64])];
         let graph = read(model(&graph(&nodes, std::slice::from_ref(&scale), &ports), &[]));
-        let again = read(onnx::encode(Path::new("m.onnx"), &graph).unwrap());
+        let again = read(onnx::encode(Path::new("m.onnx"), &graph, Dialect::Standard).unwrap());
         let [found, again] = [of(&graph, &given), of(&again, &given)];
         assert_eq!(found.bytes(), again.bytes(), "written and read again");
         found

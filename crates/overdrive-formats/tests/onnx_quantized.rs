@@ -1,7 +1,7 @@
 //! Quantized layers as ONNX: written as QDQ where opset 23 can say so, and meaning the same when
 //! they are read back.
 
-use overdrive_formats::onnx::{self, Binding, Model};
+use overdrive_formats::onnx::{self, Binding, Dialect, Model};
 use overdrive_ir::ops::QuantizedLinear;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
@@ -94,7 +94,7 @@ fn layers_in_blocks_of_small_floats_are_written_in_types_that_engines_have() {
     ] {
         let graph = in_blocks(kind, op);
         let path = folder.join(format!("layer_{name}.onnx"));
-        onnx::write(&path, &graph).unwrap();
+        onnx::write(&path, &graph, Dialect::Standard).unwrap();
         let back = Model::open(&path).unwrap().graph(&Binding::default()).unwrap();
         if op.activations == Activations::Float && op.weights == WeightScales::Symmetric {
             let found = back.nodes().iter().find_map(|node| node.op.composite::<QuantizedLinear>());
@@ -167,7 +167,7 @@ fn layers_are_written_with_their_codes_and_mean_the_same() {
     for (what, codes, groups, op, word) in cases {
         let graph = layer(codes, groups, op);
         let path = Path::new("layer.onnx");
-        let bytes = onnx::encode(path, &graph).unwrap();
+        let bytes = onnx::encode(path, &graph, Dialect::Standard).unwrap();
         assert!(bytes.windows(word.len()).any(|w| w == word.as_bytes()), "{what} has a {word}");
         let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
         if op.activations == Activations::Float {
@@ -199,7 +199,7 @@ fn layers_with_fractional_zero_points_come_back_with_their_codes() {
         b.output("y", x.quantized_linear(op, &[codes, scale, zero]));
         let graph = b.finish().unwrap();
         let path = Path::new("layer.onnx");
-        let bytes = onnx::encode(path, &graph).unwrap();
+        let bytes = onnx::encode(path, &graph, Dialect::Standard).unwrap();
         let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
         let layer =
             back.nodes().iter().find(|node| node.op.composite::<QuantizedLinear>() == Some(&op));
@@ -228,7 +228,7 @@ fn codes_of_a_whole_tensor_say_their_zero_point() {
     b.output("y", codes.dequantize(scale, None));
     let graph = b.finish().unwrap();
     let path = Path::new("codes.onnx");
-    let bytes = onnx::encode(path, &graph).unwrap();
+    let bytes = onnx::encode(path, &graph, Dialect::Standard).unwrap();
     let has = |word: &str| bytes.windows(word.len()).any(|w| w == word.as_bytes());
     assert!(
         has("QuantizeLinear") && !has("output_dtype"),

@@ -23,6 +23,7 @@ mod labels;
 mod language;
 mod llama;
 mod names;
+mod others;
 mod part;
 mod phi;
 mod preprocessing;
@@ -30,6 +31,7 @@ mod rotary;
 mod save;
 mod save_gguf;
 mod save_int4;
+mod save_modelopt;
 mod source;
 mod vit;
 mod whisper;
@@ -42,8 +44,8 @@ pub use labels::{Labels, Problem};
 
 use crate::Template;
 use names::{Fitted, fit, layer_of};
+use others::OtherLayout;
 use overdrive_formats::huggingface::{Config, Tokenizer};
-use overdrive_formats::int4::{self, Int4Config};
 use overdrive_formats::{Cuts, Differences, FormatError, ParametersError, Tensors};
 use overdrive_ir::{DType, Description, Graph, GraphError, Init, Mesh, TensorType};
 use part::RankPart;
@@ -123,10 +125,10 @@ impl Pretrained {
             ModelTask::Decoder | ModelTask::Encoder | ModelTask::Other => None,
         };
         let mut notes = architecture.notes(config, beside)?;
-        let of_int4 = Int4Config::read(config)?;
-        let of_own = if of_int4.is_none() { Coding::read(config)? } else { None };
+        let of_others = OtherLayout::read(config, source.folder.as_deref())?;
+        let of_own = if of_others.is_none() { Coding::read(config)? } else { None };
         let mode = of_own.as_ref().map(|coding| coding.mode.clone());
-        let mode = of_int4.as_ref().map(|found| found.format.name().to_owned()).or(mode);
+        let mode = of_others.map(|layout| layout.name().to_owned()).or(mode);
         if let (Some(_), Some(mode)) = (rank_of, mode) {
             return Err(PretrainedError::Coded { mode });
         }
@@ -138,13 +140,14 @@ impl Pretrained {
             part.note(&source.config, &stored);
         }
         let config = &source.config;
-        let coding = match &of_int4 {
+        let coding = match of_others {
             None => of_own,
-            Some(found) => {
+            Some(layout) => {
                 let float = architecture.whole()?;
-                let forms = int4::restored(&stored.path, found, &mut stored.tensors)?;
-                let own = |(name, form): (String, _)| (layer_of(&facts, &float, &name), form);
-                Some(Coding::of_int4(config, found, &forms.into_iter().map(own).collect())?)
+                let formats = layout.restored(&stored.path, &mut stored.tensors, &mut notes)?;
+                let own = |(name, format): (String, _)| (layer_of(&facts, &float, &name), format);
+                let formats = formats.into_iter().map(own).collect();
+                Some(Coding::of_others(config, layout.name(), &formats)?)
             }
         };
         let graph = match &part {
@@ -168,7 +171,7 @@ impl Pretrained {
             fit(&facts, &graph, stored.tensors, &mut notes);
         if let Some(coding) = &coding {
             notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
-            if of_int4.is_none() {
+            if of_others.is_none() {
                 tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
             }
         }

@@ -8,7 +8,7 @@
 use overdrive::bench::clock::{Clock, SystemClock};
 use overdrive::bench::memory::{CountingAllocator, peak_during};
 use overdrive::bench::statistics::{Sorted, ratio_of_medians};
-use overdrive::formats::onnx::{self, Binding, Model};
+use overdrive::formats::onnx::{self, Binding, Dialect, Model};
 use overdrive::ir::{Builder, DType, Graph, Init, StateDecl, Tensor, TensorType};
 use std::error::Error;
 use std::fs;
@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(path) => PathBuf::from(path),
         None => {
             let path = folder.join("wide.onnx");
-            onnx::write(&path, &wide()?)?;
+            onnx::write(&path, &wide()?, Dialect::Standard)?;
             path
         }
     };
@@ -129,7 +129,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         read_sum,
     );
     let many = folder.join("long.onnx");
-    onnx::write(&many, &long()?)?;
+    onnx::write(&many, &long()?, Dialect::Standard)?;
     println!("{NODES} nodes, {:.1} kB", fs::metadata(&many)?.len() as f64 / 1e3);
     let read = || fs::read(&many).map_or(0, |bytes| bytes.len() as u64);
     compare(

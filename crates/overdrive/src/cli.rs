@@ -12,8 +12,8 @@ mod train;
 mod values;
 
 pub(crate) use explain::{Explain, SubjectArguments};
-pub(crate) use optimize::Optimize;
-pub(crate) use quantize::{MetricName, Quantize};
+pub(crate) use optimize::{FormatName, Optimize};
+pub(crate) use quantize::{ExportName, MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, RankOptions, Replacing};
 pub(crate) use train::Train;
 pub(crate) use values::{ModeName, Precision};
@@ -361,10 +361,17 @@ pub(crate) struct Export {
     /// The ONNX file to write; dimensions without a --shape are free in it
     #[arg(long, value_name = "FILE")]
     pub onnx: Option<PathBuf>,
+    /// Writes the weights to FILE.data beside the ONNX file, as it happens anyway beyond 2 GiB
+    #[arg(long, requires = "onnx")]
+    pub external_data: bool,
     /// The model repository of the Triton Inference Server to write; its largest batch is the
     /// model's, or --shape batch=N
     #[arg(long, value_name = "DIR")]
     pub triton: Option<PathBuf>,
+    /// Writes only ops of the ONNX standard, as TensorRT reads; int4 weights in blocks are then no
+    /// MatMulNBits of ONNX Runtime, which multiplies them packed
+    #[arg(long, conflicts_with = "stablehlo")]
+    pub standard_ops: bool,
     /// The file of StableHLO text to write, for XLA
     #[arg(long, value_name = "FILE")]
     pub stablehlo: Option<PathBuf>,

@@ -6,7 +6,7 @@
 
 use crate::failure::Failure;
 use crate::terminal::note;
-use overdrive::formats::onnx::{self, Free};
+use overdrive::formats::onnx::{self, Dialect, Free, OnnxFile};
 use overdrive::ir::{Dim, Graph, Port, TensorType};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) type BuildAtSizes<'b> = &'b dyn Fn(&BTreeMap<String, usize>) -> Resul
 /// The written file.
 pub(crate) struct Freed {
     /// The file.
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) file: OnnxFile,
     /// Names of its free dimensions.
     pub(crate) names: Vec<String>,
     /// Dimensions that have a size in the file, and why they are not free.
@@ -31,7 +31,7 @@ pub(crate) struct Freed {
 }
 
 /// A try: the file, and the graphs at the first corner and at the witness.
-type Tried = (Vec<u8>, [Graph; 2]);
+type Tried = (OnnxFile, [Graph; 2]);
 
 impl Freed {
     /// The file of a model in which `sizes` are given and every other of `dimensions` is free, if
@@ -40,7 +40,7 @@ impl Freed {
         path: &Path,
         dimensions: &[NamedSize],
         sizes: &BTreeMap<String, usize>,
-        build: BuildAtSizes<'_>,
+        (build, dialect): (BuildAtSizes<'_>, Dialect),
     ) -> Result<Self, Failure> {
         let open: Vec<&NamedSize> =
             dimensions.iter().filter(|(name, _)| !sizes.contains_key(name)).collect();
@@ -51,7 +51,7 @@ impl Freed {
                     usual.ok_or_else(|| Failure::bad_input(format!("`{name}` has no size")))?;
                 fixed.insert(name.clone(), size);
             }
-            encoded(path, free, &fixed, build)
+            encoded(path, free, &fixed, (build, dialect))
         };
         let (mut free, mut reasons) = (Vec::new(), Vec::new());
         let all = match open.len() {
@@ -90,14 +90,14 @@ impl Freed {
                 last.map_or_else(|| attempt(&[]), Ok)?
             }
         };
-        let (bytes, graphs) = tried;
+        let (file, graphs) = tried;
         let fixed = reasons.into_iter().map(|((name, usual), reason)| {
             (name.clone(), usual.expect("else it had been refused"), reason)
         });
         let names: Vec<String> = free.iter().map(|(name, _)| name.clone()).collect();
         let ports = |of: fn(&Graph) -> &[Port]| named(&graphs, of, &free);
         let (inputs, outputs) = (ports(Graph::inputs), ports(Graph::outputs));
-        Ok(Self { bytes, names, fixed: fixed.collect(), inputs, outputs })
+        Ok(Self { file, names, fixed: fixed.collect(), inputs, outputs })
     }
 
     /// Says which dimensions are fixed.
@@ -123,14 +123,12 @@ fn encoded(
     path: &Path,
     free: &[&NamedSize],
     fixed: &BTreeMap<String, usize>,
-    build: BuildAtSizes<'_>,
+    (build, dialect): (BuildAtSizes<'_>, Dialect),
 ) -> Result<Tried, Failure> {
     if free.is_empty() {
         let graph = build(fixed)?;
-        return Ok((
-            onnx::encode(path, &graph).map_err(Failure::bad_input)?,
-            [graph.clone(), graph],
-        ));
+        let file = onnx::made(path, &graph, dialect).map_err(Failure::bad_input)?;
+        return Ok((file, [graph.clone(), graph]));
     }
     let at =
         |corner: BTreeMap<String, usize>| build(&fixed.clone().into_iter().chain(corner).collect());
@@ -141,9 +139,9 @@ fn encoded(
     // A model may have no such sizes; what it is at those that it has is then seen at smaller ones.
     let (free, graphs) =
         built(witnessed(free, Some(LARGE))).or_else(|_| built(witnessed(free, None)))?;
-    let bytes = free.encode(path, &graphs).map_err(Failure::bad_input)?;
+    let file = free.made(path, &graphs, dialect).map_err(Failure::bad_input)?;
     let [first, .., last] = &graphs[..] else { unreachable!("corners and the witness") };
-    Ok((bytes, [first.clone(), last.clone()]))
+    Ok((file, [first.clone(), last.clone()]))
 }
 
 /// The dimensions with the sizes at which they are looked at once more: the usual ones, or this

@@ -139,7 +139,8 @@ impl HostEngine for Sessions {
         let name = HostEngine::name(self);
         let refused = |reason: String| unsupported(name, "session", graph.name(), reason);
         let mut builder = self.builder(mode, threads).map_err(refused)?;
-        let (model, translation_ns) = onnx_model::of(name, graph, self.original.as_ref())?;
+        let reads = (name, self.provider.dialect());
+        let (model, translation_ns) = onnx_model::of(reads, graph, self.original.as_ref())?;
         let session = match model {
             OnnxModel::Written(bytes) => builder.commit_from_memory(&bytes),
             OnnxModel::File(file) => {

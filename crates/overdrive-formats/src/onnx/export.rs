@@ -1,5 +1,5 @@
 //! A graph as an ONNX file of opset 23, for other engines; of opset 26 where bits are read as
-//! another type.
+//! another type. A dialect says whether it may have an op of another domain.
 //!
 //! Composites become the standard op where opset 23 has it, else a local function whose body is
 //! their expansion. Every attribute is written, since readers differ in their defaults. States are
@@ -11,24 +11,26 @@ mod contraction;
 mod convert;
 mod indexing;
 mod microscaling;
+mod n_bits;
 mod pad;
 mod prim;
 mod quantized;
 mod signature;
 mod writer;
 
+use super::onnx_file::{OnnxFile, WeightPlace};
 use super::proto::{
     FunctionProto, GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use super::types::theirs;
 use crate::{FormatError, file};
+pub(super) use n_bits::{Packings, packings};
 use overdrive_ir::ops::BlockScale;
 use overdrive_ir::{Graph, Node, Origin, Port, StateDecl, TensorType, Value};
-use prost::Message;
 use std::collections::HashMap;
 use std::path::Path;
-use writer::proto_of;
+use writer::{MICROSOFT, proto_of};
 pub(super) use writer::{Unsaid, Writer, int};
 
 /// Opset that is written.
@@ -43,24 +45,40 @@ const BITCAST_IR_VERSION: i64 = 13;
 /// Domain of the local functions.
 const DOMAIN: &str = "overdrive";
 
+/// The ops that a file may have.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Dialect {
+    /// Those of the standard, which is all that TensorRT reads.
+    Standard,
+    /// MatMulNBits of com.microsoft too, for weights of int4 and int8 in blocks. ONNX Runtime and
+    /// tract read it.
+    Microsoft,
+}
+
 /// Writes a bound graph; the file appears whole or not at all.
 ///
 /// # Errors
 /// When a dimension has no size, when a state is updated, when ONNX lacks an op or element type, or
 /// when the system refuses.
-pub fn write(path: &Path, graph: &Graph) -> Result<(), FormatError> {
-    let bytes = encode(path, graph)?;
-    file::replace(path, |unfinished| {
-        std::fs::write(unfinished, &bytes).map_err(FormatError::io(path, "write"))
-    })
+pub fn write(path: &Path, graph: &Graph, dialect: Dialect) -> Result<(), FormatError> {
+    let model = made(path, graph, dialect)?;
+    file::replace(path, |unfinished| model.write(unfinished, WeightPlace::Within).map(drop))
 }
 
 /// The bytes of the file; `path` is what errors call it.
 ///
 /// # Errors
+/// As `write`, and for weights of more than 2 GiB.
+pub fn encode(path: &Path, graph: &Graph, dialect: Dialect) -> Result<Vec<u8>, FormatError> {
+    made(path, graph, dialect)?.to_bytes()
+}
+
+/// The file, to be written; `path` is what errors call it.
+///
+/// # Errors
 /// As `write`.
-pub fn encode(path: &Path, graph: &Graph) -> Result<Vec<u8>, FormatError> {
-    Ok(model_of(path, graph, ExportForm::Whole)?.encode_to_vec())
+pub fn made(path: &Path, graph: &Graph, dialect: Dialect) -> Result<OnnxFile, FormatError> {
+    Ok(OnnxFile::new(path, model_of(path, graph, (ExportForm::Whole, dialect))?))
 }
 
 /// How much of a file is made.
@@ -77,7 +95,7 @@ pub(super) enum ExportForm {
 pub(super) fn model_of(
     path: &Path,
     graph: &Graph,
-    form: ExportForm,
+    (form, dialect): (ExportForm, Dialect),
 ) -> Result<ModelProto, FormatError> {
     let refused = |place: &str, expected: &str, found: String| {
         FormatError::damaged(path, place, expected, found)
@@ -96,6 +114,7 @@ pub(super) fn model_of(
     }
     let mut functions = Functions { form, written: vec![], names: HashMap::new() };
     let mut writer = Writer::default();
+    writer.packed = packings(graph, dialect);
     let mut names = HashMap::new();
     let ports = graph.inputs().iter().map(|port| (port.value, &port.name));
     for (value, name) in ports.chain(graph.states().iter().map(|s| (s.value, &s.name))) {
@@ -125,7 +144,7 @@ pub(super) fn model_of(
     walk(graph, &mut writer, &mut names, &mut functions, &mut unsaid);
     let mut proto = GraphProto { name: Some(graph.name().to_owned()), ..GraphProto::default() };
     for state in graph.states().iter().filter(|_| form == ExportForm::Whole) {
-        match initializer(graph, state) {
+        match initializer(graph, state, &writer.packed) {
             Ok(tensor) => proto.initializer.push(tensor),
             Err(reason) => unsaid.push((format!("state of {}", graph.ty(state.value)), reason.0)),
         }
@@ -154,6 +173,9 @@ pub(super) fn model_of(
     if !functions.written.is_empty() {
         opset_import.push(opset(DOMAIN, 1));
     }
+    if proto.node.iter().any(|node| node.domain() == MICROSOFT) {
+        opset_import.push(opset(MICROSOFT, 1));
+    }
     for function in &mut functions.written {
         function.opset_import = opset_import.clone();
     }
@@ -170,9 +192,17 @@ pub(super) fn model_of(
 }
 
 /// A state as the file holds it.
-pub(super) fn initializer(graph: &Graph, state: &StateDecl) -> Result<TensorProto, Unsaid> {
+pub(super) fn initializer(
+    graph: &Graph,
+    state: &StateDecl,
+    packed: &Packings,
+) -> Result<TensorProto, Unsaid> {
     let tensor = state.init.tensor(&state.name, graph.ty(state.value));
-    proto_of(&state.name, &microscaling::expressible(tensor))
+    let held = match packed.get(&state.name) {
+        Some(packing) => n_bits::packed(&tensor, *packing),
+        None => microscaling::expressible(tensor),
+    };
+    proto_of(&state.name, &held)
 }
 
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
@@ -247,6 +277,9 @@ fn node_of(
         && let Some(scale) = microscaling::block_scale(op, w, &operands[0], &types)
     {
         return scale.map(|scale| vec![scale]);
+    }
+    if let Some(product) = n_bits::write(w, operands, &types) {
+        return product.map(|product| vec![product]);
     }
     let used = |index: usize| graph.use_counts()[node.results[index].0 as usize] > 0;
     if let Some(results) = composite::write(node, w, operands, (&types, &used)) {

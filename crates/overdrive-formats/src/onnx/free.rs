@@ -12,14 +12,14 @@ mod lattice;
 mod sizes;
 mod sum;
 
-use super::export::{ExportForm, initializer, model_of};
+use super::export::{Dialect, ExportForm, initializer, model_of, packings};
+use super::onnx_file::OnnxFile;
 use super::proto::tensor_shape_proto::dimension::Value as Extent;
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
 use super::tensor::ExternalData;
 use crate::FormatError;
 use lattice::Lattice;
 use overdrive_ir::{Graph, Tensor};
-use prost::Message;
 use sizes::Sizes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -72,7 +72,7 @@ impl Free {
         &self.names
     }
 
-    /// Sizes at which the model is to be built for [`Free::encode`], the witness last.
+    /// Sizes at which the model is to be built for [`Free::made`], the witness last.
     pub fn corners(&self) -> Vec<BTreeMap<String, usize>> {
         let named = |sizes: Vec<usize>| self.names.iter().cloned().zip(sizes).collect();
         self.sizes().into_iter().map(named).collect()
@@ -84,22 +84,28 @@ impl Free {
         (0..1 << count).map(corner).chain([self.witness.clone()]).collect()
     }
 
-    /// The bytes of a file whose dimensions are free, from the graphs at [`Free::corners`]; `path`
-    /// is what errors call it.
+    /// A file whose dimensions are free, from the graphs at [`Free::corners`]; `path` is what
+    /// errors call it.
     ///
     /// # Errors
     /// Those of `encode`. Also for a name that is no dimension of an input. Also if shape
     /// arithmetic cannot express how a node depends on the dimensions; the error names the first
     /// such node.
-    pub fn encode(&self, path: &Path, graphs: &[Graph]) -> Result<Vec<u8>, FormatError> {
+    pub fn made(
+        &self,
+        path: &Path,
+        graphs: &[Graph],
+        dialect: Dialect,
+    ) -> Result<OnnxFile, FormatError> {
         let sizes = self.sizes();
         assert_eq!(graphs.len(), sizes.len(), "a graph for each of the corners");
         let models = graphs
             .iter()
-            .map(|graph| model_of(path, graph, ExportForm::Bare))
+            .map(|graph| model_of(path, graph, (ExportForm::Bare, dialect)))
             .collect::<Result<Vec<ModelProto>, _>>()?;
-        let merge = Merge { path, free: self, corners: sizes, storage: ExternalData::beside(path) };
-        Ok(merge.models(models, graphs)?.encode_to_vec())
+        let storage = ExternalData::beside(path);
+        let merge = Merge { path, free: self, corners: sizes, storage, dialect };
+        Ok(OnnxFile::new(path, merge.models(models, graphs)?))
     }
 }
 
@@ -109,6 +115,7 @@ struct Merge<'a> {
     free: &'a Free,
     corners: Vec<Vec<usize>>,
     storage: ExternalData,
+    dialect: Dialect,
 }
 
 impl Merge<'_> {
@@ -244,6 +251,7 @@ impl Merge<'_> {
                 format!("{} parameters and {}", graphs[0].states().len(), other.states().len());
             return Err(self.refused("parameters", &found));
         }
+        let packed = packings(&graphs[0], self.dialect);
         for (at, state) in graphs[0].states().iter().enumerate() {
             sizes.reserve(&state.name);
             let ty = graphs[0].ty(state.value);
@@ -252,7 +260,7 @@ impl Merge<'_> {
                 graph.ty(other.value) == ty && other.init == state.init
             };
             if graphs.iter().all(is_same) {
-                let proto = initializer(&graphs[0], state);
+                let proto = initializer(&graphs[0], state, &packed);
                 initializers.push(proto.map_err(|reason| self.refused(&state.name, &reason.0))?);
                 continue;
             }

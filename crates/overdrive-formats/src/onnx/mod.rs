@@ -18,6 +18,7 @@ mod importer;
 mod item;
 mod lacking;
 mod model;
+mod onnx_file;
 mod ops;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
 #[rustfmt::skip]
@@ -27,8 +28,9 @@ mod tensor;
 mod types;
 mod walk;
 
-pub use export::{encode, write};
+pub use export::{Dialect, encode, made, write};
 pub use fold::Folding;
 pub use free::Free;
 pub use model::{Binding, Model};
+pub use onnx_file::{OnnxFile, WeightPlace};
 pub use types::element_code;

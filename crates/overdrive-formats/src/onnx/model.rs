@@ -3,7 +3,7 @@
 use super::fold::Folding;
 use super::item::{Item, ItemValue, Sources};
 use super::lacking::{Functions, lacking};
-use super::proto::{GraphProto, ModelProto, ValueInfoProto};
+use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 use super::tensor::ExternalData;
 use super::types::{given_names, tensor_type};
 use super::walk::{Env, Frame, Walk, domain};
@@ -71,6 +71,43 @@ impl Model {
                 Err(error.remedy("convert the model with onnx.version_converter"))
             }
         }
+    }
+
+    /// Copies the file to another place, and the files beside it that hold its tensors.
+    ///
+    /// # Errors
+    /// When such a file is absent or not in the model's folder, or the system refuses.
+    pub fn copy(&self, to: &Path) -> Result<(), FormatError> {
+        let copied = |from: &Path, to: &Path| {
+            let folder = to.parent().unwrap_or(Path::new(""));
+            std::fs::create_dir_all(folder).map_err(FormatError::io(folder, "create"))?;
+            std::fs::copy(from, to).map(drop).map_err(FormatError::io(to, "write"))
+        };
+        copied(&self.path, to)?;
+        let storage = ExternalData::beside(&self.path);
+        for location in self.locations() {
+            let from = storage.located(location, "external data")?;
+            copied(&from, &to.with_file_name("").join(location))?;
+        }
+        Ok(())
+    }
+
+    /// The files beside it that hold its tensors.
+    fn locations(&self) -> BTreeSet<&str> {
+        let mut graphs: Vec<&GraphProto> = self.proto.graph.iter().collect();
+        let of_functions = self.proto.functions.iter().flat_map(|function| &function.node);
+        let mut nodes: Vec<&NodeProto> = of_functions.collect();
+        let mut tensors: Vec<&TensorProto> = Vec::new();
+        while let Some(graph) = graphs.pop() {
+            tensors.extend(&graph.initializer);
+            nodes.extend(&graph.node);
+            for attribute in nodes.drain(..).flat_map(|node| &node.attribute) {
+                tensors.extend(attribute.t.iter().chain(&attribute.tensors));
+                graphs.extend(attribute.g.iter().chain(&attribute.graphs));
+            }
+        }
+        let entries = tensors.into_iter().flat_map(|tensor| &tensor.external_data);
+        entries.filter(|entry| entry.key() == "location").map(|entry| entry.value()).collect()
     }
 
     /// The file.

@@ -120,6 +120,13 @@ impl ExternalData {
         if let Some(bytes) = self.files.borrow().get(location) {
             return Ok(bytes.clone());
         }
+        let bytes = file::bytes(&self.located(location, place)?)?;
+        self.files.borrow_mut().insert(location.to_owned(), bytes.clone());
+        Ok(bytes)
+    }
+
+    /// The path of a file in the model's folder; errors call whoever names it `place`.
+    pub(super) fn located(&self, location: &str, place: &str) -> Result<PathBuf, FormatError> {
         let outside = || {
             let error = FormatError::damaged(
                 &self.path,
@@ -142,12 +149,15 @@ impl ExternalData {
         };
         let target = folder.join(relative);
         let real = |path: &Path| path.canonicalize().map_err(FormatError::io(path, "open"));
-        if !real(&target)?.starts_with(real(&folder)?) {
+        let found = target.canonicalize().map_err(|error| {
+            let found = format!("`{location}`, which cannot be opened: {error}");
+            FormatError::damaged(&self.path, place, "a file in the model's folder", found)
+                .remedy("fetch this file too, and keep it beside the model")
+        })?;
+        if !found.starts_with(real(&folder)?) {
             return Err(outside());
         }
-        let bytes = file::bytes(&target)?;
-        self.files.borrow_mut().insert(location.to_owned(), bytes.clone());
-        Ok(bytes)
+        Ok(target)
     }
 }
 

@@ -9,7 +9,8 @@ use overdrive_bench::failure::Failure;
 use overdrive_bench::measurement::Overhead;
 use overdrive_bench::oracle::Oracle;
 use overdrive_bench::subject::{Reading, Subject};
-use overdrive_formats::{Tensors, onnx, safetensors};
+use overdrive_formats::onnx::{self, Dialect};
+use overdrive_formats::{Tensors, safetensors};
 use overdrive_ir::{DType, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -179,7 +180,8 @@ impl Given {
         let folder = Rc::new(peer.subfolder()?);
         let (kind, weights) = if peer.reads_onnx() {
             let file = folder.path().join("model.onnx");
-            onnx::write(&file, graph).map_err(|e| Failure::unsupported(e.to_string()))?;
+            onnx::write(&file, graph, Dialect::Standard)
+                .map_err(|e| Failure::unsupported(e.to_string()))?;
             ("model", file)
         } else {
             let state = |s: &overdrive_ir::StateDecl| {

@@ -3,18 +3,15 @@
 //!
 //! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads;
 //! `overdrive` says it in ours, of every format. A layer that the folder holds as `[in, out]`
-//! (GPT-2's) has its codes in that order too. Folders of GPTQ and AWQ need no words of ours: their
+//! (GPT-2's) has its codes in that order too. Folders of other layouts need no words of ours: their
 //! tensors say it all. Invariant: both say the same, or the folder is refused.
 
 use super::error::PretrainedError;
 use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
-use overdrive_formats::int4::{Int4Config, Int4Form};
 use overdrive_formats::{FormatError, Tensors};
 use overdrive_ir::ops::quantized_linear::Activations;
-use overdrive_ir::{
-    BlockFormat, DType, Granularity, Graph, GraphError, StateDecl, Tensor, TensorType,
-};
+use overdrive_ir::{BlockFormat, Graph, GraphError, StateDecl, Tensor, TensorType};
 use overdrive_passes::{KAxis, Quantized, Rounding, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -63,19 +60,19 @@ impl Coding {
         Ok(Some(coding))
     }
 
-    /// The coding of a folder of GPTQ or AWQ, whose layers of these names have these forms.
-    pub(super) fn of_int4(
+    /// The coding of a folder in the layout of `method`, whose layers of these names have these
+    /// formats.
+    pub(super) fn of_others(
         config: &Config,
-        found: &Int4Config,
-        forms: &BTreeMap<String, Int4Form>,
+        method: &str,
+        formats: &BTreeMap<String, BlockFormat>,
     ) -> Result<Self, FormatError> {
-        let scheme = |form: &Int4Form| {
-            let symmetric = BlockFormat::plain(DType::I4, Granularity::Group(form.group));
-            let weights = if form.symmetric { symmetric } else { symmetric.asymmetric() };
-            Scheme { weights, activations: Activations::Float, rounding: Rounding::Nearest }
+        let scheme = |weights: &BlockFormat| Scheme {
+            weights: *weights,
+            activations: Activations::Float,
+            rounding: Rounding::Nearest,
         };
-        let layers = forms.iter().map(|(name, form)| (name.clone(), scheme(form))).collect();
-        let method = found.format.name();
+        let layers = formats.iter().map(|(name, format)| (name.clone(), scheme(format))).collect();
         let found = Self { mode: method.to_owned(), layers, recipe: Value::Null };
         if config.has(FIELD)
             && let Some(own) = Self::read(config)?

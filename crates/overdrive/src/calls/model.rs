@@ -6,7 +6,8 @@ use crate::bench::profile::{OperatorTable, Profile};
 use crate::bench::session_calls::CallTarget;
 use crate::cpu::CpuBackend;
 use crate::cuda::CudaBackend;
-use crate::formats::{ModelConfig, ModelFolder, Tensors, onnx};
+use crate::formats::onnx::{self, Dialect};
+use crate::formats::{ModelConfig, ModelFolder, Tensors};
 use crate::ir::{Backend, Graph, Init, Mode, State, Tensor, Tuning};
 use crate::passes::{Indices, MODES, QuantizationMode};
 use crate::studies::pretrained::Pretrained;
@@ -188,12 +189,13 @@ impl Model {
         set.parts(&self.template.graph, 0).map_err(failed)
     }
 
-    /// `overdrive export --onnx`: the model in its sizes, for other engines.
+    /// `overdrive export --onnx`: the model in its sizes, for other engines. Weights of int4 in
+    /// blocks are a MatMulNBits of ONNX Runtime.
     ///
     /// # Errors
     /// When an op has no like in ONNX, or the file cannot be written.
     pub fn export_onnx(&self, file: &Path) -> Result<(), Failure> {
-        onnx::write(file, &self.workload()?.graph).map_err(failed)
+        onnx::write(file, &self.workload()?.graph, Dialect::Microsoft).map_err(failed)
     }
 
     /// Writes a folder that every command takes.

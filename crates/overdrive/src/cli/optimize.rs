@@ -59,6 +59,11 @@ pub(crate) struct Optimize {
     /// Folder of the model and of its evidence: model/, decision.json, report.md
     #[arg(short, long, value_name = "DIR", required_unless_present = "replay")]
     pub out: Option<PathBuf>,
+    /// Formats in which the model is written too, beside our folder: `onnx`, `triton`, and of a
+    /// model in Hugging Face's format `gptq`, `awq` or `modelopt`. Each is read again first, and
+    /// must give the outputs that were judged
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
+    pub export: Vec<FormatName>,
     /// Continues an interrupted search: figures in decision.json in the folder of -o are not
     /// measured again
     #[arg(long)]
@@ -101,6 +106,23 @@ impl From<TargetName> for optimize::Target {
             TargetName::Size => Self::Size,
         }
     }
+}
+
+/// Formats of other programs by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub(crate) enum FormatName {
+    Onnx,
+    Triton,
+    Gptq,
+    Awq,
+    Modelopt,
+}
+
+impl FormatName {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Onnx, Self::Triton, Self::Gptq, Self::Awq, Self::Modelopt];
 }
 
 /// Efforts by name.

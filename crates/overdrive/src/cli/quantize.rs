@@ -3,7 +3,6 @@
 use super::shared::{Machine, Replacing};
 use super::values::{named_size, tolerance};
 use clap::{Args, ValueEnum};
-use overdrive::formats::int4::Int4Format;
 use overdrive::studies::quantization::Metric;
 use std::path::PathBuf;
 
@@ -76,8 +75,8 @@ pub(crate) struct Quantize {
     /// embedding's weights, a copy of them is quantized
     #[arg(long)]
     pub head: bool,
-    /// Layout of int4 codes of a model in Hugging Face's format, for other programs: `gptq` or
-    /// `awq` [default: compressed-tensors, for every mode]
+    /// Layout of codes for other programs, of a model in Hugging Face's format: `gptq` or `awq` of
+    /// int4, `modelopt` of nvfp4 [default: compressed-tensors, which has every mode]
     #[arg(long, value_name = "FORMAT", conflicts_with_all = ["search", "sensitivity"])]
     pub export: Option<ExportName>,
     /// Batches that calibrate; for inputs without labels, as many judge
@@ -108,15 +107,7 @@ pub(crate) struct Quantize {
 pub(crate) enum ExportName {
     Gptq,
     Awq,
-}
-
-impl From<ExportName> for Int4Format {
-    fn from(name: ExportName) -> Self {
-        match name {
-            ExportName::Gptq => Self::Gptq,
-            ExportName::Awq => Self::Awq,
-        }
-    }
+    Modelopt,
 }
 
 /// Measures of quality by name.

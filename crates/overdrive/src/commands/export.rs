@@ -6,7 +6,9 @@ use crate::freeing::Freed;
 use crate::model::{self, Model};
 use crate::terminal::{note, say};
 use overdrive::bench::exit::Exit;
-use overdrive::files::{self, Place, PlaceRequest};
+use overdrive::files::{Place, PlaceRequest};
+use overdrive::formats::onnx::{Dialect, WeightPlace};
+use overdrive::formats::triton::ServedModel;
 use overdrive::formats::{self, onnx, stablehlo, triton};
 use overdrive::ir::{Dim, Graph, Port, Shape, Tensor, TensorType};
 use overdrive::studies::Workload;
@@ -29,6 +31,7 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     let triton =
         arguments.triton.as_deref().map(repository).transpose().map_err(Failure::bad_input)?;
     let model = model::load(&arguments.model)?;
+    let dialect = if arguments.standard_ops { Dialect::Standard } else { Dialect::Microsoft };
     let sizes: BTreeMap<String, usize> = arguments.shapes.iter().cloned().collect();
     let graph = || -> Result<Graph, Failure> {
         match &arguments.inputs {
@@ -38,20 +41,22 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     };
     if let Some(place) = onnx {
         let file = place.path().to_owned();
-        let (bytes, said) = match &arguments.inputs {
+        let (made, said) = match &arguments.inputs {
             Some(_) => (
-                onnx::encode(&file, &graph()?).map_err(Failure::bad_input)?,
+                onnx::made(&file, &graph()?, dialect).map_err(Failure::bad_input)?,
                 "sizes of the inputs".into(),
             ),
             None => {
-                let freed = freed(&model, &file, &sizes)?;
+                let freed = freed((&model, dialect), &file, &sizes)?;
                 freed.note();
                 let said = freed.said();
-                (freed.bytes, said)
+                (freed.file, said)
             }
         };
+        let weights =
+            if arguments.external_data { WeightPlace::Beside } else { WeightPlace::Within };
         let _whole = stop.heed();
-        place.fill_with(&bytes).map_err(Failure::bad_input)?;
+        place.fill(|file| made.write(file, weights)).map_err(Failure::bad_input)?;
         say!("{} as ONNX, {said}: {}", model.name()?, file.display())?;
     }
     if let Some(place) = stablehlo {
@@ -66,7 +71,7 @@ pub(crate) fn export(arguments: &Export, stop: &Stop) -> Result<Exit, Failure> {
     }
     if let Some(place) = triton {
         let (served, folder) =
-            (served(&model, &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
+            (served((&model, dialect), &sizes, &model.bind(&sizes)?)?, place.path().to_owned());
         let _whole = stop.heed();
         place.fill(|folder| triton::write(folder, &served)).map_err(Failure::bad_input)?;
         let batch = served
@@ -87,14 +92,18 @@ fn request<'a>(
 }
 
 /// The file in which all dimensions without a size are free, as far as they can be.
-fn freed(model: &Model, path: &Path, sizes: &BTreeMap<String, usize>) -> Result<Freed, Failure> {
+fn freed(
+    (model, dialect): (&Model, Dialect),
+    path: &Path,
+    sizes: &BTreeMap<String, usize>,
+) -> Result<Freed, Failure> {
     let dimensions = model.dimensions()?;
-    model.built(|build| Freed::encode(path, &dimensions, sizes, build))?
+    model.built(|build| Freed::encode(path, &dimensions, sizes, (build, dialect)))?
 }
 
 /// The model for a server: a file for any batch, where the model has a dimension for it.
-fn served(
-    model: &Model,
+pub(super) fn served(
+    (model, dialect): (&Model, Dialect),
     sizes: &BTreeMap<String, usize>,
     workload: &Workload,
 ) -> Result<triton::Served, Failure> {
@@ -103,7 +112,7 @@ fn served(
     let path = Path::new(&name);
     let warm_up =
         graph.inputs().iter().map(|port| port.name.clone()).zip(workload.inputs(1)).collect();
-    let fixed = |file: Vec<u8>| triton::Served {
+    let fixed = |file: ServedModel| triton::Served {
         name: name.clone(),
         model: file,
         inputs: ports(graph, graph.inputs()),
@@ -113,7 +122,7 @@ fn served(
     };
     let Some(batch) = model.batch_dimension()? else {
         note!("note: no dimension of the model is its batch, so the server does not batch");
-        return Ok(fixed(file_of(model, path, graph)?));
+        return Ok(fixed(file_of((model, dialect), path, graph)?));
     };
     let most = first_size(graph);
     // The size of the batch is the largest that the server collects: in the file it is free.
@@ -122,13 +131,13 @@ fn served(
         .filter(|(name, _)| **name != batch)
         .map(|(name, &size)| (name.clone(), size))
         .collect();
-    let freed = freed(model, path, &sizes)?;
+    let freed = freed((model, dialect), path, &sizes)?;
     freed.note();
     let first =
         |(_, ty): &(String, TensorType)| ty.shape.0.first() == Some(&Dim::from(batch.as_str()));
     if !freed.inputs.iter().chain(&freed.outputs).all(first) {
         note!("note: not every output has a row for each sample, so the server does not batch");
-        return Ok(fixed(file_of(model, path, graph)?));
+        return Ok(fixed(file_of((model, dialect), path, graph)?));
     }
     let sample = |ty: &TensorType| TensorType::new(ty.dtype, Shape(ty.shape.0[1..].to_vec()));
     let of = |ports: &[(String, TensorType)]| -> Vec<(String, TensorType)> {
@@ -140,9 +149,9 @@ fn served(
         let tensor = Tensor::from_bytes(sample(tensor.ty()), tensor.bytes());
         (port.name.clone(), tensor.expect("one row has the bytes of a sample"))
     });
-    let bytes = match model.file() {
-        Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input)?,
-        None => freed.bytes,
+    let file = match model.file() {
+        Some(file) => ServedModel::Copied(file.to_owned()),
+        None => ServedModel::Made(freed.file),
     };
     Ok(triton::Served {
         inputs: of(&freed.inputs),
@@ -150,15 +159,22 @@ fn served(
         max_batch: Some(most),
         warm_up: warm_up.collect(),
         name,
-        model: bytes,
+        model: file,
     })
 }
 
-/// The bytes of the user's own file, or of ours for a fixed batch.
-fn file_of(model: &Model, path: &Path, graph: &Graph) -> Result<Vec<u8>, Failure> {
+/// The user's own file, or ours for a fixed batch.
+fn file_of(
+    (model, dialect): (&Model, Dialect),
+    path: &Path,
+    graph: &Graph,
+) -> Result<ServedModel, Failure> {
     match model.file() {
-        Some(file) => files::read(file, files::UNBOUNDED).map_err(Failure::bad_input),
-        None => onnx::encode(path, graph).map_err(Failure::bad_input),
+        Some(file) => Ok(ServedModel::Copied(file.to_owned())),
+        None => {
+            let made = onnx::made(path, graph, dialect).map_err(Failure::bad_input)?;
+            Ok(ServedModel::Made(made))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod advice;
 mod answers;
 mod bounds;
 mod evidence;
+mod exported;
 mod ladder;
 mod losses;
 mod machine;
@@ -48,7 +49,7 @@ use std::path::Path;
 use std::time::Duration;
 use step::DecodingStep;
 use underway::Underway;
-use written::{MODEL, PAGES, Places, described, write};
+use written::{MODEL, PAGES, Places, described};
 
 /// Samples of a call, or sequences of a step, whose throughput counts.
 const MANY: u32 = 32;
@@ -74,6 +75,7 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         seed: arguments.machine.seed,
     };
     let subject = named.subject()?;
+    places.exports.check(&subject)?;
     let samples = named.samples(arguments.metric, (backend, &subject))?;
     let asked = asked(arguments, &subject, &samples, target)?;
     let sequences = if target == Target::Throughput { MANY as usize } else { 1 };
@@ -118,14 +120,16 @@ pub(crate) fn optimize(arguments: &Optimize, stop: &Stop) -> Result<Exit, Failur
         evidence.bounds = Bounds::of((timed, own), &reference, &clock, (seed, stop));
     }
     let decision = searched(&mut machine, &mut evidence, &places.evidence, range)?;
+    let mut unwritten = Vec::new();
     if decision.outcome == Outcome::Taken {
         let form = decision.form.as_ref().expect("what is taken has a form");
-        places.model.fill(|path| write((&mut machine, form), path))?;
+        unwritten = written::fill((places.model, places.exports), (&mut machine, form))?;
         evidence.artefact = Some(evidence::folder(&out.join(MODEL))?);
     }
     drop(machine);
     underway.finish();
-    finish((&mut evidence, &decision), &places.evidence, out)
+    let exit = finish((&mut evidence, &decision), &places.evidence, out)?;
+    written::check_all(&unwritten).map(|()| exit)
 }
 
 /// Takes over the measurements of an earlier search of the same subject.

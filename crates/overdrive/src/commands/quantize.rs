@@ -9,8 +9,8 @@ mod chosen;
 mod file;
 mod gguf;
 mod in_mode;
-mod int4;
 mod judged;
+mod layout;
 mod loss;
 mod mixed;
 mod peers;
@@ -31,14 +31,15 @@ use crate::progress;
 use crate::terminal::{note, say, tell};
 pub(super) use chosen::{Chosen, compared};
 use chosen::{harness, rules};
+pub(super) use file::check_near;
 pub(super) use in_mode::{in_mode, recipe};
 pub(super) use judged::{Asked, Judging, More, Samples};
+pub(super) use layout::Layout;
 use loss::beyond;
 use overdrive::bench::clock::SystemClock;
 use overdrive::bench::exit::Exit;
 use overdrive::files::{Place, PlaceRequest};
 use overdrive::formats::gguf::GgufType;
-use overdrive::formats::int4::Int4Format;
 use overdrive::formats::{ModelFolder, huggingface};
 use overdrive::ir::{Backend, Granularity, Graph, Tensor};
 use overdrive::passes::{MODES, Quantization, QuantizationMode, bind};
@@ -65,7 +66,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let place = out.map(|path| place_of(arguments, path)).transpose()?;
     let head = if arguments.head { Head::Quantized } else { Head::Float };
     let subject = Subject::load(&arguments.model, &arguments.shapes, head)?;
-    let export = int4::asked(arguments, &modes, &subject)?;
+    let layout = layout::asked(arguments, &modes, &subject)?;
     let template = &subject.template;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();
@@ -85,8 +86,8 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
         let recipe = recipe(&subject, (arguments.steps, arguments.machine.seed));
         in_mode((backend, &subject), &samples, (mode, quantization), &recipe, &to_the_end)?
     };
-    let chosen = match export {
-        Some(format) => int4::exported(format, &subject, chosen)?,
+    let chosen = match layout {
+        Some(layout) => layout.held(&subject, chosen)?,
         None => chosen,
     };
     let place = place.expect("clap asks for it where something is written");
@@ -153,8 +154,8 @@ fn finish(
     let _whole = stop.heed();
     let output = place.path().to_owned();
     let outputs = [&float[..], &found[..]];
-    let export = arguments.export.map(Int4Format::from);
-    let written = Written { backend, subject, samples, chosen, outputs, export };
+    let layout = arguments.export.map(Layout::from);
+    let written = Written { backend, subject, samples, chosen, outputs, layout };
     let written = match file::is_file(&output) {
         true => (place.fill(|path| written.file(&output, path))?, "the file"),
         false => (place.fill(|path| written.folder(path))?, "files of the folder"),

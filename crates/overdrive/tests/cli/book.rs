@@ -34,7 +34,8 @@ fn prepared() -> Folder {
     let free = onnx::Free::new([("batch", None)]);
     let graphs: Vec<_> =
         free.corners().iter().map(|sizes| digits.graph_of(sizes).unwrap()).collect();
-    fs::write(&path, free.encode(&path, &graphs).unwrap()).unwrap();
+    let file = free.made(&path, &graphs, onnx::Dialect::Standard).unwrap();
+    file.write(&path, onnx::WeightPlace::Within).unwrap();
     folder.tensors("inputs.npz", &[("x", Tensor::from_f32([8, 64], &[0.5; 512]))]);
     folder.tensors(
         "tokens.npz",

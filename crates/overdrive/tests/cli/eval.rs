@@ -143,7 +143,8 @@ fn an_output_that_cannot_be_written_is_bad_input() {
 fn onnx(folder: &Folder, build: impl FnOnce(&Builder)) {
     let b = Builder::new("model");
     build(&b);
-    formats::onnx::write(&folder.path("model.onnx"), &b.finish().unwrap()).unwrap();
+    let (path, graph) = (folder.path("model.onnx"), b.finish().unwrap());
+    formats::onnx::write(&path, &graph, formats::onnx::Dialect::Standard).unwrap();
 }
 
 #[test]

@@ -56,6 +56,32 @@ fn an_exported_model_is_free_in_every_dimension_without_a_size() {
 }
 
 #[test]
+fn weights_stand_beside_a_file_where_that_is_asked_for() {
+    let folder = Folder::new();
+    let line = "export digits-mlp --onnx apart.onnx --external-data";
+    folder.line(line).ends(0, &["any batch"]);
+    assert_eq!(folder.files(), ["apart.onnx", "apart.onnx.data"]);
+    let bytes = |name| fs::metadata(folder.path(name)).unwrap().len();
+    assert!(bytes("apart.onnx") < 10_000 && bytes("apart.onnx.data") > 60_000);
+    assert_alike(&folder, ["digits-mlp", "apart.onnx"], &[("x", normals(&[5, 64], 3))]);
+    // A server gets both, and data of another file stay.
+    folder
+        .line("export apart.onnx --triton served --shape batch=4")
+        .ends(0, &["batches of up to 4"]);
+    let served = folder.path("served/digits-mlp/1/model.onnx");
+    assert_alike(&folder, ["digits-mlp", served.to_str().unwrap()], &[("x", normals(&[3, 64], 3))]);
+    fs::remove_file(folder.path("apart.onnx")).unwrap();
+    folder.line(line).ends(2, &["apart.onnx.data", "exists", "--force"]);
+    assert!(!folder.path("apart.onnx").exists());
+    folder.line(&format!("{line} --force")).ends(0, &[]);
+    fs::remove_file(folder.path("apart.onnx.data")).unwrap();
+    folder.tensors("x.npz", &[("x", normals(&[2, 64], 3))]);
+    folder
+        .line("eval apart.onnx --device cpu --inputs x.npz")
+        .ends(2, &["apart.onnx.data", "keep it beside the model"]);
+}
+
+#[test]
 fn published_models_are_free_in_batch_and_tokens() {
     for name in ["llama", "bert"] {
         let folder = Folder::new();

@@ -53,6 +53,54 @@ fn the_smallest_form_is_written_with_its_evidence_and_repeats() {
 }
 
 #[test]
+fn the_form_is_written_for_other_programs_too() {
+    let folder = Folder::new();
+    let asked = "--data digits --target size --effort quick --max-loss 20 --export onnx,triton";
+    let words = ["PASS", "the same model for others: `out/model.onnx`", "`out/triton`"];
+    optimize(&folder, &format!("{asked} -o out")).ends(0, &words);
+    folder.tensors("x.npz", &[("x", x(3))]);
+    folder.line("eval out/model --device cpu --inputs x.npz -o y.npz").ends(0, &["f32[3, 10]"]);
+    for file in ["out/model.onnx", "out/triton/digits-mlp/1/model.onnx"] {
+        let near = "--expect y.npz --rtol 1e-3 --atol 1e-3";
+        folder
+            .line(&format!("eval {file} --device cpu --inputs x.npz {near}"))
+            .ends(0, &["agrees"]);
+    }
+    folder
+        .line("optimize --replay out/decision.json --device cpu --threads 1 --export onnx -o again")
+        .ends(0, &["the same bytes", "`again/model.onnx`"]);
+    let [first, second] =
+        ["out", "again"].map(|name| fs::read(folder.path(&format!("{name}/model.onnx"))).unwrap());
+    assert!(first == second);
+    // Said before the search.
+    optimize(&folder, "--data digits --export gptq -o none")
+        .ends(2, &["--export gptq: expected a model in Hugging Face's format"]);
+    assert!(!folder.path("none/decision.json").exists());
+}
+
+/// A format that does not hold the form that was taken names those that do.
+#[test]
+fn a_form_that_a_format_does_not_hold_is_told() {
+    let folder = Folder::new();
+    let text = "the hand and the tin in a thin band; another hand than the other. ".repeat(300);
+    fs::write(folder.path("words.txt"), text).unwrap();
+    let model = fixture("llama").display().to_string();
+    let of = |arguments: &str| {
+        let line = format!("--device cpu --threads 1 --target size --effort quick {arguments}");
+        let words = ["optimize", &model].into_iter().chain(line.split_whitespace());
+        folder.overdrive(&words.collect::<Vec<_>>())
+    };
+    let asked = "--data words.txt --batches 2 --max-loss 90 --confidence 0.9";
+    let said = of(&format!("{asked} --export awq,onnx -o out"));
+    let form = decision(&folder, "out")["decision"]["form"]["name"].clone();
+    assert!(
+        folder.path("out/model/config.json").is_file() && folder.path("out/model.onnx").is_file()
+    );
+    let found = format!("found `{}", form.as_str().unwrap());
+    said.ends(3, &["--export awq: expected", &found, "--export onnx or triton"]);
+}
+
+#[test]
 fn a_decision_follows_its_timings() {
     let folder = Folder::new();
     let asked = "--data digits --effort quick --max-loss 20 --confidence 0.9 -o out";

@@ -1,11 +1,15 @@
 //! `Writer`: appends ONNX nodes, every value under a fresh name.
 
+use super::n_bits::Packings;
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::onnx::types::theirs;
 use bytes::Bytes;
 use overdrive_ir::{DType, Shape, Tensor};
 use std::collections::{HashMap, HashSet};
+
+/// Domain of the ops that ONNX Runtime adds.
+pub(super) const MICROSOFT: &str = "com.microsoft";
 
 /// Why ONNX cannot say something.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(in crate::onnx) struct Writer {
     /// By the name of the numbers of a parameter, the name and type of its codes, which are
     /// integers in the file.
     pub(in crate::onnx) steps: HashMap<String, (String, DType)>,
+    /// The states that the file holds packed.
+    pub(in crate::onnx) packed: Packings,
     taken: HashSet<String>,
     values: usize,
     scope: String,
@@ -99,6 +105,19 @@ impl Writer {
         attributes: Vec<AttributeProto>,
     ) -> String {
         self.many(op, inputs, attributes, 1).remove(0)
+    }
+
+    /// A node of com.microsoft with one result.
+    pub(in crate::onnx) fn one_of_microsoft(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        attributes: Vec<AttributeProto>,
+    ) -> String {
+        let output = self.fresh();
+        let inputs = inputs.iter().map(|&s| s.to_owned()).collect();
+        self.push(MICROSOFT, op, (inputs, vec![output.clone()]), attributes);
+        output
     }
 
     /// A call of a local function.

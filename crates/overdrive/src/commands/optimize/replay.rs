@@ -5,7 +5,7 @@ use super::machine::OwnMachine;
 use super::told;
 use super::underway::Underway;
 use super::verdict::verdict;
-use super::written::{MODEL, Places, described, write};
+use super::written::{MODEL, Places, check_all, described, fill};
 use crate::cli::Optimize;
 use crate::devices;
 use crate::failure::Failure;
@@ -57,6 +57,7 @@ fn again(
     let backend = opened.backend.as_ref();
     let named = about.named();
     let subject = named.subject()?;
+    places.exports.check(&subject)?;
     let samples = named.samples(Some(stored.asked.metric.into()), (backend, &subject))?;
     let now = About::of(&named, (&subject, &samples), described(&opened, arguments.machine.isa))?;
     about.check(&now, false).map_err(|reason| {
@@ -71,13 +72,14 @@ fn again(
         Duration::ZERO,
     )?;
     let form = decision.form.as_ref().expect("what is taken has a form");
-    places.model.fill(|path| write((&mut machine, form), path))?;
+    let unwritten = fill((places.model, places.exports), (&mut machine, form))?;
     drop(machine);
     underway.finish();
     let digest = evidence::folder(&out.join(MODEL))?;
     let text = stored.to_json()?;
     places.evidence.put(evidence::NAME, text.as_bytes()).map_err(Failure::harness)?;
     places.evidence.finish().map_err(Failure::harness)?;
+    check_all(&unwritten)?;
     match &stored.artefact {
         Some(before) if *before == digest => {
             say!("the same bytes as the chosen model: `{}/{MODEL}`", out.display())?;

@@ -1,6 +1,7 @@
 //! The folder of a decision: its places, and the model that is written into it.
 
 use super::evidence::{Hardware, NAME};
+use super::exported::Exports;
 use super::machine::OwnMachine;
 use crate::cli::{Isa, Optimize};
 use crate::commands::quantize::{Written, compared};
@@ -28,11 +29,12 @@ const EVIDENCE: Contents = Contents {
     is_ours: |folder| folder.join(NAME).is_file(),
 };
 
-/// Writes the form; what was read back gave the outputs that were judged.
-pub(super) fn write(
+/// Writes the form to its places; what was read back gave the outputs that were judged. Gives the
+/// reasons for other formats that were not written.
+pub(super) fn fill(
+    (model, exports): (Place, Exports),
     (machine, form): (&mut OwnMachine<'_>, &Form),
-    path: &Path,
-) -> Result<u64, Failure> {
+) -> Result<Vec<String>, Failure> {
     let (backend, subject, samples) = (machine.backend, machine.subject, machine.samples);
     machine.underway.leaves();
     machine.tell("writing", &form.said());
@@ -42,13 +44,24 @@ pub(super) fn write(
     let graph = graph.map_err(Failure::harness)?;
     let found = compared(backend, ("taken", &graph), &samples.compared)?;
     let outputs = [&float[..], &found[..]];
-    Written { backend, subject, samples, chosen, outputs, export: None }.folder(path)
+    let written = Written { backend, subject, samples, chosen, outputs, layout: None };
+    model.fill(|path| written.folder(path))?;
+    exports.fill(&written, form)
+}
+
+/// Errs where a format was asked for and not written.
+pub(super) fn check_all(unwritten: &[String]) -> Result<(), Failure> {
+    match unwritten {
+        [] => Ok(()),
+        reasons => Err(Failure::harness(reasons.join("; "))),
+    }
 }
 
 /// Places of the evidence and of the model.
 pub(super) struct Places {
     pub(super) evidence: Place,
     pub(super) model: Place,
+    pub(super) exports: Exports,
 }
 
 impl Places {
@@ -68,7 +81,8 @@ impl Places {
         };
         let model: PathBuf = out.join(MODEL);
         let model = Place::folder(request(&model), contents).map_err(Failure::bad_input)?;
-        Ok(Self { evidence, model })
+        let exports = Exports::claim(arguments, out, (existing, &inputs))?;
+        Ok(Self { evidence, model, exports })
     }
 }
 

@@ -9,6 +9,7 @@ use overdrive::passes::{Quantization, Quantized};
 use overdrive::studies::quantization::outputs_told;
 
 /// A mode, or a mix of modes, with the model that it made.
+#[derive(Clone)]
 pub(in crate::commands) struct Chosen {
     pub(in crate::commands) name: String,
     pub(in crate::commands) quantization: Quantization,

@@ -9,7 +9,7 @@ use super::subject::Subject;
 use crate::failure::Failure;
 use crate::freeing::Freed;
 use crate::model::{self, Model};
-use overdrive::formats::onnx::{self, Binding};
+use overdrive::formats::onnx::{self, Binding, Dialect};
 use overdrive::ir::ops::quantized_linear::Activations;
 use overdrive::ir::{Backend, Graph, Tensor};
 use overdrive::passes::{QuantizedLayer, Scheme, declare};
@@ -20,6 +20,9 @@ use std::path::Path;
 
 /// Name of the file in a folder that holds the model in our format too.
 pub(super) const NAME: &str = "model.onnx";
+
+/// `export --standard-ops` makes a file without ops of ONNX Runtime.
+const DIALECT: Dialect = Dialect::Microsoft;
 
 /// Largest error of the file's outputs against ours, relative to their size. Both multiply the same
 /// codes, and add in another order. If activations are rounded at run time, that order may decide a
@@ -38,7 +41,8 @@ pub(super) fn encode(path: &Path, subject: &Subject, chosen: &Chosen) -> Result<
         let template = Template { graph: made.clone(), ..subject.template.clone() };
         let model = Model::Template(Box::new(template));
         let dimensions = model.dimensions()?;
-        return model.built(|build| Freed::encode(path, &dimensions, &BTreeMap::new(), build))?;
+        let given = BTreeMap::new();
+        return model.built(|build| Freed::encode(path, &dimensions, &given, (build, DIALECT)))?;
     };
     let schemes: BTreeMap<String, Scheme> = chosen
         .made
@@ -56,7 +60,8 @@ pub(super) fn encode(path: &Path, subject: &Subject, chosen: &Chosen) -> Result<
         false => coded(&float, made, &schemes),
     };
     subject.model.built(|build| {
-        Freed::encode(path, &dimensions, &BTreeMap::new(), &|sizes| at(sizes, build(sizes)?))
+        let build = |sizes: &BTreeMap<String, usize>| at(sizes, build(sizes)?);
+        Freed::encode(path, &dimensions, &BTreeMap::new(), (&build, DIALECT))
     })?
 }
 
@@ -116,6 +121,22 @@ pub(super) fn check(
             "the file that was written: expected outputs within {limit:.1e} of those that were \
              judged, found \
              {away:.1e}; nothing was kept; write a folder, which has the model bit for bit: -o DIR"
+        ))),
+    }
+}
+
+/// Errs unless these outputs are near to those that were judged, as a file's must be.
+pub(in crate::commands) fn check_near(
+    what: &str,
+    found: &[Vec<Tensor>],
+    judged: &[Vec<Tensor>],
+) -> Result<(), Failure> {
+    let away = distance(found, judged);
+    match away <= NEAR {
+        true => Ok(()),
+        false => Err(Failure::harness(format!(
+            "{what}: expected outputs within {NEAR:.1e} of those that were judged, found \
+             {away:.1e}; `quantize --export` judges the model with the scales of this format"
         ))),
     }
 }

@@ -2,11 +2,11 @@
 //! writes.
 
 use super::chosen::Chosen;
+use super::layout::Layout;
 use crate::failure::Failure;
 use crate::progress;
 use crate::terminal::{note, tell};
 use overdrive::bench::failure::Failure as Unable;
-use overdrive::formats::int4::Int4Format;
 use overdrive::ir::{Backend, Graph, Init, Tensor, TensorType};
 use overdrive::passes::{LayerKind, Preparation, Quantization, Quantized, layers};
 use overdrive::studies::Template;
@@ -112,14 +112,14 @@ pub(super) fn apply(
 pub(super) fn write(
     folder: &Path,
     model: &Pretrained,
-    (chosen, export): (&Chosen, Option<Int4Format>),
+    (chosen, layout): (&Chosen, Option<Layout>),
 ) -> Result<(), Failure> {
     let Chosen { name, quantization, made, .. } = chosen;
     let coding = Coding::of(name, made, json!({ "range": quantization.range }));
-    let written = match export {
-        Some(format) => model.write_int4(folder, &made.graph, (&coding, format)),
-        None => model.write_quantized(folder, &made.graph, &coding),
+    let graph = &made.graph;
+    let notes = match layout {
+        Some(layout) => layout.write(folder, (model, graph), &coding)?,
+        None => model.write_quantized(folder, graph, &coding).map_err(Failure::bad_input)?,
     };
-    let notes = written.map_err(Failure::bad_input)?;
     notes.iter().try_for_each(|note| tell!("note: {note}"))
 }

@@ -2,12 +2,13 @@
 
 use super::chosen::{Chosen, compared};
 use super::judged::Samples;
+use super::layout::Layout;
 use super::subject::Subject;
 use super::{file, published};
 use crate::failure::Failure;
 use crate::model::{self, Model};
 use crate::terminal::tell;
-use overdrive::formats::int4::Int4Format;
+use overdrive::formats::onnx::WeightPlace;
 use overdrive::formats::{ModelConfig, ModelFolder};
 use overdrive::ir::{Backend, Tensor};
 use overdrive::passes::bind;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The model to write.
+#[derive(Copy, Clone)]
 pub(in crate::commands) struct Written<'a> {
     pub(in crate::commands) backend: &'a dyn Backend,
     pub(in crate::commands) subject: &'a Subject,
@@ -25,15 +27,15 @@ pub(in crate::commands) struct Written<'a> {
     /// Outputs of the float model, and of the quantized one in memory.
     pub(in crate::commands) outputs: [&'a [Vec<Tensor>]; 2],
     /// The layout of a published model's codes, if it is not that of compressed-tensors.
-    pub(in crate::commands) export: Option<Int4Format>,
+    pub(in crate::commands) layout: Option<Layout>,
 }
 
 impl Written<'_> {
     /// Writes and checks the folder; gives the bytes of its files.
     pub(in crate::commands) fn folder(&self, folder: &Path) -> Result<u64, Failure> {
-        let Self { backend, subject, samples, chosen, outputs, export } = *self;
+        let Self { backend, subject, samples, chosen, outputs, layout } = *self;
         match &subject.model {
-            Model::Pretrained(model) => published::write(folder, model, (chosen, export))?,
+            Model::Pretrained(model) => published::write(folder, model, (chosen, layout))?,
             Model::Template(_) | Model::Onnx(_) => write(folder, &subject.template, chosen)?,
         }
         if let Model::Onnx(_) = &subject.model {
@@ -44,14 +46,15 @@ impl Written<'_> {
     }
 
     /// Writes and checks the file, which errors call `shown`; gives its bytes.
-    pub(super) fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
+    pub(in crate::commands) fn file(&self, shown: &Path, path: &Path) -> Result<u64, Failure> {
         let Self { backend, subject, samples, chosen, outputs, .. } = *self;
         let freed = file::encode(shown, subject, chosen)?;
         freed.note();
-        std::fs::write(path, &freed.bytes).map_err(Failure::harness)?;
+        let said = freed.said();
+        let bytes = freed.file.write(path, WeightPlace::Within).map_err(Failure::harness)?;
         file::check(backend, (path, subject, chosen), &samples.compared, outputs)?;
-        tell!("`{}` takes {}", shown.display(), freed.said())?;
-        Ok(freed.bytes.len() as u64)
+        tell!("`{}` takes {said}", shown.display())?;
+        Ok(bytes)
     }
 }
 
