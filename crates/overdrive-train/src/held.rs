@@ -81,33 +81,52 @@ fn optimized(state: &StateDecl) -> Option<&str> {
     state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.').map(|(_, name)| name)
 }
 
-/// The sharding of a value that lies as `at` says, with one more dimension divided among the ranks
-/// along `axis`: the first that they divide.
-fn divided(ty: &TensorType, at: Sharding, (axis, mesh): (&Axis, &Mesh)) -> Option<Sharding> {
+/// The first dimension that `at` leaves whole and that ranks along `axis` divide.
+fn free_dim(ty: &TensorType, at: &Sharding, (axis, mesh): (&Axis, &Mesh)) -> Option<usize> {
     let sizes = ty.sizes();
     let is_free =
         |dim: &usize| at.split[*dim].is_none() && sizes[*dim].is_multiple_of(mesh.size(axis));
-    let dim = (0..sizes.len()).find(is_free)?;
-    Some(at.and_split(dim, axis))
+    (0..sizes.len()).find(is_free)
+}
+
+/// The sharding of a state of the optimizer that lies as its parameter does. Scales of blocks have
+/// fewer dimensions, or fewer elements along them, and are whole where those are not divided.
+fn like_parameter(ty: &TensorType, parameter: &Sharding, mesh: &Mesh) -> Sharding {
+    let mut sharding = Sharding::whole(ty.rank());
+    for (dim, size) in ty.sizes().into_iter().enumerate() {
+        let axis = parameter.split.get(dim).cloned().flatten();
+        sharding.split[dim] = axis.filter(|axis| size.is_multiple_of(mesh.size(axis)));
+    }
+    sharding
 }
 
 /// Adds how the optimizer's states lie on ranks along an axis, and the gradients that they take.
-/// They lie along other axes as their parameters do.
+/// They lie along other axes as their parameters do. The states of a parameter are divided along
+/// one dimension, so that codes are where their scales are.
 pub(crate) fn optimizer(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
-    let of = |name: &str| whole.states().iter().find(|state| state.name == name);
-    for state in whole.states() {
-        let Some(parameter) = optimized(state).and_then(of) else { continue };
-        let ty = whole.ty(state.value);
-        let known = shardings.get(&state.value).or_else(|| shardings.get(&parameter.value));
-        let known = known.cloned().unwrap_or_else(|| Sharding::whole(ty.rank()));
-        if let Some(split) = divided(ty, known, along) {
-            shardings.insert(state.value, split);
+    for parameter in whole.states() {
+        let of = |state: &&StateDecl| optimized(state) == Some(parameter.name.as_str());
+        let mut known = vec![];
+        for state in whole.states().iter().filter(of) {
+            let ty = whole.ty(state.value);
+            let own = shardings.get(&state.value).cloned();
+            let of_parameter = shardings.get(&parameter.value);
+            let like = || Some(like_parameter(ty, of_parameter?, along.1));
+            let at = own.or_else(like).unwrap_or_else(|| Sharding::whole(ty.rank()));
+            known.push((state.value, ty, at));
+        }
+        let narrowest = known.iter().min_by_key(|(_, ty, _)| ty.elements());
+        let Some(dim) = narrowest.and_then(|(_, ty, at)| free_dim(ty, at, along)) else { continue };
+        for (value, _, at) in known {
+            shardings.insert(value, at.and_split(dim, along.0));
         }
     }
     for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
-        let [gradient, moment] = [node.operands[1], node.operands[2]];
-        let split = shardings.get(&moment).filter(|moment| moment.dim_of(along.0).is_some());
-        let Some(sharding) = split.cloned() else { continue };
+        let [parameter, gradient] = [0, 1].map(|at| unviewed(whole, node.operands[at]));
+        let Some(sharding) = of_moment(whole, parameter, shardings) else { continue };
+        if sharding.dim_of(along.0).is_none() {
+            continue;
+        }
         // Clipping multiplies gradients, after their norm was taken: they are split before both.
         let unclipped = whole.producer(gradient).filter(|producer| {
             matches!(producer.op.prim(), Some(Prim::Binary { kind: Binary::Mul, .. }))
@@ -119,6 +138,21 @@ pub(crate) fn optimizer(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Sh
     }
 }
 
+/// The value that an update sees in blocks, if it does.
+fn unviewed(whole: &Graph, value: Value) -> Value {
+    let view = whole.producer(value);
+    let view = view.filter(|node| matches!(node.op.prim(), Some(Prim::Reshape { .. })));
+    view.map_or(value, |node| node.operands[0])
+}
+
+/// The sharding of the first moment of a parameter.
+fn of_moment(whole: &Graph, parameter: Value, shardings: &Shardings) -> Option<Sharding> {
+    let mut states = whole.states().iter();
+    let name = &states.clone().find(|state| state.value == parameter)?.name;
+    let moment = states.find(|state| state.name == format!("{OPTIMIZER}.m.{name}"))?;
+    shardings.get(&moment.value).cloned()
+}
+
 /// Adds how the model's matrices lie on ranks along an axis, and that their readers find them
 /// gathered. The graph is one of [`with_reads`].
 pub(crate) fn parameters(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
@@ -126,8 +160,8 @@ pub(crate) fn parameters(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut S
         let ty = whole.ty(state.value);
         let known = shardings.get(&state.value).cloned();
         let known = known.unwrap_or_else(|| Sharding::whole(ty.rank()));
-        let Some(split) = divided(ty, known.clone(), along) else { continue };
-        shardings.insert(state.value, split);
+        let Some(dim) = free_dim(ty, &known, along) else { continue };
+        shardings.insert(state.value, known.clone().and_split(dim, along.0));
         gathered(whole, state, &known, shardings);
     }
 }

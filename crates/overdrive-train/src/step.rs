@@ -8,7 +8,7 @@
 //! is only added to others as well.
 
 use crate::optimizer::Shared;
-use crate::{LossScaling, Recipe, TrainError};
+use crate::{LossScaling, Recipe, TrainError, moments};
 use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
     gradients,
@@ -184,7 +184,9 @@ fn update<'b>(
     let next = count + finite.convert(DType::I64);
     b.update(COUNT, next);
     // An update that is not applied would count from 0, where nothing is defined.
-    let shared = Shared { lr, count: next.max(next.constant(1.0)), finite };
+    let count = next.max(next.constant(1.0));
+    let moments = (recipe.moments, moments::of_step(count));
+    let shared = Shared { lr, count, finite, moments };
     let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
     for &(name, p, g) in trained {
         let _scope = b.scope(name);

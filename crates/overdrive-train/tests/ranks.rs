@@ -13,7 +13,7 @@ use overdrive_passes::{ContextExchange, bind, shard};
 use overdrive_ranks::run;
 use overdrive_train::data::{Dataset, Parts, Target, books, digits};
 use overdrive_train::{
-    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Observer, Recipe, Shards, Sharing,
+    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Moments, Observer, Recipe, Shards, Sharing,
     StepReport, TrainError, fit, training_step, with_loss,
 };
 use std::ops::ControlFlow;
@@ -252,6 +252,37 @@ fn ranks_that_share_out_parameters_learn_the_same() {
             let expected = whole / mesh.size(&Axis::from("data")) as u64;
             let off = part.abs_diff(expected);
             assert!(off < whole / 50, "{part} of {whole} bytes are held on {mesh}");
+        }
+    }
+}
+
+/// Codes of moments are shared out together with the scales of their blocks.
+#[test]
+fn ranks_share_out_moments_in_fewer_bytes() {
+    for moments in [Moments::Bf16, Moments::Fp8] {
+        for clip_norm in [None, Some(1.0)] {
+            let recipe = Recipe { moments, clip_norm, ..of_digits().recipe };
+            let task = Task { recipe, ..of_digits() };
+            let (expected, watched) = alone(&task);
+            let runs = [
+                ("data=2", Shards::Optimizer),
+                ("data=4", Shards::Parameters),
+                ("tensor=2,data=2", Shards::Parameters),
+            ];
+            for (mesh, shards) in runs {
+                let beside = Beside { shards, ..Beside::default() };
+                let mesh: Mesh = mesh.parse().unwrap();
+                let all = run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+                let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+                // A number that crosses a threshold of rounding moves a weight by more than its
+                // last bits.
+                same(&expected.parameters, &all[0].0.parameters, 50.0 * ROUNDING);
+                close("loss", &watched.losses, &all[0].1.losses, 1e-4);
+                let held = |watch: &Watch| watch.states.expect("a run has a plan");
+                let (whole, part) = (held(&watched), held(&all[0].1));
+                let of_two = if shards == Shards::Optimizer { 0.9 } else { 0.6 };
+                assert!((part as f64) < of_two * whole as f64, "{part} of {whole} on {mesh}");
+            }
         }
     }
 }
