@@ -81,12 +81,10 @@ fn optimized(state: &StateDecl) -> Option<&str> {
     state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.').map(|(_, name)| name)
 }
 
-/// The first dimension that `at` leaves whole and that ranks along `axis` divide.
-fn free_dim(ty: &TensorType, at: &Sharding, (axis, mesh): (&Axis, &Mesh)) -> Option<usize> {
-    let sizes = ty.sizes();
-    let is_free =
-        |dim: &usize| at.split[*dim].is_none() && sizes[*dim].is_multiple_of(mesh.size(axis));
-    (0..sizes.len()).find(is_free)
+/// Whether a dimension of a value that lies as `at` says can be divided among the ranks along
+/// `axis`.
+fn is_free(ty: &TensorType, at: &Sharding, dim: usize, (axis, mesh): (&Axis, &Mesh)) -> bool {
+    at.split[dim].is_none() && ty.sizes()[dim].is_multiple_of(mesh.size(axis))
 }
 
 /// The sharding of a state of the optimizer that lies as its parameter does. Scales of blocks have
@@ -94,63 +92,63 @@ fn free_dim(ty: &TensorType, at: &Sharding, (axis, mesh): (&Axis, &Mesh)) -> Opt
 fn like_parameter(ty: &TensorType, parameter: &Sharding, mesh: &Mesh) -> Sharding {
     let mut sharding = Sharding::whole(ty.rank());
     for (dim, size) in ty.sizes().into_iter().enumerate() {
-        let axis = parameter.split.get(dim).cloned().flatten();
+        let axis = parameter.split[dim].clone();
         sharding.split[dim] = axis.filter(|axis| size.is_multiple_of(mesh.size(axis)));
     }
     sharding
 }
 
 /// Adds how the optimizer's states lie on ranks along an axis, and the gradients that they take.
-/// They lie along other axes as their parameters do. The states of a parameter are divided along
+/// They lie along other axes as their parameters do. All states of a parameter are divided along
 /// one dimension, so that codes are where their scales are.
 pub(crate) fn optimizer(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
     for parameter in whole.states() {
         let of = |state: &&StateDecl| optimized(state) == Some(parameter.name.as_str());
-        let mut known = vec![];
-        for state in whole.states().iter().filter(of) {
+        let lies = |state: &StateDecl| {
             let ty = whole.ty(state.value);
-            let own = shardings.get(&state.value).cloned();
-            let of_parameter = shardings.get(&parameter.value);
-            let like = || Some(like_parameter(ty, of_parameter?, along.1));
-            let at = own.or_else(like).unwrap_or_else(|| Sharding::whole(ty.rank()));
-            known.push((state.value, ty, at));
-        }
-        let narrowest = known.iter().min_by_key(|(_, ty, _)| ty.elements());
-        let Some(dim) = narrowest.and_then(|(_, ty, at)| free_dim(ty, at, along)) else { continue };
-        for (value, _, at) in known {
+            let like = || Some(like_parameter(ty, shardings.get(&parameter.value)?, along.1));
+            let at = shardings.get(&state.value).cloned().or_else(like);
+            (state.value, ty, at.unwrap_or_else(|| Sharding::whole(ty.rank())))
+        };
+        let states: Vec<_> = whole.states().iter().filter(of).map(lies).collect();
+        let dims = states.iter().map(|(_, ty, _)| ty.rank()).min().unwrap_or(0);
+        let is_free_in_all =
+            |dim: &usize| states.iter().all(|(_, ty, at)| is_free(ty, at, *dim, along));
+        let Some(dim) = (0..dims).find(is_free_in_all) else { continue };
+        for (value, _, at) in states {
             shardings.insert(value, at.and_split(dim, along.0));
         }
     }
     for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
-        let [parameter, gradient] = [0, 1].map(|at| unviewed(whole, node.operands[at]));
-        let Some(sharding) = of_moment(whole, parameter, shardings) else { continue };
-        if sharding.dim_of(along.0).is_none() {
-            continue;
-        }
+        let moment = first_moment(whole, node, shardings);
+        let is_split = |(_, at): &(Value, Sharding)| at.dim_of(along.0).is_some();
+        let Some((moment, sharding)) = moment.filter(is_split) else { continue };
+        let has_its_shape = |value: &Value| whole.ty(*value).shape == whole.ty(moment).shape;
+        let before = |value: Value| whole.producer(value)?.operands.first().copied();
+        let is_product = |value: &Value| {
+            let prim = whole.producer(*value).and_then(|node| node.op.prim());
+            matches!(prim, Some(Prim::Binary { kind: Binary::Mul, .. }))
+        };
+        // An update in blocks sees a view of the gradient.
+        let gradient = Some(node.operands[1]).filter(has_its_shape);
+        let gradient = gradient.or_else(|| before(node.operands[1]).filter(has_its_shape));
         // Clipping multiplies gradients, after their norm was taken: they are split before both.
-        let unclipped = whole.producer(gradient).filter(|producer| {
-            matches!(producer.op.prim(), Some(Prim::Binary { kind: Binary::Mul, .. }))
-        });
-        let unclipped = unclipped.map(|product| product.operands[0]);
-        for value in [Some(gradient), unclipped].into_iter().flatten() {
+        let unclipped = gradient.filter(is_product).and_then(before).filter(has_its_shape);
+        for value in [gradient, unclipped].into_iter().flatten() {
             shardings.insert(value, sharding.clone());
         }
     }
 }
 
-/// The value that an update sees in blocks, if it does.
-fn unviewed(whole: &Graph, value: Value) -> Value {
-    let view = whole.producer(value);
-    let view = view.filter(|node| matches!(node.op.prim(), Some(Prim::Reshape { .. })));
-    view.map_or(value, |node| node.operands[0])
-}
-
-/// The sharding of the first moment of a parameter.
-fn of_moment(whole: &Graph, parameter: Value, shardings: &Shardings) -> Option<Sharding> {
-    let mut states = whole.states().iter();
-    let name = &states.clone().find(|state| state.value == parameter)?.name;
-    let moment = states.find(|state| state.name == format!("{OPTIMIZER}.m.{name}"))?;
-    shardings.get(&moment.value).cloned()
+/// The first moment of the parameter that a node updates, perhaps in blocks, and how it lies.
+fn first_moment(whole: &Graph, node: &Node, shardings: &Shardings) -> Option<(Value, Sharding)> {
+    let state = |value: Value| whole.states().iter().find(|state| state.value == value);
+    let parameter = node.operands[0];
+    let parameter =
+        state(parameter).or_else(|| state(*whole.producer(parameter)?.operands.first()?))?;
+    let name = format!("{OPTIMIZER}.m.{}", parameter.name);
+    let moment = whole.states().iter().find(|state| state.name == name)?.value;
+    Some((moment, shardings.get(&moment)?.clone()))
 }
 
 /// Adds how the model's matrices lie on ranks along an axis, and that their readers find them
@@ -160,7 +158,9 @@ pub(crate) fn parameters(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut S
         let ty = whole.ty(state.value);
         let known = shardings.get(&state.value).cloned();
         let known = known.unwrap_or_else(|| Sharding::whole(ty.rank()));
-        let Some(dim) = free_dim(ty, &known, along) else { continue };
+        let Some(dim) = (0..ty.rank()).find(|dim| is_free(ty, &known, *dim, along)) else {
+            continue;
+        };
         shardings.insert(state.value, known.clone().and_split(dim, along.0));
         gathered(whole, state, &known, shardings);
     }

@@ -5,6 +5,7 @@
 
 use overdrive_cpu::CpuBackend;
 use overdrive_formats::Tensors;
+use overdrive_ir::eval::{Array, States, eval};
 use overdrive_ir::plan::{Plan, SlotId, SlotPlace, StepKind};
 use overdrive_ir::{Builder, DType, Graph, Init, Tensor, TensorType, Tuning};
 use overdrive_models::find;
@@ -151,6 +152,42 @@ fn updates_are_those_of_decoded_moments_and_round_to_a_neighbour() {
     }
 }
 
+/// The same step as its graph means it, in f64. Sums of f32 cross a threshold of rounding here and
+/// there, and then a code is its neighbour.
+#[test]
+fn a_step_leaves_the_states_that_the_f64_evaluator_leaves() {
+    let backend = CpuBackend::new(Some(2)).unwrap();
+    let shapes: [&[usize]; 3] = [&[16, 512], &[64, 64], &[16, 16, 3, 16]];
+    for shape in shapes {
+        for moments in [Moments::Bf16, Moments::Fp8] {
+            let recipe = recipe(moments, [0.9, 0.99]);
+            let mut trainer = trainer(&backend, &linear(shape), &recipe);
+            let graph = trainer.graph().clone();
+            for t in 0..4 {
+                let batch = batch(shape, &spread(shape.iter().product(), t));
+                let rate = Tensor::scalar(DType::F32, recipe.learning_rate(t as u64));
+                let before = trainer.snapshot().unwrap();
+                let array = |(name, state): (&String, &Tensor)| (name.clone(), Array::from(state));
+                let mut expected: States = before.iter().map(array).collect();
+                let given = graph.inputs().iter().map(|port| match port.name.as_str() {
+                    "x" => Array::from(&batch.x),
+                    "labels" => Array::from(&batch.labels),
+                    _ => Array::from(&rate),
+                });
+                eval(&graph, &given.collect::<Vec<_>>(), &mut expected);
+                trainer.step(std::slice::from_ref(&batch)).unwrap();
+                for (name, found) in trainer.snapshot().unwrap() {
+                    let (found, exact) = (found.to_f64(), expected[&name].to_f64());
+                    let apart = |(a, b): &(&f64, &f64)| (*a - *b).abs() > 1e-5 * (1e-3 + b.abs());
+                    let off = found.iter().zip(&exact).filter(apart).count();
+                    let case = format!("{shape:?} {moments:?} step {t} `{name}`");
+                    assert!(off <= found.len() / 500, "{case}: {off} of {}", found.len());
+                }
+            }
+        }
+    }
+}
+
 /// With β₂ = 0.999 a step changes v by less than half a unit of the last place. Rounded to nearest,
 /// v would stop at a third of g² in bf16, and would never fall by itself.
 #[test]
@@ -158,7 +195,7 @@ fn the_second_moment_of_a_constant_gradient_rises_and_falls_to_its_square() {
     let backend = CpuBackend::new(Some(2)).unwrap();
     let (shape, block): (&[usize], usize) = (&[16, 256], 256);
     let graph = linear(shape);
-    // Of one sign and within a power of ten: each block has many different codes.
+    // All of one sign and within a power of ten: each block has many different codes.
     let high: Vec<f64> = (0..4096).map(|i| 0.1 + ((i * 2753) % 4096) as f64 / 4096.0).collect();
     let low: Vec<f64> = high.iter().map(|g| f64::from((0.3 * g) as f32)).collect();
     for (moments, of_one, of_all) in [(Moments::Bf16, 0.05, 0.01), (Moments::Fp8, 0.2, 0.02)] {
@@ -272,7 +309,7 @@ impl Observer for StopAfter {
 
 fn fitted(recipe: &Recipe, interrupted: bool) -> Fitted {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("checkpoint.safetensors");
+    let file = folder.path().join("checkpoint");
     let backend = CpuBackend::new(Some(1)).unwrap();
     let model = (find("digits-mlp").unwrap().build)().unwrap();
     let parts = Dataset::Samples(digits()).parts(&model, 0).unwrap();

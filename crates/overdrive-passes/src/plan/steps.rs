@@ -278,16 +278,20 @@ impl<'g> Planner<'g> {
             let Some(update) = state.update else { continue };
             let (old, new) = (self.locate(state.value).slot, self.locate(update));
             let own = self.plan.slot(new.slot);
+            let is_taken = || self.plan.updates.iter().any(|(.., slot)| *slot == new.slot);
             let is_view = own.ty.dtype == new.ty.dtype
                 && own.ty.elements() == new.ty.elements()
-                && own.layout == Layout::RowMajor;
+                && own.layout == Layout::RowMajor
+                && !is_taken();
             let fits = match own.place {
                 SlotPlace::Arena { .. } => own.ty == new.ty || is_view,
                 SlotPlace::Output(_) => own.ty == new.ty,
                 _ => false,
             };
-            let dense = is_dense(&new) && fits;
-            let slot = if dense { new.slot } else { self.materialize(&new, "copy").slot };
+            let slot = match is_dense(&new) && fits {
+                true => new.slot,
+                false => self.materialize(&new, "copy").slot,
+            };
             // Steps know where elements lie. The shape of the buffer is that of the state.
             self.plan.slots[slot.0 as usize].ty = new.ty;
             self.plan.updates.push((state.name.clone(), old, slot));
