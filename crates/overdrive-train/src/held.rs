@@ -16,8 +16,8 @@ use crate::checkpoint::Region;
 use crate::data::Batch;
 use crate::step::OPTIMIZER;
 use overdrive_ir::{
-    Axis, Binary, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim,
-    Sharding, StateDecl, Tensor, TensorType, Value,
+    Axis, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim, Sharding,
+    StateDecl, Tensor, TensorType, Value,
 };
 use overdrive_passes::{ContextExchange, Sharded};
 use std::borrow::Cow;
@@ -77,78 +77,19 @@ fn is_matrix(graph: &Graph, state: &StateDecl) -> bool {
 }
 
 /// The name of the parameter whose state of the optimizer this is: `w` of `optimizer.m.w`.
-fn optimized(state: &StateDecl) -> Option<&str> {
+pub(crate) fn optimized(state: &StateDecl) -> Option<&str> {
     state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.').map(|(_, name)| name)
 }
 
 /// Whether a dimension of a value that lies as `at` says can be divided among the ranks along
 /// `axis`.
-fn is_free(ty: &TensorType, at: &Sharding, dim: usize, (axis, mesh): (&Axis, &Mesh)) -> bool {
+pub(crate) fn is_free(
+    ty: &TensorType,
+    at: &Sharding,
+    dim: usize,
+    (axis, mesh): (&Axis, &Mesh),
+) -> bool {
     at.split[dim].is_none() && ty.sizes()[dim].is_multiple_of(mesh.size(axis))
-}
-
-/// The sharding of a state of the optimizer that lies as its parameter does. Scales of blocks have
-/// fewer dimensions, or fewer elements along them, and are whole where those are not divided.
-fn like_parameter(ty: &TensorType, parameter: &Sharding, mesh: &Mesh) -> Sharding {
-    let mut sharding = Sharding::whole(ty.rank());
-    for (dim, size) in ty.sizes().into_iter().enumerate() {
-        let axis = parameter.split[dim].clone();
-        sharding.split[dim] = axis.filter(|axis| size.is_multiple_of(mesh.size(axis)));
-    }
-    sharding
-}
-
-/// Adds how the optimizer's states lie on ranks along an axis, and the gradients that they take.
-/// They lie along other axes as their parameters do. All states of a parameter are divided along
-/// one dimension, so that codes are where their scales are.
-pub(crate) fn optimizer(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
-    for parameter in whole.states() {
-        let of = |state: &&StateDecl| optimized(state) == Some(parameter.name.as_str());
-        let lies = |state: &StateDecl| {
-            let ty = whole.ty(state.value);
-            let like = || Some(like_parameter(ty, shardings.get(&parameter.value)?, along.1));
-            let at = shardings.get(&state.value).cloned().or_else(like);
-            (state.value, ty, at.unwrap_or_else(|| Sharding::whole(ty.rank())))
-        };
-        let states: Vec<_> = whole.states().iter().filter(of).map(lies).collect();
-        let dims = states.iter().map(|(_, ty, _)| ty.rank()).min().unwrap_or(0);
-        let is_free_in_all =
-            |dim: &usize| states.iter().all(|(_, ty, at)| is_free(ty, at, *dim, along));
-        let Some(dim) = (0..dims).find(is_free_in_all) else { continue };
-        for (value, _, at) in states {
-            shardings.insert(value, at.and_split(dim, along.0));
-        }
-    }
-    for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
-        let moment = first_moment(whole, node, shardings);
-        let is_split = |(_, at): &(Value, Sharding)| at.dim_of(along.0).is_some();
-        let Some((moment, sharding)) = moment.filter(is_split) else { continue };
-        let has_its_shape = |value: &Value| whole.ty(*value).shape == whole.ty(moment).shape;
-        let before = |value: Value| whole.producer(value)?.operands.first().copied();
-        let is_product = |value: &Value| {
-            let prim = whole.producer(*value).and_then(|node| node.op.prim());
-            matches!(prim, Some(Prim::Binary { kind: Binary::Mul, .. }))
-        };
-        // An update in blocks sees a view of the gradient.
-        let gradient = Some(node.operands[1]).filter(has_its_shape);
-        let gradient = gradient.or_else(|| before(node.operands[1]).filter(has_its_shape));
-        // Clipping multiplies gradients, after their norm was taken: they are split before both.
-        let unclipped = gradient.filter(is_product).and_then(before).filter(has_its_shape);
-        for value in [gradient, unclipped].into_iter().flatten() {
-            shardings.insert(value, sharding.clone());
-        }
-    }
-}
-
-/// The first moment of the parameter that a node updates, perhaps in blocks, and how it lies.
-fn first_moment(whole: &Graph, node: &Node, shardings: &Shardings) -> Option<(Value, Sharding)> {
-    let state = |value: Value| whole.states().iter().find(|state| state.value == value);
-    let parameter = node.operands[0];
-    let parameter =
-        state(parameter).or_else(|| state(*whole.producer(parameter)?.operands.first()?))?;
-    let name = format!("{OPTIMIZER}.m.{}", parameter.name);
-    let moment = whole.states().iter().find(|state| state.name == name)?.value;
-    Some((moment, shardings.get(&moment)?.clone()))
 }
 
 /// Adds how the model's matrices lie on ranks along an axis, and that their readers find them

@@ -29,6 +29,7 @@ mod learner;
 mod loss;
 mod moments;
 mod optimizer;
+mod optimizer_shards;
 mod quantize_aware;
 mod ranks;
 mod recipe;

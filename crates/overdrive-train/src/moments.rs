@@ -260,12 +260,11 @@ fn to_bf16<'b>(x: Expr<'b>, threshold: Expr<'b>) -> Expr<'b> {
 
 /// Roots, in units of their scale, as codes.
 fn code_of_root<'b>(x: Expr<'b>, threshold: Expr<'b>) -> Expr<'b> {
-    let added = last_bits(threshold, ROOT_BITS);
-    let added = added - added.constant(f64::from(LEAST_ROOT));
     let least = x.constant(f64::from(f32::from_bits(LEAST_ROOT)));
-    let above = cast(x.max(least), DType::U32) + added;
-    let code = above.binary(Binary::Shr, above.constant(f64::from(ROOT_BITS)));
-    code.convert(DType::U8)
+    let raised = cast(x.max(least), DType::U32) + last_bits(threshold, ROOT_BITS);
+    let kept = raised.binary(Binary::Shr, raised.constant(f64::from(ROOT_BITS)));
+    // The bits of the least root end as a multiple of 256, which u8 leaves out.
+    kept.convert(DType::U8)
 }
 
 /// The root that a code stands for, in units of its scale.

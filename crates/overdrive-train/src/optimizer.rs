@@ -38,6 +38,8 @@ pub(crate) struct Shared<'b> {
     pub(crate) count: Expr<'b>,
     /// Whether the gradients are finite: otherwise nothing changes. A bool scalar.
     pub(crate) finite: Expr<'b>,
+    /// The factor that clips gradients, an f32 scalar.
+    pub(crate) shorten: Option<Expr<'b>>,
     /// The format of moments, and the threshold at which this update rounds them, a u32 scalar.
     pub(crate) moments: (Moments, Expr<'b>),
 }
@@ -51,6 +53,7 @@ impl Optimizer {
         let replace =
             |old: &Moment<'b>, new: Expr<'b>| layout.replace(old, new, (shared.finite, threshold));
         let (whole, p, g) = (p, layout.view(p), layout.view(g));
+        let g = shared.shorten.map_or(g, |factor| g * factor);
         let replace_parameter = |new: Expr<'b>| {
             let new = shared.finite.select(new, p);
             p.builder().update(name, layout.joined(new, whole));

@@ -186,11 +186,11 @@ fn update<'b>(
     // An update that is not applied would count from 0, where nothing is defined.
     let count = next.max(next.constant(1.0));
     let moments = (recipe.moments, moments::of_step(count));
-    let shared = Shared { lr, count, finite, moments };
     let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
+    let shared = Shared { lr, count, finite, shorten, moments };
     for &(name, p, g) in trained {
         let _scope = b.scope(name);
-        recipe.optimizer.update(name, [p, shorten.map_or(g, |factor| g * factor)], shared);
+        recipe.optimizer.update(name, [p, g], shared);
     }
     if let Some((scale, scaling)) = scale {
         let since = b.state_named(SINCE, TensorType::scalar(DType::I32), Init::ZEROS);
