@@ -12,9 +12,9 @@
 //! Rounding. A step changes the first moment by a tenth of what is new: it is rounded to nearest.
 //! With β₂ = 0.999 it changes the second by a thousandth. Half a unit of the last place of bf16 is
 //! up to four thousandths. So rounding to nearest would never let it fall, and a root only halves
-//! its changes. It is instead rounded up or down by a threshold that changes from step to step, so
-//! that the mean over steps is exact. Thresholds are a sequence that fills 0 to 1 evenly over steps
-//! and over the elements of a row (Roberts, "The unreasonable effectiveness of quasirandom
+//! its changes. It is instead rounded up or down by a threshold that changes from step to step. So
+//! the mean over steps is exact: that of v in bf16, that of its root in codes. Thresholds are a
+//! sequence that fills 0 to 1 evenly over steps and over the elements of a row (Roberts, "The unreasonable effectiveness of quasirandom
 //! sequences", 2018). A mean over few steps is then nearer than with random numbers. They also cost
 //! one addition, depend on no rank, and are the same in a run that goes on from a checkpoint.
 
