@@ -19,7 +19,7 @@ use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Targe
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Bound on a group, so that generated loops stay readable and register pressure sane. An update of
-/// AdamW with moments in codes has 54 members.
+/// AdamW with moments in codes has more than 50 members.
 const MAX_MEMBERS: usize = 64;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
