@@ -17,7 +17,7 @@ use std::path::Path;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Formats {
-    /// Format of the operands of contractions; parameters, moments and sums stay in f32.
+    /// Format of the operands of contractions; parameters and sums stay in f32.
     pub precision: DType,
     /// How linear layers are on codes of fp8; else they are in `precision` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,8 +16,8 @@ use crate::checkpoint::Region;
 use crate::data::Batch;
 use crate::step::OPTIMIZER;
 use overdrive_ir::{
-    Axis, Binary, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim,
-    Sharding, StateDecl, Tensor, TensorType, Value,
+    Axis, Builder, Communicator, Exchange, Expr, Graph, GraphError, Mesh, Node, Prim, Sharding,
+    StateDecl, Tensor, TensorType, Value,
 };
 use overdrive_passes::{ContextExchange, Sharded};
 use std::borrow::Cow;
@@ -77,46 +77,19 @@ fn is_matrix(graph: &Graph, state: &StateDecl) -> bool {
 }
 
 /// The name of the parameter whose state of the optimizer this is: `w` of `optimizer.m.w`.
-fn optimized(state: &StateDecl) -> Option<&str> {
+pub(crate) fn optimized(state: &StateDecl) -> Option<&str> {
     state.name.strip_prefix(OPTIMIZER)?.strip_prefix('.')?.split_once('.').map(|(_, name)| name)
 }
 
-/// The sharding of a value that lies as `at` says, with one more dimension divided among the ranks
-/// along `axis`: the first that they divide.
-fn divided(ty: &TensorType, at: Sharding, (axis, mesh): (&Axis, &Mesh)) -> Option<Sharding> {
-    let sizes = ty.sizes();
-    let is_free =
-        |dim: &usize| at.split[*dim].is_none() && sizes[*dim].is_multiple_of(mesh.size(axis));
-    let dim = (0..sizes.len()).find(is_free)?;
-    Some(at.and_split(dim, axis))
-}
-
-/// Adds how the optimizer's states lie on ranks along an axis, and the gradients that they take.
-/// They lie along other axes as their parameters do.
-pub(crate) fn optimizer(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut Shardings) {
-    let of = |name: &str| whole.states().iter().find(|state| state.name == name);
-    for state in whole.states() {
-        let Some(parameter) = optimized(state).and_then(of) else { continue };
-        let ty = whole.ty(state.value);
-        let known = shardings.get(&state.value).or_else(|| shardings.get(&parameter.value));
-        let known = known.cloned().unwrap_or_else(|| Sharding::whole(ty.rank()));
-        if let Some(split) = divided(ty, known, along) {
-            shardings.insert(state.value, split);
-        }
-    }
-    for node in whole.nodes().iter().filter(|node| node.op.name() == "adamw") {
-        let [gradient, moment] = [node.operands[1], node.operands[2]];
-        let split = shardings.get(&moment).filter(|moment| moment.dim_of(along.0).is_some());
-        let Some(sharding) = split.cloned() else { continue };
-        // Clipping multiplies gradients, after their norm was taken: they are split before both.
-        let unclipped = whole.producer(gradient).filter(|producer| {
-            matches!(producer.op.prim(), Some(Prim::Binary { kind: Binary::Mul, .. }))
-        });
-        let unclipped = unclipped.map(|product| product.operands[0]);
-        for value in [Some(gradient), unclipped].into_iter().flatten() {
-            shardings.insert(value, sharding.clone());
-        }
-    }
+/// Whether a dimension of a value that lies as `at` says can be divided among the ranks along
+/// `axis`.
+pub(crate) fn is_free(
+    ty: &TensorType,
+    at: &Sharding,
+    dim: usize,
+    (axis, mesh): (&Axis, &Mesh),
+) -> bool {
+    at.split[dim].is_none() && ty.sizes()[dim].is_multiple_of(mesh.size(axis))
 }
 
 /// Adds how the model's matrices lie on ranks along an axis, and that their readers find them
@@ -126,8 +99,10 @@ pub(crate) fn parameters(whole: &Graph, along: (&Axis, &Mesh), shardings: &mut S
         let ty = whole.ty(state.value);
         let known = shardings.get(&state.value).cloned();
         let known = known.unwrap_or_else(|| Sharding::whole(ty.rank()));
-        let Some(split) = divided(ty, known.clone(), along) else { continue };
-        shardings.insert(state.value, split);
+        let Some(dim) = (0..ty.rank()).find(|dim| is_free(ty, &known, *dim, along)) else {
+            continue;
+        };
+        shardings.insert(state.value, known.clone().and_split(dim, along.0));
         gathered(whole, state, &known, shardings);
     }
 }

@@ -1,7 +1,9 @@
 //! How a gradient changes a parameter: nodes of the step's graph, with moments as states.
 
+use crate::Moments;
+use crate::moments::{Moment, Sign};
+use overdrive_ir::Expr;
 use overdrive_ir::ops::AdamW;
-use overdrive_ir::{Builder, DType, Expr, Init, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// An update rule.
@@ -36,43 +38,48 @@ pub(crate) struct Shared<'b> {
     pub(crate) count: Expr<'b>,
     /// Whether the gradients are finite: otherwise nothing changes. A bool scalar.
     pub(crate) finite: Expr<'b>,
+    /// The factor that clips gradients, an f32 scalar.
+    pub(crate) shorten: Option<Expr<'b>>,
+    /// The format of moments, and the threshold at which this update rounds them, a u32 scalar.
+    pub(crate) moments: (Moments, Expr<'b>),
 }
 
 impl Optimizer {
     /// Declares the moments of the parameter `name`, and updates it and them.
     pub(crate) fn update<'b>(&self, name: &str, [p, g]: [Expr<'b>; 2], shared: Shared<'b>) {
-        let b: &'b Builder = p.builder();
-        let moment = |kind: &str| {
-            b.state_named(
-                &format!("optimizer.{kind}.{name}"),
-                TensorType::new(DType::F32, p.shape()),
-                Init::ZEROS,
-            )
-        };
-        let replace = |state: &str, old: Expr<'b>, new: Expr<'b>| {
-            b.update(state, shared.finite.select(new, old))
+        let (moments, threshold) = shared.moments;
+        let layout = moments.layout(&p.sizes());
+        let moment = |kind: &str, sign: Sign| layout.moment((kind, sign), (name, p));
+        let replace =
+            |old: &Moment<'b>, new: Expr<'b>| layout.replace(old, new, (shared.finite, threshold));
+        let (whole, p, g) = (p, layout.view(p), layout.view(g));
+        let g = shared.shorten.map_or(g, |factor| g * factor);
+        let replace_parameter = |new: Expr<'b>| {
+            let new = shared.finite.select(new, p);
+            p.builder().update(name, layout.joined(new, whole));
         };
         // Biases and the scales of norms are few and have no reason to be small (Loshchilov and
         // Hutter, appendix).
-        let decays = |decay: f64| if p.rank() >= 2 { decay } else { 0.0 };
+        let decays = |decay: f64| if whole.rank() >= 2 { decay } else { 0.0 };
         match *self {
             Self::Sgd { momentum, weight_decay } => {
                 let mut direction = g;
                 if momentum != 0.0 {
-                    let m = moment("momentum");
-                    direction = m * momentum + g;
-                    replace(&format!("optimizer.momentum.{name}"), m, direction);
+                    let m = moment("momentum", Sign::Any);
+                    direction = m.value * momentum + g;
+                    replace(&m, direction);
                 }
                 let direction = direction + p * decays(weight_decay);
-                replace(name, p, p - direction * shared.lr);
+                replace_parameter(p - direction * shared.lr);
             }
             Self::Adamw { betas, eps, weight_decay } => {
-                let [m, v] = ["m", "v"].map(moment);
+                let (m, v) = (moment("m", Sign::Any), moment("v", Sign::Positive));
                 let rule = AdamW { betas, eps, weight_decay: decays(weight_decay) };
-                let [new_p, new_m, new_v] = p.adamw([g, m, v], shared.count, shared.lr, rule);
-                replace(name, p, new_p);
-                replace(&format!("optimizer.m.{name}"), m, new_m);
-                replace(&format!("optimizer.v.{name}"), v, new_v);
+                let [new_p, new_m, new_v] =
+                    p.adamw([g, m.value, v.value], shared.count, shared.lr, rule);
+                replace_parameter(new_p);
+                replace(&m, new_m);
+                replace(&v, new_v);
             }
         }
     }

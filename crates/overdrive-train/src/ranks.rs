@@ -8,7 +8,7 @@
 
 use crate::data::{Batch, Split, Target};
 use crate::held::{self, CONTEXT, Held, Shardings, Shards, Sharing};
-use crate::{Evaluation, Recipe, TrainError};
+use crate::{Evaluation, Recipe, TrainError, optimizer_shards};
 use overdrive_ir::{Axis, Communicator, Exchange, Graph, Mesh, Sharding, agree};
 use overdrive_passes::{
     Compression, ResidualStream, Sharded, compress_gradients, shard_with, tensor_parallel,
@@ -207,7 +207,7 @@ fn sharded(
     }
     shardings = tensor_parallel(whole, mesh, &shardings, ResidualStream::default())?;
     if shards != Shards::Nothing {
-        held::optimizer(whole, along, &mut shardings);
+        optimizer_shards::share_out(whole, along, &mut shardings);
     }
     if shards == Shards::Parameters {
         held::parameters(whole, along, &mut shardings);

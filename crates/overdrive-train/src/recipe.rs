@@ -2,7 +2,7 @@
 //! weights.
 
 use crate::schedule::Decay;
-use crate::{Optimizer, Schedule, TrainError};
+use crate::{Moments, Optimizer, Schedule, TrainError};
 use overdrive_ir::DType;
 use overdrive_passes::{Compression, Float8, Lora, Scaling};
 use serde::{Deserialize, Serialize};
@@ -20,11 +20,14 @@ pub struct Recipe {
     pub seed: u64,
     /// The update rule.
     pub optimizer: Optimizer,
+    /// Format in which the optimizer keeps moments of matrices.
+    #[serde(default, skip_serializing_if = "Moments::is_f32")]
+    pub moments: Moments,
     /// Learning rate of each step.
     pub schedule: Schedule,
     /// Largest norm of all gradients together; longer ones are shortened to it.
     pub clip_norm: Option<f64>,
-    /// Format of the operands of contractions; parameters, moments and sums stay in f32.
+    /// Format of the operands of contractions; parameters and sums stay in f32.
     pub precision: DType,
     /// How linear layers are on codes of fp8; else they are in `precision` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +97,7 @@ impl Default for Recipe {
             accumulate: 1,
             seed: 1,
             optimizer: Optimizer::Adamw { betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.01 },
+            moments: Moments::F32,
             schedule: Schedule { peak: 2e-3, warmup: 50, decay: Decay::Cosine { to: 0.05 } },
             clip_norm: Some(1.0),
             precision: DType::F32,

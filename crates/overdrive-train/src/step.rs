@@ -8,7 +8,7 @@
 //! is only added to others as well.
 
 use crate::optimizer::Shared;
-use crate::{LossScaling, Recipe, TrainError};
+use crate::{LossScaling, Recipe, TrainError, moments};
 use overdrive_ir::{
     Binary, Builder, Compare, DType, Expr, Graph, Init, StateDecl, TensorType, Unary, Value,
     gradients,
@@ -184,11 +184,13 @@ fn update<'b>(
     let next = count + finite.convert(DType::I64);
     b.update(COUNT, next);
     // An update that is not applied would count from 0, where nothing is defined.
-    let shared = Shared { lr, count: next.max(next.constant(1.0)), finite };
+    let count = next.max(next.constant(1.0));
+    let moments = (recipe.moments, moments::of_step(count));
     let shorten = recipe.clip_norm.map(|clip| (clip / (norm + TINY)).min(norm.constant(1.0)));
+    let shared = Shared { lr, count, finite, shorten, moments };
     for &(name, p, g) in trained {
         let _scope = b.scope(name);
-        recipe.optimizer.update(name, [p, shorten.map_or(g, |factor| g * factor)], shared);
+        recipe.optimizer.update(name, [p, g], shared);
     }
     if let Some((scale, scaling)) = scale {
         let since = b.state_named(SINCE, TensorType::scalar(DType::I32), Init::ZEROS);

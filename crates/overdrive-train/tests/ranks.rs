@@ -13,8 +13,8 @@ use overdrive_passes::{ContextExchange, bind, shard};
 use overdrive_ranks::run;
 use overdrive_train::data::{Dataset, Parts, Target, books, digits};
 use overdrive_train::{
-    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Observer, Recipe, Shards, Sharing,
-    StepReport, TrainError, fit, training_step, with_loss,
+    Checkpoint, Ending, Evaluation, Fit, Fitted, Formats, Moments, Observer, Recipe, Shards,
+    Sharing, StepReport, TrainError, fit, training_step, with_loss,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -252,6 +252,69 @@ fn ranks_that_share_out_parameters_learn_the_same() {
             let expected = whole / mesh.size(&Axis::from("data")) as u64;
             let off = part.abs_diff(expected);
             assert!(off < whole / 50, "{part} of {whole} bytes are held on {mesh}");
+        }
+    }
+}
+
+/// Codes of moments are shared out together with the scales of their blocks.
+#[test]
+fn ranks_share_out_moments_in_fewer_bytes() {
+    for moments in [Moments::Bf16, Moments::Fp8] {
+        for clip_norm in [None, Some(1.0)] {
+            let recipe = Recipe { moments, clip_norm, ..of_digits().recipe };
+            let task = Task { recipe, ..of_digits() };
+            let (expected, watched) = alone(&task);
+            let runs = [
+                ("data=2", Shards::Optimizer),
+                ("data=4", Shards::Parameters),
+                ("tensor=2,data=2", Shards::Parameters),
+            ];
+            for (mesh, shards) in runs {
+                let beside = Beside { sharing: shards.into(), ..Beside::default() };
+                let mesh: Mesh = mesh.parse().unwrap();
+                let all = run(&mesh, PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+                let all: Vec<_> = all.into_iter().map(Result::unwrap).collect();
+                // A number that crosses a threshold of rounding moves a weight by more than its
+                // last bits.
+                same(&expected.parameters, &all[0].0.parameters, 50.0 * ROUNDING);
+                close("loss", &watched.losses, &all[0].1.losses, 1e-4);
+                let held = |watch: &Watch| watch.states.expect("a run has a plan");
+                let (whole, part) = (held(&watched), held(&all[0].1));
+                let of_two = if shards == Shards::Optimizer { 0.9 } else { 0.6 };
+                assert!((part as f64) < of_two * whole as f64, "{part} of {whole} on {mesh}");
+            }
+        }
+    }
+}
+
+/// Codes and scales that four ranks wrote go on with two, whole or in parts, with equal bits.
+#[test]
+fn moments_in_fewer_bytes_go_on_with_other_ranks_bit_for_bit() {
+    for moments in [Moments::Bf16, Moments::Fp8] {
+        // Two ranks sum a gradient in one order, its norm in several.
+        let recipe = Recipe { moments, clip_norm: None, ..of_digits().recipe };
+        let task = Task { recipe, ..of_digits() };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("checkpoint");
+        let sharing = Shards::Parameters.into();
+        let beside =
+            Beside { checkpoint: Some(&file), last: Some(3), sharing, ..Beside::default() };
+        let stopped = run(&mesh(4), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+        assert!(stopped.iter().all(Result::is_ok));
+        let kept = Checkpoint::read(&file).unwrap();
+        let go_on = |ranks, shards: Shards| {
+            let beside =
+                Beside { resume: Some(&kept), sharing: shards.into(), ..Beside::default() };
+            let mut all = run(&mesh(ranks), PATIENCE, |rank| of_rank(&task, Some(rank), beside));
+            all.remove(0).unwrap().0.parameters
+        };
+        let without_end = Beside { sharing, ..Beside::default() };
+        let mut whole = run(&mesh(4), PATIENCE, |rank| of_rank(&task, Some(rank), without_end));
+        let whole = whole.remove(0).unwrap().0.parameters;
+        assert!(go_on(4, Shards::Parameters) == whole, "{moments:?}: as without an end");
+        let of_two = go_on(2, Shards::Nothing);
+        for shards in [Shards::Optimizer, Shards::Parameters] {
+            assert!(go_on(2, shards) == of_two, "{moments:?} {shards:?}");
         }
     }
 }

@@ -49,7 +49,8 @@ impl<'a> AskedModel<'a> {
 /// numbers where it gives one.
 fn trained(mut workload: Workload, subject: &SubjectArguments) -> Result<Workload, Failure> {
     let precision = subject.dtype.into();
-    let recipe = train::Recipe { precision, ..recipe_of(&workload.key.name) };
+    let moments = subject.moments.into();
+    let recipe = train::Recipe { precision, moments, ..recipe_of(&workload.key.name) };
     let graph = &workload.graph;
     let y = graph.outputs().iter().find(|port| port.name == "y");
     let outputs = y.and_then(|y| graph.ty(y.value).sizes().last().copied()).unwrap_or(1);

@@ -14,7 +14,7 @@ use overdrive::ir::Plan;
 use overdrive::ir::backend::MemoryReport;
 use overdrive::passes::Skipped;
 use overdrive::train::data::Target;
-use overdrive::train::{Evaluation, Fitted, Observer, Recipe, StepReport};
+use overdrive::train::{Evaluation, Fitted, Moments, Observer, Recipe, StepReport};
 use overdrive_process::Stop;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -218,7 +218,11 @@ fn variant(recipe: &Recipe) -> Option<String> {
         .is_some()
         .then(|| recipe.formats().name().unwrap_or("fp8 by a recipe of the user").to_owned());
     let compression = recipe.compression.map(|scheme| format!("gradients {scheme}"));
-    let parts: Vec<String> = formats.into_iter().chain(compression).collect();
+    let moments = match recipe.moments {
+        Moments::F32 => None,
+        narrow => Some(format!("moments {narrow}")),
+    };
+    let parts: Vec<String> = formats.into_iter().chain(compression).chain(moments).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 

@@ -13,6 +13,10 @@ use overdrive_ir::plan::{Access, Instr, Program, Register};
 use overdrive_ir::{DType, row_major};
 use std::collections::BTreeMap;
 
+/// Most bits that a point may move for a thread to take sixteen neighbours. With more they do not
+/// fit the registers: an update of codes of moments moves 128.
+const MOST_BITS_OF_SIXTEEN: usize = 120;
+
 /// How the lanes lie to the dimension that is folded.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Lanes {
@@ -165,9 +169,13 @@ impl LoopNest {
         let whole = self.walks.values().filter(|walk| walk.dtype.is_some());
         let widest = whole.map(|walk| self.alignment(walk)).max().unwrap_or(1).min(16);
         // A thread with a quarter of its lanes idle is worse than two accesses.
-        let sixths =
-            self.walks.values().any(|walk| walk.dtype.is_some_and(|dtype| dtype.bits() == 6));
-        widest.min(self.extents[self.lane()].next_power_of_two()).min(if sixths { 8 } else { 16 })
+        let dtypes = || self.walks.values().filter_map(|walk| Some((walk, walk.dtype?)));
+        let sixths = dtypes().any(|(_, dtype)| dtype.bits() == 6);
+        // Registers hold the numbers of a group, most of them as f32.
+        let moving = dtypes().filter(|(walk, _)| walk.strides[self.lane()] == 1);
+        let bits: usize = moving.map(|(_, dtype)| dtype.bits()).sum();
+        let most = if sixths || bits > MOST_BITS_OF_SIXTEEN { 8 } else { 16 };
+        widest.min(self.extents[self.lane()].next_power_of_two()).min(most)
     }
 
     /// Whether the last thread of a line has fewer neighbours than the others.

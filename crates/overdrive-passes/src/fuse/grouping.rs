@@ -18,8 +18,9 @@ use overdrive_ir::plan::Note;
 use overdrive_ir::{Builder, Expr, Graph, GraphError, NodeId, Origin, Port, Target, Value};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Bound on a group, so that generated loops stay readable and register pressure sane.
-const MAX_MEMBERS: usize = 48;
+/// Bound on a group, so that generated loops stay readable and register pressure sane. An update of
+/// AdamW with moments in codes has more than 50 members.
+const MAX_MEMBERS: usize = 64;
 /// Bound on buffers of a group.
 const MAX_BUFFERS: usize = 24;
 /// Most tensors as large as its result that a contraction's epilogue reads. More tensors are a

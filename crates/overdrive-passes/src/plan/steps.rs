@@ -8,7 +8,7 @@ use crate::lower::lower;
 use crate::meeting_order::meets;
 use overdrive_ir::ops::Fused;
 use overdrive_ir::plan::{
-    KernelCall, KernelOp, Note, Plan, Slot, SlotId, SlotPlace, Step, StepKind, View,
+    KernelCall, KernelOp, Layout, Note, Plan, Slot, SlotId, SlotPlace, Step, StepKind, View,
 };
 use overdrive_ir::{
     Cost, Graph, Mode, Node, NodeId, Operation, Prim, Target, TensorType, Value, row_major,
@@ -277,13 +277,23 @@ impl<'g> Planner<'g> {
         for state in graph.states() {
             let Some(update) = state.update else { continue };
             let (old, new) = (self.locate(state.value).slot, self.locate(update));
-            let dense = is_dense(&new)
-                && self.plan.slot(new.slot).ty == new.ty
-                && matches!(
-                    self.plan.slot(new.slot).place,
-                    SlotPlace::Arena { .. } | SlotPlace::Output(_)
-                );
-            let slot = if dense { new.slot } else { self.materialize(&new, "copy").slot };
+            let own = self.plan.slot(new.slot);
+            let is_taken = || self.plan.updates.iter().any(|(.., slot)| *slot == new.slot);
+            let is_view = own.ty.dtype == new.ty.dtype
+                && own.ty.elements() == new.ty.elements()
+                && own.layout == Layout::RowMajor
+                && !is_taken();
+            let fits = match own.place {
+                SlotPlace::Arena { .. } => own.ty == new.ty || is_view,
+                SlotPlace::Output(_) => own.ty == new.ty,
+                _ => false,
+            };
+            let slot = match is_dense(&new) && fits {
+                true => new.slot,
+                false => self.materialize(&new, "copy").slot,
+            };
+            // Steps know where elements lie. The shape of the buffer is that of the state.
+            self.plan.slots[slot.0 as usize].ty = new.ty;
             self.plan.updates.push((state.name.clone(), old, slot));
         }
     }

@@ -97,7 +97,9 @@ fn overwrites(step: &Step, old: SlotId, new: SlotId) -> bool {
         StepKind::Loop(program) => {
             let stores: Vec<_> = program.stores.iter().filter(|s| s.access.slot == new).collect();
             let [store] = stores[..] else { return false };
-            program.reduced == 0
+            // Loops store elements in their last pass over a row, after they read the row.
+            let in_last_pass = program.reduced == 0 || program.is_spread(&store.access);
+            in_last_pass
                 && program.instrs.iter().all(|instr| match instr {
                     Instr::Load(load) if load.slot == old => {
                         (load.offset, &load.strides) == (store.access.offset, &store.access.strides)

@@ -1,7 +1,7 @@
 //! Arguments of `explain`, and those that say which graph is meant.
 
 use super::shared::Machine;
-use super::values::{GpuName, ModeName, Precision, ShardName, named_size};
+use super::values::{GpuName, ModeName, MomentsName, Precision, ShardName, named_size};
 use clap::Args;
 use overdrive::ir::Mesh;
 use overdrive::passes::{Compression, ContextExchange};
@@ -23,6 +23,9 @@ pub(crate) struct SubjectArguments {
     /// The training step of the model instead of its forward pass
     #[arg(long)]
     pub training: bool,
+    /// Number format of the optimizer's moments in that step
+    #[arg(long, default_value = "f32", value_name = "FORMAT", requires = "training")]
+    pub moments: MomentsName,
     /// Size of a named dimension [default: the model's]
     #[arg(long = "shape", value_name = "NAME=SIZE", value_parser = named_size)]
     pub shapes: Vec<(String, usize)>,

@@ -2,7 +2,7 @@
 
 use super::explain::size;
 use super::shared::{Machine, RankOptions, Replacing};
-use super::values::ShardName;
+use super::values::{MomentsName, ShardName};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use overdrive::passes::{Compression, ContextExchange, Lora};
@@ -39,6 +39,10 @@ pub(crate) struct Train {
     /// Number formats of your own: JSON with `precision` and `float8`
     #[arg(long, value_name = "FILE", conflicts_with = "precision")]
     pub recipe: Option<PathBuf>,
+    /// Number format of the optimizer's moments. Those of vectors, and of tensors of fewer than
+    /// 4096 elements, stay in f32
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    pub moments: MomentsName,
     /// Folder of the trained model
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use overdrive::cuda::Gpu;
 use overdrive::cuda::data_sheets::{a100, h100, h200};
 use overdrive::ir::{DType, Mode};
-use overdrive::train::Shards;
+use overdrive::train::{Moments, Shards};
 use std::path::PathBuf;
 
 /// Execution modes by name.
@@ -42,6 +42,27 @@ impl From<ShardName> for Shards {
         match name {
             ShardName::Optimizer => Self::Optimizer,
             ShardName::All => Self::Parameters,
+        }
+    }
+}
+
+/// Formats of an optimizer's moments by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MomentsName {
+    /// As the update computes them: 8 bytes a parameter for AdamW
+    F32,
+    /// 4 bytes a parameter
+    Bf16,
+    /// Codes of 8 bits with a scale for each 256 elements: 2 bytes a parameter
+    Fp8,
+}
+
+impl From<MomentsName> for Moments {
+    fn from(name: MomentsName) -> Self {
+        match name {
+            MomentsName::F32 => Self::F32,
+            MomentsName::Bf16 => Self::Bf16,
+            MomentsName::Fp8 => Self::Fp8,
         }
     }
 }

@@ -66,6 +66,7 @@ pub(crate) fn explain(arguments: &Explain) -> Result<Exit, Failure> {
             "steps": plan.steps.iter().map(|step| step_json(&plan, step)).collect::<Vec<_>>(),
             "memory": {
                 "peak_bytes": spaces().map(|space| plan.peak_bytes(space)).collect::<Vec<_>>(),
+                "state_bytes": spaces().map(|space| plan.state_bytes(space)).collect::<Vec<_>>(),
                 "arena_bytes": plan.arena_bytes,
                 "live_bytes": plan.live_bytes,
                 "persistent_bytes": plan.persistent_bytes,

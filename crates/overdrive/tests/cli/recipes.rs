@@ -1,6 +1,7 @@
 //! Number formats of training: those that have a name, and those of a file.
 
 use crate::invocation::Folder;
+use serde_json::Value;
 use std::fs;
 
 const TRAIN: &str = "train digits-mlp --data digits --steps 2 --device cpu --threads 1";
@@ -49,4 +50,25 @@ fn what_is_wrong_in_a_recipe_is_said_before_the_work() {
     folder.line(&both).ends(2, &["--recipe", "--precision", "cannot be used with"]);
     folder.line(&format!("{TRAIN} --precision fp9 -o m")).ends(2, &["fp9", "fp8-blocks"]);
     assert!(!folder.path("m").exists());
+}
+
+#[test]
+fn moments_are_named_kept_in_the_recipe_and_explained() {
+    let folder = Folder::new();
+    folder.line(&format!("{TRAIN} --moments fp8 -o small")).ends(0, &[]);
+    let kept = fs::read_to_string(folder.path("small/config.json")).unwrap();
+    assert!(kept.contains(r#""moments""#) && kept.contains(r#""fp8""#), "{kept}");
+    folder.line(&format!("{TRAIN} --moments int4 -o m")).ends(2, &["int4", "f32, bf16, fp8"]);
+    assert!(!folder.path("m").exists());
+    let explain = "explain digits-mlp --training --device cpu --threads 1 --json --moments";
+    let states = |moments: &str| {
+        let outcome = folder.line(&format!("{explain} {moments}"));
+        let json: Value = serde_json::from_str(&outcome.ends(0, &[]).stdout).unwrap();
+        json["memory"]["state_bytes"][0].as_u64().unwrap()
+    };
+    // Moments of the two large matrices: codes, and a scale for each 256. All else is in f32.
+    let large = 64 * 128 + 128 * 128;
+    assert_eq!(states("f32") - states("bf16"), 2 * 2 * large);
+    assert_eq!(states("f32") - states("fp8"), 2 * (3 * large - 4 * large / 256));
+    folder.line("explain digits-mlp --moments fp8").ends(2, &["--training"]);
 }

@@ -244,6 +244,7 @@ fn changed(arguments: &Train, recipe: Recipe) -> Result<Recipe, Failure> {
     let formats = arguments.recipe.as_deref().map(Formats::read).transpose().map_err(failure)?;
     let mut recipe = recipe.in_formats(formats.unwrap_or_else(|| arguments.precision.clone()));
     recipe.seed = arguments.machine.seed;
+    recipe.moments = arguments.moments.into();
     recipe.compression = arguments.compress;
     recipe.accumulate = arguments.accumulate as usize;
     let asked = arguments.patience.map(|patience| EarlyStop { patience });
