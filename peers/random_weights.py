@@ -5,8 +5,8 @@ time of a call does not depend on the values of the weights.
     python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama|llama-1b FOLDER [bf16]
     python3 peers/random_weights.py resnet50 FILE.onnx
 
-Folders are in Hugging Face's format; decoders have a tokenizer of bytes. Needs numpy; resnet50 needs
-onnx.
+Folders are in Hugging Face's format; decoders have a tokenizer of bytes. Needs numpy; resnet50
+needs onnx.
 """
 
 import json

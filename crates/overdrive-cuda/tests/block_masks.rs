@@ -1,5 +1,5 @@
 //! Block masks of attention on Hopper: tiles that a mask function hides are skipped, forward and
-//! backward, and the results are those of the f64 definition, for tensors that change from call to
+//! backward. The results are those of the f64 definition, for tensors that change from call to
 //! call. Every call is made twice, and both give the same bits.
 //!
 //! Each test compiles two or three kernels, since a compilation takes seconds.

@@ -321,8 +321,8 @@ fn products_of_few_rows_are_one_launch_with_their_norm() {
     assert!(together.iter().all(|steps| steps.len() < 6), "{plan}");
 }
 
-/// A norm and a gate of a billion parameters' layer: 46 MB of weights, which no block has ahead. One
-/// row streams them in one launch. Tiles of many rows would take the room of weights.
+/// A norm and a gate of a billion parameters' layer: 46 MB of weights, which no block has ahead.
+/// One row streams them in one launch. Tiles of many rows would take the room of weights.
 #[test]
 fn only_few_rows_stream_their_weights_in_one_launch() {
     for (m, launches) in [(1, 1), (4, 1), (8, 3)] {

@@ -280,8 +280,8 @@ fn cases() -> Vec<Case> {
         all.push(every(case(DType::BF16, &[], shape, layout, epilogue)));
     }
     all.push(every(case(DType::F16, &[], [25, 136, 4104], "NT", "residual")));
-    // Few rows by weights that stream: fewer outputs than warps and more, rows of one piece and of
-    // many, rows that end within a piece, and x too long for two launches at a time.
+    // Few rows by weights that stream. There are fewer outputs than warps and more, and rows of one
+    // piece and of many. Some end within a piece, and one x is too long for two launches at a time.
     for (dtype, shape, epilogue) in [
         (DType::BF16, [1, 40, 8], "bias"),
         (DType::BF16, [1, 2048, 2048], "residual"),

@@ -1,4 +1,4 @@
-//! Moments in fewer bytes: the update of a matrix is one kernel that reads and writes them as they
+//! Moments in fewer bytes: the update of a matrix is one kernel. It reads and writes them as they
 //! are kept, and computes the same as on the CPU.
 
 #![allow(clippy::unwrap_used)] // A test may panic.

@@ -1,14 +1,14 @@
 //! `Moments`: the number format in which an optimizer keeps its moments.
 //!
-//! The update itself is in f32. The loop of the update widens a moment as it reads it, and rounds it
-//! as it writes it. So no f32 copy of a moment is ever in memory.
+//! The update itself is in f32. The loop of the update widens a moment as it reads it, and rounds
+//! it as it writes it. So no f32 copy of a moment is ever in memory.
 //!
 //! - `bf16`: a moment takes half of its bytes.
 //! - `fp8`: codes of 8 bits with an f32 scale for each block of at most 256 elements in a row, by
 //!   its largest magnitude. The source is Dettmers et al., "8-bit optimizers via block-wise
 //!   quantization", 2022. Codes of the first moment are e4m3. Those of the second are of its root,
-//!   which spans half as many powers of two. A root has no sign, so they have 4 bits of exponent and
-//!   4 of mantissa.
+//!   which spans half as many powers of two. A root has no sign, so they have 4 bits of exponent
+//!   and 4 of mantissa.
 //!
 //! Rounding. A step changes the first moment by a tenth of what is new: it is rounded to nearest.
 //! With β₂ = 0.999 it changes the second by a thousandth. Half a unit of the last place of bf16 is
@@ -16,10 +16,10 @@
 //! its changes. It is instead rounded up or down by a threshold that changes from step to step. So
 //! the mean over steps is exact: that of v in bf16, that of its root in codes.
 //!
-//! Thresholds are a sequence that fills 0 to 1 evenly over steps and over the elements of a row. The
-//! source is Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018. A mean over
-//! few steps is then nearer than with random numbers. They also cost one addition, depend on no
-//! rank, and are the same in a run that goes on from a checkpoint.
+//! Thresholds are a sequence that fills 0 to 1 evenly over steps and over the elements of a row.
+//! The source is Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018. A mean
+//! over few steps is then nearer than with random numbers. They also cost one addition, depend on
+//! no rank, and are the same in a run that goes on from a checkpoint.
 
 use overdrive_ir::{Binary, DType, Expr, Init, Overflow, Prim, Reducer, TensorType, Unary};
 use serde::{Deserialize, Serialize};

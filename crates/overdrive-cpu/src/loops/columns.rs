@@ -5,6 +5,8 @@
 //! Sums are f32, or i32 less an i32 for each channel. The residual and the floor may be missing.
 //! That is the end of a layer of a residual network, in float and quantized. The block interpreter
 //! takes a call for each of these operations and each row; here a tile of sums is one call.
+//!
+//! Long because the parts that a program is taken into are those that the tile computes.
 #![allow(unsafe_code)] // Vector intrinsics over the addresses of a slot table.
 
 use std::arch::x86_64::*;

@@ -86,8 +86,8 @@ impl<P: Member> Bunch<P> {
         let (call, lhs) = (first.call(), &first.call().lhs);
         let [row, column] = strides(lhs);
         let whole = lhs.offset == 0 && column == 1 && (call.m == 1 || row == call.k as i64);
-        // Weights are read before the loop runs. What an epilogue reads of the loop, its own block
-        // has written by then; other blocks only write the same bits again.
+        // Weights are read before the loop runs. If an epilogue reads results of the loop, its own
+        // block has written them by then; other blocks only write the same bits again.
         let apart =
             |product: &P| product.operands()[1..].iter().all(|slot| !before.writes.contains(slot));
         if !whole || !tiles.iter().flatten().all(apart) {

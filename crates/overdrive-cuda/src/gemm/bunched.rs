@@ -1,7 +1,7 @@
 //! The launches of several products of few rows: by dense weights (`streamed`, `skinny`) and by
 //! codes (`quantized_linear`).
 //!
-//! Products of `skinny` that stream their weights stay apart: tiles of x in shared memory would
+//! Products of `skinny` that stream their weights stay apart. Tiles of x in shared memory would
 //! take the room of tiles of weights that are under way.
 
 use super::bunch::{Bunch, FewRows, Member};

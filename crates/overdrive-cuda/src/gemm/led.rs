@@ -20,7 +20,7 @@ impl RowsSource {
     }
 }
 
-/// Slots to prefetch early, by their number among those of the loop, with their bytes: the bulk
+/// Slots to prefetch early, by their number among those of the loop, with their bytes. The bulk
 /// copy engine does not bring them, and no step of the call writes them.
 pub(super) fn asks(site: &Site<'_>, lead: Option<&Lead>) -> Vec<(usize, usize)> {
     const MOST_BYTES: usize = 64 << 10;

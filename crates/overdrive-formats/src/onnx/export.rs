@@ -9,9 +9,11 @@
 mod composite;
 mod contraction;
 mod convert;
+mod dialect;
 mod indexing;
 mod microscaling;
 mod n_bits;
+mod packing;
 mod pad;
 mod prim;
 mod quantized;
@@ -25,9 +27,10 @@ use super::proto::{
 };
 use super::types::theirs;
 use crate::{FormatError, file};
-pub(super) use n_bits::{Packings, packings};
+pub use dialect::Dialect;
 use overdrive_ir::ops::BlockScale;
 use overdrive_ir::{Graph, Node, Origin, Port, StateDecl, TensorType, Value};
+pub(super) use packing::{Packings, packings};
 use std::collections::HashMap;
 use std::path::Path;
 use writer::{MICROSOFT, proto_of};
@@ -44,16 +47,6 @@ const BITCAST_OPSET: i64 = 26;
 const BITCAST_IR_VERSION: i64 = 13;
 /// Domain of the local functions.
 const DOMAIN: &str = "overdrive";
-
-/// The ops that a file may have.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Dialect {
-    /// Those of the standard, which is all that TensorRT reads.
-    Standard,
-    /// MatMulNBits of com.microsoft too, for weights of int4 and int8 in blocks. ONNX Runtime and
-    /// tract read it.
-    Microsoft,
-}
 
 /// Writes a bound graph; the file appears whole or not at all.
 ///

@@ -5,6 +5,7 @@
 //! be the same but for rounding. A file of GGUF is judged as it is read back.
 
 mod apart;
+mod asked_layout;
 mod chosen;
 mod file;
 mod gguf;
@@ -66,7 +67,7 @@ pub(crate) fn quantize(arguments: &Quantize, stop: &Stop) -> Result<Exit, Failur
     let place = out.map(|path| place_of(arguments, path)).transpose()?;
     let head = if arguments.head { Head::Quantized } else { Head::Float };
     let subject = Subject::load(&arguments.model, &arguments.shapes, head)?;
-    let layout = layout::asked(arguments, &modes, &subject)?;
+    let layout = asked_layout::asked(arguments, &modes, &subject)?;
     let template = &subject.template;
     let opened = devices::open(&arguments.machine)?;
     let backend = opened.backend.as_ref();

@@ -4,10 +4,11 @@
 //! A tile is a piece or two of a line's pixels by a panel of 32 output channels. It is summed over
 //! all taps and channels in registers, so no sum is loaded again. The image is read where it lies,
 //! or from a copy of a band: with zeros around it, or with the bits that VNNI wants. Images of at
-//! most four channels are interleaved in that copy. The weights of a panel meet all pixels of a band before the next panel
-//! comes. Tiles of sums go through the epilogue while they are in the first-level cache, where it
-//! allows that. Source: Georganas et al., "Anatomy of high-performance deep learning convolutions
-//! on SIMD architectures", SC 2018 (register tiles of pixels by channels, without im2col).
+//! most four channels are interleaved in that copy. The weights of a panel meet all pixels of a
+//! band before the next panel comes. Tiles of sums go through the epilogue while they are in the
+//! first-level cache, where it allows that. Source: Georganas et al., "Anatomy of high-performance
+//! deep learning convolutions on SIMD architectures", SC 2018 (register tiles of pixels by
+//! channels, without im2col).
 //!
 //! Long because staging, products and epilogue of this path share one table of offsets.
 #![allow(unsafe_code)] // Raw pointers into the input and scratch.

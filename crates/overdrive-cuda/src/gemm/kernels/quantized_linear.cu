@@ -104,7 +104,7 @@ struct Spans {
         width<T> >= 8 && (SCALES == 1 || (SPAN == GROUP && INPUTS % HALF == 0));
     u32 words[(BYTES + 3) / 4];
 
-    // Of `row`, from input `k` on.
+    // Those of `row`, from input `k` on.
     __device__ __forceinline__ void read(const T* from, int row, int k) {
         const i64 first = (i64)row * SCALE_ROW;
 #pragma unroll

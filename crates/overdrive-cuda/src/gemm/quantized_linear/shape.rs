@@ -23,9 +23,9 @@ const PIECE: usize = 32;
 const FEWEST: usize = 8;
 /// Warps of a block, along the contracted index.
 const WARPS: usize = 8;
-/// Rows of x up to which two halves of a chunk leave room for enough of them, and the most bytes of
-/// scales that a lane keeps for a half of a row then.
+/// Rows of x up to which two halves of a chunk leave room for enough of them.
 const ROWS_OF_TWO_HALVES: usize = 4;
+/// The most bytes of scales that a lane keeps for a half of a row then.
 const SCALE_BYTES_OF_TWO_HALVES: usize = 8;
 /// Most chunks of a warp that are under way.
 const MOST_AHEAD: usize = 6;

@@ -10,81 +10,12 @@
 //!
 //! Codes and zero points are unsigned there, so that their highest bit flips. Activations stay as
 //! they are: `accuracy_level` is 0. Weights of int8 by channel keep their DequantizeLinear, with
-//! which ONNX Runtime is the faster one. Invariant: only states that nothing else reads are packed.
-//! Source: `docs/ContribOperators.md` of ONNX Runtime.
+//! which ONNX Runtime is the faster one. Source: `docs/ContribOperators.md` of ONNX Runtime.
 
-use super::Dialect;
+use super::packing::{CODES, Packing, SCALE, ZERO, matrix};
 use super::signature::Signature;
 use super::writer::{Unsaid, Writer, int};
-use overdrive_ir::ops::QuantizedLinear;
-use overdrive_ir::ops::quantized_linear::{Activations, WeightScales};
-use overdrive_ir::{DType, Graph, Node, Origin, Tensor, TensorType};
-use std::collections::HashMap;
-
-/// The sizes of a block that ONNX Runtime's kernels have.
-const BLOCKS: [usize; 5] = [16, 32, 64, 128, 256];
-/// Sizes of a matrix that readers hold in an i32.
-const MOST: usize = i32::MAX as usize;
-
-/// A state that the file holds packed.
-#[derive(Copy, Clone, PartialEq, Debug)]
-pub(in crate::onnx) enum Packing {
-    /// Codes, so many in a block.
-    Codes(usize),
-    /// Zero points.
-    Zeros,
-}
-
-/// The packed states by name.
-pub(in crate::onnx) type Packings = HashMap<String, Packing>;
-
-/// The states of a graph that are packed in a file of this dialect.
-pub(in crate::onnx) fn packings(graph: &Graph, dialect: Dialect) -> Packings {
-    let layers = graph.nodes().iter().filter(|_| dialect == Dialect::Microsoft);
-    let counts = graph.use_counts();
-    layers.filter_map(|node| packed_by((graph, &counts), node)).flatten().collect()
-}
-
-/// The states that a node reads packed; `None` if it cannot be a MatMulNBits.
-fn packed_by((graph, counts): (&Graph, &[usize]), node: &Node) -> Option<Vec<(String, Packing)>> {
-    let layer = node.op.composite::<QuantizedLinear>()?;
-    let types = graph.types(&node.operands);
-    let block = block_of(layer, &types)?;
-    let parts = [(CODES, Packing::Codes(block)), (ZERO, Packing::Zeros)];
-    let parts = parts.into_iter().filter(|(at, _)| *at < types.len());
-    let own = |(at, packing): (usize, Packing)| match graph.origin(node.operands[at]) {
-        Origin::State(state) if counts[node.operands[at].0 as usize] == 1 => {
-            Some((graph.states()[state].name.clone(), packing))
-        }
-        _ => None,
-    };
-    parts.map(own).collect()
-}
-
-/// Positions of operands.
-const CODES: usize = 1;
-const SCALE: usize = 2;
-const ZERO: usize = 3;
-
-/// Codes in a block of a layer that engines have as a MatMulNBits.
-fn block_of(layer: &QuantizedLinear, types: &[TensorType]) -> Option<usize> {
-    let (x, codes, scale) = (&types[0], &types[CODES], &types[SCALE]);
-    let zero = types.get(ZERO).map(|zero| zero.dtype);
-    let ([n, k], [rows, blocks]) = (matrix(codes)?, matrix(scale)?);
-    let block = k.checked_div(blocks)?;
-    let is_coded = codes.dtype == DType::I4 || (codes.dtype == DType::I8 && blocks > 1);
-    let is_float =
-        layer.activations == Activations::Float && layer.weights != WeightScales::TwoLevel;
-    let fits =
-        rows == n && n <= MOST && k <= MOST && BLOCKS.contains(&block) && block * blocks == k;
-    let wide = [x, scale].iter().any(|ty| ty.dtype == DType::F64);
-    let whole = zero.is_none_or(|dtype| dtype == codes.dtype);
-    (is_coded && is_float && fits && !wide && whole && x.elements() > 0).then_some(block)
-}
-
-fn matrix(ty: &TensorType) -> Option<[usize; 2]> {
-    ty.sizes().try_into().ok()
-}
+use overdrive_ir::{DType, Tensor, TensorType};
 
 /// The node of a layer whose codes are packed; `None` of any other.
 pub(super) fn write(

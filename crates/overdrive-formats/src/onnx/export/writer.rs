@@ -1,6 +1,6 @@
 //! `Writer`: appends ONNX nodes, every value under a fresh name.
 
-use super::n_bits::Packings;
+use super::packing::Packings;
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{AttributeProto, NodeProto, TensorProto};
 use crate::onnx::types::theirs;
