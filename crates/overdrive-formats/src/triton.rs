@@ -37,7 +37,7 @@ pub struct Served {
 #[derive(Debug, Clone)]
 pub enum ServedModel {
     /// One that is written.
-    Made(OnnxFile),
+    Made(Box<OnnxFile>),
     /// A user's own, which is copied with the data beside it.
     Copied(PathBuf),
 }
@@ -188,7 +188,7 @@ mod tests {
         let b = Builder::new("small");
         b.output("y", b.input("x", TensorType::new(DType::F32, [3, 4])).exp());
         let graph = b.finish().unwrap();
-        ServedModel::Made(onnx::made(Path::new("m"), &graph, Dialect::Standard).unwrap())
+        ServedModel::Made(Box::new(onnx::made(Path::new("m"), &graph, Dialect::Standard).unwrap()))
     }
 
     fn served(max_batch: Option<usize>) -> Served {

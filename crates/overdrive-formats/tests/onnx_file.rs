@@ -1,6 +1,8 @@
 //! Files of ONNX with their weights beside them: each tensor begins on a page and is read back the
 //! same. Damage is an error that names the tensor.
 
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
 use overdrive_formats::FormatError;
 use overdrive_formats::onnx::{self, Binding, Dialect, Model, WeightPlace};
 use overdrive_ir::{Builder, Graph, Init, Tensor};

@@ -1,6 +1,8 @@
 //! Weights of int4 and int8 in blocks, written as MatMulNBits: bytes that are packed here by hand,
 //! and codes that come back bit for bit.
 
+#![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
+
 #[path = "fields/onnx.rs"]
 mod fields;
 

@@ -151,7 +151,7 @@ pub(super) fn served(
     });
     let file = match model.file() {
         Some(file) => ServedModel::Copied(file.to_owned()),
-        None => ServedModel::Made(freed.file),
+        None => ServedModel::Made(Box::new(freed.file)),
     };
     Ok(triton::Served {
         inputs: of(&freed.inputs),
@@ -173,7 +173,7 @@ fn file_of(
         Some(file) => Ok(ServedModel::Copied(file.to_owned())),
         None => {
             let made = onnx::made(path, graph, dialect).map_err(Failure::bad_input)?;
-            Ok(ServedModel::Made(made))
+            Ok(ServedModel::Made(Box::new(made)))
         }
     }
 }
