@@ -13,8 +13,8 @@ use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
 use overdrive_ir::ops::{Attention, QuantizedLinear};
 use overdrive_ir::plan::{Step, StepKind};
 use overdrive_ir::{
-    Array, Backend, Builder, Compare, DType, Graph, Init, Mode, Plan, State, Tensor, TensorType,
-    Tuning,
+    Array, Backend, Builder, Compare, DType, Expr, Graph, Init, Mode, Plan, State, Tensor,
+    TensorType, Tuning,
 };
 use overdrive_models::llama::{Llama, Norms, QkNorm};
 use overdrive_models::{Activation, Bias, Caches, Pages, Rotary, Span};
@@ -301,14 +301,25 @@ fn bunch([m, k]: [usize; 2], transposed: bool) -> Graph {
         let w = if transposed { w.t() } else { w };
         normed.dot_to(w, &[], &[(1, 0)], DType::F32)
     };
-    let [q, key, value] = [("q", 320), ("k", 72), ("v", 64)].map(|(name, n)| product(name, n));
-    let gate = product("gate", 200).silu();
-    let opened = product("up", 200) * gate;
+    output_products(&b, product, [64, 200]);
+    b.finish().expect("the graph is well-formed")
+}
+
+/// Query, key, value of this width, and a product that a gate of this width opens, each with an
+/// epilogue of its own.
+fn output_products<'b>(
+    b: &'b Builder,
+    product: impl Fn(&str, usize) -> Expr<'b>,
+    [of_value, of_gate]: [usize; 2],
+) {
+    let [q, key, value] =
+        [("q", 320), ("k", 72), ("v", of_value)].map(|(name, n)| product(name, n));
+    let gate = product("gate", of_gate).silu();
+    let opened = product("up", of_gate) * gate;
     b.output("q", q);
     b.output("k", key.convert(DType::BF16));
     b.output("v", value + value.constant(1.0));
     b.output("opened", opened.convert(DType::BF16));
-    b.finish().expect("the graph is well-formed")
 }
 
 #[test]
@@ -352,13 +363,7 @@ fn coded_bunch([m, k]: [usize; 2], group: usize) -> Graph {
         let scales = b.input(&format!("{name}_scale"), scales);
         normed.quantized_linear(QuantizedLinear::default(), &[codes, scales]).convert(DType::F32)
     };
-    let [q, key, value] = [("q", 320), ("k", 72), ("v", 61)].map(|(name, n)| product(name, n));
-    let gate = product("gate", 203).silu();
-    let opened = product("up", 203) * gate;
-    b.output("q", q);
-    b.output("k", key.convert(DType::BF16));
-    b.output("v", value + value.constant(1.0));
-    b.output("opened", opened.convert(DType::BF16));
+    output_products(&b, product, [61, 203]);
     b.finish().expect("the graph is well-formed")
 }
 

@@ -137,12 +137,7 @@ fn in_blocks(sizes: &[usize]) -> Option<Layout> {
 impl Layout {
     /// A tensor of the parameter's shape in that of the update.
     pub(crate) fn view<'b>(&self, x: Expr<'b>) -> Expr<'b> {
-        if x.sizes() == self.view { x } else { x.reshape(self.view.clone()) }
-    }
-
-    /// A result of the update in the shape of the parameter.
-    pub(crate) fn joined<'b>(&self, x: Expr<'b>, whole: Expr<'b>) -> Expr<'b> {
-        if x.sizes() == whole.sizes() { x } else { x.reshape(whole.shape()) }
+        in_shape(x, &self.view)
     }
 
     /// Declares the moment `kind` of the parameter `p` called `name`, and reads it.
@@ -194,8 +189,7 @@ impl Layout {
         let b = new.builder();
         let update = |state: &str, old: Expr<'b>, new: Expr<'b>| {
             let whole = b.find_state(state).expect("the moment was declared").sizes();
-            let new = finite.select(new, old);
-            b.update(state, if new.sizes() == whole { new } else { new.reshape(whole) });
+            b.update(state, in_shape(finite.select(new, old), &whole));
         };
         let Some(old_scale) = moment.scale else {
             let new = match (self.moments, moment.sign) {
@@ -223,6 +217,11 @@ impl Layout {
         update(&moment.state, moment.kept, codes);
         update(&scale_of(&moment.state), old_scale, scale);
     }
+}
+
+/// The same elements in these extents.
+pub(crate) fn in_shape<'b>(x: Expr<'b>, sizes: &[usize]) -> Expr<'b> {
+    if x.sizes() == sizes { x } else { x.reshape(sizes.to_vec()) }
 }
 
 /// The state of the scales of a moment: `optimizer.m_scale.w` for `optimizer.m.w`.

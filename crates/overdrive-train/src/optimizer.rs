@@ -1,7 +1,7 @@
 //! How a gradient changes a parameter: nodes of the step's graph, with moments as states.
 
 use crate::Moments;
-use crate::moments::{Moment, Sign};
+use crate::moments::{Moment, Sign, in_shape};
 use overdrive_ir::Expr;
 use overdrive_ir::ops::AdamW;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ impl Optimizer {
         let g = shared.shorten.map_or(g, |factor| g * factor);
         let replace_parameter = |new: Expr<'b>| {
             let new = shared.finite.select(new, p);
-            p.builder().update(name, layout.joined(new, whole));
+            p.builder().update(name, in_shape(new, &whole.sizes()));
         };
         // Biases and the scales of norms are few and have no reason to be small (Loshchilov and
         // Hutter, appendix).

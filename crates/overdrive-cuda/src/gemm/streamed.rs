@@ -8,7 +8,7 @@ use super::base::Base;
 use super::bunch::FewRows;
 use super::epilogue::{self, is_printable};
 use super::led;
-use super::problem::{SLOT_ALIGNMENT, alignment, strides, sums};
+use super::problem::{alignment, strides, sums};
 use super::skinny::{self, WeightWrites};
 use crate::Error;
 use crate::compiler::KernelSource;
@@ -84,7 +84,6 @@ pub(super) fn applies(call: &GemmCall) -> bool {
         && (1..=ROWS).contains(&call.m)
         && call.n <= i32::MAX as usize / 2
         && (lhs_column, rhs_row) == (1, 1)
-        && SLOT_ALIGNMENT >= UNIT_BYTES as u64
         && is_aligned(left.offset, lhs_row)
         && is_aligned(right.offset, rhs_column)
         && (call.k * right.dtype.bits() / 8).is_multiple_of(UNIT_BYTES)
@@ -93,9 +92,8 @@ pub(super) fn applies(call: &GemmCall) -> bool {
         && Cut::new(call).is_some()
 }
 
-/// The source of the kernel for products that it takes, and the blocks of its grid on a device with
-/// so many multiprocessors. `asks` are the addresses of the loop that are prefetched early, with
-/// their bytes.
+/// The source of the kernel for products that it takes. `asks` are the addresses of the loop that
+/// are prefetched early, with their bytes.
 pub(super) fn source(
     work: FewRows<'_>,
     weights: WeightWrites,

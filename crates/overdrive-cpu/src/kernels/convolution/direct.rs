@@ -197,10 +197,8 @@ impl<T: Format + Piecewise> Direct<T> {
         };
         let steps = [line_bytes, pixel_bytes];
         let output = match staged {
-            Stage::Lines => lines,
-            Stage::Pixels => [1, lines[0] * lines[1]],
-            Stage::None if one_run => [1, lines[0] * lines[1]],
-            Stage::None => lines,
+            Stage::None | Stage::Pixels if one_run => [1, lines[0] * lines[1]],
+            _ => lines,
         };
         // Taps of a line that lie side by side are one run.
         let joined = window[1].kernel_dilation == 1;
