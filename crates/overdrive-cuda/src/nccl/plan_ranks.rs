@@ -45,9 +45,9 @@ impl PlanRanks {
     ) -> Result<Self, BackendError> {
         agree_on(ranks.communicator(), plan)?;
         let (mut peers, mut notes) = (BTreeMap::new(), vec![]);
-        for step in &plan.steps {
+        for (at, step) in plan.steps.iter().enumerate() {
             let StepKind::CollectiveStart { prim } = &step.kind else { continue };
-            let way = way(ranks, (plan, step, prim), tuning);
+            let way = way(ranks, (plan, at, prim), tuning);
             match way.map_err(|e| e.during(format!("meeting for `{}`", plan.name)))? {
                 None => {}
                 Some(Ok(group)) => drop(peers.insert(step.writes[0], group)),
@@ -156,12 +156,37 @@ impl Vote {
     }
 }
 
-/// The way of a collective; `None` where there is nothing to choose.
+/// By how much copies may take longer than NCCL where other work runs meanwhile. NCCL's kernel
+/// holds up to 32 of 132 multiprocessors of an H100, so it costs that work up to a quarter of its
+/// own time. Copies hold none, and are still no loss if all that they take longer is waited for.
+const HELD: f64 = 1.25;
+
+/// Whether work of this device runs between the start of a collective and its end. The plan is the
+/// same on all ranks, and so is the answer.
+fn is_hidden(steps: &[Step], at: usize) -> bool {
+    let start = &steps[at];
+    let is_end = |step: &&Step| {
+        matches!(step.kind, StepKind::CollectiveDone { .. })
+            && (&step.reads, &step.writes) == (&start.reads, &start.writes)
+    };
+    let is_work = |step: &Step| {
+        use StepKind::{CollectiveDone, CollectiveStart, CopyDone, CopyStart};
+        let waits = matches!(
+            step.kind,
+            CollectiveStart { .. } | CollectiveDone { .. } | CopyStart | CopyDone
+        );
+        !waits
+    };
+    steps[at + 1..].iter().take_while(|step| !is_end(step)).any(is_work)
+}
+
+/// The way of the collective that step `at` starts; `None` where there is nothing to choose.
 fn way(
     ranks: &Ranks,
-    (plan, step, prim): (&Plan, &Step, &Prim),
+    (plan, at, prim): (&Plan, usize, &Prim),
     tuning: &Tuning,
 ) -> Result<Option<Way>, Error> {
+    let step = &plan.steps[at];
     let group = ranks.group(&prim.channel().expect("collectives have a channel").group)?;
     let Some(movement) = Movement::of(prim, group.nccl.position) else { return Ok(None) };
     let peers = match &group.peers {
@@ -202,7 +227,9 @@ fn way(
             choices.entry(key).or_insert(choice)
         }
     };
-    Ok(Some(match choice.candidate == COPIES {
+    let time = |way: &str| choice.timings_ns[way];
+    let held = if is_hidden(&plan.steps, at) { HELD } else { 1.0 };
+    Ok(Some(match time(COPIES) <= held * time(NCCL) {
         true => Ok(Arc::clone(peers)),
         false => Err(format!("they were timed: {choice}")),
     }))
