@@ -14,7 +14,7 @@ mod under_way;
 use crate::meeting_order::permutes;
 use overdrive_ir::plan::{Plan, Step, StepKind};
 use overdrive_ir::{Channel, Description, Prim, Reducer};
-use under_way::{end_late, is_end, start_early};
+use under_way::{end_at_once, end_late, is_end, relay_later, start_early};
 
 /// Bytes of a bucket, as in PyTorch: of more, less is hidden by the backward; fewer reach less of
 /// the bandwidth.
@@ -29,7 +29,10 @@ pub(crate) fn bucket(plan: &mut Plan, device: &Description, most: usize) {
         return;
     }
     let behind = plan.bytes_behind();
-    start_early(plan, &behind, most);
+    start_early(plan, &behind, most, |prim| matches!(prim, Prim::AllToAll { .. }));
+    end_at_once(plan);
+    relay_later(plan, &behind, most);
+    start_early(plan, &behind, most, |_| true);
     end_late(plan, &behind, most);
     gather(plan, most);
     if device.overlaps_collectives {
@@ -330,6 +333,67 @@ mod tests {
             |prim: &Prim| matches!(prim, Prim::ReduceScatter { .. }),
         ] {
             assert_eq!(starts_of(&plan, is_kind).len(), 1, "{plan}");
+        }
+    }
+
+    /// Gradients summed in two hops, where the end of the step needs them.
+    fn in_two_hops(layers: usize) -> Graph {
+        let b = Builder::new("step");
+        let channel = || Channel { id: b.channel(), group: Mesh::new([("data", 2)]) };
+        let mut x = b.input("x", TensorType::new(DType::F32, [SIDE, SIDE]));
+        let mut gradients = vec![];
+        for _ in 0..layers {
+            x = x.matmul(x).tanh();
+            gradients.push(x.matmul(x));
+        }
+        let mut sums = vec![];
+        for gradient in gradients {
+            let parts = gradient.reshape([2, SIDE / 2, SIDE]);
+            let exchange = Prim::AllToAll { split: 0, concat: 0, channel: channel() };
+            let own = b.op1(exchange, &[parts]).sum(&[0]).reshape([1, SIDE / 2, SIDE]);
+            sums.push(b.op1(Prim::AllGather { axis: 0, channel: channel() }, &[own]));
+        }
+        let norm = sums.iter().map(|sum| (*sum * *sum).sum(&[0, 1, 2])).reduce(|a, b| a + b);
+        for (layer, sum) in sums.iter().enumerate() {
+            b.output(&format!("y{layer}"), *sum / norm.unwrap());
+        }
+        b.finish().unwrap()
+    }
+
+    /// The sum of an exchange comes after the next has started, and its gather goes at once.
+    #[test]
+    fn the_second_hop_runs_under_the_work_that_follows() {
+        let layers = 8;
+        let plan = planned_of(&in_two_hops(layers), &device(true), BYTES);
+        let exchanges = starts_of(&plan, |prim| matches!(prim, Prim::AllToAll { .. }));
+        let gathers = starts_of(&plan, |prim| matches!(prim, Prim::AllGather { .. }));
+        // A part of a gradient is half of its bytes, so that a bucket of gathers has two.
+        assert_eq!((exchanges.len(), gathers.len()), (layers, layers / 2), "{plan}");
+        for (pair, gather) in gathers.iter().take(layers / 2 - 1).enumerate() {
+            assert!(exchanges[2 * pair + 2] < *gather, "{pair}\n{plan}");
+            assert!(*gather < exchanges[2 * pair + 3], "{pair}\n{plan}");
+        }
+    }
+
+    /// Sums of gradients that are split stand where the gradients do, in the order of the graph.
+    #[test]
+    fn the_first_hop_runs_under_the_work_that_follows() {
+        let layers = 8;
+        let b = Builder::new("step");
+        let mut x = b.input("x", TensorType::new(DType::F32, [SIDE, SIDE]));
+        for layer in 0..layers {
+            x = x.matmul(x).tanh();
+            let channel = Channel { id: b.channel(), group: Mesh::new([("data", 2)]) };
+            let parts = x.matmul(x).reshape([2, SIDE / 2, SIDE]);
+            let exchange = Prim::AllToAll { split: 0, concat: 0, channel };
+            b.output(&format!("y{layer}"), b.op1(exchange, &[parts]).sum(&[0]));
+        }
+        let plan = planned_of(&b.finish().unwrap(), &device(true), BYTES);
+        let found = collectives(&plan);
+        assert_eq!(found.len(), layers, "{plan}");
+        for (_, start, end) in &found[..layers - 1] {
+            let is_product = |step: &&Step| matches!(step.kind, StepKind::Gemm(_));
+            assert!(plan.steps[*start..*end].iter().any(|step| is_product(&step)), "{plan}");
         }
     }
 }

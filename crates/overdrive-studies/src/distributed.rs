@@ -90,14 +90,13 @@ fn training(
     Box::new(Training { model, batch, shards, compression: None, precision })
 }
 
-/// Data parallel training with gradients in fewer bytes.
+/// The same with gradients that are exchanged otherwise.
 fn compressed(
     model: &'static str,
-    (batch, scheme): (usize, Compression),
+    (batch, shards, scheme): (usize, Shards, Compression),
     precision: DType,
 ) -> Box<dyn Joint> {
-    let (shards, compression) = (Shards::Nothing, Some(scheme));
-    Box::new(Training { model, batch, shards, compression, precision })
+    Box::new(Training { model, batch, shards, compression: Some(scheme), precision })
 }
 
 /// Attention round a ring of the ranks, and by heads.
@@ -141,7 +140,11 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
         Compression::Fp8,
         Compression::PowerSgd { rank: 4 },
     ];
-    cases.extend(schemes.map(|scheme| compressed("gpt-125m", (16, scheme), bf16)));
+    let (nothing, all) = (Shards::Nothing, Shards::Parameters);
+    cases.extend(schemes.map(|scheme| compressed("gpt-125m", (16, nothing, scheme), bf16)));
+    for (model, shards) in [("gpt-1.3b", nothing), ("gpt-1.3b", all), ("gpt-6.7b", all)] {
+        cases.push(compressed(model, (8, shards, Compression::F32), bf16));
+    }
     cases
 }
 
@@ -159,6 +162,10 @@ fn host(is_brief: bool) -> Vec<Box<dyn Joint>> {
     cases.push(training("text-transformer", (2, Shards::Nothing), f32));
     cases.push(training("text-transformer", (2, Shards::Optimizer), f32));
     cases.push(training("text-transformer", (2, Shards::Parameters), f32));
-    cases.push(compressed("text-transformer", (2, Compression::Int8), f32));
+    for (shards, scheme) in
+        [(Shards::Nothing, Compression::Int8), (Shards::Parameters, Compression::F32)]
+    {
+        cases.push(compressed("text-transformer", (2, shards, scheme), f32));
+    }
     cases
 }

@@ -7,10 +7,14 @@
 //! keeps its whole operand, a gradient, until it ends. It ends so late that at most `AHEAD` such
 //! operands, or those of one bucket, are under way. So parameters and gradients are whole for a few
 //! layers at a time (Zhao et al., "PyTorch FSDP", 2023, section 3.3).
+//!
+//! Work between two collectives (the sums of an exchange in two hops) moves too, or the second
+//! could not start before the end of the step.
 
 use crate::meeting_order::keeps_order;
 use overdrive_ir::Prim;
 use overdrive_ir::plan::{Plan, Slot, SlotId, Step, StepKind};
+use std::collections::BTreeSet;
 
 /// Gathered values that wait for their reader, or operands of reduce-scatters under way, however
 /// large they are. They are more than two, since short products lie between long ones, and fewer
@@ -55,12 +59,18 @@ fn scattered(slots: &[Slot], step: &Step) -> Held {
 }
 
 /// For each step, the gathered values of which it is the first reader. For each start, the same of
-/// its own result, if a step reads it.
+/// its own result, if a step reads it. A gather of what another collective brought is not held
+/// back: its value takes the place of the one that was sent.
 fn first_readers(plan: &Plan) -> (Vec<Held>, Vec<Held>) {
+    let relayed: BTreeSet<SlotId> =
+        relays(plan).into_iter().flat_map(|at| plan.steps[at].writes.clone()).collect();
     let mut readers = vec![Held::default(); plan.steps.len()];
     let mut starts = readers.clone();
     for (at, step) in plan.steps.iter().enumerate() {
         if !matches!(step.kind, StepKind::CollectiveStart { prim: Prim::AllGather { .. } }) {
+            continue;
+        }
+        if relayed.contains(&step.reads[0]) {
             continue;
         }
         let result = step.writes[0];
@@ -74,13 +84,19 @@ fn first_readers(plan: &Plan) -> (Vec<Held>, Vec<Held>) {
     (readers, starts)
 }
 
-/// Moves each start up to what it waits for, or to where too many gathered values would wait.
-pub(super) fn start_early(plan: &mut Plan, behind: &[SlotId], most: usize) {
+/// Moves each start of these kinds up to what it waits for, or to where too many gathered values
+/// would wait.
+pub(super) fn start_early(
+    plan: &mut Plan,
+    behind: &[SlotId],
+    most: usize,
+    is_wanted: fn(&Prim) -> bool,
+) {
     let (mut readers, mut starts) = first_readers(plan);
     let steps = &mut plan.steps;
     for at in 0..steps.len() {
         let own = starts[at];
-        if !matches!(steps[at].kind, StepKind::CollectiveStart { .. }) {
+        if !matches!(&steps[at].kind, StepKind::CollectiveStart { prim } if is_wanted(prim)) {
             continue;
         }
         let (mut first, mut waiting) = (at, own);
@@ -105,15 +121,105 @@ pub(super) fn start_early(plan: &mut Plan, behind: &[SlotId], most: usize) {
     }
 }
 
-/// Moves each end down to what waits for it, or to where too many operands would be under way.
-pub(super) fn end_late(plan: &mut Plan, behind: &[SlotId], most: usize) {
-    let Plan { steps, slots, .. } = plan;
+/// Steps that only pass on what exchanges brought: they read results of `all_to_all`, or of each
+/// other. In the end what they write is gathered, or it is smaller: a sum.
+fn relays(plan: &Plan) -> Vec<usize> {
+    let mut brought = BTreeSet::new();
+    let mut found = vec![];
+    for (at, step) in plan.steps.iter().enumerate() {
+        let passes_on = !is_collective(step)
+            && !step.reads.is_empty()
+            && step.reads.iter().all(|slot| brought.contains(slot));
+        if passes_on {
+            found.push(at);
+        }
+        if passes_on
+            || matches!(step.kind, StepKind::CollectiveStart { prim: Prim::AllToAll { .. } })
+        {
+            brought.extend(step.writes.iter().copied());
+        }
+    }
+    let mut sent = BTreeSet::new();
+    for step in &plan.steps {
+        if let StepKind::CollectiveStart { prim: Prim::AllGather { .. } } = step.kind {
+            sent.extend(step.reads.iter().copied());
+        }
+    }
+    let bytes = |slots: &[SlotId]| -> usize {
+        slots.iter().map(|slot| plan.slots[slot.0 as usize].bytes()).sum()
+    };
+    let mut relays = vec![];
+    for at in found.into_iter().rev() {
+        let step = &plan.steps[at];
+        let is_sum =
+            matches!(step.kind, StepKind::Loop(_)) && bytes(&step.writes) < bytes(&step.reads);
+        if is_sum || step.writes.iter().any(|slot| sent.contains(slot)) {
+            sent.extend(step.reads.iter().copied());
+            relays.push(at);
+        }
+    }
+    relays.reverse();
+    relays
+}
+
+fn is_collective(step: &Step) -> bool {
+    matches!(step.kind, StepKind::CollectiveStart { .. } | StepKind::CollectiveDone { .. })
+}
+
+/// Bytes of an exchange that starts with this step.
+fn exchanged(slots: &[Slot], step: &Step) -> usize {
+    match step.kind {
+        StepKind::CollectiveStart { prim: Prim::AllToAll { .. } } => {
+            slots[step.reads[0].0 as usize].bytes()
+        }
+        _ => 0,
+    }
+}
+
+/// Moves each step that passes on an exchange to where `lag` bytes of later exchanges have started.
+/// So long its own may take to arrive. The ends of exchanges stand at their starts.
+pub(super) fn relay_later(plan: &mut Plan, behind: &[SlotId], lag: usize) {
+    for at in relays(plan) {
+        let (steps, slots) = (&mut plan.steps, &plan.slots);
+        let mut first = at;
+        while first > 0 && !meet(&steps[first - 1], &steps[at], behind) {
+            first -= 1;
+        }
+        let mut later = 0;
+        while first < at && later < lag {
+            later += exchanged(slots, &steps[first]);
+            first += 1;
+        }
+        steps[first..=at].rotate_right(1);
+    }
+    for at in relays(plan).into_iter().rev() {
+        let (steps, slots) = (&mut plan.steps, &plan.slots);
+        let before = steps[..at].iter().rev().take_while(|step| !meet(step, &steps[at], behind));
+        let mut later: usize = before.map(|step| exchanged(slots, step)).sum();
+        let mut last = at;
+        while last + 1 < steps.len() && later < lag && !meet(&steps[last + 1], &steps[at], behind) {
+            last += 1;
+            later += exchanged(slots, &steps[last]);
+        }
+        steps[at..=last].rotate_left(1);
+    }
+}
+
+/// Moves each end to its start.
+pub(super) fn end_at_once(plan: &mut Plan) {
+    let steps = &mut plan.steps;
     for at in 0..steps.len() {
         let starts = |step: &Step| is_end(step, &steps[at]);
         if let Some(start) = steps[..at].iter().rposition(starts) {
             steps[start + 1..=at].rotate_right(1);
         }
     }
+}
+
+/// Moves each end down to what waits for it, or to where too many operands would be under way.
+pub(super) fn end_late(plan: &mut Plan, behind: &[SlotId], most: usize) {
+    end_at_once(plan);
+    let Plan { steps, slots, .. } = plan;
     for at in (1..steps.len()).rev() {
         if !is_end(&steps[at - 1], &steps[at]) {
             continue;

@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
             for declined in compiled.filter_map(|(team, _)| team.ask(|m| Ok(m.declined())).ok()) {
                 declined[0].iter().for_each(|text| note(results, format!("{name}: {text}")));
             }
-            self.outcomes(joint, (&entries, &prepared, &teams), results)
+            self.outcomes(joint, (&entries, &prepared, teams), results)
         });
         let records = self.records(joint, &entries, outcomes);
         self.context.add(results, records);
@@ -188,7 +188,11 @@ impl<'a> Session<'a> {
     fn outcomes(
         &self,
         joint: &dyn Joint,
-        (entries, prepared, teams): (&[Entry], &BTreeMap<usize, Result<Prepared, Failure>>, &Teams),
+        (entries, prepared, mut teams): (
+            &[Entry],
+            &BTreeMap<usize, Result<Prepared, Failure>>,
+            Teams,
+        ),
         results: &mut Results,
     ) -> Vec<Outcome> {
         let progress = self.context.journal.progress;
@@ -224,12 +228,13 @@ impl<'a> Session<'a> {
             progress.stage("calls that are checked, and timed");
             let mut subjects: Vec<Result<Box<dyn Subject + '_>, Failure>> = Vec::new();
             for entry in &entries[group.clone()] {
-                subjects.push(match (&entry.part, &prepared[&entry.ranks], &teams[&entry.ranks]) {
-                    (Some((part, sizes)), ..) => {
-                        let opened = self.peers.open(part, entry.ranks, sizes);
-                        opened.map(|peer| Box::new(peer) as Box<dyn Subject + '_>)
-                    }
-                    (None, Ok(Prepared { judge, .. }), Ok((team, _))) => {
+                if let Some((part, sizes)) = &entry.part {
+                    let opened = self.peers.open(part, entry.ranks, sizes);
+                    subjects.push(opened.map(|peer| Box::new(peer) as Box<dyn Subject + '_>));
+                    continue;
+                }
+                subjects.push(match (&prepared[&entry.ranks], &teams[&entry.ranks]) {
+                    (Ok(Prepared { judge, .. }), Ok((team, _))) => {
                         team.ask(|member| member.allocate()).map(|_| {
                             let known = Known {
                                 mesh: Mesh::new([(joint.axis(), entry.ranks)]),
@@ -240,19 +245,23 @@ impl<'a> Session<'a> {
                             Box::new(Ours { team, known }) as Box<dyn Subject + '_>
                         })
                     }
-                    (None, Err(failure), _) | (None, _, Err(failure)) => Err(failure.clone()),
+                    (Err(failure), _) | (_, Err(failure)) => Err(failure.clone()),
                 });
             }
             let mut running: Vec<&mut dyn Subject> =
                 subjects.iter_mut().flatten().map(|subject| subject.as_mut() as _).collect();
             let mut measured = self.runner.compare(&mut running).into_iter();
-            for (entry, subject) in entries[group].iter().zip(&subjects) {
+            for (entry, subject) in entries[group.clone()].iter().zip(&subjects) {
                 let mut outcome = match subject {
                     Ok(_) => measured.next().expect("one outcome per subject"),
                     Err(failure) => Outcome::Failure(failure.clone()),
                 };
-                if let (Some(measurement), None, Ok((team, planned_bytes))) =
-                    (outcome.measurement_mut(), &entry.part, &teams[&entry.ranks])
+                let team = match entry.part {
+                    None => teams[&entry.ranks].as_ref().ok(),
+                    Some(_) => None,
+                };
+                if let (Some(measurement), Some((team, planned_bytes))) =
+                    (outcome.measurement_mut(), team)
                 {
                     progress.stage("memory, collectives and energy");
                     let of = (entry.ranks, joint.has_one());
@@ -261,12 +270,11 @@ impl<'a> Session<'a> {
                 outcomes.push(outcome);
             }
             drop(subjects);
-            // Room for the next. A team that has ended has given its memory back.
-            for (team, _) in teams.values().flatten() {
-                drop(team.ask(|member| {
-                    member.release();
-                    Ok(())
-                }));
+            // Room for the next: memory that other ranks write into lasts as long as its team.
+            for entry in entries[group].iter().filter(|entry| entry.part.is_none()) {
+                if let Some(Ok((team, _))) = teams.remove(&entry.ranks) {
+                    team.end();
+                }
             }
         }
         for (entry, outcome) in entries.iter().zip(&mut outcomes) {

@@ -76,11 +76,6 @@ impl Member {
         Ok(())
     }
 
-    /// Gives that memory back.
-    pub(super) fn release(&mut self) {
-        self.ready = None;
-    }
-
     fn ready(&mut self) -> &mut Ready {
         self.ready.as_mut().expect("a team is allocated before it is called")
     }
@@ -185,6 +180,8 @@ type Order = Box<dyn FnOnce(&mut Member) -> bool + Send>;
 /// Ranks that wait for orders until this is dropped.
 pub(super) struct Team {
     orders: Vec<mpsc::Sender<Order>>,
+    /// Says nothing, and is closed when all ranks have ended.
+    running: mpsc::Receiver<()>,
 }
 
 impl Team {
@@ -204,7 +201,9 @@ impl Team {
             (0..ranks).map(|_| mpsc::channel::<Order>()).unzip();
         let receivers: Vec<_> = receivers.into_iter().map(Mutex::new).collect();
         let (ready, compiled) = mpsc::channel();
+        let (runs, running) = mpsc::channel::<()>();
         scope.spawn(move || {
+            let _runs = runs;
             let of_rank = |communicator: Arc<dyn Communicator>| {
                 let rank = communicator.rank();
                 let member = caught(|| Member::compiled(devices, communicator, work));
@@ -223,9 +222,15 @@ impl Team {
             // Ranks have told why they failed.
             drop(overdrive_ranks::run(&mesh, PATIENCE, of_rank));
         });
-        let team = Self { orders };
+        let team = Self { orders, running };
         let bytes = gathered(&compiled, ranks)?;
         Ok((team, bytes.into_iter().max().unwrap_or(0)))
+    }
+
+    /// Ends all ranks, and waits until their memory is given back.
+    pub(super) fn end(self) {
+        drop(self.orders);
+        drop(self.running.recv());
     }
 
     /// Has all ranks do this; their answers in the order of ranks.

@@ -78,6 +78,7 @@ impl Joint for Training {
             (Shards::Nothing, None) => "data parallel",
             (Shards::Optimizer, None) => "zero-1",
             (Shards::Parameters, None) => "zero-3",
+            (Shards::Parameters, Some(Compression::F32)) => "zero-3, gradients f32, two hops",
             (_, Some(Compression::F32)) => "gradients f32, two hops",
             (_, Some(Compression::Bf16)) => "gradients bf16",
             (_, Some(Compression::Int8)) => "gradients int8",
