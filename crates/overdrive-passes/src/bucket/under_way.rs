@@ -8,8 +8,8 @@
 //! operands, or those of one bucket, are under way. So parameters and gradients are whole for a few
 //! layers at a time (Zhao et al., "PyTorch FSDP", 2023, section 3.3).
 //!
-//! Work between two collectives (the sums of an exchange in two hops) moves too, or the second
-//! could not start before the end of the step.
+//! Sums of an exchange move too. Behind the whole backward they would hold the second hop back, and
+//! right behind the first hop all work would wait for it.
 
 use crate::meeting_order::keeps_order;
 use overdrive_ir::Prim;
