@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What other programs make of an ONNX model, beside the float model and beside `overdrive
+"""An ONNX model by another program's quantization, beside the float model and beside `overdrive
 optimize`, on the same inputs, in ONNX Runtime.
 
     pip install onnx onnxruntime sympy nncf
@@ -8,9 +8,9 @@ optimize`, on the same inputs, in ONNX Runtime.
 
 -P keeps peers/openvino.py from being taken for the package that NNCF imports.
 
-nncf              its post-training quantization
-neural-compressor its autotune over static, SmoothQuant and dynamic int8, by the cosine below
-onnxruntime       its static quantizer in QDQ format, by channel, which Olive's pass calls too
+nncf: its post-training quantization.
+neural-compressor: its autotune over static, SmoothQuant and dynamic int8, by the cosine below.
+onnxruntime: its static quantizer in QDQ format, by channel. Olive's pass calls it too.
 
 Each calibrates on random normal inputs, or on random ids. It is judged on others, by the cosine of
 its outputs to those of the float model. Times are medians of calls of both in alternation. OUT gets
