@@ -8,9 +8,9 @@ optimize`, on the same inputs, in ONNX Runtime.
 
 -P keeps peers/openvino.py from being taken for the package that NNCF imports.
 
-nncf: its post-training quantization.
-neural-compressor: its autotune over static, SmoothQuant and dynamic int8, by the cosine below.
-onnxruntime: its static quantizer in QDQ format, by channel. Olive's pass calls it too.
+With nncf, its post-training quantization.
+With neural-compressor, its autotune over static, SmoothQuant and dynamic int8, by the cosine below.
+With onnxruntime, its static quantizer in QDQ format, by channel. Olive's pass calls it too.
 
 Each calibrates on random normal inputs, or on random ids. It is judged on others, by the cosine of
 its outputs to those of the float model. Times are medians of calls of both in alternation. OUT gets

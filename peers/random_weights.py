@@ -65,11 +65,11 @@ def bert(vocabulary, width, inner, layers, heads):
     return config, tensors
 
 
-def gpt2(width, layers, heads):
+def gpt2(width, layers, heads, vocabulary=50257):
     config = {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": 50257,
+        "vocab_size": vocabulary,
         "n_positions": 1024,
         "n_embd": width,
         "n_layer": layers,
@@ -77,7 +77,7 @@ def gpt2(width, layers, heads):
         "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5,
     }
-    tensors = {"wte.weight": normal(50257, width), "wpe.weight": normal(1024, width)}
+    tensors = {"wte.weight": normal(vocabulary, width), "wpe.weight": normal(1024, width)}
     for i in range(layers):
         block = f"h.{i}"
         tensors |= norm(f"{block}.ln_1", width) | norm(f"{block}.ln_2", width)
@@ -138,6 +138,9 @@ FOLDERS = {
     # The smallest GPT-2, of 124 million parameters, and the next, of 355 million.
     "gpt2": lambda: gpt2(768, 12, 12),
     "gpt2-medium": lambda: gpt2(1024, 24, 16),
+    # Of bytes, 15 million parameters each: small enough to be trained in a minute on a GPU.
+    "gpt2-bytes": lambda: gpt2(448, 6, 7, 256),
+    "llama-bytes": lambda: llama(256, 448, 1216, 6, 7, 7),
     # 134 million parameters in the shape of Llama 3.
     "llama": lambda: llama(32000, 768, 2048, 12, 12, 4),
     # 1.1 billion, as TinyLlama has them.

@@ -255,8 +255,9 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// The modes that a mix may have: of each format that is better than float the mode that loses
-    /// least, the best formats first.
+    /// The modes that a mix may have, two at most: of each format that is better than float the mode
+    /// that loses least. A mode that is no better than another and loses as much is left out. A mix
+    /// trades the last mode that loses too much for the first that does not.
     fn modes_to_mix(&self, rungs: &[Rung]) -> Vec<String> {
         let mixes = |tried: &&(usize, &Tried)| {
             rungs.iter().any(|rung| rung.mixes && rung.mode == tried.1.form.name)
@@ -272,8 +273,17 @@ impl Search<'_, '_> {
             }
         }
         best.sort_by(|a, b| self.ranking().order(a.0, b.0));
-        best.truncate(2);
-        best.into_iter().map(|(_, tried)| tried.form.name.clone()).collect()
+        let mut least = f64::INFINITY;
+        best.retain(|(_, tried)| {
+            let loses_less = lost(tried) < least;
+            least = least.min(lost(tried));
+            loses_less
+        });
+        let within = best.iter().position(|(_, tried)| lost(tried) <= self.asked.limit);
+        let first =
+            within.unwrap_or(best.len()).saturating_sub(1).min(best.len().saturating_sub(2));
+        let modes = best.into_iter().skip(first).take(2);
+        modes.map(|(_, tried)| tried.form.name.clone()).collect()
     }
 
     fn finish(mut self, outcome: Outcome, form: Option<Form>) -> Decision {

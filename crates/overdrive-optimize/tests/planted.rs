@@ -394,6 +394,22 @@ fn a_mix_gets_the_time_without_the_loss() {
     assert_eq!(decision.of("int8").unwrap().predicted, None);
 }
 
+/// A second fast mode that is slower and loses more than the first is of no use to a mix.
+#[test]
+fn a_mix_trades_the_mode_that_loses_too_much_for_the_one_that_does_not() {
+    let mut machine = planted(&[
+        ("static", "static", 0.42, 50, 2.5),
+        ("dynamic", "dynamic", 0.4, 50, 2.0),
+        ("int8", "int8", 0.7, 100, 0.0),
+    ]);
+    machine.layers = vec![("ffn", 0.9, 0.0), ("head", 0.1, 1.0)];
+    let decision = decide(&mut machine);
+    let taken = decision.taken().unwrap();
+    let expected = [("ffn", "dynamic"), ("head", "int8")];
+    let found: Vec<_> = taken.form.layers.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn the_search_says_how_far_it_is() {
     let mut machine = planted(&[

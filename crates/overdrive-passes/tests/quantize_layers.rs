@@ -121,8 +121,8 @@ fn groups_of_published_models_become_as_small_as_divides_the_inputs() {
     assert!(refused.skipped[0].reason.contains("multiple of 128"), "{:?}", refused.skipped);
     let int4 = Quantization { additions: Additions::None, ..int4 };
     let made = quantize(&graph, &int4, &Evidence::default()).unwrap();
-    assert_eq!(made.layers[0].scheme.unwrap().weights.block, Granularity::Group(80));
-    assert!(made.simplified[0].reason.contains("groups of 80: 128 do not divide its 160 inputs"));
+    assert_eq!(made.layers[0].scheme.unwrap().weights.block, Granularity::Group(32));
+    assert!(made.simplified[0].reason.contains("groups of 32: 128 do not divide its 160 inputs"));
 }
 
 #[test]

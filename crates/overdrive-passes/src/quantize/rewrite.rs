@@ -174,7 +174,11 @@ fn smaller_groups(layer: &Layer, scheme: &Scheme) -> Option<(Granularity, String
     {
         return None;
     }
-    let smaller = (SMALLEST_GROUP..size).rev().find(|size| k.is_multiple_of(*size))?;
+    // Kernels, ours and those of other engines, are made for halves of the usual size.
+    let halves = std::iter::successors(Some(size / 2), |size| Some(size / 2));
+    let halves = halves.take_while(|size| *size >= SMALLEST_GROUP);
+    let smaller =
+        halves.chain((SMALLEST_GROUP..size).rev()).find(|size| k.is_multiple_of(*size))?;
     Some((
         Granularity::Group(smaller),
         format!("groups of {smaller}: {size} do not divide its {k} inputs"),

@@ -230,7 +230,7 @@ impl Team {
     /// Ends all ranks, and waits until their memory is given back.
     pub(super) fn end(self) {
         drop(self.orders);
-        drop(self.running.recv());
+        let _ = self.running.recv();
     }
 
     /// Has all ranks do this; their answers in the order of ranks.

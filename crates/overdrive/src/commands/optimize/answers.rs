@@ -145,7 +145,13 @@ impl OwnMachine<'_> {
         };
         let scheme = quantization.scheme;
         let format = format!("{:?} by {:?}{adds}", scheme.weights, scheme.activations);
-        let mixes = mode.preparation == Preparation::None
+        // These leave the function of all layers as it is, also of those that stay in float.
+        let keeps_all = match mode.preparation {
+            Preparation::None | Preparation::Equalize => true,
+            Preparation::Smooth(_) => is_in_place(&quantization),
+            Preparation::Awq | Preparation::Prune(_) => false,
+        };
+        let mixes = keeps_all
             && !mode.is_trained()
             && quantization.range == RangeRule::MinMax
             && quantization.biases == Biases::Kept;

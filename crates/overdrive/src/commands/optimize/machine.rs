@@ -150,8 +150,8 @@ impl<'a> OwnMachine<'a> {
             )
             .map_err(|failure| self.halted(&failure.to_string()));
         }
-        let quantization = self.mixed(form)?;
-        let how = (Preparation::None, &quantization);
+        let (quantization, preparation) = (self.mixed(form)?, prepared(form)?);
+        let how = (preparation, &quantization);
         let made = self.subject.apply(self.backend, how, &self.samples.seen, &going);
         let made = made.map_err(|unable| self.halt(&unable))?;
         Ok(Chosen { name: form.said(), quantization, made, trained_as_long: None })
@@ -234,4 +234,23 @@ impl<'a> OwnMachine<'a> {
         };
         Conditions { clock: self.clock, rules, seed: self.seed, stop: self.stop }
     }
+}
+
+/// How a mix prepares the model: as the modes of its layers do.
+fn prepared(form: &Form) -> Result<Preparation, Halt> {
+    let mut found: Option<&QuantizationMode> = None;
+    for name in form.layers.values() {
+        let mode = QuantizationMode::find(name).expect("mixes are of modes");
+        match found {
+            _ if mode.preparation == Preparation::None => {}
+            Some(other) if other.preparation != mode.preparation => {
+                return Err(Halt::Declined(format!(
+                    "`{}` and `{}` prepare the model in different ways",
+                    other.name, mode.name
+                )));
+            }
+            _ => found = Some(mode),
+        }
+    }
+    Ok(found.map_or(Preparation::None, |mode| mode.preparation))
 }
