@@ -2,7 +2,8 @@
 """Writes a model with the architecture of a well-known one and random weights, for timings. The
 time of a call does not depend on the values of the weights.
 
-    python3 peers/random_weights.py minilm|gpt2|gpt2-medium|llama|llama-1b FOLDER [bf16]
+    python3 peers/random_weights.py minilm|gpt2|gpt2-medium|gpt2-bytes FOLDER [bf16]
+    python3 peers/random_weights.py llama|llama-1b|llama-bytes FOLDER [bf16]
     python3 peers/random_weights.py resnet50 FILE.onnx
 
 Folders are in Hugging Face's format; decoders have a tokenizer of bytes. Needs numpy; resnet50
@@ -138,7 +139,7 @@ FOLDERS = {
     # The smallest GPT-2, of 124 million parameters, and the next, of 355 million.
     "gpt2": lambda: gpt2(768, 12, 12),
     "gpt2-medium": lambda: gpt2(1024, 24, 16),
-    # Of bytes, 15 million parameters each: small enough to be trained in a minute on a GPU.
+    # Models of bytes, 15 million parameters each: a minute of training on a GPU.
     "gpt2-bytes": lambda: gpt2(448, 6, 7, 256),
     "llama-bytes": lambda: llama(256, 448, 1216, 6, 7, 7),
     # 134 million parameters in the shape of Llama 3.

@@ -255,8 +255,8 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// The modes that a mix may have, two at most: of each format that is better than float the mode
-    /// that loses least. A mode that is no better than another and loses as much is left out. A mix
+    /// The modes that a mix may have, two at most: of each format that is better than float, that
+    /// which loses least. A mode that is no better than another and loses as much is left out. A mix
     /// trades the last mode that loses too much for the first that does not.
     fn modes_to_mix(&self, rungs: &[Rung]) -> Vec<String> {
         let mixes = |tried: &&(usize, &Tried)| {
