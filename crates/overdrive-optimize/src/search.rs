@@ -255,9 +255,9 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// The modes that a mix may have, two at most: of each format that is better than float, that
-    /// which loses least. A mode that is no better than another and loses as much is left out. A mix
-    /// trades the last mode that loses too much for the first that does not.
+    /// The modes that a mix may have, two at most. A format that is better than float offers the
+    /// mode that loses least. A mode that is no better than another and loses as much is left out.
+    /// A mix trades the last mode that loses too much for the first that does not.
     fn modes_to_mix(&self, rungs: &[Rung]) -> Vec<String> {
         let mixes = |tried: &&(usize, &Tried)| {
             rungs.iter().any(|rung| rung.mixes && rung.mode == tried.1.form.name)
