@@ -132,8 +132,8 @@ fn results_are_those_of_float_attention_over_the_same_numbers() {
     }
 }
 
-/// Half a step of a row's scale for i8, and 2^-4 of a number or half the smallest step for f8e4m3,
-/// move a result by no more than they can. If no score moves by more than d, no weight changes by
+/// A number moves by at most half a step of its row's scale in i8. In f8e4m3 it moves by 2^-4 of
+/// itself, or by half the smallest step. If no score moves by more than d, no weight changes by
 /// more than the factor e^(2 d).
 #[test]
 fn rounding_moves_results_within_the_bound_of_its_steps() {
