@@ -11,8 +11,8 @@ use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_attention::CodedRows;
 use overdrive_ir::ops::{Attention, QuantizeRows};
 use overdrive_ir::plan::{KernelOp, StepKind};
-use overdrive_ir::{Array, Compare, DType, Expr, Graph, Mode, TensorType};
-use support::{MODES, Session, check, graph, random};
+use overdrive_ir::{Array, Compare, DType, Expr, Graph, Mode, Prim, TensorType};
+use support::{EXACT, MODES, Session, check, graph, random};
 use testkit::{Tolerance, compare};
 
 /// Sequences, query heads and key heads: groups of three.
@@ -198,5 +198,26 @@ fn rounding_moves_results_within_the_bound_of_its_steps() {
             }
         }
         assert!(moved > 1e-4, "{codes}: codes that round nothing would prove nothing");
+    }
+}
+
+/// New rows are scattered into the cache of several sequences, whatever the type of codes. The
+/// reference evaluator would copy the whole cache for a row.
+#[test]
+fn codes_are_scattered_by_a_kernel() {
+    for codes in CODES {
+        let given = inputs(DType::F32, codes, [40, 16], 5);
+        let rows = Array::int(DType::I64, &[S, 2], vec![0, 7, 1, 39]);
+        let new = Array::build(codes, &[S, SHARED, 16], |at| (at[1] * 16 + at[2]) as f64);
+        let given = [given[1].clone(), rows, new];
+        let made = graph("written", &given, |b, x| {
+            vec![b.op1(Prim::Scatter { axes: vec![0, 2], reducer: None }, x)]
+        });
+        check(&made, &given, EXACT);
+        let tensors: Vec<_> = given.iter().map(Array::to_tensor).collect();
+        let session = Session::new(&made, Mode::Compile, 1, &tensors).unwrap();
+        let steps = &session.compiled.plan().steps;
+        let on_the_host = steps.iter().any(|step| matches!(step.kind, StepKind::Host(_)));
+        assert!(!on_the_host, "{codes}: {steps:?}");
     }
 }
