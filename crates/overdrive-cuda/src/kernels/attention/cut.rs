@@ -23,7 +23,7 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Most rows, of whole vectors of 16-bit floats: what a thread keeps of each fills its
-    /// registers. Others take half as many.
+    /// registers. Wider floats take half as many, and channels of no vector a quarter.
     const ROWS: usize = 8;
     /// Keys that a block takes at once, of 64 channels.
     const KEYS: usize = 32;
@@ -67,7 +67,11 @@ impl Cut {
             outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(vector)
         };
         let whole = d % 8 == 0 && d > 0 && [q, k, v].into_iter().all(whole);
-        let most = if whole && q.ty.dtype.bits() <= 16 { Self::ROWS } else { Self::ROWS / 2 };
+        let most = match (whole, q.ty.dtype.bits()) {
+            (true, ..=16) => Self::ROWS,
+            (true, _) => Self::ROWS / 2,
+            (false, _) => Self::ROWS / 4,
+        };
         let each = rows.min(most).next_power_of_two();
         let parts = rows.div_ceil(each);
         let clusters = matches!(architecture, Architecture::Sm90a | Architecture::Sm100a);
