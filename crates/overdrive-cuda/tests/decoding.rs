@@ -16,28 +16,16 @@ use overdrive_ir::{
     Array, Backend, Builder, Compare, DType, Expr, Graph, Init, Mode, Plan, State, Tensor,
     TensorType, Tuning,
 };
-use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Caches, Pages, Rotary, Span};
-use overdrive_passes::{
-    Additions, Evidence, Quantization, QuantizationMode, Recipe, precision, quantize, store,
-};
+use overdrive_models::{Caches, Pages, Span};
+use overdrive_passes::{Additions, Evidence, Quantization, QuantizationMode, quantize};
 use std::num::NonZeroUsize;
+use support::llama::{CAPACITY, LAYERS, distance, in_format, llama, step_of};
 use support::{gpu, h200, joined};
 use testkit::{Needs, Tolerance, compare};
-
-/// Room in the caches: more than a block of attention takes at once.
-const CAPACITY: usize = 320;
-const LAYERS: usize = 2;
 
 /// The next token of a small Llama stored in `low`.
 fn step(low: DType) -> Graph {
     step_of(low, Caches::of_one(CAPACITY))
-}
-
-/// The same of as many sequences as the caches hold.
-fn step_of(low: DType, caches: Caches) -> Graph {
-    let graph = llama().build(Span::Step { caches }).unwrap();
-    with_values(in_format(&graph, low), low)
 }
 
 /// The next token of the same Llama with codes of this mode in its layers.
@@ -51,55 +39,6 @@ fn coded_step(mode: &str, low: DType) -> Graph {
     let mode = QuantizationMode::find(mode).unwrap();
     let alone = Quantization { additions: Additions::None, ..mode.quantization() };
     in_format(&quantize(&float, &alone, &Evidence::default()).unwrap().graph, low)
-}
-
-fn llama() -> Llama {
-    Llama {
-        vocabulary: 320,
-        width: 256,
-        layers: LAYERS,
-        heads: 8,
-        key_heads: 2,
-        depth: 64,
-        hidden: 704,
-        eps: 1e-5,
-        rotary: Rotary { frequencies: Rotary::plain_frequencies(10_000.0, 64), gain: 1.0 },
-        window_rotary: None,
-        unturned: vec![],
-        windows: vec![],
-        scale: None,
-        score_cap: None,
-        logit_cap: None,
-        embedding_scale: None,
-        qkv_bias: Bias::None,
-        output_bias: Bias::None,
-        qk_norm: QkNorm::None,
-        norm_offset: 0.0,
-        norms: Norms::Before,
-        activation: Activation::Silu,
-        ffn_bias: Bias::None,
-        experts: None,
-        joint: false,
-        tied: false,
-    }
-}
-
-/// Matrices, keys and values in `low`; codes and their scales as they are.
-fn in_format(graph: &Graph, low: DType) -> Graph {
-    let is_scale = |name: &str| name.ends_with("_scale");
-    let chosen = |name: &str, ty: &TensorType| (ty.rank() > 1 && !is_scale(name)).then_some(low);
-    precision(&store(graph, &chosen).unwrap(), &Recipe { contractions: low }).unwrap()
-}
-
-fn with_values(graph: Graph, low: DType) -> Graph {
-    graph.with_initial_values(|name, ty: &TensorType| match ty.rank() {
-        2 => {
-            let drawn = Init::Normal { std: 0.9 / (ty.sizes()[1] as f64).sqrt(), seed: 3 };
-            Init::Value(drawn.tensor(name, &ty.with_dtype(DType::F32)).convert(low))
-        }
-        1 => Init::Constant(1.25),
-        _ => Init::ZEROS,
-    })
 }
 
 fn gathered(graph: &Graph) -> (Plan, Vec<Vec<Step>>) {
@@ -279,13 +218,6 @@ fn steps_of_several_sequences_compute_what_the_definition_says() {
             }
         }
     }
-}
-
-/// `|a - b| / |b|`.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let norm = |x: f64| x.sqrt();
-    let error: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
-    norm(error) / norm(b.iter().map(|b| b * b).sum())
 }
 
 /// Rows of x under a norm by three weights of different widths, and a gate; `transposed` weights

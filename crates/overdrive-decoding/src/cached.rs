@@ -12,8 +12,8 @@
 
 use super::pages::PagePool;
 use super::{DecodeError, Decoder, LanguageModel};
-use overdrive_ir::{Backend, Buffer, DType, Mode, Session, State, Tensor, Tuning};
-use overdrive_models::{Caches, Pages, Span};
+use overdrive_ir::{Backend, Buffer, DType, Graph, Mode, Session, State, Tensor, Tuning};
+use overdrive_models::{CacheCodes, Caches, Pages, Span};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
@@ -28,6 +28,7 @@ pub struct CachedDecoder<'a> {
     format: DType,
     state: State,
     caches: Caches,
+    cache_bytes: u64,
     compiled: BTreeMap<Span, CachedSession>,
     /// Tokens of each sequence whose keys are in the caches; none where it has not begun.
     seen: Vec<usize>,
@@ -45,6 +46,12 @@ struct CachedSession {
 /// The pages of these caches, all free.
 fn pool_of(caches: Caches) -> Option<PagePool> {
     caches.pages.map(|pages| PagePool::new(pages, caches.sequences))
+}
+
+/// Bytes of the caches that a graph declares.
+fn bytes_of_caches(graph: &Graph) -> u64 {
+    let kept = graph.states().iter().filter(|state| Caches::holds(&state.name));
+    kept.map(|state| graph.ty(state.value).bytes() as u64).sum()
 }
 
 impl<'a> CachedDecoder<'a> {
@@ -87,10 +94,11 @@ impl<'a> CachedDecoder<'a> {
         if tokens > context {
             return Err(DecodeError::Full { capacity: context, found: tokens });
         }
+        let cache_bytes = bytes_of_caches(&graph);
         let state = State::initial(&graph, backend)?.share(&graph);
         let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
         let pool = pool_of(caches);
-        Ok(Self { backend, mode, model, format, state, caches, compiled, seen, pool })
+        Ok(Self { backend, mode, model, format, state, caches, cache_bytes, compiled, seen, pool })
     }
 
     /// The capacity of caches for so many tokens, of a model that reads `most`: the next power of
@@ -99,16 +107,19 @@ impl<'a> CachedDecoder<'a> {
         tokens.next_power_of_two().clamp(SHORTEST.min(most), most)
     }
 
-    /// A decoder of the same weights, which the device holds once for both, with empty caches.
+    /// A decoder of the same weights, which the device holds once for both, with empty caches of
+    /// these codes.
     ///
     /// # Errors
     /// When the device has no room for the caches.
-    pub fn beside(&self, mode: Mode) -> Result<Self, DecodeError> {
-        let graph = self.model.unloaded(Span::Step { caches: self.caches }, self.format)?;
+    pub fn beside(&self, mode: Mode, codes: Option<CacheCodes>) -> Result<Self, DecodeError> {
+        let caches = Caches { codes, ..self.caches };
+        let graph = self.model.unloaded(Span::Step { caches }, self.format)?;
+        let cache_bytes = bytes_of_caches(&graph);
         let state = self.state.beside(&graph, self.backend)?;
-        let (compiled, seen) = (BTreeMap::new(), vec![0; self.caches.sequences]);
-        let pool = pool_of(self.caches);
-        Ok(Self { mode, state, compiled, seen, pool, ..*self })
+        let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
+        let pool = pool_of(caches);
+        Ok(Self { mode, state, caches, cache_bytes, compiled, seen, pool, ..*self })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
@@ -227,6 +238,11 @@ impl<'a> CachedDecoder<'a> {
     /// Sequences that are decoded together.
     pub fn sequences(&self) -> usize {
         self.caches.sequences
+    }
+
+    /// Bytes of the keys and values of all sequences on this device, scales of codes included.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
     }
 
     /// Room for tokens of each sequence.

@@ -14,6 +14,7 @@ mod generate;
 mod model;
 mod pages;
 mod sampling;
+mod surprise;
 mod window;
 
 pub use batch::generate_all;
@@ -23,4 +24,5 @@ pub use decoder::{DecodeError, Decoder};
 pub use generate::{Generated, Limits, generate};
 pub use model::LanguageModel;
 pub use sampling::Sampling;
+pub use surprise::surprise;
 pub use window::WindowDecoder;

@@ -127,7 +127,7 @@ fn decoders_of_the_same_weights_do_not_see_each_other() {
     let mut first = new();
     // A decoder beside another begins with empty caches, whatever that has seen.
     first.begin(&[1, 2, 3]).unwrap();
-    let second = first.beside(Mode::Compile).unwrap();
+    let second = first.beside(Mode::Compile, None).unwrap();
     let mut decoders = [first, second];
     assert!(decoders[1].next(1).unwrap_err().to_string().contains("no token"));
     for at in 0..5 {
@@ -135,7 +135,7 @@ fn decoders_of_the_same_weights_do_not_see_each_other() {
             assert_eq!(logits(decoder, sequence, at), alone[at], "token {at}");
         }
     }
-    let mut jit = decoders[0].beside(Mode::Jit).unwrap();
+    let mut jit = decoders[0].beside(Mode::Jit, None).unwrap();
     let found = logits(&mut jit, &sequences[0], 0);
     assert!(found.iter().zip(&alone[0][0]).all(|(a, b)| (a - b).abs() < 1e-4));
 }

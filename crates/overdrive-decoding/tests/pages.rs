@@ -8,7 +8,7 @@ mod tiny;
 use overdrive_bench::clock::SystemClock;
 use overdrive_decoding::{CachedDecoder, Chooser, Decoder, Limits, Sampling, generate_all};
 use overdrive_ir::{Backend, DType, Mode};
-use overdrive_models::{Caches, Pages};
+use overdrive_models::{CacheCodes, Caches, Pages};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 use tiny::{backend, model};
@@ -85,11 +85,13 @@ proptest! {
         name in prop::sample::select(vec!["gpt2", "llama", "gemma2", "qwen2_window"]),
         size in prop::sample::select(vec![1, 4, 16, 32]),
         low in any::<bool>(),
+        codes in prop::sample::select(vec![None, Some(CacheCodes::Int8), Some(CacheCodes::Fp8)]),
     ) {
         let (backend, model) = (backend(), model(name));
         let format = if low && name == "llama" { DType::BF16 } else { DType::F32 };
         let target = (&backend as &dyn Backend, Mode::Compile);
-        let given = |caches| {
+        let given = |caches: Caches| {
+            let caches = Caches { codes, ..caches };
             let mut decoder = CachedDecoder::in_format(target, &model, caches, format).unwrap();
             logits(&mut decoder, &events)
         };

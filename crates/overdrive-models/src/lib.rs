@@ -8,6 +8,7 @@
 
 pub mod bert;
 mod blocks;
+mod cache;
 pub mod clip;
 mod conv;
 mod experts;
@@ -25,9 +26,10 @@ pub mod vit;
 pub mod whisper;
 
 pub use blocks::Stack;
+pub use cache::{CacheCodes, Caches, Pages};
 pub use experts::{ExpertNames, Experts};
 pub use mlp::{TABLE_MLP, table_mlp};
 pub use parameters::{Activation, Bias};
 pub use registry::{BuiltInModel, MODELS, UnknownModel, find};
 pub use rotary::Rotary;
-pub use span::{Caches, Pages, Span};
+pub use span::Span;

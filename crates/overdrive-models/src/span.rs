@@ -2,60 +2,16 @@
 //! token.
 //!
 //! A decoder is one function of the tokens; computing it token by token needs the keys and values
-//! of those before. They are states `cache.<layer>.key` and `.value`, `[S, Hkv, C, D]` for S
-//! sequences, or a pool of pages that sequences share. The graphs of a beginning and of a next
-//! token declare them alike, and so share them. The new ones are written in place at positions that
-//! are data, so that one executable serves every position. Invariant: all three spans give the same
-//! logits for the same token after the same tokens. Other sequences and their pages change nothing.
-//!
-//! Pages: Kwon et al., "PagedAttention", arXiv:2309.06180.
+//! of those before (`cache`). The graphs of a beginning and of a next token declare caches alike,
+//! and so share them. New keys and values are written in place at positions that are data, so that
+//! one executable serves every position. Invariant: all three spans give the same logits for the
+//! same token after the same tokens, but for what a cache of codes rounds. Other sequences and
+//! their pages change nothing.
 
+use crate::cache::{Caches, Kept, Places, rows_of, start_of};
 use overdrive_ir::ops::Attention;
 use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
-use overdrive_ir::{
-    Binary, Builder, Compare, DType, Dim, Expr, Init, Prim, Shape, Tensor, TensorType,
-};
-use std::num::NonZeroUsize;
-
-/// Room for keys and values.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Caches {
-    /// S, sequences that are decoded together, at positions of their own.
-    pub sequences: usize,
-    /// C, tokens of each.
-    pub capacity: usize,
-    /// The pool that sequences take pages of; without one each has room of its own.
-    pub pages: Option<Pages>,
-}
-
-impl Caches {
-    /// Room for one sequence.
-    pub const fn of_one(capacity: usize) -> Self {
-        Self::of(1, capacity)
-    }
-
-    /// Room of its own for each of several sequences.
-    pub const fn of(sequences: usize, capacity: usize) -> Self {
-        Self { sequences, capacity, pages: None }
-    }
-}
-
-/// A pool of pages: caches are `[P + 1, Hkv, size, D]`. Page 0 is nobody's: keys and values that
-/// belong to no sequence go there.
-#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Pages {
-    /// Tokens of a page.
-    pub size: NonZeroUsize,
-    /// P, pages for all sequences together, numbered from 1.
-    pub count: usize,
-}
-
-impl Pages {
-    /// Pages that so many tokens take.
-    pub const fn of(self, tokens: usize) -> usize {
-        tokens.div_ceil(self.size.get())
-    }
-}
+use overdrive_ir::{Binary, Builder, Compare, DType, Dim, Expr, Prim, Tensor, TensorType};
 
 /// The part of a sequence that a decoder's graph computes.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -115,15 +71,6 @@ pub(crate) struct Sequence<'b> {
     table: Option<Expr<'b>>,
 }
 
-/// Places of new keys and values in a cache.
-#[derive(Copy, Clone)]
-enum Places<'b> {
-    /// i64 `[4]`: where the block of one sequence begins in `[S, Hkv, C, D]`.
-    Block(Expr<'b>),
-    /// i64 `[n, 2]`: of each new token, its sequence or page, and its place in that.
-    Rows(Expr<'b>),
-}
-
 impl<'b> Sequence<'b> {
     /// Declares the inputs: `x`, where something is kept `position`, and where it could be
     /// another's `sequence`; `pages`, where there are any.
@@ -156,7 +103,7 @@ impl<'b> Sequence<'b> {
                 let places = Some(Places::Block(start_of(position, 4, 2)));
                 Self { span, ids, positions, position: Some(position), places, table: None }
             }
-            Span::Step { caches: Caches { sequences, capacity, pages } } => {
+            Span::Step { caches: Caches { sequences, capacity, pages, .. } } => {
                 let ids = ids(sequences.into(), 1.into()).reshape([1, sequences]);
                 let position = b.input("position", TensorType::new(DType::I64, [sequences]));
                 let each = b.iota(DType::I64, [sequences], 0);
@@ -220,17 +167,16 @@ impl<'b> Sequence<'b> {
                     _ => x.transpose(&[2, 1, 0, 3]),
                 };
                 let kept = self.kept(layer, [k, v], caches);
-                let kept = self.table.map_or(kept, |table| kept.map(|pool| in_order(pool, table)));
+                let kept = self.table.map_or(kept, |table| kept.in_order(table));
                 apart(one_query(apart(q), kept, (position, scores)))
             }
         }
     }
 
     /// The caches of a layer with these keys and values `[1, Hkv, T, D]` written.
-    fn kept(&self, layer: usize, [k, v]: [Expr<'b>; 2], caches: Caches) -> [Expr<'b>; 2] {
+    fn kept(&self, layer: usize, new: [Expr<'b>; 2], caches: Caches) -> Kept<'b> {
         let places = self.places.expect("what keeps something knows where");
-        [("key", k), ("value", v)]
-            .map(|(name, new)| keep(&format!("cache.{layer}.{name}"), new, places, caches))
+        Kept::write(layer, new, (places, caches))
     }
 
     /// The rows of h `[batch, T, D]` that logits are computed for: all, or `[1, D]`, or `[S, D]`.
@@ -246,72 +192,6 @@ impl<'b> Sequence<'b> {
             _ => h,
         }
     }
-}
-
-/// Starts of a block of rank `rank` that lies at `position` on `axis` and at 0 on the others.
-fn start_of(position: Expr<'_>, rank: usize, axis: usize) -> Expr<'_> {
-    let position = position.reshape([1usize]);
-    let zero = position.builder().full(DType::I64, [1usize], 0.0);
-    let parts: Vec<Expr<'_>> = (0..rank).map(|i| if i == axis { position } else { zero }).collect();
-    position.builder().concat(&parts, 0)
-}
-
-/// Page of each of a sequence's first `tokens` tokens, and the token's place in it, i64 `[T, 2]`.
-/// Declares `pages`, their numbers.
-fn rows_of(b: &Builder, tokens: usize, pages: Pages) -> Expr<'_> {
-    let count = pages.of(tokens);
-    let all = [count, pages.size.get()];
-    let numbers = b.input("pages", TensorType::new(DType::I32, [count]));
-    let page = numbers.convert(DType::I64).broadcast_in(&all.into(), &[0]);
-    let place = b.iota(DType::I64, all, 1);
-    let columns = [page, place].map(|x| x.reshape([all[0] * all[1], 1]).slice_axis(0, 0, tokens));
-    b.concat(&columns, 1)
-}
-
-/// The keys or values of each sequence from its first token on, `[S, Hkv, C, D]`, from a pool
-/// `[P + 1, Hkv, size, D]`. `table` `[S, N]` has the numbers of its pages.
-fn in_order<'b>(pool: Expr<'b>, table: Expr<'b>) -> Expr<'b> {
-    let (b, pooled, listed) = (pool.builder(), pool.shape(), table.shape());
-    let ([_, heads, Dim::Size(size), depth], [sequences, Dim::Size(pages)]) =
-        (&pooled.0[..], &listed.0[..])
-    else {
-        return pool;
-    };
-    // A row for each head, so that a page's part of it is copied whole and lands in order.
-    let rows = Shape(vec![sequences.clone(), heads.clone(), Dim::Size(*pages), Dim::Size(1)]);
-    let page = table.broadcast_in(&rows, &[0, 2]);
-    let rows = b.concat(&[page, b.iota(DType::I32, rows, 1)], 3);
-    let tokens = Dim::Size(pages * size);
-    let order = vec![sequences.clone(), heads.clone(), tokens, depth.clone()];
-    pool.gather(rows, &[0, 1]).reshape(Shape(order))
-}
-
-/// Writes `new` `[1, Hkv, T, D]` into the cache of this name; the whole cache `[S, Hkv, C, D]`, or
-/// the pool.
-fn keep<'b>(name: &str, new: Expr<'b>, places: Places<'b>, caches: Caches) -> Expr<'b> {
-    let b = new.builder();
-    let mut shape = new.shape();
-    if let [sequences, _, tokens, _] = &mut shape.0[..] {
-        let (of, each) = match caches.pages {
-            None => (caches.sequences, caches.capacity),
-            Some(pages) => (pages.count + 1, pages.size.get()),
-        };
-        (*sequences, *tokens) = (of.into(), each.into());
-    }
-    let cache = b.state_named(name, TensorType::new(new.dtype(), shape), Init::ZEROS);
-    let updated = match places {
-        Places::Block(starts) => b.op1(Prim::DynamicUpdateSlice, &[cache, new, starts]),
-        Places::Rows(rows) => {
-            let made = new.shape();
-            let [_, heads, tokens, depth] = &made.0[..] else { return new };
-            let new = new.transpose(&[2, 1, 0, 3]);
-            let new = new.reshape([tokens.clone(), heads.clone(), depth.clone()]);
-            let scatter = Prim::Scatter { axes: vec![0, 2], reducer: None };
-            b.op1(scatter, &[cache, rows, new])
-        }
-    };
-    b.update(name, updated);
-    updated
 }
 
 /// Causal attention over as many keys as there are queries.
@@ -334,7 +214,7 @@ fn causal<'b>([q, k, v]: [Expr<'b>; 3], scores: ScoreOptions) -> Expr<'b> {
 /// caches `[S, Hkv, C, D]`.
 fn one_query<'b>(
     q: Expr<'b>,
-    [keys, values]: [Expr<'b>; 2],
+    kept: Kept<'b>,
     (position, scores): (Expr<'b>, ScoreOptions),
 ) -> Expr<'b> {
     let position_ty = [position.ty()];
@@ -358,7 +238,10 @@ fn one_query<'b>(
     });
     let regions = cap.into_iter().chain([mask]).collect();
     let attention = Attention { mask: Mask::Full, ..scores.attention() };
-    q.attention_with([keys, values], attention, regions, &[position])[0]
+    match kept {
+        Kept::Numbers(kept) => q.attention_with(kept, attention, regions, &[position])[0],
+        Kept::Codes(kept) => q.quantized_attention(kept, attention, regions, &[position])[0],
+    }
 }
 
 /// `cap tanh(x / cap)`.

@@ -1,5 +1,5 @@
 //! The study of decoding: what the next token of a published decoder takes, in each mode of the
-//! device, and on codes.
+//! device, on codes, and with codes in the cache.
 //!
 //! A call is one token with a cache of keys and values, at positions that follow each other. If the
 //! cache is full, the prompt is read again before the next sample. Invariant: the logits of a step
@@ -18,7 +18,7 @@ use overdrive_bench::subject::Subject;
 use overdrive_bench::work::{Items, Work};
 use overdrive_decoding::{CachedDecoder, DecodeError, Decoder, LanguageModel};
 use overdrive_ir::{Backend, DType, Mode, State, Tensor, Tuning};
-use overdrive_models::{Caches, Span};
+use overdrive_models::{CacheCodes, Caches, Span};
 use std::ops::Range;
 
 /// Its name.
@@ -31,6 +31,18 @@ const TOLERANCE: f64 = 1e-3;
 /// The same of activations that are rounded to codes: sums that differ in their last bits round to
 /// neighbours.
 const TOLERANCE_OF_CODES: f64 = 0.02;
+/// The same of keys and values that are codes. In int8 each moves by up to 1/254 of the largest
+/// number of its row, in fp8 by up to 1/16 of itself. Layers add these up.
+const fn tolerance_of_cache(codes: CacheCodes) -> f64 {
+    match codes {
+        CacheCodes::Int8 => 0.03,
+        CacheCodes::Fp8 => 0.12,
+    }
+}
+
+/// Codes of caches, with the names of their cases.
+const CACHES: [(CacheCodes, &str); 2] =
+    [(CacheCodes::Int8, "int8-cache"), (CacheCodes::Fp8, "fp8-cache")];
 /// Modes that are compared; eager decoding is nobody's choice, but what the others gain over.
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Compile, Mode::Graph];
 
@@ -76,6 +88,7 @@ pub fn study(
     let mut wanted: Vec<(Mode, Option<&str>)> = modes.map(|mode| (mode, None)).collect();
     let fastest = device.backend.description().fastest_mode();
     wanted.extend(coded_modes.iter().map(|name| (fastest, Some(*name))));
+    wanted.extend(CACHES.iter().map(|&(_, name)| (fastest, Some(name))));
     let cases: Vec<Case> = wanted.iter().map(|&(mode, variant)| case(mode, variant)).collect();
     if !context.journal.wants(&cases) {
         return Ok(());
@@ -85,23 +98,36 @@ pub fn study(
         return Ok(());
     }
     context.journal.progress.workload(&name);
+    let cache_of = |variant: Option<&str>| {
+        let found = CACHES.iter().find(|(_, name)| variant == Some(name));
+        found.map(|&(codes, _)| codes)
+    };
+    let on_codes = |variant: &Option<&str>| match cache_of(*variant) {
+        Some(_) => None,
+        None => variant.and_then(coded),
+    };
     let on_codes: Vec<Option<Pretrained>> =
-        wanted.iter().map(|(_, variant)| variant.and_then(coded)).collect();
+        wanted.iter().map(|(_, variant)| on_codes(variant)).collect();
     let mut steps = Vec::new();
     let mut ready = Vec::new();
     for (((mode, variant), on_codes), case) in wanted.into_iter().zip(&on_codes).zip(cases) {
+        let cache = cache_of(variant);
         let model = match (variant, on_codes) {
             (None, _) => model,
             (Some(_), Some(on_codes)) => on_codes,
+            (Some(_), None) if cache.is_some() => model,
             (Some(_), None) => continue,
         };
         // Modes of a model share its weights.
         let other = steps.iter().find(|step: &&Steps<'_>| std::ptr::eq(step.model, model));
         let decoder = match other {
-            Some(other) => other.decoder.beside(mode),
-            None => CachedDecoder::new((device.backend, mode), model, room),
+            Some(other) => other.decoder.beside(mode, cache),
+            None => {
+                let caches = Caches { codes: cache, ..Caches::of_one(room) };
+                CachedDecoder::in_format((device.backend, mode), model, caches, DType::F32)
+            }
         };
-        let of = |decoder| Steps::new((device.backend, decoder), model, prompt, room);
+        let of = |decoder| Steps::new((device.backend, decoder), (model, cache), prompt, room);
         match decoder.and_then(of) {
             Ok(step) => {
                 steps.push(step);
@@ -142,6 +168,7 @@ struct Steps<'a> {
     decoder: CachedDecoder<'a>,
     backend: &'a dyn Backend,
     model: &'a Pretrained,
+    cache: Option<CacheCodes>,
     prompt: Vec<u32>,
     /// Tokens in the cache.
     seen: usize,
@@ -151,18 +178,19 @@ struct Steps<'a> {
 impl<'a> Steps<'a> {
     fn new(
         (backend, mut decoder): (&'a dyn Backend, CachedDecoder<'a>),
-        model: &'a Pretrained,
+        (model, cache): (&'a Pretrained, Option<CacheCodes>),
         prompt: &[u32],
         room: usize,
     ) -> Result<Self, DecodeError> {
         decoder.prepare(prompt.len())?;
         decoder.begin(prompt)?;
-        let graph = model.unloaded(Span::Step { caches: Caches::of_one(room) }, DType::F32)?;
+        let caches = Caches { codes: cache, ..Caches::of_one(room) };
+        let graph = model.unloaded(Span::Step { caches }, DType::F32)?;
         let bytes = graph.states().iter().map(|state| graph.ty(state.value).bytes() as u64).sum();
         let items = Some(Items { per_call: 1, name: "decoded tokens".to_owned() });
         let work = Work { flops: graph.cost().flops, bytes, items };
         let (prompt, seen) = (prompt.to_vec(), prompt.len());
-        Ok(Self { decoder, backend, model, prompt, seen, work })
+        Ok(Self { decoder, backend, model, cache, prompt, seen, work })
     }
 
     fn again(&mut self) -> Result<(), Failure> {
@@ -208,7 +236,8 @@ impl Subject for Steps<'_> {
         let expected = &expected[expected.len() - found.len()..];
         let size = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
         let found: Vec<f64> = found.into_iter().map(f64::from).collect();
-        let share = if self.model.coding.is_some() { TOLERANCE_OF_CODES } else { TOLERANCE };
+        let of_model = if self.model.coding.is_some() { TOLERANCE_OF_CODES } else { TOLERANCE };
+        let share = of_model + self.cache.map_or(0.0, tolerance_of_cache);
         let tolerance = Tolerance::of_elements(share, share * size);
         Deviation::between(&found, expected, tolerance).map(Some)
     }

@@ -11,7 +11,7 @@ use overdrive_decoding::{
     CachedDecoder, Chooser, LanguageModel, Limits, Sampling, generate, generate_all,
 };
 use overdrive_ir::{Backend, DType, Mesh, Mode};
-use overdrive_models::{Caches, Span};
+use overdrive_models::{CacheCodes, Caches, Span};
 use overdrive_ranks::run;
 use overdrive_studies::pretrained::Pretrained;
 use std::time::Duration;
@@ -29,26 +29,33 @@ fn prompts() -> Vec<Vec<u32>> {
 }
 
 /// Tokens of one text, and of several together.
-fn tokens(model: &Pretrained, backend: &dyn Backend, chooser: &Chooser<'_>) -> Vec<Vec<u32>> {
+fn tokens(
+    (model, codes): (&Pretrained, Option<CacheCodes>),
+    backend: &dyn Backend,
+    chooser: &Chooser<'_>,
+) -> Vec<Vec<u32>> {
     let (clock, prompts) = (SystemClock::new(), prompts());
     let target = (backend, Mode::Compile);
     let how = (chooser, &Limits { tokens: TOKENS, ends: &[] });
-    let mut one = CachedDecoder::new(target, model, 32).unwrap();
+    let of = |caches: Caches| {
+        let caches = Caches { codes, ..caches };
+        CachedDecoder::in_format(target, model, caches, DType::F32).unwrap()
+    };
+    let mut one = of(Caches::of_one(32));
     let text = generate(&mut one, &prompts[2], how, &clock, &mut |_| true).unwrap();
-    let caches = Caches::of(2, 32);
-    let mut several = CachedDecoder::in_format(target, model, caches, DType::F32).unwrap();
+    let mut several = of(Caches::of(2, 32));
     let texts = generate_all(&mut several, &prompts, how, &clock, &mut |_, _| true).unwrap();
     [text].into_iter().chain(texts).map(|text| text.tokens).collect()
 }
 
 /// The tokens that each of some ranks has.
-fn tokens_of_ranks(name: &str, ranks: usize) -> Vec<Vec<Vec<u32>>> {
+fn tokens_of_ranks((name, codes): (&str, Option<CacheCodes>), ranks: usize) -> Vec<Vec<Vec<u32>>> {
     let of_rank = |communicator: std::sync::Arc<dyn overdrive_ir::Communicator>| {
         let part = (communicator.mesh(), communicator.rank());
         let model = Pretrained::read_part(&folder(name), part).unwrap();
         let device = backend().on(std::sync::Arc::clone(&communicator));
         let chooser = Chooser::new(&Sampling::GREEDY, Some(communicator.as_ref()));
-        Ok::<_, ()>(tokens(&model, &device, &chooser))
+        Ok::<_, ()>(tokens((&model, codes), &device, &chooser))
     };
     run(&mesh(ranks), PATIENCE, of_rank).into_iter().map(Result::unwrap).collect()
 }
@@ -56,23 +63,42 @@ fn tokens_of_ranks(name: &str, ranks: usize) -> Vec<Vec<Vec<u32>>> {
 /// Decoders with one head of keys and values, which no two ranks share.
 const OF_ONE_KEY_HEAD: [&str; 2] = ["phi3", "phi_norms"];
 
+/// The tokens that one rank has.
+fn tokens_of_one(name: &str, codes: Option<CacheCodes>) -> Vec<Vec<u32>> {
+    tokens((&model(name), codes), &backend(), &Chooser::new(&Sampling::GREEDY, None))
+}
+
 #[test]
 fn ranks_have_the_tokens_of_one() {
     for name in DECODERS.into_iter().filter(|name| !OF_ONE_KEY_HEAD.contains(name)) {
-        let one = tokens(&model(name), &backend(), &Chooser::new(&Sampling::GREEDY, None));
-        for found in tokens_of_ranks(name, 2) {
+        let one = tokens_of_one(name, None);
+        for found in tokens_of_ranks((name, None), 2) {
             assert_eq!(found, one, "{name}");
         }
     }
-    let one = tokens(&model("gpt2"), &backend(), &Chooser::new(&Sampling::GREEDY, None));
-    for found in tokens_of_ranks("gpt2", 4) {
+    let one = tokens_of_one("gpt2", None);
+    for found in tokens_of_ranks(("gpt2", None), 4) {
         assert_eq!(found, one);
     }
 }
 
+/// Each rank has the codes and the scales of its heads.
+#[test]
+fn ranks_share_a_cache_of_codes() {
+    for codes in [CacheCodes::Int8, CacheCodes::Fp8] {
+        for name in ["llama", "gpt2"] {
+            let one = tokens_of_one(name, Some(codes));
+            for found in tokens_of_ranks((name, Some(codes)), 2) {
+                assert_eq!(found, one, "{name} {codes:?}");
+            }
+        }
+    }
+}
+
 /// Bytes of the states of a graph whose names begin so, or do not.
-fn bytes(model: &Pretrained, of_caches: bool) -> usize {
-    let graph = model.unloaded(Span::Step { caches: Caches::of_one(16) }, DType::F32).unwrap();
+fn bytes((model, codes): (&Pretrained, Option<CacheCodes>), of_caches: bool) -> usize {
+    let caches = Caches { codes, ..Caches::of_one(16) };
+    let graph = model.unloaded(Span::Step { caches }, DType::F32).unwrap();
     let states = graph.states().iter().filter(|s| s.name.starts_with("cache.") == of_caches);
     states.map(|state| graph.ty(state.value).bytes()).sum()
 }
@@ -84,7 +110,10 @@ fn a_rank_holds_its_part_of_weights_and_caches() {
         let whole = model(name);
         for rank in 0..ranks {
             let part = Pretrained::read_part(&folder(name), (&mesh(ranks), rank)).unwrap();
-            assert_eq!(bytes(&part, true) * ranks, bytes(&whole, true), "{name}");
+            for codes in [None, Some(CacheCodes::Int8)] {
+                let all = bytes((&whole, codes), true);
+                assert_eq!(bytes((&part, codes), true) * ranks, all, "{name} {codes:?}");
+            }
             let read: usize = part.weights.values().map(|weight| weight.ty().elements()).sum();
             let all: usize = whole.weights.values().map(|weight| weight.ty().elements()).sum();
             let norms: usize = whole
@@ -98,7 +127,11 @@ fn a_rank_holds_its_part_of_weights_and_caches() {
             let vocabulary = if 270 % ranks == 0 { 0 } else { 270 * 16 };
             let most = (all - norms - vocabulary).div_ceil(ranks) + norms + vocabulary;
             assert!(read <= most, "{name}: {read} of {all}, at most {most}");
-            assert_eq!(4 * read, bytes(&part, false), "what is read is what the graph holds");
+            assert_eq!(
+                4 * read,
+                bytes((&part, None), false),
+                "what is read is what the graph holds"
+            );
         }
     }
 }

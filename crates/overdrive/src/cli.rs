@@ -16,7 +16,7 @@ pub(crate) use optimize::{FormatName, Optimize};
 pub(crate) use quantize::{ExportName, MetricName, Quantize};
 pub(crate) use shared::{Isa, Machine, RankOptions, Replacing};
 pub(crate) use train::Train;
-pub(crate) use values::{ModeName, Precision};
+pub(crate) use values::{CacheName, ModeName, Precision};
 
 use crate::terminal::Volume;
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -414,12 +414,16 @@ pub(crate) struct Generate {
     /// folder that holds one
     pub model: String,
     /// The text to continue
-    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["prompts", "judge"])]
     pub prompt: Option<String>,
     /// A file with a text to continue on each line; several are decoded together, and as one ends
     /// the next one joins. Line i is drawn with the seed + i, counted from 0
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub prompts: Option<PathBuf>,
+    /// Makes no text, but decodes that of a file token by token: perplexity, and with --cache the
+    /// difference to a cache of numbers
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "prompts"])]
+    pub judge: Option<PathBuf>,
     /// Most texts that are decoded together [default: 8]
     #[arg(long, value_name = "N", requires = "prompts",
         value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -434,10 +438,9 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", requires = "page_size",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub pages: Option<u32>,
-    /// Most tokens to add
-    #[arg(long, value_name = "N", default_value_t = 64,
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub max_tokens: u32,
+    /// Most tokens to add, or of --judge to read [default: 64, of --judge 2048]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_tokens: Option<u32>,
     /// Above 0: draws tokens at random, from sharper (below 1) or flatter probabilities; 0: always
     /// the likeliest
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = tolerance)]
@@ -453,6 +456,10 @@ pub(crate) struct Generate {
     /// f32]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<Precision>,
+    /// Keeps keys and values as codes of 8 bits, with an f32 scale for each token and head. For a
+    /// folder in Hugging Face's format or a .gguf file [default: in the format of --dtype]
+    #[arg(long, value_name = "CODES")]
+    pub cache: Option<CacheName>,
     /// Execution mode [default: graph on a GPU, or else compile]
     #[arg(long, value_name = "MODE")]
     pub mode: Option<ModeName>,

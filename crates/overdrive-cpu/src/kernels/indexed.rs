@@ -8,9 +8,9 @@
 #![allow(unsafe_code)]
 
 use overdrive_ir::plan::View;
-use overdrive_ir::{Prim, Reducer};
+use overdrive_ir::{DType, Prim, Reducer};
 
-use super::line::{Compile, NamedKernel};
+use super::line::{Compile, NamedKernel, parts_of_bytes, without_arithmetic};
 use super::place::{Strided, read_index};
 use super::scalar::{Scalar, for_scalar};
 use super::transfer::{TASK_BYTES, Transfer};
@@ -140,15 +140,22 @@ fn zero(result: &Strided, slots: &SlotTable) {
 }
 
 /// `scatter`.
-pub(super) const SCATTER: NamedKernel = NamedKernel::combining(
-    "scatter",
-    Compile::Prim(|prim, operands, results| match (prim, operands, results) {
-        (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
-            Some(Box::new(Scatter::new([operand, indices, updates], result, (axes, *reducer))))
-        }
-        _ => None,
-    }),
-);
+pub(super) const SCATTER: NamedKernel = NamedKernel {
+    declines: |op, operands| match op.prim() {
+        // It moves elements, as the codes of a cache.
+        Some(Prim::Scatter { reducer: None, .. }) => parts_of_bytes(operands),
+        _ => without_arithmetic(operands),
+    },
+    ..NamedKernel::new(
+        "scatter",
+        Compile::Prim(|prim, operands, results| match (prim, operands, results) {
+            (Prim::Scatter { axes, reducer }, &[operand, indices, updates], &[Some(result)]) => {
+                Some(Box::new(Scatter::new([operand, indices, updates], result, (axes, *reducer))))
+            }
+            _ => None,
+        }),
+    )
+};
 
 /// Compiled `scatter`.
 #[derive(Debug)]
@@ -246,8 +253,12 @@ impl Runnable for Scatter {
         let window: usize = self.sizes.iter().product();
         let parts = (window * self.rows.count() * self.result.width()).div_ceil(TASK_BYTES);
         let parts = parts.clamp(1, 4 * pool.threads()).min(window.max(1));
+        let dtype = match (self.reducer, self.result.width()) {
+            (None, 1) => DType::U8,
+            _ => self.result.dtype,
+        };
         pool.run(parts, |part, _| {
-            for_scalar!(self.result.dtype, self.fold((part, parts), slots));
+            for_scalar!(dtype, self.fold((part, parts), slots));
         });
     }
 }

@@ -41,7 +41,7 @@ impl NamedKernel {
 }
 
 /// Declines elements that share bytes: addresses are of bytes. Results have the types of operands.
-fn parts_of_bytes(operands: &[TensorType]) -> Option<Decline> {
+pub(super) fn parts_of_bytes(operands: &[TensorType]) -> Option<Decline> {
     let dtype = operands.iter().map(|ty| ty.dtype).find(|d| !d.bits().is_multiple_of(8))?;
     Some(Decline::Because(format!("its kernel takes no elements of less than a byte, as {dtype}")))
 }

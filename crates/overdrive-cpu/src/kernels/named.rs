@@ -16,6 +16,7 @@ use crate::gemm::{self, Element};
 pub(crate) const KERNELS: &[NamedKernel] = &[
     attention::KERNEL,
     attention::GRAD,
+    attention::CODED,
     unpack::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,

@@ -19,6 +19,7 @@ use crate::loops::{self, PrinterMachine};
 const KERNELS: &[NamedKernel] = &[
     attention::KERNEL,
     attention::grad::KERNEL,
+    attention::CODED,
     cast_transpose::KERNEL,
     dynamic_slice::SLICE,
     dynamic_slice::UPDATE,

@@ -2,6 +2,7 @@
 
 mod gpu;
 mod joined;
+pub(crate) mod llama;
 
 #[allow(unused_imports)] // Each test binary uses its part.
 pub(crate) use gpu::{gpu, modes, ranks};

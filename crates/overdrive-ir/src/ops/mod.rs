@@ -41,6 +41,7 @@ ops! {
     max_pool2d::MaxPool2d,
     quantize::Quantize,
     quantize_rows::QuantizeRows,
+    quantized_attention::QuantizedAttention,
     quantized_linear::QuantizedLinear,
     relu::Relu,
     rms_norm::RmsNorm,

@@ -3,7 +3,7 @@
 use super::{Pretrained, declared};
 use overdrive_decoding::LanguageModel;
 use overdrive_ir::{DType, Graph, GraphError};
-use overdrive_models::Span;
+use overdrive_models::{Caches, Span};
 use overdrive_passes::{Recipe, precision, separate, store};
 
 impl LanguageModel for Pretrained {
@@ -22,7 +22,9 @@ impl LanguageModel for Pretrained {
             (graph, _) = separate(&graph)?;
         }
         if format != DType::F32 {
-            let is_matrix = |name: &str, rank: usize| rank > 1 && !self.is_coded(name);
+            let is_matrix = |name: &str, rank: usize| {
+                rank > 1 && !self.is_coded(name) && !Caches::holds_scales(name)
+            };
             let stored = store(&graph, &|name, ty| is_matrix(name, ty.rank()).then_some(format))?;
             graph = precision(&stored, &Recipe { contractions: format })?;
         }

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use overdrive::cuda::Gpu;
 use overdrive::cuda::data_sheets::{a100, h100, h200};
 use overdrive::ir::{DType, Mode};
+use overdrive::models::CacheCodes;
 use overdrive::train::{Moments, Shards};
 use std::path::PathBuf;
 
@@ -101,6 +102,24 @@ impl From<Precision> for DType {
             Precision::F32 => DType::F32,
             Precision::Bf16 => DType::BF16,
             Precision::F16 => DType::F16,
+        }
+    }
+}
+
+/// Codes of a cache of keys and values by name.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheName {
+    /// Codes of i8: errors of at most 1/254 of the largest number of a token and head
+    Int8,
+    /// Codes of f8e4m3: relative errors of at most 1/16
+    Fp8,
+}
+
+impl From<CacheName> for CacheCodes {
+    fn from(name: CacheName) -> Self {
+        match name {
+            CacheName::Int8 => Self::Int8,
+            CacheName::Fp8 => Self::Fp8,
         }
     }
 }

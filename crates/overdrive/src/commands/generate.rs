@@ -1,6 +1,7 @@
 //! `overdrive generate`: continues a text, and says how fast.
 
 mod asked;
+mod judged;
 mod rank;
 mod several;
 
@@ -43,10 +44,11 @@ fn as_rank(launched: Option<Launched>, arguments: &Generate, stop: &Stop) -> Res
         None => model::load(&arguments.model)?,
     };
     let asked = Generation::new(arguments, &model, rank.as_ref())?;
-    match (&arguments.prompts, &arguments.prompt) {
-        (Some(file), _) => several::generate(asked, file, stop),
-        (None, Some(prompt)) => one(asked, prompt, stop),
-        (None, None) => unreachable!("one of both is required"),
+    match (&arguments.judge, &arguments.prompts, &arguments.prompt) {
+        (Some(file), ..) => judged::judge(&asked, file, stop),
+        (None, Some(file), _) => several::generate(asked, file, stop),
+        (None, None, Some(prompt)) => one(asked, prompt, stop),
+        (None, None, None) => unreachable!("one of the three is required"),
     }
 }
 
@@ -56,11 +58,13 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     if let Some(rank) = asked.rank {
         rank::check(rank, &asked, std::slice::from_ref(&prompt))?;
     }
-    let most = arguments.max_tokens as usize;
-    let (mut decoder, ends): (Box<dyn Decoder>, &[u32]) = match model {
+    let most = asked.max_tokens();
+    let (mut decoder, ends, bytes): (Box<dyn Decoder>, &[u32], Option<u64>) = match model {
         Model::Pretrained(pretrained) => {
             let caches = Caches::of_one(prompt.len().saturating_add(most));
-            (Box::new(asked.cached(pretrained, caches)?), &pretrained.ends)
+            let decoder = asked.cached(pretrained, caches)?;
+            let bytes = decoder.cache_bytes();
+            (Box::new(decoder), &pretrained.ends, Some(bytes))
         }
         Model::Template(_) | Model::Onnx(_) => {
             let graph = model.bind(&[("batch".to_owned(), 1)].into())?.graph;
@@ -73,7 +77,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
                  every token"
             );
             let target = (asked.opened.backend.as_ref(), asked.mode);
-            (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[])
+            (Box::new(WindowDecoder::new(target, &graph).map_err(failure)?), &[], None)
         }
     };
     let clock = SystemClock::new();
@@ -103,13 +107,14 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     if asked.speaks() && arguments.json {
         let own = json!({
             "prompt_tokens": prompt.len(), "tokens": made.tokens, "text": text,
-            "prepare_s": prepare_s,
+            "prepare_s": prepare_s, "cache_bytes": bytes,
             "first_token_s": made.first_token_s(), "tokens_per_second": made.tokens_per_second(),
         });
         say!("{:#}", joined(asked.facts(), own))?;
     } else if asked.speaks() {
         say!("")?;
-        note!("{}{}", asked.weights(), figures(&made, prompt.len(), prepare_s));
+        let caches = bytes.map_or(String::new(), |bytes| asked.caches(bytes));
+        note!("{}{}{caches}", asked.weights(), figures(&made, prompt.len(), prepare_s));
     }
     let count = format!("{} of {most} tokens were made", made.tokens.len());
     asked.end((stop, chooser.goes_on()), count)

@@ -163,3 +163,59 @@ fn lines_of_a_file_are_continued_together_as_each_alone() {
         .line("generate text-transformer --prompts prompts.txt --threads 1")
         .ends(2, &["expected a model that keeps keys and values"]);
 }
+
+#[test]
+fn a_cache_of_codes_is_smaller_and_what_has_none_is_refused() {
+    let made = |rest: &str| {
+        run("generate", "qwen3", &format!("--prompt hand --max-tokens 9 --dtype f32 {rest}"))
+    };
+    let float = json(&made("--json"));
+    assert_eq!(float["cache"], Value::Null, "{float}");
+    let wide = float["cache_bytes"].as_u64().unwrap();
+    for codes in ["int8", "fp8"] {
+        let coded = json(&made(&format!("--json --cache {codes}")));
+        assert_eq!(coded["cache"], codes, "{coded}");
+        assert_eq!(coded["tokens"].as_array().unwrap().len(), 9, "{coded}");
+        let bytes = coded["cache_bytes"].as_u64().unwrap();
+        assert!(bytes > wide / 4 && bytes < wide / 2, "{bytes} of {wide}");
+        made(&format!("--cache {codes}")).ends(0, &[&format!("keys and values as {codes} take")]);
+    }
+    made("").ends(0, &["; keys and values take"]);
+    made("--cache int4").ends(2, &["int4", "int8, fp8"]);
+    Folder::new()
+        .line("generate text-transformer --prompt a --threads 1 --cache int8")
+        .ends(2, &["--cache int8: expected a model that keeps keys and values", "no cache"]);
+}
+
+#[test]
+fn a_text_judges_a_cache_of_codes() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("text.txt"), "hand in hand with the band ".repeat(40)).unwrap();
+    std::fs::write(folder.path("one.txt"), "a").unwrap();
+    let model = fixture("qwen3").display().to_string();
+    let judged = |rest: &str| {
+        let words = ["generate", &model, "--threads", "1", "--dtype", "f32", "--judge"];
+        folder.overdrive(&words.into_iter().chain(rest.split_whitespace()).collect::<Vec<_>>())
+    };
+    let figure = |of: &Value, name: &str| of[name].as_f64().unwrap_or_else(|| panic!("{of}"));
+    let float = json(&judged("text.txt --max-tokens 200 --json"));
+    for codes in ["int8", "fp8"] {
+        let found = json(&judged(&format!("text.txt --max-tokens 200 --json --cache {codes}")));
+        assert_eq!(figure(&found, "float_perplexity"), figure(&float, "perplexity"));
+        let loss = figure(&found, "perplexity") / figure(&float, "perplexity") - 1.0;
+        assert!((100.0 * loss - figure(&found, "loss_percent")).abs() < 1e-9, "{found}");
+        assert!(loss != 0.0 && loss.abs() < 0.05, "{found}");
+        assert!(figure(&found, "cache_bytes") < figure(&found, "float_cache_bytes") / 2.0);
+    }
+    let told = judged("text.txt --cache int8");
+    let line = &told.ends(0, &[]).stdout;
+    assert!(
+        line.contains("with keys and values as int8") && line.contains("with numbers"),
+        "{line}"
+    );
+    judged("one.txt").ends(2, &["expected a text of two tokens at least"]);
+    judged("text.txt --prompt a").ends(2, &["cannot be used with"]);
+    folder
+        .line("generate text-transformer --judge text.txt --threads 1")
+        .ends(2, &["`--judge`: expected a model that keeps keys and values"]);
+}

@@ -70,7 +70,7 @@ fn a_decoder_is_judged_by_its_perplexity_and_decodes() {
     folder.line(&line).ends(0, &[]);
     let results = results(&folder, "report");
     let found = measured(&results);
-    for variant in ["", "int8-dynamic", "int4-rtn"] {
+    for variant in ["", "int8-dynamic", "int4-rtn", "int8-cache", "fp8-cache"] {
         let case = ["decoding", "compile", variant].map(str::to_owned);
         assert!(found.contains(&case), "{case:?} of {found:?}");
     }

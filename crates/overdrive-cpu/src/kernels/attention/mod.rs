@@ -9,13 +9,15 @@
 //! are vector lanes. Keys that a mask hides from a whole panel are not computed. Score and mask
 //! functions run over the scores of a panel as fused loops do (`function`). `task` is one tile,
 //! `call` the compiled step, `dropout` what is drawn of the weights. The gradients are `grad`,
-//! `grad_shape` and `grad_task`.
+//! `grad_shape` and `grad_task`. `coded` is attention over keys and values that are codes.
 //!
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
 //! memory is O(tile), whatever the length.
 
 mod call;
+mod coded;
+mod coded_passes;
 mod dropout;
 mod function;
 mod grad;
@@ -27,4 +29,5 @@ mod task;
 mod weigh;
 
 pub(crate) use call::KERNEL;
+pub(crate) use coded::KERNEL as CODED;
 pub(crate) use grad::KERNEL as GRAD;

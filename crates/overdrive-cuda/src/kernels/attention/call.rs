@@ -10,6 +10,7 @@ use overdrive_ir::plan::{KernelCall, SlotId, View};
 use overdrive_ir::{DType, Graph, OpRef};
 
 use super::block_mask::{BlockMask, Lists};
+use super::cut::Cut;
 use super::shape::AttentionShape;
 use super::{dropout, hopper, region};
 use crate::Error;
@@ -35,53 +36,6 @@ enum Design {
     Tiled { tile: usize },
 }
 
-/// How `decode.cu` cuts a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
-    /// Queries of all heads of a key head, up to a power of two.
-    rows: usize,
-    /// Blocks of a cluster, which share the keys of a head.
-    split: usize,
-    /// Whether keys that no row sees are left out.
-    skips: bool,
-}
-
-impl Cut {
-    /// Most rows: what a thread keeps of each fills its registers.
-    const ROWS: usize = 8;
-    /// Keys that a block takes at once, of 64 channels.
-    const KEYS: usize = 32;
-    /// Blocks that fill a large GPU.
-    const BLOCKS: usize = 132;
-    const WARPS: usize = 4;
-
-    /// `None` where the kernel does not take the call.
-    fn of(call: &KernelCall, architecture: Architecture) -> Option<Self> {
-        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
-        let ([batch, heads, queries, d], [_, shared, keys, _]) = (four(q)?, four(k)?);
-        let rows = (heads / shared.max(1)) * queries;
-        let dense = |view: &View| {
-            let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
-            outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(16)
-        };
-        let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
-            && matches!(d, 32 | 64 | 128 | 256)
-            && four(v)?[3] == d
-            && (1..=Self::ROWS).contains(&rows)
-            && keys > 0
-            && [q, k, v].into_iter().all(dense);
-        let clusters = matches!(architecture, Architecture::Sm90a | Architecture::Sm100a);
-        let wanted = (Self::BLOCKS / (batch * shared).max(1)).min(keys.div_ceil(Self::KEYS));
-        let split = if clusters { 1 << wanted.clamp(1, 8).ilog2() } else { 1 };
-        let skips = keys > 2 * split * Self::KEYS;
-        fits.then(|| Self { rows: rows.next_power_of_two(), split, skips })
-    }
-}
-
-fn four(view: &View) -> Option<[usize; 4]> {
-    view.ty.sizes().try_into().ok()
-}
-
 impl Design {
     /// The best for a call on an architecture.
     fn of(
@@ -89,7 +43,7 @@ impl Design {
         (attention, regions): (&Attention, &[Graph]),
         architecture: Architecture,
     ) -> Result<Self, Refusal> {
-        if let Some(cut) = Cut::of(call, architecture) {
+        if let Some(cut) = Cut::of_numbers(call, architecture) {
             return Ok(Self::Decode(cut));
         }
         let has_regions = !regions.is_empty();
@@ -202,14 +156,7 @@ fn source(
             let tile = format!("constexpr int MF = {fragments}, KEYS = {KEYS};\n");
             tile + FRAGMENTS + include_str!("tensor.cu")
         }
-        Design::Decode(Cut { rows, split, skips }) => {
-            let warps = Cut::WARPS;
-            let tile = format!(
-                "#define SPLIT {split}\nconstexpr int ROWS = {rows}, WARPS = {warps};\n\
-                 constexpr bool SKIPS = {skips};\n"
-            );
-            tile + include_str!("decode.cu")
-        }
+        Design::Decode(cut) => cut.text() + DECODE,
         Design::Tiled { tile } => {
             format!("constexpr int TILE = {tile};\n{}", include_str!("tiled.cu"))
         }
@@ -222,6 +169,9 @@ fn source(
 
 /// The text before a kernel that uses `mma.sync`.
 pub(super) const FRAGMENTS: &str = include_str!("fragments.cuh");
+
+/// The text after that of a cut.
+pub(super) const DECODE: &str = include_str!("decode.cu");
 
 /// The text after that of a tile on Hopper.
 pub(super) const HEADS: &str = include_str!("heads.cuh");
@@ -259,12 +209,12 @@ const CLAMPED: &str =
 
 /// A compiled attention.
 #[derive(Debug)]
-struct CompiledAttention {
+pub(super) struct CompiledAttention {
     entry: Entry,
     is_empty: bool,
     shape: AttentionShape,
-    /// q, k, v.
-    operands: [ViewStart; 3],
+    /// q, k, v, and scales of k and v that are codes.
+    operands: Vec<ViewStart>,
     results: [Option<ViewStart>; 2],
     captures: Vec<SlotId>,
 }
@@ -328,7 +278,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     let widths = [q, v].map(|view| view.ty.sizes()[3]);
     let (threads, bytes) = block(design, widths, q.ty.dtype.accumulation().bits() / 8);
     let blocks = match design {
-        Design::Decode(cut) => sizes[0] * k.ty.sizes()[1] * cut.split,
+        Design::Decode(cut) => sizes[0] * k.ty.sizes()[1] * cut.blocks(),
         _ => matrices * tiles,
     };
     let config = LaunchConfig {
@@ -336,14 +286,28 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
         block_dim: (threads, 1, 1),
         shared_mem_bytes: bytes as u32,
     };
-    Ok(Box::new(CompiledAttention {
-        entry: Entry::new(site.device, (&source, "attention"), config)?,
-        is_empty: matrices * tiles == 0,
-        shape,
-        operands: [q, k, v].map(ViewStart::new),
-        results: [0, 1].map(|i| call.results[i].as_ref().map(ViewStart::new)),
-        captures: call.operands[3..].iter().map(|view| view.slot).collect(),
-    }))
+    let entry = Entry::new(site.device, (&source, "attention"), config)?;
+    let is_empty = matrices * tiles == 0;
+    Ok(Box::new(CompiledAttention::new(call, 3, (entry, is_empty, shape))))
+}
+
+impl CompiledAttention {
+    /// A call of so many operands before its captures.
+    pub(super) fn new(
+        call: &KernelCall,
+        own: usize,
+        (entry, is_empty, shape): (Entry, bool, AttentionShape),
+    ) -> Self {
+        let (operands, captures) = call.operands.split_at(own);
+        Self {
+            entry,
+            is_empty,
+            shape,
+            operands: operands.iter().map(ViewStart::new).collect(),
+            results: [0, 1].map(|i| call.results[i].as_ref().map(ViewStart::new)),
+            captures: captures.iter().map(|view| view.slot).collect(),
+        }
+    }
 }
 
 impl Launch for CompiledAttention {
@@ -351,14 +315,14 @@ impl Launch for CompiledAttention {
         if self.is_empty {
             return Ok(());
         }
-        let operands = self.operands.map(|place| place.of(addresses));
+        let operands = self.operands.iter().map(|place| place.of(addresses));
         let results = self.results.map(|place| place.map_or(0, |place| place.of(addresses)));
         let captures = self.captures.iter().map(|&slot| addresses.of(slot));
-        let mut places: Vec<u64> = operands.into_iter().chain(results).chain(captures).collect();
+        let mut places: Vec<u64> = operands.chain(results).chain(captures).collect();
         let mut shape = self.shape;
         let mut parameters: Vec<*mut c_void> =
             places.iter_mut().map(|place| (place as *mut u64).cast()).collect();
-        parameters.insert(operands.len() + results.len(), (&raw mut shape).cast());
+        parameters.insert(self.operands.len() + results.len(), (&raw mut shape).cast());
         // SAFETY: the parameters are those of the kernel, which keeps to the rows of the shape.
         unsafe { self.entry.launch(stream, &mut parameters) }
     }

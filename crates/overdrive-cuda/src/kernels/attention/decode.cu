@@ -7,23 +7,83 @@
 // warps in shared memory, blocks in the shared memory of the block that stores. The order is always
 // the same. If there are many keys, those that no row sees are not read.
 //
+// Keys and values may be codes, each row with a scale. They are widened here, in registers. The
+// scale of a key multiplies its product, and that of a value its weight.
+//
 // Text before gives ROWS (query heads of a key head times queries, up to a power of two), SPLIT
-// (blocks of a cluster) and WARPS.
+// (blocks of a cluster) and WARPS. If there are more rows, PARTS blocks take ROWS each. WHOLE says
+// that eight channels lie in one aligned vector. With codes it gives CODES, their type, and strides
+// of scales.
 
-constexpr int LANES = D / 8, KEYS_AT_ONCE = 32 / LANES;
-// Steps whose keys and values are under way at once.
-constexpr int UNDER_WAY = 2;
+constexpr int up_to_a_power(int n) {
+    int power = 1;
+    while (power < n) power *= 2;
+    return power;
+}
+constexpr int LANES = up_to_a_power((D + 7) / 8), KEYS_AT_ONCE = 32 / LANES;
+// Whether the last lanes of a key have no channels, or less than eight.
+constexpr bool IDLE = LANES * 8 != D;
 // From one row of a block's sums to the next: channels, maximum, sum.
 constexpr int WIDTH = D + 2;
+// UNDER_WAY: steps whose keys and values are under way at once; of codes twice as many, as far as
+// registers last.
+#ifdef CODES
+typedef CODES Row;
+constexpr int UNDER_WAY = ROWS > 4 || !WHOLE ? 2 : 4;
+#define SCALES const f32 *k_scale, const f32 *v_scale,
+#else
+typedef Element Row;
+constexpr int UNDER_WAY = 2;
+#define SCALES
+#endif
 
-struct alignas(16) Eight {
-    Element at[8];
+template <class T>
+struct alignas(sizeof(T) == 1 ? 8 : 16) Eight {
+    T at[8];
 };
 
-__device__ __forceinline__ void widen(f32 (&to)[8], const Eight& from) {
+// Eight channels of a row: `from` is at the first of them if they are one vector.
+template <class T>
+__device__ __forceinline__ Eight<T> eight(const T* from, i32 channel) {
+    if constexpr (WHOLE) {
+        return *reinterpret_cast<const Eight<T>*>(from);
+    } else {
+        Eight<T> result;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) to[i] = decode(from.at[i]);
+        for (int i = 0; i < 8; ++i) result.at[i] = from[min(channel + i, D - 1)];
+        return result;
+    }
 }
+
+template <class T>
+__device__ __forceinline__ void widen(f32 (&to)[8], const Eight<T>& from) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = convert<f32>(from.at[i]);
+}
+
+// A byte in the last place of 2^23 is a whole number above it.
+__device__ __forceinline__ void widen(f32 (&to)[8], const Eight<i8>& from) {
+    const u32* const words = reinterpret_cast<const u32*>(from.at);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const u32 above = __byte_perm(words[i / 4] ^ 0x80808080u, 0x4b000000u, 0x7540u + i % 4);
+        to[i] = __uint_as_float(above) - 8388736.0f;
+    }
+}
+
+#if __CUDA_ARCH__ >= 890
+// Two codes are two f16, exactly.
+__device__ __forceinline__ void widen(f32 (&to)[8], const Eight<f8e4m3>& from) {
+    const u16* const pairs = reinterpret_cast<const u16*>(from.at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        u32 both;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(both) : "h"(pairs[i]));
+        to[2 * i] = decode(f16{(u16)both});
+        to[2 * i + 1] = decode(f16{(u16)(both >> 16)});
+    }
+}
+#endif
 
 // e^(from - to), where both may be -infinity.
 __device__ __forceinline__ f32 shrink(f32 from, f32 to) {
@@ -49,16 +109,22 @@ extern "C" __global__ void
 __cluster_dims__(SPLIT, 1, 1)
 #endif
 __launch_bounds__(WARPS * 32)
-attention(const Element* q, const Element* k, const Element* v, Element* out, Sum* lse,
+attention(const Element* q, const Row* k, const Row* v, SCALES Element* out, Sum* lse,
           AttentionShape s CAPTURES) {
     __shared__ f32 sums[WARPS][ROWS][WIDTH];
-    const i32 rank = blockIdx.x % SPLIT, matrix = blockIdx.x / SPLIT;
+    const i32 rank = blockIdx.x % SPLIT, task = blockIdx.x / SPLIT;
+    const i32 matrix = task / PARTS, skipped = task % PARTS * ROWS;
     const i32 heads = s.heads / s.group, b = matrix / heads, head = matrix % heads;
     const i32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const i32 channel = lane % LANES * 8, own = lane / LANES;
     const i32 rows = s.group * s.queries;
-    k += b * s.k[0] + head * s.k[1] + channel;
-    v += b * s.v[0] + head * s.v[1] + channel;
+    const i32 here = WHOLE ? min(channel, D - 8) : 0;
+    k += b * s.k[0] + head * s.k[1] + here;
+    v += b * s.v[0] + head * s.v[1] + here;
+#ifdef CODES
+    k_scale += b * K_SCALE_B + head * K_SCALE_H;
+    v_scale += b * V_SCALE_B + head * V_SCALE_H;
+#endif
     constexpr i32 STRIDE = SPLIT * WARPS * KEYS_AT_ONCE;
     const i32 first = (rank * WARPS + warp) * KEYS_AT_ONCE + own;
     // The caches are far away, and all but one row of them stays as it is.
@@ -67,16 +133,20 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
         const i64 key = min(first + u * STRIDE, s.keys - 1);
         asm volatile("prefetch.global.L2 [%0];" ::"l"(k + key * s.k[2]));
         asm volatile("prefetch.global.L2 [%0];" ::"l"(v + key * s.v[2]));
+#ifdef CODES
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(k_scale + key * K_SCALE_T));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(v_scale + key * V_SCALE_T));
+#endif
     }
     after_previous();
 
     f32 asked[ROWS][8], given[ROWS][8], largest[ROWS], total[ROWS];
-    Eight row_of[ROWS];
+    Eight<Element> row_of[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        const i32 row = min(r, rows - 1), h = head * s.group + row / s.queries;
-        row_of[r] = *reinterpret_cast<const Eight*>(q + b * s.q[0] + h * s.q[1] +
-                                                    row % s.queries * s.q[2] + channel);
+        const i32 row = min(skipped + r, rows - 1), h = head * s.group + row / s.queries;
+        const Element* const from = q + b * s.q[0] + h * s.q[1] + row % s.queries * s.q[2];
+        row_of[r] = eight(from + here, channel);
         largest[r] = -infinity(f32()), total[r] = 0;
 #pragma unroll
         for (int c = 0; c < 8; ++c) given[r][c] = 0;
@@ -91,19 +161,27 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
                 const i32 key = min(step + u * STRIDE, s.keys - 1);
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
-                    const i32 row = min(r, rows - 1), h = head * s.group + row / s.queries;
+                    const i32 row = min(skipped + r, rows - 1);
+                    const i32 h = head * s.group + row / s.queries;
                     seen |= visible(b, h, row % s.queries, key CAPTURED);
                 }
             }
             if (!__any_sync(~0u, seen)) continue;
         }
 #endif
-        Eight keys[UNDER_WAY], values[UNDER_WAY];
+        Eight<Row> keys[UNDER_WAY], values[UNDER_WAY];
+#ifdef CODES
+        f32 key_scales[UNDER_WAY], value_scales[UNDER_WAY];
+#endif
 #pragma unroll
         for (int u = 0; u < UNDER_WAY; ++u) {
             const i64 key = min(step + u * STRIDE, s.keys - 1);
-            keys[u] = *reinterpret_cast<const Eight*>(k + key * s.k[2]);
-            values[u] = *reinterpret_cast<const Eight*>(v + key * s.v[2]);
+            keys[u] = eight(k + key * s.k[2], channel);
+            values[u] = eight(v + key * s.v[2], channel);
+#ifdef CODES
+            key_scales[u] = k_scale[key * K_SCALE_T];
+            value_scales[u] = v_scale[key * V_SCALE_T];
+#endif
         }
         if (!begun) {
             begun = true;
@@ -111,7 +189,10 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
             for (int r = 0; r < ROWS; ++r) {
                 widen(asked[r], row_of[r]);
 #pragma unroll
-                for (int c = 0; c < 8; ++c) asked[r][c] *= (f32)s.factor;
+                for (int c = 0; c < 8; ++c) {
+                    asked[r][c] *= (f32)s.factor;
+                    if (IDLE && channel + c >= D) asked[r][c] = 0;
+                }
             }
         }
 #pragma unroll
@@ -132,15 +213,21 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
                 for (int r = 0; r < ROWS; ++r) scores[r] += __shfl_xor_sync(~0u, scores[r], mask);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                const i32 row = min(r, rows - 1), h = head * s.group + row / s.queries;
+                const i32 row = min(skipped + r, rows - 1), h = head * s.group + row / s.queries;
                 const i32 query = row % s.queries, last = min(key, s.keys - 1);
                 const i32 seen = key < s.keys ? s.seen(query) : 0;
+#ifdef CODES
+                scores[r] *= key_scales[u];
+#endif
                 const f32 score = refined(scores[r], b, h, query, last, seen CAPTURED);
                 const f32 top = fmaxf(largest[r], score), before = shrink(largest[r], top);
                 const f32 weight = score == -infinity(f32()) ? 0.0f : __expf(score - top);
                 largest[r] = top;
                 total[r] = fmaf(total[r], before, weight);
                 f32 given_weight = weight;
+#ifdef CODES
+                given_weight *= value_scales[u];
+#endif
 #ifdef DROPS
                 const u64 matrix = b * s.heads + h;
                 given_weight *= kept(SEED, (matrix * s.queries + query) * s.keys + last);
@@ -172,7 +259,8 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
-            for (int c = 0; c < 8; ++c) sums[warp][r][channel + c] = given[r][c];
+            for (int c = 0; c < 8; ++c)
+                if (!IDLE || channel + c < D) sums[warp][r][channel + c] = given[r][c];
             if (channel == 0) sums[warp][r][D] = largest[r], sums[warp][r][D + 1] = total[r];
         }
     }
@@ -216,10 +304,11 @@ attention(const Element* q, const Element* k, const Element* v, Element* out, Su
 #else
     __syncthreads();
 #endif
-    for (i32 place = rank * WARPS * 32 + threadIdx.x; place < rows * D;
+    const i32 own_rows = min(ROWS, rows - skipped);
+    for (i32 place = rank * WARPS * 32 + threadIdx.x; place < own_rows * D;
          place += SPLIT * WARPS * 32) {
-        const i32 r = place / D, c = place % D, h = head * s.group + r / s.queries;
-        const i32 query = r % s.queries;
+        const i32 r = place / D, c = place % D, row = skipped + r;
+        const i32 h = head * s.group + row / s.queries, query = row % s.queries;
         const auto all = merged(SPLIT, r, c, [&](int part, i32 r, i32 c) {
             return of_block(&sums[0][r][c], part);
         });

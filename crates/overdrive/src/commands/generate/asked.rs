@@ -1,4 +1,4 @@
-//! The parts that both ways to generate need: the model, its tokens, the device and how it samples.
+//! The parts that all ways to generate need: the model, its tokens, the device and how it samples.
 
 use crate::cli::Generate;
 use crate::commands::ranks::Rank;
@@ -7,16 +7,20 @@ use crate::failure::Failure;
 use crate::model::Model;
 use crate::terminal::note;
 use crate::text;
+use overdrive::bench::digits;
 use overdrive::bench::exit::Exit;
 use overdrive::decoding::{CachedDecoder, Chooser, DecodeError, Sampling};
 use overdrive::formats::huggingface::Tokenizer;
 use overdrive::ir::{Backend, DType, Mode};
-use overdrive::models::Caches;
+use overdrive::models::{CacheCodes, Caches};
 use overdrive::studies::pretrained::Pretrained;
 use overdrive_process::Stop;
 use serde_json::{Value, json};
 
-/// Data that both ways need.
+/// Tokens that a text gets where nothing else is asked for.
+const TOKENS: usize = 64;
+
+/// Data that all ways need.
 pub(super) struct Generation<'a> {
     pub(super) arguments: &'a Generate,
     pub(super) model: &'a Model,
@@ -25,6 +29,8 @@ pub(super) struct Generation<'a> {
     pub(super) mode: Mode,
     /// Format of weights, keys and values; `None` for a model whose graph has formats of its own.
     pub(super) format: Option<DType>,
+    /// Codes of the cache; `None` keeps numbers of that format.
+    pub(super) codes: Option<CacheCodes>,
     pub(super) sampling: Sampling,
     /// This rank, of several.
     pub(super) rank: Option<&'a Rank>,
@@ -44,13 +50,23 @@ impl<'a> Generation<'a> {
         let usual = opened.backend.description().fastest_mode();
         let mode = arguments.mode.map_or(usual, Mode::from);
         let format = format_of(model, arguments, opened.backend.as_ref())?;
+        let codes = arguments.cache.map(CacheCodes::from);
+        if let (Some(codes), Model::Template(_) | Model::Onnx(_)) = (codes, model) {
+            return Err(Failure::bad_input(format!(
+                "--cache {}: expected a model that keeps keys and values, a folder in Hugging \
+                 Face's format or a .gguf file; found `{}`, which has no cache; leave the option \
+                 out",
+                codes.name(),
+                arguments.model
+            )));
+        }
         let sampling = Sampling {
             temperature: arguments.temperature,
             top_k: arguments.top_k.map(|k| k as usize),
             top_p: arguments.top_p,
             seed: arguments.machine.seed,
         };
-        Ok(Self { arguments, model, tokenizer, opened, mode, format, sampling, rank })
+        Ok(Self { arguments, model, tokenizer, opened, mode, format, codes, sampling, rank })
     }
 
     /// A decoder with its caches on the device.
@@ -61,7 +77,13 @@ impl<'a> Generation<'a> {
     ) -> Result<CachedDecoder<'m>, Failure> {
         let target = (self.opened.backend.as_ref(), self.mode);
         let format = self.format.unwrap_or(DType::F32);
+        let caches = Caches { codes: self.codes, ..caches };
         CachedDecoder::in_format(target, pretrained, caches, format).map_err(failure)
+    }
+
+    /// Tokens that a text may have behind its prompt.
+    pub(super) fn max_tokens(&self) -> usize {
+        self.arguments.max_tokens.map_or(TOKENS, |tokens| tokens as usize)
     }
 
     /// Chooses the tokens, the same on all ranks.
@@ -107,7 +129,14 @@ impl<'a> Generation<'a> {
             "model": arguments.model, "device": opened.backend.name(), "threads": opened.threads,
             "ranks": self.ranks(),
             "mode": self.mode.name(), "dtype": self.format.map(|dtype| dtype.to_string()),
+            "cache": self.codes.map(CacheCodes::name),
         })
+    }
+
+    /// The room that caches take on this rank's device, in words.
+    pub(super) fn caches(&self, bytes: u64) -> String {
+        let codes = self.codes.map_or(String::new(), |codes| format!(" as {}", codes.name()));
+        format!("; keys and values{codes} take {}", digits::bytes(bytes))
     }
 
     /// `bf16 weights: `, where they have a format.

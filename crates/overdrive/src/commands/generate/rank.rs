@@ -9,6 +9,7 @@ use crate::failure::Failure;
 use crate::model::Model;
 use overdrive::files::Digest;
 use overdrive::ir::{Graph, Init};
+use overdrive::models::CacheCodes;
 use overdrive::passes::{ResidualStream, ShardError, shard, tensor_parallel};
 use std::collections::BTreeMap;
 
@@ -18,19 +19,20 @@ pub(super) fn check(
     asked: &Generation<'_>,
     prompts: &[Vec<u32>],
 ) -> Result<(), Failure> {
-    let Generation { arguments, model, mode, format, sampling, .. } = asked;
+    let Generation { arguments, model, mode, format, codes, sampling, .. } = asked;
     let model = match model {
         Model::Pretrained(pretrained) => pretrained.digest().unwrap_or_default().to_owned(),
         Model::Template(_) | Model::Onnx(_) => digest(&model.template()?.graph),
     };
     let dtype = format.map_or("of the graph".to_owned(), |format| format.to_string());
+    let cache = codes.map_or("of the dtype", CacheCodes::name);
     let top_k = sampling.top_k.map_or("none".to_owned(), |k| k.to_string());
     let batch = arguments.batch.map_or("the usual".to_owned(), |batch| batch.to_string());
     let mut lines = format!(
-        "model of checksum {model}\ndtype {dtype}\nmode {}\nmax-tokens {}\ntemperature {}\ntop-k \
-         {top_k}\ntop-p {}\nseed {}\nbatch {batch}\n",
+        "model of checksum {model}\ndtype {dtype}\ncache {cache}\nmode {}\nmax-tokens {}\n\
+         temperature {}\ntop-k {top_k}\ntop-p {}\nseed {}\nbatch {batch}\n",
         mode.name(),
-        arguments.max_tokens,
+        asked.max_tokens(),
         sampling.temperature,
         sampling.top_p,
         sampling.seed,

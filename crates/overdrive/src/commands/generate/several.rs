@@ -52,7 +52,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     if let Some(rank) = asked.rank {
         rank::check(rank, &asked, &prompts)?;
     }
-    let most = asked.arguments.max_tokens as usize;
+    let most = asked.max_tokens();
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let batch = asked.arguments.batch.map_or(BATCH, |batch| batch as usize).min(prompts.len());
     let capacity = longest.saturating_add(most);
@@ -94,7 +94,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         let texts: Vec<_> = prompts.iter().zip(&made).zip(&written).map(of_text).collect();
         let own = json!({
             "batch": batch, "prepare_s": prepare_s, "total_s": total_s,
-            "tokens_per_second": rate, "texts": texts,
+            "cache_bytes": decoder.cache_bytes(), "tokens_per_second": rate, "texts": texts,
         });
         say!("{:#}", joined(asked.facts(), own))?;
     } else if asked.speaks() {
@@ -105,9 +105,10 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
         }
         note!(
             "{}{} texts, {batch} at a time, {tokens} tokens made in {total_s:.2} s: {rate:.1} \
-             tokens/s in all, prompts included; compiled in {prepare_s:.2} s",
+             tokens/s in all, prompts included; compiled in {prepare_s:.2} s{}",
             asked.weights(),
-            made.len()
+            made.len(),
+            asked.caches(decoder.cache_bytes())
         );
     }
     asked.end((stop, chooser.goes_on()), format!("{tokens} tokens were made"))

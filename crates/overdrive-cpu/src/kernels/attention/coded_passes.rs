@@ -1,0 +1,332 @@
+//! The passes of a query over a block of coded keys and values: products, weights, weighted sums.
+//!
+//! One source serves every instruction set, in forms that vectorise: sums run in as many lanes as
+//! the widest registers have, and codes are widened by arithmetic, not by a table.
+#![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
+
+use std::marker::PhantomData;
+
+use overdrive_ir::DType;
+
+use crate::loops::isa::{Ahead, Isa, LaneEntry, LaneKernel, Level, Operands, for_level};
+use crate::loops::math::exp2_normal;
+use crate::loops::small_floats::Small;
+
+/// Lanes of a sum.
+const LANES: usize = 16;
+/// Channels whose sums stay in registers while a block of values passes.
+const WIDE: usize = 4 * LANES;
+
+/// Rows of codes of one head, and their scales.
+#[derive(Clone, Copy)]
+pub(super) struct CodedRows {
+    pub(super) codes: *const u8,
+    /// From one row to the next.
+    pub(super) row: usize,
+    pub(super) channels: usize,
+    pub(super) scales: *const f32,
+    /// From one scale to the next.
+    pub(super) scale_row: usize,
+}
+
+impl CodedRows {
+    /// The rows from one on.
+    pub(super) fn from(self, row: usize) -> Self {
+        let codes = self.codes.wrapping_add(row * self.row);
+        Self { codes, scales: self.scales.wrapping_add(row * self.scale_row), ..self }
+    }
+
+    /// # Safety
+    /// The row exists, and nobody writes it meanwhile.
+    #[inline(always)]
+    unsafe fn codes<'a>(&self, row: usize) -> &'a [u8] {
+        // SAFETY: the row has its channels.
+        unsafe { std::slice::from_raw_parts(self.codes.add(row * self.row), self.channels) }
+    }
+
+    /// # Safety
+    /// The row exists, and nobody writes it meanwhile.
+    #[inline(always)]
+    unsafe fn scale(&self, row: usize) -> f32 {
+        // SAFETY: the row has its scale.
+        unsafe { *self.scales.add(row * self.scale_row) }
+    }
+}
+
+/// The running softmax of a query, in powers of two.
+pub(super) struct Weighing {
+    /// The largest exponent so far.
+    pub(super) max: f32,
+    /// Sum of two to the power of the exponents, less the largest.
+    pub(super) sum: f32,
+    /// Factor that the last block applied to earlier sums.
+    pub(super) shrink: f32,
+    /// Factor that turns scores into exponents.
+    factor: f32,
+}
+
+impl Weighing {
+    pub(super) fn new(factor: f32) -> Self {
+        Self { max: f32::NEG_INFINITY, sum: 0.0, shrink: 1.0, factor }
+    }
+}
+
+/// The passes, on the best instruction set of this CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CodedPasses {
+    products: LaneEntry,
+    weigh: LaneEntry,
+    sum: LaneEntry,
+}
+
+impl CodedPasses {
+    /// Those over codes of a type; `None` where codes of it have no kernel.
+    pub(super) fn of(codes: DType) -> Option<Self> {
+        Self::at_level(codes, Level::best())
+    }
+
+    fn at_level(codes: DType, level: Level) -> Option<Self> {
+        fn entries<I: Isa>(codes: DType) -> Option<CodedPasses> {
+            fn of<I: Isa, C: Code>() -> CodedPasses {
+                CodedPasses {
+                    products: I::entry::<Products<C>>(),
+                    weigh: I::entry::<Weigh>(),
+                    sum: I::entry::<WeightedSum<C>>(),
+                }
+            }
+            match codes {
+                DType::I8 => Some(of::<I, Integer>()),
+                DType::F8E4M3 => Some(of::<I, Float>()),
+                _ => None,
+            }
+        }
+        for_level!(level, entries(codes))
+    }
+
+    /// Writes the product of the query with each key.
+    ///
+    /// # Safety
+    /// There are as many keys as scores, of as many channels as the query.
+    pub(super) unsafe fn products(&self, keys: &CodedRows, query: &[f32], scores: &mut [f32]) {
+        let src = [std::ptr::from_ref(keys).cast(), query.as_ptr().cast(), std::ptr::null()];
+        let dst = scores.as_mut_ptr().cast();
+        // SAFETY: the operands are those of `Products`; the CPU has the instructions.
+        unsafe { run(self.products, scores.len(), dst, src) }
+    }
+
+    /// Makes scores weights times the scales of their values, and moves the softmax on. Keys that
+    /// are not visible weigh 0.
+    ///
+    /// # Safety
+    /// There are as many values as scores, and as many bytes of visibility.
+    pub(super) unsafe fn weigh(
+        &self,
+        weighing: &mut Weighing,
+        values: &CodedRows,
+        scores: &mut [f32],
+        visible: Option<&[u8]>,
+    ) {
+        let visible = visible.map_or(std::ptr::null(), <[u8]>::as_ptr);
+        let state = std::ptr::from_mut(weighing).cast_const().cast();
+        let src = [state, std::ptr::from_ref(values).cast(), visible];
+        // SAFETY: the operands are those of `Weigh`; the CPU has the instructions.
+        unsafe { run(self.weigh, scores.len(), scores.as_mut_ptr().cast(), src) }
+    }
+
+    /// Shrinks the sums and adds the codes of each value times its weight.
+    ///
+    /// # Safety
+    /// There are as many values as weights, of as many channels as sums.
+    pub(super) unsafe fn sum(
+        &self,
+        values: &CodedRows,
+        (weights, shrink): (&[f32], f32),
+        sums: &mut [f32],
+    ) {
+        let (rows, weights, shrink) =
+            (std::ptr::from_ref(values), weights, std::ptr::from_ref(&shrink));
+        let src = [rows.cast(), weights.as_ptr().cast(), shrink.cast()];
+        // SAFETY: the operands are those of `WeightedSum`; the CPU has the instructions.
+        unsafe { run(self.sum, weights.len(), sums.as_mut_ptr().cast(), src) }
+    }
+}
+
+/// # Safety
+/// That of the kernel behind `entry`.
+unsafe fn run(entry: LaneEntry, n: usize, dst: *mut u8, src: [*const u8; 3]) {
+    // SAFETY: the caller's.
+    unsafe { entry(n, &Operands { dst, src, immediate: 0, ahead: Ahead::NONE }) }
+}
+
+/// A type of codes.
+trait Code {
+    fn number(code: u8) -> f32;
+}
+
+/// i8.
+struct Integer;
+
+impl Code for Integer {
+    #[inline(always)]
+    fn number(code: u8) -> f32 {
+        f32::from(code as i8)
+    }
+}
+
+/// f8e4m3.
+struct Float;
+
+impl Code for Float {
+    #[inline(always)]
+    fn number(code: u8) -> f32 {
+        Small::<{ DType::F8E4M3 as usize }>::decode(code)
+    }
+}
+
+struct Products<C>(PhantomData<C>);
+
+impl<C: Code> LaneKernel for Products<C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(keys: usize, o: &Operands) {
+        // SAFETY: source 0 is the rows, source 1 a query of as many channels, and the destination a
+        // score for each key.
+        let (rows, query, scores) = unsafe {
+            let rows = &*o.src[0].cast::<CodedRows>();
+            (rows, o.src::<f32>(1, rows.channels), o.dst::<f32>(keys))
+        };
+        let (query_lanes, query_rest) = query.as_chunks::<LANES>();
+        for (key, score) in scores.iter_mut().enumerate() {
+            // SAFETY: there are as many rows as scores.
+            let (codes, scale) = unsafe { (rows.codes(key), rows.scale(key)) };
+            let (code_lanes, code_rest) = codes.as_chunks::<LANES>();
+            let mut sums = [0.0; LANES];
+            for (q, k) in query_lanes.iter().zip(code_lanes) {
+                for i in 0..LANES {
+                    sums[i] = I::fma(q[i], C::number(k[i]), sums[i]);
+                }
+            }
+            // By halves, which stays in registers.
+            let mut half = LANES / 2;
+            while half > 0 {
+                for i in 0..half {
+                    sums[i] += sums[i + half];
+                }
+                half /= 2;
+            }
+            let rest = query_rest.iter().zip(code_rest);
+            *score = rest.fold(sums[0], |sum, (&q, &k)| I::fma(q, C::number(k), sum)) * scale;
+        }
+    }
+}
+
+struct Weigh;
+
+impl LaneKernel for Weigh {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(keys: usize, o: &Operands) {
+        // SAFETY: source 0 is a `Weighing` that nobody else refers to, and source 1 the rows.
+        // Source 2 is null or a byte for each key. The destination has a score for each key.
+        let (state, rows, visible, scores) = unsafe {
+            let state = &mut *o.src[0].cast_mut().cast::<Weighing>();
+            let visible = (!o.src[2].is_null()).then(|| o.src::<u8>(2, keys));
+            (state, &*o.src[1].cast::<CodedRows>(), visible, o.dst::<f32>(keys))
+        };
+        scores.iter_mut().for_each(|score| *score *= state.factor);
+        if let Some(visible) = visible {
+            for (score, &visible) in scores.iter_mut().zip(visible) {
+                *score = if visible == 0 { f32::NEG_INFINITY } else { *score };
+            }
+        }
+        let (lanes, rest) = scores.as_chunks_mut::<LANES>();
+        let larger = |a: f32, b: f32| if a > b { a } else { b };
+        let mut largest = [state.max; LANES];
+        for scores in &*lanes {
+            for i in 0..LANES {
+                largest[i] = larger(scores[i], largest[i]);
+            }
+        }
+        let max = largest.iter().chain(&*rest).fold(state.max, |max, &score| larger(score, max));
+        // A query that has seen no key has maximum -inf, and -inf - -inf is NaN: any finite shift
+        // will do there.
+        let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+        let mut sums = [0.0; LANES];
+        for scores in lanes {
+            for i in 0..LANES {
+                scores[i] = exp2_normal::<I>(scores[i] - shift);
+                sums[i] += scores[i];
+            }
+        }
+        let mut sum: f32 = sums.iter().sum();
+        for score in rest {
+            *score = exp2_normal::<I>(*score - shift);
+            sum += *score;
+        }
+        state.shrink = exp2_normal::<I>(state.max - shift);
+        state.sum = state.sum * state.shrink + sum;
+        state.max = max;
+        for (key, weight) in scores.iter_mut().enumerate() {
+            // SAFETY: there are as many rows as scores.
+            *weight *= unsafe { rows.scale(key) };
+        }
+    }
+}
+
+struct WeightedSum<C>(PhantomData<C>);
+
+impl<C: Code> WeightedSum<C> {
+    /// The sums of `N` channels from one on.
+    ///
+    /// # Safety
+    /// The rows have the channels, and there are as many rows as weights.
+    #[inline(always)]
+    unsafe fn part<I: Isa, const N: usize>(
+        rows: &CodedRows,
+        (weights, shrink): (&[f32], f32),
+        (channel, sums): (usize, &mut [f32]),
+    ) {
+        let mut part = [0.0; N];
+        for i in 0..N {
+            part[i] = sums[channel + i] * shrink;
+        }
+        for (key, &weight) in weights.iter().enumerate() {
+            // SAFETY: the row exists and has these channels.
+            let codes = unsafe { &*rows.codes.add(key * rows.row + channel).cast::<[u8; N]>() };
+            for i in 0..N {
+                part[i] = I::fma(weight, C::number(codes[i]), part[i]);
+            }
+        }
+        sums[channel..channel + N].copy_from_slice(&part);
+    }
+}
+
+impl<C: Code> LaneKernel for WeightedSum<C> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(keys: usize, o: &Operands) {
+        // SAFETY: source 0 is the rows, source 1 a weight for each, source 2 a factor; the
+        // destination has a sum for each channel.
+        let (rows, weights, shrink, sums) = unsafe {
+            let rows = &*o.src[0].cast::<CodedRows>();
+            let shrink = *o.src[2].cast::<f32>();
+            (rows, o.src::<f32>(1, keys), shrink, o.dst::<f32>(rows.channels))
+        };
+        let (by, mut channel) = ((weights, shrink), 0);
+        // SAFETY: the channels of each part are within those of the rows.
+        unsafe {
+            while channel + WIDE <= sums.len() {
+                Self::part::<I, WIDE>(rows, by, (channel, &mut *sums));
+                channel += WIDE;
+            }
+            while channel + LANES <= sums.len() {
+                Self::part::<I, LANES>(rows, by, (channel, &mut *sums));
+                channel += LANES;
+            }
+            while channel < sums.len() {
+                Self::part::<I, 1>(rows, by, (channel, &mut *sums));
+                channel += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

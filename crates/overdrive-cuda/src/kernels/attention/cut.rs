@@ -1,0 +1,104 @@
+//! How `decode.cu` cuts a call: rows for each block, and keys among the blocks of a cluster.
+
+use overdrive_ir::plan::{KernelCall, View};
+use overdrive_ir::{DType, ops::QuantizedAttention};
+
+use crate::compiler::Architecture;
+use crate::kernels::nest::ViewStart;
+
+/// How `decode.cu` cuts a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Queries of all heads of a key head that a block takes, a power of two.
+    rows: usize,
+    /// Blocks that share the rows of a key head.
+    parts: usize,
+    /// Blocks of a cluster, which share the keys of a head.
+    split: usize,
+    /// Whether keys that no row sees are left out.
+    skips: bool,
+    /// Whether eight channels of a row are one aligned vector.
+    whole: bool,
+}
+
+impl Cut {
+    /// Most rows, of whole vectors of 16-bit floats: what a thread keeps of each fills its
+    /// registers. Wider floats take half as many, and channels of no vector a quarter.
+    const ROWS: usize = 8;
+    /// Keys that a block takes at once, of 64 channels.
+    const KEYS: usize = 32;
+    /// Blocks that fill a large GPU.
+    const BLOCKS: usize = 132;
+    /// Warps of a block.
+    pub(super) const WARPS: usize = 4;
+    /// Most channels of a head: eight for each lane of a warp.
+    pub(super) const CHANNELS: usize = 256;
+
+    /// That of k and v as numbers; `None` where another kernel is better.
+    pub(super) fn of_numbers(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+        let [q, v] = [0, 2].map(|i| &call.operands[i]);
+        let d = four(q)?[3];
+        let cut = Self::of(call, architecture)?;
+        let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
+            && matches!(d, 32 | 64 | 128 | 256)
+            && four(v)?[3] == d
+            && cut.parts == 1
+            && cut.whole;
+        fits.then_some(cut)
+    }
+
+    /// That of k and v as codes; `None` where channels lie apart.
+    pub(super) fn of_codes(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+        let beside = |view: &View| view.strides[3] == 1;
+        let rows = &call.operands[..QuantizedAttention::OPERANDS];
+        rows[..3].iter().all(beside).then(|| Self::of(call, architecture)).flatten()
+    }
+
+    fn of(call: &KernelCall, architecture: Architecture) -> Option<Self> {
+        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+        let ([batch, heads, queries, d], [_, shared, keys, _]) = (four(q)?, four(k)?);
+        let rows = (heads / shared.max(1)) * queries;
+        if rows == 0 || keys == 0 {
+            return None;
+        }
+        let whole = |view: &View| {
+            let vector = view.ty.dtype.bits().min(16);
+            let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
+            outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(vector)
+        };
+        let whole = d % 8 == 0 && d > 0 && [q, k, v].into_iter().all(whole);
+        let most = match (whole, q.ty.dtype.bits()) {
+            (true, ..=16) => Self::ROWS,
+            (true, _) => Self::ROWS / 2,
+            (false, _) => Self::ROWS / 4,
+        };
+        let each = rows.min(most).next_power_of_two();
+        let parts = rows.div_ceil(each);
+        let clusters = matches!(architecture, Architecture::Sm90a | Architecture::Sm100a);
+        let blocks = (batch * shared * parts).max(1);
+        let wanted = (Self::BLOCKS / blocks).min(keys.div_ceil(Self::KEYS));
+        let split = if clusters { 1 << wanted.clamp(1, 8).ilog2() } else { 1 };
+        let skips = keys > 2 * split * Self::KEYS;
+        Some(Self { rows: each, parts, split, skips, whole })
+    }
+
+    /// Blocks for each key head.
+    pub(super) fn blocks(self) -> usize {
+        self.parts * self.split
+    }
+
+    /// The text before `decode.cu`.
+    pub(super) fn text(self) -> String {
+        let Self { rows, parts, split, skips, whole } = self;
+        let warps = Self::WARPS;
+        format!(
+            "#define SPLIT {split}\n\
+             constexpr int ROWS = {rows}, PARTS = {parts}, WARPS = {warps};\n\
+             constexpr bool SKIPS = {skips}, WHOLE = {whole};\n"
+        )
+    }
+}
+
+fn four(view: &View) -> Option<[usize; 4]> {
+    view.ty.sizes().try_into().ok()
+}

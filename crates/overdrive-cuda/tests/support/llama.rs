@@ -1,0 +1,73 @@
+//! A small Llama that decodes, in a format.
+#![allow(dead_code, clippy::unwrap_used)] // Each test binary uses its part; a test may unwrap.
+
+use overdrive_ir::{DType, Graph, Init, TensorType};
+use overdrive_models::llama::{Llama, Norms, QkNorm};
+use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
+use overdrive_passes::{Recipe, precision, store};
+
+/// Room in the caches: more than a block of attention takes at once.
+pub(crate) const CAPACITY: usize = 320;
+pub(crate) const LAYERS: usize = 2;
+
+/// The next token of each sequence that the caches hold.
+pub(crate) fn step_of(low: DType, caches: Caches) -> Graph {
+    let graph = llama().build(Span::Step { caches }).unwrap();
+    with_values(in_format(&graph, low), low)
+}
+
+pub(crate) fn llama() -> Llama {
+    Llama {
+        vocabulary: 320,
+        width: 256,
+        layers: LAYERS,
+        heads: 8,
+        key_heads: 2,
+        depth: 64,
+        hidden: 704,
+        eps: 1e-5,
+        rotary: Rotary { frequencies: Rotary::plain_frequencies(10_000.0, 64), gain: 1.0 },
+        window_rotary: None,
+        unturned: vec![],
+        windows: vec![],
+        scale: None,
+        score_cap: None,
+        logit_cap: None,
+        embedding_scale: None,
+        qkv_bias: Bias::None,
+        output_bias: Bias::None,
+        qk_norm: QkNorm::None,
+        norm_offset: 0.0,
+        norms: Norms::Before,
+        activation: Activation::Silu,
+        ffn_bias: Bias::None,
+        experts: None,
+        joint: false,
+        tied: false,
+    }
+}
+
+/// Matrices, keys and values in `low`; codes and their scales as they are.
+pub(crate) fn in_format(graph: &Graph, low: DType) -> Graph {
+    let is_scale = |name: &str| name.ends_with("_scale");
+    let chosen = |name: &str, ty: &TensorType| (ty.rank() > 1 && !is_scale(name)).then_some(low);
+    precision(&store(graph, &chosen).unwrap(), &Recipe { contractions: low }).unwrap()
+}
+
+fn with_values(graph: Graph, low: DType) -> Graph {
+    graph.with_initial_values(|name, ty: &TensorType| match ty.rank() {
+        2 => {
+            let drawn = Init::Normal { std: 0.9 / (ty.sizes()[1] as f64).sqrt(), seed: 3 };
+            Init::Value(drawn.tensor(name, &ty.with_dtype(DType::F32)).convert(low))
+        }
+        1 => Init::Constant(1.25),
+        _ => Init::ZEROS,
+    })
+}
+
+/// `|a - b| / |b|`.
+pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
+    let norm = |x: f64| x.sqrt();
+    let error: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    norm(error) / norm(b.iter().map(|b| b * b).sum())
+}

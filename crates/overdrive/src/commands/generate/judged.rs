@@ -1,0 +1,145 @@
+//! `overdrive generate --judge FILE`: the perplexity of a text under the cache that decoding has.
+//!
+//! The text is cut into windows, which are decoded token by token as generation decodes. With codes
+//! in the cache the same windows are decoded with numbers too, and windows are compared in pairs.
+
+use super::asked::{Generation, failure, joined};
+use crate::failure::Failure;
+use crate::model::Model;
+use crate::terminal::say;
+use crate::text;
+use overdrive::bench::digits;
+use overdrive::bench::exit::Exit;
+use overdrive::bench::statistics::Sorted;
+use overdrive::decoding::{CachedDecoder, LanguageModel, surprise};
+use overdrive::files;
+use overdrive::models::Caches;
+use overdrive_process::Stop;
+use serde_json::json;
+use std::path::Path;
+
+/// Tokens that judge where nothing else is asked for.
+const TOKENS: usize = 2048;
+/// Tokens of the longest window.
+const WINDOW: usize = 256;
+/// Windows that are decoded together.
+const TOGETHER: usize = 8;
+/// The longest file, in bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// Mean negative log-likelihood of a token, in nats, of each window.
+struct Judged {
+    windows: Vec<f64>,
+    tokens: usize,
+    cache_bytes: u64,
+}
+
+impl Judged {
+    fn perplexity(&self) -> f64 {
+        (self.windows.iter().sum::<f64>() / self.windows.len() as f64).exp()
+    }
+}
+
+pub(super) fn judge(asked: &Generation<'_>, file: &Path, stop: &Stop) -> Result<Exit, Failure> {
+    let Model::Pretrained(pretrained) = asked.model else {
+        return Err(Failure::bad_input(format!(
+            "`--judge`: expected a model that keeps keys and values, a folder in Hugging Face's \
+             format or a .gguf file; found `{}`",
+            asked.arguments.model
+        )));
+    };
+    if asked.ranks() > 1 {
+        return Err(Failure::bad_input(format!(
+            "--judge: expected one rank, found {}; leave out --nproc",
+            asked.ranks()
+        )));
+    }
+    let whole = files::read_text(file, LONGEST).map_err(Failure::bad_input)?;
+    let mut tokens = text::encode(asked.tokenizer, &whole)?;
+    tokens.truncate(asked.arguments.max_tokens.map_or(TOKENS, |tokens| tokens as usize));
+    let window = WINDOW.min(pretrained.context());
+    // Windows of one length, so that each weighs the same; a shorter text is one window.
+    let window = window.min(tokens.len());
+    if window < 2 {
+        return Err(Failure::bad_input(format!(
+            "`{}`: expected a text of two tokens at least, found {}",
+            file.display(),
+            tokens.len()
+        )));
+    }
+    let windows: Vec<Vec<u32>> = tokens.chunks_exact(window).map(<[u32]>::to_vec).collect();
+    let caches = Caches::of(TOGETHER.min(windows.len()), window);
+    let mut decoder = asked.cached(pretrained, caches)?;
+    let of_numbers = asked.codes.map(|codes| Ok((codes, decoder.beside(asked.mode, None)?)));
+    let of_numbers = of_numbers.transpose().map_err(failure)?;
+    let found = read(&mut decoder, &windows, stop)?;
+    let numbers = match of_numbers {
+        Some((codes, mut decoder)) => Some((codes, read(&mut decoder, &windows, stop)?)),
+        None => None,
+    };
+    let perplexity = found.perplexity();
+    let count = format!("{} tokens in {} windows of {window}", found.tokens, windows.len());
+    let Some((codes, float)) = numbers else {
+        return said(asked, &found, json!({}), format!("perplexity {perplexity:.4} over {count}"));
+    };
+    let pairs = found.windows.iter().zip(&float.windows);
+    let differences: Vec<f64> = pairs.map(|(coded, float)| coded - float).collect();
+    let percent = |nats: f64| 100.0 * nats.exp_m1();
+    let loss = 100.0 * (perplexity / float.perplexity() - 1.0);
+    let interval = Sorted::new(&differences).and_then(|sorted| sorted.mean_interval());
+    let interval = interval.map(|interval| [percent(interval.low), percent(interval.high)]);
+    let told = interval.map_or(String::new(), |[low, high]| {
+        format!(" [{low:+.3}, {high:+.3}] with 95 % confidence")
+    });
+    let own = json!({
+        "float_perplexity": float.perplexity(), "float_cache_bytes": float.cache_bytes,
+        "loss_percent": loss, "loss_interval_percent": interval,
+    });
+    let line = format!(
+        "perplexity {perplexity:.4} with keys and values as {}, {:.4} with numbers: \
+         {loss:+.3} %{told}, over {count}; caches take {} and {}",
+        codes.name(),
+        float.perplexity(),
+        digits::bytes(found.cache_bytes),
+        digits::bytes(float.cache_bytes),
+    );
+    said(asked, &found, own, line)
+}
+
+fn said(
+    asked: &Generation<'_>,
+    found: &Judged,
+    own: serde_json::Value,
+    line: String,
+) -> Result<Exit, Failure> {
+    if asked.arguments.json {
+        let figures = json!({
+            "perplexity": found.perplexity(), "judged_tokens": found.tokens,
+            "windows": found.windows.len(), "cache_bytes": found.cache_bytes,
+        });
+        say!("{:#}", joined(asked.facts(), joined(figures, own)))?;
+    } else {
+        say!("{line}")?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// Decodes all windows, some together.
+fn read(
+    decoder: &mut CachedDecoder<'_>,
+    windows: &[Vec<u32>],
+    stop: &Stop,
+) -> Result<Judged, Failure> {
+    let mut means = Vec::with_capacity(windows.len());
+    let _interruptible = stop.heed();
+    for together in windows.chunks(decoder.sequences()) {
+        let found = surprise(decoder, together, &mut || !stop.is_requested());
+        let Some(found) = found.map_err(failure)? else {
+            let read = format!("{} of {} windows were read", means.len(), windows.len());
+            return Err(Failure::interrupted(read));
+        };
+        means.extend(found.iter().map(|of| of.iter().sum::<f64>() / of.len() as f64));
+    }
+    let tokens = windows.iter().map(|window| window.len() - 1).sum();
+    Ok(Judged { windows: means, tokens, cache_bytes: decoder.cache_bytes() })
+}
