@@ -31,6 +31,15 @@ impl Default for Recipe {
 /// The graph with its f32 contractions on operands of `recipe.contractions`. A result that feeds
 /// contractions only stays in that format; every other is f32 again. Interfaces keep their types.
 pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
+    precision_of(graph, recipe, &|_| true)
+}
+
+/// The same for the contractions that `takes` accepts, and for all of their regions.
+pub(crate) fn precision_of(
+    graph: &Graph,
+    recipe: &Recipe,
+    takes: &dyn Fn(&Node) -> bool,
+) -> Result<Graph, GraphError> {
     let low = recipe.contractions;
     if low == DType::F32 {
         return Ok(graph.clone());
@@ -38,6 +47,7 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
     let lowered: HashMap<Value, Vec<bool>> = graph
         .nodes()
         .iter()
+        .filter(|node| takes(node))
         .filter_map(|node| Some((*node.results.first()?, lowered_operands(graph, node, low)?)))
         .collect();
     let stays = stays_low(graph, &lowered);
