@@ -5,11 +5,12 @@
 //! never names, say which composites contract. Nothing is cast silently: every rounding is a
 //! `convert` node.
 
+use crate::bind::{bind, dimension_names};
 use crate::cse::merge;
 use crate::rebuild::{NodeToCopy, rebuild, regions};
 use overdrive_ir::{
-    Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType,
-    Types, Value,
+    Convolution, DType, Dim, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim,
+    TensorType, Types, Value,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -235,13 +236,28 @@ fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
     match op {
         Operation::Prim(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
         Operation::Composite(_) => {
-            let expansion = op.expansion(types, regions);
+            // An expansion asks for sizes. Whether it contracts depends on none of them.
+            let types: Vec<TensorType> = types.iter().map(of_some_size).collect();
+            let sized = |region: &Graph| {
+                let names = dimension_names(region).into_iter();
+                bind(region, &names.map(|name| (name, 1)).collect())
+            };
+            let Ok(regions) = regions.iter().map(sized).collect::<Result<Vec<_>, _>>() else {
+                return false;
+            };
+            let expansion = op.expansion(&types, &regions);
             expansion
                 .nodes()
                 .iter()
                 .any(|n| contracts(&n.op, &expansion.types(&n.operands), &n.regions))
         }
     }
+}
+
+/// The type with one element along each dimension that has no size yet.
+fn of_some_size(ty: &TensorType) -> TensorType {
+    let size = |dim: &Dim| dim.size().unwrap_or(1);
+    ty.with_shape(ty.shape.0.iter().map(size).collect::<Vec<usize>>())
 }
 
 /// f32 values that only lowered operands read.

@@ -3,9 +3,9 @@
 
 use overdrive_ir::eval::{eval_tensors, philox};
 use overdrive_ir::ops::Conv2d;
-use overdrive_ir::{Builder, DType, Expr, Graph, Init, Overflow, Tensor, TensorType};
+use overdrive_ir::{Builder, DType, Dim, Expr, Graph, Init, Overflow, Tensor, TensorType};
 use overdrive_passes::{
-    Evidence, Quantization, QuantizationMode, Quantized, Scheme, declare, quantize,
+    Evidence, Quantization, QuantizationMode, Quantized, Scheme, bind, declare, quantize,
 };
 use std::collections::BTreeMap;
 
@@ -183,6 +183,21 @@ fn a_mix_gives_each_layer_its_own() {
     let alone = of_mode("bf16").only(&["a"], &["a", "b", "c"]);
     assert_eq!(products(&made(&graph, &alone).graph), [BF16, F32, F32, BF16]);
     assert_eq!(products(&made(&graph, &of_mode("bf16").codes_alone()).graph), [F32; 4]);
+}
+
+/// Norms ask for sizes where they are expanded, and a model is quantized before it has them.
+#[test]
+fn dimensions_may_be_names() {
+    let b = Builder::new("named");
+    let x = b.input("x", TensorType::new(DType::F32, [Dim::from("batch"), K.into()]));
+    let normed = x.rms_norm(weight(&b, "norm.weight", &[K]), 1e-5);
+    b.output("y", normed.linear(weight(&b, "layer.weight", &[K, N]), None));
+    let graph = b.finish().unwrap();
+    let made = made(&graph, &of_mode("bf16"));
+    assert_eq!(products(&made.graph), [DType::BF16]);
+    assert_eq!(dtype(&made.graph, "norm.weight"), DType::F32);
+    let bound = bind(&made.graph, &BTreeMap::from([("batch".to_owned(), ROWS)])).unwrap();
+    assert_eq!(eval_tensors(&bound, &[random(1, &[ROWS, K], 1.0)])[0].ty().sizes(), [ROWS, N]);
 }
 
 #[test]

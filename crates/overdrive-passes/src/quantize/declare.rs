@@ -11,7 +11,7 @@ use super::halves::Halved;
 use super::layers::layers;
 use super::rewrite::rebuild;
 use overdrive_ir::{Graph, GraphError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The graph in which the layers of these names have codes, and weights of these names 16 bits.
 /// Their states begin as zeros.
@@ -28,8 +28,10 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         found,
         remedy: "the file is of another model, or damaged: quantize the model again".into(),
     };
-    let is_layer = |name: &str| found.iter().any(|layer| layer.name == name);
-    if let Some(name) = schemes.keys().find(|name| half(name).is_none() && !is_layer(name)) {
+    let named: BTreeSet<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+    let is_coded = |name: &&String| half(name).is_none();
+    if let Some(name) = schemes.keys().filter(is_coded).find(|name| !named.contains(name.as_str()))
+    {
         let reason = skipped.iter().find(|skipped| skipped.layer == *name);
         let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
         return Err(error(name, "a layer whose weight can be quantized".into(), found));
@@ -48,8 +50,8 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         return Ok(coded);
     }
     let halved = Halved::of(graph, &coded, &half)?;
-    let is_halved = |name: &str| halved.weights.iter().any(|weight| weight.name == name);
-    match schemes.keys().find(|name| half(name).is_some() && !is_halved(name)) {
+    let named: BTreeSet<&str> = halved.weights.iter().map(|weight| weight.name.as_str()).collect();
+    match schemes.keys().find(|name| half(name).is_some() && !named.contains(name.as_str())) {
         Some(name) => Err(error(name, "a weight in f32".into(), "no such weight".into())),
         None => Ok(halved.graph),
     }

@@ -15,7 +15,7 @@ use crate::{Recipe, store};
 use overdrive_ir::{
     DType, Graph, GraphError, Init, Node, Prim, StateDecl, Tensor, TensorType, Value,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A weight in 16 bits.
 pub(super) struct HalfWeight {
@@ -44,28 +44,30 @@ impl Halved {
         format: &dyn Fn(&str) -> Option<DType>,
     ) -> Result<Self, GraphError> {
         let (found, _) = layers(float)?;
+        let layers: BTreeMap<&str, &Layer> =
+            found.iter().map(|layer| (layer.weight.as_str(), layer)).collect();
         let of_graph = types(graph);
         let weight = |state: &StateDecl| {
             let ty = float.ty(state.value);
-            let layer = found.iter().find(|layer| layer.weight == state.name);
+            let layer = layers.get(state.name.as_str());
             let is_taken = ty.dtype == DType::F32
                 && state.update.is_none()
                 && (layer.is_some() || is_matrix(ty))
                 && of_graph.get(state.name.as_str()) == Some(&ty);
-            let name = layer.map_or(&state.name, |layer: &Layer| &layer.name).clone();
+            let name = layer.map_or(&state.name, |layer| &layer.name).clone();
             let format = format(&name).filter(|_| is_taken)?;
             Some(HalfWeight { name, state: state.name.clone(), format })
         };
         let mut weights: Vec<HalfWeight> = float.states().iter().filter_map(weight).collect();
-        let format_of = |weights: &[HalfWeight], state: &str| {
-            weights.iter().find(|weight| weight.state == state).map(|weight| weight.format)
-        };
+        let formats: BTreeMap<String, DType> =
+            weights.iter().map(|weight| (weight.state.clone(), weight.format)).collect();
         let begin: BTreeMap<&str, &Init> =
             graph.states().iter().map(|state| (state.name.as_str(), &state.init)).collect();
-        let zeroed = graph.clone().with_initial_values(|name, _| {
-            format_of(&weights, name).map_or_else(|| begin[name].clone(), |_| Init::ZEROS)
+        let zeroed = graph.clone().with_initial_values(|name, _| match formats.get(name) {
+            Some(_) => Init::ZEROS,
+            None => begin[name].clone(),
         });
-        let mut graph = store(&zeroed, &|name, _| format_of(&weights, name))?;
+        let mut graph = store(&zeroed, &|name, _| formats.get(name).copied())?;
         // A state that is an output keeps its type.
         let stored = types(&graph);
         weights.retain(|weight| stored[weight.state.as_str()].dtype == weight.format);
@@ -121,11 +123,10 @@ pub fn halve(
         None => before[name].init.clone(),
     });
     let everywhere = quantization.scheme.half().is_some();
+    let named: BTreeSet<&str> =
+        weights.iter().filter_map(|weight| Some(weight.state.rsplit_once('.')?.0)).collect();
     made.skipped.retain(|Skipped { layer, reason }| {
-        let has_it = |weight: &HalfWeight| {
-            weight.state.rsplit_once('.').is_some_and(|(name, _)| name == layer)
-        };
-        !weights.iter().any(has_it) && !(everywhere && reason == NO_PARAMETER)
+        !named.contains(layer.as_str()) && !(everywhere && reason == NO_PARAMETER)
     });
     made.layers.extend(reports);
     Ok(Quantized { graph, ..made })
