@@ -6,7 +6,7 @@
 mod support;
 
 use overdrive_ir::eval::philox;
-use overdrive_ir::ops::attention::{Mask, mask_region, score_region};
+use overdrive_ir::ops::attention::{mask_region, score_region};
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_attention::CodedRows;
 use overdrive_ir::ops::{Attention, QuantizeRows};

@@ -5,11 +5,12 @@
 //! never names, say which composites contract. Nothing is cast silently: every rounding is a
 //! `convert` node.
 
+use crate::bind::{bind, dimension_names};
 use crate::cse::merge;
 use crate::rebuild::{NodeToCopy, rebuild, regions};
 use overdrive_ir::{
-    Convolution, DType, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim, TensorType,
-    Types, Value,
+    Convolution, DType, Dim, DotGeneral, Expr, Graph, GraphError, Node, Operation, Prim,
+    TensorType, Types, Value,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -31,6 +32,15 @@ impl Default for Recipe {
 /// The graph with its f32 contractions on operands of `recipe.contractions`. A result that feeds
 /// contractions only stays in that format; every other is f32 again. Interfaces keep their types.
 pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
+    precision_of(graph, recipe, &|_| true)
+}
+
+/// The same for the contractions that `takes` accepts, and for all of their regions.
+pub(crate) fn precision_of(
+    graph: &Graph,
+    recipe: &Recipe,
+    takes: &dyn Fn(&Node) -> bool,
+) -> Result<Graph, GraphError> {
     let low = recipe.contractions;
     if low == DType::F32 {
         return Ok(graph.clone());
@@ -38,6 +48,7 @@ pub fn precision(graph: &Graph, recipe: &Recipe) -> Result<Graph, GraphError> {
     let lowered: HashMap<Value, Vec<bool>> = graph
         .nodes()
         .iter()
+        .filter(|node| takes(node))
         .filter_map(|node| Some((*node.results.first()?, lowered_operands(graph, node, low)?)))
         .collect();
     let stays = stays_low(graph, &lowered);
@@ -225,13 +236,28 @@ fn contracts(op: &Operation, types: &[TensorType], regions: &[Graph]) -> bool {
     match op {
         Operation::Prim(prim) => matches!(prim, Prim::DotGeneral(_) | Prim::Convolution(_)),
         Operation::Composite(_) => {
-            let expansion = op.expansion(types, regions);
+            // An expansion asks for sizes. Whether it contracts depends on none of them.
+            let types: Vec<TensorType> = types.iter().map(of_some_size).collect();
+            let sized = |region: &Graph| {
+                let names = dimension_names(region).into_iter();
+                bind(region, &names.map(|name| (name, 1)).collect())
+            };
+            let Ok(regions) = regions.iter().map(sized).collect::<Result<Vec<_>, _>>() else {
+                return false;
+            };
+            let expansion = op.expansion(&types, &regions);
             expansion
                 .nodes()
                 .iter()
                 .any(|n| contracts(&n.op, &expansion.types(&n.operands), &n.regions))
         }
     }
+}
+
+/// The type with one element along each dimension that has no size yet.
+fn of_some_size(ty: &TensorType) -> TensorType {
+    let size = |dim: &Dim| dim.size().unwrap_or(1);
+    ty.with_shape(ty.shape.0.iter().map(size).collect::<Vec<usize>>())
 }
 
 /// f32 values that only lowered operands read.

@@ -7,7 +7,8 @@
 //! - the [`Evidence`](crate::Evidence) of a calibration run.
 //!
 //! It gives a graph whose states begin as codes and scales. Linear layers become `quantized_linear`
-//! with the bias outside. A convolution is computed on the values that its codes stand for.
+//! with the bias outside. A convolution is computed on the values that its codes stand for. A
+//! scheme of 16 bits has no codes: `halve` gives its layers to `store` and `precision`.
 //!
 //! SmoothQuant, AWQ and cross-layer equalization are passes of their own, before this one. They
 //! move factors between activations and weights, or between layers, and round nothing. AWQ also
@@ -25,6 +26,7 @@ mod declare;
 mod equalize;
 mod estimate_losses;
 mod gptq;
+mod halves;
 mod held;
 mod homogeneous;
 mod hqq;
@@ -48,6 +50,7 @@ pub use correct::correct_biases;
 pub use declare::declare;
 pub use equalize::equalize;
 pub use estimate_losses::{EstimatedPart, LayerGroup, LossEstimates, OutputLoss, estimate_losses};
+pub use halves::halve;
 pub use held::{Held, KAxis, LayerKind};
 pub(crate) use layers::block;
 pub use layers::{Layer, LayerPart, Skipped, layers};

@@ -127,7 +127,8 @@ impl Pretrained {
         let mut notes = architecture.notes(config, beside)?;
         let of_others = OtherLayout::read(config, source.folder.as_deref())?;
         let of_own = if of_others.is_none() { Coding::read(config)? } else { None };
-        let mode = of_own.as_ref().map(|coding| coding.mode.clone());
+        let codes = of_own.as_ref().filter(|coding| coding.coded().next().is_some());
+        let mode = codes.map(|coding| coding.mode.clone());
         let mode = of_others.map(|layout| layout.name().to_owned()).or(mode);
         if let (Some(_), Some(mode)) = (rank_of, mode) {
             return Err(PretrainedError::Coded { mode });
@@ -161,7 +162,10 @@ impl Pretrained {
         let sixteen = |dtype: &&DType| matches!(dtype, DType::F16 | DType::BF16);
         let narrow: Vec<String> =
             stored.stored.iter().filter(sixteen).map(DType::to_string).collect();
-        if !narrow.is_empty() {
+        let half = coding.as_ref().and_then(Coding::half);
+        if let Some(half) = half {
+            notes.push(format!("weights and operands of products are in {half}"));
+        } else if !narrow.is_empty() {
             notes.push(format!(
                 "weights are stored as {}; computing whole sequences widens them to f32",
                 narrow.join(" and ")
@@ -170,7 +174,10 @@ impl Pretrained {
         let Fitted { mut tensors, renamed, left_out } =
             fit(&facts, &graph, stored.tensors, &mut notes);
         if let Some(coding) = &coding {
-            notes.push(format!("{} layers have codes: {}", coding.layers.len(), coding.mode));
+            let count = coding.coded().count();
+            if count > 0 {
+                notes.push(format!("{count} layers have codes: {}", coding.mode));
+            }
             if of_others.is_none() {
                 tensors = coding.restored(&stored.path, &architecture.whole()?, &graph, tensors)?;
             }
@@ -271,12 +278,17 @@ impl Pretrained {
         })
     }
 
+    /// Its coding, if a layer has codes: not of a folder whose weights are all floats.
+    pub fn codes(&self) -> Option<&Coding> {
+        self.coding.as_ref().filter(|coding| coding.coded().next().is_some())
+    }
+
     /// Whether a state holds codes, or something beside them.
     fn is_coded(&self, state: &str) -> bool {
         let holds = |layer: &String| {
             state.strip_prefix(layer.as_str()).is_some_and(|rest| rest.starts_with('.'))
         };
-        self.coding.as_ref().is_some_and(|coding| coding.layers.keys().any(holds))
+        self.codes().is_some_and(|coding| coding.coded().any(holds))
     }
 
     /// The 16-bit format that most of the model's numbers are stored in, if one is. Layers with
@@ -291,11 +303,14 @@ impl Pretrained {
         [DType::F16, DType::BF16].into_iter().find(|&half| 2 * numbers(half) > all)
     }
 
-    /// That format, if a device decodes in it. A processor multiplies codes with activations in
-    /// f32.
+    /// That format, if a device decodes in it, or if the folder says that its products are in it. A
+    /// processor multiplies codes with activations in f32.
     pub fn native_half(&self, device: &Description) -> Option<DType> {
+        if let (Some(coding), None) = (&self.coding, self.codes()) {
+            return coding.half();
+        }
         let half = self.stored_half().filter(|half| device.native_halves.contains(half));
-        half.filter(|_| self.coding.is_none() || device.replays)
+        half.filter(|_| self.codes().is_none() || device.replays)
     }
 
     /// The model of whole sequences: dimensions `batch` and `tokens`.

@@ -18,6 +18,7 @@ mod pad;
 mod prim;
 mod quantized;
 mod signature;
+mod widened;
 mod writer;
 
 use super::onnx_file::{OnnxFile, WeightPlace};
@@ -105,7 +106,7 @@ pub(super) fn model_of(
         );
         return Err(error.remedy("export the forward graph"));
     }
-    let mut functions = Functions { form, written: vec![], names: HashMap::new() };
+    let mut functions = Functions { form, dialect, written: vec![], names: HashMap::new() };
     let mut writer = Writer::default();
     writer.packed = packings(graph, dialect);
     let mut names = HashMap::new();
@@ -222,6 +223,7 @@ fn value_info(name: &str, ty: &TensorType) -> ValueInfoProto {
 /// Local functions, by what they compute.
 struct Functions {
     form: ExportForm,
+    dialect: Dialect,
     written: Vec<FunctionProto>,
     names: HashMap<String, String>,
 }
@@ -274,6 +276,11 @@ fn node_of(
     if let Some(product) = n_bits::write(w, operands, &types) {
         return product.map(|product| vec![product]);
     }
+    if functions.dialect == Dialect::Microsoft
+        && let Some(wide) = widened::widened(node, &types)
+    {
+        return in_place(&wide, w, operands, functions);
+    }
     let used = |index: usize| graph.use_counts()[node.results[index].0 as usize] > 0;
     if let Some(results) = composite::write(node, w, operands, (&types, &used)) {
         return Ok(results);
@@ -285,23 +292,14 @@ fn node_of(
     }
     w.nodes.truncate(written);
     let expansion = node.op.expansion(&types.operands, &node.regions);
-    let mut problems = Vec::new();
     // ONNX Runtime calls no local function with values of 4 bits, and ONNX none with a region: both
     // are written in place.
-    let in_place = !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8);
-    if in_place || functions.form == ExportForm::Bare {
-        let mut names: HashMap<Value, String> = expansion
-            .inputs()
-            .iter()
-            .map(|port| port.value)
-            .zip(operands.iter().cloned())
-            .collect();
-        walk(&expansion, w, &mut names, functions, &mut problems);
-        return match problems.pop() {
-            Some((what, why)) => Err(Unsaid(format!("{what}: {why}"))),
-            None => Ok(expansion.outputs().iter().map(|port| names[&port.value].clone()).collect()),
-        };
+    let no_function =
+        !node.regions.is_empty() || types.operands.iter().any(|ty| ty.dtype.bits() < 8);
+    if no_function || functions.form == ExportForm::Bare {
+        return in_place(&expansion, w, operands, functions);
     }
+    let mut problems = Vec::new();
     let key = format!("{:?} {:?}", node.op, types.operands);
     if !functions.names.contains_key(&key) {
         let name = format!("{}_{}", node.op.name(), functions.names.len());
@@ -331,4 +329,21 @@ fn node_of(
     }
     let name = functions.names[&key].clone();
     Ok(w.call(DOMAIN, &name, operands, node.results.len()))
+}
+
+/// Writes the nodes of a graph with these inputs among the others; gives its outputs.
+fn in_place(
+    graph: &Graph,
+    w: &mut Writer,
+    inputs: &[String],
+    functions: &mut Functions,
+) -> Result<Vec<String>, Unsaid> {
+    let ports = graph.inputs().iter().map(|port| port.value);
+    let mut names: HashMap<Value, String> = ports.zip(inputs.iter().cloned()).collect();
+    let mut problems = Vec::new();
+    walk(graph, w, &mut names, functions, &mut problems);
+    match problems.pop() {
+        Some((what, why)) => Err(Unsaid(format!("{what}: {why}"))),
+        None => Ok(graph.outputs().iter().map(|port| names[&port.value].clone()).collect()),
+    }
 }

@@ -7,16 +7,19 @@
 
 use super::Scheme;
 use super::coded::Coded;
+use super::halves::Halved;
 use super::layers::layers;
 use super::rewrite::rebuild;
 use overdrive_ir::{Graph, GraphError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// The graph in which the layers of these names have codes, whose states begin as zeros.
+/// The graph in which the layers of these names have codes, and weights of these names 16 bits.
+/// Their states begin as zeros.
 ///
 /// # Errors
 /// When there is no layer of a name, or it cannot take its scheme.
 pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Graph, GraphError> {
+    let half = |name: &str| schemes.get(name).and_then(Scheme::half);
     let (found, skipped) = layers(graph)?;
     let error = |name: &str, expected: String, found: String| GraphError {
         op: "quantize".into(),
@@ -25,7 +28,9 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         found,
         remedy: "the file is of another model, or damaged: quantize the model again".into(),
     };
-    if let Some(name) = schemes.keys().find(|name| !found.iter().any(|layer| layer.name == **name))
+    let named: BTreeSet<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+    let is_coded = |name: &&String| half(name).is_none();
+    if let Some(name) = schemes.keys().filter(is_coded).find(|name| !named.contains(name.as_str()))
     {
         let reason = skipped.iter().find(|skipped| skipped.layer == *name);
         let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
@@ -33,10 +38,21 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
     }
     let mut coded = Vec::new();
     for layer in &found {
-        let Some(scheme) = schemes.get(&layer.name) else { continue };
+        let Some(scheme) = schemes.get(&layer.name).filter(|scheme| scheme.half().is_none()) else {
+            continue;
+        };
         let of_layer = Coded::unloaded(layer, scheme);
         coded.push(of_layer.map_err(|m| error(&layer.name, m.expected, m.found))?);
     }
     let placed: Vec<_> = coded.iter().map(|coded| (coded.layer, coded)).collect();
-    rebuild(graph, &placed, &|coded, product| coded.build(product))
+    let coded = rebuild(graph, &placed, &|coded, product| coded.build(product))?;
+    if schemes.values().all(|scheme| scheme.half().is_none()) {
+        return Ok(coded);
+    }
+    let halved = Halved::of(graph, &coded, &half)?;
+    let named: BTreeSet<&str> = halved.weights.iter().map(|weight| weight.name.as_str()).collect();
+    match schemes.keys().find(|name| half(name).is_some() && !named.contains(name.as_str())) {
+        Some(name) => Err(error(name, "a weight in f32".into(), "no such weight".into())),
+        None => Ok(halved.graph),
+    }
 }

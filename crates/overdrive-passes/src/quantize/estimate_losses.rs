@@ -32,7 +32,7 @@
 
 use super::Quantization;
 use super::coded::LayerProduct;
-use super::layers::{LayerPart, layers};
+use super::layers::{Layer, LayerPart, layers};
 use super::rewrite::{Prepared, prepare};
 use crate::Evidence;
 use overdrive_ir::{
@@ -113,11 +113,18 @@ pub fn estimate_losses(
     for (mode, meant) in modes {
         let (prepared, _) = prepare(graph, &meant.only(&chosen, &all), evidence)?;
         for group in groups {
-            let coded = |name: &String| prepared.iter().find(|one| one.layer.name == *name);
-            let Some(coded) = group.layers.iter().map(coded).collect::<Option<Vec<_>>>() else {
+            let in_mode = |name: &String| {
+                let coded = prepared.iter().find(|one| one.layer.name == *name);
+                let half =
+                    || Some((meant.of(name)?.half()?, found.iter().find(|l| l.name == *name)?));
+                coded
+                    .map(LayerInMode::Coded)
+                    .or_else(|| half().map(|(format, layer)| LayerInMode::Half { layer, format }))
+            };
+            let Some(layers) = group.layers.iter().map(in_mode).collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            let changes = coded
+            let changes = layers
                 .iter()
                 .flat_map(|one| changes((graph, &map), (one, mode), (&known, judged.samples)));
             // A group that no output depends on has no gradient, and nothing to lose.
@@ -125,7 +132,7 @@ pub fn estimate_losses(
             let change = change.unwrap_or_else(|| b.full(DType::F32, [judged.samples], 0.0));
             let draw = (change * change).sum(&[0]) * (0.5 / judged.rows as f64);
             lost.push(draw.reshape([1usize]));
-            let bytes = coded.iter().flat_map(|one| one.encoded.bytes()).sum::<usize>() as u64;
+            let bytes = layers.iter().map(LayerInMode::bytes).sum::<usize>() as u64;
             parts.push(EstimatedPart { group: group.name.clone(), mode: (*mode).into(), bytes });
         }
     }
@@ -135,17 +142,50 @@ pub fn estimate_losses(
     Ok(LossEstimates { graph: b.finish()?, parts })
 }
 
+/// A layer in a mode.
+enum LayerInMode<'a> {
+    /// With codes.
+    Coded(&'a Prepared),
+    /// With operands of its products in this format.
+    Half { layer: &'a Layer, format: DType },
+}
+
+impl LayerInMode<'_> {
+    /// Bytes of its weight.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Coded(prepared) => prepared.encoded.bytes().iter().sum(),
+            Self::Half { layer, format } => layer.shape[0] * layer.shape[1] * format.bits() / 8,
+        }
+    }
+
+    /// Its products.
+    fn parts(&self) -> &[LayerPart] {
+        match self {
+            Self::Coded(prepared) => &prepared.layer.parts,
+            Self::Half { layer, .. } => &layer.parts,
+        }
+    }
+}
+
 /// `cᵀ δ` of each sample, for each product of a layer that has a gradient.
 fn changes<'b>(
     (graph, map): (&Graph, &[Expr<'b>]),
-    (prepared, mode): (&Prepared, &str),
+    (layer, mode): (&LayerInMode<'_>, &str),
     (gradients, samples): (&BTreeMap<Value, Expr<'b>>, usize),
 ) -> Vec<Expr<'b>> {
     // The codes of every mode stand beside the weight, each by a name of its own.
-    let mut prepared = prepared.clone();
-    prepared.layer.name = format!("{}.{mode}", prepared.layer.name);
-    prepared.layer.weight = format!("{}.{mode}", prepared.layer.weight);
-    let coded = prepared.coded();
+    let named = |prepared: &Prepared| {
+        let mut prepared = prepared.clone();
+        prepared.layer.name = format!("{}.{mode}", prepared.layer.name);
+        prepared.layer.weight = format!("{}.{mode}", prepared.layer.weight);
+        prepared
+    };
+    let prepared = match layer {
+        LayerInMode::Coded(prepared) => Ok(named(prepared)),
+        LayerInMode::Half { format, .. } => Err(*format),
+    };
+    let coded = prepared.as_ref().map(Prepared::coded);
     let of = |at: Value| map[at.0 as usize];
     let change = |part: &LayerPart| {
         let node = graph.node(part.node);
@@ -153,7 +193,14 @@ fn changes<'b>(
         let (x, y) = (of(node.operands[0]), of(node.results[0]));
         let bias = node.operands.get(2).map(|bias| of(*bias));
         let _scope = y.builder().scope_path(&node.scope);
-        let coded = coded.build(LayerProduct { node, rows: &part.rows, x, bias });
+        let coded = match &coded {
+            Ok(coded) => coded.build(LayerProduct { node, rows: &part.rows, x, bias }),
+            Err(format) => {
+                let narrow = node.operands.iter().map(|v| of(*v).convert(**format));
+                let operands: Vec<Expr<'b>> = narrow.collect();
+                y.builder().op1(node.op.clone(), &operands).convert(DType::F32)
+            }
+        };
         let product = ((coded - y) * gradient).convert(DType::F32);
         // Samples come first, by themselves or joined with their rows.
         let elements: usize = product.sizes().iter().product();
@@ -163,7 +210,7 @@ fn changes<'b>(
         };
         Some(by_sample)
     };
-    prepared.layer.parts.iter().filter_map(change).collect()
+    layer.parts().iter().filter_map(change).collect()
 }
 
 /// The outputs that are judged.

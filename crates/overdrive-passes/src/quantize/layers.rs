@@ -52,6 +52,9 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// The reason of a product of two activations.
+pub(super) const NO_PARAMETER: &str = "its second operand is no parameter";
+
 impl Layer {
     /// The part of the model that the layer belongs to. It is the name up to the first numbered
     /// part with more behind it, as `block3` of `block3.ffn.expand`. A layer outside of any such
@@ -121,7 +124,7 @@ pub fn layers(graph: &Graph) -> Result<(Vec<Layer>, Vec<Skipped>), GraphError> {
         let Some(kind) = kind(node) else { continue };
         let Some(Weight { state, order, rows, views }) = Weight::of(graph, node.operands[1], kind)
         else {
-            let reason = "its second operand is no parameter".to_owned();
+            let reason = NO_PARAMETER.to_owned();
             skipped.push(Skipped { layer: place(graph, node), reason });
             continue;
         };

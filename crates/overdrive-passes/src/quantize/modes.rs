@@ -95,6 +95,8 @@ impl QuantizationMode {
     }
 }
 
+const BF16: BlockFormat = BlockFormat::plain(DType::BF16, Granularity::Tensor);
+const F16: BlockFormat = BlockFormat::plain(DType::F16, Granularity::Tensor);
 const INT8: BlockFormat = BlockFormat::plain(DType::I8, Granularity::Channel);
 const INT4: BlockFormat = BlockFormat::plain(DType::I4, Granularity::Group(128));
 const FP8: BlockFormat = BlockFormat::plain(DType::F8E4M3, Granularity::Channel);
@@ -104,8 +106,20 @@ const FP8_TENSOR: BlockFormat = BlockFormat::plain(DType::F8E4M3, Granularity::T
 const UP: ScaleFormat = ScaleFormat::E8m0Up;
 const FLOOR: ScaleFormat = ScaleFormat::E8m0Floor;
 
-/// Every mode, from eight bits to four.
+/// Every mode, from sixteen bits to four.
 pub const MODES: &[QuantizationMode] = &[
+    QuantizationMode::new(
+        "bf16",
+        "weights and operands of products in bf16, summed in f32; norms stay in float",
+        BF16,
+        Activations::Float,
+    ),
+    QuantizationMode::new(
+        "f16",
+        "weights and operands of products in f16, summed in f32; norms stay in float",
+        F16,
+        Activations::Float,
+    ),
     QuantizationMode::new(
         "int8-dynamic",
         "int8 weights by channel; activations to int8 at run time, a scale for each row",

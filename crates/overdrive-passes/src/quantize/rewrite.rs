@@ -2,6 +2,7 @@
 
 use super::coded::{Coded, LayerProduct};
 use super::gptq::{ColumnInputs, gptq};
+use super::halves::halve;
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers};
 use super::least_error::least_error;
@@ -81,7 +82,7 @@ pub fn quantize(
         });
     }
     let (layers, remarks) = prepare(graph, quantization, evidence)?;
-    conclude(graph, layers, remarks)
+    halve(graph, conclude(graph, layers, remarks)?, quantization)
 }
 
 /// Rounds the weights of every layer that gets a scheme, and finds the range of its activations.
@@ -101,8 +102,8 @@ pub(super) fn prepare(
             });
             continue;
         };
-        if scheme.weights.element == DType::F32 {
-            // Its codes would be the weights themselves.
+        if scheme.weights.element == DType::F32 || scheme.half().is_some() {
+            // Its codes would be the weights themselves, or `halve` rounds them.
             continue;
         }
         if quantization.additions == Additions::None
@@ -306,7 +307,7 @@ fn input_grid(
     Ok(format.grid(range, 1.0))
 }
 
-fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
+pub(super) fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
     let squares = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>();
     let error = squares(&mut values.iter().zip(rounded).map(|(a, b)| a - b));
     (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()

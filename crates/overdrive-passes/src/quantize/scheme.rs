@@ -2,7 +2,7 @@
 
 use crate::{RangeRule, Statistic};
 use overdrive_ir::ops::quantized_linear::Activations;
-use overdrive_ir::{BlockFormat, DType, Symmetry};
+use overdrive_ir::{BlockFormat, DType, Granularity, Symmetry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -16,6 +16,25 @@ pub struct Scheme {
     /// How its weights find their codes.
     #[serde(default)]
     pub rounding: Rounding,
+}
+
+impl Scheme {
+    /// The 16-bit float format of weights that have no codes: they are rounded to it, and so is the
+    /// other operand of each product. `None` of every other scheme.
+    pub fn half(&self) -> Option<DType> {
+        let element = self.weights.element;
+        matches!(element, DType::BF16 | DType::F16).then_some(element)
+    }
+
+    /// The same, with weights as they are in place of 16 bits.
+    fn without_halves(self) -> Self {
+        match self.half() {
+            Some(_) => {
+                Self { weights: BlockFormat::plain(DType::F32, Granularity::Tensor), ..self }
+            }
+            None => self,
+        }
+    }
 }
 
 /// How weights find their codes.
@@ -128,13 +147,29 @@ impl Quantization {
         self
     }
 
-    /// The same for these layers alone: every other one is left as it is.
+    /// The same for these layers alone: every other one is left as it is, and so is a weight of no
+    /// layer, such as a table of embeddings.
     pub fn only(&self, chosen: &[&str], all: &[&str]) -> Self {
         let of = |name: &&str| {
             let scheme = if chosen.contains(name) { self.of(name) } else { None };
             ((*name).to_owned(), scheme)
         };
-        Self { layers: all.iter().map(of).collect(), ..self.clone() }
+        let scheme = self.scheme.without_halves();
+        Self { scheme, layers: all.iter().map(of).collect(), ..self.clone() }
+    }
+
+    /// The same for codes alone: weights that are to have 16 bits stay as they are.
+    pub fn codes_alone(&self) -> Self {
+        let of = |(name, scheme): (&String, &Option<Scheme>)| {
+            (name.clone(), scheme.map(Scheme::without_halves))
+        };
+        let scheme = self.scheme.without_halves();
+        Self { scheme, layers: self.layers.iter().map(of).collect(), ..self.clone() }
+    }
+
+    /// Whether a weight is to have 16 bits.
+    pub fn halves(&self) -> bool {
+        self.schemes().any(|scheme| scheme.half().is_some())
     }
 
     /// The scheme of a layer, if it is to have one.

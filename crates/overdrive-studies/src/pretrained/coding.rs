@@ -1,5 +1,5 @@
-//! The layers of a folder that have codes instead of weights, by its config.json, and the codes
-//! themselves.
+//! The layers of a folder that have codes or 16 bits instead of weights in f32, by its config.json,
+//! and the codes themselves.
 //!
 //! `quantization_config` says it in the words of compressed-tensors, which the ecosystem reads;
 //! `overdrive` says it in ours, of every format. A layer that the folder holds as `[in, out]`
@@ -11,7 +11,7 @@ use overdrive_formats::compressed_tensors::{self, Words};
 use overdrive_formats::huggingface::Config;
 use overdrive_formats::{FormatError, Tensors};
 use overdrive_ir::ops::quantized_linear::Activations;
-use overdrive_ir::{BlockFormat, Graph, GraphError, StateDecl, Tensor, TensorType};
+use overdrive_ir::{BlockFormat, DType, Graph, GraphError, StateDecl, Tensor, TensorType};
 use overdrive_passes::{KAxis, Quantized, Rounding, Scheme, layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +21,7 @@ use std::path::Path;
 /// The field of config.json.
 pub(super) const FIELD: &str = "overdrive";
 
-/// The layers with codes.
+/// The layers with codes, and the weights whose products are in 16 bits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Coding {
     /// The mode that made them.
@@ -39,6 +39,22 @@ impl Coding {
         let layers = made.layers.iter();
         let layers = layers.filter_map(|layer| Some((layer.name.clone(), layer.scheme?)));
         Self { mode: mode.to_owned(), layers: layers.collect(), recipe }
+    }
+
+    /// Names of the layers that have codes. Others have weights in 16 bits, as a plain checkpoint
+    /// does.
+    pub(super) fn coded(&self) -> impl Iterator<Item = &String> {
+        self.layers.iter().filter(|(_, scheme)| scheme.half().is_none()).map(|(name, _)| name)
+    }
+
+    /// The 16-bit format of the most weights without codes, if any has one.
+    pub(super) fn half(&self) -> Option<DType> {
+        let mut counts: BTreeMap<DType, usize> = BTreeMap::new();
+        self.layers
+            .values()
+            .filter_map(Scheme::half)
+            .for_each(|half| *counts.entry(half).or_default() += 1);
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(half, _)| half)
     }
 
     /// The coding in config.json, if it has one.
@@ -78,8 +94,8 @@ impl Coding {
             && let Some(own) = Self::read(config)?
         {
             let forms = |coding: &Self| -> BTreeMap<String, BlockFormat> {
-                let layers = coding.layers.iter();
-                layers.map(|(name, scheme)| (name.clone(), scheme.weights)).collect()
+                let layers = coding.coded();
+                layers.map(|name| (name.clone(), coding.layers[name].weights)).collect()
             };
             if forms(&own) != forms(&found) {
                 let expected = format!("the layers whose tensors have codes of {method}");
@@ -95,7 +111,8 @@ impl Coding {
     pub(super) fn input_major(&self, float: &Graph) -> Result<BTreeSet<String>, GraphError> {
         let (found, _) = layers(float)?;
         let turned = found.into_iter().filter(|layer| layer.held.order == KAxis::InputMajor);
-        Ok(turned.map(|layer| layer.name).filter(|name| self.layers.contains_key(name)).collect())
+        let coded: BTreeSet<&String> = self.coded().collect();
+        Ok(turned.map(|layer| layer.name).filter(|name| coded.contains(name)).collect())
     }
 
     /// The states of `graph`, which has the codes declared, from the tensors of the file at `path`.

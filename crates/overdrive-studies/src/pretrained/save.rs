@@ -10,7 +10,7 @@
 use super::coding::FIELD;
 use super::{Coding, Pretrained, PretrainedError};
 use overdrive_formats::{Tensors, huggingface};
-use overdrive_ir::{Graph, Init, StateDecl, Tensor};
+use overdrive_ir::{DType, Graph, Init, StateDecl, Tensor};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -33,7 +33,7 @@ impl Pretrained {
         tensors.extend(self.left_out.clone());
         let mut config = self.described.to_json();
         let mut notes = Vec::new();
-        config["quantization_config"] = match words {
+        let quantized = match words {
             Some(words) => {
                 if words["dequantize"] == true {
                     notes.push(
@@ -45,6 +45,10 @@ impl Pretrained {
                 notes.extend(of_experts(&words, &coding.mode));
                 self.of_modules(words)
             }
+            None if coding.coded().next().is_none() => {
+                // No codes: a plain checkpoint, which needs no words of compressed-tensors.
+                Value::Null
+            }
             None => {
                 notes.push(format!(
                     "compressed-tensors has no words for mode `{}`: `transformers` and vLLM \
@@ -54,6 +58,12 @@ impl Pretrained {
                 json!({ "quant_method": "overdrive", "format": coding.mode })
             }
         };
+        if !quantized.is_null() {
+            config["quantization_config"] = quantized;
+        }
+        if let Some(half) = coding.half() {
+            in_half(&mut config, half);
+        }
         self.describe(coding, &mut config);
         self.write_as(folder, &config, &tensors)?;
         Ok(notes)
@@ -173,6 +183,13 @@ impl Pretrained {
         words["ignore"] = ignore.into();
         words
     }
+}
+
+/// Says the format of weights without codes, in the word that config.json has for it.
+fn in_half(config: &mut Value, half: DType) {
+    let name = if half == DType::BF16 { "bfloat16" } else { "float16" };
+    let word = if config.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
+    config[word] = name.into();
 }
 
 /// Who cannot read the experts of a mixture in these formats.

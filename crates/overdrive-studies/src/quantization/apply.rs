@@ -14,8 +14,8 @@ use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
     Additions, Biases, Layer, LayerKind, OutputErrors, Preparation, Quantization, Quantized,
-    QuantizedLayer, Skipped, awq, awq_folded, compress, correct_biases, equalize, layers, quantize,
-    smooth, smooth_folded, sparsify,
+    QuantizedLayer, Skipped, awq, awq_folded, compress, correct_biases, equalize, halve, layers,
+    quantize, smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
@@ -38,6 +38,20 @@ pub fn apply(
 /// # Errors
 /// As [`apply`], and when it does not go on.
 pub fn apply_while(
+    backend: &dyn Backend,
+    template: &Template,
+    (preparation, quantization): (Preparation, &Quantization),
+    batches: &[Vec<Tensor>],
+    going: &Going<'_>,
+) -> Result<Quantized, Failure> {
+    // Weights of 16 bits look at no sample: they come last, and codes are found beside float ones.
+    let codes = quantization.codes_alone();
+    let made = coded(backend, template, (preparation, &codes), batches, going)?;
+    halve(&template.graph, made, quantization).map_err(failed)
+}
+
+/// The same for codes alone.
+fn coded(
     backend: &dyn Backend,
     template: &Template,
     (preparation, quantization): (Preparation, &Quantization),

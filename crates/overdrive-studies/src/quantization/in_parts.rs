@@ -13,8 +13,8 @@ use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Init, Tensor};
 use overdrive_passes::{
-    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, declare, layers,
-    segments,
+    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, declare, halve,
+    layers, segments,
 };
 use std::collections::BTreeMap;
 
@@ -36,9 +36,13 @@ pub fn apply_in_parts(
     let whole = bound(template, &template.graph)?;
     // A part alone does not tell that another part reads its weights too.
     let (mut found, unable) = layers(&whole).map_err(failed)?;
-    found.retain(|layer| quantization.of(&layer.name).is_some());
+    let is_coded = |scheme: Scheme| scheme.half().is_none();
+    found.retain(|layer| quantization.of(&layer.name).is_some_and(is_coded));
     let chosen: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
-    let parts = blocks(&whole, &found).map_err(failed)?;
+    let parts = match found.is_empty() {
+        true => Vec::new(),
+        false => blocks(&whole, &found).map_err(failed)?,
+    };
     let named = |batch: &Vec<Tensor>| {
         whole.inputs().iter().map(|port| port.name.clone()).zip(batch.iter().cloned()).collect()
     };
@@ -53,19 +57,19 @@ pub fn apply_in_parts(
             // The head, behind the last block.
             continue;
         }
-        let quantization = quantization.only(&chosen, &all);
+        let of_part = quantization.only(&chosen, &all);
         let given = |known: &Known| -> Vec<Tensor> {
             part.inputs().iter().map(|port| known[&port.name].clone()).collect()
         };
         let seen: Vec<Vec<Tensor>> = known.iter().map(given).collect();
-        let of_part = Template {
+        let template = Template {
             graph: part.clone(),
             dimensions: BTreeMap::new(),
             limits: BTreeMap::new(),
             config: None,
             ..template.clone()
         };
-        let next = apply_while(backend, &of_part, (preparation, &quantization), &seen, going)?;
+        let next = apply_while(backend, &template, (preparation, &of_part), &seen, going)?;
         // Nobody reads the outputs of the last part.
         if index + 1 < parts.len() {
             for (known, given) in known.iter_mut().zip(outputs(backend, &next.graph, &seen)?) {
@@ -90,7 +94,7 @@ pub fn apply_in_parts(
         Some(init) => init,
         None => own[name].clone(),
     });
-    Ok(made)
+    halve(&template.graph, made, quantization).map_err(failed)
 }
 
 /// The graph cut behind each block of these layers.

@@ -35,7 +35,8 @@ const BATCH: usize = 32;
 /// Batches that calibrate.
 const CALIBRATION: usize = 4;
 /// Modes that a screening has time for.
-const QUICK: [&str; 10] = [
+const QUICK: [&str; 11] = [
+    "bf16",
     "int8-dynamic",
     "int8-static",
     "int8-weights",

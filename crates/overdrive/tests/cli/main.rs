@@ -35,6 +35,7 @@ mod quantize_data;
 mod quantize_experts;
 mod quantize_exported;
 mod quantize_gguf;
+mod quantize_halves;
 mod quantize_peers;
 mod quantize_published;
 #[cfg(target_os = "linux")]

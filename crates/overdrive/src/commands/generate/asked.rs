@@ -141,7 +141,7 @@ impl<'a> Generation<'a> {
 
     /// `bf16 weights: `, where they have a format.
     pub(super) fn weights(&self) -> String {
-        let codes = matches!(self.model, Model::Pretrained(model) if model.coding.is_some());
+        let codes = matches!(self.model, Model::Pretrained(model) if model.codes().is_some());
         let codes = if codes { "codes and " } else { "" };
         self.format.map_or(String::new(), |dtype| format!("{codes}{dtype} weights: "))
     }

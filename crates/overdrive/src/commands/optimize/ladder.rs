@@ -1,5 +1,5 @@
-//! The ladder: what each step from the float model on gave. Steps are the best of eight bits, fewer
-//! bits, each method that finds better codes, and mixes.
+//! The ladder: what each step from the float model on gave. Steps are 16 bits, the best of eight,
+//! fewer bits, each method that finds better codes, and mixes.
 
 use super::matrix::loss;
 use overdrive::bench::table::{Align, Table, cell};
@@ -8,8 +8,9 @@ use overdrive::passes::QuantizationMode;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Bits of weights from which on fewer of them are a rung of the next format.
-const EIGHT: usize = 8;
+/// Bits of weights from which on fewer of them are a rung of the next format. Weights of 32 bits
+/// are only pruned.
+const MOST: usize = 16;
 
 /// A form, and the one that it is compared with.
 struct Rung<'a> {
@@ -84,13 +85,16 @@ fn rungs(decision: &Decision) -> Vec<Rung<'_>> {
     let mut formats: Vec<&[&Tried]> = modes.chunk_by(|a, b| a.format == b.format).collect();
     formats.sort_by_key(|format| Reverse(bits(format[0])));
     let lost = |one: &Tried| one.chosen_by.as_ref().map_or(f64::INFINITY, |judged| judged.lost[0]);
-    // Fewer bits begin at the form of more, eight at most, that loses least.
+    // Fewer bits begin at the form of more that loses least: of codes, or else of 16 bits.
     let more = |than: usize| {
-        let more = modes
-            .iter()
-            .copied()
-            .filter(move |one| bits(one).is_some_and(|bits| bits > than && bits <= EIGHT));
-        more.min_by(|a, b| lost(a).total_cmp(&lost(b)))
+        let between = |most: usize| {
+            let more = modes
+                .iter()
+                .copied()
+                .filter(move |one| bits(one).is_some_and(|bits| bits > than && bits <= most));
+            more.min_by(|a, b| lost(a).total_cmp(&lost(b)))
+        };
+        between(MOST / 2).or_else(|| between(MOST))
     };
     let mut rungs = Vec::new();
     for format in formats {

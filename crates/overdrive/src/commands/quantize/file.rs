@@ -109,8 +109,9 @@ pub(super) fn check(
     let graph = file.graph(&Binding { sizes, ..Binding::default() }).map_err(Failure::harness)?;
     let found = outputs(backend, &model::raised(graph)?, held_out).map_err(harness)?;
     let away = distance(&found, expected);
-    let rounds =
-        |layer: &QuantizedLayer| layer.scheme.is_some_and(|s| s.activations != Activations::Float);
+    let rounds = |layer: &QuantizedLayer| {
+        layer.scheme.is_some_and(|s| s.activations != Activations::Float || s.half().is_some())
+    };
     let limit = match chosen.made.layers.iter().any(rounds) {
         true => NEAR.max(distance(float, expected)),
         false => NEAR,

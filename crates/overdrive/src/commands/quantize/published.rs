@@ -73,8 +73,12 @@ pub(super) fn in_float(
     Ok(stays)
 }
 
-/// The quantization of a published model. The layers in `stays` stay in float.
+/// The quantization of a published model. The layers in `stays` stay in float. In 16 bits they are
+/// float, and engines expect all weights of a checkpoint in one format.
 pub(super) fn meant(stays: &[String], mut quantization: Quantization) -> Quantization {
+    if quantization.scheme.half().is_some() {
+        return quantization;
+    }
     quantization.layers.extend(stays.iter().map(|layer| (layer.clone(), None)));
     quantization
 }
