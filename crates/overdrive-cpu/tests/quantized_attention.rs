@@ -1,5 +1,5 @@
-//! Attention over keys and values that are codes: the definition on random codes, the float kernel
-//! on the same numbers, and how far codes may move a result.
+//! Attention over keys and values that are codes. It is held against its definition on random codes
+//! and against the float kernel on the same numbers. A bound says how far codes may move a result.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

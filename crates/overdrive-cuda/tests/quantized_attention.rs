@@ -1,5 +1,5 @@
-//! Attention over keys and values that are codes: its kernel compiles for every GPU, and steps over
-//! a cache of codes compute what the definition says and make no float cache.
+//! Attention over keys and values that are codes: its kernel compiles for every GPU. Steps over a
+//! cache of codes compute what the definition says, and make no float cache.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 
@@ -105,7 +105,7 @@ fn kernels_over_codes_compile_and_spill_nothing() {
     }
 }
 
-/// Caches are read as codes by one kernel in each layer: no float tensor of a step is as large as
+/// Caches are read as codes by one kernel in each layer. No float tensor of a step is as large as
 /// the keys of a layer.
 #[test]
 fn no_step_makes_a_float_cache() {
@@ -198,8 +198,8 @@ fn steps_over_a_cache_of_codes_compute_what_the_definition_says() {
     {
         let caches = Caches { codes: Some(codes), ..caches };
         let graph = step_of(DType::BF16, caches);
-        // A rounding may move a number of a key or a value to the next of its codes: by 2^-8 of the
-        // largest of its row, or in fp8 by 2^-3 of itself. Most numbers are not near a tie.
+        // A rounding may move a number of a key or a value to the next of its codes. That is by
+        // 2^-8 of the largest of its row, or in fp8 by 2^-3 of itself. Most are not near a tie.
         let bound = match codes {
             CacheCodes::Int8 => 8.0,
             CacheCodes::Fp8 => 16.0,

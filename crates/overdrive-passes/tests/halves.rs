@@ -179,7 +179,7 @@ fn a_mix_gives_each_layer_its_own() {
         let declared = declare(&graph, &schemes).unwrap();
         assert_eq!(declared.with_initial_values(|name, _| begin[name].clone()), made.graph);
     }
-    // Of one layer alone, a weight of no layer stays too.
+    // If one layer alone is asked for, a weight of no layer stays too.
     let alone = of_mode("bf16").only(&["a"], &["a", "b", "c"]);
     assert_eq!(products(&made(&graph, &alone).graph), [BF16, F32, F32, BF16]);
     assert_eq!(products(&made(&graph, &of_mode("bf16").codes_alone()).graph), [F32; 4]);

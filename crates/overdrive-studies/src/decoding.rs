@@ -1,5 +1,5 @@
-//! The study of decoding: what the next token of a published decoder takes, in each mode of the
-//! device, on codes, and with codes in the cache.
+//! The study of decoding: the time of the next token of a published decoder. It is measured in each
+//! mode of the device, on codes, and with codes in the cache.
 //!
 //! A call is one token with a cache of keys and values, at positions that follow each other. If the
 //! cache is full, the prompt is read again before the next sample. Invariant: the logits of a step

@@ -1,5 +1,5 @@
-//! Published models in 16 bits: a plain checkpoint that says how its products are, and is the same
-//! model when it is read again, whole, token by token and on several ranks.
+//! Published models in 16 bits: a plain checkpoint that says how its products are. Read again it is
+//! the same model, whole, token by token and on several ranks.
 
 #![allow(clippy::unwrap_used)] // A test may unwrap, its helpers too.
 

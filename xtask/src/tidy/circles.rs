@@ -17,7 +17,7 @@ struct Natural {
 const NATURAL: &[Natural] = &[
     Natural {
         heart: "crates/overdrive-cpu/src/kernels/named.rs",
-        files: 3,
+        files: 4,
         why: "the table of kernels and lines of it",
     },
     Natural {

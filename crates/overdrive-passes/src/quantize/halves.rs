@@ -3,12 +3,11 @@
 //! Such weights have no codes and no scales. `store` keeps them narrow, and `precision` multiplies
 //! them so, as in a checkpoint that is decoded in bf16. A table of embeddings is a weight as well,
 //! though no layer. Invariant: the format of a product follows from the graph. With a weight it is
-//! that of the weight, so a layer in f32 or in codes stays what it was. Of activations alone, as in
-//! attention, it is that of the weights in 16 bits; if there are both, it is bf16.
+//! that of the weight, so a layer in f32 or in codes stays what it was. A product of activations
+//! alone, as in attention, has that of the weights in 16 bits; if there are both, bf16.
 
-use super::layers::{NO_PARAMETER, layers};
+use super::layers::{NO_PARAMETER, layers, relative_error};
 use super::on_cores::on_cores;
-use super::rewrite::relative_error;
 use super::{Layer, Quantization, Quantized, QuantizedLayer, Rounding, Scheme, Skipped};
 use crate::precision::precision_of;
 use crate::{Recipe, store};

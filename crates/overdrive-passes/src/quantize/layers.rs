@@ -217,3 +217,10 @@ fn site_names(graph: &Graph) -> Result<BTreeMap<String, String>, GraphError> {
     }
     Ok(names)
 }
+
+/// The error of rounded weights, relative to their norm.
+pub(super) fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
+    let squares = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>();
+    let error = squares(&mut values.iter().zip(rounded).map(|(a, b)| a - b));
+    (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()
+}

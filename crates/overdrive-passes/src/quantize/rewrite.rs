@@ -4,7 +4,7 @@ use super::coded::{Coded, LayerProduct};
 use super::gptq::{ColumnInputs, gptq};
 use super::halves::halve;
 use super::held::LayerKind;
-use super::layers::{Layer, Skipped, layers};
+use super::layers::{Layer, Skipped, layers, relative_error};
 use super::least_error::least_error;
 use super::on_cores::on_cores;
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
@@ -305,12 +305,6 @@ fn input_grid(
     let format = BlockFormat::plain(element, overdrive_ir::Granularity::Tensor);
     let format = if element.is_int() { format.asymmetric() } else { format };
     Ok(format.grid(range, 1.0))
-}
-
-pub(super) fn relative_error(values: &[f64], rounded: &[f64]) -> f64 {
-    let squares = |of: &mut dyn Iterator<Item = f64>| of.map(|x| x * x).sum::<f64>();
-    let error = squares(&mut values.iter().zip(rounded).map(|(a, b)| a - b));
-    (error / squares(&mut values.iter().copied()).max(f64::MIN_POSITIVE)).sqrt()
 }
 
 /// Builds the replacement of a product of a layer, from the `T` of that layer.

@@ -147,7 +147,7 @@ impl Quantization {
         self
     }
 
-    /// The same for these layers alone: every other one is left as it is, and so is a weight of no
+    /// The same for these layers alone. Every other one is left as it is. So is a weight of no
     /// layer, such as a table of embeddings.
     pub fn only(&self, chosen: &[&str], all: &[&str]) -> Self {
         let of = |name: &&str| {

@@ -147,8 +147,8 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> CompiledCoded<T> {
         let [query, sums, scores, visible, functions] = placed.starts;
         let [query, sums, scores] = [query, sums, scores].map(<*mut u8>::cast::<f32>);
         // SAFETY: each part has its room, on a 64-byte boundary, and is this task's. The slots hold
-        // q, k, v and their scales, with as many rows and channels as their views say. q and the
-        // results have the query.
+        // q, k, v and their scales. They have as many rows and channels as their views say. q and
+        // the results have the query.
         unsafe {
             let query = std::slice::from_raw_parts_mut(query, keys.channels);
             let from = element::<T>(&self.q, [b, h, i], slots);

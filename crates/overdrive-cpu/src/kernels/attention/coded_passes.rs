@@ -1,7 +1,7 @@
 //! The passes of a query over a block of coded keys and values: products, weights, weighted sums.
 //!
-//! One source serves every instruction set, in forms that vectorise: sums run in as many lanes as
-//! the widest registers have, and codes are widened by arithmetic, not by a table.
+//! One source serves every instruction set, in forms that vectorise. Sums run in as many lanes as
+//! the widest registers have. Codes are widened by arithmetic, not by a table.
 #![allow(unsafe_code)] // Kernels on raw operands, as `LaneKernel::run` allows.
 
 use std::marker::PhantomData;
