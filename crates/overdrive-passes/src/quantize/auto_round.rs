@@ -17,7 +17,8 @@
 use super::Quantization;
 use super::held::{KAxis, LayerKind};
 use super::layers::Skipped;
-use super::rewrite::{Prepared, Quantized, conclude, prepare};
+use super::quantized::Quantized;
+use super::rewrite::{Prepared, conclude, prepare};
 use crate::Evidence;
 use overdrive_ir::ops::quantize::code;
 use overdrive_ir::{

@@ -16,7 +16,8 @@
 use super::coded::{LayerProduct, rounded, rows_of, shared};
 use super::held::{KAxis, LayerKind};
 use super::layers::Skipped;
-use super::rewrite::{Prepared, Quantized, conclude, prepare, rebuild};
+use super::quantized::Quantized;
+use super::rewrite::{Prepared, conclude, prepare, rebuild};
 use super::{Quantization, Scheme};
 use crate::Evidence;
 use overdrive_ir::ops::block_scale::ScaleFormat;

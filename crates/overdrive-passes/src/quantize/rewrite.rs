@@ -7,6 +7,7 @@ use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers, relative_error};
 use super::least_error::least_error;
 use super::on_cores::on_cores;
+use super::quantized::{Quantized, QuantizedLayer};
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::block_scale::ScaleFormat;
@@ -16,36 +17,6 @@ use overdrive_ir::{
     Mismatch, Tensor, Value,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A quantized graph and what became of each layer.
-#[derive(Clone, Debug)]
-pub struct Quantized {
-    /// The graph; its states begin as codes and scales.
-    pub graph: Graph,
-    /// Layers that were quantized.
-    pub layers: Vec<QuantizedLayer>,
-    /// Layers that were not, and why.
-    pub skipped: Vec<Skipped>,
-    /// Layers that were quantized by a simpler method than was asked for, and why.
-    pub simplified: Vec<Skipped>,
-}
-
-/// The outcome for a layer.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QuantizedLayer {
-    /// Its name.
-    pub name: String,
-    /// Its formats; `None` where its weights are only pruned.
-    pub scheme: Option<Scheme>,
-    /// Bytes of its weight before.
-    pub float_bytes: u64,
-    /// Bytes of its codes.
-    pub code_bytes: u64,
-    /// Bytes of its scales and zero points, and of the mask of a pruned weight.
-    pub scale_bytes: u64,
-    /// Root of the mean square of the weights' error, relative to that of the weights.
-    pub weight_error: f64,
-}
 
 /// A layer with its new states.
 #[derive(Clone, Debug)]
