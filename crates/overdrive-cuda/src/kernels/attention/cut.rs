@@ -22,8 +22,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Most rows, of whole vectors of 16-bit floats: what a thread keeps of each fills its
-    /// registers. Wider floats take half as many, and channels of no vector a quarter.
+    /// Most rows: what a thread keeps of each fills its registers.
     const ROWS: usize = 8;
     /// Keys that a block takes at once, of 64 channels.
     const KEYS: usize = 32;
@@ -38,7 +37,7 @@ impl Cut {
     pub(super) fn of_numbers(call: &KernelCall, architecture: Architecture) -> Option<Self> {
         let [q, v] = [0, 2].map(|i| &call.operands[i]);
         let d = four(q)?[3];
-        let cut = Self::of(call, architecture)?;
+        let cut = Self::of(call, architecture, Self::ROWS)?;
         let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && matches!(d, 32 | 64 | 128 | 256)
             && four(v)?[3] == d
@@ -51,27 +50,35 @@ impl Cut {
     pub(super) fn of_codes(call: &KernelCall, architecture: Architecture) -> Option<Self> {
         let beside = |view: &View| view.strides[3] == 1;
         let rows = &call.operands[..QuantizedAttention::OPERANDS];
-        rows[..3].iter().all(beside).then(|| Self::of(call, architecture)).flatten()
-    }
-
-    fn of(call: &KernelCall, architecture: Architecture) -> Option<Self> {
-        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
-        let ([batch, heads, queries, d], [_, shared, keys, _]) = (four(q)?, four(k)?);
-        let rows = (heads / shared.max(1)) * queries;
-        if rows == 0 || keys == 0 {
+        if !rows[..3].iter().all(beside) {
             return None;
         }
+        // Codes and scales take registers too: half the rows, and a quarter of wider floats or of
+        // channels that make no vector.
+        let vectors = call.operands[0].ty.dtype.bits() <= 16 && Self::is_whole(call)?;
+        Self::of(call, architecture, if vectors { Self::ROWS / 2 } else { Self::ROWS / 4 })
+    }
+
+    /// Whether eight channels of each row are one aligned vector.
+    fn is_whole(call: &KernelCall) -> Option<bool> {
+        let [q, k, v] = [0, 1, 2].map(|i| &call.operands[i]);
+        let d = four(q)?[3];
         let whole = |view: &View| {
             let vector = view.ty.dtype.bits().min(16);
             let outer = view.strides[..3].iter().all(|s| s % 8 == 0);
             outer && view.strides[3] == 1 && ViewStart::new(view).is_aligned(vector)
         };
-        let whole = d % 8 == 0 && d > 0 && [q, k, v].into_iter().all(whole);
-        let most = match (whole, q.ty.dtype.bits()) {
-            (true, ..=16) => Self::ROWS,
-            (true, _) => Self::ROWS / 2,
-            (false, _) => Self::ROWS / 4,
-        };
+        Some(d % 8 == 0 && d > 0 && [q, k, v].into_iter().all(whole))
+    }
+
+    /// That of blocks of at most so many rows.
+    fn of(call: &KernelCall, architecture: Architecture, most: usize) -> Option<Self> {
+        let [q, k] = [0, 1].map(|i| &call.operands[i]);
+        let ([batch, heads, queries, _], [_, shared, keys, _]) = (four(q)?, four(k)?);
+        let rows = (heads / shared.max(1)) * queries;
+        if rows == 0 || keys == 0 {
+            return None;
+        }
         let each = rows.min(most).next_power_of_two();
         let parts = rows.div_ceil(each);
         let clusters = matches!(architecture, Architecture::Sm90a | Architecture::Sm100a);
@@ -79,7 +86,7 @@ impl Cut {
         let wanted = (Self::BLOCKS / blocks).min(keys.div_ceil(Self::KEYS));
         let split = if clusters { 1 << wanted.clamp(1, 8).ilog2() } else { 1 };
         let skips = keys > 2 * split * Self::KEYS;
-        Some(Self { rows: each, parts, split, skips, whole })
+        Some(Self { rows: each, parts, split, skips, whole: Self::is_whole(call)? })
     }
 
     /// Blocks for each key head.
