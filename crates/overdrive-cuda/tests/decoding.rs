@@ -362,8 +362,8 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
     // Heads, key heads, queries, keys, channels. The shapes have every width and groups that are no
     // power of two. They have fewer keys than a block takes, more than are read at once, and
-    // several sequences.
-    let shapes: [[usize; 6]; 9] = [
+    // several sequences. Long ones have more warps, and rows that are cut among blocks.
+    let shapes: [[usize; 6]; 11] = [
         [1, 8, 2, 1, 320, 64],
         [1, 32, 4, 1, 2100, 64],
         [1, 3, 1, 1, 77, 32],
@@ -373,6 +373,8 @@ fn attention_of_few_queries_computes_what_the_definition_says() {
         [40, 8, 4, 1, 64, 64],
         [1, 12, 12, 1, 1024, 64],
         [1, 2, 2, 8, 9, 64],
+        [1, 4, 4, 1, 9000, 64],
+        [2, 16, 2, 1, 6000, 128],
     ];
     for dtype in [DType::BF16, DType::F16] {
         for [batch, heads, shared, queries, keys, d] in shapes {

@@ -29,7 +29,7 @@ type Sizes = [usize; 5];
 
 /// Whole vectors of channels, lanes without any, channels of no vector; one key head for more rows
 /// than a block takes, and few keys.
-const SIZES: [Sizes; 7] = [
+const SIZES: [Sizes; 9] = [
     [1, 32, 8, 4096, 128],
     [2, 8, 8, 700, 64],
     [1, 8, 1, 2048, 256],
@@ -37,6 +37,8 @@ const SIZES: [Sizes; 7] = [
     [1, 14, 2, 300, 96],
     [3, 20, 1, 130, 19],
     [1, 4, 2, 1, 4],
+    [1, 4, 4, 9000, 64],
+    [1, 8, 2, 9000, 128],
 ];
 
 /// A query of each head over the keys up to its position; with a score function, if asked.

@@ -45,8 +45,9 @@ const SAMPLING_NS: u64 = 8_000_000_000;
 const SAMPLE_NS: u64 = 250_000_000;
 /// The same on a host, and where a sample is only to show that all works.
 const SHORT_SAMPLE_NS: u64 = 3_000_000;
-/// Calls whose steps are timed one by one.
+/// Calls whose steps are timed one by one; of calls beyond a second, one.
 const PROFILED: u32 = 3;
+const LONG_NS: f64 = 1e9;
 /// Share of a device's memory that entrants may plan to take together.
 const FILLED: f64 = 0.85;
 
@@ -332,7 +333,9 @@ impl<'a> Session<'a> {
             let medians = all.iter().filter_map(|ns| Some(Sorted::new(ns)?.median()));
             medians.fold(0.0, f64::max)
         };
-        if let Ok(all) = team.ask(|member| member.collectives_ns(PROFILED)) {
+        let takes_ns = measurement.latency.as_ref().map_or(0.0, |l| l.summary.median_ns);
+        let calls = if takes_ns > LONG_NS { 1 } else { PROFILED };
+        if let Ok(all) = team.ask(move |member| member.collectives_ns(calls)) {
             quantities.insert("collectives_ns".to_owned(), slowest(all));
         }
         let device = &self.context.device().backend.description().device;

@@ -110,7 +110,7 @@ impl Design {
 fn block(design: Design, [d, values]: [usize; 2], sum: usize) -> (u32, usize) {
     match design {
         Design::Hopper(_) => unreachable!("it launches itself"),
-        Design::Decode(_) => (32 * Cut::WARPS as u32, 0),
+        Design::Decode(cut) => (cut.threads(), 0),
         Design::Tensor { .. } => {
             (128, 2 * design.queries() * (d.max(values) + 8) + 2 * 2 * KEYS * (d + values + 16))
         }

@@ -95,7 +95,7 @@ fn compile(site: &Site<'_>, call: &KernelCall, op: &OpRef, regions: &[Graph]) ->
     };
     let config = LaunchConfig {
         grid_dim: (blocks as u32, 1, 1),
-        block_dim: (32 * Cut::WARPS as u32, 1, 1),
+        block_dim: (cut.threads(), 1, 1),
         shared_mem_bytes: 0,
     };
     let entry = Entry::new(site.device, (&source, "attention"), config)?;

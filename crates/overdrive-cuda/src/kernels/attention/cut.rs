@@ -15,6 +15,8 @@ pub(super) struct Cut {
     parts: usize,
     /// Blocks of a cluster, which share the keys of a head.
     split: usize,
+    /// Warps of a block.
+    warps: usize,
     /// Whether keys that no row sees are left out.
     skips: bool,
     /// Whether eight channels of a row are one aligned vector.
@@ -28,8 +30,12 @@ impl Cut {
     const KEYS: usize = 32;
     /// Blocks that fill a large GPU.
     const BLOCKS: usize = 132;
-    /// Warps of a block.
-    pub(super) const WARPS: usize = 4;
+    /// Keys of a warp, beyond which a block has more warps than four. A step of a warp waits for
+    /// memory and for its own sums, so that bandwidth takes many warps.
+    const KEYS_OF_WARP: usize = 64;
+    /// Keys of a cluster beyond which rows are cut among blocks, though each reads the keys: eight
+    /// rows leave registers for eight warps, and those of few heads are too few.
+    const LONG: usize = 4096;
     /// Most channels of a head: eight for each lane of a warp.
     pub(super) const CHANNELS: usize = 256;
 
@@ -37,11 +43,13 @@ impl Cut {
     pub(super) fn of_numbers(call: &KernelCall, architecture: Architecture) -> Option<Self> {
         let [q, v] = [0, 2].map(|i| &call.operands[i]);
         let d = four(q)?[3];
-        let cut = Self::of(call, architecture, Self::ROWS)?;
+        let keys = four(&call.operands[1])?[2];
+        let most = if keys > Self::LONG { Self::ROWS / 2 } else { Self::ROWS };
+        let cut = Self::of(call, architecture, most)?;
         let fits = matches!(q.ty.dtype, DType::F16 | DType::BF16)
             && matches!(d, 32 | 64 | 128 | 256)
             && four(v)?[3] == d
-            && cut.parts == 1
+            && cut.rows * cut.parts <= Self::ROWS
             && cut.whole;
         fits.then_some(cut)
     }
@@ -86,7 +94,12 @@ impl Cut {
         let wanted = (Self::BLOCKS / blocks).min(keys.div_ceil(Self::KEYS));
         let split = if clusters { 1 << wanted.clamp(1, 8).ilog2() } else { 1 };
         let skips = keys > 2 * split * Self::KEYS;
-        Some(Self { rows: each, parts, split, skips, whole: Self::is_whole(call)? })
+        let whole = Self::is_whole(call)?;
+        // As far as registers last.
+        let most_warps = if whole && each <= 2 { 16 } else { 8.min(32 / each) };
+        let warps = (keys / (split * Self::KEYS_OF_WARP)).clamp(4, most_warps);
+        let warps = 1 << warps.ilog2();
+        Some(Self { rows: each, parts, split, warps, skips, whole })
     }
 
     /// Blocks for each key head.
@@ -94,10 +107,14 @@ impl Cut {
         self.parts * self.split
     }
 
+    /// Threads of a block.
+    pub(super) fn threads(self) -> u32 {
+        32 * self.warps as u32
+    }
+
     /// The text before `decode.cu`.
     pub(super) fn text(self) -> String {
-        let Self { rows, parts, split, skips, whole } = self;
-        let warps = Self::WARPS;
+        let Self { rows, parts, split, warps, skips, whole } = self;
         format!(
             "#define SPLIT {split}\n\
              constexpr int ROWS = {rows}, PARTS = {parts}, WARPS = {warps};\n\
