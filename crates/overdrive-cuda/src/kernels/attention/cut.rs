@@ -33,8 +33,8 @@ impl Cut {
     /// Keys of a warp, beyond which a block has more warps than four. A step of a warp waits for
     /// memory and for its own sums, so that bandwidth takes many warps.
     const KEYS_OF_WARP: usize = 64;
-    /// Keys of a cluster beyond which rows are cut among blocks, though each reads the keys: eight
-    /// rows leave registers for eight warps, and those of few heads are too few.
+    /// Keys beyond which rows are cut among blocks, though each block then reads the keys. Eight
+    /// rows in a block leave registers for few warps.
     const LONG: usize = 4096;
     /// Most channels of a head: eight for each lane of a warp.
     pub(super) const CHANNELS: usize = 256;
