@@ -39,8 +39,19 @@ pub(crate) fn tolerance(
     graph: &Graph,
     (oracle, seed): (&Oracle<'_>, u64),
 ) -> Result<Tolerance, Failure> {
-    let lengths: Vec<usize> = to_primitives(graph)
-        .map_or(vec![], |g| g.nodes().iter().filter_map(|node| contracted(&g, node)).collect());
+    let primitives = to_primitives(graph).ok();
+    let products = || {
+        let nodes = primitives.iter().flat_map(|g| g.nodes().iter().map(move |node| (g, node)));
+        nodes.filter_map(|(g, node)| Some((contracted(g, node)?, g.types(&node.operands))))
+    };
+    // A model may have products in 16 bits of its own, whatever was asked for.
+    let halves = products().flat_map(|(_, operands)| operands).map(|ty| ty.dtype);
+    let halves = halves.filter(|found| matches!(found, DType::BF16 | DType::F16));
+    let coarser = |one: DType, other: DType| {
+        if other.epsilon() > one.epsilon() { other } else { one }
+    };
+    let dtype = halves.fold(dtype, coarser);
+    let lengths: Vec<usize> = products().map(|(length, _)| length).collect();
     let longest = lengths.iter().copied().max().unwrap_or(1) as f64;
     let depth = lengths.len().max(1) as f64;
     let unit = dtype.epsilon() + DType::F32.epsilon() * longest.sqrt();
