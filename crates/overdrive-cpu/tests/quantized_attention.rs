@@ -36,7 +36,7 @@ fn inputs(q: DType, codes: DType, [keys, depth]: [usize; 2], seed: u64) -> Vec<A
         Array::from_f64(DType::F32, &[&rows[..], &[1]].concat(), drawn)
     };
     let positions = vec![keys as i128 - 2, keys as i128 / 3];
-    let given = vec![
+    let given = [
         random(q, &[S, HEADS, 1, depth], seed),
         of(seed + 1),
         of(seed + 2),

@@ -95,19 +95,32 @@ fn integer(dtype: DType) -> Result<DType, Failure> {
     }
 }
 
+/// Tokens before a new one that its text is decoded with. Decoders look at a neighbour or two. All
+/// tokens would cost a time that grows with the text: milliseconds a token behind 16,000.
+const NEIGHBOURS: usize = 16;
+
 /// The text of tokens as they come: what may still change with the next token is held back.
 pub(crate) struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
+    /// The last tokens: `NEIGHBOURS` at least, if there were so many, and twice as many at most,
+    /// beside those whose text is held back.
     ids: Vec<u32>,
-    /// Bytes of the text that were given out, the prompt's included.
+    /// Bytes of the text of `ids` that were given out.
     given: usize,
 }
 
 impl<'a> TextStream<'a> {
     /// Goes on behind a prompt.
     pub(crate) fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
-        let given = tokenizer.decode(prompt).map_or(0, |text| text.len());
-        Self { tokenizer, ids: prompt.to_vec(), given }
+        let mut stream = Self { tokenizer, ids: prompt.to_vec(), given: 0 };
+        stream.forget();
+        stream
+    }
+
+    /// Keeps the last neighbours, whose text was given out.
+    fn forget(&mut self) {
+        self.ids.drain(..self.ids.len().saturating_sub(NEIGHBOURS));
+        self.given = self.tokenizer.decode(&self.ids).map_or(0, |text| text.len());
     }
 
     /// The text that is certain after one more token.
@@ -115,7 +128,14 @@ impl<'a> TextStream<'a> {
         self.ids.push(id);
         let text = self.tokenizer.decode(&self.ids).unwrap_or_default();
         // A character with missing bytes.
-        if text.ends_with('\u{FFFD}') { String::new() } else { self.rest_of(&text) }
+        if text.ends_with('\u{FFFD}') {
+            return String::new();
+        }
+        let rest = self.rest_of(&text);
+        if self.ids.len() > 2 * NEIGHBOURS {
+            self.forget();
+        }
+        rest
     }
 
     /// The text that was held back.

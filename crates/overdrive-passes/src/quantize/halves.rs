@@ -125,7 +125,7 @@ pub fn halve(
     let named: BTreeSet<&str> =
         weights.iter().filter_map(|weight| Some(weight.state.rsplit_once('.')?.0)).collect();
     made.skipped.retain(|Skipped { layer, reason }| {
-        !named.contains(layer.as_str()) && !(everywhere && reason == NO_PARAMETER)
+        !(named.contains(layer.as_str()) || everywhere && reason == NO_PARAMETER)
     });
     made.layers.extend(reports);
     Ok(Quantized { graph, ..made })

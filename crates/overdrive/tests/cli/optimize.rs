@@ -276,9 +276,14 @@ fn a_decoder_is_timed_by_the_token() {
     let stored = decision(&folder, "out");
     assert_eq!(stored["asked"]["decode"], 6);
     assert!(stored["record"]["sessions"].as_array().is_some_and(|all| !all.is_empty()));
-    let line = "generate out/model --device cpu --prompt hand --max-tokens 3";
-    folder.line(line).ends(0, &["3 made", "codes and f32 weights"]);
+    // The tables of so small a model are most of it, and f16 halves them too.
+    let line = "--device cpu --prompt hand --max-tokens 3";
+    folder.line(&format!("generate out/model {line}")).ends(0, &["3 made", "f16 weights"]);
     // Codes stay, and everything else is in the format.
+    let words = ["quantize", &model, "--mode", "int8-weights", "--device", "cpu", "-o", "coded"];
+    folder.overdrive(&words).ends(0, &["`coded` is a model"]);
+    let line = format!("generate coded {line}");
+    folder.line(&line).ends(0, &["3 made", "codes and f32 weights"]);
     folder.line(&format!("{line} --dtype bf16")).ends(0, &["3 made", "codes and bf16 weights"]);
     // Times of whole calls are no continuation of times of tokens.
     of("--max-loss 50 --resume -o out").ends(2, &["cannot resume", "--decode is 6"]);

@@ -21,7 +21,8 @@ fn every_instruction_set_computes_what_the_definition_says() {
     let (codes, scales) = given();
     let query: Vec<f32> = (0..CHANNELS).map(|i| ((i * 29 % 17) as f32 - 8.0) * 0.004).collect();
     let visible: Vec<u8> = (0..KEYS).map(|i| u8::from(i % 5 != 3)).collect();
-    let numbers: [(DType, fn(u8) -> f32); 2] =
+    type Number = fn(u8) -> f32;
+    let numbers: [(DType, Number); 2] =
         [(DType::I8, Integer::number), (DType::F8E4M3, Float::number)];
     for (dtype, number) in numbers {
         let row = |key: usize, c: usize| {
