@@ -222,18 +222,20 @@ impl<E: Element, R: ScaleRule, const BLOCK: usize> LaneKernel for Blocks<E, R, B
     unsafe fn run<I: Isa>(n: usize, o: &Operands) {
         // SAFETY: source 0 has `n` elements, and the destination room for `n` numbers of bf16.
         let (x, numbers) = unsafe { (o.src::<f32>(0, n), o.dst::<u16>(n)) };
-        let mut of_row = 1.0;
+        let (mut up, mut of_row) = (1.0, 1.0);
         if R::ROWS {
             let row = at_least(largest(x) / E::MAX, TINY) / E4M3_MAX;
-            of_row = 1.0 / row;
+            // Its reciprocal may be beyond f32, as that of a row of zeros is.
+            up = if row < TINY { 16_777_216.0 } else { 1.0 };
+            of_row = 1.0 / (row * up);
             // SAFETY: source 1 is where the scale goes.
             unsafe { *o.src[1].cast_mut().cast::<f32>() = row }
         }
         let block = |x: &[f32], numbers: &mut [u16]| {
-            let scale = R::scale(largest(x) * of_row, E::MAX);
+            let scale = R::scale(largest(x) * up * of_row, E::MAX);
             let reciprocal = 1.0 / scale;
             for (to, x) in numbers.iter_mut().zip(x) {
-                let number = E::number(x * of_row * reciprocal) * scale;
+                let number = E::number(x * up * of_row * reciprocal) * scale;
                 // Exact: the low half is zeros.
                 *to = (number.to_bits() >> 16) as u16;
             }
