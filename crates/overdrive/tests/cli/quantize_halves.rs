@@ -19,7 +19,9 @@ fn x(rows: usize) -> Tensor {
 
 #[test]
 fn a_built_in_model_and_a_file_have_half_of_the_bytes() {
-    for mode in ["bf16", "f16"] {
+    // Two units of an output, which is between 8 and 16. Products of a file round their results,
+    // and ours keep sums.
+    for (mode, units) in [("bf16", "0.125"), ("f16", "0.016")] {
         let folder = Folder::new();
         folder.line("export digits-mlp --onnx float.onnx").ends(0, &[]);
         briefly(&folder, &format!("digits-mlp --mode {mode} -o small")).ends(0, &["is a model"]);
@@ -34,8 +36,8 @@ fn a_built_in_model_and_a_file_have_half_of_the_bytes() {
         folder
             .line("eval small --device cpu --threads 1 --inputs x.npz -o once.npz")
             .ends(0, &["f32[3, 10]"]);
-        for (model, tolerance) in [("small", "0"), ("small.onnx", "1e-2")] {
-            let asked = format!("--expect once.npz --rtol {tolerance} --atol {tolerance}");
+        for (model, tolerance) in [("small", "0"), ("small.onnx", units)] {
+            let asked = format!("--expect once.npz --rtol 0 --atol {tolerance}");
             folder
                 .line(&format!("eval {model} --device cpu --threads 1 --inputs x.npz {asked}"))
                 .ends(0, &["agrees"]);
