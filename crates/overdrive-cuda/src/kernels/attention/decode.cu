@@ -29,7 +29,7 @@ constexpr int WIDTH = D + 2;
 // registers last.
 #ifdef CODES
 typedef CODES Row;
-constexpr int UNDER_WAY = WHOLE && D <= 128 ? 4 : 2;
+constexpr int UNDER_WAY = !WHOLE ? 1 : D <= 128 ? 4 : 2;
 #define SCALES const f32 *k_scale, const f32 *v_scale,
 #else
 typedef Element Row;
