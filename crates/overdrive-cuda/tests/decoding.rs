@@ -16,10 +16,11 @@ use overdrive_ir::{
     Array, Backend, Builder, Compare, DType, Expr, Graph, Init, Mode, Plan, State, Tensor,
     TensorType, Tuning,
 };
-use overdrive_models::{Caches, Pages, Span};
+use overdrive_models::{Caches, Span};
 use overdrive_passes::{Additions, Evidence, Quantization, QuantizationMode, quantize};
-use std::num::NonZeroUsize;
-use support::llama::{CAPACITY, LAYERS, distance, in_format, llama, step_of};
+use support::llama::{
+    CAPACITY, LAYERS, distance, in_format, llama, shuffled_pages, step_of, steps_agree,
+};
 use support::{gpu, h200, joined};
 use testkit::{Needs, Tolerance, compare};
 
@@ -118,25 +119,14 @@ fn steps_compute_what_the_definition_says() {
     let Some(backend) = gpu() else { return };
     for (low, unit) in [(DType::BF16, 2f64.powi(-8)), (DType::F16, 2f64.powi(-11))] {
         let graph = step(low);
+        let inputs = |position: i128| {
+            let ids = Tensor::from_ints(DType::I32, [1, 1], &[(position * 37 + 11) % 320]);
+            vec![ids, Tensor::scalar(DType::I64, position as f64)]
+        };
         for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
-            let mut session =
-                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
-            let mut state = State::initial(&graph, &backend).unwrap();
-            let mut states = States::new();
-            let ty = graph.ty(graph.outputs()[0].value);
-            let mut outputs = vec![backend.output(ty).unwrap()];
-            for position in 0..12 {
-                let ids = Tensor::from_ints(DType::I32, [1, 1], &[(position * 37 + 11) % 320]);
-                let at = Tensor::scalar(DType::I64, position as f64);
-                let inputs = [&ids, &at].map(|t| backend.upload(t).unwrap());
-                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-                let expected = eval(&graph, &[&ids, &at].map(Array::from), &mut states).remove(0);
-                let found = backend.download(&outputs[0]).unwrap().to_f64();
-                // A layer rounds to `low` on its way in, after attention and after the gate; so
-                // many roundings of one sign are the bound.
-                let error = distance(&found, expected.floats());
-                assert!(error < 4.0 * unit, "{low} {mode:?} {position}: {error:e}");
-            }
+            // A layer rounds to `low` on its way in, after attention and after the gate; so many
+            // roundings of one sign are the bound.
+            steps_agree(&backend, (&graph, mode), &inputs, (4.0 * unit, low.name()));
         }
     }
 }
@@ -185,37 +175,23 @@ fn steps_with_codes_compute_what_the_definition_says() {
 #[test]
 fn steps_of_several_sequences_compute_what_the_definition_says() {
     const SEQUENCES: usize = 3;
-    const SIZE: NonZeroUsize = NonZeroUsize::new(16).unwrap();
     let Some(backend) = gpu() else { return };
-    let unit = 2f64.powi(-8);
     let own = Caches::of(SEQUENCES, CAPACITY);
-    let pages = Pages { size: SIZE, count: SEQUENCES * CAPACITY.div_ceil(SIZE.get()) };
-    // Pages in no order: 7 shares no factor with their number, 60.
-    let table: Vec<i128> = (0..pages.count as i128).map(|i| 1 + 7 * i % 60).collect();
-    let table = Tensor::from_ints(DType::I32, [SEQUENCES, pages.of(CAPACITY)], &table);
+    let (pages, table) = shuffled_pages(SEQUENCES);
     for (caches, table) in [(own, None), (Caches { pages: Some(pages), ..own }, Some(&table))] {
         let graph = step_of(DType::BF16, caches);
+        let inputs = |call: i128| {
+            let of = |value: &dyn Fn(i128) -> i128| -> Vec<i128> {
+                (0..SEQUENCES as i128).map(value).collect()
+            };
+            let ids = of(&|s| (call * 37 + 90 * s) % 320);
+            let ids = Tensor::from_ints(DType::I32, [SEQUENCES, 1], &ids);
+            let places = Tensor::from_ints(DType::I64, [SEQUENCES], &of(&|s| call + 5 * s));
+            [ids, places].into_iter().chain(table.cloned()).collect()
+        };
         for mode in [Mode::Eager, Mode::Compile, Mode::Graph] {
-            let mut session =
-                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
-            let mut state = State::initial(&graph, &backend).unwrap();
-            let mut states = States::new();
-            let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-            for call in 0..12 {
-                let ids: Vec<i128> =
-                    (0..SEQUENCES as i128).map(|s| (call * 37 + 90 * s) % 320).collect();
-                let places: Vec<i128> = (0..SEQUENCES as i128).map(|s| call + 5 * s).collect();
-                let ids = Tensor::from_ints(DType::I32, [SEQUENCES, 1], &ids);
-                let places = Tensor::from_ints(DType::I64, [SEQUENCES], &places);
-                let given: Vec<&Tensor> = [&ids, &places].into_iter().chain(table).collect();
-                let inputs: Vec<_> = given.iter().map(|t| backend.upload(t).unwrap()).collect();
-                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-                let arrays: Vec<Array> = given.into_iter().map(Array::from).collect();
-                let expected = eval(&graph, &arrays, &mut states).remove(0);
-                let found = backend.download(&outputs[0]).unwrap().to_f64();
-                let error = distance(&found, expected.floats());
-                assert!(error < 4.0 * unit, "{caches:?} {mode:?} {call}: {error:e}");
-            }
+            let bound = 4.0 * 2f64.powi(-8);
+            steps_agree(&backend, (&graph, mode), &inputs, (bound, &format!("{caches:?}")));
         }
     }
 }

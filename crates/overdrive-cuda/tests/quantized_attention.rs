@@ -17,7 +17,7 @@ use overdrive_ir::{
 };
 use overdrive_models::{CacheCodes, Caches, Pages};
 use std::num::NonZeroUsize;
-use support::llama::{CAPACITY, LAYERS, distance, step_of};
+use support::llama::{CAPACITY, LAYERS, shuffled_pages, step_of, steps_agree};
 use support::{gpu, h200};
 use testkit::{Needs, Tolerance, compare};
 
@@ -183,11 +183,7 @@ fn results_are_those_of_the_definition() {
 fn steps_over_a_cache_of_codes_compute_what_the_definition_says() {
     const SEQUENCES: usize = 3;
     let Some(backend) = gpu() else { return };
-    let size = NonZeroUsize::new(16).unwrap();
-    let pages = Pages { size, count: SEQUENCES * CAPACITY.div_ceil(size.get()) };
-    // Pages in no order: 7 shares no factor with their number, 60.
-    let table: Vec<i128> = (0..pages.count as i128).map(|i| 1 + 7 * i % 60).collect();
-    let table = Tensor::from_ints(DType::I32, [SEQUENCES, pages.of(CAPACITY)], &table);
+    let (pages, table) = shuffled_pages(SEQUENCES);
     let several = Caches::of(SEQUENCES, CAPACITY);
     let kinds = [
         (Caches::of_one(CAPACITY), None),
@@ -205,30 +201,22 @@ fn steps_over_a_cache_of_codes_compute_what_the_definition_says() {
             CacheCodes::Int8 => 8.0,
             CacheCodes::Fp8 => 16.0,
         };
+        let inputs = |step: i128| {
+            let of = |value: &dyn Fn(i128) -> i128| -> Vec<i128> {
+                (0..caches.sequences as i128).map(value).collect()
+            };
+            let ids = of(&|s| (step * 37 + 90 * s + 11) % 320);
+            let ids = Tensor::from_ints(DType::I32, [caches.sequences, 1], &ids);
+            let places = of(&|s| step + 5 * s);
+            let places = match caches.sequences {
+                1 => Tensor::scalar(DType::I64, places[0] as f64),
+                all => Tensor::from_ints(DType::I64, [all], &places),
+            };
+            [ids, places].into_iter().chain(table.cloned()).collect()
+        };
         for mode in [Mode::Compile, Mode::Graph] {
-            let mut session =
-                backend.compile(&graph, mode, &Tuning::default()).unwrap().session().unwrap();
-            let mut state = State::initial(&graph, &backend).unwrap();
-            let mut states = States::new();
-            let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
-            for step in 0..12 {
-                let of = caches.sequences as i128;
-                let ids: Vec<i128> = (0..of).map(|s| (step * 37 + 90 * s + 11) % 320).collect();
-                let ids = Tensor::from_ints(DType::I32, [caches.sequences, 1], &ids);
-                let places: Vec<i128> = (0..of).map(|s| step + 5 * s).collect();
-                let places = match caches.sequences {
-                    1 => Tensor::scalar(DType::I64, places[0] as f64),
-                    all => Tensor::from_ints(DType::I64, [all], &places),
-                };
-                let given: Vec<&Tensor> = [&ids, &places].into_iter().chain(table).collect();
-                let inputs: Vec<_> = given.iter().map(|t| backend.upload(t).unwrap()).collect();
-                session.run(state.with(&inputs, &mut outputs)).unwrap().wait().unwrap();
-                let arrays: Vec<Array> = given.into_iter().map(Array::from).collect();
-                let expected = eval(&graph, &arrays, &mut states).remove(0);
-                let found = backend.download(&outputs[0]).unwrap().to_f64();
-                let error = distance(&found, expected.floats());
-                assert!(error < bound * 2f64.powi(-8), "{caches:?} {mode:?} {step}: {error:e}");
-            }
+            let bound = bound * 2f64.powi(-8);
+            steps_agree(&backend, (&graph, mode), &inputs, (bound, &format!("{caches:?}")));
         }
     }
 }

@@ -150,3 +150,21 @@ impl<'a> TextStream<'a> {
         rest
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Characters of one to four bytes, over many windows of neighbours.
+    #[test]
+    fn a_long_text_streams_as_it_is_decoded_whole() {
+        let text = "a naïve 語, 𝄞; ".repeat(40);
+        let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+        let (prompt, rest) = ids.split_at(30 * "a naïve 語, 𝄞; ".len());
+        let mut stream = TextStream::after(&Tokenizer::BYTES, prompt);
+        let mut streamed: String = rest.iter().map(|&id| stream.push(id)).collect();
+        assert!(stream.ids.len() <= 2 * NEIGHBOURS + 4, "{}", stream.ids.len());
+        streamed += &stream.finish();
+        assert_eq!(streamed, text[prompt.len()..]);
+    }
+}

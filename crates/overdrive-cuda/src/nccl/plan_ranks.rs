@@ -164,11 +164,6 @@ const HELD: f64 = 1.25;
 /// Whether work of this device runs between the start of a collective and its end. The plan is the
 /// same on all ranks, and so is the answer.
 fn is_hidden(steps: &[Step], at: usize) -> bool {
-    let start = &steps[at];
-    let is_end = |step: &&Step| {
-        matches!(step.kind, StepKind::CollectiveDone { .. })
-            && (&step.reads, &step.writes) == (&start.reads, &start.writes)
-    };
     let is_work = |step: &Step| {
         use StepKind::{CollectiveDone, CollectiveStart, CopyDone, CopyStart};
         let waits = matches!(
@@ -177,7 +172,7 @@ fn is_hidden(steps: &[Step], at: usize) -> bool {
         );
         !waits
     };
-    steps[at + 1..].iter().take_while(|step| !is_end(step)).any(is_work)
+    steps[at + 1..].iter().take_while(|step| !steps[at].starts(step)).any(is_work)
 }
 
 /// The way of the collective that step `at` starts; `None` where there is nothing to choose.

@@ -1,10 +1,13 @@
 //! A small Llama that decodes, in a format.
 #![allow(dead_code, clippy::unwrap_used)] // Each test binary uses its part; a test may unwrap.
 
-use overdrive_ir::{DType, Graph, Init, TensorType};
+use overdrive_cuda::CudaBackend;
+use overdrive_ir::eval::{States, eval};
+use overdrive_ir::{Array, Backend, DType, Graph, Init, Mode, State, Tensor, TensorType, Tuning};
 use overdrive_models::llama::{Llama, Norms, QkNorm};
-use overdrive_models::{Activation, Bias, Caches, Rotary, Span};
+use overdrive_models::{Activation, Bias, Caches, Pages, Rotary, Span};
 use overdrive_passes::{Recipe, precision, store};
+use std::num::NonZeroUsize;
 
 /// Room in the caches: more than a block of attention takes at once.
 pub(crate) const CAPACITY: usize = 320;
@@ -63,6 +66,39 @@ fn with_values(graph: Graph, low: DType) -> Graph {
         1 => Init::Constant(1.25),
         _ => Init::ZEROS,
     })
+}
+
+/// Pages of 16 for so many sequences, and the table of each, in no order.
+pub(crate) fn shuffled_pages(sequences: usize) -> (Pages, Tensor) {
+    let size = NonZeroUsize::new(16).unwrap();
+    let pages = Pages { size, count: sequences * CAPACITY.div_ceil(size.get()) };
+    // 7 shares no factor with their number, 60 of three sequences.
+    let table: Vec<i128> = (0..pages.count as i128).map(|i| 1 + 7 * i % 60).collect();
+    (pages, Tensor::from_ints(DType::I32, [sequences, pages.of(CAPACITY)], &table))
+}
+
+/// Twelve steps of a decoder, each on what those before it left in the caches: their logits are
+/// within `bound` of the definition's. `inputs` are those of a step.
+pub(crate) fn steps_agree(
+    backend: &CudaBackend,
+    (graph, mode): (&Graph, Mode),
+    inputs: &dyn Fn(i128) -> Vec<Tensor>,
+    (bound, told): (f64, &str),
+) {
+    let mut session = backend.compile(graph, mode, &Tuning::default()).unwrap().session().unwrap();
+    let mut state = State::initial(graph, backend).unwrap();
+    let mut states = States::new();
+    let mut outputs = vec![backend.output(graph.ty(graph.outputs()[0].value)).unwrap()];
+    for step in 0..12 {
+        let given = inputs(step);
+        let buffers: Vec<_> = given.iter().map(|t| backend.upload(t).unwrap()).collect();
+        session.run(state.with(&buffers, &mut outputs)).unwrap().wait().unwrap();
+        let arrays: Vec<Array> = given.iter().map(Array::from).collect();
+        let expected = eval(graph, &arrays, &mut states).remove(0);
+        let found = backend.download(&outputs[0]).unwrap().to_f64();
+        let error = distance(&found, expected.floats());
+        assert!(error < bound, "{told} {mode:?} {step}: {error:e}");
+    }
 }
 
 /// `|a - b| / |b|`.

@@ -54,6 +54,18 @@ impl Step {
         }
     }
 
+    /// Whether it is the start of a copy or a collective that the other ends.
+    pub fn starts(&self, end: &Step) -> bool {
+        let is_kind = match (&self.kind, &end.kind) {
+            (StepKind::CopyStart, StepKind::CopyDone) => true,
+            (StepKind::CollectiveStart { prim }, StepKind::CollectiveDone { channel }) => {
+                prim.channel().is_some_and(|own| own.id == *channel)
+            }
+            _ => false,
+        };
+        is_kind && (&self.reads, &self.writes) == (&end.reads, &end.writes)
+    }
+
     /// Whether one of two steps writes a slot that is, by `same`, one that the other touches.
     pub fn meets(&self, other: &Step, same: impl Fn(&SlotId, &SlotId) -> bool) -> bool {
         let touches = |writer: &[SlotId], other: &[SlotId]| {

@@ -239,8 +239,5 @@ pub(super) fn end_late(plan: &mut Plan, behind: &[SlotId], most: usize) {
 
 /// Whether a collective that starts with one step ends with the other.
 pub(super) fn is_end(start: &Step, end: &Step) -> bool {
-    let StepKind::CollectiveStart { prim } = &start.kind else { return false };
-    let StepKind::CollectiveDone { channel } = end.kind else { return false };
-    prim.channel().is_some_and(|own| own.id == channel)
-        && (&start.reads, &start.writes) == (&end.reads, &end.writes)
+    is_collective(start) && start.starts(end)
 }

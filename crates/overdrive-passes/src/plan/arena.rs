@@ -7,7 +7,7 @@
 //! partial order of streams and events, which is settled first. Invariant: buffers in use at once
 //! never share bytes, except a value that is updated in place.
 
-use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotPlace, Space, Step, StepKind};
+use overdrive_ir::plan::{LiveRange, PartialOrder, Plan, SlotPlace, Space, StepKind};
 
 /// Orders the streams by events, and gives every arena and persistent slot its offset, and the plan
 /// its sizes. It runs again where a back end has made one step of several: all that the step
@@ -122,7 +122,7 @@ fn order_streams(plan: &mut Plan) {
             continue;
         }
         if matches!(plan.steps[at].kind, StepKind::CopyDone | StepKind::CollectiveDone { .. }) {
-            let start = plan.steps[..at].iter().rev().find(|step| starts(step, &plan.steps[at]));
+            let start = plan.steps[..at].iter().rev().find(|step| step.starts(&plan.steps[at]));
             let start = start.expect("what ends has started");
             // Work on the main stream has ended by then.
             let awaited = start.records.filter(|_| start.stream != 0);
@@ -130,16 +130,4 @@ fn order_streams(plan: &mut Plan) {
         }
         work = Some(at);
     }
-}
-
-/// Whether a step is the start of what another ends.
-fn starts(step: &Step, end: &Step) -> bool {
-    let is_kind = match (&step.kind, &end.kind) {
-        (StepKind::CopyStart, StepKind::CopyDone) => true,
-        (StepKind::CollectiveStart { prim }, StepKind::CollectiveDone { channel }) => {
-            prim.channel().is_some_and(|own| own.id == *channel)
-        }
-        _ => false,
-    };
-    is_kind && step.reads == end.reads && step.writes == end.writes
 }

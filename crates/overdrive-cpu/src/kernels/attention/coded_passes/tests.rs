@@ -14,6 +14,16 @@ fn given() -> (Vec<u8>, Vec<f32>) {
     (codes, (0..KEYS).map(|i| 0.01 + 0.002 * i as f32).collect())
 }
 
+fn rows_of(codes: &[u8], scales: &[f32]) -> CodedRows {
+    CodedRows {
+        codes: codes.as_ptr(),
+        row: CHANNELS,
+        channels: CHANNELS,
+        scales: scales.as_ptr(),
+        scale_row: 1,
+    }
+}
+
 /// All passes of a query over two blocks on every instruction set, against the definition in
 /// f64.
 #[test]
@@ -39,13 +49,7 @@ fn every_instruction_set_computes_what_the_definition_says() {
         let largest = largest.fold(0.0, f64::max) * f64::from(scales[KEYS - 1]);
         for level in Level::supported() {
             let passes = CodedPasses::at_level(dtype, level).unwrap();
-            let rows = CodedRows {
-                codes: codes.as_ptr(),
-                row: CHANNELS,
-                channels: CHANNELS,
-                scales: scales.as_ptr(),
-                scale_row: 1,
-            };
+            let rows = rows_of(&codes, &scales);
             let (mut weighing, mut sums) = (Weighing::new(1.0), vec![0.0; CHANNELS]);
             for block in [0..20, 20..KEYS] {
                 let mut scores = vec![0.0; block.len()];
@@ -71,13 +75,7 @@ fn every_instruction_set_computes_what_the_definition_says() {
 #[test]
 fn hidden_blocks_change_nothing() {
     let (codes, scales) = given();
-    let rows = CodedRows {
-        codes: codes.as_ptr(),
-        row: CHANNELS,
-        channels: CHANNELS,
-        scales: scales.as_ptr(),
-        scale_row: 1,
-    };
+    let rows = rows_of(&codes, &scales);
     let passes = CodedPasses::of(DType::I8).unwrap();
     let (mut weighing, hidden) = (Weighing::new(1.0), [0; 3]);
     let mut weigh = |scores: &mut [f32; 3], visible: &[u8]| {
