@@ -19,17 +19,14 @@ fn every_expansion_agrees_with_eval() {
     for op in OPS {
         let samples = (op.samples)();
         assert!(!samples.is_empty(), "`{}` has no sample", op.name);
-        for sample in samples {
-            let cases = Case::all(&sample).unwrap_or_else(|e| panic!("{e}"));
-            for dtype in [DType::F32, DType::F64] {
-                assert!(
-                    cases.iter().any(|case| case.dtype == dtype),
-                    "`{}` takes no {dtype}",
-                    op.name
-                );
-            }
-            failures.extend(cases.iter().filter_map(|case| check_expansion(case, 7).err()));
+        let cases: Vec<Case> =
+            samples.iter().flat_map(|s| Case::all(s).unwrap_or_else(|e| panic!("{e}"))).collect();
+        // A sample may hold one operand in 16 bits beside others in f32: not each takes f64.
+        for dtype in [DType::F32, DType::F64] {
+            let takes = cases.iter().any(|case| case.dtype == dtype);
+            assert!(takes, "`{}` takes no {dtype}", op.name);
         }
+        failures.extend(cases.iter().filter_map(|case| check_expansion(case, 7).err()));
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
@@ -83,8 +80,7 @@ fn the_derivative_of_a_gradient_is_checked_like_any_other() {
         for sample in (op.samples)() {
             let cases = Case::all(&sample).unwrap_or_else(|e| panic!("{e}"));
             // The first binding: small distinct sizes.
-            let case =
-                cases.iter().find(|case| case.dtype == DType::F64).expect("every op takes f64");
+            let Some(case) = cases.iter().find(|case| case.dtype == DType::F64) else { continue };
             let second = derivative(&case.graph(), &case.inputs(3), 11)
                 .and_then(|(graph, point)| Gradients::at(&graph, &point, 31)?.check(47));
             failures.extend(second.err().map(|e| format!("{}: {e}", case.describe())));
