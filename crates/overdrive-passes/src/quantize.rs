@@ -8,7 +8,8 @@
 //!
 //! It gives a graph whose states begin as codes and scales. Linear layers become `quantized_linear`
 //! with the bias outside. A convolution is computed on the values that its codes stand for. A
-//! scheme of 16 bits has no codes: `halve` gives its layers to `store` and `precision`.
+//! scheme of 16 bits has no codes: its layers go to `store` and `precision`. Tables of embeddings
+//! have codes too, by row, in the format that the quantization has for them.
 //!
 //! SmoothQuant, AWQ and cross-layer equalization are passes of their own, before this one. They
 //! move factors between activations and weights, or between layers, and round nothing. AWQ also
@@ -43,6 +44,7 @@ mod rewrite;
 mod scheme;
 mod smooth;
 mod streams;
+mod tables;
 
 pub use auto_round::{AutoRound, auto_round};
 pub use awq::{awq, awq_folded};
@@ -51,7 +53,6 @@ pub use correct::correct_biases;
 pub use declare::declare;
 pub use equalize::equalize;
 pub use estimate_losses::{EstimatedPart, LayerGroup, LossEstimates, OutputLoss, estimate_losses};
-pub use halves::halve;
 pub use held::{Held, KAxis, LayerKind};
 pub(crate) use layers::block;
 pub use layers::{Layer, LayerPart, Skipped, layers};
@@ -61,6 +62,6 @@ pub use modes::{MODES, Preparation, QuantizationMode};
 pub use output_errors::{MeanErrors, OutputErrors};
 pub use quantized::{Quantized, QuantizedLayer};
 pub use rescale::rescale;
-pub use rewrite::quantize;
+pub use rewrite::{complete, quantize};
 pub use scheme::{Additions, Biases, Quantization, Rounding, Scheme};
 pub use smooth::{smooth, smooth_folded};

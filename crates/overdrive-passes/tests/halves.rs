@@ -182,7 +182,7 @@ fn a_mix_gives_each_layer_its_own() {
     // If one layer alone is asked for, a weight of no layer stays too.
     let alone = of_mode("bf16").only(&["a"], &["a", "b", "c"]);
     assert_eq!(products(&made(&graph, &alone).graph), [BF16, F32, F32, BF16]);
-    assert_eq!(products(&made(&graph, &of_mode("bf16").codes_alone()).graph), [F32; 4]);
+    assert_eq!(products(&made(&graph, &of_mode("bf16").codes_of_layers()).graph), [F32; 4]);
 }
 
 /// Norms ask for sizes where they are expanded, and a model is quantized before it has them.

@@ -3,9 +3,9 @@
 use super::held::LayerKind;
 use super::layers::Layer;
 use super::scheme::Scheme;
-use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::{Activations, QuantizedLinear, WeightScales};
+use overdrive_ir::ops::{Conv2d, Embedding};
 use overdrive_ir::{Builder, DType, Expr, Init, Mismatch, Node, TensorType};
 use std::ops::Range;
 
@@ -15,6 +15,7 @@ pub(super) struct LayerProduct<'b, 'n> {
     pub(super) node: &'n Node,
     /// The rows of the weight that it multiplies by.
     pub(super) rows: &'n Range<usize>,
+    /// What the weight is multiplied by; the indices of an embedding.
     pub(super) x: Expr<'b>,
     pub(super) bias: Option<Expr<'b>>,
 }
@@ -81,6 +82,9 @@ impl<'a> Coded<'a> {
         let weight = &self.layer.weight;
         let codes = rows_of(state(weight.clone(), &self.codes), rows);
         let scale = rows_of(state(format!("{weight}_scale"), &self.scale), rows);
+        if node.op.composite::<Embedding>().is_some() {
+            return picked(codes, x).dequantize(picked(scale, x), None);
+        }
         let zero = self.zero.as_ref();
         let zero = zero.map(|zero| rows_of(state(format!("{weight}_zero_point"), zero), rows));
         let tensor_scale = self.tensor_scale.as_ref();
@@ -112,6 +116,13 @@ impl<'a> Coded<'a> {
             }
         }
     }
+}
+
+/// Rows of a matrix at these indices.
+fn picked<'b>(matrix: Expr<'b>, indices: Expr<'b>) -> Expr<'b> {
+    let mut shape = indices.shape();
+    shape.0.push(1.into());
+    matrix.gather(indices.reshape(shape), &[0])
 }
 
 /// x as its codes stand for it: a scale for each row of a product, for each sample of a

@@ -8,12 +8,14 @@
 use super::Scheme;
 use super::coded::Coded;
 use super::halves::Halved;
-use super::layers::layers;
+use super::layers::{Layer, layers};
 use super::rewrite::rebuild;
+use super::tables::tables;
 use overdrive_ir::{Graph, GraphError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The graph in which the layers of these names have codes, and weights of these names 16 bits.
+/// The graph in which layers and tables of these names have codes, and weights of these names 16
+/// bits.
 /// Their states begin as zeros.
 ///
 /// # Errors
@@ -21,6 +23,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Graph, GraphError> {
     let half = |name: &str| schemes.get(name).and_then(Scheme::half);
     let (found, skipped) = layers(graph)?;
+    let tables_of = |graph: &Graph| -> Vec<Layer> {
+        let tables = tables(graph).into_iter().map(|table| table.layer);
+        tables.filter(|table| schemes.contains_key(&table.name)).collect()
+    };
     let error = |name: &str, expected: String, found: String| GraphError {
         op: "quantize".into(),
         scope: name.to_owned(),
@@ -28,7 +34,9 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         found,
         remedy: "the file is of another model, or damaged: quantize the model again".into(),
     };
-    let named: BTreeSet<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+    let of_tables = tables_of(graph);
+    let named: BTreeSet<&str> =
+        found.iter().chain(&of_tables).map(|layer| layer.name.as_str()).collect();
     let is_coded = |name: &&String| half(name).is_none();
     if let Some(name) = schemes.keys().filter(is_coded).find(|name| !named.contains(name.as_str()))
     {
@@ -36,16 +44,22 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
         return Err(error(name, "a layer whose weight can be quantized".into(), found));
     }
-    let mut coded = Vec::new();
-    for layer in &found {
-        let Some(scheme) = schemes.get(&layer.name).filter(|scheme| scheme.half().is_none()) else {
-            continue;
-        };
-        let of_layer = Coded::unloaded(layer, scheme);
-        coded.push(of_layer.map_err(|m| error(&layer.name, m.expected, m.found))?);
+    let mut coded = graph.clone();
+    // In the order of the pass: tables come after layers.
+    for of_tables in [false, true] {
+        let found = if of_tables { tables_of(&coded) } else { found.clone() };
+        let mut unloaded = Vec::new();
+        for layer in &found {
+            let scheme = schemes.get(&layer.name).filter(|scheme| scheme.half().is_none());
+            let Some(scheme) = scheme else { continue };
+            let of_layer = Coded::unloaded(layer, scheme);
+            unloaded.push(of_layer.map_err(|m| error(&layer.name, m.expected, m.found))?);
+        }
+        if !unloaded.is_empty() {
+            let placed: Vec<_> = unloaded.iter().map(|coded| (coded.layer, coded)).collect();
+            coded = rebuild(&coded, &placed, &|coded, product| coded.build(product))?;
+        }
     }
-    let placed: Vec<_> = coded.iter().map(|coded| (coded.layer, coded)).collect();
-    let coded = rebuild(graph, &placed, &|coded, product| coded.build(product))?;
     if schemes.values().all(|scheme| scheme.half().is_none()) {
         return Ok(coded);
     }

@@ -85,7 +85,7 @@ impl Halved {
 ///
 /// # Errors
 /// When a rounded weight is not finite: f16 ends at 65504.
-pub fn halve(
+pub(super) fn halve(
     float: &Graph,
     mut made: Quantized,
     quantization: &Quantization,

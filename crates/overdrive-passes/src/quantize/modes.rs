@@ -81,7 +81,10 @@ impl QuantizationMode {
     /// The quantization of each layer.
     pub fn quantization(&self) -> Quantization {
         let quantization = Quantization::new(self.weights, self.activations).rounded(self.rounding);
-        Quantization { range: self.range, biases: self.biases, ..quantization }
+        // Four bits by row would lose more than all layers do. Training has judged tables in float.
+        let has_codes = self.weights.element.bits() <= 8 && !self.is_trained();
+        let tables = has_codes.then_some(INT8);
+        Quantization { range: self.range, biases: self.biases, tables, ..quantization }
     }
 
     /// Whether its codes are learnt in training, for which it needs data.

@@ -8,8 +8,10 @@ use super::layers::{Layer, Skipped, layers, relative_error};
 use super::least_error::least_error;
 use super::on_cores::on_cores;
 use super::quantized::{Quantized, QuantizedLayer};
+use super::tables::code_tables;
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
 use crate::{Evidence, Statistic};
+use overdrive_ir::ops::Embedding;
 use overdrive_ir::ops::block_scale::ScaleFormat;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{
@@ -53,7 +55,20 @@ pub fn quantize(
         });
     }
     let (layers, remarks) = prepare(graph, quantization, evidence)?;
-    halve(graph, conclude(graph, layers, remarks)?, quantization)
+    complete(graph, conclude(graph, layers, remarks)?, quantization)
+}
+
+/// `made` of `float`, with every weight to which no sample matters: tables in codes, and weights in
+/// 16 bits.
+///
+/// # Errors
+/// When a rounded weight is not finite.
+pub fn complete(
+    float: &Graph,
+    made: Quantized,
+    quantization: &Quantization,
+) -> Result<Quantized, GraphError> {
+    halve(float, code_tables(made, quantization)?, quantization)
 }
 
 /// Rounds the weights of every layer that gets a scheme, and finds the range of its activations.
@@ -129,7 +144,7 @@ pub(super) fn conclude(
     Ok(Quantized { graph: quantized, layers: reports, skipped, simplified })
 }
 
-fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
+pub(super) fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
     let Mismatch { expected, found, remedy } = mismatch;
     GraphError { op: "quantize".into(), scope: layer.weight.clone(), expected, found, remedy }
 }
@@ -307,8 +322,10 @@ pub(super) fn rebuild<T>(
         let results = match products.get(&(index as u32)) {
             Some((known_of, rows)) => {
                 let bias = (node.operands.len() == 3).then(|| known(2));
+                // An embedding has its table first.
+                let x = known(usize::from(node.op.composite::<Embedding>().is_some()));
                 let _scope = b.scope_path(&node.scope);
-                vec![build(known_of, LayerProduct { node, rows, x: known(0), bias })]
+                vec![build(known_of, LayerProduct { node, rows, x, bias })]
             }
             // A view of a weight that is gone, which nothing but its layer reads.
             None if (0..node.operands.len()).any(|operand| get(operand).is_none()) => continue,

@@ -126,6 +126,9 @@ pub struct Quantization {
     /// Whether biases change.
     #[serde(default)]
     pub biases: Biases,
+    /// Format of tables of embeddings, by row; `None` leaves them as they are.
+    #[serde(default)]
+    pub tables: Option<BlockFormat>,
 }
 
 impl Quantization {
@@ -138,6 +141,7 @@ impl Quantization {
             layers: BTreeMap::new(),
             additions: Additions::Free,
             biases: Biases::Kept,
+            tables: None,
         }
     }
 
@@ -155,16 +159,17 @@ impl Quantization {
             ((*name).to_owned(), scheme)
         };
         let scheme = self.scheme.without_halves();
-        Self { scheme, layers: all.iter().map(of).collect(), ..self.clone() }
+        Self { scheme, layers: all.iter().map(of).collect(), tables: None, ..self.clone() }
     }
 
-    /// The same for codes alone: weights that are to have 16 bits stay as they are.
-    pub fn codes_alone(&self) -> Self {
+    /// The same for codes of layers: tables, and weights that are to have 16 bits, stay as they are.
+    pub fn codes_of_layers(&self) -> Self {
         let of = |(name, scheme): (&String, &Option<Scheme>)| {
             (name.clone(), scheme.map(Scheme::without_halves))
         };
         let scheme = self.scheme.without_halves();
-        Self { scheme, layers: self.layers.iter().map(of).collect(), ..self.clone() }
+        let layers = self.layers.iter().map(of).collect();
+        Self { scheme, layers, tables: None, ..self.clone() }
     }
 
     /// Whether a weight is to have 16 bits.

@@ -14,7 +14,7 @@ use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
     Additions, Biases, Layer, LayerKind, OutputErrors, Preparation, Quantization, Quantized,
-    QuantizedLayer, Skipped, awq, awq_folded, compress, correct_biases, equalize, halve, layers,
+    QuantizedLayer, Skipped, awq, awq_folded, complete, compress, correct_biases, equalize, layers,
     quantize, smooth, smooth_folded, sparsify,
 };
 
@@ -44,10 +44,11 @@ pub fn apply_while(
     batches: &[Vec<Tensor>],
     going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
-    // Weights of 16 bits look at no sample: they come last, and codes are found beside float ones.
-    let codes = quantization.codes_alone();
+    // Tables and weights of 16 bits look at no sample: they come last, and the codes of layers are
+    // found beside float ones.
+    let codes = quantization.codes_of_layers();
     let made = coded(backend, template, (preparation, &codes), batches, going)?;
-    halve(&template.graph, made, quantization).map_err(failed)
+    complete(&template.graph, made, quantization).map_err(failed)
 }
 
 /// The same for codes alone.

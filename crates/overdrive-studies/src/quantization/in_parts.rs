@@ -13,8 +13,8 @@ use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Init, Tensor};
 use overdrive_passes::{
-    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, declare, halve,
-    layers, segments,
+    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, complete,
+    declare, layers, segments,
 };
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ pub fn apply_in_parts(
         Some(init) => init,
         None => own[name].clone(),
     });
-    halve(&template.graph, made, quantization).map_err(failed)
+    complete(&template.graph, made, quantization).map_err(failed)
 }
 
 /// The graph cut behind each block of these layers.

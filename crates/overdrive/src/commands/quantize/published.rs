@@ -76,6 +76,8 @@ pub(super) fn in_float(
 /// The quantization of a published model. The layers in `stays` stay in float. In 16 bits they are
 /// float, and engines expect all weights of a checkpoint in one format.
 pub(super) fn meant(stays: &[String], mut quantization: Quantization) -> Quantization {
+    // Engines have no codes for tables of embeddings.
+    quantization.tables = None;
     if quantization.scheme.half().is_some() {
         return quantization;
     }
