@@ -142,6 +142,77 @@ fn blocks_that_a_mask_function_hides_leave_no_trace() {
     check(&b.finish().unwrap(), &inputs, Tolerance::new(DType::F32, 100, 8.0));
 }
 
+/// A mask that reads a table at a query and a key divided by these, and is the same for a cell.
+fn cells([of_queries, of_keys]: [usize; 2], captures: &[TensorType]) -> Graph {
+    let mask = mask_region(captures, |[_, h, q, k], captures| {
+        let cell = [(q, of_queries), (k, of_keys)].map(|(at, by)| at / at.constant(by as f64));
+        captures[0].at(&[h, cell[0], cell[1]])
+    });
+    mask.unwrap()
+}
+
+/// A third of the cells is visible, none of the first row, and all of the second.
+fn table([queries, keys]: [usize; 2], [of_queries, of_keys]: [usize; 2]) -> Array {
+    let sizes = [2, queries.div_ceil(of_queries), keys.div_ceil(of_keys)];
+    let drawn = random(DType::F64, &sizes, 9);
+    Array::build(DType::Bool, &sizes, |at| match at[1] {
+        0 => 0.0,
+        1 => 1.0,
+        _ => f64::from(u8::from(drawn.at(at) > 0.4)),
+    })
+}
+
+#[test]
+fn a_mask_of_cells_is_that_of_each_of_their_pairs() {
+    let (queries, keys) = (75, 310);
+    // Cells smaller than a panel, larger than a block, of neither's size, and of one row or column.
+    let sizes = [[7, 5], [48, 16], [64, 64], [40, 128], [70, 301], [1, 128], [64, 1], [999, 90]];
+    for (dtype, sizes) in sizes
+        .map(|sizes| (DType::F32, sizes))
+        .into_iter()
+        .chain([(DType::BF16, [64, 64]), (DType::F64, [48, 16])])
+    {
+        for causal in [Attention::FULL, Attention::CAUSAL] {
+            let table = table([queries, keys], sizes);
+            let region = cells(sizes, &[table.ty()]);
+            let b = Builder::new(&format!("{dtype} {sizes:?} {causal:?}"));
+            let shapes = [[1, 2, queries, 4], [1, 1, keys, 4], [1, 1, keys, 3]];
+            let mut inputs: Vec<Array> =
+                (1..).zip(&shapes).map(|(i, s)| random(dtype, s, i)).collect();
+            inputs.push(table);
+            let x: Vec<_> =
+                inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
+            let [out, lse] = x[0].attention_with([x[1], x[2]], causal, vec![region], &x[3..]);
+            b.output("out", out);
+            b.output("lse", lse);
+            let graph = b.finish().unwrap();
+            check(&graph, &inputs, Tolerance::new(dtype, keys, 8.0));
+            runs_as(&graph, &inputs, "attention");
+        }
+    }
+}
+
+/// Padding: which keys are there depends on the sequence and the key alone.
+#[test]
+fn a_mask_of_keys_alone_is_that_of_each_query() {
+    let lengths = Array::from_f64(DType::I32, &[3], vec![300.0, 0.0, 17.0]);
+    let mask = mask_region(&[lengths.ty()], |[b, _, _, k], captures| {
+        k.compare(Compare::Lt, captures[0].at(&[b]))
+    });
+    let b = Builder::new("lengths");
+    let shapes = [[3, 2, 45, 4], [3, 2, 300, 4], [3, 2, 300, 3]];
+    let mut inputs: Vec<Array> =
+        (1..).zip(&shapes).map(|(i, s)| random(DType::F32, s, i)).collect();
+    inputs.push(lengths);
+    let x: Vec<_> =
+        inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
+    let regions = vec![mask.unwrap()];
+    let [out, lse] = x[0].attention_with([x[1], x[2]], Attention::FULL, regions, &x[3..]);
+    b.output("out", out);
+    b.output("lse", lse);
+    check(&b.finish().unwrap(), &inputs, Tolerance::new(DType::F32, 300, 8.0));
+}
+
 #[test]
 fn the_largest_negative_number_is_a_score_and_hides_nothing() {
     let lowest = f64::from(f32::MIN);
@@ -162,7 +233,17 @@ fn the_largest_negative_number_is_a_score_and_hides_nothing() {
 }
 
 /// The gradients of two query heads that share a key head.
-fn gradients(dtype: DType, [queries, keys]: [usize; 2], attention: Attention, regions: &[Graph]) {
+fn gradients(dtype: DType, sizes: [usize; 2], attention: Attention, regions: &[Graph]) {
+    gradients_with((dtype, sizes), attention, regions, &[]);
+}
+
+/// The same with functions that read captures.
+fn gradients_with(
+    (dtype, [queries, keys]): (DType, [usize; 2]),
+    attention: Attention,
+    regions: &[Graph],
+    captures: &[Array],
+) {
     let b = Builder::new(&format!("{dtype} {queries}x{keys} {attention:?} {}", regions.len()));
     let (rows, shared) = ([1, 2, queries, 4], [1, 1, keys, 4]);
     let wide = dtype.accumulation();
@@ -179,6 +260,7 @@ fn gradients(dtype: DType, [queries, keys]: [usize; 2], attention: Attention, re
         random(wide, &[1, 2, queries], 6),
     ];
     inputs.extend(seed_of(attention));
+    inputs.extend_from_slice(captures);
     let x: Vec<_> =
         inputs.iter().enumerate().map(|(i, x)| b.input(&format!("x{i}"), x.ty())).collect();
     let results = b.node(AttentionGrad { attention }, &x, regions.to_vec());
@@ -226,6 +308,18 @@ fn gradients_through_mask_functions() {
     for attention in [Attention::FULL, Attention::CAUSAL] {
         gradients(DType::F32, [330, 290], attention, &[documents()]);
         gradients(DType::BF16, [40, 150], attention, &[documents()]);
+    }
+}
+
+#[test]
+fn gradients_through_masks_of_cells() {
+    for sizes in [[7, 5], [64, 64], [1, 128], [999, 90]] {
+        let (queries, keys) = (75, 310);
+        let table = table([queries, keys], sizes);
+        let region = [cells(sizes, &[table.ty()])];
+        let of = (DType::F32, [queries, keys]);
+        gradients_with(of, Attention::FULL, &region, std::slice::from_ref(&table));
+        gradients_with(of, Attention::CAUSAL, &region, &[table]);
     }
 }
 

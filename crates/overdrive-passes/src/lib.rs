@@ -76,7 +76,7 @@ pub use quantize::{
     equalize, estimate_losses, layers, learn, quantize, rescale, smooth, smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
-pub use region::{At, CaptureRead, Region};
+pub use region::{At, CaptureRead, Region, greatest_common_divisor};
 pub use rematerialize::{Rematerialize, rematerialize};
 pub use segments::{ModelBlock, block_ends, blocks, narrowest, segments};
 pub use separate::{Piece, separate};

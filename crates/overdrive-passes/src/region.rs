@@ -5,6 +5,10 @@
 //! vector, say) are so many registers. A read is an `Instr::Load` whose element is kept beside the
 //! program, because it is not affine.
 
+mod grain;
+
+pub use grain::greatest_common_divisor;
+
 use std::collections::HashMap;
 
 use overdrive_ir::eval::{eval_region, for_each_index};

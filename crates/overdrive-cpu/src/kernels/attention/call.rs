@@ -15,6 +15,7 @@ use super::function::{Functions, ScoreBlockShape};
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::{AttentionShape, HeadRows};
+use super::visible::mask_cell;
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, MicroKernel, Narrow};
 use crate::kernels::named::{Compile, NamedKernel};
@@ -74,12 +75,12 @@ where
         let tasks = q.sizes[..3].iter().product::<usize>() / TILE;
         let tile = if tasks < TASKS { TILE / 2 } else { TILE };
         let scale = attention.factor(q.sizes[3]);
-        let block = block_of(k.sizes[2], BLOCK, rows);
         let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention is a composite")
         };
         let (seed, captures) = attention.seed_and_captures(&call.operands[3..]);
+        let block = block_of(k.sizes[2], BLOCK, (rows, mask_cell(regions, captures)?[1]));
         let functions = Functions::new(
             plan,
             (regions, captures),

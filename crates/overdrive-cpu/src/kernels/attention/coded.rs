@@ -18,8 +18,9 @@ use overdrive_ir::{DType, Decline, OpRef, Operation, Plan, TensorType};
 
 use super::call::{element, store};
 use super::coded_passes::{CodedPasses, CodedRows, Weighing};
-use super::function::{Functions, ScoreBlockShape, Visible};
+use super::function::{Functions, ScoreBlockShape};
 use super::reach::Reach;
+use super::visible::Visible;
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Element, Narrow, Widen};
 use crate::kernels::named::{Compile, NamedKernel};

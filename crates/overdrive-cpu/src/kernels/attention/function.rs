@@ -2,11 +2,14 @@
 //! whatever the shape of the block.
 #![allow(unsafe_code)] // Runs programs over the addresses of slots and scratch.
 
+use std::ops::Range;
+
 use overdrive_ir::ops::attention::{find_mask, find_score};
 use overdrive_ir::plan::{Access, Instr, Program, Register, Store, View};
 use overdrive_ir::{Binary, DType, Graph, Overflow, Plan, SlotId};
 use overdrive_passes::{At, Region};
 
+use super::visible::{CELL_LANES, Spans, Visible, mask_cell};
 use crate::exec::Unsupported;
 use crate::loops::{CompiledTile, Reads};
 use crate::slots::SlotTable;
@@ -31,20 +34,16 @@ pub(super) struct ScoreBlockShape {
     pub(super) extents: [usize; 4],
 }
 
-/// The visible keys of a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Visible {
-    All,
-    Some,
-    None,
-}
-
 /// The functions of a call.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     score: Option<CompiledTile>,
     mask: Option<CompiledTile>,
+    /// Queries and keys of a cell, for whose pairs the mask is the same; 0: all of them.
+    cell: [usize; 2],
     first: u32,
+    /// Lanes from a key to the next.
+    stride: usize,
     /// Key and query of each lane of a block, from its first.
     lanes: [Vec<i32>; 2],
 }
@@ -70,7 +69,9 @@ impl Functions {
         Ok(Self {
             score: score.map(compile).transpose()?,
             mask: mask.map(compile).transpose()?,
+            cell: mask_cell(regions, captures)?,
             first: plan.slots.len() as u32,
+            stride: block.stride,
             lanes: [lane(|lane, stride| lane / stride), lane(|lane, stride| lane % stride)],
         })
     }
@@ -83,14 +84,16 @@ impl Functions {
         self.mask.is_some()
     }
 
-    /// Bytes of scratch that the functions need.
+    /// Bytes of scratch that the functions need: that of the programs, then cells.
     pub(super) fn scratch_bytes(&self) -> usize {
-        [&self.score, &self.mask]
-            .into_iter()
-            .flatten()
-            .map(CompiledTile::scratch_bytes)
-            .max()
-            .unwrap_or(0)
+        let cells = if self.has_mask() { self.lanes[0].len() / CELL_LANES } else { 0 };
+        self.program_bytes() + cells * (2 * size_of::<i32>() + 1)
+    }
+
+    fn program_bytes(&self) -> usize {
+        let programs = [&self.score, &self.mask].into_iter().flatten();
+        let bytes = programs.map(CompiledTile::scratch_bytes).max().unwrap_or(0);
+        bytes.next_multiple_of(align_of::<i32>())
     }
 
     /// Makes products scores, where there is a score function, and writes its slopes, where it
@@ -108,9 +111,10 @@ impl Functions {
     ) {
         if let Some(program) = &self.score {
             let places = [values.as_mut_ptr().cast(), slopes.cast()];
+            let lanes = [&self.lanes[0][..], &self.lanes[1]].map(|all| &all[..values.len()]);
             // SAFETY: there are as many slopes as values, the scratch is aligned, and the slots
             // hold the captures.
-            unsafe { self.run(program, (places, values.len()), (at, slots), scratch) }
+            unsafe { self.run(program, (places, lanes), (at, slots), scratch) }
         }
     }
 
@@ -126,24 +130,51 @@ impl Functions {
         scratch: *mut u8,
     ) -> Visible {
         let Some(program) = &self.mask else { return Visible::All };
-        // SAFETY: a mask writes its lanes and no slopes; the scratch is aligned, and the slots hold
-        // the captures.
+        let queries = Spans::new(at[2] as usize, self.stride, self.cell[0]);
+        let keys = Spans::new(at[3] as usize, lanes.len() / self.stride, self.cell[1]);
+        let count = queries.clone().count() * keys.clone().count();
+        let null = std::ptr::null_mut();
+        if count * CELL_LANES > lanes.len() {
+            let own = [&self.lanes[0][..], &self.lanes[1]].map(|all| &all[..lanes.len()]);
+            // SAFETY: a mask writes its lanes and no slopes; the scratch is aligned, and the slots
+            // hold the captures.
+            unsafe {
+                let places = [lanes.as_mut_ptr(), null];
+                self.run(program, (places, own), (at, slots), scratch);
+            }
+            return Visible::of(lanes);
+        }
+        // SAFETY: `scratch_bytes` has room for so many cells behind that of the programs.
+        let (of_keys, of_queries, cells) = unsafe {
+            let own = scratch.add(self.program_bytes());
+            let numbers = std::slice::from_raw_parts_mut(own.cast::<i32>(), 2 * count);
+            let (of_keys, of_queries) = numbers.split_at_mut(count);
+            let cells = own.add(2 * count * size_of::<i32>());
+            (of_keys, of_queries, std::slice::from_raw_parts_mut(cells, count))
+        };
+        let along = |k: Range<usize>| queries.clone().map(move |q| (k.clone(), q));
+        let pairs = || keys.clone().flat_map(along);
+        for (i, (key, query)) in pairs().enumerate() {
+            (of_keys[i], of_queries[i]) = (key.start as i32, query.start as i32);
+        }
+        // SAFETY: as above, with a lane for each cell.
         unsafe {
-            let places = [lanes.as_mut_ptr(), std::ptr::null_mut()];
-            self.run(program, (places, lanes.len()), (at, slots), scratch);
+            let places = [cells.as_mut_ptr(), null];
+            self.run(program, (places, [of_keys, of_queries]), (at, slots), scratch);
         }
-        let (any, all) = lanes.iter().fold((0, 1), |(any, all), &lane| (any | lane, all & lane));
-        match (any, all) {
-            (0, _) => Visible::None,
-            (_, 0) => Visible::Some,
-            _ => Visible::All,
+        let visibility = Visible::of(cells);
+        if visibility == Visible::Some {
+            for ((keys, queries), &cell) in pairs().zip(&*cells) {
+                keys.for_each(|key| lanes[key * self.stride..][queries.clone()].fill(cell));
+            }
         }
+        visibility
     }
 
     unsafe fn run(
         &self,
         program: &CompiledTile,
-        ([values, slopes], lanes): ([*mut u8; 2], usize),
+        ([values, slopes], lanes): ([*mut u8; 2], [&[i32]; 2]),
         (at, slots): (Position, &SlotTable),
         scratch: *mut u8,
     ) {
@@ -154,8 +185,8 @@ impl Functions {
             start(&at[1..]),
             start(&at[2..]),
             start(&at[3..]),
-            start(&self.lanes[0]),
-            start(&self.lanes[1]),
+            start(lanes[0]),
+            start(lanes[1]),
             slopes,
         ];
         let address = |slot: SlotId| match slot.0.checked_sub(self.first) {
@@ -166,7 +197,7 @@ impl Functions {
         // the scratch has its bytes.
         unsafe {
             let scratch = std::slice::from_raw_parts_mut(scratch, program.scratch_bytes());
-            program.run(&address, lanes, scratch);
+            program.run(&address, lanes[0].len(), scratch);
         }
     }
 }

@@ -28,6 +28,7 @@ use super::grad_task::{KeyBlock, Wanted};
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
 use super::task::HeadRows;
+use super::visible::mask_cell;
 use super::weigh::{steepen, weigh};
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, MicroKernel, Narrow, OperandLines, transpose};
@@ -113,7 +114,6 @@ where
         let KernelOp::Composite(_, regions) = &call.op else {
             unreachable!("attention_grad is a composite")
         };
-        let block = block_of(k.sizes[2], BLOCK, rows);
         let group = q.sizes[2].clamp(1, PANELS * width).next_multiple_of(width);
         let scale = op.attention.factor(q.sizes[3]);
         let extents = [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]];
@@ -124,6 +124,8 @@ where
         let regions: Result<Vec<Graph>, _> = regions.iter().map(scored).collect();
         let regions = regions.expect("a score function that captures no floats has slopes");
         let (seed, captures) = op.attention.seed_and_captures(&call.operands[6..]);
+        let cell = mask_cell(&regions, captures)?;
+        let block = block_of(k.sizes[2], BLOCK, (rows, cell[1]));
         let functions = Functions::new(
             plan,
             (&regions, captures),

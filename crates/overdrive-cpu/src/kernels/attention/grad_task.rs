@@ -2,11 +2,12 @@
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
 use super::dropout::Kept;
-use super::function::{Position, Visible};
+use super::function::Position;
 use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
 use super::reach::ScoreExtent;
 use super::softmax::Score;
 use super::task::HeadRows;
+use super::visible::Visible;
 use super::weigh::Weighed;
 use crate::gemm::{BlockProduct, Narrow, OperandLines};
 use crate::loops::isa::{Ahead, Operands};

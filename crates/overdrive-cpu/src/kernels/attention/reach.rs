@@ -9,9 +9,19 @@ pub(super) struct Reach {
     pub(super) causal: bool,
 }
 
+/// Fewest keys of a block: of fewer, the online softmax costs as much as the products.
+const FEWEST: usize = 64;
+
 /// Keys of a block, about `most`. A block is whole tiles of the kernel, of `rows` keys each. Blocks
-/// are about equal, since a much shorter one would cost more than its share.
-pub(super) fn block_of(keys: usize, most: usize, rows: usize) -> usize {
+/// are about equal, since a much shorter one would cost more than its share. If a mask function is
+/// the same for `cell` keys, blocks begin where cells do, so that most are hidden or visible as a
+/// whole.
+pub(super) fn block_of(keys: usize, most: usize, (rows, cell): (usize, usize)) -> usize {
+    let parts = cell.div_ceil(most);
+    if cell > 1 && cell < keys && cell % parts == 0 {
+        let part = cell / parts;
+        return part * FEWEST.div_ceil(part);
+    }
     let blocks = keys.div_ceil(most.next_multiple_of(rows)).max(1);
     keys.div_ceil(blocks).max(1).next_multiple_of(rows)
 }

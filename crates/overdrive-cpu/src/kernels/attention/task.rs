@@ -2,9 +2,10 @@
 #![allow(unsafe_code)] // Raw pointers into slots and a worker's scratch.
 
 use super::dropout::{Dropping, Kept};
-use super::function::{Functions, Position, Visible};
+use super::function::{Functions, Position};
 use super::reach::{Reach, ScoreExtent};
 use super::softmax::{Passes, Running, Score};
+use super::visible::Visible;
 use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines, transpose};
 use crate::loops::isa::{Ahead, Operands};
 use crate::slots::SlotTable;
@@ -172,15 +173,32 @@ where
             let end = self.reach.visible(first + queries);
             for key in (0..end).step_by(self.block) {
                 let keys = (end - key).min(self.block);
-                self.kernel.pack_a(k.lines(key, keys, self.depth), buffers.k);
-                self.kernel.pack_a(v.columns(key, keys, self.values), buffers.v);
+                let mut is_packed = false;
                 for panel in (0..queries).step_by(width) {
                     let last = first + (panel + width).min(queries);
-                    let seen = self.reach.visible(last).saturating_sub(key);
+                    let seen = self.reach.visible(last).saturating_sub(key).min(keys);
                     let at = [matrix[0], matrix[1], first + panel, key].map(|i| i as i32);
-                    if seen > 0 {
-                        self.panel((buffers, slots), (at, panel), [keys, seen.min(keys)]);
+                    if seen == 0 {
+                        continue;
                     }
+                    let lanes = if self.functions.has_mask() { seen * width } else { 0 };
+                    let lanes = std::slice::from_raw_parts_mut(buffers.visible, lanes);
+                    let visibility = self.functions.visible(lanes, at, slots, buffers.functions);
+                    if visibility == Visible::None {
+                        if key == 0 {
+                            let out = buffers.out.add(self.values * panel);
+                            let out = std::slice::from_raw_parts_mut(out, self.values * width);
+                            out.fill(T::Acc::ZERO);
+                        }
+                        continue;
+                    }
+                    // Keys that no panel sees are not read.
+                    if !is_packed {
+                        self.kernel.pack_a(k.lines(key, keys, self.depth), buffers.k);
+                        self.kernel.pack_a(v.columns(key, keys, self.values), buffers.v);
+                        is_packed = true;
+                    }
+                    self.panel((buffers, slots), (at, panel), visibility, [keys, seen]);
                 }
             }
             // The first block that a panel sees fills its output; where there is none, nothing did.
@@ -194,11 +212,12 @@ where
     }
 
     /// One panel of queries, which begins at query `panel` of the tile, against `seen` keys of the
-    /// block of `keys` that begins where it is.
+    /// block of `keys` that begins where it is. The mask function shows some or all of them.
     unsafe fn panel(
         &self,
         (buffers, slots): (&AttentionScratch<'_, T::Acc>, &SlotTable),
         (at, panel): (Position, usize),
+        visibility: Visible,
         [keys, seen]: [usize; 2],
     ) {
         let (width, scores) = (self.width(), buffers.scores);
@@ -207,19 +226,7 @@ where
         // SAFETY: the panel and `seen` keys are within the parts of `buffers`, and blocks were
         // packed for this kernel.
         unsafe {
-            let visible = std::slice::from_raw_parts_mut(
-                buffers.visible,
-                if self.functions.has_mask() { seen * width } else { 0 },
-            );
             let functions = buffers.functions;
-            let visibility = self.functions.visible(visible, at, slots, functions);
-            if visibility == Visible::None {
-                if key == 0 {
-                    let out = std::slice::from_raw_parts_mut(out, self.values * width);
-                    out.fill(T::Acc::ZERO);
-                }
-                return;
-            }
             let b = buffers.q.add(self.kernel.b_bytes(panel, self.depth)).cast_const();
             self.kernel.multiply_block(BlockProduct {
                 a: buffers.k.cast_const(),
@@ -234,7 +241,7 @@ where
             let values = std::slice::from_raw_parts_mut(scores, seen * width);
             self.functions.score((values, std::ptr::null_mut()), at, slots, functions);
             if visibility == Visible::Some {
-                let (src, hidden) = (visible.as_ptr(), self.hidden());
+                let (src, hidden) = (buffers.visible.cast_const(), self.hidden());
                 let operands = Operands {
                     dst: scores.cast(),
                     src: [src, std::ptr::from_ref(&hidden).cast(), src],

@@ -16,8 +16,9 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, LaunchConfig};
 use overdrive_ir::Graph;
 use overdrive_ir::plan::{KernelCall, View};
+use overdrive_passes::greatest_common_divisor;
 
-use super::region::{PrintedRegion, greatest_common_divisor};
+use super::region::PrintedRegion;
 use super::shape::AttentionShape;
 use crate::Error;
 use crate::compiler::KernelSource;
@@ -90,7 +91,7 @@ impl BlockMask {
             )));
         }
         let reads_tensors = !printed.region.reads.is_empty();
-        let grain = printed.grain();
+        let grain = printed.region.grain();
         let cell = [0, 1].map(|i| greatest_common_divisor(tile[i], grain[i]));
         Ok(Self { tile, order, cell, by, reads_tensors, tiles, rows, blocks, heads: sizes[1] })
     }
