@@ -19,6 +19,7 @@
 
 mod auto_round;
 mod awq;
+mod beside;
 mod calibration;
 mod coded;
 mod correct;
@@ -46,6 +47,7 @@ mod streams;
 
 pub use auto_round::{AutoRound, auto_round};
 pub use awq::{awq, awq_folded};
+pub use beside::observe_beside;
 pub use calibration::{RangeRule, activation_range};
 pub use correct::correct_biases;
 pub use declare::declare;

@@ -225,6 +225,14 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "int4-gptaq",
+        "int4 weights in groups of 128, rounded by GPTAQ, towards float outputs; activations stay \
+         in float",
+        INT4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptaq),
+    QuantizationMode::new(
         "int4-autoround",
         "int4 weights in groups of 128, rounded by AutoRound from GPTQ on; activations stay in \
          float",
@@ -260,6 +268,13 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "mxfp4-gptaq",
+        "mxfp4, its scales searched and its weights rounded by GPTAQ, towards float outputs",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptaq),
+    QuantizationMode::new(
         "mxfp4-autoround",
         "mxfp4, its scales searched and its weights rounded by AutoRound from GPTQ on",
         BlockFormat::mx(DType::F4E2M1, FLOOR),
@@ -279,6 +294,13 @@ pub const MODES: &[QuantizationMode] = &[
         Activations::Float,
     )
     .rounded(Rounding::Gptq),
+    QuantizationMode::new(
+        "nvfp4-gptaq",
+        "nvfp4, its scales searched and its weights rounded by GPTAQ, towards float outputs",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptaq),
     QuantizationMode::new(
         "nvfp4-autoround",
         "nvfp4, its scales searched and its weights rounded by AutoRound from GPTQ on",
