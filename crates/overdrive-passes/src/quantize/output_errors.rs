@@ -10,7 +10,7 @@ use super::held::LayerKind;
 use super::layers::{Layer, layers};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::quantized_linear::QuantizedLinear;
-use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Node, Origin, Tensor, Value};
+use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Node, Origin, Tensor, Value};
 use std::collections::BTreeMap;
 
 /// Mean errors of each output channel, by layer.
@@ -120,7 +120,12 @@ impl<'b, 'g> Branch<'b, 'g> {
             let mut same = other.graph.states().iter();
             let same = same.find(|s| s.name == state.name && other.graph.ty(s.value) == ty);
             let name = || free_name(b, &format!("{own}.{}", state.name));
-            let declared = || b.state_named(&name(), ty.clone(), state.init.clone());
+            // A drawn weight depends on the name that it is drawn for.
+            let init = || match &state.init {
+                Init::Value(_) | Init::Widened(_) => state.init.clone(),
+                drawn => Init::Value(drawn.tensor(&state.name, ty)),
+            };
+            let declared = || b.state_named(&name(), ty.clone(), init());
             let shared = same.map_or_else(declared, |same| other.get(&same.value));
             self.map[state.value.0 as usize] = Some(shared);
         }
