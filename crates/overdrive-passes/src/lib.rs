@@ -73,7 +73,7 @@ pub use quantize::{
     LayerPart, Learning, LossEstimates, MODES, MeanErrors, OutputErrors, OutputLoss, Preparation,
     Quantization, QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme,
     Skipped, activation_range, auto_round, awq, awq_folded, correct_biases, declare, equalize,
-    estimate_losses, halve, layers, learn, observe_beside, quantize, rescale, smooth,
+    estimate_losses, halve, layers, learn, observe_beside, quantize, rescale, rotate, smooth,
     smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};

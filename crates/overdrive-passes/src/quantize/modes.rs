@@ -18,6 +18,8 @@ pub enum Preparation {
     Awq,
     /// Cross-layer equalization.
     Equalize,
+    /// Hadamard rotations in blocks of this size, of the inputs of linear layers.
+    Rotate(usize),
     /// Pruning to 2:4; weights are stored as what stays of them.
     Prune(Pruning),
 }
@@ -26,7 +28,7 @@ impl Preparation {
     /// The statistics that a calibration run must gather for it.
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
-            Preparation::None => &[],
+            Preparation::None | Preparation::Rotate(_) => &[],
             Preparation::Smooth(_) | Preparation::Equalize => &[Statistic::ChannelMagnitude],
             Preparation::Awq => &[Statistic::Gram],
             Preparation::Prune(pruning) => pruning.statistics(),
@@ -282,6 +284,14 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::AutoRound),
     QuantizationMode::new(
+        "mxfp4-rotated",
+        "mxfp4-gptq after Hadamard rotations of each block of 32, for which inputs are multiplied",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .prepared(Preparation::Rotate(32))
+    .rounded(Rounding::Gptq),
+    QuantizationMode::new(
         "nvfp4",
         "fp4 (e2m1) weights, an e4m3 scale for each block of 16; activations stay in float",
         BlockFormat::NVFP4,
@@ -308,6 +318,14 @@ pub const MODES: &[QuantizationMode] = &[
         Activations::Float,
     )
     .rounded(Rounding::AutoRound),
+    QuantizationMode::new(
+        "nvfp4-rotated",
+        "nvfp4-gptq after Hadamard rotations of each block of 32, for which inputs are multiplied",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    )
+    .prepared(Preparation::Rotate(32))
+    .rounded(Rounding::Gptq),
     QuantizationMode::new(
         "qat-int8",
         "int8 weights by channel and activations with one scale, all learnt in training",

@@ -16,7 +16,7 @@ use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
     Additions, Biases, Layer, LayerKind, OutputErrors, Preparation, Quantization, Quantized,
     QuantizedLayer, Skipped, Statistic, awq, awq_folded, compress, correct_biases, equalize, halve,
-    layers, quantize, smooth, smooth_folded, sparsify,
+    layers, quantize, rotate, smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
@@ -101,6 +101,13 @@ fn coded(
             unmoved = left;
             moved
         }
+        Preparation::Rotate(_) if in_place => {
+            let linear = layers(graph).map_err(failed)?.0.into_iter();
+            let linear = linear.filter(|layer| layer.kind == LayerKind::Linear && among(layer));
+            unmoved = linear.map(|Layer { name: layer, .. }| unrotated(layer)).collect();
+            graph.clone()
+        }
+        Preparation::Rotate(block) => rotate(graph, block, &among).map_err(failed)?,
         Preparation::Prune(pruning) => {
             let sparse = sparsify(graph, pruning, &seen).map_err(failed)?;
             (pruned, unpruned) = (sparse.layers, sparse.skipped);
@@ -208,17 +215,25 @@ fn with_dense(mut made: Quantized, found: &[Layer], pruned: Vec<String>) -> Quan
     made
 }
 
+/// A layer whose inputs cannot be rotated, since no node may be added.
+fn unrotated(layer: String) -> Skipped {
+    let reason = "a rotation of its inputs is a product of its own, which files of published \
+                  architectures do not have: rounded as it was";
+    Skipped { layer, reason: reason.to_owned() }
+}
+
 /// The quantized layers that a preparation passes by.
 fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Vec<Skipped> {
     let method = match preparation {
         Preparation::None | Preparation::Equalize | Preparation::Prune(_) => return vec![],
-        Preparation::Smooth(_) => "SmoothQuant",
-        Preparation::Awq => "AWQ",
+        Preparation::Smooth(_) => "SmoothQuant scales",
+        Preparation::Awq => "AWQ scales",
+        Preparation::Rotate(_) => "a rotation turns",
     };
     let quantized = |layer: &&Layer| made.layers.iter().any(|other| other.name == layer.name);
     let convolutions =
         found.iter().filter(|layer| layer.kind == LayerKind::Convolution).filter(quantized);
-    let reason = format!("{method} scales the inputs of linear layers only: rounded as it was");
+    let reason = format!("{method} the inputs of linear layers only: rounded as it was");
     convolutions
         .map(|layer| Skipped { layer: layer.name.clone(), reason: reason.clone() })
         .collect()
