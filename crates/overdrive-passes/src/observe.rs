@@ -27,6 +27,10 @@ pub enum Statistic {
     /// (arXiv:2210.17323). The rows of a convolution are its windows, in the order of its kernel.
     /// Groups of channels that see only each other have sums of their own: `[groups, K, K]`.
     Gram,
+    /// How far the inputs of a layer have moved from those `x_f` of the float model. It is the sum
+    /// of the outer products `(x_f - x) xᵀ` of all contracted rows, in the form of
+    /// [`Statistic::Gram`]. [`observe_beside`](crate::observe_beside) gives it.
+    Drift,
     /// Elements by their first [`HISTOGRAM_BITS`] bits as f32. The bins are as wide as 1/32 of what
     /// they hold. They therefore need no range beforehand, and those of two batches add up.
     Histogram,
@@ -43,8 +47,8 @@ pub fn histogram_value(bin: usize) -> f64 {
 
 impl Statistic {
     /// All of them.
-    pub const ALL: [Statistic; 4] =
-        [Self::Range, Self::ChannelMagnitude, Self::Gram, Self::Histogram];
+    pub const ALL: [Statistic; 5] =
+        [Self::Range, Self::ChannelMagnitude, Self::Gram, Self::Drift, Self::Histogram];
 
     /// Its name in outputs.
     pub const fn name(self) -> &'static str {
@@ -52,11 +56,17 @@ impl Statistic {
             Self::Range => "range",
             Self::ChannelMagnitude => "channel-magnitude",
             Self::Gram => "gram",
+            Self::Drift => "drift",
             Self::Histogram => "histogram",
         }
     }
 
-    fn of<'b>(self, b: &'b Builder, x: Expr<'b>, axis: usize) -> Expr<'b> {
+    fn of<'b>(
+        self,
+        b: &'b Builder,
+        SiteInput { x, float }: SiteInput<'b>,
+        axis: usize,
+    ) -> Expr<'b> {
         let all: Vec<usize> = (0..x.rank()).collect();
         let others: Vec<usize> = all.iter().copied().filter(|&a| a != axis).collect();
         match self {
@@ -66,7 +76,8 @@ impl Statistic {
                 b.concat(&ends, 0)
             }
             Self::ChannelMagnitude => x.max(-x).reduce(Reducer::Max, &others),
-            Self::Gram => x.dot(x, &[], &others.iter().map(|&a| (a, a)).collect::<Vec<_>>()),
+            Self::Gram => outer_products(x, x, &others),
+            Self::Drift => outer_products(float - x, x, &others),
             Self::Histogram => {
                 let count: usize = x.sizes().iter().product();
                 let bits = b.op1(Prim::Bitcast { to: DType::U32 }, &[x.reshape([count])]);
@@ -90,7 +101,7 @@ impl Statistic {
         match self {
             Self::Range => vec![a[0].min(b[0]), a[1].max(b[1])],
             Self::ChannelMagnitude => each(f64::max),
-            Self::Gram | Self::Histogram => each(|a, b| a + b),
+            Self::Gram | Self::Drift | Self::Histogram => each(|a, b| a + b),
         }
     }
 }
@@ -144,8 +155,15 @@ fn contracted_axis(graph: &Graph, node: &Node) -> Option<usize> {
     axis.filter(|_| float)
 }
 
+/// The value that a site reads, and the value that it reads in the float model.
+#[derive(Copy, Clone)]
+pub(crate) struct SiteInput<'b> {
+    pub(crate) x: Expr<'b>,
+    pub(crate) float: Expr<'b>,
+}
+
 /// The graph with an output for each of `statistics` at each of its [`sites`], after its own
-/// outputs.
+/// outputs. The graph stands for the float model too, from which nothing has drifted.
 ///
 /// # Errors
 /// When the graph has unbound dimensions.
@@ -154,20 +172,41 @@ pub fn observe(graph: &Graph, statistics: &[Statistic]) -> Result<Graph, GraphEr
     let map = b.append(graph)?;
     b.conclude(graph, |v| map[v.0 as usize]);
     for site in sites(graph) {
-        let x = map[graph.node(site.node).operands[0].0 as usize].convert(DType::F32);
-        let node = graph.node(site.node);
-        for &statistic in statistics {
-            let found = match (statistic, node.op.composite::<Conv2d>()) {
-                (Statistic::Gram, Some(conv)) => {
-                    let kernel = &graph.ty(node.operands[1]).sizes()[2..];
-                    gram_by_group(windows(&b, x, conv, kernel), conv.groups)
-                }
-                _ => statistic.of(&b, x, site.axis),
-            };
-            b.output(&output_name(&site.name, statistic), found);
-        }
+        let x = map[graph.node(site.node).operands[0].0 as usize];
+        add_outputs(&b, (graph, &site), SiteInput { x, float: x }, statistics);
     }
     b.finish()
+}
+
+/// Adds an output for each of `statistics` of the value that a site of `graph` reads.
+pub(crate) fn add_outputs<'b>(
+    b: &'b Builder,
+    (graph, site): (&Graph, &Site),
+    SiteInput { x, float }: SiteInput<'b>,
+    statistics: &[Statistic],
+) {
+    let node = graph.node(site.node);
+    let [x, float] = [x, float].map(|x| x.convert(DType::F32));
+    for &statistic in statistics {
+        let found = match (statistic, node.op.composite::<Conv2d>()) {
+            (Statistic::Gram | Statistic::Drift, Some(conv)) => {
+                let kernel = &graph.ty(node.operands[1]).sizes()[2..];
+                let seen = windows(b, x, conv, kernel);
+                let other = match statistic {
+                    Statistic::Drift => windows(b, float - x, conv, kernel),
+                    _ => seen,
+                };
+                products_by_group(other, seen, conv.groups)
+            }
+            _ => statistic.of(b, SiteInput { x, float }, site.axis),
+        };
+        b.output(&output_name(&site.name, statistic), found);
+    }
+}
+
+/// Sum of the outer products of rows of a and b, over these axes.
+fn outer_products<'b>(a: Expr<'b>, b: Expr<'b>, axes: &[usize]) -> Expr<'b> {
+    a.dot(b, &[], &axes.iter().map(|&axis| (axis, axis)).collect::<Vec<_>>())
 }
 
 /// The elements that each output of a convolution of x `[N, C, H, W]` reads: `[N, C kernel H kernel
@@ -201,13 +240,13 @@ fn windows<'b>(b: &'b Builder, x: Expr<'b>, conv: &Conv2d, kernel: &[usize]) -> 
 }
 
 /// Sums of outer products of windows `[N, groups K, output H, output W]`, each group for itself.
-fn gram_by_group(windows: Expr<'_>, groups: usize) -> Expr<'_> {
-    let [n, rows, h, w] = windows.sizes()[..] else { unreachable!("windows have four axes") };
+fn products_by_group<'b>(a: Expr<'b>, b: Expr<'b>, groups: usize) -> Expr<'b> {
+    let [n, rows, h, w] = a.sizes()[..] else { unreachable!("windows have four axes") };
     if groups == 1 {
-        return windows.dot(windows, &[], &[(0, 0), (2, 2), (3, 3)]);
+        return outer_products(a, b, &[0, 2, 3]);
     }
-    let apart = windows.reshape([n, groups, rows / groups, h, w]);
-    apart.dot(apart, &[(1, 1)], &[(0, 0), (3, 3), (4, 4)])
+    let [a, b] = [a, b].map(|windows| windows.reshape([n, groups, rows / groups, h, w]));
+    a.dot(b, &[(1, 1)], &[(0, 0), (3, 3), (4, 4)])
 }
 
 fn output_name(site: &str, statistic: Statistic) -> String {

@@ -20,6 +20,7 @@
 
 mod auto_round;
 mod awq;
+mod beside;
 mod calibration;
 mod coded;
 mod correct;
@@ -38,9 +39,11 @@ mod linear_algebra;
 mod modes;
 mod on_cores;
 mod output_errors;
+mod prepared_inputs;
 mod quantized;
 mod rescale;
 mod rewrite;
+mod rotate;
 mod scheme;
 mod smooth;
 mod streams;
@@ -48,6 +51,7 @@ mod tables;
 
 pub use auto_round::{AutoRound, auto_round};
 pub use awq::{awq, awq_folded};
+pub use beside::observe_beside;
 pub use calibration::{RangeRule, activation_range};
 pub use correct::correct_biases;
 pub use declare::declare;
@@ -63,5 +67,6 @@ pub use output_errors::{MeanErrors, OutputErrors};
 pub use quantized::{Quantized, QuantizedLayer};
 pub use rescale::rescale;
 pub use rewrite::{complete, quantize};
+pub use rotate::rotate;
 pub use scheme::{Additions, Biases, Quantization, Rounding, Scheme};
 pub use smooth::{smooth, smooth_folded};

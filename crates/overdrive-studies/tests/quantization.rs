@@ -11,8 +11,8 @@ use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::{BlockFormat, DType, Graph, Init};
 use overdrive_passes::{Preparation, Quantization, QuantizationMode, Rounding, bind, quantize};
 use overdrive_studies::quantization::{
-    Judge, Metric, Task, Trial, apply, apply_while, calibrate, calibration, outputs, sensitivities,
-    trained_as_long,
+    Going, Judge, Metric, Task, Trial, apply, apply_in_parts, apply_while, calibrate, calibration,
+    outputs, sensitivities, to_the_end, trained_as_long,
 };
 use overdrive_train::data::{Split, Subset, open};
 use overdrive_train::tuning_of;
@@ -69,6 +69,33 @@ fn gptq_calibrates_each_block_on_the_quantized_ones_before_it() {
     assert_eq!(first, first_once, "nothing comes before the first block");
     let [second, second_once] = both("fc2.weight");
     assert_ne!(second, second_once, "the second sees what the first became");
+}
+
+#[test]
+fn gptaq_comes_nearer_to_the_float_model_than_gptq_also_in_parts() {
+    let backend = CpuBackend::new(Some(1)).unwrap();
+    let task = task(&backend);
+    let run = |graph: &Graph| {
+        let bound = bind(graph, &task.template.dimensions).unwrap();
+        let found = outputs(&backend, &bound, &task.seen).unwrap();
+        found.iter().flat_map(|outputs| outputs[0].to_f64()).collect::<Vec<_>>()
+    };
+    let float = run(&task.template.graph);
+    let error =
+        |graph: &Graph| float.iter().zip(run(graph)).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+    let [gptq, gptaq] = ["int4-gptq", "int4-gptaq"].map(|name| mode(name).quantization());
+    let whole = |quantization| {
+        let how = (Preparation::None, quantization);
+        apply(&backend, &task.template, how, &task.seen).unwrap().graph
+    };
+    let how = (Preparation::None, &gptaq);
+    let mut done = 0;
+    let going: (&Going<'_>, &mut dyn FnMut(usize, usize)) = (&to_the_end, &mut |_, _| done += 1);
+    let parts = apply_in_parts(&backend, &task.template, how, &task.seen, going).unwrap();
+    assert_eq!(done, 3, "layers without a number are parts of their own");
+    let [plain, found, parts] = [&whole(&gptq), &whole(&gptaq), &parts.graph].map(error);
+    assert!(found < 0.9 * plain, "GPTAQ errs by {found}, GPTQ by {plain}");
+    assert!(parts < 0.9 * plain, "in parts it errs by {parts}, GPTQ by {plain}");
 }
 
 #[test]

@@ -8,12 +8,23 @@
 //! grids are therefore chosen before the first column is rounded. A grid is the one of a few around
 //! the largest magnitude whose errors, weighted by the diagonal of H, cost least.
 //!
-//! Source: Frantar et al., "GPTQ", arXiv:2210.17323 (algorithm 1, damping of 1 %). The order and
-//! the groups are `act-order` and `static-groups` of the authors' code.
+//! GPTAQ is the same towards the outputs of the float model on its own inputs `X_f`. The codes
+//! before the layer have moved X away from these. It minimises `|Q X - W X_f|²`. Let the drift be
+//! `D = (X_f - X) Xᵀ`, so that `W X_f Xᵀ = W (H + D)`. The best Q before rounding is then `W* = W +
+//! W D H⁻¹`, and
+//!
+//! `|Q X - W X_f|² = tr (Q - W*) H (Q - W*)ᵀ + a constant`,
+//!
+//! which GPTQ of `W*` minimises. No other loop over columns is needed. With a damped H, W* is the
+//! optimum of the objective and of `damping |W* - W|²` together.
+//!
+//! Sources: Frantar et al., "GPTQ", arXiv:2210.17323 (algorithm 1, damping of 1 %). The order and
+//! the groups are `act-order` and `static-groups` of the authors' code. Li et al., "GPTAQ",
+//! arXiv:2504.02692, for the objective; the authors share the difference out column by column.
 
-use super::linear_algebra::{damped, factor_of_inverse, share};
+use super::linear_algebra::{add_product, damped, factor_of_inverse, share};
 use ndarray::linalg::general_mat_mul;
-use ndarray::{ArrayView2, ArrayViewMut2, s};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis, s};
 use overdrive_ir::{BlockFormat, BlockIndex, Encoded, Grid};
 use std::thread;
 
@@ -30,6 +41,8 @@ pub(super) struct ColumnInputs {
     factor: Vec<f64>,
     /// The cost of a squared error in each column: the diagonal of `H`.
     costs: Vec<f64>,
+    /// `D H⁻¹` `[K, K]`, if rows are to make up for inputs that have drifted.
+    shift: Option<Array2<f64>>,
 }
 
 impl ColumnInputs {
@@ -43,7 +56,34 @@ impl ColumnInputs {
         let ordered = ordered.map(|(i, j)| h[i * k + j]).collect();
         let factor =
             factor_of_inverse(ordered, k).expect("a damped Gram matrix is positive definite");
-        Self { order, factor, costs }
+        Self { order, factor, costs, shift: None }
+    }
+
+    /// The same for rows that make up for this drift `D` `[K, K]` of their inputs.
+    pub(super) fn drifted(mut self, drift: &[f64]) -> Self {
+        let k = self.order.len();
+        let drift = ArrayView2::from_shape((k, k), drift).expect("a drift is square");
+        let drift = drift.select(Axis(1), &self.order);
+        let factor = ArrayView2::from_shape((k, k), &self.factor).expect("a factor is square");
+        let [mut half, mut whole, mut shift] = [(); 3].map(|()| Array2::zeros((k, k)));
+        add_product(1.0, (drift.view(), factor.t()), half.view_mut());
+        add_product(1.0, (half.view(), factor), whole.view_mut());
+        for (column, &place) in whole.columns().into_iter().zip(&self.order) {
+            shift.column_mut(place).assign(&column);
+        }
+        self.shift = Some(shift);
+        self
+    }
+
+    /// Moves rows of K to where they make up best for the drift of their inputs.
+    fn shift(&self, rows: &mut [f64]) {
+        let Some(shift) = &self.shift else { return };
+        let k = self.order.len();
+        let before = rows.to_vec();
+        let shape = (rows.len() / k.max(1), k);
+        let before = ArrayView2::from_shape(shape, &before).expect("whole rows");
+        let rows = ArrayViewMut2::from_shape(shape, rows).expect("whole rows");
+        add_product(1.0, (before, shift.view()), rows);
     }
 }
 
@@ -58,9 +98,12 @@ pub(super) fn gptq(
 ) -> (Encoded, Vec<f64>) {
     let [n, k] = shape;
     let counts = format.block.counts(shape).expect("the caller has encoded with this format");
+    let alike = n / inputs.len().max(1);
+    for (rows, inputs) in values.chunks_mut((alike * k).max(1)).zip(inputs) {
+        inputs.shift(rows);
+    }
     let tensor_scale = format.tensor_scale(&values);
     let scale = tensor_scale.unwrap_or(1.0);
-    let alike = n / inputs.len().max(1);
     let costs = || -> Vec<f64> {
         let of_rows = |inputs: &ColumnInputs| inputs.costs.repeat(alike);
         inputs.iter().flat_map(of_rows).collect()
@@ -280,5 +323,46 @@ mod tests {
         let apart = apart.map(|(values, inputs)| gptq(values.to_vec(), [rows, k], &format, inputs));
         let expected: Vec<f64> = apart.flat_map(|(encoded, _)| encoded.decode()).collect();
         assert_eq!(both.decode(), expected);
+    }
+
+    #[test]
+    fn drifted_inputs_are_made_up_for() {
+        let random = |i: usize| ((i * 7919 + i * i * 31) % 2003) as f64 / 1001.0 - 1.0;
+        let (n, k, rows) = (6, 48, 160);
+        let matrix = |sizes: (usize, usize), seed: usize| {
+            Array2::from_shape_fn(sizes, |(i, j)| random(i * sizes.1 + j + seed))
+        };
+        // Rows of X are samples here. The inputs have moved by a tenth, along each other too.
+        let float = matrix((rows, k), 1);
+        let seen =
+            &float + 0.1 * float.dot(&matrix((k, k), 9000)) + 0.1 * matrix((rows, k), 40_000);
+        let weight = matrix((n, k), 700);
+        let flat = |m: Array2<f64>| m.as_standard_layout().iter().copied().collect::<Vec<_>>();
+        let gram = flat(seen.t().dot(&seen));
+        let drift = flat((&float - &seen).t().dot(&seen));
+        let format = BlockFormat::plain(DType::I4, Granularity::Group(16));
+        let round = |inputs: ColumnInputs| gptq(flat(weight.clone()), [n, k], &format, &[inputs]).0;
+        let plain = round(ColumnInputs::of(&gram, k));
+        assert_eq!(round(ColumnInputs::of(&gram, k).drifted(&vec![0.0; k * k])), plain);
+
+        let objective = |rows: &[f64]| {
+            let rows = ArrayView2::from_shape((n, k), rows).unwrap();
+            let error = seen.dot(&rows.t()) - float.dot(&weight.t());
+            error.iter().map(|e| e * e).sum::<f64>()
+        };
+        let drifted = ColumnInputs::of(&gram, k).drifted(&drift);
+        let mut best = flat(weight.clone());
+        drifted.shift(&mut best);
+        let found = round(drifted);
+        let [plain, found] = [plain, found].map(|encoded| objective(&encoded.decode()));
+        assert!(found < 0.8 * plain, "errs by {found}, GPTQ by {plain}");
+
+        // The gradient of `|W* X - W X_f|² + damping |W* - W|²` is 0 where rows were moved to.
+        let damping = damped(&gram, k)[0] - gram[0];
+        let best = Array2::from_shape_vec((n, k), best).unwrap();
+        let error = seen.dot(&best.t()) - float.dot(&weight.t());
+        let slope = error.t().dot(&seen) + damping * (&best - &weight);
+        let worst = slope.iter().fold(0.0f64, |worst, x| worst.max(x.abs()));
+        assert!(worst < 1e-8 * gram[0], "a slope of {worst}");
     }
 }

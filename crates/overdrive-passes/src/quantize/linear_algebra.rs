@@ -96,7 +96,7 @@ fn invert_leaf(mut h: ArrayViewMut2<'_, f64>) -> Option<()> {
 }
 
 /// `c += alpha a b`, rows of c dealt to all cores.
-fn add_product(alpha: f64, (a, b): Factors<'_>, mut c: ArrayViewMut2<'_, f64>) {
+pub(super) fn add_product(alpha: f64, (a, b): Factors<'_>, mut c: ArrayViewMut2<'_, f64>) {
     let rows = match a.len() * b.ncols() < WORTH_THREADS {
         true => c.nrows(),
         false => share(c.nrows()),

@@ -18,6 +18,8 @@ pub enum Preparation {
     Awq,
     /// Cross-layer equalization.
     Equalize,
+    /// Hadamard rotations in blocks of this size, of the inputs of linear layers.
+    Rotate(usize),
     /// Pruning to 2:4; weights are stored as what stays of them.
     Prune(Pruning),
 }
@@ -26,7 +28,7 @@ impl Preparation {
     /// The statistics that a calibration run must gather for it.
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
-            Preparation::None => &[],
+            Preparation::None | Preparation::Rotate(_) => &[],
             Preparation::Smooth(_) | Preparation::Equalize => &[Statistic::ChannelMagnitude],
             Preparation::Awq => &[Statistic::Gram],
             Preparation::Prune(pruning) => pruning.statistics(),
@@ -228,6 +230,14 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "int4-gptaq",
+        "int4 weights in groups of 128, rounded by GPTAQ, towards float outputs; activations stay \
+         in float",
+        INT4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptaq),
+    QuantizationMode::new(
         "int4-autoround",
         "int4 weights in groups of 128, rounded by AutoRound from GPTQ on; activations stay in \
          float",
@@ -263,12 +273,27 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "mxfp4-gptaq",
+        "mxfp4, its scales searched and its weights rounded by GPTAQ, towards float outputs",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptaq),
+    QuantizationMode::new(
         "mxfp4-autoround",
         "mxfp4, its scales searched and its weights rounded by AutoRound from GPTQ on",
         BlockFormat::mx(DType::F4E2M1, FLOOR),
         Activations::Float,
     )
     .rounded(Rounding::AutoRound),
+    QuantizationMode::new(
+        "mxfp4-rotated",
+        "mxfp4-gptq after Hadamard rotations of each block of 32, for which inputs are multiplied",
+        BlockFormat::mx(DType::F4E2M1, FLOOR),
+        Activations::Float,
+    )
+    .prepared(Preparation::Rotate(32))
+    .rounded(Rounding::Gptq),
     QuantizationMode::new(
         "nvfp4",
         "fp4 (e2m1) weights, an e4m3 scale for each block of 16; activations stay in float",
@@ -283,12 +308,27 @@ pub const MODES: &[QuantizationMode] = &[
     )
     .rounded(Rounding::Gptq),
     QuantizationMode::new(
+        "nvfp4-gptaq",
+        "nvfp4, its scales searched and its weights rounded by GPTAQ, towards float outputs",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    )
+    .rounded(Rounding::Gptaq),
+    QuantizationMode::new(
         "nvfp4-autoround",
         "nvfp4, its scales searched and its weights rounded by AutoRound from GPTQ on",
         BlockFormat::NVFP4,
         Activations::Float,
     )
     .rounded(Rounding::AutoRound),
+    QuantizationMode::new(
+        "nvfp4-rotated",
+        "nvfp4-gptq after Hadamard rotations of each block of 32, for which inputs are multiplied",
+        BlockFormat::NVFP4,
+        Activations::Float,
+    )
+    .prepared(Preparation::Rotate(32))
+    .rounded(Rounding::Gptq),
     QuantizationMode::new(
         "qat-int8",
         "int8 weights by channel and activations with one scale, all learnt in training",

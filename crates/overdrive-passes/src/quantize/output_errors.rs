@@ -10,7 +10,7 @@ use super::held::LayerKind;
 use super::layers::{Layer, layers};
 use overdrive_ir::ops::Conv2d;
 use overdrive_ir::ops::quantized_linear::QuantizedLinear;
-use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Node, Origin, Tensor, Value};
+use overdrive_ir::{Builder, DType, Expr, Graph, GraphError, Init, Node, Origin, Tensor, Value};
 use std::collections::BTreeMap;
 
 /// Mean errors of each output channel, by layer.
@@ -40,7 +40,8 @@ impl OutputErrors {
         for (value, expr) in b.declare(float) {
             exact.map[value.0 as usize] = Some(expr);
         }
-        coded.share(&b, &exact);
+        coded.share_inputs(&exact);
+        coded.share_states((&b, "codes"), &exact);
         let mut outputs = Vec::new();
         for index in 0..quantized.nodes().len() {
             coded.compute(&b, index + 1);
@@ -102,21 +103,30 @@ impl<'b, 'g> Branch<'b, 'g> {
         Self { graph, map: vec![None; graph.value_count()], done: 0 }
     }
 
-    /// Takes inputs and states from another branch; declares the states that it lacks.
-    fn share(&mut self, b: &'b Builder, other: &Branch<'b, '_>) {
-        let graph = self.graph;
-        for port in graph.inputs() {
+    /// Takes inputs from another branch.
+    fn share_inputs(&mut self, other: &Branch<'b, '_>) {
+        for port in self.graph.inputs() {
             let same = other.graph.inputs().iter().find(|known| known.name == port.name);
             let same = same.expect("quantizing keeps the inputs of a model");
             self.map[port.value.0 as usize] = Some(other.get(&same.value));
         }
+    }
+
+    /// Takes states from another branch; declares the states that it lacks, named after `own`.
+    pub(super) fn share_states(&mut self, (b, own): (&'b Builder, &str), other: &Branch<'b, '_>) {
+        let graph = self.graph;
         for state in graph.states() {
             let ty = graph.ty(state.value);
             let mut same = other.graph.states().iter();
             let same = same.find(|s| s.name == state.name && other.graph.ty(s.value) == ty);
-            let name = || free_name(b, &format!("codes.{}", state.name));
-            let own = || b.state_named(&name(), ty.clone(), state.init.clone());
-            let shared = same.map_or_else(own, |same| other.get(&same.value));
+            let name = || free_name(b, &format!("{own}.{}", state.name));
+            // A drawn weight depends on the name that it is drawn for.
+            let init = || match &state.init {
+                Init::Value(_) | Init::Widened(_) => state.init.clone(),
+                drawn => Init::Value(drawn.tensor(&state.name, ty)),
+            };
+            let declared = || b.state_named(&name(), ty.clone(), init());
+            let shared = same.map_or_else(declared, |same| other.get(&same.value));
             self.map[state.value.0 as usize] = Some(shared);
         }
     }

@@ -187,6 +187,7 @@ fn cannot_take(layer: &Layer, scheme: &Scheme) -> Option<String> {
 /// a gate and the layer that it gates.
 struct SharedInputs {
     of: Value,
+    rounding: Rounding,
     /// One for each group of channels.
     inputs: Vec<ColumnInputs>,
 }
@@ -196,26 +197,47 @@ impl SharedInputs {
     fn of<'f>(
         last: &'f mut Option<Self>,
         (graph, layer): (&Graph, &Layer),
+        rounding: Rounding,
         evidence: &Evidence,
     ) -> Result<&'f [ColumnInputs], Mismatch> {
         let of = graph.node(layer.parts[0].node).operands[0];
         // The windows of two convolutions over one value are not the same.
-        let kept = last.take().filter(|last| layer.kind == LayerKind::Linear && last.of == of);
+        let kept = last.take().filter(|last| {
+            layer.kind == LayerKind::Linear && (last.of, last.rounding) == (of, rounding)
+        });
         let shared = match kept {
             Some(known) => known,
-            None => {
-                let (gram, k) = (needed(layer, Statistic::Gram, evidence)?, layer.shape[1]);
-                if let Some(sum) = gram.iter().find(|sum| !sum.is_finite()) {
-                    let found = format!("sums of products that are {sum}");
-                    return Err(Mismatch::new("finite inputs in calibration", found)
-                        .remedy("calibrate on samples that the model can take"));
-                }
-                let inputs =
-                    gram.chunks((k * k).max(1)).map(|gram| ColumnInputs::of(gram, k)).collect();
-                Self { of, inputs }
-            }
+            None => Self { of, rounding, inputs: Self::read(layer, rounding, evidence)? },
         };
         Ok(&last.insert(shared).inputs)
+    }
+
+    /// The statistics of a layer's inputs, by groups of channels.
+    fn read(
+        layer: &Layer,
+        rounding: Rounding,
+        evidence: &Evidence,
+    ) -> Result<Vec<ColumnInputs>, Mismatch> {
+        let k = layer.shape[1];
+        let finite = |statistic| -> Result<_, Mismatch> {
+            let sums = needed(layer, statistic, evidence)?;
+            match sums.iter().find(|sum| !sum.is_finite()) {
+                None => Ok(sums.chunks((k * k).max(1))),
+                Some(sum) => {
+                    let found = format!("sums of products that are {sum}");
+                    Err(Mismatch::new("finite inputs in calibration", found)
+                        .remedy("calibrate on samples that the model can take"))
+                }
+            }
+        };
+        let inputs = finite(Statistic::Gram)?.map(|gram| ColumnInputs::of(gram, k));
+        Ok(match rounding {
+            Rounding::Gptaq => {
+                let drifts = finite(Statistic::Drift)?;
+                inputs.zip(drifts).map(|(inputs, drift)| inputs.drifted(drift)).collect()
+            }
+            _ => inputs.collect(),
+        })
     }
 }
 
@@ -252,8 +274,8 @@ fn round(
     format.check(&rows, layer.shape)?;
     let encoded = match scheme.rounding {
         Rounding::Nearest => format.encode(&rows, layer.shape)?,
-        Rounding::Gptq | Rounding::AutoRound => {
-            let inputs = SharedInputs::of(shared, (graph, layer), evidence)?;
+        Rounding::Gptq | Rounding::Gptaq | Rounding::AutoRound => {
+            let inputs = SharedInputs::of(shared, (graph, layer), scheme.rounding, evidence)?;
             let (encoded, meant) = gptq(rows, layer.shape, format, inputs);
             let descends = scheme.rounding == Rounding::AutoRound;
             return Ok((encoded, descends.then_some(meant)));

@@ -47,6 +47,9 @@ pub enum Rounding {
     /// Column by column, the error of each made up for by those that follow (GPTQ,
     /// arXiv:2210.17323).
     Gptq,
+    /// Like GPTQ, towards the outputs of the float model on its own inputs. GPTQ takes the inputs
+    /// that codes before the layer have moved (GPTAQ, arXiv:2504.02692).
+    Gptaq,
     /// Like GPTQ, then all of a block together by descent on the error of its outputs
     /// ([`auto_round`](crate::auto_round); AutoRound, arXiv:2309.05516).
     AutoRound,
@@ -62,6 +65,7 @@ impl Rounding {
     pub fn statistics(self) -> &'static [Statistic] {
         match self {
             Self::Gptq | Self::AutoRound => &[Statistic::Gram],
+            Self::Gptaq => &[Statistic::Gram, Statistic::Drift],
             Self::Nearest | Self::Hqq | Self::Learned => &[],
         }
     }

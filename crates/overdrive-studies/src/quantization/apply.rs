@@ -2,10 +2,11 @@
 //!
 //! GPTQ makes up for errors that it has to see. It therefore goes through the model block by block.
 //! Each block is calibrated on the outputs of the quantized blocks before it (arXiv:2210.17323,
-//! section 4). Biases are corrected last, when all codes are known.
+//! section 4). GPTAQ goes input by input, and the float model runs beside the quantized one. Biases
+//! are corrected last, when all codes are known.
 
 use super::auto_round;
-use super::calibrate::calibrate;
+use super::calibrate::{Batches, calibrate, calibrate_beside};
 use super::going::{Going, to_the_end};
 use super::judge::bound;
 use super::streamed::outputs;
@@ -14,8 +15,8 @@ use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Tensor};
 use overdrive_passes::{
     Additions, Biases, Layer, LayerKind, OutputErrors, Preparation, Quantization, Quantized,
-    QuantizedLayer, Skipped, awq, awq_folded, complete, compress, correct_biases, equalize, layers,
-    quantize, smooth, smooth_folded, sparsify,
+    QuantizedLayer, Skipped, Statistic, awq, awq_folded, complete, compress, correct_biases,
+    equalize, layers, quantize, rotate, smooth, smooth_folded, sparsify,
 };
 
 /// The template's graph, prepared and quantized, with dimensions still unbound. Values are observed
@@ -44,6 +45,18 @@ pub fn apply_while(
     batches: &[Vec<Tensor>],
     going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
+    let batches = Batches { seen: batches, float: batches };
+    apply_beside(backend, template, (preparation, quantization), batches, going)
+}
+
+/// The same for a part of a model, whose inputs the parts before it have moved.
+pub(super) fn apply_beside(
+    backend: &dyn Backend,
+    template: &Template,
+    (preparation, quantization): (Preparation, &Quantization),
+    batches: Batches<'_>,
+    going: &Going<'_>,
+) -> Result<Quantized, Failure> {
     // Tables and weights of 16 bits look at no sample: they come last, and the codes of layers are
     // found beside float ones.
     let codes = quantization.codes_of_layers();
@@ -56,9 +69,10 @@ fn coded(
     backend: &dyn Backend,
     template: &Template,
     (preparation, quantization): (Preparation, &Quantization),
-    batches: &[Vec<Tensor>],
+    both: Batches<'_>,
     going: &Going<'_>,
 ) -> Result<Quantized, Failure> {
+    let batches = both.seen;
     let evidence = |graph: &Graph, statistics: &[_]| {
         calibrate(backend, &bound(template, graph)?, statistics, batches)
     };
@@ -88,6 +102,13 @@ fn coded(
             unmoved = left;
             moved
         }
+        Preparation::Rotate(_) if in_place => {
+            let linear = layers(graph).map_err(failed)?.0.into_iter();
+            let linear = linear.filter(|layer| layer.kind == LayerKind::Linear && among(layer));
+            unmoved = linear.map(|Layer { name: layer, .. }| unrotated(layer)).collect();
+            graph.clone()
+        }
+        Preparation::Rotate(block) => rotate(graph, block, &among).map_err(failed)?,
         Preparation::Prune(pruning) => {
             let sparse = sparsify(graph, pruning, &seen).map_err(failed)?;
             (pruned, unpruned) = (sparse.layers, sparse.skipped);
@@ -114,10 +135,17 @@ fn coded(
             simplified: vec![],
         };
         let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
-        for block in found.chunk_by(|a, b| a.block() == b.block()) {
+        let float = bound(template, &prepared)?;
+        let input = |layer: &Layer| prepared.node(layer.parts[0].node).operands[0];
+        // Drift within a block counts too: there, layers of one input are rounded together.
+        let drifts = statistics.contains(&Statistic::Drift);
+        let together =
+            |a: &Layer, b: &Layer| a.block() == b.block() && (!drifts || input(a) == input(b));
+        for block in found.chunk_by(together) {
             going()?;
             let names: Vec<&str> = block.iter().map(|layer| layer.name.as_str()).collect();
-            let seen = evidence(&made.graph, &statistics)?;
+            let coded = bound(template, &made.graph)?;
+            let seen = calibrate_beside(backend, (&coded, &float), &statistics, both)?;
             let next =
                 quantize(&made.graph, &quantization.only(&names, &all), &seen).map_err(failed)?;
             let of_block = |skipped: &Skipped| names.contains(&skipped.layer.as_str());
@@ -188,17 +216,25 @@ fn with_dense(mut made: Quantized, found: &[Layer], pruned: Vec<String>) -> Quan
     made
 }
 
+/// A layer whose inputs cannot be rotated, since no node may be added.
+fn unrotated(layer: String) -> Skipped {
+    let reason = "a rotation of its inputs is a product of its own, which files of published \
+                  architectures do not have: rounded as it was";
+    Skipped { layer, reason: reason.to_owned() }
+}
+
 /// The quantized layers that a preparation passes by.
 fn unprepared(preparation: Preparation, found: &[Layer], made: &Quantized) -> Vec<Skipped> {
     let method = match preparation {
         Preparation::None | Preparation::Equalize | Preparation::Prune(_) => return vec![],
-        Preparation::Smooth(_) => "SmoothQuant",
-        Preparation::Awq => "AWQ",
+        Preparation::Smooth(_) => "SmoothQuant scales",
+        Preparation::Awq => "AWQ scales",
+        Preparation::Rotate(_) => "a rotation turns",
     };
     let quantized = |layer: &&Layer| made.layers.iter().any(|other| other.name == layer.name);
     let convolutions =
         found.iter().filter(|layer| layer.kind == LayerKind::Convolution).filter(quantized);
-    let reason = format!("{method} scales the inputs of linear layers only: rounded as it was");
+    let reason = format!("{method} the inputs of linear layers only: rounded as it was");
     convolutions
         .map(|layer| Skipped { layer: layer.name.clone(), reason: reason.clone() })
         .collect()

@@ -2,10 +2,12 @@
 //! it, and only its weights are on the device.
 //!
 //! Time grows with the number of blocks, where to run all of the model for each grows with its
-//! square (arXiv:2210.17323, section 4). Invariant: the graph is that of [`apply_while`], codes
-//! apart where its blocks see other roundings.
+//! square (arXiv:2210.17323, section 4). GPTAQ also runs the float blocks, each on the outputs of
+//! the float blocks before it. Invariant: the graph is that of [`apply_while`](super::apply_while),
+//! codes apart where its blocks see other roundings.
 
-use super::apply::apply_while;
+use super::apply::apply_beside;
+use super::calibrate::Batches;
 use super::going::Going;
 use super::judge::bound;
 use super::streamed::outputs;
@@ -13,19 +15,19 @@ use crate::Template;
 use overdrive_bench::failure::Failure;
 use overdrive_ir::{Backend, Graph, GraphError, Init, Tensor};
 use overdrive_passes::{
-    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, complete,
-    declare, layers, segments,
+    Layer, Preparation, Quantization, Quantized, QuantizedLayer, Scheme, Skipped, Statistic,
+    complete, declare, layers, segments,
 };
 use std::collections::BTreeMap;
 
 /// Values that parts of a model give each other, by name.
 type Known = BTreeMap<String, Tensor>;
 
-/// The same as [`apply_while`], block by block. `done` is called after each block, with the number
-/// of all blocks.
+/// The same as [`apply_while`](super::apply_while), block by block. `done` is called after each
+/// block, with the number of all blocks.
 ///
 /// # Errors
-/// As [`apply_while`].
+/// As [`apply_while`](super::apply_while).
 pub fn apply_in_parts(
     backend: &dyn Backend,
     template: &Template,
@@ -47,6 +49,9 @@ pub fn apply_in_parts(
         whole.inputs().iter().map(|port| port.name.clone()).zip(batch.iter().cloned()).collect()
     };
     let mut known: Vec<Known> = batches.iter().map(named).collect();
+    // The same values in the float model, if a statistic asks for them.
+    let drifts = quantization.statistics().contains(&Statistic::Drift);
+    let mut exact: Option<Vec<Known>> = drifts.then(|| known.clone());
     let mut made =
         Quantized { graph: whole.clone(), layers: vec![], skipped: unable, simplified: vec![] };
     let mut begin: BTreeMap<String, Init> = BTreeMap::new();
@@ -61,7 +66,8 @@ pub fn apply_in_parts(
         let given = |known: &Known| -> Vec<Tensor> {
             part.inputs().iter().map(|port| known[&port.name].clone()).collect()
         };
-        let seen: Vec<Vec<Tensor>> = known.iter().map(given).collect();
+        let all_given = |known: &Vec<Known>| known.iter().map(given).collect::<Vec<_>>();
+        let (seen, float) = (all_given(&known), exact.as_ref().map(all_given));
         let template = Template {
             graph: part.clone(),
             dimensions: BTreeMap::new(),
@@ -69,11 +75,18 @@ pub fn apply_in_parts(
             config: None,
             ..template.clone()
         };
-        let next = apply_while(backend, &template, (preparation, &of_part), &seen, going)?;
+        let batches = Batches { seen: &seen, float: float.as_ref().unwrap_or(&seen) };
+        let next = apply_beside(backend, &template, (preparation, &of_part), batches, going)?;
         // Nobody reads the outputs of the last part.
         if index + 1 < parts.len() {
-            for (known, given) in known.iter_mut().zip(outputs(backend, &next.graph, &seen)?) {
-                known.extend(part.outputs().iter().map(|port| port.name.clone()).zip(given));
+            let give = |known: &mut Vec<Known>, given: Vec<Vec<Tensor>>| {
+                for (known, given) in known.iter_mut().zip(given) {
+                    known.extend(part.outputs().iter().map(|port| port.name.clone()).zip(given));
+                }
+            };
+            give(&mut known, outputs(backend, &next.graph, &seen)?);
+            if let (Some(exact), Some(float)) = (&mut exact, &float) {
+                give(exact, outputs(backend, part, float)?);
             }
         }
         begin.extend(

@@ -141,6 +141,8 @@ impl OwnMachine<'_> {
             Preparation::None | Preparation::Equalize => "",
             Preparation::Smooth(_) | Preparation::Awq if is_in_place(&quantization) => "",
             Preparation::Smooth(_) | Preparation::Awq => ", inputs multiplied",
+            Preparation::Rotate(_) if is_in_place(&quantization) => "",
+            Preparation::Rotate(_) => ", inputs rotated",
             Preparation::Prune(_) => ", 2:4 sparse",
         };
         let scheme = quantization.scheme;
@@ -149,7 +151,7 @@ impl OwnMachine<'_> {
         let keeps_all = match mode.preparation {
             Preparation::None | Preparation::Equalize => true,
             Preparation::Smooth(_) => is_in_place(&quantization),
-            Preparation::Awq | Preparation::Prune(_) => false,
+            Preparation::Awq | Preparation::Rotate(_) | Preparation::Prune(_) => false,
         };
         let mixes = keeps_all
             && !mode.is_trained()
