@@ -12,9 +12,10 @@ use overdrive_ir::{DType, OpRef, Plan};
 
 use super::dropout::Dropping;
 use super::function::{Functions, ScoreBlockShape};
+use super::head_rows::HeadRows;
 use super::reach::{Reach, block_of};
 use super::softmax::{Score, passes};
-use super::task::{AttentionShape, HeadRows};
+use super::task::AttentionShape;
 use super::visible::mask_cell;
 use crate::exec::{Format, Runnable, Unsupported};
 use crate::gemm::{Element, MicroKernel, Narrow};

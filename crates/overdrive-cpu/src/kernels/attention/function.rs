@@ -118,6 +118,16 @@ impl Functions {
         }
     }
 
+    /// The cell of the mask function that holds all of a block of queries and keys, if one does.
+    pub(super) fn cell_of(&self, at: Position, [queries, keys]: [usize; 2]) -> Option<[usize; 2]> {
+        let of = |first: i32, count: usize, cell: usize| {
+            let [first, last] = [first as usize, first as usize + count - 1]
+                .map(|position| position.checked_div(cell).unwrap_or(0));
+            (first == last).then_some(first)
+        };
+        Some([of(at[2], queries, self.cell[0])?, of(at[3], keys, self.cell[1])?])
+    }
+
     /// Writes for each lane whether its key is visible, by the mask function alone.
     ///
     /// # Safety

@@ -4,9 +4,9 @@
 use super::dropout::Kept;
 use super::function::Position;
 use super::grad_shape::{AttentionGradScratch, AttentionGradShape};
+use super::head_rows::HeadRows;
 use super::reach::ScoreExtent;
 use super::softmax::Score;
-use super::task::HeadRows;
 use super::visible::Visible;
 use super::weigh::Weighed;
 use crate::gemm::{BlockProduct, Narrow, OperandLines};

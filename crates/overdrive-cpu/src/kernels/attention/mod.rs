@@ -25,6 +25,7 @@ mod function;
 mod grad;
 mod grad_shape;
 mod grad_task;
+mod head_rows;
 mod reach;
 mod softmax;
 mod task;

@@ -3,6 +3,7 @@
 
 use super::dropout::{Dropping, Kept};
 use super::function::{Functions, Position};
+use super::head_rows::HeadRows;
 use super::reach::{Reach, ScoreExtent};
 use super::softmax::{Passes, Running, Score};
 use super::visible::Visible;
@@ -10,34 +11,6 @@ use crate::gemm::{BlockProduct, Element, MicroKernel, Narrow, OperandLines, tran
 use crate::loops::isa::{Ahead, Operands};
 use crate::slots::SlotTable;
 use crate::threads::{PlacedParts, Scratch, ScratchParts};
-
-/// Rows of positions by channels: q, k or v of one head. Strides in elements.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct HeadRows<T> {
-    pub(super) from: *const T,
-    /// From one position to the next.
-    pub(super) row: usize,
-    /// From one channel to the next.
-    pub(super) channel: usize,
-}
-
-impl<T> HeadRows<T> {
-    /// Rows from one on as lines of channels.
-    pub(super) fn lines(self, first: usize, lines: usize, channels: usize) -> OperandLines<T> {
-        let (line_stride, k_stride) = (self.row, self.channel);
-        OperandLines { from: self.at(first), lines, line_stride, k: channels, k_stride }
-    }
-
-    /// The same rows as columns.
-    pub(super) fn columns(self, first: usize, rows: usize, channels: usize) -> OperandLines<T> {
-        let (line_stride, k_stride) = (self.channel, self.row);
-        OperandLines { from: self.at(first), lines: channels, line_stride, k: rows, k_stride }
-    }
-
-    fn at(&self, row: usize) -> *const T {
-        self.from.wrapping_add(row * self.row)
-    }
-}
 
 /// Sizes of the attention and of its tiles, and the kernels.
 #[derive(Debug)]
@@ -174,6 +147,8 @@ where
             for key in (0..end).step_by(self.block) {
                 let keys = (end - key).min(self.block);
                 let mut is_packed = false;
+                // Panels of one cell of the mask function see the same of a block.
+                let mut before = None;
                 for panel in (0..queries).step_by(width) {
                     let last = first + (panel + width).min(queries);
                     let seen = self.reach.visible(last).saturating_sub(key).min(keys);
@@ -181,9 +156,16 @@ where
                     if seen == 0 {
                         continue;
                     }
-                    let lanes = if self.functions.has_mask() { seen * width } else { 0 };
-                    let lanes = std::slice::from_raw_parts_mut(buffers.visible, lanes);
-                    let visibility = self.functions.visible(lanes, at, slots, buffers.functions);
+                    let cell = self.functions.cell_of(at, [width, seen]);
+                    let visibility = match before {
+                        Some((known, visibility)) if cell == Some(known) => visibility,
+                        _ => {
+                            let lanes = if self.functions.has_mask() { seen * width } else { 0 };
+                            let lanes = std::slice::from_raw_parts_mut(buffers.visible, lanes);
+                            self.functions.visible(lanes, at, slots, buffers.functions)
+                        }
+                    };
+                    before = cell.map(|cell| (cell, visibility));
                     if visibility == Visible::None {
                         if key == 0 {
                             let out = buffers.out.add(self.values * panel);

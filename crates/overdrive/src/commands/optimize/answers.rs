@@ -10,7 +10,7 @@ use overdrive::optimize::{
     Block, Care, Effort, Form, Halt, Machine, Part, Parts, Rung, Stage, TimedForms,
 };
 use overdrive::passes::{
-    Additions, Biases, MODES, Preparation, Quantization, QuantizationMode, RangeRule,
+    Additions, Biases, MODES, Preparation, Quantization, QuantizationMode, RangeRule, Rounding,
 };
 use overdrive::studies::quantization::{Footprint, Scores, Timed, latency_of_blocks, latency_on};
 
@@ -18,7 +18,7 @@ impl Machine for OwnMachine<'_> {
     fn rungs(&mut self) -> Vec<Rung> {
         let tried = MODES.iter().filter(|mode| match self.effort {
             Effort::Quick => !searches(mode) && !mode.is_trained(),
-            Effort::Normal => !mode.is_trained() && !mode.quantization().descends(),
+            Effort::Normal => !mode.is_trained() && !takes_minutes(mode),
             Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
         });
         let mut tried: Vec<&QuantizationMode> = tried.collect();
@@ -174,6 +174,11 @@ fn searches(mode: &QuantizationMode) -> bool {
     let scheme = mode.quantization().scheme;
     scheme.rounding.reads_inputs()
         || matches!(mode.preparation, Preparation::Awq | Preparation::Prune(_))
+}
+
+/// Whether a mode looks for its codes for several times as long as GPTQ.
+fn takes_minutes(mode: &QuantizationMode) -> bool {
+    matches!(mode.quantization().scheme.rounding, Rounding::Gptaq | Rounding::AutoRound)
 }
 
 /// Whether an engine takes the model.
