@@ -239,3 +239,32 @@ fn codes_of_a_whole_tensor_say_their_zero_point() {
     let [before, after] = [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&x)));
     assert_eq!(before, after);
 }
+
+/// A table of codes is written as one, and its rows become numbers where they are read.
+#[test]
+fn a_table_of_codes_comes_back_with_its_codes() {
+    let b = Builder::new("table");
+    let ids = b.input("ids", TensorType::new(DType::I32, [2, 3]));
+    let state =
+        |name: &str, tensor: Tensor| b.state(name, tensor.ty().clone(), Init::Value(tensor));
+    let codes = state("words", numbers(DType::I8, &[N, K], -5.0, 1.0));
+    let scale = state("words_scale", numbers(DType::F32, &[N, 1], 0.05, 0.01));
+    let at = ids.reshape([2usize, 3, 1]);
+    b.output("y", codes.gather(at, &[0]).dequantize(scale.gather(at, &[0]), None));
+    let graph = b.finish().unwrap();
+    let path = Path::new("table.onnx");
+    let bytes = onnx::encode(path, &graph, Dialect::Standard).unwrap();
+    let back = Model::decode(path, bytes.into()).unwrap().graph(&Binding::default()).unwrap();
+    let held: Vec<_> = back
+        .states()
+        .iter()
+        .map(|state| back.ty(state.value))
+        .filter(|ty| ty.sizes() == [N, K])
+        .map(|ty| ty.dtype)
+        .collect();
+    assert_eq!(held, [DType::I8]);
+    let ids = Tensor::from_ints(DType::I32, [2, 3], &[0, 95, 7, 7, 41, 2]);
+    let [before, after] =
+        [&graph, &back].map(|g| eval::eval_tensors(g, std::slice::from_ref(&ids)));
+    assert_eq!(before, after);
+}

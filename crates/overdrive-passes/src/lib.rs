@@ -72,9 +72,9 @@ pub use quantize::{
     Additions, AutoRound, Biases, EstimatedPart, Held, KAxis, Layer, LayerGroup, LayerKind,
     LayerPart, Learning, LossEstimates, MODES, MeanErrors, OutputErrors, OutputLoss, Preparation,
     Quantization, QuantizationMode, Quantized, QuantizedLayer, RangeRule, Rounding, Scheme,
-    Skipped, activation_range, auto_round, awq, awq_folded, complete, correct_biases, declare,
-    equalize, estimate_losses, layers, learn, observe_beside, quantize, rescale, rotate, smooth,
-    smooth_folded,
+    Skipped, Tables, activation_range, auto_round, awq, awq_folded, complete, correct_biases,
+    declare, equalize, estimate_losses, layers, learn, observe_beside, quantize, rescale, rotate,
+    smooth, smooth_folded,
 };
 pub use recognise::{SPELLINGS, Spelling, recognise};
 pub use region::{At, CaptureRead, Region, greatest_common_divisor};

@@ -7,15 +7,17 @@ use overdrive_ir::{
     BlockFormat, Builder, DType, Dim, Expr, Granularity, Graph, Init, Tensor, TensorType,
 };
 use overdrive_passes::{
-    Evidence, Quantization, QuantizationMode, Quantized, Scheme, bind, declare, quantize,
+    Evidence, Quantization, QuantizationMode, Quantized, Scheme, Tables, bind, declare, quantize,
 };
 use std::collections::BTreeMap;
 
 const V: usize = 11;
 const D: usize = 32;
 
+/// A mode, for tables of any size if it has codes for them.
 fn of_mode(name: &str) -> Quantization {
-    QuantizationMode::find(name).unwrap().quantization()
+    let mode = QuantizationMode::find(name).unwrap().quantization();
+    Quantization { tables: mode.tables.map(|tables| Tables { least: 0, ..tables }), ..mode }
 }
 
 fn weight<'b>(b: &'b Builder, name: &str, sizes: &[usize]) -> Expr<'b> {
@@ -176,6 +178,11 @@ fn tables_stay_where_they_are_asked_to_or_others_read_them() {
     let named = BTreeMap::from([("words.weight".to_owned(), None)]);
     stays(&Quantization { layers: named, ..mode.clone() }, &["layer", "places.weight"]);
     stays(&Quantization { tables: None, ..mode.clone() }, &["layer"]);
+    let least = |least| mode.tables.map(|tables| Tables { least, ..tables });
+    stays(&Quantization { tables: least(V * D), ..mode.clone() }, &["layer", "words.weight"]);
+    stays(&Quantization { tables: least(V * D + 1), ..mode.clone() }, &["layer"]);
+    let usual = QuantizationMode::find("int8-weights").unwrap().quantization();
+    stays(&usual, &["layer"]);
     stays(&mode.only(&["layer"], &["layer"]), &["layer"]);
     stays(&mode.codes_of_layers(), &["layer"]);
     let by_row = BlockFormat::plain(DType::I8, Granularity::Channel);

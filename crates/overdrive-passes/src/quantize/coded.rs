@@ -15,7 +15,7 @@ pub(super) struct LayerProduct<'b, 'n> {
     pub(super) node: &'n Node,
     /// The rows of the weight that it multiplies by.
     pub(super) rows: &'n Range<usize>,
-    /// What the weight is multiplied by; the indices of an embedding.
+    /// The other operand of the product; the indices of an embedding.
     pub(super) x: Expr<'b>,
     pub(super) bias: Option<Expr<'b>>,
 }

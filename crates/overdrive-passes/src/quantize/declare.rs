@@ -25,7 +25,8 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
     let (found, skipped) = layers(graph)?;
     let tables_of = |graph: &Graph| -> Vec<Layer> {
         let tables = tables(graph).into_iter().map(|table| table.layer);
-        tables.filter(|table| schemes.contains_key(&table.name)).collect()
+        let is_named = |name: &str| schemes.get(name).is_some_and(|scheme| scheme.half().is_none());
+        tables.filter(|table| is_named(&table.name)).collect()
     };
     let error = |name: &str, expected: String, found: String| GraphError {
         op: "quantize".into(),
@@ -34,9 +35,9 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         found,
         remedy: "the file is of another model, or damaged: quantize the model again".into(),
     };
-    let of_tables = tables_of(graph);
+    let known = tables_of(graph);
     let named: BTreeSet<&str> =
-        found.iter().chain(&of_tables).map(|layer| layer.name.as_str()).collect();
+        found.iter().chain(&known).map(|layer| layer.name.as_str()).collect();
     let is_coded = |name: &&String| half(name).is_none();
     if let Some(name) = schemes.keys().filter(is_coded).find(|name| !named.contains(name.as_str()))
     {
@@ -44,21 +45,22 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
         let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
         return Err(error(name, "a layer whose weight can be quantized".into(), found));
     }
-    let mut coded = graph.clone();
-    // In the order of the pass: tables come after layers.
-    for of_tables in [false, true] {
-        let found = if of_tables { tables_of(&coded) } else { found.clone() };
+    let coded_in = |graph: &Graph, found: &[Layer]| {
         let mut unloaded = Vec::new();
-        for layer in &found {
+        for layer in found {
             let scheme = schemes.get(&layer.name).filter(|scheme| scheme.half().is_none());
             let Some(scheme) = scheme else { continue };
             let of_layer = Coded::unloaded(layer, scheme);
             unloaded.push(of_layer.map_err(|m| error(&layer.name, m.expected, m.found))?);
         }
-        if !unloaded.is_empty() {
-            let placed: Vec<_> = unloaded.iter().map(|coded| (coded.layer, coded)).collect();
-            coded = rebuild(&coded, &placed, &|coded, product| coded.build(product))?;
-        }
+        let placed: Vec<_> = unloaded.iter().map(|coded| (coded.layer, coded)).collect();
+        rebuild(graph, &placed, &|coded, product| coded.build(product))
+    };
+    let mut coded = coded_in(graph, &found)?;
+    // Tables come after layers, as in the pass.
+    let of_tables = tables_of(&coded);
+    if !of_tables.is_empty() {
+        coded = coded_in(&coded, &of_tables)?;
     }
     if schemes.values().all(|scheme| scheme.half().is_none()) {
         return Ok(coded);

@@ -1,14 +1,12 @@
-//! The pass itself: weights to codes, and the nodes that read them.
+//! Weights of layers to codes, and the nodes that read them.
 
 use super::coded::{Coded, LayerProduct};
 use super::gptq::{ColumnInputs, gptq};
-use super::halves::halve;
 use super::held::LayerKind;
 use super::layers::{Layer, Skipped, layers, relative_error};
 use super::least_error::least_error;
 use super::on_cores::on_cores;
 use super::quantized::{Quantized, QuantizedLayer};
-use super::tables::code_tables;
 use super::{Additions, Quantization, Rounding, Scheme, activation_range, hqq};
 use crate::{Evidence, Statistic};
 use overdrive_ir::ops::Embedding;
@@ -35,41 +33,6 @@ pub(super) struct Prepared {
 /// The layers that get a scheme; those that do not, and those that are rounded more simply than it
 /// says.
 type Layers = (Vec<Prepared>, [Vec<Skipped>; 2]);
-
-/// Quantizes every layer that `quantization` gives a scheme.
-///
-/// # Errors
-/// When a weight is not finite, or the evidence lacks what a scheme needs.
-pub fn quantize(
-    graph: &Graph,
-    quantization: &Quantization,
-    evidence: &Evidence,
-) -> Result<Quantized, GraphError> {
-    if quantization.is_learned() {
-        return Err(GraphError {
-            op: "quantize".into(),
-            scope: graph.name().to_owned(),
-            expected: "steps that training has learnt".into(),
-            found: "a float model".into(),
-            remedy: "train it with `learn` on data first".into(),
-        });
-    }
-    let (layers, remarks) = prepare(graph, quantization, evidence)?;
-    complete(graph, conclude(graph, layers, remarks)?, quantization)
-}
-
-/// `made` of `float`, with every weight to which no sample matters: tables in codes, and weights in
-/// 16 bits.
-///
-/// # Errors
-/// When a rounded weight is not finite.
-pub fn complete(
-    float: &Graph,
-    made: Quantized,
-    quantization: &Quantization,
-) -> Result<Quantized, GraphError> {
-    halve(float, code_tables(made, quantization)?, quantization)
-}
 
 /// Rounds the weights of every layer that gets a scheme, and finds the range of its activations.
 pub(super) fn prepare(

@@ -130,9 +130,18 @@ pub struct Quantization {
     /// Whether biases change.
     #[serde(default)]
     pub biases: Biases,
-    /// Format of tables of embeddings, by row; `None` leaves them as they are.
+    /// The codes of tables of embeddings; `None` leaves them as they are.
     #[serde(default)]
-    pub tables: Option<BlockFormat>,
+    pub tables: Option<Tables>,
+}
+
+/// The codes of tables of embeddings.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Tables {
+    /// Their format.
+    pub format: BlockFormat,
+    /// Numbers of the smallest table that has codes.
+    pub least: usize,
 }
 
 impl Quantization {
@@ -166,7 +175,8 @@ impl Quantization {
         Self { scheme, layers: all.iter().map(of).collect(), tables: None, ..self.clone() }
     }
 
-    /// The same for codes of layers: tables, and weights that are to have 16 bits, stay as they are.
+    /// The same for codes of layers: tables stay as they are, and so do weights that are to have 16
+    /// bits.
     pub fn codes_of_layers(&self) -> Self {
         let of = |(name, scheme): (&String, &Option<Scheme>)| {
             (name.clone(), scheme.map(Scheme::without_halves))

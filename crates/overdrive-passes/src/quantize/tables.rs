@@ -1,16 +1,16 @@
 //! Tables of embeddings in codes: rows that an index picks, each with a scale of its own.
 //!
 //! No product sums over such a table, so no sample tells how to round it. It takes the format that
-//! the quantization has for tables, whatever layers take. A decoder may multiply by its table too
-//! (a tied head). Then codes serve both. Invariant: a table's state is read by embeddings and by
-//! one layer at most, and nothing updates it.
+//! the quantization has for tables, whatever layers take. Small ones stay: they would save little.
+//! A decoder may multiply by its table too (a tied head). Then codes serve both. Invariant: a
+//! table's state is read by embeddings and by one layer at most, and nothing updates it.
 
 use super::held::{Held, KAxis, LayerKind, Weight};
 use super::layers::{Layer, LayerPart, Skipped};
 use super::on_cores::on_cores;
 use super::quantized::Quantized;
 use super::rewrite::{Prepared, conclude, refused};
-use super::{Quantization, Rounding, Scheme};
+use super::{Quantization, Rounding, Scheme, Tables};
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Embedding, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node, NodeId, Origin};
@@ -87,7 +87,10 @@ fn picks(graph: &Graph, node: &Node, state: usize) -> bool {
 impl Table {
     /// The scheme that a quantization has for it.
     fn scheme(&self, quantization: &Quantization) -> Option<Scheme> {
-        let weights = quantization.tables?;
+        let Tables { format: weights, least } = quantization.tables?;
+        if self.layer.shape.iter().product::<usize>() < least {
+            return None;
+        }
         let activations = match quantization.scheme.activations {
             // No calibration has seen what a tied head multiplies.
             Activations::Dynamic(element) if self.is_tied && element == weights.element => {

@@ -14,8 +14,8 @@
 //! Sources: Dao et al., FlashAttention, arXiv:2205.14135; Milakov and Gimelshein, "Online
 //! normalizer calculation for softmax", arXiv:1805.02867. Invariant: beyond operands and results
 //! memory is O(tile), whatever the length. A mask function that is the same for cells of pairs is
-//! evaluated once a cell (`visible`). Blocks of keys begin where cells do, and a block that no panel
-//! sees is not read.
+//! evaluated once a cell (`visible`). Blocks of keys begin where cells do, and a block that no
+//! panel sees is not read.
 
 mod call;
 mod coded;

@@ -1,4 +1,5 @@
-//! What a mask function shows of a block, and the cells of pairs that it cannot tell apart.
+//! The pairs of a block that a mask function shows, and the cells of those that it cannot tell
+//! apart.
 
 use std::ops::Range;
 
