@@ -21,7 +21,12 @@ impl Machine for OwnMachine<'_> {
             Effort::Normal => !mode.is_trained() && !takes_minutes(mode),
             Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
         });
-        let mut tried: Vec<&QuantizationMode> = tried.collect();
+        // Without a place for its product, a rotated mode is the one that it rotates.
+        let rotates = |mode: &QuantizationMode| {
+            let in_place = is_in_place(&self.subject.quantization(mode.quantization()));
+            !(in_place && matches!(mode.preparation, Preparation::Rotate(_)))
+        };
+        let mut tried: Vec<&QuantizationMode> = tried.filter(|mode| rotates(mode)).collect();
         // A step of decoding reads every weight for one token: fewest bits are most promising.
         if self.step.is_some() {
             tried.sort_by_key(|mode| mode.quantization().scheme.weights.element.bits());
@@ -141,7 +146,6 @@ impl OwnMachine<'_> {
             Preparation::None | Preparation::Equalize => "",
             Preparation::Smooth(_) | Preparation::Awq if is_in_place(&quantization) => "",
             Preparation::Smooth(_) | Preparation::Awq => ", inputs multiplied",
-            Preparation::Rotate(_) if is_in_place(&quantization) => "",
             Preparation::Rotate(_) => ", inputs rotated",
             Preparation::Prune(_) => ", 2:4 sparse",
         };
