@@ -103,10 +103,11 @@ fn coded(
             moved
         }
         Preparation::Rotate(_) if in_place => {
-            let linear = layers(graph).map_err(failed)?.0.into_iter();
-            let linear = linear.filter(|layer| layer.kind == LayerKind::Linear && among(layer));
-            unmoved = linear.map(|Layer { name: layer, .. }| unrotated(layer)).collect();
-            graph.clone()
+            return Err(Failure::failed(
+                "a rotation is a product before each layer, for which files of ONNX and folders \
+                 in Hugging Face's format have no place: expected a built-in model or a folder of \
+                 ours; take a mode that ends in `-gptaq`",
+            ));
         }
         Preparation::Rotate(block) => rotate(graph, block, &among).map_err(failed)?,
         Preparation::Prune(pruning) => {
@@ -214,13 +215,6 @@ fn with_dense(mut made: Quantized, found: &[Layer], pruned: Vec<String>) -> Quan
         }
     }
     made
-}
-
-/// A layer whose inputs cannot be rotated, since no node may be added.
-fn unrotated(layer: String) -> Skipped {
-    let reason = "a rotation of its inputs is a product of its own, which files of published \
-                  architectures do not have: rounded as it was";
-    Skipped { layer, reason: reason.to_owned() }
 }
 
 /// The quantized layers that a preparation passes by.

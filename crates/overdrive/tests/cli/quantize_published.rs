@@ -167,6 +167,24 @@ fn every_mode_writes_what_it_reads() {
 }
 
 #[test]
+fn rotations_are_refused_where_no_node_has_a_place() {
+    let folder = Folder::new();
+    quantize(&folder, &fixture("llama"), "--mode nvfp4-rotated --data words.txt -o small")
+        .ends(2, &["Hugging Face's format have no place", "`-gptaq`"]);
+    assert!(!folder.path("small").exists());
+}
+
+#[test]
+fn a_published_model_is_rounded_towards_the_float_one() {
+    let folder = Folder::new();
+    quantize(&folder, &fixture("llama"), "--mode int4-gptaq --data words.txt -o small")
+        .ends(0, &["perplexity", "is a model"]);
+    let ids = Tensor::from_ints(DType::I32, [1usize, 3], &[1, 2, 3]);
+    folder.tensors("x.npz", &[("x", ids)]);
+    folder.line("eval small --inputs x.npz --device cpu --threads 1").ends(0, &["f32[1, 3"]);
+}
+
+#[test]
 fn codes_of_transposed_weights_are_in_the_layout_of_the_original() {
     // Half of GPT-2's layers are square: nothing but the numbers tells which way up they are.
     let folder = Folder::new();

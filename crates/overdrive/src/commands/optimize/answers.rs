@@ -21,7 +21,7 @@ impl Machine for OwnMachine<'_> {
             Effort::Normal => !mode.is_trained() && !takes_minutes(mode),
             Effort::High => !mode.is_trained() || self.samples.parts.is_some(),
         });
-        // Without a place for its product, a rotated mode is the one that it rotates.
+        // Files of published models have no place for the product of a rotation.
         let rotates = |mode: &QuantizationMode| {
             let in_place = is_in_place(&self.subject.quantization(mode.quantization()));
             !(in_place && matches!(mode.preparation, Preparation::Rotate(_)))
