@@ -36,6 +36,18 @@ fn codes(graph: &Graph, name: &str) -> Vec<f64> {
     }
 }
 
+/// The sum of squared errors of a graph's outputs against those of the float model, on the samples
+/// that calibrate.
+fn error_of<'a>(backend: &'a CpuBackend, task: &'a Task) -> impl Fn(&Graph) -> f64 + 'a {
+    let run = |graph: &Graph| {
+        let bound = bind(graph, &task.template.dimensions).unwrap();
+        let found = outputs(backend, &bound, &task.seen).unwrap();
+        found.iter().flat_map(|outputs| outputs[0].to_f64()).collect::<Vec<_>>()
+    };
+    let float = run(&task.template.graph);
+    move |graph| float.iter().zip(run(graph)).map(|(a, b)| (a - b).powi(2)).sum::<f64>()
+}
+
 #[test]
 fn eight_bits_keep_what_a_trained_model_knows() {
     let backend = CpuBackend::new(Some(1)).unwrap();
@@ -75,14 +87,7 @@ fn gptq_calibrates_each_block_on_the_quantized_ones_before_it() {
 fn gptaq_comes_nearer_to_the_float_model_than_gptq_also_in_parts() {
     let backend = CpuBackend::new(Some(1)).unwrap();
     let task = task(&backend);
-    let run = |graph: &Graph| {
-        let bound = bind(graph, &task.template.dimensions).unwrap();
-        let found = outputs(&backend, &bound, &task.seen).unwrap();
-        found.iter().flat_map(|outputs| outputs[0].to_f64()).collect::<Vec<_>>()
-    };
-    let float = run(&task.template.graph);
-    let error =
-        |graph: &Graph| float.iter().zip(run(graph)).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+    let error = error_of(&backend, &task);
     let [gptq, gptaq] = ["int4-gptq", "int4-gptaq"].map(|name| mode(name).quantization());
     let whole = |quantization| {
         let how = (Preparation::None, quantization);
@@ -114,14 +119,7 @@ fn auto_round_moves_codes_towards_the_float_model_and_repeats() {
         assert_eq!(descended.graph, again.graph, "{name}: the same samples give the same codes");
         assert!(descended.skipped.is_empty() && descended.simplified.is_empty(), "{name}");
         assert_eq!(descended.layers.len(), gptq.layers.len(), "{name}");
-        let run = |graph: &Graph| {
-            let bound = bind(graph, &task.template.dimensions).unwrap();
-            let found = outputs(&backend, &bound, &task.seen).unwrap();
-            found.iter().flat_map(|outputs| outputs[0].to_f64()).collect::<Vec<_>>()
-        };
-        let float = run(&task.template.graph);
-        let error =
-            |graph: &Graph| float.iter().zip(run(graph)).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        let error = error_of(&backend, &task);
         let [gptq, found] = [&gptq.graph, &descended.graph].map(error);
         assert!(found < gptq, "{name}: the descent errs by {found}, GPTQ by {gptq}");
     }

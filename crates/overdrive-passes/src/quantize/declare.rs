@@ -22,11 +22,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// When there is no layer of a name, or it cannot take its scheme.
 pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Graph, GraphError> {
     let half = |name: &str| schemes.get(name).and_then(Scheme::half);
+    let codes = |name: &str| schemes.get(name).filter(|scheme| scheme.half().is_none());
     let (found, skipped) = layers(graph)?;
     let tables_of = |graph: &Graph| -> Vec<Layer> {
         let tables = tables(graph).into_iter().map(|table| table.layer);
-        let is_named = |name: &str| schemes.get(name).is_some_and(|scheme| scheme.half().is_none());
-        tables.filter(|table| is_named(&table.name)).collect()
+        tables.filter(|table| codes(&table.name).is_some()).collect()
     };
     let error = |name: &str, expected: String, found: String| GraphError {
         op: "quantize".into(),
@@ -38,9 +38,8 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
     let known = tables_of(graph);
     let named: BTreeSet<&str> =
         found.iter().chain(&known).map(|layer| layer.name.as_str()).collect();
-    let is_coded = |name: &&String| half(name).is_none();
-    if let Some(name) = schemes.keys().filter(is_coded).find(|name| !named.contains(name.as_str()))
-    {
+    let is_lacking = |name: &&String| codes(name).is_some() && !named.contains(name.as_str());
+    if let Some(name) = schemes.keys().find(is_lacking) {
         let reason = skipped.iter().find(|skipped| skipped.layer == *name);
         let found = reason.map_or("no such layer".to_owned(), |skipped| skipped.reason.clone());
         return Err(error(name, "a layer whose weight can be quantized".into(), found));
@@ -48,8 +47,7 @@ pub fn declare(graph: &Graph, schemes: &BTreeMap<String, Scheme>) -> Result<Grap
     let coded_in = |graph: &Graph, found: &[Layer]| {
         let mut unloaded = Vec::new();
         for layer in found {
-            let scheme = schemes.get(&layer.name).filter(|scheme| scheme.half().is_none());
-            let Some(scheme) = scheme else { continue };
+            let Some(scheme) = codes(&layer.name) else { continue };
             let of_layer = Coded::unloaded(layer, scheme);
             unloaded.push(of_layer.map_err(|m| error(&layer.name, m.expected, m.found))?);
         }

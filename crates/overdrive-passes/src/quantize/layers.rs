@@ -103,6 +103,11 @@ pub(crate) fn block(name: &str) -> &str {
     name
 }
 
+/// The name of the layer whose weight is the state of this name.
+pub(super) fn name_of(state: &str) -> &str {
+    state.rsplit_once('.').map_or(state, |(layer, _)| layer)
+}
+
 /// Products with weights of one state.
 struct Reader {
     kind: LayerKind,
@@ -164,7 +169,7 @@ fn layer(
 ) -> Result<Layer, Skipped> {
     let Reader { kind, order, parts, views } = reader;
     let state = &graph.states()[state];
-    let name = state.name.rsplit_once('.').map_or(state.name.as_str(), |(layer, _)| layer);
+    let name = name_of(&state.name);
     let ty = graph.ty(state.value);
     let skip = |reason: String| Err(Skipped { layer: name.to_owned(), reason });
     // Each view and each product is one use of the state or of another view.

@@ -67,6 +67,17 @@ pub(super) fn prepare(
         }
         accepted.push((layer, scheme));
     }
+    let prepared = rounded(graph, accepted, quantization, evidence)?;
+    Ok((prepared, [skipped, simplified]))
+}
+
+/// Layers rounded to their schemes, with the range of their activations.
+pub(super) fn rounded(
+    graph: &Graph,
+    accepted: Vec<(Layer, Scheme)>,
+    quantization: &Quantization,
+    evidence: &Evidence,
+) -> Result<Vec<Prepared>, GraphError> {
     let encoded = round_all(graph, &accepted, evidence)?;
     let mut prepared = Vec::new();
     for ((layer, scheme), (encoded, meant)) in accepted.into_iter().zip(encoded) {
@@ -80,7 +91,7 @@ pub(super) fn prepare(
         };
         prepared.push(Prepared { layer, scheme, encoded, meant, input });
     }
-    Ok((prepared, [skipped, simplified]))
+    Ok(prepared)
 }
 
 /// The graph of codes, and what became of each layer of `graph`.
@@ -107,7 +118,7 @@ pub(super) fn conclude(
     Ok(Quantized { graph: quantized, layers: reports, skipped, simplified })
 }
 
-pub(super) fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
+fn refused(layer: &Layer, mismatch: Mismatch) -> GraphError {
     let Mismatch { expected, found, remedy } = mismatch;
     GraphError { op: "quantize".into(), scope: layer.weight.clone(), expected, found, remedy }
 }

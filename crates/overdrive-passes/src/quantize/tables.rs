@@ -6,14 +6,15 @@
 //! table's state is read by embeddings and by one layer at most, and nothing updates it.
 
 use super::held::{Held, KAxis, LayerKind, Weight};
-use super::layers::{Layer, LayerPart, Skipped};
-use super::on_cores::on_cores;
+use super::layers::{Layer, LayerPart, Skipped, name_of};
 use super::quantized::Quantized;
-use super::rewrite::{Prepared, conclude, refused};
+use super::rewrite::{conclude, rounded};
 use super::{Quantization, Rounding, Scheme, Tables};
+use crate::Evidence;
 use overdrive_ir::ops::quantized_linear::Activations;
 use overdrive_ir::ops::{Embedding, Linear};
 use overdrive_ir::{DType, Graph, GraphError, Node, NodeId, Origin};
+use std::collections::BTreeSet;
 
 /// A table: its rows as those of a layer, and whether a product reads them too.
 pub(super) struct Table {
@@ -25,7 +26,9 @@ pub(super) struct Table {
 /// The tables of a graph.
 pub(super) fn tables(graph: &Graph) -> Vec<Table> {
     let uses = graph.use_counts();
-    (0..graph.states().len()).filter_map(|state| table(graph, &uses, state)).collect()
+    let read: BTreeSet<usize> =
+        graph.nodes().iter().filter_map(|node| picked(graph, node)).collect();
+    read.into_iter().filter_map(|state| table(graph, &uses, state)).collect()
 }
 
 /// The table that a state is, if its readers are embeddings and one layer.
@@ -39,7 +42,7 @@ fn table(graph: &Graph, uses: &[usize], state: usize) -> Option<Table> {
     let (mut parts, mut views, mut products) = (Vec::new(), Vec::new(), Vec::new());
     for (index, node) in graph.nodes().iter().enumerate() {
         let part = |rows| LayerPart { node: NodeId(index as u32), rows };
-        if picks(graph, node, state) {
+        if picked(graph, node) == Some(state) {
             parts.push(part(0..sizes[0]));
         } else if node.op.composite::<Linear>().is_some()
             && let Some(weight) = Weight::of(graph, node.operands[1], LayerKind::Linear)
@@ -60,7 +63,7 @@ fn table(graph: &Graph, uses: &[usize], state: usize) -> Option<Table> {
     let is_one_layer = products.windows(2).all(|pair| input(&pair[0]) == input(&pair[1]));
     let read: usize = views.iter().chain([&declared.value]).map(|view| uses[view.0 as usize]).sum();
     let is_known = read == views.len() + parts.len() + products.len();
-    if parts.is_empty() || !is_one_layer || !is_known {
+    if !is_one_layer || !is_known {
         return None;
     }
     let is_tied = !products.is_empty();
@@ -78,17 +81,21 @@ fn table(graph: &Graph, uses: &[usize], state: usize) -> Option<Table> {
     Some(Table { layer, is_tied })
 }
 
-/// Whether a node is an embedding whose table is this state.
-fn picks(graph: &Graph, node: &Node, state: usize) -> bool {
-    node.op.composite::<Embedding>().is_some()
-        && matches!(graph.origin(node.operands[0]), Origin::State(found) if found == state)
+/// The state that is the table of an embedding.
+fn picked(graph: &Graph, node: &Node) -> Option<usize> {
+    node.op.composite::<Embedding>()?;
+    match graph.origin(node.operands[0]) {
+        Origin::State(state) => Some(state),
+        _ => None,
+    }
 }
 
 impl Table {
     /// The scheme that a quantization has for it.
     fn scheme(&self, quantization: &Quantization) -> Option<Scheme> {
         let Tables { format: weights, least } = quantization.tables?;
-        if self.layer.shape.iter().product::<usize>() < least {
+        let stays = matches!(quantization.layers.get(&self.layer.name), Some(None));
+        if stays || self.layer.shape.iter().product::<usize>() < least {
             return None;
         }
         let activations = match quantization.scheme.activations {
@@ -98,11 +105,7 @@ impl Table {
             }
             _ => Activations::Float,
         };
-        let scheme = Scheme { weights, activations, rounding: Rounding::Nearest };
-        match quantization.layers.get(&self.layer.name) {
-            Some(None) => None,
-            _ => Some(scheme),
-        }
+        Some(Scheme { weights, activations, rounding: Rounding::Nearest })
     }
 }
 
@@ -114,32 +117,22 @@ pub(super) fn code_tables(
     made: Quantized,
     quantization: &Quantization,
 ) -> Result<Quantized, GraphError> {
-    let taken: Vec<(Table, Scheme)> = tables(&made.graph)
+    let taken: Vec<(Layer, Scheme)> = tables(&made.graph)
         .into_iter()
-        .filter_map(|table| table.scheme(quantization).map(|scheme| (table, scheme)))
+        .filter_map(|table| {
+            let scheme = table.scheme(quantization)?;
+            Some((table.layer, scheme))
+        })
         .collect();
     if taken.is_empty() {
         return Ok(made);
     }
-    let elements = |(table, _): &(Table, Scheme)| table.layer.shape.iter().product();
-    let prepared = on_cores(&taken, elements, |(Table { layer, .. }, scheme)| {
-        let (format, rows) = (&scheme.weights, layer.rows(&made.graph));
-        format.check(&rows, layer.shape).map_err(|mismatch| refused(layer, mismatch))?;
-        let encoded =
-            format.encode(&rows, layer.shape).map_err(|mismatch| refused(layer, mismatch))?;
-        Ok(Prepared { layer: layer.clone(), scheme: *scheme, encoded, meant: None, input: None })
-    });
-    let prepared = prepared.into_iter().collect::<Result<Vec<_>, GraphError>>()?;
+    // Each to the nearest, which looks at no evidence.
+    let prepared = rounded(&made.graph, taken, quantization, &Evidence::default())?;
     let Quantized { graph, mut layers, mut skipped, simplified } = made;
     // A head whose weights were not its own has codes now.
-    let is_coded = |Skipped { layer, .. }: &Skipped| {
-        prepared.iter().any(|table| {
-            table.layer.weight.strip_prefix(layer.as_str()).is_some_and(|rest| {
-                rest.is_empty() || (rest.starts_with('.') && !rest[1..].contains('.'))
-            })
-        })
-    };
-    skipped.retain(|remark| !is_coded(remark));
+    let heads: BTreeSet<&str> = prepared.iter().map(|table| name_of(&table.layer.weight)).collect();
+    skipped.retain(|Skipped { layer, .. }| !heads.contains(layer.as_str()));
     let coded = conclude(&graph, prepared, [skipped, simplified])?;
     layers.extend(coded.layers);
     Ok(Quantized { layers, ..coded })

@@ -136,17 +136,23 @@ fn coded(
             simplified: vec![],
         };
         let all: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
-        let float = bound(template, &prepared)?;
+        // The float model runs beside the other if a statistic asks how far inputs have moved.
+        let drifts = statistics.contains(&Statistic::Drift);
+        let float = drifts.then(|| bound(template, &prepared)).transpose()?;
         let input = |layer: &Layer| prepared.node(layer.parts[0].node).operands[0];
         // Drift within a block counts too: there, layers of one input are rounded together.
-        let drifts = statistics.contains(&Statistic::Drift);
         let together =
             |a: &Layer, b: &Layer| a.block() == b.block() && (!drifts || input(a) == input(b));
         for block in found.chunk_by(together) {
             going()?;
             let names: Vec<&str> = block.iter().map(|layer| layer.name.as_str()).collect();
-            let coded = bound(template, &made.graph)?;
-            let seen = calibrate_beside(backend, (&coded, &float), &statistics, both)?;
+            let seen = match &float {
+                Some(float) => {
+                    let coded = bound(template, &made.graph)?;
+                    calibrate_beside(backend, (&coded, float), &statistics, both)?
+                }
+                None => evidence(&made.graph, &statistics)?,
+            };
             let next =
                 quantize(&made.graph, &quantization.only(&names, &all), &seen).map_err(failed)?;
             let of_block = |skipped: &Skipped| names.contains(&skipped.layer.as_str());

@@ -27,8 +27,8 @@ pub fn calibrate(
     gathered(backend, statistics, batches, || observe(graph, statistics))
 }
 
-/// The same of a graph that has codes in some layers of `float`. If one of the statistics asks for
-/// it, the float model runs beside it on batches of its own.
+/// The same of a graph that has codes in some layers of `float`, which runs beside it on batches of
+/// its own.
 ///
 /// # Errors
 /// As [`calibrate`].
@@ -38,9 +38,6 @@ pub(super) fn calibrate_beside(
     statistics: &[Statistic],
     batches: Batches<'_>,
 ) -> Result<Evidence, Failure> {
-    if !statistics.contains(&Statistic::Drift) {
-        return calibrate(backend, graph, statistics, batches.seen);
-    }
     let both = |(seen, float): (&Vec<Tensor>, &Vec<Tensor>)| [&seen[..], float].concat();
     let both: Vec<_> = batches.seen.iter().zip(batches.float).map(both).collect();
     gathered(backend, statistics, &both, || observe_beside(graph, float, statistics))

@@ -81,11 +81,12 @@ where
             unreachable!("attention is a composite")
         };
         let (seed, captures) = attention.seed_and_captures(&call.operands[3..]);
-        let block = block_of(k.sizes[2], BLOCK, (rows, mask_cell(regions, captures)?[1]));
+        let cell = mask_cell(regions, captures)?;
+        let block = block_of(k.sizes[2], BLOCK, (rows, cell[1]));
         let functions = Functions::new(
             plan,
             (regions, captures),
-            ScoreBlockShape { rows: block, stride: width, extents },
+            ScoreBlockShape { rows: block, stride: width, cell, extents },
             scale,
         )?;
         let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };

@@ -20,7 +20,7 @@ use super::call::{element, store};
 use super::coded_passes::{CodedPasses, CodedRows, Weighing};
 use super::function::{Functions, ScoreBlockShape};
 use super::reach::Reach;
-use super::visible::Visible;
+use super::visible::{Visible, mask_cell};
 use crate::exec::{Runnable, Unsupported};
 use crate::gemm::{Element, Narrow, Widen};
 use crate::kernels::named::{Compile, NamedKernel};
@@ -87,12 +87,14 @@ impl<T: Narrow + Widen<f32> + Element<Acc = f32>> CompiledCoded<T> {
             unreachable!("attention is a composite")
         };
         let scale = op.attention.factor(q.sizes[3]);
+        let captures = &call.operands[QuantizedAttention::OPERANDS..];
         let functions = Functions::new(
             plan,
-            (regions, &call.operands[QuantizedAttention::OPERANDS..]),
+            (regions, captures),
             ScoreBlockShape {
                 rows: BLOCK,
                 stride: 1,
+                cell: mask_cell(regions, captures)?,
                 extents: [q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]],
             },
             scale,

@@ -9,7 +9,7 @@ use overdrive_ir::plan::{Access, Instr, Program, Register, Store, View};
 use overdrive_ir::{Binary, DType, Graph, Overflow, Plan, SlotId};
 use overdrive_passes::{At, Region};
 
-use super::visible::{CELL_LANES, Spans, Visible, mask_cell};
+use super::visible::{CELL_LANES, Spans, Visible};
 use crate::exec::Unsupported;
 use crate::loops::{CompiledTile, Reads};
 use crate::slots::SlotTable;
@@ -30,6 +30,8 @@ pub(super) struct ScoreBlockShape {
     pub(super) rows: usize,
     /// Lanes from a key to the next; a lane is a query.
     pub(super) stride: usize,
+    /// Queries and keys of a cell, for whose pairs the mask is the same; 0: all of them.
+    pub(super) cell: [usize; 2],
     /// B, H, Tq and Tk of the attention. Lanes beyond Tq repeat the last query.
     pub(super) extents: [usize; 4],
 }
@@ -39,7 +41,6 @@ pub(super) struct ScoreBlockShape {
 pub(super) struct Functions {
     score: Option<CompiledTile>,
     mask: Option<CompiledTile>,
-    /// Queries and keys of a cell, for whose pairs the mask is the same; 0: all of them.
     cell: [usize; 2],
     first: u32,
     /// Lanes from a key to the next.
@@ -69,7 +70,7 @@ impl Functions {
         Ok(Self {
             score: score.map(compile).transpose()?,
             mask: mask.map(compile).transpose()?,
-            cell: mask_cell(regions, captures)?,
+            cell: block.cell,
             first: plan.slots.len() as u32,
             stride: block.stride,
             lanes: [lane(|lane, stride| lane / stride), lane(|lane, stride| lane % stride)],

@@ -129,7 +129,7 @@ where
         let functions = Functions::new(
             plan,
             (&regions, captures),
-            function::ScoreBlockShape { rows: block, stride: group, extents },
+            function::ScoreBlockShape { rows: block, stride: group, cell, extents },
             scale,
         )?;
         let factor = if functions.has_score() { LOG2_E } else { scale * LOG2_E };

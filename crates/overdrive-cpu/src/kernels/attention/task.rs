@@ -136,6 +136,15 @@ where
     ) {
         let width = self.width();
         let queries = (self.reach.queries - first).min(self.tile);
+        // Else the first block that a panel sees fills its output.
+        let clear = |panel: usize| {
+            let count = self.values * width;
+            // SAFETY: `buffers` gave the outputs of each panel their room.
+            let out = unsafe {
+                std::slice::from_raw_parts_mut(buffers.out.add(self.values * panel), count)
+            };
+            out.fill(T::Acc::ZERO);
+        };
         // SAFETY: queries and keys are below those of q, k and v; `buffers` gave each part its
         // room.
         unsafe {
@@ -168,9 +177,7 @@ where
                     before = cell.map(|cell| (cell, visibility));
                     if visibility == Visible::None {
                         if key == 0 {
-                            let out = buffers.out.add(self.values * panel);
-                            let out = std::slice::from_raw_parts_mut(out, self.values * width);
-                            out.fill(T::Acc::ZERO);
+                            clear(panel);
                         }
                         continue;
                     }
@@ -183,11 +190,9 @@ where
                     self.panel((buffers, slots), (at, panel), visibility, [keys, seen]);
                 }
             }
-            // The first block that a panel sees fills its output; where there is none, nothing did.
             for panel in (0..queries).step_by(width) {
                 if self.reach.visible(first + (panel + width).min(queries)) == 0 {
-                    let out = buffers.out.add(self.values * panel);
-                    std::slice::from_raw_parts_mut(out, self.values * width).fill(T::Acc::ZERO);
+                    clear(panel);
                 }
             }
         }
