@@ -35,7 +35,7 @@ use overdrive_ir::DType;
 use overdrive_passes::{Compression, ContextExchange};
 use overdrive_train::Shards;
 use session::Session;
-use training::Training;
+use training::{Apart, Training};
 
 /// The study.
 pub(crate) struct Distributed;
@@ -90,6 +90,12 @@ fn training(
     Box::new(Training { model, batch, shards, compression: None, precision })
 }
 
+/// The scaling of such a step if the exchange cost nothing.
+fn apart(model: &'static str, batch: usize, precision: DType) -> Box<dyn Joint> {
+    let shards = Shards::Nothing;
+    Box::new(Apart(Training { model, batch, shards, compression: None, precision }))
+}
+
 /// The same with gradients that are exchanged otherwise.
 fn compressed(
     model: &'static str,
@@ -123,6 +129,9 @@ fn accelerator(is_brief: bool) -> Vec<Box<dyn Joint>> {
     }
     for part in [Forward, Both] {
         cases.extend(attention(part, [1, 8, 1 << 20, 128], bf16));
+    }
+    for (model, batch) in [("gpt-125m", 16), ("gpt-1.3b", 8)] {
+        cases.push(apart(model, batch, bf16));
     }
     for (model, batch, shards) in [
         ("gpt-125m", 16, Shards::Nothing),
@@ -159,6 +168,7 @@ fn host(is_brief: bool) -> Vec<Box<dyn Joint>> {
     if !is_brief {
         cases.extend(attention(Both, [1, 4, 512, 64], f32));
     }
+    cases.push(apart("text-transformer", 2, f32));
     cases.push(training("text-transformer", (2, Shards::Nothing), f32));
     cases.push(training("text-transformer", (2, Shards::Optimizer), f32));
     cases.push(training("text-transformer", (2, Shards::Parameters), f32));

@@ -66,6 +66,41 @@ fn samples(graph: &Graph, _rank: usize) -> Vec<Tensor> {
     graph.inputs().iter().map(of).collect()
 }
 
+/// The same ranks at the same work, and nothing between them: each takes the step of one rank. No
+/// exchange is to blame for the time that this loses to one rank alone. Devices of one host are not
+/// equally fast, and all wait for the slowest.
+pub(super) struct Apart(pub(super) Training);
+
+impl Joint for Apart {
+    fn workload(&self, ranks: usize) -> Workload {
+        self.0.workload(ranks)
+    }
+
+    fn variant(&self) -> Option<&'static str> {
+        Some("nothing exchanged")
+    }
+
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
+    fn items(&self, ranks: usize) -> Option<Items> {
+        self.0.items(ranks)
+    }
+
+    fn axis(&self) -> &'static str {
+        AXIS
+    }
+
+    fn split(&self, _ranks: usize) -> Result<Split, Failure> {
+        self.0.split(1)
+    }
+
+    fn judge(&self, ranks: usize) -> Result<Judge, Failure> {
+        self.0.judge(ranks)
+    }
+}
+
 impl Joint for Training {
     fn workload(&self, ranks: usize) -> Workload {
         let sizes = [self.batch, self.tokens(), ranks].map(|size| size as u64);
