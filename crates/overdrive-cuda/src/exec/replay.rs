@@ -133,7 +133,9 @@ impl Replay {
     }
 }
 
-/// Times both ways from the host, alternating; why the graph does not pay, if it does not.
+/// Times both ways from the host, alternating; why the graph does not pay, if it does not. A graph
+/// saves little more than launching costs the host. So one call tells where this is nothing beside
+/// the work, as in calls of seconds.
 fn not_worth(captured: &Captured, enqueuer: &mut Enqueuer) -> Result<Option<String>, BackendError> {
     let device = Arc::clone(&enqueuer.device);
     let wait =
@@ -143,8 +145,16 @@ fn not_worth(captured: &Captured, enqueuer: &mut Enqueuer) -> Result<Option<Stri
         wait()?;
         let start = Instant::now();
         enqueuer.enqueue(|_| Ok(()))?;
+        let enqueued = start.elapsed().as_secs_f64();
         wait()?;
-        launched = launched.min(start.elapsed().as_secs_f64());
+        let whole = start.elapsed().as_secs_f64();
+        if enqueued < WORTH * whole {
+            let [enqueued, whole] = [enqueued, whole].map(|seconds| seconds * 1e6);
+            return Ok(Some(format!(
+                "launching takes the host {enqueued:.1} us of a call of {whole:.1} us"
+            )));
+        }
+        launched = launched.min(whole);
         let start = Instant::now();
         captured.launch()?;
         wait()?;
