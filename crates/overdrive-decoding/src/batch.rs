@@ -37,11 +37,15 @@ pub fn generate_all(
     if limits.tokens == 0 {
         return Ok(made);
     }
-    // The token after these logits, where its sequence goes on with it.
+    // The token that comes next, where its sequence goes on with it.
     let mut pick =
-        |prompt: usize, text: &mut Generated, logits: &[f32]| -> Result<Option<u32>, DecodeError> {
+        |prompt: usize, text: &mut Generated, next: Next<'_>| -> Result<Option<u32>, DecodeError> {
             let index = text.tokens.len();
-            let Some(token) = chooser.pick(logits, (prompt, index))? else { return Ok(None) };
+            let token = match next {
+                Next::Logits(logits) => chooser.pick(logits, (prompt, index))?,
+                Next::Token(token) => Some(token.ok_or(DecodeError::NoNumber(index))?),
+            };
+            let Some(token) = token else { return Ok(None) };
             text.times_ns.push(clock.now_ns() - start);
             if limits.ends.contains(&token) {
                 return Ok(None);
@@ -65,7 +69,7 @@ pub fn generate_all(
                     logits => logits?,
                 };
                 waiting.pop_front();
-                let next = pick(prompt, &mut made[prompt], &logits)?;
+                let next = pick(prompt, &mut made[prompt], Next::Logits(&logits))?;
                 running[sequence] = next.map(|last| Running { prompt, last });
             }
             if running[sequence].is_none() {
@@ -75,15 +79,20 @@ pub fn generate_all(
         if !chooser.goes_on() || running.iter().all(Option::is_none) {
             break;
         }
-        let logits = step(decoder, &mut running, &mut waiting)?;
-        let width = logits.len() / running.len();
-        for (sequence, logits) in logits.chunks(width).enumerate() {
+        let after = match chooser.is_greedy() {
+            true => After::Tokens(step(decoder, &mut running, &mut waiting, |decoder, tokens| {
+                decoder.likeliest_of(tokens, 1)
+            })?),
+            false => After::Logits(step(decoder, &mut running, &mut waiting, CachedDecoder::step)?),
+        };
+        let sequences = running.len();
+        for (sequence, place) in running.iter_mut().enumerate() {
             if !chooser.goes_on() {
                 break;
             }
-            if let Some(Running { prompt, .. }) = running[sequence] {
-                let next = pick(prompt, &mut made[prompt], logits)?;
-                running[sequence] = next.map(|last| Running { prompt, last });
+            if let Some(Running { prompt, .. }) = *place {
+                let next = pick(prompt, &mut made[prompt], after.of(sequence, sequences))?;
+                *place = next.map(|last| Running { prompt, last });
                 if next.is_none() {
                     decoder.leave(sequence);
                 }
@@ -93,19 +102,45 @@ pub fn generate_all(
     Ok(made)
 }
 
-/// Logits after the latest token of each sequence that is under way. If the pool of pages is full,
+/// The outcome of a step for a sequence.
+enum Next<'a> {
+    Logits(&'a [f32]),
+    /// None where logits are no numbers.
+    Token(Option<u32>),
+}
+
+/// The same for all of them.
+enum After {
+    Logits(Vec<f32>),
+    Tokens(Vec<Option<u32>>),
+}
+
+impl After {
+    fn of(&self, sequence: usize, sequences: usize) -> Next<'_> {
+        match self {
+            Self::Logits(all) => {
+                let width = all.len() / sequences;
+                Next::Logits(&all[sequence * width..][..width])
+            }
+            Self::Tokens(all) => Next::Token(all[sequence]),
+        }
+    }
+}
+
+/// A step after the latest token of each sequence that is under way. If the pool of pages is full,
 /// the one that began last waits first.
-fn step(
-    decoder: &mut CachedDecoder<'_>,
+fn step<'a, T>(
+    decoder: &mut CachedDecoder<'a>,
     running: &mut [Option<Running>],
     waiting: &mut VecDeque<usize>,
-) -> Result<Vec<f32>, DecodeError> {
+    take: impl Fn(&mut CachedDecoder<'a>, &[Option<u32>]) -> Result<T, DecodeError>,
+) -> Result<T, DecodeError> {
     loop {
         let last = |place: &Option<Running>| place.as_ref().map(|running| running.last);
         let tokens: Vec<Option<u32>> = running.iter().map(last).collect();
-        match decoder.step(&tokens) {
+        match take(decoder, &tokens) {
             Err(DecodeError::Pages { .. }) if tokens.iter().flatten().count() > 1 => {}
-            logits => return logits,
+            after => return after,
         }
         let prompt = |at: &usize| running[*at].as_ref().map(|running| running.prompt);
         if let Some(latest) = (0..running.len()).max_by_key(prompt) {

@@ -10,6 +10,7 @@
 //! Invariant: no byte of a cache behind a sequence's present position, and none of another
 //! sequence, reaches its logits.
 
+use super::likeliest::{Choosing, MOST};
 use super::pages::PagePool;
 use super::{DecodeError, Decoder, LanguageModel};
 use overdrive_ir::{Backend, Buffer, DType, Graph, Mode, Session, State, Tensor, Tuning};
@@ -30,6 +31,8 @@ pub struct CachedDecoder<'a> {
     caches: Caches,
     cache_bytes: u64,
     compiled: BTreeMap<Span, CachedSession>,
+    /// A step that chooses by itself, once it was wanted.
+    choosing: Option<Choosing>,
     /// Tokens of each sequence whose keys are in the caches; none where it has not begun.
     seen: Vec<usize>,
     pool: Option<PagePool>,
@@ -98,7 +101,19 @@ impl<'a> CachedDecoder<'a> {
         let state = State::initial(&graph, backend)?.share(&graph);
         let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
         let pool = pool_of(caches);
-        Ok(Self { backend, mode, model, format, state, caches, cache_bytes, compiled, seen, pool })
+        Ok(Self {
+            backend,
+            mode,
+            model,
+            format,
+            state,
+            caches,
+            cache_bytes,
+            compiled,
+            choosing: None,
+            seen,
+            pool,
+        })
     }
 
     /// The capacity of caches for so many tokens, of a model that reads `most`: the next power of
@@ -119,7 +134,7 @@ impl<'a> CachedDecoder<'a> {
         let state = self.state.beside(&graph, self.backend)?;
         let (compiled, seen) = (BTreeMap::new(), vec![0; caches.sequences]);
         let pool = pool_of(caches);
-        Ok(Self { mode, state, caches, cache_bytes, compiled, seen, pool, ..*self })
+        Ok(Self { mode, state, caches, cache_bytes, compiled, choosing: None, seen, pool, ..*self })
     }
 
     fn compile(&mut self, span: Span) -> Result<(), DecodeError> {
@@ -197,16 +212,59 @@ impl<'a> CachedDecoder<'a> {
     /// When a sequence has not begun, is full or finds no page free, or when the device refuses.
     /// No sequence has then seen its token.
     pub fn step(&mut self, tokens: &[Option<u32>]) -> Result<Vec<f32>, DecodeError> {
+        let given = self.begin_steps(tokens, 1)?;
+        let logits =
+            self.call(Span::Step { caches: self.caches }, &given.each_ref().map(|x| &x[..]))?;
+        self.end_steps(tokens, 1);
+        Ok(logits)
+    }
+
+    /// The likeliest tokens `[N, S]` after one more token of each sequence that has one, of so many
+    /// steps; those of others mean nothing. A token is `None` where logits are no numbers. The last
+    /// one was not read yet.
+    ///
+    /// # Errors
+    /// As [`Self::step`], whichever of the steps it is.
+    pub fn likeliest_of(
+        &mut self,
+        tokens: &[Option<u32>],
+        steps: usize,
+    ) -> Result<Vec<Option<u32>>, DecodeError> {
+        let steps = steps.clamp(1, MOST);
+        let given = self.begin_steps(tokens, steps)?;
+        self.compile_choosing()?;
+        let choosing = self.choosing.as_mut().expect("it was compiled above");
+        let device = (self.backend, &mut self.state);
+        let made = choosing.call(device, &given.each_ref().map(|x| &x[..]), steps)?;
+        self.end_steps(tokens, steps);
+        Ok(made)
+    }
+
+    fn compile_choosing(&mut self) -> Result<(), DecodeError> {
+        if self.choosing.is_none() {
+            let caches = self.caches;
+            let step = self.model.unloaded(Span::Step { caches }, self.format)?;
+            let choosing = Choosing::new((self.backend, self.mode), &step, caches.capacity)?;
+            self.choosing = Some(choosing);
+        }
+        Ok(())
+    }
+
+    /// Room for so many more tokens of each sequence that has one; the inputs of the first step.
+    fn begin_steps(
+        &mut self,
+        tokens: &[Option<u32>],
+        steps: usize,
+    ) -> Result<[Vec<usize>; 3], DecodeError> {
         let Caches { sequences, capacity, .. } = self.caches;
-        let stepping = || (0..sequences).zip(tokens).filter(|(_, token)| token.is_some());
-        for (sequence, _) in stepping() {
+        for (sequence, _) in (0..sequences).zip(tokens).filter(|(_, token)| token.is_some()) {
             match self.seen[sequence] {
                 0 => return Err(DecodeError::EmptyPrompt),
-                seen if seen >= capacity => {
-                    return Err(DecodeError::Full { capacity, found: seen + 1 });
+                seen if seen + steps > capacity => {
+                    return Err(DecodeError::Full { capacity, found: seen + steps });
                 }
                 seen => {
-                    self.pool.as_mut().map_or(Ok(()), |pool| pool.grow(sequence, seen + 1))?;
+                    self.pool.as_mut().map_or(Ok(()), |pool| pool.grow(sequence, seen + steps))?;
                 }
             }
         }
@@ -219,11 +277,13 @@ impl<'a> CachedDecoder<'a> {
             (0..sequences).flat_map(|sequence| pool.row(sequence, each)).collect()
         };
         let table = self.pool.as_ref().map_or(vec![], table);
-        let logits = self.call(Span::Step { caches: self.caches }, &[&ids, &positions, &table])?;
-        for (sequence, _) in stepping() {
-            self.seen[sequence] += 1;
+        Ok([ids, positions, table])
+    }
+
+    fn end_steps(&mut self, tokens: &[Option<u32>], steps: usize) {
+        for (seen, _) in self.seen.iter_mut().zip(tokens).filter(|(_, token)| token.is_some()) {
+            *seen += steps;
         }
-        Ok(logits)
     }
 
     /// Errs where a sequence of so many tokens takes more pages than there are.
@@ -252,9 +312,12 @@ impl<'a> CachedDecoder<'a> {
 }
 
 impl Decoder for CachedDecoder<'_> {
-    fn prepare(&mut self, prompt: usize) -> Result<(), DecodeError> {
+    fn prepare(&mut self, prompt: usize, likeliest: bool) -> Result<(), DecodeError> {
         self.compile(self.prefill(prompt)?)?;
-        self.compile(Span::Step { caches: self.caches })
+        match likeliest {
+            true => self.compile_choosing(),
+            false => self.compile(Span::Step { caches: self.caches }),
+        }
     }
 
     fn begin(&mut self, prompt: &[u32]) -> Result<Vec<f32>, DecodeError> {
@@ -263,5 +326,17 @@ impl Decoder for CachedDecoder<'_> {
 
     fn next(&mut self, token: u32) -> Result<Vec<f32>, DecodeError> {
         self.step(&[Some(token)])
+    }
+
+    fn likeliest(
+        &mut self,
+        token: u32,
+        index: usize,
+        most: usize,
+    ) -> Result<Vec<u32>, DecodeError> {
+        let made = self.likeliest_of(&[Some(token)], most)?;
+        let strange = made.iter().position(Option::is_none).map(|at| index + at);
+        strange
+            .map_or(Ok(made.into_iter().flatten().collect()), |at| Err(DecodeError::NoNumber(at)))
     }
 }

@@ -33,6 +33,11 @@ impl<'a> Chooser<'a> {
         self.goes_on.get()
     }
 
+    /// Whether each token is the likeliest, and no other rank has a say.
+    pub fn is_greedy(&self) -> bool {
+        self.ranks.is_none() && self.sampling.temperature == 0.0
+    }
+
     /// Hears what the user of this rank says to the latest token.
     pub(crate) fn hear(&self, goes_on: bool) {
         self.own_wish.set(self.own_wish.get() && goes_on);

@@ -1,14 +1,16 @@
 //! `Decoder`: anything that gives the logits of the next token, and why it may stop.
 
+use crate::Sampling;
 use overdrive_ir::{BackendError, GraphError};
 
 /// Gives the logits of the next token.
 pub trait Decoder {
-    /// Compiles what a prompt of this length needs, so that no clock sees it.
+    /// Compiles what a prompt of this length needs, so that no clock sees it. If all tokens are to
+    /// be the likeliest, [`Self::likeliest`] follows [`Self::begin`], else [`Self::next`].
     ///
     /// # Errors
     /// When the prompt is empty or too long, or when the device refuses.
-    fn prepare(&mut self, prompt: usize) -> Result<(), DecodeError>;
+    fn prepare(&mut self, prompt: usize, likeliest: bool) -> Result<(), DecodeError>;
     /// Logits `[V]` after a prompt; what was there before is forgotten.
     ///
     /// # Errors
@@ -19,6 +21,23 @@ pub trait Decoder {
     /// # Errors
     /// When the sequence is full, or when the device refuses.
     fn next(&mut self, token: u32) -> Result<Vec<f32>, DecodeError>;
+    /// The likeliest tokens after one more token, each after the one before: at least one, and no
+    /// more than `most`. Some decoders choose several at a time, without the host. `index` is that
+    /// of the first.
+    ///
+    /// # Errors
+    /// As [`Self::next`], and when logits are no numbers.
+    fn likeliest(
+        &mut self,
+        token: u32,
+        index: usize,
+        most: usize,
+    ) -> Result<Vec<u32>, DecodeError> {
+        debug_assert!(most > 0, "a token is wanted");
+        let logits = self.next(token)?;
+        let token = Sampling::GREEDY.pick(&logits, index as u64);
+        Ok(vec![token.ok_or(DecodeError::NoNumber(index))?])
+    }
 }
 
 /// Why decoding stopped.

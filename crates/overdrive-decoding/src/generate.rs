@@ -2,6 +2,7 @@
 
 use crate::{Chooser, DecodeError, Decoder};
 use overdrive_bench::clock::Clock;
+use std::collections::VecDeque;
 
 /// When generation ends.
 #[derive(Clone, Debug)]
@@ -49,11 +50,25 @@ pub fn generate(
     let mut generated = Generated::default();
     let start = clock.now_ns();
     let mut logits = decoder.begin(prompt)?;
+    let mut ready: VecDeque<u32> = VecDeque::new();
     for index in 0..limits.tokens {
-        if index > 0 {
-            logits = decoder.next(generated.tokens[index - 1])?;
+        if index > 0 && ready.is_empty() {
+            let last = generated.tokens[index - 1];
+            if chooser.is_greedy() {
+                // A reader of the first tokens waits for few of them.
+                let most = index.min(limits.tokens - index);
+                ready.extend(decoder.likeliest(last, index, most)?);
+            } else {
+                logits = decoder.next(last)?;
+            }
         }
-        let Some(token) = chooser.pick(&logits, (0, index))? else { break };
+        let token = match ready.pop_front() {
+            Some(token) => token,
+            None => match chooser.pick(&logits, (0, index))? {
+                Some(token) => token,
+                None => break,
+            },
+        };
         generated.times_ns.push(clock.now_ns() - start);
         if limits.ends.contains(&token) {
             break;

@@ -11,6 +11,7 @@ mod cached;
 mod chooser;
 mod decoder;
 mod generate;
+mod likeliest;
 mod model;
 mod pages;
 mod sampling;

@@ -86,12 +86,12 @@ fn text_ports(graph: &Graph) -> Result<(TensorType, TensorType), DecodeError> {
 }
 
 impl Decoder for WindowDecoder<'_> {
-    fn prepare(&mut self, prompt: usize) -> Result<(), DecodeError> {
+    fn prepare(&mut self, prompt: usize, _likeliest: bool) -> Result<(), DecodeError> {
         if prompt == 0 { Err(DecodeError::EmptyPrompt) } else { Ok(()) }
     }
 
     fn begin(&mut self, prompt: &[u32]) -> Result<Vec<f32>, DecodeError> {
-        self.prepare(prompt.len())?;
+        self.prepare(prompt.len(), false)?;
         self.sequence = prompt.to_vec();
         self.last_logits()
     }

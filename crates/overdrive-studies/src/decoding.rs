@@ -182,7 +182,7 @@ impl<'a> Steps<'a> {
         prompt: &[u32],
         room: usize,
     ) -> Result<Self, DecodeError> {
-        decoder.prepare(prompt.len())?;
+        decoder.prepare(prompt.len(), false)?;
         decoder.begin(prompt)?;
         let caches = Caches { codes: cache, ..Caches::of_one(room) };
         let graph = model.unloaded(Span::Step { caches }, DType::F32)?;

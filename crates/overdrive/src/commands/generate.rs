@@ -82,7 +82,7 @@ fn one(asked: Generation<'_>, prompt: &str, stop: &Stop) -> Result<Exit, Failure
     };
     let clock = SystemClock::new();
     let start = clock.now_ns();
-    decoder.prepare(prompt.len()).map_err(failure)?;
+    decoder.prepare(prompt.len(), asked.chooser().is_greedy()).map_err(failure)?;
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
     let _text_so_far = stop.heed();

@@ -63,7 +63,7 @@ pub(super) fn generate(asked: Generation<'_>, file: &Path, stop: &Stop) -> Resul
     let clock = SystemClock::new();
     let start = clock.now_ns();
     for prompt in &prompts {
-        decoder.prepare(prompt.len()).map_err(failure)?;
+        decoder.prepare(prompt.len(), asked.chooser().is_greedy()).map_err(failure)?;
     }
     let prepare_s = (clock.now_ns() - start) as f64 / 1e9;
 
